@@ -1,0 +1,94 @@
+"""The errors that kitsune-mlir raises: every one is a `KitsuneError` and reads as a sentence.
+
+Nothing here imports the compiler or torch, so the runtime can raise these too.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ArgumentError",
+    "CompileError",
+    "DynamicShapeError",
+    "FrontendError",
+    "KitsuneError",
+    "PackageError",
+    "TargetError",
+    "UnsupportedError",
+]
+
+
+class KitsuneError(Exception):
+    """Base of all errors that this package raises on purpose."""
+
+
+class FrontendError(KitsuneError):
+    """A model could not be imported.
+
+    Attributes:
+        operator: the operator that could not be imported, such as `aten.foo.default`, if it is known.
+        location: `file:line` of the model's source that called it, if it is known.
+    """
+
+    def __init__(self, message: str, *, operator: str | None = None, location: str | None = None):
+        self.operator = operator
+        self.location = location
+        super().__init__(_located(location, message))
+
+
+class DynamicShapeError(FrontendError):
+    """A shape, or a Python number, depends on data or on a dimension declared dynamic.
+
+    Attributes:
+        value: name of the value in the exported graph whose shape is not a constant.
+    """
+
+    def __init__(self, message: str, *, value: str, operator: str | None = None, location: str | None = None):
+        self.value = value
+        super().__init__(message, operator=operator, location=location)
+
+
+class UnsupportedError(KitsuneError):
+    """The compiler met something valid that it does not support.
+
+    Args:
+        op: the operation, such as `linalg.conv_2d_nchw_fchw`.
+        limit: what is supported, in words: "at most 8 dimensions".
+        value: what was found: 9.
+        location: source position of the operation, if it is known.
+    """
+
+    def __init__(self, op: str, limit: str, value: object = None, location: str | None = None):
+        self.op = op
+        self.limit = limit
+        self.value = value
+        self.location = location
+        found = "" if value is None else f" (found {value})"
+        super().__init__(_located(location, f"'{op}' is not supported here: {limit}{found}"))
+
+
+class ArgumentError(KitsuneError, ValueError):
+    """A call got an argument of the wrong count, structure, shape, dtype, device or alignment."""
+
+
+class PackageError(KitsuneError):
+    """A `.kit` file is truncated, altered, of another version, or no `.kit` file at all."""
+
+
+class CompileError(KitsuneError):
+    """A pass or a code generator failed.
+
+    Attributes:
+        reproducer: path of a file that `kitsune-opt` can replay, or None.
+    """
+
+    def __init__(self, message: str, *, reproducer: str | None = None):
+        self.reproducer = reproducer
+        super().__init__(message if reproducer is None else f"{message}\nreproducer: {reproducer}")
+
+
+class TargetError(KitsuneError):
+    """A target does not exist, is not usable on this machine, or lacks a component (named in the message)."""
+
+
+def _located(location: str | None, message: str) -> str:
+    return message if location is None else f"{location}: {message}"
