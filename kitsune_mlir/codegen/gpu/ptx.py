@@ -1,0 +1,187 @@
+"""MLIR -> LLVM IR text -> PTX, in process.
+
+The MLIR wheel has every pass but no NVPTX backend; llvmlite has the backend (LLVM 22). They meet in LLVM IR text, which
+`llvm_text` brings from LLVM 24's spelling to LLVM 22's. An intrinsic that LLVM 22 does not know, or a libm function,
+becomes a silent call to a function that exists nowhere: `to_ptx` looks for those and names them.
+
+Math functions call NVIDIA's libdevice (`__nv_expf`, ...; accurate to 1-2 ulp, the code that nvcc uses), whose bitcode is linked
+in. With `fastmath<afn>` on a math operation its short approximation (`ex2.approx`, `tanh.approx`, ...) is taken instead.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import llvmlite.binding as llvm
+from torch_mlir import ir, passmanager
+from torch_mlir.dialects import llvm as llvm_dialect
+
+from kitsune_mlir.codegen.gpu.llvm_text import downgrade_floats, mark_asm_convergent
+from kitsune_mlir.errors import CompileError, TargetError
+
+__all__ = ["PIPELINE", "find_libdevice", "to_llvm_ir", "to_ptx"]
+
+TRIPLE = "nvptx64-nvidia-cuda"
+
+PIPELINE: tuple[str, ...] = (
+    "convert-vector-to-scf",
+    "arith-expand",
+    "convert-scf-to-cf",
+    "convert-math-to-nvvm",     # libdevice calls
+    "convert-math-to-llvm",     # what is left: trunc, ctpop, is-nan, ...
+    "convert-vector-to-llvm",
+    "convert-index-to-llvm",
+    "convert-nvvm-to-llvm",     # operations that become inline PTX
+    "convert-arith-to-llvm",
+    "convert-cf-to-llvm",
+    "convert-ub-to-llvm",
+    "convert-func-to-llvm",
+    "reconcile-unrealized-casts",
+)
+"""The MLIR passes that `to_llvm_ir` runs on a `builtin.module`, in this order."""
+
+
+def to_llvm_ir(module: ir.Module) -> str:
+    """Lower a module of `llvm.func` kernels and translate it to LLVM IR text (LLVM 24's spelling).
+
+    Args:
+        module: holds `llvm.func` (kernels marked `nvvm.kernel`) and globals; bodies may use scf, cf, arith, math, vector,
+            index, ub and nvvm operations on scalars, vectors and `!llvm.ptr`; no memref. It is left unchanged.
+
+    Raises:
+        CompileError: a pass failed, or an operation has no lowering (all such operations are named).
+    """
+    clone = module.operation.clone().operation
+    with clone.context:
+        try:
+            passmanager.PassManager.parse(f"builtin.module({','.join(PIPELINE)})").run(clone)
+        except ir.MLIRError as error:
+            raise CompileError(f"lowering to LLVM failed: {error}") from error
+        left = _foreign_operations(clone)
+        if left:
+            # Translating these would end the process, not raise.
+            raise CompileError(f"no lowering to LLVM IR for: {', '.join(sorted(left))}")
+        text = llvm_dialect.translate_module_to_llvmir(clone)
+    if text is None:
+        raise CompileError("the module could not be translated to LLVM IR")
+    return text
+
+
+def to_ptx(llvm_ir: str, chip: str = "sm_90a", ptx: str = "+ptx87", opt: int = 2, unroll: bool = False) -> str:
+    """Compile LLVM IR text (LLVM 24's or LLVM 22's spelling) to PTX.
+
+    Args:
+        chip: processor name, as ptxas has it.
+        ptx: target feature that names the PTX version; 8.7 is what CUDA 13.0 drivers assemble.
+        opt: optimisation level of the middle end (0 leaves the IR as it is).
+        unroll: let LLVM unroll loops. Off, because generated code is unrolled where it should be, and wgmma code in particular
+            gets slower and larger when unrolled again.
+
+    Raises:
+        CompileError: the IR does not parse or verify, or the PTX calls functions that do not exist (they are named).
+        TargetError: libdevice is needed and not installed, or `chip` is unknown.
+    """
+    _initialize()
+    try:
+        module = llvm.parse_assembly(mark_asm_convergent(downgrade_floats(llvm_ir)))
+    except (RuntimeError, ValueError) as error:
+        raise CompileError(f"LLVM 22 cannot read the IR: {error}") from error
+    module.triple = TRIPLE
+    machine = _machine(chip, ptx)
+    module.data_layout = str(machine.target_data)
+    if "@__nv_" in llvm_ir:
+        _link_libdevice(module)
+    try:
+        module.verify()
+    except RuntimeError as error:
+        raise CompileError(f"the LLVM IR is invalid: {error}") from error
+    if opt:
+        _optimize(module, machine, opt, unroll)
+    text = machine.emit_assembly(module)
+    _check_calls(text, module)
+    return text
+
+
+def find_libdevice() -> Path | None:
+    """Path of `libdevice.10.bc`: from the package `nvidia-nvvm` or an installed CUDA toolkit; None if there is none."""
+    try:
+        from cuda.pathfinder import BitcodeLibNotFoundError, find_bitcode_lib
+    except ImportError:
+        return None
+    try:
+        return Path(find_bitcode_lib("device"))
+    except BitcodeLibNotFoundError:
+        return None
+
+
+@functools.cache
+def _initialize() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+@functools.cache
+def _machine(chip: str, ptx: str) -> llvm.TargetMachine:
+    target = llvm.Target.from_triple(TRIPLE)
+    try:
+        return target.create_target_machine(cpu=chip, features=ptx, opt=3)
+    except RuntimeError as error:
+        raise TargetError(f"LLVM has no target machine for '{chip}' with '{ptx}': {error}") from error
+
+
+@functools.cache
+def _libdevice_bitcode() -> bytes:
+    path = find_libdevice()
+    if path is None:
+        raise TargetError(
+            "math functions on the GPU need libdevice.10.bc: install the package 'nvidia-nvvm' (extra 'gpu') or set CUDA_HOME"
+        )
+    return path.read_bytes()
+
+
+def _link_libdevice(module: llvm.ModuleRef) -> None:
+    library = llvm.parse_bitcode(_libdevice_bitcode())
+    names = [function.name for function in library.functions if not function.is_declaration]
+    module.link_in(library)
+    for name in names:
+        module.get_function(name).linkage = "internal"      # so that what is not called is dropped
+    manager = llvm.create_new_module_pass_manager()
+    manager.add_global_dead_code_eliminate_pass()
+    builder = llvm.create_pass_builder(_machine("sm_90a", "+ptx87"), llvm.create_pipeline_tuning_options())
+    manager.run(module, builder)
+
+
+def _optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine, level: int, unroll: bool) -> None:
+    options = llvm.create_pipeline_tuning_options(speed_level=level)
+    options.loop_unrolling = unroll
+    # Both pack float pairs into 64-bit registers, and ptxas then serialises wgmma (it must copy accumulators round it).
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+
+
+def _foreign_operations(root: ir.Operation) -> set[str]:
+    found: set[str] = set()
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        name = operation.name
+        if not name.startswith(("llvm.", "nvvm.")) and name != "builtin.module":
+            found.add(name)
+        return ir.WalkResult.ADVANCE
+
+    root.walk(visit)
+    return found
+
+
+def _check_calls(ptx: str, module: llvm.ModuleRef) -> None:
+    called = set(re.findall(r"^\.extern \.func\s+(?:\([^)]*\)\s*)?([\w.$]+)", ptx, re.MULTILINE))
+    if not called:
+        return
+    spelled = {re.sub(r"[.$]", "_", f.name): f.name for f in module.functions if f.is_declaration}
+    names = sorted(spelled.get(re.sub(r"[.$]", "_", name), name) for name in called)
+    raise CompileError(
+        "the PTX calls functions that do not exist (intrinsics unknown to LLVM 22, or libm functions): " + ", ".join(names)
+    )
