@@ -1,0 +1,138 @@
+"""The tile program: tasks, semaphores and queues made explicit. One contract with three readers (host, GPU, simulator).
+
+docs/tile-program.md describes the whole form; this file defines and verifies its ops.
+"""
+
+from typing import Any
+
+from torch_mlir import ir
+from torch_mlir.dialects import ext
+
+from .kitsune import Kitsune
+from .types import QueueType, SemaphoreType
+from .verify import fail, has_attributes, single_block, terminator_of
+
+
+def is_semaphore(type_: ir.Type) -> bool:
+    """Whether a type is `!kitsune.semaphore`."""
+    return str(type_).startswith("!kitsune.semaphore")
+
+
+class SemaphoreOp(Kitsune.Operation, name="make_semaphore"):
+    """`kitsune.make_semaphore`: declares an array of `slots` arrival counters, zero when the program starts."""
+
+    slots: ir.IntegerAttr
+    sem: ext.Result[SemaphoreType]
+
+    def verify_invariants(self) -> bool:
+        if not has_attributes(self, ["slots"]):
+            return False
+        if ir.IntegerAttr(self.operation.attributes["slots"]).value < 1:
+            return fail(self, f"needs at least one slot, got {self.operation.attributes['slots']}")
+        return True
+
+
+class WaitOp(Kitsune.Operation, name="wait"):
+    """`kitsune.wait(sem, lo, hi) {count}`: blocks until every slot in [lo, hi) has had at least `count` posts.
+
+    Everything written before those posts is visible afterwards (acquire, at device scope).
+    """
+
+    sem: ext.Operand[SemaphoreType]
+    lo: ext.Operand[Any]
+    hi: ext.Operand[Any]
+    count: ir.IntegerAttr
+
+    def verify_invariants(self) -> bool:
+        if not has_attributes(self, ["count"]):
+            return False
+        if ir.IntegerAttr(self.operation.attributes["count"]).value < 1:
+            return fail(self, f"count must be at least 1, got {self.operation.attributes['count']}")
+        return True
+
+
+class PostOp(Kitsune.Operation, name="post"):
+    """`kitsune.post(sem, slot)`: adds one to a slot, after every write of this task (release, at device scope)."""
+
+    sem: ext.Operand[SemaphoreType]
+    slot: ext.Operand[Any]
+
+
+class TaskOp(Kitsune.Operation, name="task"):
+    """`kitsune.task`: the tile tasks of one stage, one a point of `grid`.
+
+    The one block has an `index` argument per grid dimension (the tile's coordinates) and uses the program's memrefs and
+    semaphores directly. Its body, in this order: waits; loads (`memref.subview` + `bufferization.to_tensor`); linalg on
+    tile-sized tensors; stores (`bufferization.materialize_in_destination`); posts; `kitsune.yield`. Tasks run in the order
+    of the program, a task's tiles in row-major order of its grid. Attributes: `sym_name`, `grid` (array<i64>), `engine`.
+    """
+
+    sym_name: ir.StringAttr
+    grid: Any
+    body: ext.Region
+
+    def verify_invariants(self) -> bool:
+        if not has_attributes(self, ["sym_name", "grid"]):
+            return False
+        grid = self.operation.attributes["grid"]
+        if not isinstance(grid, ir.DenseI64ArrayAttr):
+            return fail(self, f"grid must be array<i64: ...>, got {grid}")
+        if len(grid) < 1 or any(g < 1 for g in grid):
+            return fail(self, f"grid needs positive extents, got {grid}")
+        return True
+
+    def verify_region_invariants(self) -> bool:
+        block = single_block(self)
+        if block is None:
+            return fail(self, "needs one region with one block")
+        rank = len(ir.DenseI64ArrayAttr(self.operation.attributes["grid"]))
+        if [a.type for a in block.arguments] != [ir.IndexType.get()] * rank:
+            return fail(self, f"its block needs one index argument a grid dimension ({rank})")
+        last = terminator_of(block)
+        if last is None or last.name != "kitsune.yield" or len(last.operands):
+            return fail(self, "body must end in 'kitsune.yield' without operands")
+        posted = False
+        for op in block.operations:
+            name = op.operation.name
+            if name == "kitsune.wait" and posted:
+                return fail(self, "waits after a post: a task waits first and posts last")
+            posted = posted or name == "kitsune.post"
+            if name == "bufferization.materialize_in_destination" and posted:
+                return fail(self, "stores after a post: a reader could see the post before the data")
+        return True
+
+
+class QueueOp(Kitsune.Operation, name="make_queue"):
+    """`kitsune.make_queue`: declares a ring queue, empty when the program starts."""
+
+    queue: ext.Result[QueueType]
+
+
+class AcquireOp(Kitsune.Operation, name="acquire"):
+    """`kitsune.acquire(queue)`: waits for a free slot of the ring and returns its index (producer side)."""
+
+    queue: ext.Operand[QueueType]
+    slot: ext.Result[Any]
+
+
+class PushOp(Kitsune.Operation, name="push"):
+    """`kitsune.push(queue, slot, tile)`: writes a tile into an acquired slot and makes it visible to the consumer."""
+
+    queue: ext.Operand[QueueType]
+    slot: ext.Operand[Any]
+    tile: ext.Operand[Any]
+
+
+class PopOp(Kitsune.Operation, name="pop"):
+    """`kitsune.pop(queue)`: waits for the next tile; returns its slot and the tile (consumer side)."""
+
+    queue: ext.Operand[QueueType]
+    slot: ext.Result[Any]
+    tile: ext.Result[Any]
+
+
+class ReleaseOp(Kitsune.Operation, name="release"):
+    """`kitsune.release(queue, slot)`: gives a slot back to the producer once its tile has been read."""
+
+    queue: ext.Operand[QueueType]
+    slot: ext.Operand[Any]
