@@ -5,23 +5,24 @@ The MLIR wheel has every pass but no NVPTX backend; llvmlite has the backend (LL
 becomes a silent call to a function that exists nowhere: `to_ptx` looks for those and names them.
 
 Math functions call NVIDIA's libdevice (`__nv_expf`, ...; accurate to 1-2 ulp, the code that nvcc uses), whose bitcode is linked
-in. With `fastmath<afn>` on a math operation its short approximation (`ex2.approx`, `tanh.approx`, ...) is taken instead.
+in (`libdevice.py`). With `fastmath<afn>` on a math operation its approximation is taken instead (`fastmath.py`).
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from pathlib import Path
 
 import llvmlite.binding as llvm
 from torch_mlir import ir, passmanager
 from torch_mlir.dialects import llvm as llvm_dialect
 
+from kitsune_mlir.codegen.gpu.fastmath import expand_approximate_tanh, set_fastmath
+from kitsune_mlir.codegen.gpu.libdevice import link_libdevice
 from kitsune_mlir.codegen.gpu.llvm_text import downgrade_floats, mark_asm_convergent
 from kitsune_mlir.errors import CompileError, TargetError
 
-__all__ = ["PIPELINE", "find_libdevice", "to_llvm_ir", "to_ptx"]
+__all__ = ["PIPELINE", "to_llvm_ir", "to_ptx"]
 
 TRIPLE = "nvptx64-nvidia-cuda"
 
@@ -29,11 +30,12 @@ PIPELINE: tuple[str, ...] = (
     "convert-vector-to-scf",
     "arith-expand",
     "convert-scf-to-cf",
-    "convert-math-to-nvvm",     # libdevice calls
-    "convert-math-to-llvm",     # what is left: trunc, ctpop, is-nan, ...
+    "convert-math-to-funcs{min-width-of-fpowi-exponent=65}",  # ipowi only
+    "convert-math-to-nvvm",  # libdevice calls
+    "convert-math-to-llvm",  # what is left: trunc, ctpop, ...
     "convert-vector-to-llvm",
     "convert-index-to-llvm",
-    "convert-nvvm-to-llvm",     # operations that become inline PTX
+    "convert-nvvm-to-llvm",  # operations that become inline PTX
     "convert-arith-to-llvm",
     "convert-cf-to-llvm",
     "convert-ub-to-llvm",
@@ -43,18 +45,21 @@ PIPELINE: tuple[str, ...] = (
 """The MLIR passes that `to_llvm_ir` runs on a `builtin.module`, in this order."""
 
 
-def to_llvm_ir(module: ir.Module) -> str:
+def to_llvm_ir(module: ir.Module, fastmath: str = "contract") -> str:
     """Lower a module of `llvm.func` kernels and translate it to LLVM IR text (LLVM 24's spelling).
 
     Args:
         module: holds `llvm.func` (kernels marked `nvvm.kernel`) and globals; bodies may use scf, cf, arith, math, vector,
             index, ub and nvvm operations on scalars, vectors and `!llvm.ptr`; no memref. It is left unchanged.
+        fastmath: flags added to those of every arith and math operation; see `fastmath.py`.
 
     Raises:
         CompileError: a pass failed, or an operation has no lowering (all such operations are named).
     """
     clone = module.operation.clone().operation
     with clone.context:
+        set_fastmath(clone, fastmath)
+        expand_approximate_tanh(clone)
         try:
             passmanager.PassManager.parse(f"builtin.module({','.join(PIPELINE)})").run(clone)
         except ir.MLIRError as error:
@@ -92,7 +97,7 @@ def to_ptx(llvm_ir: str, chip: str = "sm_90a", ptx: str = "+ptx87", opt: int = 2
     machine = _machine(chip, ptx)
     module.data_layout = str(machine.target_data)
     if "@__nv_" in llvm_ir:
-        _link_libdevice(module)
+        link_libdevice(module, machine, chip)
     try:
         module.verify()
     except RuntimeError as error:
@@ -102,18 +107,6 @@ def to_ptx(llvm_ir: str, chip: str = "sm_90a", ptx: str = "+ptx87", opt: int = 2
     text = machine.emit_assembly(module)
     _check_calls(text, module)
     return text
-
-
-def find_libdevice() -> Path | None:
-    """Path of `libdevice.10.bc`: from the package `nvidia-nvvm` or an installed CUDA toolkit; None if there is none."""
-    try:
-        from cuda.pathfinder import BitcodeLibNotFoundError, find_bitcode_lib
-    except ImportError:
-        return None
-    try:
-        return Path(find_bitcode_lib("device"))
-    except BitcodeLibNotFoundError:
-        return None
 
 
 @functools.cache
@@ -129,28 +122,6 @@ def _machine(chip: str, ptx: str) -> llvm.TargetMachine:
         return target.create_target_machine(cpu=chip, features=ptx, opt=3)
     except RuntimeError as error:
         raise TargetError(f"LLVM has no target machine for '{chip}' with '{ptx}': {error}") from error
-
-
-@functools.cache
-def _libdevice_bitcode() -> bytes:
-    path = find_libdevice()
-    if path is None:
-        raise TargetError(
-            "math functions on the GPU need libdevice.10.bc: install the package 'nvidia-nvvm' (extra 'gpu') or set CUDA_HOME"
-        )
-    return path.read_bytes()
-
-
-def _link_libdevice(module: llvm.ModuleRef) -> None:
-    library = llvm.parse_bitcode(_libdevice_bitcode())
-    names = [function.name for function in library.functions if not function.is_declaration]
-    module.link_in(library)
-    for name in names:
-        module.get_function(name).linkage = "internal"      # so that what is not called is dropped
-    manager = llvm.create_new_module_pass_manager()
-    manager.add_global_dead_code_eliminate_pass()
-    builder = llvm.create_pass_builder(_machine("sm_90a", "+ptx87"), llvm.create_pipeline_tuning_options())
-    manager.run(module, builder)
 
 
 def _optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine, level: int, unroll: bool) -> None:
@@ -183,5 +154,6 @@ def _check_calls(ptx: str, module: llvm.ModuleRef) -> None:
     spelled = {re.sub(r"[.$]", "_", f.name): f.name for f in module.functions if f.is_declaration}
     names = sorted(spelled.get(re.sub(r"[.$]", "_", name), name) for name in called)
     raise CompileError(
-        "the PTX calls functions that do not exist (intrinsics unknown to LLVM 22, or libm functions): " + ", ".join(names)
+        "the PTX calls functions that do not exist (intrinsics unknown to LLVM 22, or libm functions): "
+        + ", ".join(names)
     )

@@ -1,0 +1,70 @@
+"""Floating-point freedom, set on whole modules: which of MLIR's `fastmath` flags every operation carries.
+
+MLIR's default is none, and then NVPTX emits `mul.rn` and `add.rn`, which ptxas may not fuse: half the speed of what nvcc gives
+by default. `contract` is therefore the project's default. `afn,arcp` select approximations (`ex2.approx`, `div.approx`,
+`tanh.approx`, ...), with errors of 1e-6 (`exp`, division) up to 5e-4 (`tanh`).
+"""
+
+from __future__ import annotations
+
+import re
+
+from torch_mlir import ir
+
+__all__ = ["expand_approximate_tanh", "set_fastmath"]
+
+_ARITH = frozenset(
+    "arith." + name
+    for name in ("addf", "subf", "mulf", "divf", "remf", "negf", "cmpf", "maximumf", "minimumf", "maxnumf", "minnumf")
+)
+_MATH_WITHOUT_FLAGS = frozenset("math." + name for name in ("absi", "ctlz", "cttz", "ctpop", "ipowi"))
+
+
+def set_fastmath(root: ir.Operation, flags: str) -> None:
+    """Add `flags` ("contract", "contract,afn,arcp", ...) to the flags of every arith and math operation under `root`."""
+    wanted = set(flags.split(",")) - {""}
+    if not wanted:
+        return
+    cache: dict[str, ir.Attribute] = {}
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        name = operation.name
+        if name in _ARITH or (name.startswith("math.") and name not in _MATH_WITHOUT_FLAGS):
+            old = str(operation.attributes["fastmath"]) if "fastmath" in operation.attributes else ""
+            if old not in cache:
+                present = re.findall(r"<(.*)>", old)
+                named = set(present[0].split(",")) - {"none"} if present else set()
+                cache[old] = ir.Attribute.parse(f"#arith.fastmath<{','.join(sorted(named | wanted))}>", root.context)
+            operation.attributes["fastmath"] = cache[old]
+        return ir.WalkResult.ADVANCE
+
+    root.walk(visit)
+
+
+def expand_approximate_tanh(root: ir.Operation) -> None:
+    """Turn scalar f32 `math.tanh` with `afn` into `tanh.approx.f32` (MLIR would call libdevice's exact one regardless).
+
+    Inline PTX, because the MLIR wheel's `llvm.intr.tanh` is illegal once `convert-math-to-nvvm` has run.
+    """
+    found: list[ir.Operation] = []
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        if operation.name == "math.tanh" and isinstance(operation.results[0].type, ir.F32Type):
+            if "fastmath" in operation.attributes and re.search("afn|fast", str(operation.attributes["fastmath"])):
+                found.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    root.walk(visit)
+    for operation in found:
+        with ir.InsertionPoint(operation), operation.location:
+            approximate = ir.Operation.create(
+                "llvm.inline_asm",
+                results=[operation.results[0].type],
+                operands=[operation.operands[0]],
+                attributes={
+                    "asm_string": ir.StringAttr.get("tanh.approx.f32 $0, $1;"),
+                    "constraints": ir.StringAttr.get("=f,f"),
+                },
+            )
+        operation.results[0].replace_all_uses_with(approximate.results[0])
+        operation.erase()
