@@ -7,7 +7,10 @@ import re
 
 from kitsune_mlir.errors import CompileError, TargetError
 
-__all__ = ["Cubin", "KernelResources", "assemble"]
+__all__ = ["CHIPS", "Cubin", "KernelResources", "assemble"]
+
+CHIPS = frozenset({"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_103", "sm_103a", "sm_120", "sm_120a"})
+"""Chips that nvJitLink is asked for. It ends the process on a name that it does not know."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +69,10 @@ def assemble(ptx: str, chip: str = "sm_90a", opt: int = 3, max_registers: int | 
 
     Raises:
         CompileError: ptxas rejects the text; the message is ptxas' own, followed by the lines that it points at.
-        TargetError: the packages `cuda-bindings` and `nvidia-nvjitlink` are missing.
+        TargetError: `chip` is not one of `CHIPS`, or the packages `cuda-bindings` and `nvidia-nvjitlink` are missing.
     """
+    if chip not in CHIPS:
+        raise TargetError(f"no assembler for '{chip}'; known: {', '.join(sorted(CHIPS))}")
     try:
         from cuda.bindings import nvjitlink
     except ImportError as error:

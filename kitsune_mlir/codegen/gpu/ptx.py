@@ -154,6 +154,5 @@ def _check_calls(ptx: str, module: llvm.ModuleRef) -> None:
     spelled = {re.sub(r"[.$]", "_", f.name): f.name for f in module.functions if f.is_declaration}
     names = sorted(spelled.get(re.sub(r"[.$]", "_", name), name) for name in called)
     raise CompileError(
-        "the PTX calls functions that do not exist (intrinsics unknown to LLVM 22, or libm functions): "
-        + ", ".join(names)
+        "the PTX calls functions that do not exist (intrinsics unknown to LLVM 22, or libm functions): " + ", ".join(names)
     )
