@@ -1,0 +1,282 @@
+"""How ATen operators are broken down before torch-mlir sees them.
+
+torch-mlir's own table covers most of them. The ones replaced here come out badly from it: sums of bf16 kept in bf16,
+variances in f64, softmax with an unused argmax, products with an extra multiplication by one. All formulas below
+compute in f32 where the tensors are bf16 or f16, and round once at the end, as torch's own kernels do.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_mlir.extras.fx_decomp_util import get_decomposition_table
+
+from kitsune_mlir.frontend.attention import scaled_dot_product_attention
+
+__all__ = ["decomposition_table"]
+
+aten = torch.ops.aten
+_NARROW = (torch.bfloat16, torch.float16)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """`x` in the type that torch's kernels compute in: f32 for bf16 and f16."""
+    return x.to(torch.float32) if x.dtype in _NARROW else x
+
+
+def _dims(x: Tensor, dim: int | Sequence[int] | None) -> list[int]:
+    if dim is None or (isinstance(dim, Sequence) and not dim):
+        return list(range(x.ndim))
+    dims = [dim] if isinstance(dim, int) else list(dim)
+    return [d % x.ndim for d in dims] if x.ndim else []
+
+
+def _in_f32(op: Any) -> Callable[..., Any]:
+    """A decomposition that runs `op` itself on f32 copies of narrow tensors, so that it accumulates in f32."""
+
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        narrow = next((a.dtype for a in args if isinstance(a, Tensor) and a.dtype in _NARROW), None)
+        if narrow is None:
+            return NotImplemented
+        out = op(*(_wide(a) if isinstance(a, Tensor) else a for a in args), **kwargs)
+        return out.to(kwargs.get("dtype") or narrow)
+
+    return decomposed
+
+
+def _softmax_parts(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """`x - max` and the sum of its exponentials, over `dim`."""
+    shifted = x - torch.amax(x, dim, keepdim=True)
+    return shifted, torch.exp(shifted).sum(dim, keepdim=True)
+
+
+def _softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
+    if x.numel() == 0 or x.ndim == 0:
+        return NotImplemented
+    shifted, total = _softmax_parts(_wide(x), dim)
+    return (torch.exp(shifted) / total).to(torch.float32 if half_to_float else x.dtype)
+
+
+def _log_softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
+    if x.numel() == 0 or x.ndim == 0:
+        return NotImplemented
+    shifted, total = _softmax_parts(_wide(x), dim)
+    return (shifted - torch.log(total)).to(torch.float32 if half_to_float else x.dtype)
+
+
+def _moments(x: Tensor, dims: list[int], correction: float) -> tuple[Tensor, Tensor]:
+    """Mean and variance of a wide tensor over `dims`, both keeping the dimensions."""
+    mean = x.mean(dims, keepdim=True)
+    centred = x - mean
+    count = functools.reduce(lambda n, d: n * x.shape[d], dims, 1)
+    total = (centred * centred).sum(dims, keepdim=True)
+    return mean, total / (count - correction) if count > correction else total * float("nan")
+
+
+def _var_family(root: bool, with_mean: bool) -> Callable[..., Any]:
+    def decomposed(
+        x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        if x.dtype.is_complex or x.numel() == 0 or x.ndim == 0:
+            return NotImplemented
+        dims = _dims(x, dim)
+        mean, var = _moments(_wide(x), dims, 1 if correction is None else correction)
+        spread = torch.sqrt(var) if root else var
+        if not keepdim:
+            mean, spread = mean.squeeze(dims), spread.squeeze(dims)
+        return (spread.to(x.dtype), mean.to(x.dtype)) if with_mean else spread.to(x.dtype)
+
+    return decomposed
+
+
+def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    if weight is not None:
+        x = x * _wide(weight)
+    return x if bias is None else x + _wide(bias)
+
+
+def _layer_norm(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    wide = _wide(x)
+    mean, var = _moments(wide, list(range(x.ndim - len(shape), x.ndim)), 0)
+    scale = torch.rsqrt(var + eps)
+    return _affine((wide - mean) * scale, weight, bias).to(x.dtype), mean, scale
+
+
+def _group_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, hw: int, group: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    grouped = _wide(x).reshape(n, group, c // group * hw)
+    mean, var = _moments(grouped, [2], 0)
+    scale = torch.rsqrt(var + eps)
+    per_channel = [c] + [1] * (x.ndim - 2)
+    out = _affine(
+        ((grouped - mean) * scale).reshape(x.shape),
+        None if weight is None else weight.reshape(per_channel),
+        None if bias is None else bias.reshape(per_channel),
+    )
+    return out.to(x.dtype), mean.squeeze(2).to(x.dtype), scale.squeeze(2).to(x.dtype)
+
+
+def _rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    return _fused_rms_norm(x, shape, weight, eps)[0]
+
+
+def _fused_rms_norm(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> tuple[Tensor, Tensor]:
+    wide = _wide(x)
+    dims = list(range(x.ndim - len(shape), x.ndim))
+    eps = torch.finfo(wide.dtype).eps if eps is None else eps
+    scale = torch.rsqrt((wide * wide).mean(dims, keepdim=True) + eps)
+    return _affine(wide * scale, weight, None).to(x.dtype), scale
+
+
+def _batch_norm_no_training(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    var: Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    # One multiplication and one addition per element: the four vectors of a channel become two.
+    scale = torch.rsqrt(_wide(var) + eps)
+    if weight is not None:
+        scale = scale * _wide(weight)
+    shift = -_wide(mean) * scale
+    if bias is not None:
+        shift = shift + _wide(bias)
+    per_channel = [-1] + [1] * (x.ndim - 2)
+    out = _wide(x) * scale.reshape(per_channel) + shift.reshape(per_channel)
+    empty = x.new_empty((0,))
+    return out.to(x.dtype), empty, empty
+
+
+def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    wide = _wide(x)
+    if approximate == "tanh":
+        inner = 0.7978845608028654 * (wide + 0.044715 * (wide * wide * wide))
+        return (0.5 * wide * (1 + torch.tanh(inner))).to(x.dtype)
+    return (0.5 * wide * (1 + torch.erf(wide * 0.7071067811865476))).to(x.dtype)
+
+
+def _scaled(x: Tensor, factor: Any) -> Tensor:
+    return x if factor == 1 else x * factor
+
+
+def _addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    product = _scaled(torch.mm(_wide(a), _wide(b)), alpha)
+    return (product if beta == 0 else product + _scaled(_wide(bias), beta)).to(bias.dtype)
+
+
+def _baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    product = _scaled(torch.bmm(_wide(a), _wide(b)), alpha)
+    return (product if beta == 0 else product + _scaled(_wide(bias), beta)).to(bias.dtype)
+
+
+def _pow_scalar(x: Tensor, exponent: Any) -> Tensor:
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    wide = _wide(x)
+    if exponent in (2, 3):
+        out = wide * wide if exponent == 2 else wide * wide * wide
+    elif exponent == -1:
+        out = torch.reciprocal(wide)
+    else:
+        return NotImplemented
+    return out.to(x.dtype)
+
+
+def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:
+    """`k` rounds of taking the largest element that is left: row reductions, where torch-mlir sorts the whole row."""
+    if x.ndim == 0 or not 0 < k <= 8 or x.dtype == torch.bool:
+        return NotImplemented
+    dim %= x.ndim
+    n = x.shape[dim]
+    shape = [n if d == dim else 1 for d in range(x.ndim)]
+    lanes = torch.arange(n, device=x.device).reshape(shape)
+    info = torch.finfo(x.dtype) if x.dtype.is_floating_point else torch.iinfo(x.dtype)
+    lowest = float("-inf") if x.dtype.is_floating_point else info.min
+    worst = lowest if largest else (float("inf") if x.dtype.is_floating_point else info.max)
+    best = torch.amax if largest else torch.amin
+    left = torch.ones_like(x, dtype=torch.bool)
+    values, indices = [], []
+    for _ in range(k):
+        value = best(torch.where(left, x, worst), dim, keepdim=True)
+        # NaN counts as the largest number, as in torch, and equals nothing, itself included.
+        hit = left & ((x == value) | (x != x)) if x.dtype.is_floating_point else left & (x == value)
+        index = torch.amin(torch.where(hit, lanes, n - 1), dim, keepdim=True)
+        left = left & (lanes != index)
+        values.append(value)
+        indices.append(index)
+    return torch.cat(values, dim), torch.cat(indices, dim)
+
+
+def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+    """Makes negative indices positive, which torch-mlir's scatter takes as they are."""
+    if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
+        return NotImplemented
+    wrapped: list[Tensor | None] = []
+    for size, index in zip(x.shape, indices, strict=False):
+        wrapped.append(None if index is None else torch.where(index < 0, index + size, index))
+    # The private twin takes the same arguments and is not decomposed again.
+    return aten._unsafe_index_put(x, wrapped, values, accumulate)
+
+
+_ACCUMULATING = (
+    aten.sum.default,
+    aten.sum.dim_IntList,
+    aten.mean.default,
+    aten.mean.dim,
+    aten.prod.default,
+    aten.prod.dim_int,
+    aten.cumsum.default,
+    aten.cumprod.default,
+    aten.linalg_vector_norm.default,
+    aten.avg_pool1d.default,
+    aten.avg_pool2d.default,
+    aten.avg_pool3d.default,
+    aten._adaptive_avg_pool2d.default,
+    aten._adaptive_avg_pool3d.default,
+)
+
+_OWN: dict[Any, Callable[..., Any]] = {
+    aten._softmax.default: _softmax,
+    aten._log_softmax.default: _log_softmax,
+    aten.var.correction: _var_family(root=False, with_mean=False),
+    aten.std.correction: _var_family(root=True, with_mean=False),
+    aten.var_mean.correction: _var_family(root=False, with_mean=True),
+    aten.std_mean.correction: _var_family(root=True, with_mean=True),
+    aten.native_layer_norm.default: _layer_norm,
+    aten.native_group_norm.default: _group_norm,
+    aten.rms_norm.default: _rms_norm,
+    aten._fused_rms_norm.default: _fused_rms_norm,
+    aten._native_batch_norm_legit_no_training.default: _batch_norm_no_training,
+    aten.gelu.default: _gelu,
+    aten.addmm.default: _addmm,
+    aten.baddbmm.default: _baddbmm,
+    aten.pow.Tensor_Scalar: _pow_scalar,
+    aten.topk.default: _topk,
+    aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
+}
+
+# Kept whole: `frontend/constants.py` evaluates them when importing, rather than in 18 operations at run time.
+_KEPT = (aten.tril_indices.default, aten.triu_indices.default)
+
+
+@functools.cache
+def decomposition_table() -> dict[Any, Callable[..., Any]]:
+    """The table for `ExportedProgram.run_decompositions`: torch-mlir's, with the replacements above."""
+    table = dict(get_decomposition_table())
+    table.update({op: _in_f32(op) for op in _ACCUMULATING})
+    table.update(_OWN)
+    for op in _KEPT:
+        table.pop(op, None)
+    return table

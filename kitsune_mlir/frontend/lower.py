@@ -1,0 +1,107 @@
+"""A functional ATen graph to linalg on tensors, by torch-mlir, with its diagnostics turned into errors."""
+
+from __future__ import annotations
+
+import re
+
+from torch import fx
+from torch_mlir import ir
+from torch_mlir.dialects import torch as torch_dialect
+from torch_mlir.extras.fx_importer import ContextCache, FxImporter
+from torch_mlir.passmanager import PassManager
+
+from kitsune_mlir.errors import FrontendError
+from kitsune_mlir.frontend.source import node_location, origin_of_location, origin_of_node, target_name
+
+__all__ = ["import_graph", "lower_to_linalg"]
+
+_TO_BACKEND = (
+    "builtin.module(func.func(torch-match-quantized-custom-ops),torchdynamo-export-to-torch-backend-pipeline{extra-library=})"
+)
+_TO_LINALG = "builtin.module(torch-backend-to-linalg-on-tensors-backend-pipeline{allow-non-finites=true})"
+_OPERATOR = re.compile(r'name = "torch\.([\w.]+)"|\'torch\.(aten\.[\w.]+|prims\.[\w.]+|[\w.]+)\'')
+
+
+class _Locations(ContextCache):
+    """Gives each operation the location `"aten.op"(file:line)`, and remembers which node is being imported."""
+
+    __slots__ = ["node"]
+
+    def get_node_location(self, node: fx.Node) -> ir.Location:
+        self.node = node
+        return node_location(node, self._c)
+
+
+def import_graph(graph: fx.Graph, context: ir.Context) -> ir.Module:
+    """Imports `graph` as `func.func @main` of the torch dialect.
+
+    Args:
+        graph: functional, of ATen overloads; placeholders become the arguments in their order.
+        context: the torch dialect is registered in it.
+
+    Raises:
+        FrontendError: a node has no form in the torch dialect; names its operator and source line.
+    """
+    torch_dialect.register_dialect(context)
+    importer = FxImporter(context=context)
+    importer._cc = locations = _Locations(context)
+    locations.node = None
+    try:
+        importer.import_stateless_graph(graph, func_name="main")
+    except Exception as error:  # whatever the importer trips over: assertions, KeyError, TypeError, …
+        node = locations.node
+        if node is None or node.op != "call_function":
+            raise FrontendError(f"torch-mlir cannot read the graph: {_text(error)}") from error
+        raise FrontendError(
+            f"torch-mlir cannot read operator '{target_name(node)}' ({_text(error)})",
+            operator=target_name(node),
+            location=origin_of_node(node),
+        ) from error
+    return importer.module
+
+
+def lower_to_linalg(module: ir.Module) -> None:
+    """Lowers a module of the torch dialect, in place, to linalg on tensors.
+
+    Raises:
+        FrontendError: an operator has no lowering; names it and its source line.
+    """
+    for pipeline in (_TO_BACKEND, _TO_LINALG):
+        diagnostics: list[tuple[str, str | None, str | None]] = []
+
+        def collect(diagnostic: ir.Diagnostic, found: list = diagnostics) -> bool:
+            if diagnostic.severity == ir.DiagnosticSeverity.ERROR:
+                found.append((diagnostic.message, *origin_of_location(diagnostic.location)))
+            return True
+
+        with module.context as context:
+            handler = context.attach_diagnostic_handler(collect)
+            before = context.emit_error_diagnostics
+            # Otherwise some passes report an error without failing, and the pass manager aborts the process.
+            context.emit_error_diagnostics = True
+            try:
+                PassManager.parse(pipeline).run(module.operation)
+            except ir.MLIRError as error:
+                raise _lowering_error(diagnostics, str(error)) from None
+            finally:
+                context.emit_error_diagnostics = before
+                handler.detach()
+
+
+def _lowering_error(diagnostics: list[tuple[str, str | None, str | None]], fallback: str) -> FrontendError:
+    message, operator, location = diagnostics[0] if diagnostics else (fallback, None, None)
+    named = _OPERATOR.search(message)
+    if operator is None and named:
+        operator = named.group(1) or named.group(2)
+    what = f"operator '{operator}'" if operator else "the model"
+    return FrontendError(f"torch-mlir cannot lower {what} to linalg: {_first(message)}", operator=operator, location=location)
+
+
+def _text(error: Exception) -> str:
+    return _first(str(error)) or type(error).__name__
+
+
+def _first(message: str) -> str:
+    """The first line, cut where the printed operation begins to be long."""
+    line = next(iter(message.strip().splitlines()), "")
+    return line if len(line) <= 300 else line[:297] + "..."

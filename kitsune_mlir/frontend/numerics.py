@@ -1,0 +1,133 @@
+"""Settles the types in which element-wise bodies compute.
+
+torch-mlir writes the body of a bf16 operator in bf16 arithmetic, rounding at each step, and Python's numbers as f64
+constants cast at run time. Here each body computes in f32 and rounds once where it stores, as torch's kernels do, and
+the f64 is gone unless the model itself is in f64.
+"""
+
+from __future__ import annotations
+
+from torch_mlir import ir
+from torch_mlir.passmanager import PassManager
+
+__all__ = ["settle_numerics"]
+
+# Exact in a narrow type: they only move or choose values.
+_MOVES = {"arith.select", "arith.constant", "arith.extf", "arith.truncf", "arith.bitcast"}
+
+
+def settle_numerics(module: ir.Module) -> None:
+    """Rewrites `module` (linalg on tensors) in place; the result is canonical and verified."""
+    with module.context, ir.Location.unknown():
+        for function in module.body.operations:
+            for region in function.regions:
+                _visit(region)
+        PassManager.parse("builtin.module(func.func(canonicalize,cse))").run(module.operation)
+
+
+def _visit(region: ir.Region) -> None:
+    for block in region.blocks:
+        for op in list(block.operations):
+            _fold_double(op.operation)
+        for op in list(block.operations):
+            if op.operation.name == "linalg.generic":
+                _widen(op.operation.regions[0].blocks[0])
+            for inner in op.operation.regions:
+                _visit(inner)
+
+
+def _is(value_type: ir.Type, *kinds: type) -> bool:
+    return isinstance(value_type, kinds)
+
+
+def _narrow(value_type: ir.Type) -> bool:
+    return _is(value_type, ir.BF16Type, ir.F16Type)
+
+
+def _constant(value: ir.Value) -> float | None:
+    """The number of a scalar floating-point `arith.constant`."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != "arith.constant":
+        return None
+    attribute = owner.attributes["value"]
+    return attribute.value if isinstance(attribute, ir.FloatAttr) else None
+
+
+def _new_constant(value: float, kind: ir.Type, before: ir.Operation) -> ir.Value:
+    attribute = ir.FloatAttr.get(kind, value)
+    with ir.InsertionPoint(before):
+        return ir.Operation.create(
+            "arith.constant", results=[kind], attributes={"value": attribute}, loc=before.location
+        ).result
+
+
+def _fold_double(op: ir.Operation) -> None:
+    """`truncf(f64 constant)` is a constant; a comparison of `extf(x)` with an f64 constant is one in x's type."""
+    if op.name == "arith.truncf" and _is(op.operands[0].type, ir.F64Type):
+        number = _constant(op.operands[0])
+        if number is not None:
+            op.results[0].replace_all_uses_with(_new_constant(number, op.results[0].type, op))
+            op.erase()
+    elif op.name == "arith.cmpf" and _is(op.operands[0].type, ir.F64Type):
+        narrow = [_before_extension(v) for v in op.operands]
+        kinds = [v.type for v in narrow if v is not None]
+        numbers = [_constant(v) for v in op.operands]
+        if len(kinds) == 1 and sum(n is not None for n in numbers) == 1:
+            # torch rounds the number to the tensor's type before it compares.
+            for place in (0, 1):
+                value, number = narrow[place], numbers[place]
+                op.operands[place] = value if value is not None else _new_constant(number, kinds[0], op)
+
+
+def _before_extension(value: ir.Value) -> ir.Value | None:
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != "arith.extf":
+        return None
+    return owner.operands[0]
+
+
+def _widen(block: ir.Block) -> None:
+    """Makes the narrow arithmetic of one body f32 arithmetic, and drops roundings between its steps."""
+    wide: dict[ir.Value, ir.Value] = {}  # narrow value → the f32 value that it was rounded from
+
+    f32 = ir.F32Type.get()
+
+    def widened(value: ir.Value, before: ir.Operation) -> ir.Value:
+        if not _narrow(value.type):
+            return value
+        if value not in wide:
+            number = _constant(value)
+            if number is not None:
+                wide[value] = _new_constant(number, f32, before)
+            else:
+                with ir.InsertionPoint(before):
+                    wide[value] = ir.Operation.create("arith.extf", results=[f32], operands=[value], loc=before.location).result
+        return wide[value]
+
+    for op in [o.operation for o in block.operations]:
+        values = [*op.operands, *op.results]
+        if not op.name.startswith(("arith.", "math.")) or not any(_narrow(v.type) for v in values):
+            continue
+        if op.name == "arith.truncf":
+            if _is(op.operands[0].type, ir.F32Type):
+                wide[op.results[0]] = op.operands[0]
+            continue
+        if op.name == "arith.extf" and op.operands[0] in wide and _is(op.results[0].type, ir.F32Type):
+            op.results[0].replace_all_uses_with(wide[op.operands[0]])
+            op.erase()
+            continue
+        if op.name in _MOVES and not any(v in wide and _constant(v) is None for v in op.operands):
+            continue
+        operands = [widened(v, op) for v in op.operands]
+        kinds = [f32 if _narrow(r.type) else r.type for r in op.results]
+        attributes = {name: op.attributes[name] for name in op.attributes}
+        with ir.InsertionPoint(op):
+            new = ir.Operation.create(op.name, results=kinds, operands=operands, attributes=attributes, loc=op.location)
+            for old, result in zip(op.results, new.results, strict=True):
+                if _narrow(old.type):
+                    rounded = ir.Operation.create("arith.truncf", results=[old.type], operands=[result], loc=op.location).result
+                    old.replace_all_uses_with(rounded)
+                    wide[rounded] = result
+                else:
+                    old.replace_all_uses_with(result)
+        op.erase()
