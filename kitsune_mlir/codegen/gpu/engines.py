@@ -1,0 +1,40 @@
+"""The table of engines, and which of them does a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.generic import GenericEngine
+from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.errors import CompileError
+
+__all__ = ["ENGINES", "FALLBACK", "choose"]
+
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (GenericEngine(),)}
+"""Every engine by its name, which is what a task's `engine` attribute says."""
+
+FALLBACK = ("simt", "generic")
+"""Tried in this order after the engine that the task wishes for."""
+
+
+def choose(task: TaskView, limits: Limits, engines: Mapping[str, Engine] = ENGINES) -> tuple[Plan, Sequence[Decline]]:
+    """The plan of the first engine that takes the task, and why those before it declined.
+
+    Raises:
+        CompileError: nobody takes it; the message has every engine's reason.
+    """
+    declined: list[Decline] = []
+    for name in dict.fromkeys([task.wish, *FALLBACK]):
+        if not name:
+            continue
+        if name not in engines:
+            if name == task.wish:
+                declined.append(Decline(name, "there is no such engine for this target"))
+            continue
+        decision = engines[name].plan(task, limits)
+        if isinstance(decision, Plan):
+            return decision, tuple(declined)
+        declined.append(decision)
+    reasons = "; ".join(f"{decline.engine}: {decline.reason}" for decline in declined)
+    raise CompileError(f"{task.op.location}: no engine takes task '{task.name}' ({reasons})")

@@ -1,0 +1,318 @@
+"""A tile program read into plain records: what engines decide from (docs/tile-program.md is the form that is read).
+
+Nothing here changes the IR. Records hold `ir.Value`s of the program, so they live as long as its module does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.errors import UnsupportedError
+
+__all__ = ["Buffer", "Load", "Offset", "Post", "ProgramView", "Semaphore", "Store", "TaskView", "Wait", "element_bytes"]
+
+Offset = int | ir.Value
+"""A constant, or an `index` value computed in the task from its tile coordinates."""
+
+_DYNAMIC = ir.ShapedType.get_dynamic_size()
+
+
+def element_bytes(type: ir.Type) -> int:
+    """Bytes that one element of `type` takes in memory: i1 and i8 one, index eight."""
+    if isinstance(type, ir.IndexType):
+        return 8
+    if isinstance(type, ir.ComplexType):
+        return 2 * element_bytes(type.element_type)
+    if isinstance(type, ir.IntegerType | ir.FloatType):
+        return -(-type.width // 8)
+    raise UnsupportedError("memref", "elements are integers, floats, complex numbers or index", str(type))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Buffer:
+    """Memory that the whole program sees: an argument, a buffer in the arena, or a reshaped view of either.
+
+    Attributes:
+        value: the memref in the program's body.
+        role: "input", "result" or "arena": whose memory it is.
+        argument: index of the function argument that holds it.
+        offset: bytes from the start of that argument.
+        shape: extents, row-major and contiguous.
+        element: element type.
+    """
+
+    value: ir.Value
+    role: str
+    argument: int
+    offset: int
+    shape: tuple[int, ...]
+    element: ir.Type
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes."""
+        return math.prod(self.shape) * element_bytes(self.element)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Distance in elements between neighbours along each dimension."""
+        return tuple(math.prod(self.shape[i + 1 :]) for i in range(len(self.shape)))
+
+    @property
+    def memory(self) -> tuple[int, int]:
+        """What two buffers that start at the same place share: (argument, offset)."""
+        return (self.argument, self.offset)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Load:
+    """`bufferization.to_tensor` of a window of a buffer.
+
+    Attributes:
+        tensor: the tensor value that the body uses.
+        buffer: where it comes from.
+        offsets: first element along each dimension of the buffer.
+        sizes: extent of the window along each dimension of the buffer. The tensor's shape is `sizes`, or `sizes` without some
+            extents of 1 (a rank-reducing subview).
+        operations: the operations that this load consists of (subview, to_tensor).
+    """
+
+    tensor: ir.Value
+    buffer: Buffer
+    offsets: tuple[Offset, ...]
+    sizes: tuple[int, ...]
+    operations: tuple[ir.Operation, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether the window is the whole buffer."""
+        return self.sizes == self.buffer.shape
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Store:
+    """`bufferization.materialize_in_destination` of a tensor into a window of a buffer; fields as `Load`."""
+
+    tensor: ir.Value
+    buffer: Buffer
+    offsets: tuple[Offset, ...]
+    sizes: tuple[int, ...]
+    operations: tuple[ir.Operation, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Semaphore:
+    """`kitsune.make_semaphore`: `slots` counters, numbered from `first` among all counters of the program."""
+
+    value: ir.Value
+    first: int
+    slots: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Wait:
+    """`kitsune.wait`: slots [lo, hi) of `semaphore` have had `count` posts each."""
+
+    semaphore: Semaphore
+    lo: ir.Value
+    hi: ir.Value
+    count: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Post:
+    """`kitsune.post`: adds one to `slot` of `semaphore`."""
+
+    semaphore: Semaphore
+    slot: ir.Value
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TaskView:
+    """One `kitsune.task`.
+
+    Attributes:
+        op: the operation.
+        name: `sym_name`.
+        number: position among the program's tasks.
+        grid: tiles along each dimension.
+        wish: the planner's engine, or "".
+        coordinates: the block's arguments.
+        waits, loads, stores, posts: in program order.
+        body: every other operation of the task's block, in order, without the terminator: index arithmetic, constants, the linalg
+            work, and any memref operation that is no plain load or store (scatter-add loops, ...). An engine declines a
+            task whose body holds something that it does not know.
+        buffers: buffers that the task uses, those of loads and stores included, in order of first use.
+    """
+
+    op: ir.Operation
+    name: str
+    number: int
+    grid: tuple[int, ...]
+    wish: str
+    coordinates: tuple[ir.Value, ...]
+    waits: tuple[Wait, ...]
+    loads: tuple[Load, ...]
+    stores: tuple[Store, ...]
+    posts: tuple[Post, ...]
+    body: tuple[ir.Operation, ...]
+    buffers: tuple[Buffer, ...]
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles."""
+        return math.prod(self.grid)
+
+    def load_of(self, tensor: ir.Value) -> Load | None:
+        """The load that gives `tensor`, or None if the body computes it."""
+        return next((load for load in self.loads if load.tensor == tensor), None)
+
+    def work(self) -> list[ir.Operation]:
+        """The body without index arithmetic and constants: the operations on tensors, memrefs and control flow."""
+        return [op for op in self.body if not _is_scalar(op)]
+
+
+def _is_scalar(op: ir.Operation) -> bool:
+    """Arithmetic on indices, integers and floats outside any linalg body."""
+    if not op.name.startswith(("arith.", "index.", "affine.")):
+        return False
+    return not any(isinstance(result.type, ir.ShapedType) for result in op.results)
+
+
+class ProgramView:
+    """A tile program's arguments, buffers, semaphores and tasks.
+
+    Args:
+        function: the `func.func` with attribute `kitsune.program`.
+
+    Raises:
+        UnsupportedError: the body holds an operation that the contract does not have.
+    """
+
+    def __init__(self, function: ir.Operation):
+        self.function = function.operation
+        self.name: str = ir.StringAttr(self.function.attributes["sym_name"]).value
+        self.block = self.function.regions[0].blocks[0]
+        arguments = list(self.block.arguments)
+        self.inputs = self._count("kitsune.arguments", len(arguments) - 2)
+        self.results = self._count("kitsune.results", len(arguments) - 1 - self.inputs)
+        if self.inputs + self.results + 1 != len(arguments):
+            raise UnsupportedError(
+                "func.func",
+                f"a tile program has its inputs ({self.inputs}), its results ({self.results}) and one arena as arguments",
+                len(arguments),
+                str(self.function.location),
+            )
+        self.buffers: dict[ir.Value, Buffer] = {}
+        self.semaphores: dict[ir.Value, Semaphore] = {}
+        self.constants: dict[ir.Value, ir.Operation] = {}
+        self.tasks: list[TaskView] = []
+        self.slots = 0
+        for index, argument in enumerate(arguments):
+            roles = ("input",) * self.inputs + ("result",) * self.results + ("arena",)
+            self._declare(argument, roles[index], index, 0)
+        for op in self.block.operations:
+            self._read(op.operation)
+
+    def _count(self, name: str, default: int) -> int:
+        attributes = self.function.attributes
+        return ir.IntegerAttr(attributes[name]).value if name in attributes else default
+
+    def _declare(self, value: ir.Value, role: str, argument: int, offset: int) -> None:
+        type = ir.MemRefType(value.type)
+        if not type.has_static_shape or not (type.layout.is_identity if hasattr(type.layout, "is_identity") else True):
+            raise UnsupportedError("memref", "buffers are static, contiguous and row-major", str(type))
+        self.buffers[value] = Buffer(value, role, argument, offset, tuple(type.shape), type.element_type)
+
+    def _read(self, op: ir.Operation) -> None:
+        name = op.name
+        if name == "arith.constant":
+            self.constants[op.results[0]] = op
+        elif name == "memref.view":
+            arena = self.buffers[op.operands[0]]
+            self._declare(op.results[0], arena.role, arena.argument, arena.offset + self._constant(op.operands[1]))
+        elif name in ("memref.expand_shape", "memref.collapse_shape"):
+            source = self.buffers[op.operands[0]]
+            self._declare(op.results[0], source.role, source.argument, source.offset)
+        elif name == "kitsune.make_semaphore":
+            slots = ir.IntegerAttr(op.attributes["slots"]).value
+            self.semaphores[op.results[0]] = Semaphore(op.results[0], self.slots, slots)
+            self.slots += slots
+        elif name == "kitsune.task":
+            self.tasks.append(self._task(op))
+        elif name != "func.return":
+            raise UnsupportedError(name, "a tile program holds views, constants, semaphores and tasks", None, str(op.location))
+
+    def _constant(self, value: ir.Value) -> int:
+        if value not in self.constants:
+            raise UnsupportedError("memref.view", "its offset is a constant of the program's body", str(value))
+        return ir.IntegerAttr(self.constants[value].attributes["value"]).value
+
+    def _task(self, op: ir.Operation) -> TaskView:
+        block = op.regions[0].blocks[0]
+        waits, loads, stores, posts, body = [], [], [], [], []
+        for inner in block.operations:
+            inner = inner.operation
+            name = inner.name
+            if name == "kitsune.wait":
+                sem, lo, hi = inner.operands
+                waits.append(Wait(self.semaphores[sem], lo, hi, ir.IntegerAttr(inner.attributes["count"]).value))
+            elif name == "kitsune.post":
+                posts.append(Post(self.semaphores[inner.operands[0]], inner.operands[1]))
+            elif name == "bufferization.to_tensor" and (window := self._window(inner.operands[0])):
+                loads.append(Load(inner.results[0], *window[:3], (*window[3], inner)))
+            elif name == "bufferization.materialize_in_destination" and (window := self._window(inner.operands[1])):
+                stores.append(Store(inner.operands[0], *window[:3], (*window[3], inner)))
+            elif name != "kitsune.yield":
+                body.append(inner)
+        used = {o for record in (*loads, *stores) for o in record.operations}
+        # A subview belongs to the body when something other than a load or store uses it.
+        body = [o for o in body if o not in used or not _used_only_by(o, used)]
+        attributes = op.attributes
+        return TaskView(
+            op=op,
+            name=ir.StringAttr(attributes["sym_name"]).value,
+            number=len(self.tasks),
+            grid=tuple(ir.DenseI64ArrayAttr(attributes["grid"])),
+            wish=ir.StringAttr(attributes["engine"]).value if "engine" in attributes else "",
+            coordinates=tuple(block.arguments),
+            waits=tuple(waits),
+            loads=tuple(loads),
+            stores=tuple(stores),
+            posts=tuple(posts),
+            body=tuple(body),
+            buffers=self._used_buffers(op),
+        )
+
+    def _window(self, view: ir.Value):
+        """(buffer, offsets, sizes, operations) of a memref that is a buffer or a plain subview of one; else None."""
+        if view in self.buffers:
+            buffer = self.buffers[view]
+            return buffer, (0,) * len(buffer.shape), buffer.shape, ()
+        op = view.owner
+        if isinstance(op, ir.Block) or op.name != "memref.subview" or op.operands[0] not in self.buffers:
+            return None
+        statics, sizes, strides = (
+            list(ir.DenseI64ArrayAttr(op.attributes[f"static_{what}"])) for what in ("offsets", "sizes", "strides")
+        )
+        if any(stride != 1 for stride in strides) or _DYNAMIC in sizes:
+            return None
+        dynamic = iter(list(op.operands)[1:])
+        offsets = tuple(next(dynamic) if static == _DYNAMIC else static for static in statics)
+        return self.buffers[op.operands[0]], offsets, tuple(sizes), (op.operation,)
+
+    def _used_buffers(self, task: ir.Operation) -> tuple[Buffer, ...]:
+        found: dict[ir.Value, Buffer] = {}
+        for op in walk(task):
+            for operand in op.operands:
+                if operand in self.buffers:
+                    found[operand] = self.buffers[operand]
+        return tuple(found.values())
+
+
+def _used_only_by(op: ir.Operation, users: set[ir.Operation]) -> bool:
+    return all(use.owner in users for result in op.results for use in result.uses)
