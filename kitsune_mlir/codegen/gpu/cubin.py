@@ -1,16 +1,25 @@
-"""PTX -> cubin by nvJitLink, in process and without a GPU, with what ptxas reports about each kernel."""
+"""PTX -> cubin, without a GPU, with what ptxas reports about each kernel.
+
+Two assemblers hold the same compiler. nvJitLink runs in process but always makes relocatable code, and then ptxas
+**ignores `setmaxnreg`** ("to maintain compatibility across compilation units"; `Cubin.warnings` shows it): warp-specialised
+kernels spill. The `ptxas` program (package `nvidia-cuda-nvcc`) compiles whole programs, so it is preferred.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
 
 from kitsune_mlir.errors import CompileError, TargetError
 
-__all__ = ["CHIPS", "Cubin", "KernelResources", "assemble"]
+__all__ = ["CHIPS", "Cubin", "KernelResources", "assemble", "find_ptxas"]
 
 CHIPS = frozenset({"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_103", "sm_103a", "sm_120", "sm_120a"})
-"""Chips that nvJitLink is asked for. It ends the process on a name that it does not know."""
+"""Chips that can be asked for. nvJitLink ends the process on a name that it does not know."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +58,8 @@ class Cubin:
         data: the ELF image, for `cuModuleLoadData`.
         chip: processor it was assembled for.
         kernels: resources by kernel name.
-        warnings: ptxas' remarks on lost performance ("wgmma.mma_async instructions are serialized ...") and its warnings.
+        warnings: ptxas' remarks on lost performance ("wgmma.mma_async instructions are serialized ...") and its
+            warnings.
         log: ptxas' whole report.
     """
 
@@ -60,31 +70,69 @@ class Cubin:
     log: str
 
 
-def assemble(ptx: str, chip: str = "sm_90a", opt: int = 3, max_registers: int | None = None) -> Cubin:
+def find_ptxas() -> Path | None:
+    """Path of the `ptxas` program: from the package `nvidia-cuda-nvcc`, a CUDA toolkit, or the search path."""
+    try:
+        from cuda.pathfinder import find_nvidia_binary_utility
+    except ImportError:
+        found = None
+    else:
+        try:
+            found = find_nvidia_binary_utility("ptxas")
+        except RuntimeError:  # an older pathfinder does not know it
+            found = None
+    found = found or shutil.which("ptxas")
+    return Path(found) if found else None
+
+
+def assemble(ptx: str, chip: str = "sm_90a", opt: int = 3, max_registers: int | None = None, assembler: str = "auto") -> Cubin:
     """Assemble PTX text for `chip`.
 
     Args:
         opt: ptxas' optimisation level, 0 to 3.
-        max_registers: cap on registers per thread for every kernel of the module; None leaves it to ptxas and `.maxnreg`.
+        max_registers: cap on registers per thread for every kernel of the module; None leaves it to ptxas and
+            `.maxnreg`.
+        assembler: "ptxas", "nvjitlink", or "auto": ptxas where it is installed.
 
     Raises:
         CompileError: ptxas rejects the text; the message is ptxas' own, followed by the lines that it points at.
-        TargetError: `chip` is not one of `CHIPS`, or the packages `cuda-bindings` and `nvidia-nvjitlink` are missing.
+        TargetError: `chip` is not one of `CHIPS`, or no assembler is installed.
     """
     if chip not in CHIPS:
         raise TargetError(f"no assembler for '{chip}'; known: {', '.join(sorted(CHIPS))}")
+    options = [f"-arch={chip}", f"-O{opt}"]
+    if max_registers is not None:
+        options.append(f"-maxrregcount={max_registers}")
+    program = find_ptxas() if assembler in ("auto", "ptxas") else None
+    if program is None and assembler == "ptxas":
+        raise TargetError("ptxas is not installed: install the package 'nvidia-cuda-nvcc' (in the extra 'gpu')")
+    data, log = _run_ptxas(program, ptx, options) if program else _run_nvjitlink(ptx, options)
+    return Cubin(data, chip, _parse_resources(log), _parse_warnings(log), log)
+
+
+def _run_ptxas(program: Path, ptx: str, options: list[str]) -> tuple[bytes, str]:
+    with tempfile.TemporaryDirectory(prefix="kitsune-") as folder:
+        source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx)
+        command = [str(program), *options, "--verbose", str(source), "-o", str(target)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        log = (done.stdout + done.stderr).replace(str(source), source.name)
+        if done.returncode:
+            raise CompileError(f"ptxas: {log.strip()}{_quote_lines(log, ptx)}")
+        return target.read_bytes(), log
+
+
+def _run_nvjitlink(ptx: str, options: list[str]) -> tuple[bytes, str]:
     try:
         from cuda.bindings import nvjitlink
     except ImportError as error:
-        raise TargetError("assembling a cubin needs the packages 'cuda-bindings' and 'nvidia-nvjitlink'") from error
-    options = [f"-arch={chip}", f"-O{opt}", "-verbose"]
-    if max_registers is not None:
-        options.append(f"-maxrregcount={max_registers}")
+        raise TargetError(
+            "assembling a cubin needs the package 'nvidia-cuda-nvcc', or 'cuda-bindings' and 'nvidia-nvjitlink' "
+            "(all in the extra 'gpu')"
+        ) from error
     text = ptx.encode()
-    try:
-        handle = nvjitlink.create(len(options), options)
-    except (nvjitlink.nvJitLinkError, RuntimeError) as error:
-        raise TargetError(f"nvJitLink cannot assemble for '{chip}': {error}") from error
+    options = [*options, "-verbose"]
+    handle = nvjitlink.create(len(options), options)
     try:
         try:
             nvjitlink.add_data(handle, nvjitlink.InputType.PTX, text, len(text), "kernel.ptx")
@@ -94,10 +142,9 @@ def assemble(ptx: str, chip: str = "sm_90a", opt: int = 3, max_registers: int | 
             raise CompileError(f"ptxas: {message}{_quote_lines(message, ptx)}") from error
         data = bytearray(nvjitlink.get_linked_cubin_size(handle))
         nvjitlink.get_linked_cubin(handle, data)
-        log = _read(nvjitlink.get_info_log_size, nvjitlink.get_info_log, handle)
+        return bytes(data), _read(nvjitlink.get_info_log_size, nvjitlink.get_info_log, handle)
     finally:
         nvjitlink.destroy(handle)
-    return Cubin(bytes(data), chip, _parse_resources(log), _parse_warnings(log), log)
 
 
 def _read(size, get, handle: int) -> str:

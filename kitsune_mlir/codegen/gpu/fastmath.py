@@ -1,8 +1,8 @@
 """Floating-point freedom, set on whole modules: which of MLIR's `fastmath` flags every operation carries.
 
-MLIR's default is none, and then NVPTX emits `mul.rn` and `add.rn`, which ptxas may not fuse: half the speed of what nvcc gives
-by default. `contract` is therefore the project's default. `afn,arcp` select approximations (`ex2.approx`, `div.approx`,
-`tanh.approx`, ...), with errors of 1e-6 (`exp`, division) up to 5e-4 (`tanh`).
+MLIR's default is none, and then NVPTX emits `mul.rn` and `add.rn`, which ptxas may not fuse: half the speed of what
+nvcc gives by default. `contract` is therefore the project's default. `afn,arcp` select approximations (`ex2.approx`,
+`div.approx`, `tanh.approx`, ...), with errors of 1e-6 (`exp`, division) up to 5e-4 (`tanh`).
 """
 
 from __future__ import annotations

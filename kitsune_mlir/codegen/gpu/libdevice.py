@@ -1,7 +1,8 @@
 """NVIDIA's libdevice: the bitcode behind `__nv_expf` and its like, prepared once a process and linked into kernels.
 
 libdevice asks `__nvvm_reflect` for the precision wanted. LLVM 22 answers 0 ("approximate") to the question about square
-roots, so the questions are answered here: no flushing of denormals, correctly rounded square roots, the chip's architecture.
+roots, so the questions are answered here: no flushing of denormals, correctly rounded square roots, the chip's
+architecture.
 """
 
 from __future__ import annotations

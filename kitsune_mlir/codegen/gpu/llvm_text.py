@@ -2,17 +2,17 @@
 
 Three spellings differ (LLVM 24 release notes, "floating-point literals"):
 
-* `f0x3727C5AC`: the bits of the value in the value's own type. LLVM 22 knows `0x` plus the 64 bits of the value widened to
-  double (for `float` and `double`), `0xH` plus 16 bits (`half`) and `0xR` plus 16 bits (`bfloat`).
+* `f0x3727C5AC`: the bits of the value in the value's own type. LLVM 22 knows `0x` plus the 64 bits of the value
+widened to double (for `float` and `double`), `0xH` plus 16 bits (`half`) and `0xR` plus 16 bits (`bfloat`).
 * Decimals such as `float 1.000000e-01` that are rounded to the type. LLVM 22 takes a decimal only if it is exact.
 * `+inf`, `-inf`, `+qnan`, `+nan(0x123)`, `+snan(0x1)`. LLVM 22 has only the hexadecimal spelling of these.
 
-So every floating-point literal is written in hexadecimal. Its type is the nearest type name to its left on the line: `fadd
-float %a, 1.000000e-01` and `phi float [ 1.0, %b ]` name the type once for several operands. Quoted strings (inline PTX
-has literals of its own) and comments stay as they are.
+So every floating-point literal is written in hexadecimal. Its type is the nearest type name to its left on the line:
+`fadd float %a, 1.000000e-01` and `phi float [ 1.0, %b ]` name the type once for several operands. Quoted strings
+(inline PTX has literals of its own) and comments stay as they are.
 
-`llvm.inline_asm` has no way to say `convergent` in MLIR, yet barriers, wgmma and shuffles must neither be duplicated nor
-moved into divergent code: `mark_asm_convergent` adds the attribute.
+`llvm.inline_asm` has no way to say `convergent` in MLIR, yet barriers, wgmma and shuffles must neither be duplicated
+nor moved into divergent code: `mark_asm_convergent` adds the attribute.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ The MLIR wheel has every pass but no NVPTX backend; llvmlite has the backend (LL
 `llvm_text` brings from LLVM 24's spelling to LLVM 22's. An intrinsic that LLVM 22 does not know, or a libm function,
 becomes a silent call to a function that exists nowhere: `to_ptx` looks for those and names them.
 
-Math functions call NVIDIA's libdevice (`__nv_expf`, ...; accurate to 1-2 ulp, the code that nvcc uses), whose bitcode is linked
-in (`libdevice.py`). With `fastmath<afn>` on a math operation its approximation is taken instead (`fastmath.py`).
+Math functions call NVIDIA's libdevice (`__nv_expf`, ...; accurate to 1-2 ulp, the code that nvcc uses), whose bitcode
+is linked in (`libdevice.py`). With `fastmath<afn>` on a math operation its approximation is taken instead
+(`fastmath.py`).
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ def to_llvm_ir(module: ir.Module, fastmath: str = "contract") -> str:
     """Lower a module of `llvm.func` kernels and translate it to LLVM IR text (LLVM 24's spelling).
 
     Args:
-        module: holds `llvm.func` (kernels marked `nvvm.kernel`) and globals; bodies may use scf, cf, arith, math, vector,
-            index, ub and nvvm operations on scalars, vectors and `!llvm.ptr`; no memref. It is left unchanged.
+        module: holds `llvm.func` (kernels marked `nvvm.kernel`) and globals; bodies may use scf, cf, arith, math,
+            vector, index, ub and nvvm operations on scalars, vectors and `!llvm.ptr`; no memref. It is left
+            unchanged.
         fastmath: flags added to those of every arith and math operation; see `fastmath.py`.
 
     Raises:
@@ -81,8 +83,8 @@ def to_ptx(llvm_ir: str, chip: str = "sm_90a", ptx: str = "+ptx87", opt: int = 2
         chip: processor name, as ptxas has it.
         ptx: target feature that names the PTX version; 8.7 is what CUDA 13.0 drivers assemble.
         opt: optimisation level of the middle end (0 leaves the IR as it is).
-        unroll: let LLVM unroll loops. Off, because generated code is unrolled where it should be, and wgmma code in particular
-            gets slower and larger when unrolled again.
+        unroll: let LLVM unroll loops. Off, because generated code is unrolled where it should be, and wgmma code in
+            particular gets slower and larger when unrolled again.
 
     Raises:
         CompileError: the IR does not parse or verify, or the PTX calls functions that do not exist (they are named).

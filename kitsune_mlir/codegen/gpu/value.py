@@ -1,8 +1,8 @@
 """Typed expressions over the MLIR bindings: `Value` gives an SSA value Python's operators.
 
-Integers are MLIR's signless ones. Indices on the GPU are not negative, and unsigned division by a constant is cheaper, so
-`//`, `%` and `>>` are **unsigned**; comparisons (`<`, `<=`, ...) are **signed**. The other meaning has a name of its own:
-`divide_signed`, `remainder_signed`, `shift_right_signed`, `below` (unsigned `<`).
+Integers are MLIR's signless ones. Indices on the GPU are not negative, and unsigned division by a constant is
+cheaper, so `//`, `%` and `>>` are **unsigned**; comparisons (`<`, `<=`, ...) are **signed**. The other meaning has a
+name of its own: `divide_signed`, `remainder_signed`, `shift_right_signed`, `below` (unsigned `<`).
 
 Everything works on vectors of the same element types too. Floating-point operations carry no fastmath flags here:
 `ptx.to_llvm_ir` sets those of a whole module.
@@ -64,7 +64,10 @@ def as_type(type: TypeLike) -> ir.Type:
 
 
 class Value:
-    """An SSA value with operators; build one with `wrap`, `constant`, `i32`, ... The operators accept Python numbers."""
+    """An SSA value with operators; build one with `wrap`, `constant`, `i32`, ...
+
+    The operators accept Python numbers.
+    """
 
     __slots__ = ("ir",)
     __hash__ = None  # type: ignore[assignment]  # `==` makes a comparison operation
@@ -287,8 +290,8 @@ def fma(a: Value, b: Value | Scalar, c: Value | Scalar) -> Value:
 def cast(value: Value, type: TypeLike, signed: bool = True) -> Value:
     """Convert a number to the same number in another type (scalars, or vectors of equal length).
 
-    Integers are read as signed unless `signed` is false; i1 is always 0 or 1. Integers narrow by dropping bits; float to integer
-    rounds towards zero. Between f16 and bf16 the way goes through f32.
+    Integers are read as signed unless `signed` is false; i1 is always 0 or 1. Integers narrow by dropping bits; float
+    to integer rounds towards zero. Between f16 and bf16 the way goes through f32.
     """
     target = as_type(type)
     if target == value.type:

@@ -1,0 +1,51 @@
+"""Inline PTX, for what no typed operation reaches. All inline PTX of the project goes through `inline_ptx`.
+
+What needs it, and why (tried with the MLIR of LLVM 24 and the NVPTX backend of LLVM 22):
+
+* `wgmma.mma_async` with A in registers: the typed operation takes descriptors only. The last `wgmma.wait_group`: the
+  accumulators must be operands of it, else LLVM moves arithmetic on them above it.
+* `mbarrier.arrive` on another block's barrier: the typed one is `.release.cluster`, a full memory barrier each time.
+* `red`, and `atom` with an order or scope: `llvm.atomicrmw` silently drops both. Vector reductions (`.v4.bf16x2`)
+have none.
+* `cp.reduce.async.bulk`: the intrinsic was renamed between LLVM 22 and 24.
+* Cache hints on plain loads and stores; `tanh.approx` (see `fastmath.py`); `%globaltimer`.
+
+A call with side effects is marked `convergent` when the IR text is written (`llvm_text.mark_asm_convergent`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch_mlir import ir
+from torch_mlir.dialects import llvm
+
+from kitsune_mlir.codegen.gpu.value import TypeLike, Value, as_type, wrap
+
+__all__ = ["inline_ptx"]
+
+
+def inline_ptx(
+    code: str, constraints: str, operands: Sequence[Value] = (), results: Sequence[TypeLike] = (), pure: bool = False
+) -> list[Value]:
+    """Emit `code` with LLVM's inline assembly syntax: `$0`, `$1`, ... are first the results, then the operands.
+
+    Args:
+        constraints: LLVM's constraint string: `=f` result f32, `=r` i32, `=l` i64, `=h` i16; operands the same
+            without `=`; a number ties an operand to that result; `~{memory}` where memory is read or written.
+        results: types of the results; more than one come back as a struct, which is taken apart here.
+        pure: no side effects: may be moved, merged and dropped.
+    """
+    types = [as_type(type) for type in results]
+    if len(types) > 1:
+        result = ir.Type.parse(f"!llvm.struct<({', '.join(map(str, types))})>")
+    else:
+        result = types[0] if types else None
+    operation = llvm.InlineAsmOp(
+        result, [operand.ir for operand in operands], code, constraints, has_side_effects=None if pure else True
+    )
+    if result is None:
+        return []
+    if len(types) == 1:
+        return [wrap(operation.res)]
+    return [wrap(llvm.extractvalue(type, operation.res, [index])) for index, type in enumerate(types)]

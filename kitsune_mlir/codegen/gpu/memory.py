@@ -1,0 +1,263 @@
+"""Pointers, loads, stores, atomics and `cp.async`, as functions on `Value`.
+
+Pointers are `!llvm.ptr<1>` (global memory) and `!llvm.ptr<3>` (shared memory); offsets are bytes. A scalar or vector
+is moved by one instruction if it has 1, 2, 4, 8 or 16 bytes and its address is a multiple of that: `align` says what
+is known, and the default is the natural alignment of the whole access.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+from torch_mlir import ir
+from torch_mlir.dialects import llvm
+
+from kitsune_mlir.codegen.gpu.inline import inline_ptx
+from kitsune_mlir.codegen.gpu.value import (
+    TypeLike,
+    Value,
+    as_type,
+    bitcast,
+    constant,
+    element_bits,
+    i64,
+    select,
+    unpack,
+    vector,
+    wrap,
+)
+
+__all__ = [
+    "GLOBAL",
+    "SHARED",
+    "Cache",
+    "atomic",
+    "byte_count",
+    "compare_and_swap",
+    "copy_async",
+    "copy_async_commit",
+    "copy_async_wait",
+    "load",
+    "load_acquire",
+    "offset",
+    "reduce_add",
+    "shared_address",
+    "store",
+    "store_release",
+]
+
+GLOBAL = "!llvm.ptr<1>"
+SHARED = "!llvm.ptr<3>"
+
+_DYNAMIC = -(1 << 31)  # the marker of a run-time index in llvm.getelementptr
+
+
+class Cache(enum.Enum):
+    """What to do with a cache line of global memory. The numbers are L2 policies, as `createpolicy` makes them."""
+
+    DEFAULT = 0
+    STREAM = 0x12F0000000000000
+    """Evict first: read or written once."""
+    KEEP = 0x14F0000000000000
+    """Evict last: rings and weights that other blocks read again."""
+
+
+def byte_count(type: TypeLike) -> int:
+    """Bytes of a scalar or vector type in memory."""
+    type = as_type(type)
+    count = type.shape[0] if isinstance(type, ir.VectorType) else 1
+    return max(8, element_bits(type)) * count // 8
+
+
+def offset(pointer: Value, bytes: Value | int) -> Value:
+    """`pointer` moved by `bytes`; an i32 offset is signed, so i64 is needed from 2 GiB on."""
+    if isinstance(bytes, int):
+        if bytes == 0:
+            return pointer
+        if not -(1 << 31) < bytes < 1 << 31:
+            bytes = constant(bytes, "i64")
+    zero = ir.Attribute.parse("0 : i32")
+    if isinstance(bytes, int):
+        return wrap(llvm.getelementptr(pointer.type, pointer.ir, [], [bytes], as_type("i8"), zero))
+    return wrap(llvm.getelementptr(pointer.type, pointer.ir, [bytes.ir], [_DYNAMIC], as_type("i8"), zero))
+
+
+def shared_address(pointer: Value) -> Value:
+    """The 32-bit address of a pointer to shared memory, as inline PTX takes it."""
+    return wrap(llvm.ptrtoint(as_type("i32"), pointer.ir))
+
+
+def _is_global(pointer: Value) -> bool:
+    return str(pointer.type) == GLOBAL
+
+
+def load(
+    pointer: Value, type: TypeLike, align: int | None = None, constant: bool = False, cache: Cache = Cache.DEFAULT
+) -> Value:
+    """Load a scalar or vector.
+
+    Args:
+        align: alignment of the address in bytes; default: the size of the access (at most 16).
+        constant: nobody writes there while the kernel runs: goes through the read-only cache (`ld.global.nc`).
+        cache: only for global memory, on accesses of 4, 8 or 16 bytes.
+    """
+    type = as_type(type)
+    size = byte_count(type)
+    if cache is Cache.DEFAULT:
+        align = align or _natural(size)
+        return wrap(llvm.load(type, pointer.ir, alignment=align, invariant=True if constant else None))
+    words = _hinted_words(pointer, size)
+    results = ", ".join(f"${index}" for index in range(words))
+    code = f"ld.global{'.nc' if constant else ''}.L2::cache_hint{_VECTOR[words]}.b32 {{{results}}}, [${words}], ${words + 1};"
+    constraints = ",".join(["=r"] * words + ["l", "l"] + ([] if constant else ["~{memory}"]))
+    loaded = inline_ptx(code, constraints, [pointer, i64(cache.value)], ["i32"] * words, pure=constant)
+    return bitcast(loaded[0] if words == 1 else vector(loaded), type)
+
+
+def store(value: Value, pointer: Value, align: int | None = None, cache: Cache = Cache.DEFAULT) -> None:
+    """Store a scalar or vector; arguments as in `load`."""
+    size = byte_count(value.type)
+    if cache is Cache.DEFAULT:
+        llvm.store(value.ir, pointer.ir, alignment=align or _natural(size))
+        return
+    words = _hinted_words(pointer, size)
+    stored = [bitcast(value, "i32")] if words == 1 else unpack(bitcast(value, f"vector<{words}xi32>"))
+    operands = ", ".join(f"${index + 1}" for index in range(words))
+    inline_ptx(
+        f"st.global.L2::cache_hint{_VECTOR[words]}.b32 [$0], {{{operands}}}, ${words + 1};",
+        ",".join(["l"] + ["r"] * words + ["l", "~{memory}"]),
+        [pointer, *stored, i64(cache.value)],
+    )
+
+
+_VECTOR = {1: "", 2: ".v2", 4: ".v4"}
+
+
+def _natural(size: int) -> int:
+    """The largest power of two that divides `size`, at most 16."""
+    return min(16, size & -size)
+
+
+def _hinted_words(pointer: Value, size: int) -> int:
+    if not _is_global(pointer) or size not in (4, 8, 16):
+        raise ValueError(f"cache hints need global memory and 4, 8 or 16 bytes, not {size} at {pointer.type}")
+    return size // 4
+
+
+# --- atomics
+# -------------------------------------------------------------------------------------------------------------
+
+_PTX_ATOMIC_TYPE = {"i32": "u32", "i64": "u64", "f32": "f32", "f64": "f64"}
+_CONSTRAINT = {"i32": "r", "i64": "l", "f32": "f", "f64": "d", "i16": "h"}
+
+
+def load_acquire(pointer: Value, type: str = "i32") -> Value:
+    """`ld.acquire.gpu`: what the other side wrote before its release is visible after this."""
+    acquire = ir.Attribute.parse("4 : i64")
+    size = byte_count(type)
+    return wrap(llvm.load(as_type(type), pointer.ir, alignment=size, ordering=acquire, syncscope="device"))
+
+
+def store_release(value: Value, pointer: Value) -> None:
+    """`st.release.gpu`: what this thread wrote or saw before is visible to who acquires this value."""
+    release = ir.Attribute.parse("5 : i64")
+    llvm.store(value.ir, pointer.ir, alignment=byte_count(value.type), ordering=release, syncscope="device")
+
+
+def reduce_add(pointer: Value, values: Value | Sequence[Value], release: bool = False) -> None:
+    """Add to global memory without reading back (`red.gpu`): one instruction for up to 16 adjacent bytes.
+
+    Args:
+        pointer: aligned to the whole access.
+        values: one i32, i64, f32 or f64; or 1, 2 or 4 f32; or 2, 4 or 8 bf16 or f16, or as many in a vector value.
+        release: order earlier writes of this thread before it (only i32 and i64).
+
+    16-bit floats are added pairwise without flushing denormals; the order of additions, and so the rounding, is not
+    fixed.
+    """
+    items = [values] if isinstance(values, Value) else list(values)
+    if len(items) == 1 and isinstance(items[0].type, ir.VectorType):
+        items = unpack(items[0])
+    name = str(items[0].type)
+    order = "release" if release else "relaxed"
+    if release and name not in ("i32", "i64"):
+        raise ValueError(f"red.release adds integers, not {name}")
+    if name in ("bf16", "f16"):
+        if len(items) not in (2, 4, 8):
+            raise ValueError(f"a reduction adds 2, 4 or 8 {name}, not {len(items)}")
+        words = unpack(bitcast(vector(items), f"vector<{len(items) // 2}xi32>"))
+        suffix, constraint = f"noftz{_VECTOR[len(words)]}.{name}x2", "r"
+    elif name in _PTX_ATOMIC_TYPE and (len(items) == 1 or (name == "f32" and len(items) in (2, 4))):
+        words = items
+        suffix, constraint = f"{_VECTOR[len(words)]}.{_PTX_ATOMIC_TYPE[name]}".lstrip("."), _CONSTRAINT[name]
+    else:
+        raise ValueError(f"no reduction adds {len(items)} values of {name}")
+    operands = ", ".join(f"${index + 1}" for index in range(len(words)))
+    braces = operands if len(words) == 1 else f"{{{operands}}}"
+    inline_ptx(
+        f"red.{order}.gpu.global.add.{suffix} [$0], {braces};",
+        ",".join(["l"] + [constraint] * len(words) + ["~{memory}"]),
+        [pointer, *words],
+    )
+
+
+def atomic(kind: str, pointer: Value, value: Value, order: str = "relaxed") -> Value:
+    """`atom.gpu` on global memory; returns the value before.
+
+    Args:
+        kind: "add" (i32, i64, f32, f64), "max", "min" (signed i32, i64), "and", "or", "xor", "exch" (i32, i64).
+        order: "relaxed", "acquire", "release" or "acq_rel".
+    """
+    name = str(value.type)
+    if kind in ("max", "min"):
+        types = {"i32": "s32", "i64": "s64"}
+    elif kind in ("and", "or", "xor", "exch"):
+        types = {"i32": "b32", "i64": "b64"}
+    elif kind == "add":
+        types = _PTX_ATOMIC_TYPE
+    else:
+        raise ValueError(f"no atomic '{kind}'")
+    if name not in types:
+        raise ValueError(f"no atomic {kind} on {name}")
+    letter = _CONSTRAINT[name]
+    code = f"atom.{order}.gpu.global.{kind}.{types[name]} $0, [$1], $2;"
+    return inline_ptx(code, f"={letter},l,{letter},~{{memory}}", [pointer, value], [name])[0]
+
+
+def compare_and_swap(pointer: Value, expected: Value, new: Value, order: str = "relaxed") -> Value:
+    """`atom.cas.gpu` on an i32 or i64 of global memory; returns the value before (equal to `expected` on success)."""
+    name = str(new.type)
+    letter = _CONSTRAINT[name]
+    code = f"atom.{order}.gpu.global.cas.b{element_bits(new.type)} $0, [$1], $2, $3;"
+    return inline_ptx(code, f"={letter},l,{letter},{letter},~{{memory}}", [pointer, expected, new], [name])[0]
+
+
+# --- cp.async: copies from global to shared memory that bypass registers
+# ---------------------------------------------------
+
+
+def copy_async(target: Value, source: Value, bytes: int = 16, predicate: Value | None = None) -> None:
+    """Start a copy of 4, 8 or 16 bytes from global to shared memory by this thread.
+
+    With a false `predicate` zeros are written.
+    """
+    if bytes not in (4, 8, 16):
+        raise ValueError(f"cp.async copies 4, 8 or 16 bytes, not {bytes}")
+    level = "cg" if bytes == 16 else "ca"
+    operands = [shared_address(target), source]
+    if predicate is None:
+        inline_ptx(f"cp.async.{level}.shared.global [$0], [$1], {bytes};", "r,l,~{memory}", operands)
+        return
+    size = select(predicate, constant(bytes, "i32"), 0)
+    inline_ptx(f"cp.async.{level}.shared.global [$0], [$1], {bytes}, $2;", "r,l,r,~{memory}", [*operands, size])
+
+
+def copy_async_commit() -> None:
+    """Close the group of this thread's copies started since the last commit."""
+    inline_ptx("cp.async.commit_group;", "~{memory}")
+
+
+def copy_async_wait(pending: int) -> None:
+    """Wait until at most `pending` of this thread's groups are unfinished."""
+    inline_ptx(f"cp.async.wait_group {pending};", "~{memory}")

@@ -1,0 +1,145 @@
+"""Bulk copies by the tensor memory accelerator: 1-D spans and tiles of 1 to 5 dimensions, both ways, and reductions.
+
+One thread starts a copy. A load reports its bytes to an mbarrier. Stores and reductions join this thread's bulk group:
+`commit`, then `wait`. Shared memory that threads wrote needs `barriers.fence_async_shared` (by each writer, then a
+barrier) before a store reads it. Coordinates are elements, outermost first, as in `TensorMap`; a tile may stick out of
+the tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch_mlir.dialects import llvm, nvvm
+
+from kitsune_mlir.codegen.gpu.barriers import Barrier
+from kitsune_mlir.codegen.gpu.inline import inline_ptx
+from kitsune_mlir.codegen.gpu.memory import Cache, shared_address
+from kitsune_mlir.codegen.gpu.value import Value, as_type, i16, i32, i64, wrap
+
+__all__ = [
+    "commit",
+    "load_span",
+    "load_tile",
+    "prefetch_map",
+    "prefetch_span",
+    "reduce_span",
+    "reduce_tile",
+    "store_span",
+    "store_tile",
+    "wait",
+]
+
+_REDUCTIONS = {"add": "add", "min": "min", "max": "max"}
+
+
+def _cluster_pointer(pointer: Value) -> Value:
+    """The intrinsic takes the destination in the cluster's address space (7)."""
+    return wrap(llvm.addrspacecast(as_type("!llvm.ptr<7>"), pointer.ir))
+
+
+def _hint(cache: Cache) -> dict:
+    return {} if cache is Cache.DEFAULT else {"l2_cache_hint": i64(cache.value).ir}
+
+
+def _innermost_first(coordinates: Sequence[Value | int]) -> list[Value]:
+    if not 1 <= len(coordinates) <= 5:
+        raise ValueError(f"a tile has 1 to 5 coordinates, not {len(coordinates)}")
+    return [i32(coordinate) for coordinate in reversed(coordinates)]
+
+
+def load_tile(
+    target: Value,
+    tensor_map: Value,
+    barrier: Barrier,
+    coordinates: Sequence[Value | int],
+    multicast: Value | int | None = None,
+    cache: Cache = Cache.DEFAULT,
+) -> None:
+    """Load the box at `coordinates` into shared memory; `TensorMap.box_bytes` arrive on `barrier`.
+
+    Args:
+        target: aligned to 128 bytes; to 1024 with the 128-byte swizzle, 512 with 64, 256 with 32.
+        multicast: i16 mask of the cluster's blocks that all get the box, at the same offset, each on its own barrier.
+    """
+    nvvm.cp_async_bulk_tensor_shared_cluster_global(
+        _cluster_pointer(target).ir,
+        tensor_map.ir,
+        [coordinate.ir for coordinate in _innermost_first(coordinates)],
+        barrier.pointer.ir,
+        [],
+        multicast_mask=None if multicast is None else i16(multicast).ir,
+        **_hint(cache),
+    )
+
+
+def store_tile(tensor_map: Value, source: Value, coordinates: Sequence[Value | int], cache: Cache = Cache.DEFAULT) -> None:
+    """Store a box from shared memory at `coordinates`; what lies outside of the tensor is dropped."""
+    places = [coordinate.ir for coordinate in _innermost_first(coordinates)]
+    nvvm.cp_async_bulk_tensor_global_shared_cta(tensor_map.ir, source.ir, places, **_hint(cache))
+
+
+def reduce_tile(tensor_map: Value, source: Value, coordinates: Sequence[Value | int], kind: str = "add") -> None:
+    """Combine a box in shared memory with the tensor ("add", "min" or "max"), atomically by element; bf16, f16, f32, i32, ...
+
+    Inline PTX: the intrinsic has another name in LLVM 22.
+    """
+    if kind not in _REDUCTIONS:
+        raise ValueError(f"a bulk reduction is one of {', '.join(_REDUCTIONS)}, not {kind}")
+    places = _innermost_first(coordinates)
+    listed = ", ".join(f"${index + 2}" for index in range(len(places)))
+    inline_ptx(
+        f"cp.reduce.async.bulk.tensor.{len(places)}d.global.shared::cta.{kind}.tile.bulk_group [$0, {{{listed}}}], [$1];",
+        ",".join(["l", "r"] + ["r"] * len(places) + ["~{memory}"]),
+        [tensor_map, shared_address(source), *places],
+    )
+
+
+def prefetch_map(tensor_map: Value) -> None:
+    """Fetch the descriptor itself ahead of its first use."""
+    nvvm.prefetch(tensor_map.ir, tensormap=True)
+
+
+def load_span(target: Value, source: Value, bytes: Value | int, barrier: Barrier, cache: Cache = Cache.DEFAULT) -> None:
+    """Copy `bytes` (a multiple of 16) from global to shared memory, both aligned to 16; they arrive on `barrier`."""
+    nvvm.cp_async_bulk_shared_cluster_global(
+        _cluster_pointer(target).ir, source.ir, barrier.pointer.ir, i32(bytes).ir, **_hint(cache)
+    )
+
+
+def store_span(target: Value, source: Value, bytes: Value | int, cache: Cache = Cache.DEFAULT) -> None:
+    """Copy `bytes` (a multiple of 16) from shared to global memory, both aligned to 16."""
+    nvvm.cp_async_bulk_global_shared_cta(target.ir, source.ir, i32(bytes).ir, **_hint(cache))
+
+
+def prefetch_span(source: Value, bytes: Value | int, cache: Cache = Cache.DEFAULT) -> None:
+    """Bring `bytes` (a multiple of 16) of global memory into L2."""
+    nvvm.cp_async_bulk_prefetch(source.ir, i32(bytes).ir, **_hint(cache))
+
+
+def reduce_span(target: Value, source: Value, bytes: Value | int, dtype: str) -> None:
+    """Add `bytes` (a multiple of 16) of shared memory to global memory, atomically by element of `dtype`.
+
+    `dtype` is f32, f64, bf16, f16, i32 or i64. 16-bit floats do not flush denormals.
+    """
+    types = {"f32": "f32", "f64": "f64", "bf16": "noftz.bf16", "f16": "noftz.f16", "i32": "u32", "i64": "u64"}
+    if dtype not in types:
+        raise ValueError(f"no bulk reduction adds {dtype}")
+    inline_ptx(
+        f"cp.reduce.async.bulk.global.shared::cta.bulk_group.add.{types[dtype]} [$0], [$1], $2;",
+        "l,r,r,~{memory}",
+        [target, shared_address(source), i32(bytes)],
+    )
+
+
+def commit() -> None:
+    """Close the group of this thread's bulk stores and reductions since the last commit."""
+    nvvm.cp_async_bulk_commit_group()
+
+
+def wait(pending: int, read: bool = False) -> None:
+    """Wait until at most `pending` of this thread's groups are unfinished.
+
+    With `read` only until their source in shared memory may be overwritten. Before other blocks are told of the data: without.
+    """
+    nvvm.cp_async_bulk_wait_group(pending, read=True if read else None)

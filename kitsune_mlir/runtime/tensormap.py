@@ -1,0 +1,73 @@
+"""TMA tensor maps for a launch: from the description in a manifest to the 128 bytes that the kernel gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kitsune_mlir.errors import ArgumentError, KitsuneError, TargetError
+
+__all__ = ["encode"]
+
+_DTYPES = {
+    "i8": "UINT8",
+    "u8": "UINT8",
+    "i16": "UINT16",
+    "f16": "FLOAT16",
+    "bf16": "BFLOAT16",
+    "i32": "INT32",
+    "f32": "FLOAT32",
+    "tf32": "TFLOAT32",
+    "i64": "INT64",
+    "f64": "FLOAT64",
+}
+
+
+def encode(description: dict[str, Any], address: int) -> Any:
+    """Encode a tensor map with the driver.
+
+    Args:
+        description: `dtype`, `shape`, `strides_bytes`, `box` (outermost first; no stride for the last dimension), `swizzle`
+            (0, 32, 64, 128 bytes) and `fill` ("zero", "nan"): what the compiler writes into the manifest.
+        address: of the tensor's first element in global memory, a multiple of 16.
+
+    Returns:
+        A `CUtensorMap`; `int(map.getPtr())` is the address of its 128 bytes, which must live until the launch.
+
+    Raises:
+        ArgumentError: the address is not aligned.
+        TargetError: `cuda-bindings` is missing.
+        KitsuneError: the driver rejects the map.
+    """
+    try:
+        from cuda.bindings import driver as cu
+    except ImportError as error:
+        raise TargetError("launching on a GPU needs the package 'cuda-bindings'") from error
+    if address % 16:
+        raise ArgumentError(f"a tensor read by TMA starts at a multiple of 16 bytes, not at {address:#x}")
+    swizzles = {
+        0: cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
+        32: cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_32B,
+        64: cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_64B,
+        128: cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+    }
+    fills = {
+        "zero": cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        "nan": cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA,
+    }
+    rank = len(description["shape"])
+    status, encoded = cu.cuTensorMapEncodeTiled(
+        getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_DTYPES[description['dtype']]}"),
+        rank,
+        address,
+        [cu.cuuint64_t(extent) for extent in reversed(description["shape"])],
+        [cu.cuuint64_t(stride) for stride in reversed(description["strides_bytes"])],
+        [cu.cuuint32_t(extent) for extent in reversed(description["box"])],
+        [cu.cuuint32_t(1)] * rank,
+        cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        swizzles[description["swizzle"]],
+        cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        fills[description["fill"]],
+    )
+    if status != cu.CUresult.CUDA_SUCCESS:
+        raise KitsuneError(f"the driver rejects the tensor map {description} at {address:#x}: {status.name}")
+    return encoded
