@@ -198,7 +198,7 @@ def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool =
     """`k` rounds of taking the largest element that is left: row reductions, where torch-mlir sorts the whole row."""
     if x.ndim == 0 or not 0 < k <= 8 or x.dtype == torch.bool:
         return NotImplemented
-    dim %= x.ndim
+    dtype, x, dim = x.dtype, _wide(x), dim % x.ndim
     n = x.shape[dim]
     shape = [n if d == dim else 1 for d in range(x.ndim)]
     lanes = torch.arange(n, device=x.device).reshape(shape)
@@ -206,27 +206,28 @@ def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool =
     lowest = float("-inf") if x.dtype.is_floating_point else info.min
     worst = lowest if largest else (float("inf") if x.dtype.is_floating_point else info.max)
     best = torch.amax if largest else torch.amin
-    left = torch.ones_like(x, dtype=torch.bool)
+    left: Tensor | None = None  # which elements have not been taken; None: all
     values, indices = [], []
     for _ in range(k):
-        value = best(torch.where(left, x, worst), dim, keepdim=True)
+        value = best(x if left is None else torch.where(left, x, worst), dim, keepdim=True)
         # NaN counts as the largest number, as in torch, and equals nothing, itself included.
-        hit = left & ((x == value) | (x != x)) if x.dtype.is_floating_point else left & (x == value)
-        index = torch.amin(torch.where(hit, lanes, n - 1), dim, keepdim=True)
-        left = left & (lanes != index)
+        hit = (x == value) | (x != x) if x.dtype.is_floating_point else x == value
+        index = torch.amin(torch.where(hit if left is None else hit & left, lanes, n - 1), dim, keepdim=True)
+        left = lanes != index if left is None else left & (lanes != index)
         values.append(value)
         indices.append(index)
-    return torch.cat(values, dim), torch.cat(indices, dim)
+    return torch.cat(values, dim).to(dtype), torch.cat(indices, dim)
 
 
 def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
-    """Makes negative indices positive, which torch-mlir's scatter takes as they are."""
+    """Makes negative indices positive: torch-mlir's scatter takes them as they are."""
     if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
         return NotImplemented
-    wrapped: list[Tensor | None] = []
-    for size, index in zip(x.shape, indices, strict=False):
-        wrapped.append(None if index is None else torch.where(index < 0, index + size, index))
-    # The private twin takes the same arguments and is not decomposed again.
+    wrapped = [
+        None if index is None else torch.where(index < 0, index + size, index)
+        for size, index in zip(x.shape, indices, strict=False)
+    ]
+    # The twin of the same meaning is not decomposed again; `prepare.name_twins` turns it back.
     return aten._unsafe_index_put(x, wrapped, values, accumulate)
 
 
@@ -235,6 +236,10 @@ _ACCUMULATING = (
     aten.sum.dim_IntList,
     aten.mean.default,
     aten.mean.dim,
+    aten.amax.default,
+    aten.amin.default,
+    aten.max.default,
+    aten.min.default,
     aten.prod.default,
     aten.prod.dim_int,
     aten.cumsum.default,
@@ -264,6 +269,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.baddbmm.default: _baddbmm,
     aten.pow.Tensor_Scalar: _pow_scalar,
     aten.topk.default: _topk,
+    aten.index_put.default: _index_put,
     aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
 }
 

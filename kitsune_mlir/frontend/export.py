@@ -18,10 +18,11 @@ from torch_mlir import ir
 
 from kitsune_mlir.errors import DynamicShapeError, FrontendError, KitsuneError
 from kitsune_mlir.frontend import prepare
+from kitsune_mlir.frontend.batch_norm import fold_batch_norms
 from kitsune_mlir.frontend.decompositions import decomposition_table
 from kitsune_mlir.frontend.imported import Argument, FixedInput, ImportedModel, Result, dtype_name
 from kitsune_mlir.frontend.lower import import_graph, lower_to_linalg
-from kitsune_mlir.frontend.numerics import settle_numerics
+from kitsune_mlir.frontend.settle import settle
 from kitsune_mlir.frontend.source import origin_of_traceback
 
 __all__ = ["import_model"]
@@ -50,6 +51,7 @@ def import_model(
     kwargs: Mapping[str, Any] | None = None,
     *,
     context: ir.Context | None = None,
+    fold_norms: bool = True,
 ) -> ImportedModel:
     """Imports a model for the shapes and dtypes of the given inputs.
 
@@ -59,6 +61,7 @@ def import_model(
         args: positional inputs: tensors, numbers, None, and tuples, lists and dicts of them.
         kwargs: inputs by name.
         context: MLIR context to build in; a new one if None. The torch dialects are registered in it.
+        fold_norms: fold batch norms in evaluation mode into the convolutions before them.
 
     Returns:
         The model as one static-shaped function whose weights are arguments. Weights are not copied.
@@ -72,6 +75,8 @@ def import_model(
         program = model if isinstance(model, ExportedProgram) else _export(model, tuple(args), dict(kwargs or {}))
         prepare.check_static(program.graph)
     with _quiet(), _timed(seconds, "decompose"):
+        if fold_norms:
+            fold_batch_norms(program)
         try:
             program = program.run_decompositions(decomposition_table())
         except Exception as error:
@@ -81,7 +86,7 @@ def import_model(
         module = import_graph(main.graph, context or ir.Context())
     with _timed(seconds, "lower"):
         lower_to_linalg(module)
-        settle_numerics(module)
+        settle(module)
         _name_arguments(module, main.arguments)
     spec = program.call_spec
     return ImportedModel(module, main.arguments, main.results, main.fixed_inputs, spec.in_spec, spec.out_spec, seconds)
@@ -148,6 +153,7 @@ class _Main:
 
         prepare.remove_bookkeeping(self.graph)
         prepare.check_static(self.graph)
+        prepare.name_twins(self.graph)
         prepare.tidy_dimensions(self.graph)
         prepare.fold_index_lists(module)
         prepare.lift_attributes(module, weights)

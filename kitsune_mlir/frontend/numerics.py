@@ -2,38 +2,34 @@
 
 torch-mlir writes the body of a bf16 operator in bf16 arithmetic, rounding at each step, and Python's numbers as f64
 constants cast at run time. Here each body computes in f32 and rounds once where it stores, as torch's kernels do, and
-the f64 is gone unless the model itself is in f64.
+the f64 is gone unless the model itself is in f64. ReLU, which arrives as a comparison and a choice, becomes
+`arith.maximumf`.
 """
 
 from __future__ import annotations
 
 from torch_mlir import ir
-from torch_mlir.passmanager import PassManager
 
 __all__ = ["settle_numerics"]
+
+_UGT = 9  # arith::CmpFPredicate::UGT
 
 # Exact in a narrow type: they only move or choose values.
 _MOVES = {"arith.select", "arith.constant", "arith.extf", "arith.truncf", "arith.bitcast"}
 
 
-def settle_numerics(module: ir.Module) -> None:
-    """Rewrites `module` (linalg on tensors) in place; the result is canonical and verified."""
-    with module.context, ir.Location.unknown():
-        for function in module.body.operations:
-            for region in function.regions:
-                _visit(region)
-        PassManager.parse("builtin.module(func.func(canonicalize,cse))").run(module.operation)
-
-
-def _visit(region: ir.Region) -> None:
-    for block in region.blocks:
-        for op in list(block.operations):
-            _fold_double(op.operation)
-        for op in list(block.operations):
-            if op.operation.name == "linalg.generic":
-                _widen(op.operation.regions[0].blocks[0])
-            for inner in op.operation.regions:
-                _visit(inner)
+def settle_numerics(block: ir.Block) -> None:
+    """Rewrites the operations of `block` (linalg on tensors), and of the regions inside them, in place."""
+    for op in list(block.operations):
+        _fold_double(op.operation)
+    for op in list(block.operations):
+        if op.operation.name == "linalg.generic":
+            body = op.operation.regions[0].blocks[0]
+            _name_relu(body)
+            _widen(body)
+        for region in op.operation.regions:
+            for inner in region.blocks:
+                settle_numerics(inner)
 
 
 def _is(value_type: ir.Type, *kinds: type) -> bool:
@@ -84,6 +80,23 @@ def _before_extension(value: ir.Value) -> ir.Value | None:
     if isinstance(owner, ir.Block) or owner.name != "arith.extf":
         return None
     return owner.operands[0]
+
+
+def _name_relu(block: ir.Block) -> None:
+    """`select(x > 0 or unordered, x, 0)` is `maximumf(x, 0)`: both give NaN for NaN and +0 for -0."""
+    for op in [o.operation for o in block.operations if o.operation.name == "arith.select"]:
+        condition, chosen, other = op.operands
+        test = condition.owner
+        if isinstance(test, ir.Block) or test.name != "arith.cmpf" or test.attributes["predicate"].value != _UGT:
+            continue
+        if list(test.operands) != [chosen, other] or _constant(other) != 0.0:
+            continue
+        with ir.InsertionPoint(op):
+            new = ir.Operation.create("arith.maximumf", results=[other.type], operands=[chosen, other], loc=op.location)
+        op.results[0].replace_all_uses_with(new.result)
+        op.erase()
+        if not list(condition.uses):
+            test.erase()
 
 
 def _widen(block: ir.Block) -> None:

@@ -13,7 +13,15 @@ from torch_mlir.extras.fx_as_strided import rewrite_as_strided
 from kitsune_mlir.errors import DynamicShapeError, FrontendError
 from kitsune_mlir.frontend.source import origin_of_node, target_name
 
-__all__ = ["check_static", "fold_index_lists", "lift_attributes", "merge_tied", "remove_bookkeeping", "tidy_dimensions"]
+__all__ = [
+    "check_static",
+    "fold_index_lists",
+    "lift_attributes",
+    "merge_tied",
+    "name_twins",
+    "remove_bookkeeping",
+    "tidy_dimensions",
+]
 
 aten = torch.ops.aten
 
@@ -94,6 +102,12 @@ def tidy_dimensions(graph: fx.Graph) -> None:
                 node.update_arg(place, counted)
             else:
                 node.update_kwarg(argument.name, counted)
+
+
+def name_twins(graph: fx.Graph) -> None:
+    """Gives `_unsafe_index_put`, which the decompositions leave, the name that torch-mlir knows."""
+    for node in graph.find_nodes(op="call_function", target=aten._unsafe_index_put.default):
+        node.target = aten.index_put.default
 
 
 def fold_index_lists(graph_module: fx.GraphModule) -> None:

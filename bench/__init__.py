@@ -1,0 +1,1 @@
+"""The benchmark programs: the zoo of models and what measures them."""
