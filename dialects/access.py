@@ -1,0 +1,200 @@
+"""How an operation on tensors touches its operands and results: the facts that stages, tiles and waits are derived from.
+
+Every op that can be tiled is described as a loop nest: its loops (parallel or not, with sizes) and, for each operand and
+result, which loop runs along each tensor dimension. Linalg ops give this by their indexing maps; the structural ops of the
+tensor dialect (reshapes, slices, concatenation, padding) have one implied loop a dimension that they leave alone.
+"""
+
+from dataclasses import dataclass
+
+from torch_mlir import ir
+
+
+@dataclass(frozen=True)
+class Along:
+    """One tensor dimension seen from a loop nest: it is walked by `loop` as `scale * loop + window`, window in [0, extent).
+
+    A plain dimension has scale 1 and extent 1; a convolution's input rows have the stride as scale and the (dilated) kernel
+    height as extent. `loop` is None where the dimension is always read or written whole.
+    """
+
+    loop: int | None
+    scale: int = 1
+    extent: int = 1
+
+    @property
+    def plain(self) -> bool:
+        """Whether the dimension is indexed by the loop itself."""
+        return self.loop is not None and self.scale == 1 and self.extent == 1
+
+
+WHOLE = Along(None)
+
+
+@dataclass(frozen=True)
+class Access:
+    """The loop nest of one op. `parallel[i]` and `sizes[i]` describe loop i; `operands` and `results` hold an `Along` a dim."""
+
+    parallel: tuple[bool, ...]
+    sizes: tuple[int, ...]
+    operands: tuple[tuple[Along, ...], ...]
+    results: tuple[tuple[Along, ...], ...]
+
+
+def is_tensor(value: ir.Value) -> bool:
+    """Whether a value is a ranked tensor."""
+    return isinstance(value.type, ir.RankedTensorType)
+
+
+def shape_of(value: ir.Value) -> list[int]:
+    """The static shape of a tensor or memref value."""
+    return list(ir.ShapedType(value.type).shape)
+
+
+def affine_maps(op: ir.Operation) -> list[ir.AffineMap]:
+    """The indexing maps of a linalg op, one an operand."""
+    return [ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"])]
+
+
+def iterator_kinds(op: ir.Operation) -> list[str]:
+    """The iterator types of a linalg.generic: "parallel" or "reduction" a loop."""
+    return ["parallel" if "parallel" in str(a) else "reduction" for a in ir.ArrayAttr(op.attributes["iterator_types"])]
+
+
+def _terms(expr: ir.AffineExpr) -> dict[int, int] | None:
+    """A sum of scaled loops as {loop: coefficient}; None for anything else (constants included)."""
+    if isinstance(expr, ir.AffineDimExpr):
+        return {expr.position: 1}
+    if isinstance(expr, ir.AffineMulExpr):
+        for a, b in ((expr.lhs, expr.rhs), (expr.rhs, expr.lhs)):
+            if isinstance(a, ir.AffineDimExpr) and isinstance(b, ir.AffineConstantExpr):
+                return {a.position: b.value}
+        return None
+    if isinstance(expr, ir.AffineAddExpr):
+        left, right = _terms(expr.lhs), _terms(expr.rhs)
+        if left is None or right is None or set(left) & set(right):
+            return None
+        return left | right
+    return None
+
+
+def _linalg_access(op: ir.Operation) -> Access | None:
+    maps = affine_maps(op)
+    kinds = iterator_kinds(op)
+    sizes: list[int | None] = [None] * len(kinds)
+    for value, map_ in zip(op.operands, maps, strict=True):
+        if not is_tensor(value):
+            continue
+        for dim, expr in zip(shape_of(value), map_.results, strict=True):
+            if isinstance(expr, ir.AffineDimExpr):
+                sizes[expr.position] = dim
+    if any(s is None for s in sizes):
+        return None
+    whole_sizes = [s for s in sizes if s is not None]
+    parallel = [k == "parallel" for k in kinds]
+    operands: list[tuple[Along, ...]] = []
+    for value, map_ in zip(op.operands, maps, strict=True):
+        dims: list[Along] = []
+        for expr in map_.results if is_tensor(value) else []:
+            terms = _terms(expr)
+            if terms is None or any(c < 1 for c in terms.values()):
+                # A constant index, or a form that is not a window: every loop in it must stay whole.
+                for loop in range(len(kinds)):
+                    if f"d{loop}" in str(expr):
+                        parallel[loop] = False
+                dims.append(WHOLE)
+                continue
+            moving = [loop for loop in terms if parallel[loop]]
+            if len(moving) > 1:
+                for loop in moving[1:]:
+                    parallel[loop] = False
+            if not moving:
+                dims.append(Along(next(iter(terms))) if len(terms) == 1 else WHOLE)
+                continue
+            loop = moving[0]
+            extent = 1 + sum(c * (whole_sizes[other] - 1) for other, c in terms.items() if other != loop)
+            dims.append(Along(loop, terms[loop], extent))
+        operands.append(tuple(dims))
+    inits = len(op.results)
+    return Access(tuple(parallel), tuple(whole_sizes), tuple(operands), tuple(operands[len(operands) - inits :]) if inits else ())
+
+
+def reassociation(op: ir.Operation) -> list[list[int]]:
+    """The dimension groups of a tensor.expand_shape or tensor.collapse_shape."""
+    return [[ir.IntegerAttr(i).value for i in ir.ArrayAttr(g)] for g in ir.ArrayAttr(op.attributes["reassociation"])]
+
+
+def _reshape_access(op: ir.Operation) -> Access:
+    """Groups with at most one dimension that is not 1 pass their loop through; real splits and merges are whole."""
+    source, result = op.operands[0], op.results[0]
+    expanded, collapsed = (result, source) if op.name == "tensor.expand_shape" else (source, result)
+    wide, narrow = shape_of(expanded), shape_of(collapsed)
+    wide_along, narrow_along = [WHOLE] * len(wide), [WHOLE] * len(narrow)
+    sizes: list[int] = []
+    for dim, group in enumerate(reassociation(op)):
+        big = [g for g in group if wide[g] != 1]
+        if len(big) <= 1:
+            at = big[0] if big else group[0]
+            wide_along[at] = narrow_along[dim] = Along(len(sizes))
+            sizes.append(narrow[dim])
+    operands = [tuple(wide_along if v == expanded else narrow_along) for v in (source,)]
+    operands += [() for _ in list(op.operands)[1:]]
+    results = tuple(wide_along if result == expanded else narrow_along)
+    return Access((True,) * len(sizes), tuple(sizes), tuple(operands), (results,))
+
+
+def _kept_dims(op: ir.Operation, kept: list[bool]) -> Access:
+    """One loop for each kept dimension; the tensors all have the result's rank, the others are whole."""
+    shape = shape_of(op.results[0])
+    loops = [d for d, k in enumerate(kept) if k]
+    along = tuple(Along(loops.index(d)) if k else WHOLE for d, k in enumerate(kept))
+    operands = tuple(along if is_tensor(v) and len(shape_of(v)) == len(shape) else () for v in op.operands)
+    return Access((True,) * len(loops), tuple(shape[d] for d in loops), operands, (along,))
+
+
+def static_ints(op: ir.Operation, name: str) -> list[int]:
+    """A DenseI64Array attribute such as `static_sizes` as a list."""
+    return list(ir.DenseI64ArrayAttr(op.attributes[name]))
+
+
+def _slice_access(op: ir.Operation) -> Access | None:
+    """extract_slice: a dimension taken in full passes through. Dropped unit dimensions make the whole op opaque."""
+    source, result = shape_of(op.operands[0]), shape_of(op.results[0])
+    if len(op.operands) > 1:
+        return None
+    sizes, strides = static_ints(op, "static_sizes"), static_ints(op, "static_strides")
+    loops: list[int] = []
+    along_source, along_result = [WHOLE] * len(source), []
+    at = 0
+    for d in range(len(source)):
+        dropped = len(source) != len(result) and sizes[d] == 1 and (at >= len(result) or result[at] != 1)
+        full = sizes[d] == source[d] and strides[d] == 1 and not dropped
+        if full:
+            along_source[d] = Along(len(loops))
+            loops.append(source[d])
+        if not dropped:
+            along_result.append(along_source[d] if full else WHOLE)
+            at += 1
+    if len(along_result) != len(result):
+        return None
+    return Access((True,) * len(loops), tuple(loops), (tuple(along_source),), (tuple(along_result),))
+
+
+def access_of(op: ir.Operation) -> Access | None:
+    """The loop nest of `op`, or None where nothing is known of it (it then reads and writes its tensors whole)."""
+    name = op.name
+    if name == "linalg.generic":
+        return _linalg_access(op)
+    if name in ("tensor.expand_shape", "tensor.collapse_shape"):
+        return _reshape_access(op)
+    if name == "tensor.empty":
+        return _kept_dims(op, [True] * len(shape_of(op.results[0])))
+    if name == "tensor.concat":
+        dim = ir.IntegerAttr(op.attributes["dim"]).value
+        return _kept_dims(op, [d != dim for d in range(len(shape_of(op.results[0])))])
+    if name == "tensor.pad" and len(op.operands) == 1:
+        low, high = static_ints(op, "static_low"), static_ints(op, "static_high")
+        return _kept_dims(op, [a == 0 and b == 0 for a, b in zip(low, high, strict=True)])
+    if name == "tensor.extract_slice":
+        return _slice_access(op)
+    return None

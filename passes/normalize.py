@@ -1,0 +1,228 @@
+"""`kitsune-normalize`: bring what torch-mlir writes into the form that the planning passes read."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+from torch_mlir.dialects import builtin
+from torch_mlir.dialects import linalg as linalg_dialect
+from torch_mlir.dialects.transform import interpreter
+from torch_mlir.passmanager import PassManager
+
+from kitsune_mlir.dialects.access import affine_maps, reassociation, shape_of
+from kitsune_mlir.dialects.products import body_of, constant_fill, defining_op, is_contraction, is_movement
+from kitsune_mlir.dialects.verify import walk
+
+from .base import Pass
+
+# Named ops that stay named while element-wise ops are fused: upstream's fuser looks at linalg.generic only, and it would
+# put element-wise arithmetic inside products (recomputing it for every output element) if it saw them.
+KEPT = (
+    ["matmul", "matmul_transpose_a", "matmul_transpose_b", "batch_matmul", "batch_matmul_transpose_a"]
+    + ["batch_matmul_transpose_b", "batch_reduce_matmul", "matvec", "vecmat", "batch_matvec", "batch_vecmat", "dot"]
+    + ["conv_1d_ncw_fcw", "conv_2d_nchw_fchw", "conv_2d_nhwc_hwcf", "conv_3d_ncdhw_fcdhw", "conv_1d_nwc_wcf"]
+    + ["conv_2d_ngchw_gfchw", "conv_2d_ngchw_fgchw", "conv_2d_nhwc_fhwc", "conv_3d_ndhwc_dhwcf"]
+    + ["depthwise_conv_1d_ncw_cw", "depthwise_conv_2d_nchw_chw", "depthwise_conv_2d_nhwc_hwc", "depthwise_conv_3d_ncdhw_cdhw"]
+    + ["pooling_nchw_sum", "pooling_nchw_max", "pooling_nhwc_sum", "pooling_nhwc_max", "pooling_ncw_sum", "pooling_ncw_max"]
+    + ["pooling_ndhwc_sum", "pooling_ndhwc_max", "transpose"]
+)
+# Named products and convolutions whose builder regenerates the body for narrower inputs.
+CASTABLE = [n for n in KEPT if "pooling" not in n and n != "transpose"]
+
+GENERALIZE = """module attributes {{transform.with_named_sequence}} {{
+  transform.named_sequence @main(%root: !transform.any_op {{transform.consumed}}) {{
+    %ops = transform.structured.match ops{{{names}}} in %root : (!transform.any_op) -> !transform.any_op
+    %generics = transform.structured.generalize %ops : (!transform.any_op) -> !transform.any_op
+    transform.yield
+  }}
+}}"""
+
+
+def run_upstream(module: ir.Operation, pipeline: str) -> None:
+    """Run a textual pipeline of upstream passes over a module operation."""
+    PassManager.parse(f"builtin.module({pipeline})", module.context).run(module)
+
+
+def cast_source(value: ir.Value) -> ir.Value:
+    """The tensor before a pure element-wise widening cast (no movement), or the value itself."""
+    op = defining_op(value)
+    if op is None or not is_movement(op) or not body_of(op):
+        return value
+    first, second = affine_maps(op)
+    return op.operands[0] if first == second and body_of(op)[0].name == "arith.extf" else value
+
+
+def fold_casts(op: ir.Operation) -> None:
+    """Let a named product read bf16 / f16 operands directly where torch-mlir widened them first."""
+    inputs = [cast_source(v) for v in list(op.operands)[:2]]
+    if inputs == list(op.operands)[:2]:
+        return
+    if "indexing_maps" in op.attributes and op.name == "linalg.matmul" and len(op.attributes) > 2:
+        return
+    keep = {n: op.attributes[n] for n in ("strides", "dilations") if n in op.attributes}
+    builder = getattr(linalg_dialect, op.name.removeprefix("linalg."))
+    with ir.InsertionPoint(op), op.location:
+        new = builder(*inputs, outs=[op.operands[2]], **keep)
+    op.results[0].replace_all_uses_with(new)
+    op.erase()
+
+
+def drop_importer_asserts(module: ir.Operation) -> None:
+    """Remove asserts that state limits of the importer ("unimplemented: …"), not errors of the program.
+
+    Batch normalisation comes with one such assert for each division; a division by zero gives inf, as in torch.
+    """
+    for op in list(walk(module)):
+        if op.name == "cf.assert" and ir.StringAttr(op.attributes["msg"]).value.startswith("unimplemented"):
+            op.erase()
+
+
+def generalize(module: ir.Operation) -> None:
+    """Turn every named linalg op that is not in KEPT into a linalg.generic."""
+    kept = {f"linalg.{n}" for n in KEPT} | {"linalg.generic", "linalg.yield", "linalg.index"}
+    names = sorted({op.name for op in walk(module) if op.name.startswith("linalg.")} - kept)
+    if not names:
+        return
+    listed = "[" + ", ".join(f'"{n}"' for n in names) + "]"
+    script = ir.Module.parse(GENERALIZE.format(names=listed), module.context)
+    interpreter.apply_named_sequence(module, script.body.operations[0], script)
+
+
+def is_real_reshape(op: ir.Operation) -> bool:
+    """Whether a reshape splits or merges dimensions (rather than adding or dropping ones of extent 1)."""
+    if op.name not in ("tensor.expand_shape", "tensor.collapse_shape"):
+        return False
+    expanded = op.results[0] if op.name == "tensor.expand_shape" else op.operands[0]
+    wide = shape_of(expanded)
+    return any(sum(wide[d] != 1 for d in group) > 1 for group in reassociation(op))
+
+
+def hide_reshapes(module: ir.Operation) -> None:
+    """Put real reshapes behind opaque casts, so that the fuser does not turn 2-D work around them into 5-D work."""
+    for op in list(walk(module)):
+        if is_real_reshape(op):
+            with ir.InsertionPoint(op), op.location:
+                hidden = builtin.UnrealizedConversionCastOp([op.results[0].type], [op.operands[0]])
+            op.results[0].replace_all_uses_with(hidden.results[0])
+            hidden.operation.attributes["kitsune.reshape"] = ir.StringAttr.get(op.name)
+            hidden.operation.attributes["reassociation"] = op.attributes["reassociation"]
+            op.erase()
+
+
+def show_reshapes(module: ir.Operation) -> None:
+    """Undo `hide_reshapes`."""
+    for op in list(walk(module)):
+        if op.name != "builtin.unrealized_conversion_cast" or "kitsune.reshape" not in op.attributes:
+            continue
+        name = ir.StringAttr(op.attributes["kitsune.reshape"]).value
+        attributes = {"reassociation": op.attributes["reassociation"]}
+        if name == "tensor.expand_shape":
+            attributes["static_output_shape"] = ir.DenseI64ArrayAttr.get(shape_of(op.results[0]))
+        with ir.InsertionPoint(op), op.location:
+            shown = ir.Operation.create(name, [op.results[0].type], [op.operands[0]], attributes)
+        op.results[0].replace_all_uses_with(shown.results[0])
+        op.erase()
+
+
+def fold_movement(module: ir.Operation) -> None:
+    """Let products read transposed operands in place: compose the transposition into their maps (and widen inside).
+
+    Only permutations and pure casts are folded, so no element is computed twice and no traffic is added.
+    """
+    for op in list(walk(module)):
+        if not is_contraction(op):
+            continue
+        changed = True
+        while changed:
+            changed = False
+            for i in range(2):
+                source = defining_op(op.operands[i])
+                if not is_movement(source) or not affine_maps(source)[0].is_permutation or not _foldable_cast(source):
+                    continue
+                op = _read_through(op, i, source)
+                changed = True
+                break
+
+
+def _foldable_cast(source: ir.Operation) -> bool:
+    return all(o.name == "arith.extf" for o in body_of(source))
+
+
+def _read_through(op: ir.Operation, operand: int, source: ir.Operation) -> ir.Operation:
+    """Rebuild product `op` so that its input `operand` is the input of the moving generic `source`."""
+    source_map, result_map = affine_maps(source)
+    maps = affine_maps(op)
+    # Tensor dimension j of the source's input is walked by loop source_map[j], which is dimension p of its result.
+    result_dims = [expr.position for expr in map(ir.AffineDimExpr, result_map.results)]
+    picked = [result_dims.index(ir.AffineDimExpr(e).position) for e in source_map.results]
+    maps[operand] = ir.AffineMap.get(maps[operand].n_dims, 0, [list(maps[operand].results)[p] for p in picked])
+    operands = list(op.operands)
+    operands[operand] = source.operands[0]
+    with ir.InsertionPoint(op), op.location:
+        new = ir.Operation.create(
+            "linalg.generic",
+            [op.results[0].type],
+            operands,
+            {
+                "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps]),
+                "iterator_types": op.attributes["iterator_types"],
+                "operandSegmentSizes": op.attributes["operandSegmentSizes"],
+            },
+            regions=1,
+        )
+        elements = [ir.ShapedType(v.type).element_type for v in operands]
+        block = new.regions[0].blocks.append(*elements, arg_locs=[op.location] * len(elements))
+        old = op.regions[0].blocks[0]
+        mapping = dict(zip(old.arguments, block.arguments, strict=True))
+        with ir.InsertionPoint(block):
+            if elements[operand] != old.arguments[operand].type:
+                cast = ir.Operation.create("arith.extf", [old.arguments[operand].type], [block.arguments[operand]])
+                mapping[old.arguments[operand]] = cast.results[0]
+            for inner in old.operations:
+                _clone_into(inner.operation, mapping)
+    op.results[0].replace_all_uses_with(new.results[0])
+    op.erase()
+    return new
+
+
+def _clone_into(op: ir.Operation, mapping: dict[ir.Value, ir.Value]) -> None:
+    copy = op.clone()
+    for i, value in enumerate(op.operands):
+        if value in mapping:
+            copy.operands[i] = mapping[value]
+    mapping.update(zip(op.results, copy.results, strict=True))
+
+
+@dataclass(frozen=True)
+class Normalize(Pass):
+    """Bring what the importer writes into one form: products, element-wise generics and reductions over whole tensors.
+
+    Widening casts around products are folded into them (bf16 x bf16 -> f32), transposes of operands become indexing maps,
+    dimensions of extent 1 disappear, chains of element-wise ops become one op, and every linalg op ends as a
+    linalg.generic. What it does not know it leaves as it is.
+    """
+
+    name: ClassVar[str] = "kitsune-normalize"
+
+    def run(self, module: ir.Operation) -> None:
+        run_upstream(module, "inline,canonicalize,cse")
+        with module.context, ir.Location.unknown():
+            drop_importer_asserts(module)
+            generalize(module)
+            for op in list(walk(module)):
+                if op.name.removeprefix("linalg.") in CASTABLE:
+                    fold_casts(op)
+            run_upstream(module, "canonicalize,cse")
+            hide_reshapes(module)
+        run_upstream(
+            module,
+            "func.func(linalg-fold-unit-extent-dims),canonicalize,cse,linalg-fuse-elementwise-ops,canonicalize,cse,"
+            "func.func(linalg-generalize-named-ops),canonicalize,cse",
+        )
+        with module.context, ir.Location.unknown():
+            show_reshapes(module)
+            fold_movement(module)
+        run_upstream(module, "canonicalize,cse")
+
+
+__all__ = ["Normalize", "constant_fill", "run_upstream"]
