@@ -231,6 +231,14 @@ def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accu
     return aten._unsafe_index_put(x, wrapped, values, accumulate)
 
 
+def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
+    """Unlike `index_put`, it takes no negative indices: nothing to make positive."""
+    if x.ndim == 0:
+        return NotImplemented
+    before: list[Tensor | None] = [None] * (dim % x.ndim)
+    return aten._unsafe_index_put(x, [*before, index], _scaled(source, alpha), True)
+
+
 _ACCUMULATING = (
     aten.sum.default,
     aten.sum.dim_IntList,
@@ -269,12 +277,14 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.baddbmm.default: _baddbmm,
     aten.pow.Tensor_Scalar: _pow_scalar,
     aten.topk.default: _topk,
+    aten.index_add.default: _index_add,
     aten.index_put.default: _index_put,
     aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
 }
 
-# Kept whole: `frontend/constants.py` evaluates them when importing, rather than in 18 operations at run time.
-_KEPT = (aten.tril_indices.default, aten.triu_indices.default)
+# Kept whole: `prepare.fold_index_lists` evaluates the first two when importing, rather than in 18 operations at run
+# time, and `prepare.name_twins` renames the third.
+_KEPT = (aten.tril_indices.default, aten.triu_indices.default, aten._unsafe_index_put.default)
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from kitsune_mlir.frontend.decompositions import decomposition_table
 from kitsune_mlir.frontend.imported import Argument, FixedInput, ImportedModel, Result, dtype_name
 from kitsune_mlir.frontend.lower import import_graph, lower_to_linalg
 from kitsune_mlir.frontend.settle import settle
-from kitsune_mlir.frontend.source import origin_of_traceback
+from kitsune_mlir.frontend.source import origin_of_text, origin_of_traceback
 
 __all__ = ["import_model"]
 
@@ -80,7 +81,7 @@ def import_model(
         try:
             program = program.run_decompositions(decomposition_table())
         except Exception as error:
-            raise _tracing_error("torch cannot decompose the model", error) from error
+            raise _tracing_error("torch cannot decompose the model", error) from None
         main = _Main(program)
     with _timed(seconds, "import"):
         module = import_graph(main.graph, context or ir.Context())
@@ -97,12 +98,15 @@ def _export(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Export
     try:
         return torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:
-        raise _tracing_error("torch.export cannot trace the model", error) from error
+        raise _tracing_error("torch.export cannot trace the model", error) from None
 
 
 def _tracing_error(what: str, error: Exception) -> KitsuneError:
-    location = origin_of_traceback(error.__traceback__)
     message = str(error).strip() or type(error).__name__
+    # torch appends the node that it was at, and where that came from.
+    message, _, context = message.partition("\nWhile executing")
+    operator = re.search(r"target=torch\.ops\.([\w.]+)", context)
+    location = origin_of_text(context) or origin_of_traceback(error.__traceback__)
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, GuardOnDataDependentSymNode):
         cause = cause.__cause__ or cause.__context__
@@ -114,7 +118,11 @@ def _tracing_error(what: str, error: Exception) -> KitsuneError:
             value=value,
             location=location,
         )
-    return FrontendError(f"{what}: {type(error).__name__}: {message}", location=location)
+    return FrontendError(
+        f"{what}: {type(error).__name__}: {message.strip()}",
+        operator=operator.group(1) if operator else None,
+        location=location,
+    )
 
 
 class _Main:

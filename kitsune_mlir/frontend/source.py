@@ -30,13 +30,22 @@ def target_name(node: fx.Node) -> str:
 
 def frames_of_node(node: fx.Node) -> list[tuple[str, int]]:
     """`(file, line)` of the calls that led to `node`, outermost first; torch's own files only if there are no others."""
-    frames = [(file, int(line)) for file, line in _FRAME.findall(node.meta.get("stack_trace") or "")]
-    return [f for f in frames if not f[0].startswith(_TORCH)] or frames
+    return _frames(node.meta.get("stack_trace") or "")
+
+
+def _frames(text: str) -> list[tuple[str, int]]:
+    frames = [(file, int(line)) for file, line in _FRAME.findall(text)]
+    return [f for f in frames if not f[0].startswith((_TORCH, _HERE))] or frames
 
 
 def origin_of_node(node: fx.Node) -> str | None:
     """`file:line` of the innermost line of the model that made `node`."""
-    frames = frames_of_node(node)
+    return origin_of_text(node.meta.get("stack_trace") or "")
+
+
+def origin_of_text(text: str) -> str | None:
+    """`file:line` of the innermost line of the model in the text of a Python traceback."""
+    frames = _frames(text)
     return f"{frames[-1][0]}:{frames[-1][1]}" if frames else None
 
 
