@@ -1,9 +1,9 @@
 """What an engine is: it looks at a task and plans or declines, and later emits the task's code into the one kernel.
 
 The kernel is persistent: every block walks its tiles of task 0, then its tiles of task 1, and so on. All threads of the
-block run an engine's code for each tile, so an engine may use block barriers freely. An engine owns, while its task runs, the block's
-shared memory from `TaskContext.shared` on, its own mbarriers and its own scratch; nothing of these survives into
-another task except the mbarriers, which are its alone for the whole kernel (their phases run on from tile to tile).
+block run an engine's code for each tile, so an engine may use block barriers freely. While its task runs, an engine owns
+the block's shared memory from `TaskContext.shared` on, its own mbarriers and its own scratch; nothing of these survives
+into another task except the mbarriers, which are its alone for the whole kernel (their phases run on from tile to tile).
 
 The simplest engine overrides `plan` and `emit_tile`:
 
@@ -84,8 +84,8 @@ class Plan:
         tensor_maps: tensor maps wanted; `TaskContext.tensor_map(i)` is the i-th.
         async_reads: some global data that the task waits for is read by the async proxy (TMA): waits then end with a proxy
             fence.
-        async_writes: some global data is written by the async proxy. The engine itself waits for its bulk stores (`tma.wait(0)`, not
-            `.read`) in the threads that started them before it calls `finish` or `post`.
+        async_writes: some global data is written by the async proxy. The engine itself waits for its bulk stores (for
+            completion, not only for the reads) in the threads that started them before it calls `finish` or `post`.
         parameters: what was decided, for `explain` (tile shapes, stages, ...): plain values only.
         private: the engine's own data for `emit`.
     """

@@ -143,9 +143,9 @@ class TaskView:
         wish: the planner's engine, or "".
         coordinates: the block's arguments.
         waits, loads, stores, posts: in program order.
-        body: every other operation of the task's block, in order, without the terminator: index arithmetic, constants, the linalg
-            work, and any memref operation that is no plain load or store (scatter-add loops, ...). An engine declines a
-            task whose body holds something that it does not know.
+        body: every other operation of the task's block, in order, without the terminator: index arithmetic, constants, the
+            linalg work, and any memref operation that is no plain load or store (scatter-add loops, ...). An engine declines
+            a task whose body holds something that it does not know.
         buffers: buffers that the task uses, those of loads and stores included, in order of first use.
     """
 

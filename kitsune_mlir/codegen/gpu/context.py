@@ -1,0 +1,225 @@
+"""What an engine emits with: the kernel as one task sees it, and one tile of it (the interface is listed in `engine.py`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.barriers import Barrier, fence_async
+from kitsune_mlir.codegen.gpu.builder import for_, if_, sync_block
+from kitsune_mlir.codegen.gpu.engine import Plan
+from kitsune_mlir.codegen.gpu.handoff import Counters
+from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.tasks import Buffer, Offset, TaskView, Wait
+from kitsune_mlir.codegen.gpu.value import Value, as_type, cast, constant, i32, wrap
+from kitsune_mlir.errors import UnsupportedError
+
+__all__ = ["KernelState", "TaskContext", "TileContext"]
+
+Yielded = Sequence[Value] | Value | None
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelState:
+    """What all tasks of a kernel share.
+
+    Attributes:
+        arguments: pointers of the program's arguments, in order (inputs, results, arena).
+        counters: the semaphores.
+        thread, block, blocks: i32.
+        threads: threads per block.
+        module_block: block of the module, for functions that engines add.
+        names: symbols taken in that module.
+        fences: some task reads or writes global memory by the async proxy, so every post and wait of data needs proxy fences.
+    """
+
+    arguments: tuple[Value, ...]
+    counters: Counters
+    thread: Value
+    block: Value
+    blocks: Value
+    threads: int
+    module_block: ir.Block
+    names: set[str]
+    fences: bool
+
+
+class TaskContext:
+    """The kernel as one task sees it. Attributes: see the list in `engine.py`."""
+
+    def __init__(
+        self,
+        kernel: KernelState,
+        plan: Plan,
+        shared: Value,
+        scratch: Value,
+        barrier_base: Value,
+        tensor_maps: Sequence[Value],
+        first: Value,
+    ):
+        self.kernel = kernel
+        self.plan = plan
+        self.view: TaskView = plan.task
+        self.thread, self.block, self.blocks = kernel.thread, kernel.block, kernel.blocks
+        self.threads = kernel.threads
+        self.shared = shared
+        self.scratch = scratch
+        self.barrier_base = barrier_base
+        self.barriers = [Barrier(offset(barrier_base, Barrier.BYTES * i)) for i in range(len(plan.barriers))]
+        self._tensor_maps = list(tensor_maps)
+        self._first = first
+
+    def tensor_map(self, index: int) -> Value:
+        """Pointer to the plan's `index`-th tensor map."""
+        return self._tensor_maps[index]
+
+    def pointer(self, buffer: Buffer) -> Value:
+        """Pointer to a buffer's first element in global memory."""
+        return offset(self.kernel.arguments[buffer.argument], buffer.offset)
+
+    def sync(self) -> None:
+        """Block barrier over all threads."""
+        sync_block()
+
+    def for_each_tile(self, body: Callable[..., Yielded], carried: Sequence[Value] = ()) -> list[Value]:
+        """Emit the loop over this block's tiles of the task; `body(tile, *carried)` returns the next carried values."""
+
+        def step(number: Value, *values: Value) -> Yielded:
+            return body(TileContext(self, number), *values)
+
+        return for_(self._first, self.view.tiles, self.blocks, step, carried)
+
+    def symbol(self, name: str) -> str:
+        """A symbol like `name` that the module does not have yet; it is taken from now on."""
+        chosen, number = name, 1
+        while chosen in self.kernel.names:
+            chosen, number = f"{name}_{number}", number + 1
+        self.kernel.names.add(chosen)
+        return chosen
+
+
+class TileContext:
+    """One tile of a task: its coordinates, and its waits and posts."""
+
+    def __init__(self, task: TaskContext, number: Value):
+        self.task = task
+        self.number = number
+        self.coordinates = _delinearize(number, task.view.grid)
+        self._values: dict[ir.Value, Value] = dict(zip(task.view.coordinates, self.coordinates, strict=True))
+
+    def pointer(self, buffer: Buffer) -> Value:
+        """Pointer to a buffer's first element in global memory."""
+        return self.task.pointer(buffer)
+
+    def index(self, value: Offset) -> Value:
+        """The i32 value of an offset: an int, or an `index` or integer value computed in the task from its coordinates.
+
+        Raises:
+            UnsupportedError: the value does not come from scalar `arith` operations.
+        """
+        if isinstance(value, int):
+            return i32(value)
+        if value not in self._values:
+            self._values[value] = self._clone(value)
+        return self._values[value]
+
+    def _clone(self, value: ir.Value) -> Value:
+        """Emit the operation that defines `value` again, on i32: no extent of a tensor comes near 2^31."""
+        op = value.owner
+        if isinstance(op, ir.Block) or not op.name.startswith("arith.") or len(op.results) != 1:
+            what = "a block argument" if isinstance(op, ir.Block) else op.name
+            raise UnsupportedError(what, "offsets and slots are arith on the tile's coordinates", None, str(value.location))
+        if op.name == "arith.constant":
+            number = ir.IntegerAttr(op.attributes["value"]).value
+            return constant(number, "i1" if str(value.type) == "i1" else "i32")
+        operands = [self.index(operand) for operand in op.operands]
+        if op.name in ("arith.index_cast", "arith.index_castui"):
+            return cast(operands[0], "i32", signed=op.name == "arith.index_cast")
+        attributes = {name: op.attributes[name] for name in op.attributes}
+        result = as_type("i1") if str(value.type) == "i1" else as_type("i32")
+        return wrap(ir.Operation.create(op.name, results=[result], operands=[o.ir for o in operands], attributes=attributes))
+
+    def poll(self, wait: Wait) -> None:
+        """The calling threads wait, each by itself, for every slot of `wait`; no block barrier."""
+        lo = self.index(wait.lo)
+        self._poll_from(wait, lo, 1)
+        if self.task.plan.async_reads or self.task.kernel.fences:
+            fence_async()
+
+    def wait(self) -> None:
+        """All waits of the task: some threads poll, then the block meets. Every thread may read afterwards."""
+        waits = self.task.view.waits
+        if not waits:
+            return
+        warps = self.task.threads // 32
+        thread = self.task.thread
+        for number, wait in enumerate(waits):
+            # Different waits are polled by different warps, a range of slots by the lanes of one warp.
+            first = 32 * (number % warps)
+            if self._single(wait):
+                if_(thread == first, functools.partial(self._poll_from, wait, self.index(wait.lo), 1))
+            else:
+                lane = thread - first
+                if_(lane.below(32), functools.partial(self._poll_from, wait, self.index(wait.lo) + lane, 32))
+        sync_block()
+        if self.task.kernel.fences:
+            fence_async()
+
+    def _poll_from(self, wait: Wait, start: Value, step: int) -> None:
+        counters, number = self.task.kernel.counters, self.task.view.number
+        first = wait.semaphore.first
+
+        def poll(slot: Value) -> None:
+            counters.poll(slot + first, wait.count, number)
+
+        if step == 1 and self._single(wait):
+            poll(start)
+        else:
+            for_(start, self.index(wait.hi), step, poll)
+
+    def _single(self, wait: Wait) -> bool:
+        """Whether the range is [x, x + 1), seen from how `hi` is computed."""
+        lo, hi = _constant(wait.lo), _constant(wait.hi)
+        if lo is not None and hi is not None:
+            return hi - lo == 1
+        return _is_successor(wait.hi, wait.lo)
+
+    def post(self) -> None:
+        """All posts of the task, by the calling thread, which has seen every write of the tile."""
+        for post in self.task.view.posts:
+            self.task.kernel.counters.post(self.index(post.slot) + post.semaphore.first)
+
+    def finish(self) -> None:
+        """Block barrier, then the posts. After it, the next tile may overwrite shared memory."""
+        if self.task.kernel.fences and self.task.view.posts:
+            fence_async()
+        sync_block()
+        if self.task.view.posts:
+            if_(self.task.thread == 0, self.post)
+
+
+def _delinearize(number: Value, grid: Sequence[int]) -> tuple[Value, ...]:
+    """Row-major coordinates of tile `number`."""
+    coordinates: list[Value] = []
+    for extent in reversed(grid[1:]):
+        coordinates.append(number % extent if extent > 1 else i32(0))
+        number = number // extent if extent > 1 else number
+    return (number, *reversed(coordinates))
+
+
+def _constant(value: ir.Value) -> int | None:
+    op = value.owner
+    if isinstance(op, ir.Block) or op.name != "arith.constant":
+        return None
+    return ir.IntegerAttr(op.attributes["value"]).value
+
+
+def _is_successor(hi: ir.Value, lo: ir.Value) -> bool:
+    op = hi.owner
+    if isinstance(op, ir.Block) or op.name != "arith.addi":
+        return False
+    a, b = op.operands
+    return (a == lo and _constant(b) == 1) or (b == lo and _constant(a) == 1)

@@ -1,0 +1,210 @@
+"""The executor: one persistent kernel that walks all tiles of a tile program.
+
+Block b of G takes the tiles b, b + G, b + 2G, ... of the concatenation of all tasks. It runs them in this order, and every
+wait is for an earlier tile; as all blocks are resident (cooperative launch), the block that has the first unfinished
+tile can always run. The code is one loop a task, which starts with the block after the one that has the last tile of the task
+before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.barriers import Barrier, initialize
+from kitsune_mlir.codegen.gpu.builder import block_id, grid_size, if_, thread_id
+from kitsune_mlir.codegen.gpu.context import KernelState, TaskContext
+from kitsune_mlir.codegen.gpu.engine import BARRIER_BYTES, Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.engines import ENGINES, choose
+from kitsune_mlir.codegen.gpu.handoff import Counters
+from kitsune_mlir.codegen.gpu.kernel import Kernel
+from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.tasks import ProgramView
+from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
+from kitsune_mlir.codegen.gpu.tma import prefetch_map
+from kitsune_mlir.codegen.gpu.value import Value, i64, select
+from kitsune_mlir.errors import CompileError
+from kitsune_mlir.runtime.manifest import Manifest, Parameter
+
+__all__ = ["Decision", "Executor", "build"]
+
+REGISTER_FILE = 65536  # registers of a multiprocessor
+MOST_THREADS = 2048  # threads resident on a multiprocessor
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """Who does a task: the plan taken, and why the engines before it declined."""
+
+    plan: Plan
+    declined: tuple[Decline, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Executor:
+    """A kernel at the level of gpu, nvvm, scf, arith and memref operations.
+
+    Attributes:
+        module: holds the kernel, its helper functions and `@smem`.
+        manifest: what a launch needs.
+        decisions: one a task.
+    """
+
+    module: ir.Module
+    manifest: Manifest
+    decisions: tuple[Decision, ...]
+
+
+def build(program: ProgramView, name: str, limits: Limits | None = None, engines: Mapping[str, Engine] = ENGINES) -> Executor:
+    """Choose engines and emit the kernel `name` of a tile program, in the program's context.
+
+    Raises:
+        CompileError: no engine takes some task, or the plans do not fit one kernel.
+        UnsupportedError: the program holds something that the contract does not have.
+    """
+    limits = limits or Limits()
+    with program.function.context, ir.Location.unknown():
+        decisions = tuple(Decision(*choose(task, limits, engines)) for task in program.tasks)
+        return _Builder(program, name, limits, decisions, engines).build()
+
+
+class _Builder:
+    def __init__(
+        self,
+        program: ProgramView,
+        name: str,
+        limits: Limits,
+        decisions: Sequence[Decision],
+        engines: Mapping[str, Engine],
+    ):
+        self.program, self.name, self.limits, self.engines = program, name, limits, engines
+        self.decisions = tuple(decisions)
+        self.plans = [decision.plan for decision in decisions]
+        self.threads = _threads(self.plans, limits)
+        self.maps: dict[tuple[int, int, TensorMap], int] = {}
+        for plan in self.plans:
+            for use in plan.tensor_maps:
+                self.maps.setdefault((use.buffer.argument, use.buffer.offset, use.map), len(self.maps))
+
+    def build(self) -> Executor:
+        pointers = self.program.inputs + self.program.results + 2
+        parameters: list[str | TensorMap] = ["pointer"] * pointers
+        parameters += [tensor_map for _, _, tensor_map in self.maps]
+        kernel = Kernel(self.name, parameters, self.threads, min_blocks=_min_blocks(self.plans, self.threads))
+        manifest = self._manifest(kernel)
+        with kernel.body() as arguments:
+            self._emit(kernel, manifest, arguments[:pointers], arguments[pointers:])
+        manifest = dataclasses.replace(manifest, shared_bytes=kernel.shared_bytes)
+        return Executor(kernel.module, manifest, self.decisions)
+
+    def _emit(self, kernel: Kernel, manifest: Manifest, pointers: Sequence[Value], maps: Sequence[Value]) -> None:
+        workspace = pointers[-1]
+        thread, block, blocks = thread_id(), block_id(), grid_size()
+        counters = Counters.open(workspace, manifest.counter_bytes, manifest.slots, manifest.debug)
+        state = KernelState(
+            arguments=tuple(pointers[:-1]),
+            counters=counters,
+            thread=thread,
+            block=block,
+            blocks=blocks,
+            threads=self.threads,
+            module_block=kernel.module.body,
+            names={self.name, "smem"},
+            fences=any(plan.async_reads or plan.async_writes for plan in self.plans),
+        )
+        bases = self._barriers(kernel)
+        if maps:
+            if_(thread == 0, lambda: [prefetch_map(tensor_map) for tensor_map in maps] and None)
+        shared = kernel.arena.take("tasks", max(plan.shared_bytes for plan in self.plans), 1024)
+        scratch = offset(workspace, manifest.scratch_offset)
+        if manifest.scratch_bytes:
+            scratch = offset(scratch, i64(block) * manifest.scratch_bytes)
+        first = block
+        for plan, base in zip(self.plans, bases, strict=True):
+            own = [maps[self.maps[use.buffer.argument, use.buffer.offset, use.map]] for use in plan.tensor_maps]
+            task = TaskContext(state, plan, kernel.shared(shared), scratch, base, own, first)
+            with ir.Location.name(plan.task.name):
+                self.engines[plan.engine].emit(plan, task)
+            if plan is not self.plans[-1]:
+                first = _advance(first, plan.task.tiles, blocks)
+        counters.close(self.threads)
+
+    def _barriers(self, kernel: Kernel) -> list[Value]:
+        """Lay out and initialise every task's mbarriers; the pointer to each task's first."""
+        counts = [count for plan in self.plans for count in plan.barriers]
+        if len(counts) * Barrier.BYTES > BARRIER_BYTES:
+            raise CompileError(f"kernel '{self.name}': {len(counts)} mbarriers, at most {BARRIER_BYTES // Barrier.BYTES} fit")
+        start = kernel.shared(kernel.arena.take("barriers", len(counts) * Barrier.BYTES, 8))
+        if counts:
+            initialize([(Barrier(offset(start, Barrier.BYTES * i)), count) for i, count in enumerate(counts)])
+        bases, taken = [], 0
+        for plan in self.plans:
+            bases.append(offset(start, Barrier.BYTES * taken))
+            taken += len(plan.barriers)
+        return bases
+
+    def _manifest(self, kernel: Kernel) -> Manifest:
+        program = self.program
+        arguments = [program.buffers[argument] for argument in program.block.arguments]
+        parameters = []
+        numbers = {"input": 0, "result": 0, "arena": 0}
+        index_of: list[Parameter] = []
+        for buffer in arguments:
+            index_of.append(Parameter(buffer.role, numbers[buffer.role]))
+            numbers[buffer.role] += 1
+        parameters = [*index_of, Parameter("workspace")]
+        for argument, start, tensor_map in self.maps:
+            owner = index_of[argument]
+            parameters.append(Parameter("tensor_map", owner.index, owner.kind, start, tensor_map.manifest()))
+
+        def sizes(role: str) -> tuple[int, ...]:
+            return tuple(buffer.bytes for buffer in arguments if buffer.role == role)
+
+        return Manifest(
+            kernel=self.name,
+            chip=self.limits.chip,
+            parameters=tuple(parameters),
+            threads=self.threads,
+            shared_bytes=0,
+            slots=program.slots,
+            scratch_bytes=-(-max(plan.scratch_bytes for plan in self.plans) // 256) * 256,
+            arena_bytes=sizes("arena")[0],
+            input_bytes=sizes("input"),
+            result_bytes=sizes("result"),
+            tiles=sum(task.tiles for task in program.tasks),
+            tasks=tuple((plan.task.name, plan.engine, plan.task.tiles) for plan in self.plans),
+            debug=self.limits.debug,
+        )
+
+
+def _threads(plans: Sequence[Plan], limits: Limits) -> int:
+    if not plans:
+        raise CompileError("a tile program without tasks needs no kernel")
+    for plan in plans:
+        if plan.threads % 32 or plan.threads > limits.threads:
+            raise CompileError(
+                f"engine '{plan.engine}' wants {plan.threads} threads for task '{plan.task.name}': "
+                f"a multiple of 32, at most {limits.threads}, is possible"
+            )
+        if plan.shared_bytes > limits.shared_bytes:
+            raise CompileError(
+                f"engine '{plan.engine}' wants {plan.shared_bytes} bytes of shared memory for task '{plan.task.name}'; "
+                f"there are {limits.shared_bytes}"
+            )
+    return max(256, *(plan.threads for plan in plans))
+
+
+def _min_blocks(plans: Sequence[Plan], threads: int) -> int:
+    """Blocks that should fit one multiprocessor: what the registers allow that the hungriest task wants."""
+    registers = max(plan.registers for plan in plans)
+    return max(1, min(REGISTER_FILE // (threads * registers), MOST_THREADS // threads))
+
+
+def _advance(first: Value, tiles: int, blocks: Value) -> Value:
+    """The block's first tile of the next task: tiles go round the blocks without a break between tasks."""
+    rest = first - tiles
+    # first is in [0, blocks): bring first - tiles back there, towards the next multiple.
+    lifted = rest.remainder_signed(blocks)
+    return select(lifted < 0, lifted + blocks, lifted)

@@ -1,0 +1,106 @@
+"""How blocks hand data to each other: counters in the workspace, polled with acquire and bumped with release.
+
+Two arrays of counters take turns (`runtime/manifest.py`): a run counts in the array that the block's parity word names, clears
+the other, and flips the word at its end. Every block has a parity word of its own, so the blocks need not agree on anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kitsune_mlir.codegen.gpu.builder import block_id, for_, grid_size, if_, sync_block, thread_id, while_
+from kitsune_mlir.codegen.gpu.inline import inline_ptx
+from kitsune_mlir.codegen.gpu.memory import atomic, load, load_acquire, offset, reduce_add, store
+from kitsune_mlir.codegen.gpu.value import Value, cast, i32
+from kitsune_mlir.runtime.manifest import COUNTERS, SLOT_STRIDE
+
+__all__ = ["Counters"]
+
+POLL_LIMIT = 1 << 22
+"""Polls before a debug build gives up: some seconds."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Counters:
+    """The semaphore counters of the running kernel. Make it with `open`, at the kernel's start.
+
+    Attributes:
+        workspace: pointer to the workspace.
+        parity: i32, 0 or 1: the array of this run.
+        current: pointer to the array of this run.
+        bytes: size of one array.
+        slots: number of counters.
+        debug: whether polls are bounded.
+    """
+
+    workspace: Value
+    parity: Value
+    current: Value
+    bytes: int
+    slots: int
+    debug: bool
+
+    @staticmethod
+    def open(workspace: Value, bytes: int, slots: int, debug: bool) -> Counters:
+        """Read the block's parity word. Nothing waits for it before its first use."""
+        parity = load(offset(workspace, block_id() * 4), "i32")
+        base = offset(workspace, COUNTERS)
+        current = offset(base, parity * bytes) if slots else base
+        return Counters(workspace, parity, current, bytes, slots, debug)
+
+    def close(self, threads: int) -> None:
+        """Clear the other array and flip the parity word, at the kernel's end. All threads call it."""
+        if self.slots:
+            other = offset(offset(self.workspace, COUNTERS), (1 - self.parity) * self.bytes)
+            start, step = block_id() * threads + thread_id(), grid_size() * threads
+            for_(start, self.slots, step, lambda slot: store(i32(0), offset(other, slot * SLOT_STRIDE)))
+        sync_block()  # everybody has read the word
+        if_(thread_id() == 0, lambda: store(1 - self.parity, offset(self.workspace, block_id() * 4)))
+
+    def address(self, slot: Value) -> Value:
+        """Pointer to the counter of `slot` (i32)."""
+        return offset(self.current, cast(slot, "i64", signed=False) * SLOT_STRIDE)
+
+    def poll(self, slot: Value, count: int, task: int) -> None:
+        """The calling thread waits until `slot` has `count` posts; what was written before these is then visible to it."""
+        address = self.address(slot)
+        if not self.debug:
+            # Inline: the loop must stay this tight, and a branch back into the middle of LLVM's code would not.
+            inline_ptx(
+                "{ .reg .pred p; .reg .u32 x; SPIN: ld.acquire.gpu.global.u32 x, [$0]; setp.lt.s32 p, x, $1; @p bra SPIN; }",
+                "l,r,~{memory}",
+                [address, i32(count)],
+            )
+            return
+        # One stuck wait is reported; then nobody waits any more, so that the kernel ends and the host can read the report.
+        report = self._report()
+        tries = while_(
+            [i32(0)],
+            lambda tries: _all(load_acquire(address) < count, tries < POLL_LIMIT, load_acquire(report) == 0),
+            lambda tries: tries + 1,
+        )[0]
+        if_(tries == POLL_LIMIT, lambda: self._give_up(task, slot, load_acquire(address), count))
+
+    def _report(self) -> Value:
+        return offset(self.workspace, COUNTERS + 2 * self.bytes)
+
+    def _give_up(self, task: int, slot: Value, seen: Value, wanted: int) -> None:
+        """Write the report, unless another thread already has."""
+        report = self._report()
+        taken = atomic("exch", report, i32(1))
+
+        def write() -> None:
+            for index, word in enumerate((block_id(), i32(task), slot, seen, i32(wanted))):
+                store(word, offset(report, 4 + 4 * index))
+
+        if_(taken == 0, write)
+
+    def post(self, slot: Value) -> None:
+        """Add one to `slot`, after everything that the calling thread wrote or saw written."""
+        reduce_add(self.address(slot), i32(1), release=True)
+
+
+def _all(first: Value, *rest: Value) -> Value:
+    for condition in rest:
+        first = first & condition
+    return first

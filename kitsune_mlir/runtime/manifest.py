@@ -1,0 +1,132 @@
+"""What a compiled program needs at a launch, as plain data: written by the compiler, read by the runtime.
+
+The kernel's parameters are pointers and tensor maps. One of them is the *workspace*, device memory that belongs to one
+stream's launches of the program and must be zero before the first of them:
+
+    0                    one word a block: which of the two arrays of counters the next run uses (0 or 1)
+    COUNTERS             the first array: `slots` counters, SLOT_STRIDE bytes apart
+    COUNTERS + n         the second array
+    then                 DEBUG_BYTES of report, written when a wait of a debug build gives up
+    then                 `scratch_bytes` for each block
+
+A run counts in one array and clears the other for the next run, so that repeated launches and replays of a captured
+graph need nothing between them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+__all__ = ["COUNTERS", "DEBUG_BYTES", "DEBUG_FIELDS", "MAX_BLOCKS", "SLOT_STRIDE", "Manifest", "Parameter"]
+
+FORMAT = 1
+
+MAX_BLOCKS = 8192
+COUNTERS = 4 * MAX_BLOCKS
+SLOT_STRIDE = 32
+"""Bytes between counters: one sector of L2 each, so that atomics on different counters do not queue up."""
+
+DEBUG_BYTES = 256
+DEBUG_FIELDS = ("gave_up", "block", "task", "slot", "seen", "wanted")
+"""The words of a debug report; `gave_up` is 1 once the others are valid."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """One kernel parameter, in order.
+
+    Attributes:
+        kind: "input", "result", "arena" or "workspace" (a pointer), or "tensor_map".
+        index: which input or result; 0 for the arena and the workspace. A tensor map describes memory of `of` number `index`.
+        of: for a tensor map, whose memory it describes: "input", "result" or "arena".
+        offset: for a tensor map, bytes from that pointer to its first element.
+        map: for a tensor map, its description for `runtime.tensormap.encode`.
+    """
+
+    kind: str
+    index: int = 0
+    of: str = ""
+    offset: int = 0
+    map: dict[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """A compiled program's kernel.
+
+    Attributes:
+        kernel: symbol of the kernel in the cubin.
+        chip: processor that the cubin is for ("sm_90a").
+        parameters: the kernel's parameters, in order.
+        threads: threads per block.
+        shared_bytes: dynamic shared memory per block.
+        slots: number of semaphore counters.
+        scratch_bytes: global memory per block.
+        arena_bytes: size of the arena.
+        input_bytes, result_bytes: size of each input and result.
+        tiles: tiles of all tasks together: more blocks than this have nothing to do.
+        tasks: for messages: [name, engine, tiles] of each task, in order.
+        debug: whether waits are bounded and report into the workspace.
+    """
+
+    kernel: str
+    chip: str
+    parameters: tuple[Parameter, ...]
+    threads: int
+    shared_bytes: int
+    slots: int
+    scratch_bytes: int
+    arena_bytes: int
+    input_bytes: tuple[int, ...]
+    result_bytes: tuple[int, ...]
+    tiles: int
+    tasks: tuple[tuple[str, str, int], ...]
+    debug: bool = False
+
+    @property
+    def counter_bytes(self) -> int:
+        """Size of one of the two arrays of counters, a multiple of 256."""
+        return -(-self.slots * SLOT_STRIDE // 256) * 256
+
+    @property
+    def debug_offset(self) -> int:
+        """Where the debug report is in the workspace."""
+        return COUNTERS + 2 * self.counter_bytes
+
+    @property
+    def scratch_offset(self) -> int:
+        """Where the scratch of block 0 is in the workspace."""
+        return self.debug_offset + DEBUG_BYTES
+
+    def workspace_bytes(self, blocks: int) -> int:
+        """Size of the workspace for a grid of `blocks`."""
+        return self.scratch_offset + blocks * self.scratch_bytes
+
+    @property
+    def cleared_bytes(self) -> int:
+        """How much of the workspace must be zero before the first launch."""
+        return self.scratch_offset
+
+    def to_json(self) -> str:
+        """The manifest as JSON text."""
+        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)})
+
+    @staticmethod
+    def from_json(text: str) -> Manifest:
+        """The manifest that `to_json` wrote.
+
+        Raises:
+            ValueError: the text is no manifest of this format.
+        """
+        data = json.loads(text)
+        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+            raise ValueError(f"not a kernel manifest of format {FORMAT}")
+        try:
+            data["parameters"] = tuple(Parameter(**parameter) for parameter in data["parameters"])
+            data["tasks"] = tuple(tuple(task) for task in data["tasks"])
+            data["input_bytes"], data["result_bytes"] = tuple(data["input_bytes"]), tuple(data["result_bytes"])
+            return Manifest(**data)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a kernel manifest: {error}") from error
