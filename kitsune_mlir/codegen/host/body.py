@@ -1,0 +1,70 @@
+"""Lowers the task bodies of a program: tensors to memrefs, memrefs to vector loops, guards, math functions."""
+
+from __future__ import annotations
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.host import asserts, bufferize, safety
+from kitsune_mlir.codegen.host.outline import Body
+from kitsune_mlir.codegen.host.scheduler import BodyArguments
+from kitsune_mlir.errors import CompileError
+
+__all__ = ["lower_bodies"]
+
+LOOPS = (
+    "func.func(tm-tensor-to-loops)",
+    "convert-linalg-to-loops",
+    "canonicalize",
+    "cse",
+)
+
+
+def lower_bodies(module: ir.Operation, bodies: list[Body], control_words: int) -> dict[str, BodyArguments]:
+    """Lower every body in `module` (which holds nothing else) in place; returns each one's additional arguments by name.
+
+    Raises:
+        CompileError: a body holds an operation that has no lowering; names the task.
+    """
+    _run(module, bodies, bufferize.bufferize)
+    _run(module, bodies, _to_loops)
+    arguments: dict[str, BodyArguments] = {}
+    for op in module.regions[0].blocks[0].operations:
+        function = op.operation
+        name = ir.StringAttr(function.attributes["sym_name"]).value
+        scratch = bufferize.assign_scratch(function)
+        checked = asserts.has_assert(function)
+        if checked:
+            asserts.add_control_argument(function, control_words)
+        function.attributes["passthrough"] = ir.ArrayAttr.get([ir.StringAttr.get("noinline")])
+        arguments[name] = BodyArguments(scratch, checked)
+    _run(module, bodies, bufferize.free_temporaries)
+    return arguments
+
+
+def _to_loops(module: ir.Operation) -> None:
+    safety.guard_divisions(module)
+    bufferize.run_passes(module, LOOPS)
+    safety.check_indices(module)
+
+
+def _run(module: ir.Operation, bodies: list[Body], step) -> None:
+    """Run `step` on the whole module; if that fails, find the body that is to blame and name its task."""
+    backup = module.clone().operation
+    try:
+        step(module)
+        return
+    except ir.MLIRError as error:
+        first = error
+    try:
+        for op in list(backup.regions[0].blocks[0].operations):
+            name = ir.StringAttr(op.operation.attributes["sym_name"]).value
+            task = next(b.task for b in bodies if b.name == name)
+            alone = ir.Module.create(op.operation.location)
+            alone.body.append(op.operation.clone())
+            try:
+                step(alone.operation)
+            except ir.MLIRError as error:
+                raise CompileError(f"task '{task}' has no lowering to the host: {error}") from error
+    finally:
+        backup.erase()
+    raise CompileError(f"lowering to the host failed: {first}")

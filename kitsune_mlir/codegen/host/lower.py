@@ -1,0 +1,121 @@
+"""From functions on memrefs, vectors and loops to LLVM IR text, and from there to an object file for this machine."""
+
+from __future__ import annotations
+
+import ctypes.util
+import functools
+
+import llvmlite.binding as llvm
+from torch_mlir import ir, passmanager
+from torch_mlir.dialects import llvm as llvm_dialect
+
+from kitsune_mlir.codegen.gpu.llvm_text import downgrade_floats
+from kitsune_mlir.codegen.host.asserts import replace_aborts
+from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.errors import CompileError
+
+__all__ = ["PIPELINE", "emit_object", "to_llvm_ir"]
+
+PIPELINE: tuple[str, ...] = (
+    "scf-forall-to-for",
+    "memref-expand",
+    "convert-vector-to-scf",
+    "expand-strided-metadata",
+    "lower-affine",
+    "canonicalize",
+    "cse",
+    "convert-scf-to-cf",
+    "convert-complex-to-libm",
+    "convert-complex-to-standard",
+    "arith-expand{include-bf16=true}",
+    "convert-math-to-funcs{min-width-of-fpowi-exponent=65}",  # ipowi only
+    "convert-math-to-llvm",
+    "convert-math-to-libm",
+    "convert-complex-to-llvm",
+    "convert-vector-to-llvm",
+    "finalize-memref-to-llvm",
+    "convert-index-to-llvm",
+    "convert-arith-to-llvm",
+    "convert-cf-to-llvm",
+    "convert-ub-to-llvm",
+    "convert-func-to-llvm{use-bare-ptr-memref-call-conv=true}",
+    "reconcile-unrealized-casts",
+)
+"""The upstream passes that `to_llvm_ir` runs, in this order."""
+
+
+def to_llvm_ir(module: ir.Operation, entry: str, worker: str, arguments: int) -> tuple[str, list[str]]:
+    """Lower a module to LLVM IR text (in LLVM 22's spelling) with the function `entry`; also the messages of its assertions.
+
+    `entry(ptr pointers, ptr control, ptr scratch)` loads `arguments` pointers and calls `worker` with them. The module is
+    consumed.
+
+    Raises:
+        CompileError: a pass failed, or an operation has no lowering (all such operations are named).
+    """
+    try:
+        passmanager.PassManager.parse(f"builtin.module({','.join(PIPELINE)})").run(module)
+    except ir.MLIRError as error:
+        raise CompileError(f"lowering to LLVM failed: {error}") from error
+    messages = replace_aborts(module)
+    left = {op.name for op in walk(module) if not op.name.startswith("llvm.") and op.name != "builtin.module"}
+    if left:  # translating these would end the process, not raise
+        raise CompileError(f"no lowering to LLVM IR for: {', '.join(sorted(left))}")
+    text = llvm_dialect.translate_module_to_llvmir(module)
+    if text is None:
+        raise CompileError("the module could not be translated to LLVM IR")
+    return downgrade_floats(text) + _entry(entry, worker, arguments), messages
+
+
+def _entry(name: str, worker: str, arguments: int) -> str:
+    lines = [f'\ndefine void @"{name}"(ptr %pointers, ptr %control, ptr %scratch) {{']
+    for i in range(arguments):
+        lines.append(f"  %a{i} = getelementptr ptr, ptr %pointers, i64 {i}")
+        lines.append(f"  %p{i} = load ptr, ptr %a{i}")
+    passed = ", ".join([*(f"ptr %p{i}" for i in range(arguments)), "ptr %control", "ptr %scratch"])
+    lines += [f'  call void @"{worker}"({passed})', "  ret void", "}", ""]
+    return "\n".join(lines)
+
+
+def emit_object(text: str, level: int = 2) -> bytes:
+    """Compile LLVM IR text to an object file for this machine.
+
+    Raises:
+        CompileError: the IR does not parse, or it calls functions that do not exist.
+    """
+    machine = host_machine()
+    try:
+        module = llvm.parse_assembly(text)
+        module.triple = llvm.get_process_triple()
+        module.data_layout = str(machine.target_data)
+        module.verify()
+    except (RuntimeError, ValueError) as error:
+        raise CompileError(f"LLVM 22 cannot read the IR: {error}") from error
+    missing = [f.name for f in module.functions if f.is_declaration and not _exists(f.name)]
+    if missing:
+        raise CompileError(f"the code calls functions that do not exist: {', '.join(missing)}")
+    options = llvm.create_pipeline_tuning_options(speed_level=level)
+    options.loop_vectorization = True
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return machine.emit_object(module)
+
+
+def _exists(name: str) -> bool:
+    return name.startswith("llvm.") or llvm.address_of_symbol(name) is not None
+
+
+@functools.cache
+def host_machine() -> llvm.TargetMachine:
+    """The target machine of the processor that this process runs on."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    libm = ctypes.util.find_library("m")
+    if libm:
+        llvm.load_library_permanently(libm)
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    features = llvm.get_host_cpu_features().flatten()
+    return target.create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=features, opt=2, reloc="pic", codemodel="default", jit=True
+    )

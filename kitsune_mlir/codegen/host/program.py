@@ -1,0 +1,57 @@
+"""Lowers the tile programs of a module to functions that upstream passes take to LLVM: what `kitsune-to-host` does."""
+
+from __future__ import annotations
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.host.body import lower_bodies
+from kitsune_mlir.codegen.host.outline import byte_size, read_program
+from kitsune_mlir.codegen.host.scheduler import HELPERS, build_scheduler, control_words
+from kitsune_mlir.errors import UnsupportedError
+
+__all__ = ["FACTS", "lower_programs"]
+
+FACTS = ("arguments", "tiles", "slots", "control_bytes", "scratch_bytes", "arena_bytes")
+"""Names of the figures that a worker carries as attributes `kitsune.NAME`."""
+
+LIMIT = 1 << 31  # tiles: their counter has 32 bits, and each worker takes one number too many
+
+
+def lower_programs(module: ir.Operation) -> None:
+    """Rewrite every `func.func` of `module` that has the attribute `kitsune.program`; other operations stay.
+
+    Raises:
+        CompileError: a task body holds an operation that has no lowering; names the task.
+        UnsupportedError: a program breaks the contract, or has too many tiles.
+    """
+    block = module.regions[0].blocks[0]
+    programs = [op.operation for op in block.operations if "kitsune.program" in op.operation.attributes]
+    with module.context, module.location:
+        if programs:
+            for op in ir.Module.parse(HELPERS).body.operations:
+                block.append(op.operation.clone())
+        for program in programs:
+            _lower(program, block)
+
+
+def _lower(function: ir.Operation, block: ir.Block) -> None:
+    part = ir.Module.create(function.location)
+    program = read_program(function, part.body)
+    if program.tiles >= LIMIT:
+        raise UnsupportedError("func.func", f"a tile program has less than {LIMIT} tiles", program.tiles, str(function.location))
+    arguments = lower_bodies(part.operation, program.bodies, control_words(program))
+    for body in part.body.operations:
+        block.append(body.operation.clone())
+    worker = build_scheduler(program, arguments, block)
+    arena = function.regions[0].blocks[0].arguments[-1].type
+    facts = {
+        "tiles": program.tiles,
+        "slots": program.slots,
+        "control_bytes": 4 * control_words(program),
+        "scratch_bytes": max([1, *(a.scratch for a in arguments.values())]),
+        "arena_bytes": byte_size(ir.MemRefType(arena)),
+        "arguments": len(function.regions[0].blocks[0].arguments),
+    }
+    for key, value in facts.items():
+        worker.operation.attributes[f"kitsune.{key}"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+    function.erase()

@@ -1,0 +1,223 @@
+"""Runs compiled tile programs on the processor: workers on a few threads, a workspace for each call.
+
+Each worker is one call into the compiled code, which releases Python's global lock; the calling thread is always one of them, so
+a run makes progress whether or not a helper thread wakes up in time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import queue
+import threading
+import time
+from collections.abc import Sequence
+
+from kitsune_mlir.errors import ArgumentError, KitsuneError
+from kitsune_mlir.runtime.host_code import HostCode
+
+__all__ = ["HostExecutor"]
+
+_ERROR_OFFSET = 64  # bytes into the control block: number of the first failed assertion
+_PAGE = 256  # alignment of the arena, in bytes
+_HANDOFF_SECONDS = 100e-6  # a run shorter than this is over before a helper has woken up
+_TRIALS = 4  # runs that are timed to find out
+_HUGE = 4 << 20  # workspaces from this size on ask the system for large pages
+
+
+class HostExecutor:
+    """A compiled tile program, ready to run. Any number of threads may call `run` at the same time.
+
+    Args:
+        code: what `compile_host` gave, or the same read from a file.
+        semaphore_slots, arena_bytes, task_count: the planner's figures, checked against the code's where given.
+        threads: how many workers run a call; all processors where it is None.
+
+    Raises:
+        TargetError: the code does not run on this machine.
+        ArgumentError: a figure differs from the code's.
+    """
+
+    def __init__(
+        self,
+        code: HostCode,
+        semaphore_slots: int | None = None,
+        arena_bytes: int | None = None,
+        task_count: int | None = None,
+        threads: int | None = None,
+    ):
+        for name, value in (("semaphore_slots", semaphore_slots), ("arena_bytes", arena_bytes), ("task_count", task_count)):
+            if value is not None and value != getattr(code, name):
+                raise ArgumentError(f"'{code.name}' was compiled with {name} = {getattr(code, name)}, not {value}")
+        if threads is not None and threads < 1:
+            raise ArgumentError(f"a program runs on at least one thread, not {threads}")
+        self.code = code
+        self.threads = min(threads or _processors(), max(1, code.task_count))
+        self._loaded = code.load()
+        self._free: list[_Workspace] = []
+        self._trials = 0 if self.threads > 1 else _TRIALS
+        self._together = self.threads > 1
+        self._seconds = float("inf")  # of the fastest trial on one thread
+
+    def run(self, pointers: Sequence[int]) -> None:
+        """Run the program once and return when every tile is done.
+
+        Args:
+            pointers: addresses of the inputs, then of the results, in the order of the program's arguments (without the
+                arena). Each points to contiguous elements that stay alive and unmoved during the call.
+
+        Raises:
+            ArgumentError: the number of pointers is wrong.
+            KitsuneError: an assertion of the program failed; the message is the assertion's. Results are undefined then.
+        """
+        if len(pointers) != self.code.arguments - 1:
+            raise ArgumentError(f"'{self.code.name}' takes {self.code.arguments - 1} pointers, got {len(pointers)}")
+        try:
+            workspace = self._free.pop()
+        except IndexError:
+            workspace = _Workspace(self.code, self.threads)
+        try:
+            workspace.prepare(pointers)
+            self._run(workspace)
+            number = workspace.error.value
+        finally:
+            self._free.append(workspace)
+        if number:
+            raise KitsuneError(self.code.messages[number - 1])
+
+    def _run(self, workspace: _Workspace) -> None:
+        """Run on all threads, unless the first runs show that the program is over before a helper would have woken up."""
+        start = time.perf_counter()
+        together = self._together and (self._trials == 0 or self._trials >= _TRIALS)
+        share = _Share(self._loaded.call, workspace) if together else None
+        if share is not None:
+            _helpers.ask(share, self.threads - 1)
+        try:
+            self._loaded.call(workspace.pointers_address, workspace.control_address, workspace.scratch_addresses[0])
+        finally:
+            if share is not None:
+                share.close()
+        if self._trials < _TRIALS:
+            self._judge(time.perf_counter() - start, together)
+
+    def _judge(self, seconds: float, together: bool) -> None:
+        """Learn from one of the first runs: a long first one settles it, otherwise the next ones are timed on one thread."""
+        self._trials += 1
+        if together:
+            if seconds > 10 * _HANDOFF_SECONDS:
+                self._trials = _TRIALS
+            return
+        self._seconds = min(self._seconds, seconds)
+        self._together = self._seconds > _HANDOFF_SECONDS
+
+
+class _Workspace:
+    """Memory of one call: arena, control block, pointers, and each worker's scratch area."""
+
+    def __init__(self, code: HostCode, threads: int):
+        scratch = -(-code.scratch_bytes // _PAGE) * _PAGE
+        control = -(-code.control_bytes // _PAGE) * _PAGE
+        arena = -(-code.arena_bytes // _PAGE) * _PAGE
+        # One block of zero pages: memory that no worker touches is never given by the system.
+        self._memory = (ctypes.c_uint8 * (control + arena + threads * scratch + _PAGE)).from_buffer(
+            _anonymous(control + arena + threads * scratch + _PAGE)
+        )
+        base = -(-ctypes.addressof(self._memory) // _PAGE) * _PAGE
+        self.control_address = base
+        self.control_bytes = code.control_bytes
+        self.error = ctypes.c_int32.from_address(base + _ERROR_OFFSET)
+        self.scratch_addresses = [base + control + arena + i * scratch for i in range(threads)]
+        self._pointers = (ctypes.c_void_p * code.arguments)()
+        self._pointers[code.arguments - 1] = base + control
+        self._count = code.arguments - 1
+        self.pointers_address = ctypes.addressof(self._pointers)
+
+    def prepare(self, pointers: Sequence[int]) -> None:
+        """Zero the control block and write the pointers."""
+        ctypes.memset(self.control_address, 0, self.control_bytes)
+        self._pointers[: self._count] = list(pointers)
+
+
+class _Share:
+    """One run that helper threads may join until it is closed."""
+
+    def __init__(self, call, workspace: _Workspace):
+        self._call = call
+        self._workspace = workspace
+        self._lock = threading.Condition(threading.Lock())
+        self._active = 0
+        self._joined = 0
+        self._open = True
+
+    def join(self) -> None:
+        """Work on the run, in a helper thread, unless it is closed."""
+        with self._lock:
+            if not self._open:
+                return
+            self._active += 1
+            self._joined += 1
+            scratch = self._workspace.scratch_addresses[self._joined]
+        try:
+            self._call(self._workspace.pointers_address, self._workspace.control_address, scratch)
+        finally:
+            with self._lock:
+                self._active -= 1
+                self._lock.notify_all()
+
+    def close(self) -> None:
+        """Let nobody else in, and wait for those who are in."""
+        with self._lock:
+            self._open = False
+            while self._active:
+                self._lock.wait()
+
+
+class _Helpers:
+    """Daemon threads of the process, as many as the largest run asked for. A forked child starts without any."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._requests: queue.SimpleQueue[_Share] = queue.SimpleQueue()
+        self._count = 0
+
+    def ask(self, share: _Share, count: int) -> None:
+        """Ask `count` threads to join a run."""
+        if self._count < count:
+            with self._lock:
+                while self._count < count:
+                    self._count += 1
+                    name = f"kitsune-{self._count}"
+                    threading.Thread(target=self._serve, args=(self._requests,), name=name, daemon=True).start()
+        for _ in range(count):
+            self._requests.put(share)
+
+    @staticmethod
+    def _serve(requests: queue.SimpleQueue[_Share]) -> None:
+        while True:
+            requests.get().join()
+
+
+_helpers = _Helpers()
+
+
+def _anonymous(size: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, size)
+    if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        try:
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        except OSError:
+            pass  # a kernel without them; the memory works all the same
+    return memory
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,29 @@
+"""`kitsune-to-host`: tile programs to functions that upstream passes take to LLVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.host.program import lower_programs
+from kitsune_mlir.passes.base import Pass
+
+
+@dataclass(frozen=True)
+class ToHost(Pass):
+    """Replace each tile program by its task bodies, a driver for each task, and a worker that takes tile tasks.
+
+    `@NAME` becomes `@NAME_body0`, `@NAME_body1`, ... (equal bodies once; vector loops on memrefs), `@NAME_task0`, ... (coordinates,
+    waits, body, posts) and `@NAME_worker(arguments of @NAME..., control block, scratch area)`. Any number of threads may call
+    the worker at the same time with the same control block (zeroed before) and a scratch area each; together they run
+    every tile once. The worker carries the figures that the caller needs as attributes: `kitsune.tiles`,
+    `kitsune.slots`, `kitsune.control_bytes`, `kitsune.scratch_bytes`, `kitsune.arena_bytes`, `kitsune.arguments` (with the arena).
+    """
+
+    name: ClassVar[str] = "kitsune-to-host"
+
+    def run(self, module: ir.Operation) -> None:
+        """Rewrite every `func.func` with the attribute `kitsune.program`; other operations stay."""
+        lower_programs(module)
