@@ -46,7 +46,10 @@ def replace_aborts(module: ir.Operation) -> list[str]:
         block = op.block
         ops = [o.operation for o in block.operations]
         puts = next(o for o in ops if o.name == "llvm.call" and str(o.attributes["callee"]) == "@puts")
-        symbol = ir.FlatSymbolRefAttr(puts.operands[0].owner.operation.attributes["global_name"]).value
+        place = puts.operands[0].owner.operation
+        while place.name != "llvm.mlir.addressof":  # a getelementptr of it
+            place = place.operands[0].owner.operation
+        symbol = ir.FlatSymbolRefAttr(place.attributes["global_name"]).value
         number = messages.setdefault(texts[symbol], len(messages) + 1)
         function = op.parent
         while function.operation.name != "llvm.func":

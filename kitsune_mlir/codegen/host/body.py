@@ -7,6 +7,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.host import asserts, bufferize, safety
 from kitsune_mlir.codegen.host.outline import Body
 from kitsune_mlir.codegen.host.scheduler import BodyArguments
+from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import CompileError
 
 __all__ = ["lower_bodies"]
@@ -19,8 +20,10 @@ LOOPS = (
 )
 
 
-def lower_bodies(module: ir.Operation, bodies: list[Body], control_words: int) -> dict[str, BodyArguments]:
+def lower_bodies(module: ir.Operation, bodies: list[Body], prefix: str, control_words: int) -> dict[str, BodyArguments]:
     """Lower every body in `module` (which holds nothing else) in place; returns each one's additional arguments by name.
+
+    Constant tensors become `memref.global`s whose names start with `prefix`.
 
     Raises:
         CompileError: a body holds an operation that has no lowering; names the task.
@@ -30,6 +33,8 @@ def lower_bodies(module: ir.Operation, bodies: list[Body], control_words: int) -
     arguments: dict[str, BodyArguments] = {}
     for op in module.regions[0].blocks[0].operations:
         function = op.operation
+        if function.name != "func.func":
+            continue
         name = ir.StringAttr(function.attributes["sym_name"]).value
         scratch = bufferize.assign_scratch(function)
         checked = asserts.has_assert(function)
@@ -38,6 +43,7 @@ def lower_bodies(module: ir.Operation, bodies: list[Body], control_words: int) -
         function.attributes["passthrough"] = ir.ArrayAttr.get([ir.StringAttr.get("noinline")])
         arguments[name] = BodyArguments(scratch, checked)
     _run(module, bodies, bufferize.free_temporaries)
+    _rename_constants(module, prefix)
     return arguments
 
 
@@ -45,6 +51,16 @@ def _to_loops(module: ir.Operation) -> None:
     safety.guard_divisions(module)
     bufferize.run_passes(module, LOOPS)
     safety.check_indices(module)
+
+
+def _rename_constants(module: ir.Operation, prefix: str) -> None:
+    """Make the names of the globals unique among the programs of a module."""
+    for op in walk(module):
+        for owner, key in (("memref.global", "sym_name"), ("memref.get_global", "name")):
+            if op.name == owner:
+                old = str(op.attributes[key]).strip('@"')
+                new = f"{prefix}_{old}"
+                op.attributes[key] = ir.StringAttr.get(new) if key == "sym_name" else ir.FlatSymbolRefAttr.get(new)
 
 
 def _run(module: ir.Operation, bodies: list[Body], step) -> None:
@@ -57,6 +73,8 @@ def _run(module: ir.Operation, bodies: list[Body], step) -> None:
         first = error
     try:
         for op in list(backup.regions[0].blocks[0].operations):
+            if op.operation.name != "func.func":
+                continue
             name = ir.StringAttr(op.operation.attributes["sym_name"]).value
             task = next(b.task for b in bodies if b.name == name)
             alone = ir.Module.create(op.operation.location)

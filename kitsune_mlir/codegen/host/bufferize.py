@@ -53,7 +53,20 @@ def bufferize(module: ir.Operation) -> None:
     for op in list(walk(module)):
         if op.name == "bufferization.materialize_in_destination":
             prepare_stores(op)
+        elif op.name == "bufferization.to_tensor":
+            _restrict(op)
     run_passes(module, BUFFERIZE)
+
+
+def _restrict(op: ir.Operation) -> None:
+    """Promise that a tensor made by `tm-tensor-bufferize` is the only one of its memref, as one-shot bufferization demands.
+
+    It is: that pass makes a buffer of its own for each result.
+    """
+    owner = op.operands[0].owner
+    if "restrict" not in op.attributes and not isinstance(owner, ir.Block) and owner.operation.name == "memref.alloc":
+        op.attributes["restrict"] = ir.UnitAttr.get()
+        op.attributes["writable"] = ir.UnitAttr.get()
 
 
 def prepare_stores(store: ir.Operation) -> None:

@@ -38,8 +38,8 @@ def _lower(function: ir.Operation, block: ir.Block) -> None:
     part = ir.Module.create(function.location)
     program = read_program(function, part.body)
     if program.tiles >= LIMIT:
-        raise UnsupportedError("func.func", f"a tile program has less than {LIMIT} tiles", program.tiles, str(function.location))
-    arguments = lower_bodies(part.operation, program.bodies, control_words(program))
+        raise UnsupportedError("func.func", f"less than {LIMIT} tiles", program.tiles, str(function.location))
+    arguments = lower_bodies(part.operation, program.bodies, program.name, control_words(program))
     for body in part.body.operations:
         block.append(body.operation.clone())
     worker = build_scheduler(program, arguments, block)
