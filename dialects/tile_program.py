@@ -86,7 +86,7 @@ class TaskOp(Kitsune.Operation, name="task"):
         if block is None:
             return fail(self, "needs one region with one block")
         rank = len(ir.DenseI64ArrayAttr(self.operation.attributes["grid"]))
-        if [a.type for a in block.arguments] != [ir.IndexType.get()] * rank:
+        if len(block.arguments) != rank or not all(isinstance(a.type, ir.IndexType) for a in block.arguments):
             return fail(self, f"its block needs one index argument a grid dimension ({rank})")
         last = terminator_of(block)
         if last is None or last.name != "kitsune.yield" or len(last.operands):
