@@ -10,7 +10,7 @@ have none.
 * `cp.reduce.async.bulk`: the intrinsic was renamed between LLVM 22 and 24.
 * Cache hints on plain loads and stores; `tanh.approx` (see `fastmath.py`); `%globaltimer`.
 
-A call with side effects is marked `convergent` when the IR text is written (`llvm_text.mark_asm_convergent`).
+A call with side effects is marked `convergent` when the IR text is written (`llvm_text.mark_inline_asm`).
 """
 
 from __future__ import annotations

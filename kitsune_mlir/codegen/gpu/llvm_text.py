@@ -12,7 +12,7 @@ So every floating-point literal is written in hexadecimal. Its type is the neare
 (inline PTX has literals of its own) and comments stay as they are.
 
 `llvm.inline_asm` has no way to say `convergent` in MLIR, yet barriers, wgmma and shuffles must neither be duplicated
-nor moved into divergent code: `mark_asm_convergent` adds the attribute.
+nor moved into divergent code: `mark_inline_asm` adds the attribute.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import struct
 
 import numpy as np
 
-__all__ = ["downgrade_floats", "mark_asm_convergent"]
+__all__ = ["downgrade_floats", "mark_inline_asm"]
 
 # Type name -> (total bits, mantissa bits).
 _FORMATS = {"half": (16, 10), "bfloat": (16, 7), "float": (32, 23), "double": (64, 52)}
@@ -69,23 +69,25 @@ def downgrade_floats(text: str) -> str:
     return _TOKEN.sub(spell, text)
 
 
-def mark_asm_convergent(text: str) -> str:
-    """Add `convergent nounwind` to every inline assembly call that has side effects.
+def mark_inline_asm(text: str) -> str:
+    """Give every inline assembly call its attributes: `convergent` if it has side effects, else `memory(none)`.
 
-    Calls without `sideeffect` are pure arithmetic (`add.rn.bf16x2`), which may be moved and duplicated freely.
+    Calls without `sideeffect` are pure arithmetic (`add.rn.bf16x2`). LLVM takes them for reads and writes of any memory
+    unless told otherwise.
     """
     group = 1 + max((int(number) for number in _GROUP.findall(text)), default=-1)
-    changed = 0
 
     def mark(match: re.Match[str]) -> str:
-        nonlocal changed
-        if "sideeffect" not in match[1].split('"', 1)[0]:
-            return match.group()
-        changed += 1
-        return f"{match[1]} #{group}{match[2]}"
+        effects = "sideeffect" in match[1].split('"', 1)[0]
+        return f"{match[1]} #{group if effects else group + 1}{match[2]}"
 
-    marked = _ASM_CALL.sub(mark, text)
-    return f"{marked}\nattributes #{group} = {{ convergent nounwind }}\n" if changed else text
+    marked, changed = _ASM_CALL.subn(mark, text)
+    if not changed:
+        return text
+    return (
+        f"{marked}\nattributes #{group} = {{ convergent nounwind }}\n"
+        f"attributes #{group + 1} = {{ nounwind willreturn memory(none) }}\n"
+    )
 
 
 def _bits(literal: str, type_name: str) -> int:

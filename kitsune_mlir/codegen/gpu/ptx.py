@@ -20,7 +20,7 @@ from torch_mlir.dialects import llvm as llvm_dialect
 
 from kitsune_mlir.codegen.gpu.fastmath import expand_approximate_tanh, set_fastmath
 from kitsune_mlir.codegen.gpu.libdevice import link_libdevice
-from kitsune_mlir.codegen.gpu.llvm_text import downgrade_floats, mark_asm_convergent
+from kitsune_mlir.codegen.gpu.llvm_text import downgrade_floats, mark_inline_asm
 from kitsune_mlir.errors import CompileError, TargetError
 
 __all__ = ["PIPELINE", "to_llvm_ir", "to_ptx"]
@@ -92,7 +92,7 @@ def to_ptx(llvm_ir: str, chip: str = "sm_90a", ptx: str = "+ptx87", opt: int = 2
     """
     _initialize()
     try:
-        module = llvm.parse_assembly(mark_asm_convergent(downgrade_floats(llvm_ir)))
+        module = llvm.parse_assembly(mark_inline_asm(downgrade_floats(llvm_ir)))
     except (RuntimeError, ValueError) as error:
         raise CompileError(f"LLVM 22 cannot read the IR: {error}") from error
     module.triple = TRIPLE

@@ -144,6 +144,10 @@ class Value:
     def __xor__(self, other: Value | Scalar) -> Value:
         return self._apply(other, arith.xori, None)
 
+    __rand__ = __and__
+    __ror__ = __or__
+    __rxor__ = __xor__
+
     def __invert__(self) -> Value:
         return self ^ -1
 

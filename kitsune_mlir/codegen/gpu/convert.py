@@ -1,0 +1,56 @@
+"""Conversions between f32 and packed 16-bit floats: two to a 32-bit register, the lower half first in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch_mlir import ir
+from torch_mlir.dialects import nvvm
+
+from kitsune_mlir.codegen.gpu.inline import inline_ptx
+from kitsune_mlir.codegen.gpu.value import Value, as_type, bitcast, cast, pack, unpack, wrap
+
+__all__ = ["pack_pair", "pack_values", "round_to_tf32", "unpack_pair", "unpack_values"]
+
+
+def pack_pair(low: Value, high: Value, dtype: str, relu: bool = False) -> Value:
+    """Two numbers as one i32 of two bf16 or f16, by one instruction from f32; with `relu`, negative numbers become 0.
+
+    NaN stays NaN, with `relu` too.
+    """
+    if dtype not in ("bf16", "f16"):
+        raise ValueError(f"pairs are packed as bf16 or f16, not {dtype}")
+    if str(low.type) == dtype and not relu:
+        return pack(low, high)
+    low, high = cast(low, "f32"), cast(high, "f32")
+    convert = nvvm.convert_f32x2_to_bf16x2 if dtype == "bf16" else nvvm.convert_f32x2_to_f16x2
+    rounding = ir.Attribute.parse("#nvvm.fp_rnd_mode<rn>")
+    pair = convert(as_type(f"vector<2x{dtype}>"), high.ir, low.ir, rnd=rounding, relu=True if relu else None)
+    return bitcast(wrap(pair), "i32")
+
+
+def unpack_pair(pair: Value, dtype: str) -> tuple[Value, Value]:
+    """The two numbers of an i32 of two bf16 or f16, as f32 (exact)."""
+    if dtype == "bf16":
+        return bitcast(pair << 16, "f32"), bitcast(pair & 0xFFFF0000, "f32")
+    if dtype == "f16":
+        low, high = unpack(bitcast(pair, "vector<2xf16>"))
+        return cast(low, "f32"), cast(high, "f32")
+    raise ValueError(f"pairs are of bf16 or f16, not {dtype}")
+
+
+def pack_values(values: Sequence[Value], dtype: str, relu: bool = False) -> list[Value]:
+    """An even number of values as packed pairs, in order."""
+    if len(values) % 2:
+        raise ValueError(f"pairs need an even number of values, not {len(values)}")
+    return [pack_pair(values[i], values[i + 1], dtype, relu) for i in range(0, len(values), 2)]
+
+
+def unpack_values(pairs: Sequence[Value], dtype: str) -> list[Value]:
+    """The f32 values of packed pairs, in order."""
+    return [value for pair in pairs for value in unpack_pair(pair, dtype)]
+
+
+def round_to_tf32(value: Value) -> Value:
+    """f32 rounded to tf32 (to nearest), as i32. wgmma alone would cut the lower 13 bits off, which is biased."""
+    return inline_ptx("cvt.rna.tf32.f32 $0, $1;", "=r,f", [value], ["i32"], pure=True)[0]
