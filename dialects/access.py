@@ -116,7 +116,9 @@ def _linalg_access(op: ir.Operation) -> Access | None:
             dims.append(Along(loop, terms[loop], extent))
         operands.append(tuple(dims))
     inits = len(op.results)
-    return Access(tuple(parallel), tuple(whole_sizes), tuple(operands), tuple(operands[len(operands) - inits :]) if inits else ())
+    return Access(
+        tuple(parallel), tuple(whole_sizes), tuple(operands), tuple(operands[len(operands) - inits :]) if inits else ()
+    )
 
 
 def reassociation(op: ir.Operation) -> list[list[int]]:

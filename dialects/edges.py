@@ -1,0 +1,184 @@
+"""Edges between stages: which tiles of a producer hold what a tile of a consumer reads."""
+
+from dataclasses import dataclass
+
+from torch_mlir import ir
+
+from .access import Along, access_of, is_tensor, shape_of
+from .iteration import Space, is_view, iteration_space
+from .products import defining_op
+from .stage_graph import results_of, yielded
+from .verify import captures
+
+
+def stage_space(stage: ir.Operation) -> Space:
+    """The iteration space of a `kitsune.stage`, from its body."""
+    ops = [op.operation for op in stage.regions[0].blocks[0].operations][:-1]
+    if ops and ops[-1].name == "builtin.unrealized_conversion_cast":
+        ops = ops[:-1]
+    return iteration_space(ops, yielded(stage))
+
+
+def tile_sizes(stage: ir.Operation, space: Space) -> list[int]:
+    """The stage's `tile` attribute; without one, every shared dimension whole."""
+    if "tile" not in stage.attributes:
+        return [d.size for d in space.dims]
+    return list(ir.DenseI64ArrayAttr(stage.attributes["tile"]))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The tiles of a stage: the shared dimensions that have more than one tile, and how many."""
+
+    space: Space
+    tile: list[int]
+
+    @property
+    def counts(self) -> list[int]:
+        """Number of tiles of each shared dimension."""
+        return [-(-d.size // t) for d, t in zip(self.space.dims, self.tile, strict=True)]
+
+    @property
+    def moving(self) -> list[int]:
+        """The shared dimensions with more than one tile, in order: the coordinates of a task."""
+        return [i for i, n in enumerate(self.counts) if n > 1]
+
+    @property
+    def extents(self) -> list[int]:
+        """Extents of the task's grid; [1] for a stage that is one tile."""
+        return [self.counts[i] for i in self.moving] or [1]
+
+    @property
+    def tasks(self) -> int:
+        """How many tile tasks there are."""
+        total = 1
+        for n in self.extents:
+            total *= n
+        return total
+
+
+def grid_of(stage: ir.Operation) -> Grid:
+    """The tiles of a stage."""
+    space = stage_space(stage)
+    return Grid(space, tile_sizes(stage, space))
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What a tile reads of one tensor dimension: `scale * offset(dim)` onwards, `size(tile)` elements; whole if dim is None."""
+
+    dim: int | None
+    scale: int = 1
+    extent: int = 1
+
+    def size(self, tile: int) -> int:
+        """Elements read for a tile of the shared dimension."""
+        return self.scale * (tile - 1) + self.extent
+
+
+def uses_in(space: Space, value: ir.Value) -> list[list[Slice]]:
+    """How each use of an outside value in a stage walks its dimensions."""
+    found: list[list[Slice]] = []
+    rank = len(shape_of(value)) if is_tensor(value) else 0
+    for n, op in enumerate(space.ops):
+        access = space.accesses[n]
+        for k, operand in enumerate(op.operands):
+            if operand == value:
+                alongs = access.operands[k] if access is not None and access.operands[k] else (Along(None),) * rank
+                found.append([Slice(d, a.scale, a.extent) for d, a in space.along(n, alongs)])
+        if len(op.regions) and value in captures(op):
+            found.append([Slice(None)] * rank)
+    return found
+
+
+def producer_of(value: ir.Value) -> tuple[ir.Operation | None, int]:
+    """The stage, and the number of its result, that makes a pipeline-level value (looking through the tuple)."""
+    maker = defining_op(value)
+    if maker is not None and maker.name == "builtin.unrealized_conversion_cast":
+        stage = defining_op(maker.operands[0])
+        return stage, [r for r in maker.results].index(value)
+    return maker, 0
+
+
+def trace_views(value: ir.Value) -> tuple[ir.Value, list[int | None]]:
+    """The value behind a chain of views, and for each of its dimensions the dimension of `value` that is the same, or None."""
+    dims: list[int | None] = list(range(len(shape_of(value))))
+    maker = defining_op(value)
+    while maker is not None and is_view(maker):
+        access = access_of(maker)
+        assert access is not None
+        source = []
+        for along in access.operands[0]:
+            match = [d for d, r in enumerate(access.results[0]) if along.loop is not None and r.loop == along.loop]
+            source.append(dims[match[0]] if match else None)
+        dims, value = source, maker.operands[0]
+        maker = defining_op(value)
+    return value, dims
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A dependence of a consumer stage on one result of a producer stage.
+
+    `policy` as in `#kitsune.sync`. For policies other than `all`: the consumer's shared dimension `dim` walks the producer's
+    first grid dimension, `scale`, `extent` as in `Slice`.
+    """
+
+    producer: ir.Operation
+    policy: str
+    dim: int = -1
+    scale: int = 1
+    extent: int = 1
+
+
+def edge_of(consumer: ir.Operation, space: Space, value: ir.Value) -> Edge | None:
+    """The edge over which `consumer` (with its `space`) reads `value`; None for an argument of the pipeline."""
+    source, dims = trace_views(value)
+    producer, number = producer_of(source)
+    if producer is None or producer.name != "kitsune.stage":
+        return None
+    grid = grid_of(producer)
+    if not grid.moving:
+        return Edge(producer, "all")
+    made = yielded(producer)[number]
+    position = {r: (n, i) for n, op in enumerate(grid.space.ops) for i, r in enumerate(op.results)}
+    along = grid.space.result_dims(*position[made])
+    first = along.index(grid.moving[0])
+    seen = dims[first]
+    uses = uses_in(space, value)
+    if seen is None or not uses:
+        return Edge(producer, "all")
+    slices = {use[seen] for use in uses}
+    if len(slices) != 1:
+        return Edge(producer, "all")
+    part = slices.pop()
+    if part.dim is None:
+        return Edge(producer, "all")
+    if part.scale != 1 or part.extent != 1:
+        policy = "halo" if part.extent > 1 else "strided"
+    else:
+        policy = "tile" if len(grid.moving) == 1 else "row"
+    return Edge(producer, policy, part.dim, part.scale, part.extent)
+
+
+def stages_of(pipeline: ir.Operation) -> list[ir.Operation]:
+    """The stages of a pipeline, in order."""
+    return [op.operation for op in pipeline.regions[0].blocks[0].operations if op.operation.name == "kitsune.stage"]
+
+
+def readers_of(stage: ir.Operation) -> dict[int, list[ir.Operation]]:
+    """For each result of a stage, the stages that read it (through views)."""
+    found: dict[int, list[ir.Operation]] = {}
+    for number, value in enumerate(results_of(stage)):
+        pending, seen = [value], found.setdefault(number, [])
+        while pending:
+            for use in pending.pop().uses:
+                user = use.owner.operation
+                if is_view(user):
+                    pending += list(user.results)
+                    continue
+                while user is not None and user.name not in ("kitsune.stage", "kitsune.pipeline", "func.func"):
+                    user = user.parent.operation if user.parent is not None else None
+                if user is not None and user.name == "kitsune.stage" and user not in seen:
+                    seen.append(user)
+    return found

@@ -1,0 +1,199 @@
+"""The iteration space that a group of ops shares: which loops of the ops are one and the same, and can be tiled.
+
+Row-local is the central notion (docs/architecture.md): ops that share a parallel dimension, and read every other operand
+either by that dimension or whole, can run for a tile of it without leaving the block. Here it is computed: loops of different
+ops are one *dimension* when a value passes between them along it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch_mlir import ir
+
+from .access import WHOLE, Access, Along, access_of, affine_maps, is_tensor, reassociation, shape_of, static_ints
+from .products import constant_fill, defining_op, is_generic
+from .verify import captures, walk
+
+SMALL_ELEMENTS = 4096  # a value this small is computed again for each tile rather than passed through memory
+
+
+def is_trivial_reshape(op: ir.Operation) -> bool:
+    """A reshape that only adds or drops dimensions of extent 1."""
+    if op.name not in ("tensor.expand_shape", "tensor.collapse_shape"):
+        return False
+    wide = shape_of(op.results[0] if op.name == "tensor.expand_shape" else op.operands[0])
+    return all(sum(wide[d] != 1 for d in group) <= 1 for group in reassociation(op))
+
+
+def is_view(op: ir.Operation) -> bool:
+    """A reshape that splits or merges dimensions: between stages it costs nothing (contiguous memory seen differently)."""
+    return op.name in ("tensor.expand_shape", "tensor.collapse_shape") and not is_trivial_reshape(op)
+
+
+def is_free(op: ir.Operation) -> bool:
+    """Whether an op is cheap enough to be repeated in each stage (and for each tile) that uses it.
+
+    Constants, scalars, empty tensors, constant fills, slices, reshapes by ones, and small tensors made from indices alone.
+    """
+    if op.regions and op.name.startswith("scf."):
+        return False
+    if op.results and not any(is_tensor(r) for r in op.results):
+        return True
+    if op.name in ("tensor.empty", "arith.constant", "tensor.extract_slice", "tensor.splat") or is_trivial_reshape(op):
+        return len(op.operands) <= 1
+    if constant_fill(op) is not None:
+        return True
+    if is_generic(op) and not any(is_tensor(v) for v in list(op.operands)[: len(op.operands) - len(op.results)]):
+        elements = 1
+        for size in shape_of(op.results[0]):
+            elements *= size
+        return elements <= SMALL_ELEMENTS and not any(is_tensor(v) for v in captures(op) if v not in list(op.operands))
+    return False
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One shared parallel dimension of a group: its extent, and the loop it is in each op (by the op's position)."""
+
+    size: int
+    loops: dict[int, int]
+
+
+@dataclass(frozen=True)
+class Space:
+    """The shared parallel dimensions of a group of ops, leading dimension of the first result first."""
+
+    ops: list[ir.Operation]
+    accesses: list[Access | None]
+    dims: list[Dim]
+
+    def along(self, op: int, alongs: Sequence[Along]) -> list[tuple[int | None, Along]]:
+        """For each tensor dimension of an operand or result of op number `op`: (shared dimension or None, how it is walked)."""
+        table = {d.loops[op]: i for i, d in enumerate(self.dims) if op in d.loops}
+        return [(table.get(a.loop) if a.loop is not None else None, a) for a in alongs]
+
+    def result_dims(self, op: int, result: int) -> list[int | None]:
+        """Which shared dimension runs along each dimension of a result."""
+        access = self.accesses[op]
+        if access is None:
+            return [None] * len(shape_of(self.ops[op].results[result]))
+        return [d for d, _ in self.along(op, access.results[result])]
+
+
+class _Classes:
+    """Union-find over (op, loop), with a mark on classes that cannot be tiled."""
+
+    def __init__(self) -> None:
+        self.parent: dict[tuple[int, int], tuple[int, int]] = {}
+        self.bad: set[tuple[int, int]] = set()
+
+    def find(self, node: tuple[int, int]) -> tuple[int, int]:
+        self.parent.setdefault(node, node)
+        while self.parent[node] != node:
+            self.parent[node] = self.parent[self.parent[node]]
+            node = self.parent[node]
+        return node
+
+    def union(self, a: tuple[int, int], b: tuple[int, int]) -> None:
+        self.parent[self.find(a)] = self.find(b)
+
+
+def _link(classes: _Classes, producer: int, made: Along, consumer: int, used: Along) -> None:
+    if made.plain and used.plain:
+        assert made.loop is not None and used.loop is not None
+        classes.union((producer, made.loop), (consumer, used.loop))
+        return
+    for op, along in ((producer, made), (consumer, used)):
+        if along.loop is not None:
+            classes.bad.add((op, along.loop))
+
+
+def iteration_space(
+    ops: Sequence[ir.Operation], yielded: Sequence[ir.Value], light: Callable[[ir.Operation], bool] = is_free
+) -> Space:
+    """The shared parallel dimensions of `ops` (in order of the program), whose results `yielded` leave the group.
+
+    A dimension counts when every op that is not `light` has exactly one loop in it, that loop is parallel, every value
+    passed inside the group is passed along it, and every yielded value has it.
+    """
+    position = {hash(op.results[i]): (n, i) for n, op in enumerate(ops) for i in range(len(op.results))}
+    accesses = [access_of(op) for op in ops]
+    classes = _Classes()
+    for n, (op, access) in enumerate(zip(ops, accesses, strict=True)):
+        if access is not None:
+            for loop, parallel in enumerate(access.parallel):
+                classes.find((n, loop))
+                if not parallel:
+                    classes.bad.add((n, loop))
+        for k, value in enumerate(op.operands):
+            if hash(value) not in position or not is_tensor(value):
+                continue
+            p, r = position[hash(value)]
+            made = accesses[p].results[r] if accesses[p] is not None else ()  # type: ignore[union-attr]
+            used = access.operands[k] if access is not None else ()
+            for d in range(len(shape_of(value))):
+                _link(classes, p, made[d] if made else WHOLE, n, used[d] if used else WHOLE)
+        _block_captured(classes, op, position, accesses)
+    members: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for node in list(classes.parent):
+        members.setdefault(classes.find(node), []).append(node)
+    bad = {classes.find(node) for node in classes.bad}
+    heavy = {n for n, op in enumerate(ops) if not light(op)}
+    dims: dict[tuple[int, int], Dim] = {}
+    for root, nodes in members.items():
+        loops = dict(nodes)
+        if root in bad or len(loops) != len(nodes) or not heavy <= set(loops):
+            continue
+        first, loop = nodes[0]
+        size = accesses[first].sizes[loop]  # type: ignore[union-attr]
+        if _everywhere(classes, root, yielded, position, accesses):
+            dims[root] = Dim(size, loops)
+    return Space(list(ops), accesses, _ordered(classes, dims, yielded, position, accesses))
+
+
+def _block_captured(classes: _Classes, op: ir.Operation, position: dict, accesses: list[Access | None]) -> None:
+    """Tensors read inside a body by index (gathers) must be whole."""
+    for inner in walk(op) if len(op.regions) else ():
+        for value in inner.operands:
+            if hash(value) in position:
+                p, r = position[hash(value)]
+                access = accesses[p]
+                for along in access.results[r] if access is not None else ():
+                    if along.loop is not None:
+                        classes.bad.add((p, along.loop))
+
+
+def _everywhere(classes: _Classes, root, yielded, position, accesses) -> bool:
+    for value in yielded:
+        p, r = position[hash(value)]
+        access = accesses[p]
+        if access is None:
+            return False
+        if not any(a.plain and classes.find((p, a.loop)) == root for a in access.results[r] if a.loop is not None):
+            return False
+    return True
+
+
+def _ordered(classes: _Classes, dims: dict, yielded, position, accesses) -> list[Dim]:
+    order: list = []
+    for value in yielded:
+        p, r = position[hash(value)]
+        for along in accesses[p].results[r] if accesses[p] is not None else ():
+            if along.loop is not None:
+                root = classes.find((p, along.loop))
+                if root in dims and root not in order:
+                    order.append(root)
+    return [dims[root] for root in order]
+
+
+__all__ = [
+    "Dim",
+    "Space",
+    "affine_maps",
+    "defining_op",
+    "is_free",
+    "is_trivial_reshape",
+    "is_view",
+    "iteration_space",
+    "static_ints",
+]

@@ -1,0 +1,358 @@
+"""`kitsune-form-stages`: group ops into stages that run tile by tile without leaving a block."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+from torch_mlir.dialects import func
+
+from kitsune_mlir.dialects.access import is_tensor, shape_of
+from kitsune_mlir.dialects.iteration import Space, is_free, is_view, iteration_space
+from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic
+from kitsune_mlir.dialects.stage_graph import PipelineOp, StageOp, YieldOp, pack, unpack
+from kitsune_mlir.dialects.verify import captures
+from kitsune_mlir.target import Target, find_target
+
+from .base import Pass, PassFailure
+from .copies import settle_results
+from .remarks import remark
+
+MIN_ROWS = 16  # rows that a tile of a product should have, so that the weights it reads are used that often
+
+
+def reads(op: ir.Operation) -> list[ir.Value]:
+    """Every value an op uses, its operands and what its regions use from outside, without repetition."""
+    return list(dict.fromkeys([*op.operands, *captures(op)]))
+
+
+def element_bytes(type_: ir.Type) -> int:
+    """Bytes of one element of a tensor or memref type (i1 takes a byte, as in torch; index takes eight)."""
+    element = ir.ShapedType(type_).element_type
+    if isinstance(element, ir.IndexType):
+        return 8
+    if isinstance(element, ir.ComplexType):
+        return 2 * max(1, ir.FloatType(element.element_type).width // 8)
+    width = ir.IntegerType(element).width if isinstance(element, ir.IntegerType) else ir.FloatType(element).width
+    return max(1, width // 8)
+
+
+def product_of(sizes) -> int:
+    """The product of some sizes; 1 for none."""
+    result = 1
+    for size in sizes:
+        result *= size
+    return result
+
+
+class Grouping:
+    """Which group each op of a block belongs to, and whether two groups may become one."""
+
+    def __init__(self, ops: list[ir.Operation], returned: list[ir.Value], target: Target, chains: bool):
+        self.order = {hash(op): n for n, op in enumerate(ops)}
+        self.ops = [op for op in ops if not is_free(op) and not is_view(op)]
+        self.returned = set(returned)
+        self.target = target
+        self.chains = chains
+        self.group_of = {hash(op): n for n, op in enumerate(self.ops)}
+        self.members: dict[int, list[ir.Operation]] = {n: [op] for n, op in enumerate(self.ops)}
+        self.blocked: dict[int, str] = {}
+
+    def sources(self, op: ir.Operation, through_views: bool) -> list[ir.Operation]:
+        """The grouped ops that `op` reads, looking through free ops (and views, if asked)."""
+        found: dict[int, ir.Operation] = {}
+        pending = reads(op)
+        while pending:
+            maker = defining_op(pending.pop())
+            if maker is None:
+                continue
+            if hash(maker) in self.group_of:
+                found[hash(maker)] = maker
+            elif is_free(maker) or (is_view(maker) and through_views):
+                pending += reads(maker)
+        return sorted(found.values(), key=lambda o: self.order[hash(o)])
+
+    def with_free(self, group: list[ir.Operation]) -> list[ir.Operation]:
+        """The ops of a group and the free ops that they need, in order of the program."""
+        needed = {hash(op): op for op in group}
+        pending = [v for op in group for v in reads(op)]
+        while pending:
+            maker = defining_op(pending.pop())
+            if maker is not None and hash(maker) not in needed and hash(maker) not in self.group_of and is_free(maker):
+                needed[hash(maker)] = maker
+                pending += reads(maker)
+        return sorted(needed.values(), key=lambda o: self.order[hash(o)])
+
+    def outputs(self, group: list[ir.Operation]) -> list[ir.Value]:
+        """The values of a group that something outside it needs (views, returned values, other groups)."""
+        inside = {hash(op) for op in group}
+        out: dict[ir.Value, None] = {}
+        pending = [r for op in group for r in op.results]
+        root = {r: r for r in pending}
+        while pending:
+            value = pending.pop(0)
+            for use in value.uses:
+                user = use.owner.operation
+                while hash(user) not in self.order and user.parent is not None:
+                    user = user.parent.operation if hasattr(user.parent, "operation") else user.parent
+                if hash(user) in inside:
+                    continue
+                if hash(user) in self.order and hash(user) not in self.group_of and is_free(user):
+                    for r in user.results:
+                        root[r] = root[value]
+                        pending.append(r)
+                    continue
+                out[root[value]] = None
+        ordered = [r for op in group for r in op.results]
+        return [v for v in ordered if v in out]
+
+    def space(self, group: list[ir.Operation]) -> Space:
+        return iteration_space(self.with_free(group), self.outputs(group) or list(group[-1].results))
+
+    def would_cycle(self, a: int, b: int) -> bool:
+        """Whether some path from producer group a to consumer group b leads through a third group."""
+        pending = [g for g in self._groups_read_by(b) if g != a]
+        seen: set[int] = set()
+        while pending:
+            g = pending.pop()
+            if g == a:
+                return True
+            if g not in seen:
+                seen.add(g)
+                pending += self._groups_read_by(g)
+        return False
+
+    def _groups_read_by(self, g: int) -> list[int]:
+        found = {self.group_of[hash(s)] for op in self.members[g] for s in self.sources(op, through_views=True)}
+        return sorted(found - {g})
+
+    def try_merge(self, a: int, b: int) -> str | None:
+        """Merge producer group a into consumer group b; the reason where that must not be."""
+        group = sorted(self.members[a] + self.members[b], key=lambda o: self.order[hash(o)])
+        if self._through_view(a, b):
+            return "a reshape between them splits or merges dimensions"
+        products = [op for op in group if is_contraction(op)]
+        if len(products) > 1 and not self.chains:
+            return "a stage holds one product on this target"
+        if not self.chains and any(self._fed_inside(op, group) for op in products):
+            return "a product's inputs come from memory on this target"
+        merged = self.space(group)
+        if not merged.dims:
+            return "they share no parallel dimension"
+        if products and not self.chains and len(merged.dims) < len(self.space([products[0]]).dims):
+            return "it would take the product's columns away from its tiles"
+        if self.would_cycle(a, b):
+            return "another stage runs between them"
+        for part in (self.members[a], self.members[b]):
+            alone, together = _tiles(self.space(part)), _tiles(merged)
+            if together < min(alone, -(-self.target.workers // 4)):
+                return f"too few tiles would be left ({together})"
+        needed = self._bytes_per_tile(group, merged)
+        if needed > self.target.fast_bytes:
+            return f"a tile would need {needed} bytes on chip, there are {self.target.fast_bytes}"
+        return None
+
+    def _fed_inside(self, product: ir.Operation, group: list[ir.Operation]) -> bool:
+        """Whether one of a product's two factors (not its start value) is made by the group itself."""
+        inside = {hash(op) for op in group}
+        pending = [v for v in list(product.operands)[:2]]
+        while pending:
+            maker = defining_op(pending.pop())
+            if maker is not None and hash(maker) in inside:
+                return True
+            if maker is not None and hash(maker) not in self.group_of and is_free(maker):
+                pending += reads(maker)
+        return False
+
+    def _through_view(self, a: int, b: int) -> bool:
+        direct = {hash(s) for op in self.members[b] for s in self.sources(op, through_views=False)}
+        every = {hash(s) for op in self.members[b] for s in self.sources(op, through_views=True)}
+        return any(hash(op) in every - direct for op in self.members[a])
+
+    def _bytes_per_tile(self, group: list[ir.Operation], space: Space) -> int:
+        """Bytes of the values that a smallest tile of the leading dimension keeps between the ops of the group."""
+        rows = MIN_ROWS if any(is_contraction(op) for op in group) else 1
+        lead = space.dims[0].size
+        inside = [r for op in group for r in op.results if is_tensor(r)]
+        sizes = [product_of(shape_of(v)) * element_bytes(v.type) * min(rows, lead) // lead for v in inside]
+        # Values die as the chain goes on; the two largest neighbours are what is alive at a time.
+        return sum(sorted(sizes)[-3:])
+
+    def merge(self, a: int, b: int) -> None:
+        self.members[b] = sorted(self.members.pop(a) + self.members[b], key=lambda o: self.order[hash(o)])
+        for op in self.members[b]:
+            self.group_of[hash(op)] = b
+
+    def run(self) -> None:
+        """Greedy: for each op in order, take its producers' groups into its own while nothing speaks against it."""
+        for op in self.ops:
+            for source in reversed(self.sources(op, through_views=True)):
+                a, b = self.group_of[hash(source)], self.group_of[hash(op)]
+                if a == b:
+                    continue
+                reason = self.try_merge(a, b)
+                if reason is None:
+                    self.merge(a, b)
+                else:
+                    self.blocked[b] = f"not joined with {source.name}: {reason}"
+
+    def sorted_groups(self) -> list[int]:
+        """Groups in an order in which producers come before consumers."""
+        done: dict[int, None] = {}
+
+        def visit(g: int) -> None:
+            if g in done:
+                return
+            for source in self._groups_read_by(g):
+                visit(source)
+            done[g] = None
+
+        for g in sorted(self.members, key=lambda g: self.order[hash(self.members[g][-1])]):
+            visit(g)
+        return list(done)
+
+
+def inner_elements(space: Space) -> int:
+    """Points of the widest op of the stage that do not belong to a shared dimension (a row's length, for row-local ops)."""
+    widest = 1
+    for n, op in enumerate(space.ops):
+        access = space.accesses[n]
+        if access is not None and any(is_tensor(r) for r in op.results):
+            shared = {d.loops[n] for d in space.dims if n in d.loops}
+            widest = max(widest, product_of(s for loop, s in enumerate(access.sizes) if loop not in shared))
+        elif access is None:
+            widest = max([widest] + [product_of(shape_of(r)) for r in op.results if is_tensor(r)])
+    return widest
+
+
+def _tiles(space: Space) -> int:
+    """How many tiles of the smallest useful size a space gives: rows, or vectors of 32 where there is nothing but columns."""
+    points = product_of(d.size for d in space.dims)
+    return points if inner_elements(space) > 1 else max(1, points // 32)
+
+
+def stage_name(group: list[ir.Operation]) -> str:
+    """A word for what a group mainly does."""
+    if any(is_contraction(op) for op in group):
+        return "product"
+    kinds = {str(k) for op in group if is_generic(op) for k in ir.ArrayAttr(op.attributes["iterator_types"])}
+    if any("reduction" in k for k in kinds):
+        return "reduce"
+    return "map" if all(is_generic(op) for op in group) else group[-1].name.split(".")[-1].replace("-", "_")
+
+
+@dataclass(frozen=True)
+class FormStages(Pass):
+    """Group ops into stages: chains that share parallel dimensions run tile by tile on chip.
+
+    Two ops are joined when their maps give them a common parallel dimension, enough tiles are left to fill the machine, and
+    a tile's intermediates fit on chip. `--remarks` names what kept two ops apart. Options: `target`; `chains` lets one stage
+    hold several products (default: what the target's engines can do).
+    """
+
+    name: ClassVar[str] = "kitsune-form-stages"
+    target: str = "host"
+    chains: str = "auto"
+
+    def run(self, module: ir.Operation) -> None:
+        target = find_target(self.target)
+        chains = not target.is_gpu if self.chains == "auto" else self.chains == "true"
+        with module.context, ir.Location.unknown():
+            for op in list(module.regions[0].blocks[0].operations):
+                if op.operation.name == "func.func" and len(op.regions[0].blocks) and "kitsune.program" not in op.attributes:
+                    self._form(op.operation, target, chains)
+
+    def _form(self, function: ir.Operation, target: Target, chains: bool) -> None:
+        block = function.regions[0].blocks[0]
+        if len(function.regions[0].blocks) > 1:
+            raise PassFailure(function, "has several blocks; only straight-line functions become pipelines")
+        if any(op.operation.name == "kitsune.pipeline" for op in block.operations):
+            return
+        self._check_static(function)
+        settle_results(block)
+        every = [op.operation for op in block.operations]
+        terminator = every.pop()
+        every = [op for op in every if op.results]
+        if not terminator.operands:
+            return
+        returned = list(terminator.operands)
+        grouping = Grouping(every, returned, target, chains)
+        grouping.run()
+        for g, reason in grouping.blocked.items():
+            if g in grouping.members:
+                remark(grouping.members[g][-1], reason)
+        self._build(function, grouping, returned, terminator)
+
+    def _check_static(self, function: ir.Operation) -> None:
+        for op in function.regions[0].blocks[0].operations:
+            for value in op.operation.results:
+                if isinstance(value.type, ir.RankedTensorType) and not value.type.has_static_shape:
+                    raise PassFailure(op, f"has a result of dynamic shape {value.type}; only static shapes are supported")
+
+    def _build(self, function, grouping: Grouping, returned: list[ir.Value], terminator: ir.Operation) -> None:
+        name = ir.StringAttr(function.attributes["sym_name"]).value
+        mapping: dict[ir.Value, ir.Value] = {}
+        out_type = returned[0].type if len(returned) == 1 else ir.TupleType.get_tuple([v.type for v in returned])
+        with ir.InsertionPoint(terminator):
+            pipeline = PipelineOp(ir.StringAttr.get(f"{name}_p0"), out_type, loc=function.location)
+            body = pipeline.operation.regions[0].blocks.append()
+            with ir.InsertionPoint(body):
+                for n, g in enumerate(grouping.sorted_groups()):
+                    self._build_stage(grouping, grouping.members[g], n, mapping)
+                YieldOp(value=pack([self._outside(v, mapping) for v in returned]))
+            results = unpack(pipeline.operation.results[0])
+            func.ReturnOp(results)
+        terminator.erase()
+        # Everything the pipeline holds copies of is dead now; remove it, last first.
+        for op in reversed([o.operation for o in function.regions[0].blocks[0].operations]):
+            if op.name not in ("kitsune.pipeline", "func.return") and op.results and not any(list(r.uses) for r in op.results):
+                op.erase()
+
+    def _build_stage(self, grouping: Grouping, group: list[ir.Operation], n: int, mapping) -> None:
+        ops, outputs = grouping.with_free(group), grouping.outputs(group)
+        inside = {hash(op) for op in ops}
+        # Views that feed this stage stand before it, at the level of the pipeline.
+        for op in ops:
+            for value in reads(op):
+                maker = defining_op(value)
+                if maker is not None and hash(maker) not in inside:
+                    self._outside(value, mapping)
+        out_type = outputs[0].type if len(outputs) == 1 else ir.TupleType.get_tuple([v.type for v in outputs])
+        stage = StageOp(ir.StringAttr.get(f"{stage_name(group)}_{n}"), out_type, loc=group[-1].location)
+        local = dict(mapping)
+        with ir.InsertionPoint(stage.operation.regions[0].blocks.append()):
+            for op in ops:
+                clone_with(op, local)
+            YieldOp(value=pack([local[v] for v in outputs]))
+        mapping.update(zip(outputs, unpack(stage.operation.results[0]), strict=True))
+
+    def _outside(self, value: ir.Value, mapping: dict[ir.Value, ir.Value]) -> ir.Value:
+        """The value at the level of the pipeline; views are made there on first use."""
+        if value in mapping:
+            return mapping[value]
+        maker = defining_op(value)
+        if maker is None or not is_view(maker):
+            return value
+        source = self._outside(maker.operands[0], mapping)
+        copy = maker.clone()
+        copy.operation.operands[0] = source
+        mapping[value] = copy.operation.results[0]
+        return mapping[value]
+
+
+def clone_with(op: ir.Operation, mapping: dict[ir.Value, ir.Value]) -> ir.Operation:
+    """Clone `op` at the insertion point, its operands and the values its regions use replaced by `mapping`, and extend it."""
+    copy = op.clone().operation
+    replace_uses_inside(copy, mapping)
+    mapping.update(zip(op.results, copy.results, strict=True))
+    return copy
+
+
+def replace_uses_inside(op: ir.Operation, mapping: dict[ir.Value, ir.Value]) -> None:
+    """Replace operands of `op` and of everything nested in it by `mapping`."""
+    for i, value in enumerate(op.operands):
+        if value in mapping:
+            op.operands[i] = mapping[value]
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                replace_uses_inside(inner.operation, mapping)

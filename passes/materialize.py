@@ -1,0 +1,286 @@
+"""`kitsune-materialize`: turn the stage graph and its schedule into the tile program (docs/tile-program.md)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+from torch_mlir.dialects import arith, func, memref
+
+from kitsune_mlir.dialects.access import reassociation
+from kitsune_mlir.dialects.edges import Edge, Grid, Slice, edge_of, grid_of, stages_of
+from kitsune_mlir.dialects.iteration import is_view
+from kitsune_mlir.dialects.products import defining_op
+from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
+from kitsune_mlir.dialects.tile_program import PostOp, SemaphoreOp, TaskOp, WaitOp
+from kitsune_mlir.dialects.types import SemaphoreType
+from kitsune_mlir.dialects.verify import captures
+
+from .base import Pass, PassFailure
+from .tiling import DYNAMIC, Tiling
+
+MANY_SLOTS = 32  # above this, stages that wait for all of a producer get a semaphore of one slot instead of polling each
+
+
+def i64(value: int) -> ir.Attribute:
+    """An i64 attribute."""
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+
+def index(value: int) -> ir.Value:
+    """An index constant at the insertion point."""
+    return arith.constant(ir.IndexType.get(), value)
+
+
+def memref_of(type_: ir.Type) -> ir.Type:
+    """The contiguous memref type of a tensor type."""
+    return ir.MemRefType.get(list(ir.ShapedType(type_).shape), ir.ShapedType(type_).element_type)
+
+
+@dataclass
+class Signals:
+    """The semaphores a stage posts to: one slot a tile of its first grid dimension, and one slot for the whole stage."""
+
+    grid: Grid
+    rows: ir.Value | None = None
+    whole: ir.Value | None = None
+
+    @property
+    def per_slot(self) -> int:
+        """Posts that complete one slot of `rows`."""
+        return self.grid.tasks // self.grid.extents[0]
+
+
+@dataclass(frozen=True)
+class Materialize(Pass):
+    """Turn each pipeline into a tile program: buffers become memrefs, edges semaphores, stages tasks over tile coordinates.
+
+    The function that held the pipeline is replaced by the program, a function of memrefs that is named after the pipeline.
+    """
+
+    name: ClassVar[str] = "kitsune-materialize"
+
+    def run(self, module: ir.Operation) -> None:
+        with module.context, ir.Location.unknown():
+            for op in list(module.regions[0].blocks[0].operations):
+                function = op.operation
+                if function.name != "func.func" or not len(function.regions[0].blocks):
+                    continue
+                inner = [o.operation for o in function.regions[0].blocks[0].operations]
+                pipelines = [o for o in inner if o.name == "kitsune.pipeline"]
+                if len(pipelines) > 1:
+                    raise PassFailure(pipelines[1], "is a second pipeline of one function; one is supported")
+                if pipelines:
+                    _Program(module, function, pipelines[0]).build()
+                    function.erase()
+
+
+class _Program:
+    def __init__(self, module: ir.Operation, function: ir.Operation, pipeline: ir.Operation):
+        self.module, self.function, self.pipeline = module, function, pipeline
+        self.stages = stages_of(pipeline)
+        self.buffers: dict[ir.Value, ir.Value] = {}
+        self.signals: dict[int, Signals] = {}
+
+    def build(self) -> None:
+        arguments = list(self.function.regions[0].blocks[0].arguments)
+        for value in captures(self.pipeline):
+            if defining_op(value) is not None:
+                raise PassFailure(self.pipeline, f"uses {value}, which is made outside it")
+        results = yielded(self.pipeline)
+        arena = max(1, ir.IntegerAttr(self.pipeline.attributes["arena"]).value if "arena" in self.pipeline.attributes else 0)
+        arena_type = ir.MemRefType.get([arena], ir.IntegerType.get_signless(8))
+        types = [memref_of(v.type) for v in [*arguments, *results]] + [arena_type]
+        name = ir.StringAttr(self.pipeline.attributes["sym_name"]).value
+        with ir.InsertionPoint.at_block_begin(self.module.regions[0].blocks[0]), self.pipeline.location:
+            program = func.FuncOp(name, (types, []))
+            program.operation.attributes["kitsune.program"] = ir.UnitAttr.get()
+            program.operation.attributes["kitsune.arguments"] = i64(len(arguments))
+            program.operation.attributes["kitsune.results"] = i64(len(results))
+            block = program.add_entry_block()
+            with ir.InsertionPoint(block):
+                formals = list(block.arguments)
+                self.buffers.update(zip(arguments, formals, strict=False))
+                for value, formal in zip(results, formals[len(arguments) : -1], strict=True):
+                    self._bind_result(value, formal)
+                self._declare_buffers(formals[-1])
+                self._declare_semaphores()
+                for stage in self.stages:
+                    self._task(stage)
+                func.ReturnOp([])
+
+    def _bind_result(self, value: ir.Value, formal: ir.Value) -> None:
+        """Let the stage behind a yielded value write into the caller's memory: undo the views, last first."""
+        maker = defining_op(value)
+        while maker is not None and is_view(maker):
+            self.buffers[value] = formal
+            source = maker.operands[0]
+            formal = reshape(formal, source.type, maker, undo=True)
+            value, maker = source, defining_op(source)
+        self.buffers[value] = formal
+
+    def _declare_buffers(self, arena: ir.Value) -> None:
+        for stage in self.stages:
+            offsets = list(ir.DenseI64ArrayAttr(stage.attributes["offsets"])) if "offsets" in stage.attributes else []
+            for number, value in enumerate(results_of(stage)):
+                if value in self.buffers:
+                    continue
+                if number >= len(offsets) or offsets[number] < 0:
+                    raise PassFailure(stage, f"result {number} has no offset in the arena; run kitsune-place-buffers first")
+                self.buffers[value] = memref.ViewOp(memref_of(value.type), arena, index(offsets[number]), []).result
+
+    def buffer(self, value: ir.Value) -> ir.Value:
+        """The memref behind a pipeline-level tensor; views are made on first use."""
+        if value not in self.buffers:
+            maker = defining_op(value)
+            if maker is None or not is_view(maker):
+                raise PassFailure(self.pipeline, f"holds {maker.name if maker else value} outside its stages")
+            self.buffers[value] = reshape(self.buffer(maker.operands[0]), value.type, maker, undo=False)
+        return self.buffers[value]
+
+    def _declare_semaphores(self) -> None:
+        """A producer gets the semaphores that its consumers (and writers of its bytes later on) need."""
+        by_name = {ir.StringAttr(s.attributes["sym_name"]).value: s for s in self.stages}
+        wants: dict[int, set[str]] = {}
+        for stage in self.stages:
+            space = grid_of(stage).space
+            for value in inputs_of(stage):
+                edge = edge_of(stage, space, value)
+                if edge is not None:
+                    wants.setdefault(hash(edge.producer), set()).add("whole" if edge.policy == "all" else "rows")
+            for name in ir.ArrayAttr(stage.attributes["after"]) if "after" in stage.attributes else ():
+                wants.setdefault(hash(by_name[ir.StringAttr(name).value]), set()).add("whole")
+        self.by_name = by_name
+        for stage in self.stages:
+            grid = grid_of(stage)
+            signals = Signals(grid)
+            wanted = wants.get(hash(stage), set())
+            if "rows" in wanted or (wanted and grid.extents[0] <= MANY_SLOTS):
+                signals.rows = semaphore(grid.extents[0])
+            if "whole" in wanted and grid.extents[0] > MANY_SLOTS:
+                signals.whole = semaphore(1)
+            self.signals[hash(stage)] = signals
+
+    def _task(self, stage: ir.Operation) -> None:
+        grid = self.signals[hash(stage)].grid
+        # Views that this stage reads stand before its task.
+        inputs = inputs_of(stage)
+        for value in inputs:
+            self.buffer(value)
+        engine = stage.attributes["engine"] if "engine" in stage.attributes else ir.StringAttr.get("generic")
+        task = TaskOp(stage.attributes["sym_name"], ir.DenseI64ArrayAttr.get(grid.extents), loc=stage.location)
+        task.operation.attributes["engine"] = engine
+        block = task.operation.regions[0].blocks.append(
+            *[ir.IndexType.get()] * len(grid.extents), arg_locs=[stage.location] * len(grid.extents)
+        )
+        with ir.InsertionPoint(block), stage.location:
+            offsets: list[ir.Value | None] = [None] * len(grid.space.dims)
+            for coordinate, dim in zip(block.arguments, grid.moving, strict=False):
+                offsets[dim] = tile_offset(coordinate, grid.tile[dim], grid.space.dims[dim].size)
+            tiling = Tiling(grid, offsets, lambda value, slices: self._load(tiling, value, slices))
+            self._waits(stage, grid, tiling, inputs)
+            tiling.run()
+            for number, value in enumerate(yielded(stage)):
+                outside = results_of(stage)
+                if number < len(outside):
+                    self._store(tiling, tiling.mapping[value], tiling.result_slices(value), self.buffers[outside[number]])
+            self._posts(stage, list(block.arguments))
+            ir.Operation.create("kitsune.yield", [], [], {"operandSegmentSizes": ir.DenseI32ArrayAttr.get([0])})
+
+    def _load(self, tiling: Tiling, value: ir.Value, slices: list[Slice]) -> ir.Value:
+        view = self._view(tiling, self.buffer(value), slices)
+        shape = list(ir.ShapedType(view.type).shape)
+        type_ = ir.RankedTensorType.get(shape, ir.ShapedType(value.type).element_type)
+        return ir.Operation.create("bufferization.to_tensor", [type_], [view], {"restrict": ir.UnitAttr.get()}).results[0]
+
+    def _store(self, tiling: Tiling, tile: ir.Value, slices: list[Slice], buffer: ir.Value) -> None:
+        view = self._view(tiling, buffer, slices)
+        unit = ir.UnitAttr.get()
+        attributes = {"restrict": unit, "writable": unit}
+        ir.Operation.create("bufferization.materialize_in_destination", [], [tile, view], attributes)
+
+    def _view(self, tiling: Tiling, buffer: ir.Value, slices: list[Slice]) -> ir.Value:
+        shape = list(ir.ShapedType(buffer.type).shape)
+        offsets, sizes = tiling.place(slices, shape)
+        if sizes == shape:
+            return buffer
+        return subview(buffer, offsets, sizes)
+
+    def _waits(self, stage: ir.Operation, grid: Grid, tiling: Tiling, inputs: list[ir.Value]) -> None:
+        edges: dict[tuple, Edge] = {}
+        for value in inputs:
+            edge = edge_of(stage, grid.space, value)
+            if edge is not None:
+                edges[hash(edge.producer), edge.policy == "all", edge.dim, edge.scale, edge.extent] = edge
+        for name in ir.ArrayAttr(stage.attributes["after"]) if "after" in stage.attributes else ():
+            producer = self.by_name[ir.StringAttr(name).value]
+            edges.setdefault((hash(producer), True, -1, 1, 1), Edge(producer, "all"))
+        whole = {key[0] for key in edges if key[1]}
+        for edge in edges.values():
+            if edge.policy == "all" or hash(edge.producer) not in whole:
+                self._wait(edge, grid, tiling)
+
+    def _wait(self, edge: Edge, grid: Grid, tiling: Tiling) -> None:
+        signals = self.signals[hash(edge.producer)]
+        made = signals.grid
+        offset = tiling.offsets[edge.dim] if edge.policy != "all" else None
+        if edge.policy == "all" or offset is None:
+            if signals.whole is not None:
+                WaitOp(signals.whole, index(0), index(1), i64(made.tasks))
+            else:
+                assert signals.rows is not None
+                WaitOp(signals.rows, index(0), index(made.extents[0]), i64(signals.per_slot))
+            return
+        # Rows [start, start + size) lie in the producer's tiles floor(start / T) .. floor((start + size - 1) / T).
+        rows = made.tile[made.moving[0]]
+        start = offset if edge.scale == 1 else arith.muli(offset, index(edge.scale))
+        size = Slice(edge.dim, edge.scale, edge.extent).size(grid.tile[edge.dim])
+        first = arith.divui(start, index(rows))
+        last = arith.divui(arith.addi(start, index(size - 1)), index(rows))
+        assert signals.rows is not None
+        WaitOp(signals.rows, first, arith.addi(last, index(1)), i64(signals.per_slot))
+
+    def _posts(self, stage: ir.Operation, coordinates: list[ir.Value]) -> None:
+        signals = self.signals[hash(stage)]
+        if signals.rows is not None:
+            PostOp(signals.rows, coordinates[0])
+        if signals.whole is not None:
+            PostOp(signals.whole, index(0))
+
+
+def semaphore(slots: int) -> ir.Value:
+    """Declare a semaphore at the insertion point."""
+    return SemaphoreOp(i64(slots), SemaphoreType.get()).operation.results[0]
+
+
+def tile_offset(coordinate: ir.Value, tile: int, size: int) -> ir.Value:
+    """`min(coordinate * tile, size - tile)`: the last tile is shifted back where the tile does not divide the size."""
+    offset = arith.muli(coordinate, index(tile))
+    return offset if size % tile == 0 else arith.minui(offset, index(size - tile))
+
+
+def subview(buffer: ir.Value, offsets: list[ir.Value | int], sizes: list[int]) -> ir.Value:
+    """memref.subview of a contiguous memref with unit strides."""
+    shape = list(ir.ShapedType(buffer.type).shape)
+    strides = [1] * len(shape)
+    for d in reversed(range(len(shape) - 1)):
+        strides[d] = strides[d + 1] * shape[d + 1]
+    dynamic = [o for o in offsets if not isinstance(o, int)]
+    static = [o if isinstance(o, int) else DYNAMIC for o in offsets]
+    layout = ir.StridedLayoutAttr.get(ir.ShapedType.get_dynamic_stride_or_offset() if dynamic else 0, strides)
+    type_ = ir.MemRefType.get(sizes, ir.ShapedType(buffer.type).element_type, layout)
+    return memref.SubViewOp(type_, buffer, dynamic, [], [], static, sizes, [1] * len(shape)).result
+
+
+def reshape(buffer: ir.Value, tensor_type: ir.Type, view: ir.Operation, undo: bool) -> ir.Value:
+    """The memref form of a tensor reshape `view` (or of its inverse), giving a memref of `tensor_type`'s shape."""
+    expand = (view.name == "tensor.expand_shape") != undo
+    type_ = memref_of(tensor_type)
+    groups = reassociation(view)
+    if expand:
+        return memref.ExpandShapeOp(type_, buffer, groups, [], shape_of_type(tensor_type)).result
+    return memref.CollapseShapeOp(type_, buffer, groups).result
+
+
+def shape_of_type(type_: ir.Type) -> list[int]:
+    """The static shape of a shaped type."""
+    return list(ir.ShapedType(type_).shape)

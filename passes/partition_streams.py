@@ -1,0 +1,130 @@
+"""`kitsune-partition-streams`: choose an engine and tile sizes for each stage."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects.access import affine_maps
+from kitsune_mlir.dialects.edges import stage_space, stages_of
+from kitsune_mlir.dialects.iteration import Space
+from kitsune_mlir.dialects.products import is_contraction, is_generic, is_projected_product
+from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.target import Target, find_target
+
+from .base import Pass
+from .form_stages import inner_elements, product_of
+from .remarks import remark
+
+HOST_TILE_ELEMENTS = 16384  # 64 KiB of f32: a tile and its neighbours stay in a core's second-level cache
+GPU_TILE_ELEMENTS = 8192  # 32 elements a thread of a 256-thread block: enough loads in flight for a multiprocessor
+HOST_ROWS, HOST_COLUMNS = 64, 256
+MMA_ROWS, MMA_COLUMNS = 128, (256, 128, 64)
+
+
+def product_roles(op: ir.Operation) -> dict[int, str]:
+    """For each parallel loop of a contraction: "m" (in the first input only), "n" (in the second only), "batch" (in both)."""
+    first, second, _ = [{int(str(e)[1:]) for e in m.results if str(e)[1:].isdigit()} for m in affine_maps(op)]
+    out = {int(str(e)[1:]) for e in affine_maps(op)[2].results if str(e)[1:].isdigit()}
+    return {d: "batch" if d in first and d in second else "m" if d in first else "n" for d in out}
+
+
+def engine_of(space: Space) -> str:
+    """The engine that a stage asks for; an engine that cannot do the task declines and the next one takes it."""
+    products = [op for op in space.ops if is_contraction(op)]
+    if any(is_projected_product(op) for op in products):
+        return "mma"
+    if products or not space.dims or not all(is_generic(op) or not len(op.regions) for op in space.ops):
+        return "generic"
+    return "simt"
+
+
+def _fit(sizes: list[int], elements: int) -> list[int]:
+    """Tile sizes that hold about `elements` points, filled from the last dimension so that tiles are contiguous."""
+    tile = [1] * len(sizes)
+    left = max(1, elements)
+    for i in reversed(range(len(sizes))):
+        tile[i] = min(sizes[i], left)
+        left = max(1, left // tile[i])
+    return tile
+
+
+def _spread(sizes: list[int], tile: list[int], wanted: int, least: list[int]) -> list[int]:
+    """Halve the leading tile sizes until there are `wanted` tiles, none below `least`."""
+    tile = list(tile)
+    for i in range(len(sizes)):
+        while product_of(-(-s // t) for s, t in zip(sizes, tile, strict=True)) < wanted and tile[i] // 2 >= least[i]:
+            tile[i] = -(-tile[i] // 2)
+    return tile
+
+
+def _even(sizes: list[int], tile: list[int]) -> list[int]:
+    """Equal tiles: as many as before, each as small as that allows, so that the last one overlaps little."""
+    return [-(-s // -(-s // t)) for s, t in zip(sizes, tile, strict=True)]
+
+
+def choose_tile(space: Space, engine: str, target: Target) -> list[int]:
+    """Tile sizes of a stage's shared dimensions."""
+    sizes = [d.size for d in space.dims]
+    if not sizes:
+        return []
+    product = next((n for n, op in enumerate(space.ops) if is_contraction(op)), None)
+    if product is None or (target.is_gpu and engine != "mma"):
+        elements = GPU_TILE_ELEMENTS if target.is_gpu else HOST_TILE_ELEMENTS
+        inner = 1 if product is not None else inner_elements(space)
+        tile = _fit(sizes, elements // inner)
+        least = [1] * len(sizes)
+        if len(sizes) > 1 or inner == 1:
+            least[-1] = min(tile[-1], 64)
+        return _even(sizes, _spread(sizes, tile, 2 * target.workers, least))
+    roles = product_roles(space.ops[product])
+    kinds = [roles.get(d.loops.get(product, -1), "batch") for d in space.dims]
+    if target.is_gpu:
+        return _mma_tile(sizes, kinds, target)
+    tile, columns = [], {"m": HOST_ROWS, "n": HOST_COLUMNS, "batch": 1}
+    for size, kind in zip(sizes, kinds, strict=True):
+        tile.append(min(size, columns[kind]))
+    least = [{"m": 16, "n": 64, "batch": 1}[k] for k in kinds]
+    return _even(sizes, _spread(sizes, tile, 4 * target.workers, [min(x, t) for x, t in zip(least, tile, strict=True)]))
+
+
+def _mma_tile(sizes: list[int], kinds: list[str], target: Target) -> list[int]:
+    """128 rows, and the widest columns that still give each multiprocessor a tile."""
+    tile = [1] * len(sizes)
+    for columns in MMA_COLUMNS:
+        # Only the last m and the last n dimension are tiled; further ones count as batch dimensions.
+        for i, (size, kind) in enumerate(zip(sizes, kinds, strict=True)):
+            last = kind != "batch" and kind not in kinds[i + 1 :]
+            tile[i] = min(size, MMA_ROWS if kind == "m" else columns) if last else 1
+        if product_of(-(-s // t) for s, t in zip(sizes, tile, strict=True)) >= target.workers:
+            break
+    return tile
+
+
+@dataclass(frozen=True)
+class PartitionStreams(Pass):
+    """Choose engine and tile sizes of every stage; all stages share one pipeline and every worker runs tiles of every stage.
+
+    Tile sizes follow from capacity: a tile and its neighbours stay close to a worker, and there are enough tiles for all
+    workers. `--remarks` prints the choice. Option: `target`.
+    """
+
+    name: ClassVar[str] = "kitsune-partition-streams"
+    target: str = "host"
+
+    def run(self, module: ir.Operation) -> None:
+        target = find_target(self.target)
+        with module.context, ir.Location.unknown():
+            for op in list(walk(module)):
+                if op.name == "kitsune.pipeline":
+                    for stage in stages_of(op):
+                        self._schedule(stage, target)
+
+    def _schedule(self, stage: ir.Operation, target: Target) -> None:
+        space = stage_space(stage)
+        engine = engine_of(space)
+        tile = choose_tile(space, engine, target)
+        stage.attributes["engine"] = ir.StringAttr.get(engine)
+        stage.attributes["tile"] = ir.DenseI64ArrayAttr.get(tile)
+        sizes = "x".join(str(d.size) for d in space.dims) or "nothing parallel"
+        remark(stage, f"engine {engine}, tiles of {'x'.join(map(str, tile)) or 'everything'} over {sizes}")

@@ -1,0 +1,114 @@
+"""`kitsune-place-buffers`: give every edge a place, and every intermediate in memory an offset in one arena."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects import buffer_attr
+from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.edges import producer_of, readers_of, stages_of, trace_views
+from kitsune_mlir.dialects.stage_graph import results_of, yielded
+from kitsune_mlir.dialects.verify import walk
+
+from .base import Pass, PassFailure
+from .form_stages import element_bytes, product_of
+
+ALIGNMENT = 256  # bytes; what cudaMalloc gives, and more than any vector or bulk copy asks for
+
+
+@dataclass
+class Interval:
+    """A buffer's bytes, the first and last stage (by number) that touch it, and its place once it has one."""
+
+    stage: int
+    result: int
+    size: int
+    first: int
+    last: int
+    offset: int = -1
+
+
+def allocate(intervals: list[Interval], slack: int) -> int:
+    """First-fit offsets, largest buffers first; buffers may share bytes when at least `slack` stages lie between them.
+
+    Returns the bytes of the arena. (Greedy by size, as in Pisarchyk and Lee, arXiv 2001.03288, section 5.)
+    """
+    placed: list[Interval] = []
+    for item in sorted(intervals, key=lambda i: (-i.size, i.first)):
+        others = sorted(
+            (p for p in placed if item.first <= p.last + slack and p.first <= item.last + slack), key=lambda p: p.offset
+        )
+        at = 0
+        for other in others:
+            if at + item.size <= other.offset:
+                break
+            at = max(at, other.offset + other.size)
+        item.offset = at
+        placed.append(item)
+    return max([p.offset + p.size for p in placed], default=0)
+
+
+@dataclass(frozen=True)
+class PlaceBuffers(Pass):
+    """Give every result of a stage a space and, in memory, an offset in the arena by liveness.
+
+    Values inside a stage live in registers and shared memory (the engine decides); edges between stages are `global` in this
+    version. Buffers share bytes when `slack` stages lie between the last reader of one and the writer of the other, and the
+    writer then waits for those readers (attribute `after`). Options: `slack`; `limit`: most bytes the arena may take.
+    """
+
+    name: ClassVar[str] = "kitsune-place-buffers"
+    slack: int = 2
+    limit: int = 0
+
+    def run(self, module: ir.Operation) -> None:
+        with module.context, ir.Location.unknown():
+            for op in list(walk(module)):
+                if op.name == "kitsune.pipeline":
+                    self._place(op)
+
+    def _place(self, pipeline: ir.Operation) -> None:
+        stages = stages_of(pipeline)
+        number = {hash(stage): n for n, stage in enumerate(stages)}
+        # A value that leaves the pipeline is written where the caller wants it.
+        leaving = {producer_of(trace_views(v)[0]) for v in yielded(pipeline)}
+        leaving_keys = {(hash(stage), result) for stage, result in leaving}
+        intervals: list[Interval] = []
+        readers: dict[tuple[int, int], list[int]] = {}
+        for n, stage in enumerate(stages):
+            for result, users in readers_of(stage).items():
+                readers[n, result] = sorted(number[hash(u)] for u in users)
+            for result, value in enumerate(results_of(stage)):
+                if (hash(stage), result) in leaving_keys:
+                    continue
+                size = max(1, product_of(shape_of(value)) * element_bytes(value.type))
+                size = -(-size // ALIGNMENT) * ALIGNMENT
+                last = max([n, *readers.get((n, result), [])])
+                intervals.append(Interval(n, result, size, n, last))
+        total = allocate(intervals, self.slack)
+        if self.limit and total > self.limit:
+            largest = max(intervals, key=lambda i: i.size)
+            raise PassFailure(
+                stages[largest.stage],
+                f"intermediates need {total} bytes, the limit is {self.limit}; the largest edge is result "
+                f"{largest.result} of this stage with {largest.size} bytes",
+            )
+        pipeline.attributes["arena"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), total)
+        offsets = {(i.stage, i.result): i.offset for i in intervals}
+        for n, stage in enumerate(stages):
+            count = max(1, len(results_of(stage)))
+            stage.attributes["buffers"] = ir.ArrayAttr.get([buffer_attr("global")] * count)
+            stage.attributes["offsets"] = ir.DenseI64ArrayAttr.get([offsets.get((n, r), -1) for r in range(count)])
+            after = self._after(n, intervals, readers)
+            stage.attributes["after"] = ir.ArrayAttr.get([ir.StringAttr(stages[a].attributes["sym_name"]) for a in after])
+
+    def _after(self, n: int, intervals: list[Interval], readers) -> list[int]:
+        """The stages that must have finished before stage n may write: readers of what lay in its buffers' bytes."""
+        found: set[int] = set()
+        for mine in (i for i in intervals if i.stage == n):
+            for other in intervals:
+                overlap = mine.offset < other.offset + other.size and other.offset < mine.offset + mine.size
+                if other.last < mine.first and overlap:
+                    found.update(readers.get((other.stage, other.result)) or [other.stage])
+        return sorted(found)
