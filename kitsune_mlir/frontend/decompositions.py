@@ -168,6 +168,9 @@ def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
 
 def _scaled(x: Tensor, factor: Any) -> Tensor:
+    """`x·factor` in x's type: a product of integers takes an integer factor, as in torch's kernels."""
+    if not (x.dtype.is_floating_point or x.dtype.is_complex):
+        factor = int(factor)
     return x if factor == 1 else x * factor
 
 

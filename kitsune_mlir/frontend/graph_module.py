@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.traceback import preserve_node_meta
 from torch_mlir import ir
 
 from kitsune_mlir.errors import DynamicShapeError
-from kitsune_mlir.frontend.export import import_model
 from kitsune_mlir.frontend.imported import ImportedModel
+from kitsune_mlir.frontend.importer import import_model
 
 __all__ = ["import_graph_module"]
 
@@ -24,7 +25,8 @@ class _Interpreted(torch.nn.Module):
         self.graph_module = graph_module
 
     def forward(self, *inputs: Any) -> Any:
-        return fx.Interpreter(self.graph_module).run(*inputs)
+        with preserve_node_meta():
+            return fx.Interpreter(self.graph_module).run(*inputs)
 
 
 def import_graph_module(

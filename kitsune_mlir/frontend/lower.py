@@ -82,19 +82,37 @@ def lower_to_linalg(module: ir.Module) -> None:
             try:
                 PassManager.parse(pipeline).run(module.operation)
             except ir.MLIRError as error:
-                raise _lowering_error(diagnostics, str(error)) from None
+                raise _lowering_error(diagnostics, str(error), module) from None
             finally:
                 context.emit_error_diagnostics = before
                 handler.detach()
 
 
-def _lowering_error(diagnostics: list[tuple[str, str | None, str | None]], fallback: str) -> FrontendError:
+def _lowering_error(diagnostics: list[tuple[str, str | None, str | None]], fallback: str, module: ir.Module) -> FrontendError:
     message, operator, location = diagnostics[0] if diagnostics else (fallback, None, None)
+    if operator is None:
+        # torch-mlir blames a constant where it left the constant's user as it was: name that one.
+        operator, location = _left_over(module) or (None, location)
     named = _OPERATOR.search(message)
     if operator is None and named:
         operator = named.group(1) or named.group(2)
     what = f"operator '{operator}'" if operator else "the model"
     return FrontendError(f"torch-mlir cannot lower {what} to linalg: {_first(message)}", operator=operator, location=location)
+
+
+def _left_over(module: ir.Module) -> tuple[str, str | None] | None:
+    """Operator and source line of the first operation that is still one of torch's."""
+    found: list[tuple[str, str | None]] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name.startswith(("torch.aten.", "torch.prims.", "torch.operator")):
+            operator, location = origin_of_location(op.location)
+            found.append((operator or op.name.removeprefix("torch."), location))
+            return ir.WalkResult.INTERRUPT
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return found[0] if found else None
 
 
 def _text(error: Exception) -> str:

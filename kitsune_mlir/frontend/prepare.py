@@ -14,6 +14,7 @@ from kitsune_mlir.errors import DynamicShapeError, FrontendError
 from kitsune_mlir.frontend.source import origin_of_node, target_name
 
 __all__ = [
+    "check_deterministic",
     "check_static",
     "fold_index_lists",
     "lift_attributes",
@@ -79,6 +80,18 @@ def check_static(graph: fx.Graph) -> None:
                 f"{what} that is known only at run time; it comes from {source}. Shapes must be static",
                 value=node.name,
                 operator=target_name(node) if node.op == "call_function" else None,
+                location=origin_of_node(node),
+            )
+
+
+def check_deterministic(graph: fx.Graph) -> None:
+    """Raises `FrontendError` for an operator that draws random numbers: there is no generator to draw from."""
+    for node in graph.nodes:
+        if node.op == "call_function" and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise FrontendError(
+                f"operator '{target_name(node)}' draws random numbers, which compiled code cannot;"
+                " for dropout, call model.eval() first",
+                operator=target_name(node),
                 location=origin_of_node(node),
             )
 

@@ -29,13 +29,16 @@ def target_name(node: fx.Node) -> str:
 
 
 def frames_of_node(node: fx.Node) -> list[tuple[str, int]]:
-    """`(file, line)` of the calls that led to `node`, outermost first; torch's own files only if there are no others."""
+    """`(file, line)` of the calls that led to `node`, outermost first; torch's own files only if there are no others.
+
+    torch records the frames of functions called `forward`, not of what they call.
+    """
     return _frames(node.meta.get("stack_trace") or "")
 
 
 def _frames(text: str) -> list[tuple[str, int]]:
-    frames = [(file, int(line)) for file, line in _FRAME.findall(text)]
-    return [f for f in frames if not f[0].startswith((_TORCH, _HERE))] or frames
+    frames = [(file, int(line)) for file, line in _FRAME.findall(text) if not file.startswith(_HERE)]
+    return [f for f in frames if not f[0].startswith(_TORCH)] or frames
 
 
 def origin_of_node(node: fx.Node) -> str | None:

@@ -1,0 +1,80 @@
+"""From a `torch.nn.Module` to an `ImportedModel`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch_mlir import ir
+
+from kitsune_mlir.frontend.batch_norm import fold_batch_norms
+from kitsune_mlir.frontend.export import decompose, export
+from kitsune_mlir.frontend.imported import Argument, ImportedModel
+from kitsune_mlir.frontend.lower import import_graph, lower_to_linalg
+from kitsune_mlir.frontend.prepare import check_static
+from kitsune_mlir.frontend.settle import settle
+from kitsune_mlir.frontend.signature import MainGraph
+
+__all__ = ["import_model"]
+
+
+def import_model(
+    model: torch.nn.Module | Callable[..., Any] | ExportedProgram,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    context: ir.Context | None = None,
+    fold_norms: bool = True,
+) -> ImportedModel:
+    """Imports a model for the shapes and dtypes of the given inputs.
+
+    Args:
+        model: a module (in the mode it is in: call `eval()` first for inference), a function of tensors, or a program
+            that `torch.export.export` made; for the latter `args` and `kwargs` are not needed.
+        args: positional inputs: tensors, numbers, None, and tuples, lists and dicts of them.
+        kwargs: inputs by name.
+        context: MLIR context to build in; a new one if None. The torch dialects are registered in it.
+        fold_norms: fold batch norms in evaluation mode into the convolutions before them.
+
+    Returns:
+        The model as one static-shaped function whose weights are arguments. Weights are not copied.
+
+    Raises:
+        DynamicShapeError: a shape or a number depends on data, or a dimension is dynamic; names the value.
+        FrontendError: the model cannot be traced, or an operator has no lowering; names it and the source line.
+    """
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "export"):
+        program, fixed = export(model, tuple(args), dict(kwargs or {}))
+        check_static(program.graph)
+    with _timed(seconds, "decompose"):
+        if fold_norms:
+            fold_batch_norms(program)
+        program = decompose(program)
+        main = MainGraph(program, fixed)
+    with _timed(seconds, "import"):
+        module = import_graph(main.graph, context or ir.Context())
+    with _timed(seconds, "lower"):
+        lower_to_linalg(module)
+        settle(module)
+        _name_arguments(module, main.arguments)
+    spec = program.call_spec
+    return ImportedModel(module, main.arguments, main.results, main.fixed_inputs, spec.in_spec, spec.out_spec, seconds)
+
+
+def _name_arguments(module: ir.Module, arguments: Sequence[Argument]) -> None:
+    function = module.body.operations[0]
+    with module.context:
+        named = [ir.DictAttr.get({"kitsune.name": ir.StringAttr.get(a.name)}) for a in arguments]
+        function.arg_attrs = ir.ArrayAttr.get(named)
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[phase] = time.perf_counter() - start

@@ -1,0 +1,126 @@
+"""What the inputs and outputs of an exported program are, as arguments and results of one function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+
+from kitsune_mlir.errors import FrontendError
+from kitsune_mlir.frontend import prepare
+from kitsune_mlir.frontend.imported import Argument, FixedInput, Result, dtype_name
+
+__all__ = ["MainGraph"]
+
+_WEIGHT_KINDS = {
+    InputKind.PARAMETER: "parameter",
+    InputKind.BUFFER: "buffer",
+    InputKind.CONSTANT_TENSOR: "constant",
+}
+
+
+class MainGraph:
+    """The graph of an exported program made ready for the importer, with what its arguments and results mean.
+
+    Attributes:
+        graph: placeholders are exactly `arguments`, outputs exactly the computed tensors.
+        arguments: of `main`, in order.
+        results: what the model's outputs and mutations are made of.
+        fixed_inputs: inputs that are no tensors.
+
+    Args:
+        program: after decomposition; its graph is changed in place.
+        fixed: position → value of inputs that `export` took out of the program's reach.
+    """
+
+    def __init__(self, program: ExportedProgram, fixed: Mapping[int, Any]):
+        signature = program.graph_signature
+        module = program.graph_module
+        self.graph = module.graph
+        self._names: dict[str, str] = {}
+        self._kinds: dict[str, Any] = {}
+        weights: dict[str, torch.Tensor] = {}
+        self._positions: dict[str, int] = {}
+        constants: list[FixedInput] = []
+
+        position = 0
+        for spec in signature.input_specs:
+            if spec.kind is InputKind.USER_INPUT:
+                if isinstance(spec.arg, ConstantArgument):
+                    constants.append(FixedInput(position, fixed.get(position, spec.arg.value)))
+                else:
+                    self._positions[spec.arg.name] = position
+                position += 1
+            elif spec.kind in _WEIGHT_KINDS:
+                held = program.state_dict if spec.target in program.state_dict else program.constants
+                weights[spec.arg.name] = held[spec.target].detach()
+                self._names[spec.arg.name] = spec.target
+                self._kinds[spec.arg.name] = _WEIGHT_KINDS[spec.kind]
+            else:
+                raise FrontendError(f"input '{spec.arg.name}' is no tensor but a {spec.kind.name.lower()}")
+        self.fixed_inputs = tuple(constants)
+
+        prepare.remove_bookkeeping(self.graph)
+        prepare.check_static(self.graph)
+        prepare.check_deterministic(self.graph)
+        prepare.name_twins(self.graph)
+        prepare.tidy_dimensions(self.graph)
+        prepare.fold_index_lists(module)
+        prepare.lift_attributes(module, weights)
+        targets = {s.target for s in signature.output_specs if s.kind is OutputKind.BUFFER_MUTATION}
+        mutated = {name for name, target in self._names.items() if target in targets}
+        prepare.merge_tied(self.graph, weights, mutated)
+
+        self.results = self._split_outputs(signature.output_specs)
+        self.arguments = self._arguments(weights)
+
+    def _split_outputs(self, specs: Sequence[Any]) -> tuple[Result, ...]:
+        """Leaves in the graph's output only the values that it computes, each once."""
+        output = next(n for n in self.graph.nodes if n.op == "output")
+        computed: list[fx.Node] = []
+        leaves: list[Result] = []
+        changes: list[Result] = []
+        for spec, node in zip(specs, output.args[0], strict=True):
+            mutates = None if spec.kind is OutputKind.USER_OUTPUT else self._names.get(spec.target, spec.target)
+            if not isinstance(node, fx.Node):
+                result = Result("python", value=node)
+            elif node.name in self._positions and not isinstance(node.meta.get("val"), torch.Tensor):
+                result = Result("python", value=node.meta.get("val"))
+            else:
+                value = node.meta["val"]
+                shape, dtype = tuple(value.shape), dtype_name(value.dtype)
+                if node.op == "placeholder":
+                    name = self._names.get(node.name, node.name)
+                    result = Result("alias", shape, dtype, argument=name, mutates=mutates)
+                else:
+                    if node not in computed:
+                        computed.append(node)
+                    result = Result("tensor", shape, dtype, index=computed.index(node), mutates=mutates)
+            (leaves if mutates is None else changes).append(result)
+        output.args = (tuple(computed),)
+        self._returned = {r.argument for r in leaves + changes if r.kind == "alias"}
+        return tuple(leaves + changes)
+
+    def _arguments(self, weights: dict[str, torch.Tensor]) -> tuple[Argument, ...]:
+        """Erases placeholders that nothing needs and describes the others."""
+        found: list[Argument] = []
+        for node in [n for n in self.graph.nodes if n.op == "placeholder"]:
+            name = self._names.get(node.name, node.name)
+            if node.name in weights:
+                weight = weights[node.name]
+                if not node.users and name not in self._returned:
+                    self.graph.erase_node(node)
+                    continue
+                kind = self._kinds.get(node.name, "constant")
+                found.append(Argument(name, kind, tuple(weight.shape), dtype_name(weight.dtype), value=weight))
+            elif node.name in self._positions:
+                value = node.meta["val"]
+                position = self._positions[node.name]
+                found.append(Argument(name, "input", tuple(value.shape), dtype_name(value.dtype), position=position))
+            else:
+                self.graph.erase_node(node)
+        return tuple(found)
