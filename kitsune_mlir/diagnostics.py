@@ -53,6 +53,8 @@ class Diagnostic:
 
 def place_of(location: ir.Location) -> tuple[str, int, int]:
     """File, line and column of a location: the first file position in it, or ("<unknown>", 0, 0)."""
+    if type(location) is ir.Location:  # what diagnostics carry: not yet of its own class
+        location = ir.Location.from_attr(location.attr, location.context)
     if isinstance(location, ir.FileLineColLoc):
         return str(location.filename).strip('"'), location.start_line, location.start_col
     if isinstance(location, ir.NameLoc):

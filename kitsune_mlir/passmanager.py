@@ -142,7 +142,8 @@ def plan(pipeline: str | Sequence[Pass | str], *, target: str | None = None, mer
             steps.append(_upstream_step(list(waiting)))
             waiting.clear()
 
-    for item in [pipeline] if isinstance(pipeline, (str, Pass)) else pipeline:
+    items: Sequence[Pass | str] = [pipeline] if isinstance(pipeline, str) else pipeline
+    for item in items:
         if isinstance(item, Pass):
             flush()
             steps.append(_python_step(item))
