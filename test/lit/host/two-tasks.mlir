@@ -1,3 +1,12 @@
+// The example of docs/tile-program.md in full. It survives being written and read again.
+// RUN: kitsune-opt %s | kitsune-opt | FileCheck %s
+// CHECK: %[[SEM:.*]] = "kitsune.make_semaphore"() {slots = 2 : i64} : () -> !kitsune.semaphore
+// CHECK: "kitsune.task"() ({
+// CHECK-NEXT: ^bb0(%[[I:.*]]: index):
+// CHECK: "kitsune.post"(%[[SEM]], %[[I]])
+// CHECK: {engine = "simt", grid = array<i64: 2>, sym_name = "relu"}
+// CHECK: "kitsune.wait"(%[[SEM]], {{.*}}) {count = 1 : i64}
+// CHECK: {engine = "mma", grid = array<i64: 2>, sym_name = "product"}
 func.func @main_p0(%x: memref<100x64xf32>, %w: memref<32x64xf32>, %out: memref<100x32xf32>, %arena: memref<25600xi8>)
     attributes {kitsune.program} {
   %c0 = arith.constant 0 : index
