@@ -17,6 +17,13 @@ from .kitsune import Kitsune
 from .verify import captures, fail, has_attributes, single_block, terminator_of, unpack_type
 
 ENGINES = ("mma", "simt", "gemv", "attention", "generic")
+SCHEDULE = {
+    "engine": ir.StringAttr,
+    "tile": ir.DenseI64ArrayAttr,
+    "workers": ir.IntegerAttr,
+    "buffers": ir.ArrayAttr,
+    "sync": ir.ArrayAttr,
+}
 
 
 def verify_yielding_body(op) -> bool:
@@ -47,7 +54,7 @@ class PipelineOp(Kitsune.Operation, name="pipeline", traits=[ext.Pure]):
     body: ext.Region
 
     def verify_invariants(self) -> bool:
-        return has_attributes(self, ["sym_name"])
+        return has_attributes(self, {"sym_name": ir.StringAttr})
 
     def verify_region_invariants(self) -> bool:
         return verify_yielding_body(self)
@@ -67,7 +74,7 @@ class StageOp(Kitsune.Operation, name="stage", traits=[ext.Pure]):
     body: ext.Region
 
     def verify_invariants(self) -> bool:
-        if not has_attributes(self, ["sym_name"]):
+        if not has_attributes(self, {"sym_name": ir.StringAttr}) or not has_attributes(self, SCHEDULE, optional=True):
             return False
         attrs = self.operation.attributes
         if "engine" in attrs and ir.StringAttr(attrs["engine"]).value not in ENGINES:
@@ -81,9 +88,9 @@ class StageOp(Kitsune.Operation, name="stage", traits=[ext.Pure]):
             return False
         attrs = self.operation.attributes
         results = unpack_type(self.operation.results[0].type)
-        for name, count, noun, allowed in (
-            ("buffers", len(results), "result", SPACES),
-            ("sync", len(inputs_of(self)) if "sync" in attrs else 0, "input", POLICIES),
+        for name, kind, count, noun, allowed in (
+            ("buffers", "buffer", len(results), "result", SPACES),
+            ("sync", "sync", len(inputs_of(self)) if "sync" in attrs else 0, "input", POLICIES),
         ):
             if name not in attrs:
                 continue
@@ -91,9 +98,9 @@ class StageOp(Kitsune.Operation, name="stage", traits=[ext.Pure]):
             if len(items) != count:
                 return fail(self, f"'{name}' has {len(items)} entries, needs one for each {noun} ({count})")
             for item in items:
-                word = str(item).split('"')[1] if '"' in str(item) else str(item)
-                if word not in allowed:
-                    return fail(self, f"'{name}' has {item}, must be one of {', '.join(allowed)}")
+                before, word, *_ = [*str(item).split('"'), ""]
+                if before != f"#kitsune.{kind}<" or word not in allowed:
+                    return fail(self, f"'{name}' has {item}, must be #kitsune.{kind} of one of {', '.join(allowed)}")
         return True
 
 

@@ -10,12 +10,20 @@ from torch_mlir.dialects import ext
 
 from .kitsune import Kitsune
 from .types import QueueType, SemaphoreType
-from .verify import fail, has_attributes, single_block, terminator_of
+from .verify import are_indices, fail, has_attributes, single_block, terminator_of
 
 
 def is_semaphore(type_: ir.Type) -> bool:
     """Whether a type is `!kitsune.semaphore`."""
     return str(type_).startswith("!kitsune.semaphore")
+
+
+def holds_tile(op, queue: ir.Value, tiles: list[ir.Value]) -> bool:
+    """True when `tiles` are of the queue's tile type; else an error with both types."""
+    for tile in tiles:
+        if not str(queue.type).startswith(f"!kitsune.queue<{tile.type},"):
+            return fail(op, f"a tile of type {tile.type} does not fit {queue.type}")
+    return True
 
 
 class SemaphoreOp(Kitsune.Operation, name="make_semaphore"):
@@ -25,7 +33,7 @@ class SemaphoreOp(Kitsune.Operation, name="make_semaphore"):
     sem: ext.Result[SemaphoreType]
 
     def verify_invariants(self) -> bool:
-        if not has_attributes(self, ["slots"]):
+        if not has_attributes(self, {"slots": ir.IntegerAttr}):
             return False
         if ir.IntegerAttr(self.operation.attributes["slots"]).value < 1:
             return fail(self, f"needs at least one slot, got {self.operation.attributes['slots']}")
@@ -44,7 +52,7 @@ class WaitOp(Kitsune.Operation, name="wait"):
     count: ir.IntegerAttr
 
     def verify_invariants(self) -> bool:
-        if not has_attributes(self, ["count"]):
+        if not has_attributes(self, {"count": ir.IntegerAttr}) or not are_indices(self, list(self.operation.operands)[1:]):
             return False
         if ir.IntegerAttr(self.operation.attributes["count"]).value < 1:
             return fail(self, f"count must be at least 1, got {self.operation.attributes['count']}")
@@ -56,6 +64,9 @@ class PostOp(Kitsune.Operation, name="post"):
 
     sem: ext.Operand[SemaphoreType]
     slot: ext.Operand[Any]
+
+    def verify_invariants(self) -> bool:
+        return are_indices(self, list(self.operation.operands)[1:])
 
 
 class TaskOp(Kitsune.Operation, name="task"):
@@ -72,11 +83,11 @@ class TaskOp(Kitsune.Operation, name="task"):
     body: ext.Region
 
     def verify_invariants(self) -> bool:
-        if not has_attributes(self, ["sym_name", "grid"]):
+        if not has_attributes(self, {"sym_name": ir.StringAttr, "grid": ir.DenseI64ArrayAttr}):
+            return False
+        if not has_attributes(self, {"engine": ir.StringAttr}, optional=True):
             return False
         grid = self.operation.attributes["grid"]
-        if not isinstance(grid, ir.DenseI64ArrayAttr):
-            return fail(self, f"grid must be array<i64: ...>, got {grid}")
         if len(grid) < 1 or any(g < 1 for g in grid):
             return fail(self, f"grid needs positive extents, got {grid}")
         return True
@@ -114,6 +125,9 @@ class AcquireOp(Kitsune.Operation, name="acquire"):
     queue: ext.Operand[QueueType]
     slot: ext.Result[Any]
 
+    def verify_invariants(self) -> bool:
+        return are_indices(self, self.operation.results)
+
 
 class PushOp(Kitsune.Operation, name="push"):
     """`kitsune.push(queue, slot, tile)`: writes a tile into an acquired slot and makes it visible to the consumer."""
@@ -121,6 +135,10 @@ class PushOp(Kitsune.Operation, name="push"):
     queue: ext.Operand[QueueType]
     slot: ext.Operand[Any]
     tile: ext.Operand[Any]
+
+    def verify_invariants(self) -> bool:
+        operands = list(self.operation.operands)
+        return are_indices(self, operands[1:2]) and holds_tile(self, operands[0], operands[2:])
 
 
 class PopOp(Kitsune.Operation, name="pop"):
@@ -130,9 +148,16 @@ class PopOp(Kitsune.Operation, name="pop"):
     slot: ext.Result[Any]
     tile: ext.Result[Any]
 
+    def verify_invariants(self) -> bool:
+        results = list(self.operation.results)
+        return are_indices(self, results[:1]) and holds_tile(self, self.operation.operands[0], results[1:])
+
 
 class ReleaseOp(Kitsune.Operation, name="release"):
     """`kitsune.release(queue, slot)`: gives a slot back to the producer once its tile has been read."""
 
     queue: ext.Operand[QueueType]
     slot: ext.Operand[Any]
+
+    def verify_invariants(self) -> bool:
+        return are_indices(self, list(self.operation.operands)[1:])

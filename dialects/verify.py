@@ -3,7 +3,7 @@
 Verifiers run before the bindings check attributes, so each looks before it reads.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
 from torch_mlir import ir
 
@@ -14,11 +14,35 @@ def fail(op: ir.Operation | ir.OpView, message: str) -> bool:
     return False
 
 
-def has_attributes(op, names: Iterable[str]) -> bool:
-    """True when every named attribute is there; else an error that names the first missing one."""
-    for name in names:
-        if name not in op.operation.attributes:
+_KINDS = {
+    ir.StringAttr: "a string",
+    ir.IntegerAttr: "an integer",
+    ir.ArrayAttr: "an array",
+    ir.DenseI64ArrayAttr: "array<i64: ...>",
+}
+
+
+def has_attributes(op, kinds: Mapping[str, type], optional: bool = False) -> bool:
+    """True when every named attribute is there and of its kind; else an error that names the first that is not.
+
+    With `optional`, an attribute may be missing.
+    """
+    attributes = op.operation.attributes
+    for name, kind in kinds.items():
+        if name not in attributes:
+            if optional:
+                continue
             return fail(op, f"needs attribute '{name}'")
+        if not isinstance(attributes[name], kind):
+            return fail(op, f"'{name}' must be {_KINDS[kind]}, got {attributes[name]}")
+    return True
+
+
+def are_indices(op, values) -> bool:
+    """True when all values are of type index; else an error that names the first other type."""
+    for value in values:
+        if not isinstance(value.type, ir.IndexType):
+            return fail(op, f"needs an index, got {value.type}")
     return True
 
 
