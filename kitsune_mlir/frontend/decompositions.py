@@ -35,13 +35,16 @@ def _dims(x: Tensor, dim: int | Sequence[int] | None) -> list[int]:
     return [d % x.ndim for d in dims] if x.ndim else []
 
 
-def _in_f32(op: Any) -> Callable[..., Any]:
-    """A decomposition that runs `op` itself on f32 copies of narrow tensors, so that it accumulates in f32."""
+def _in_f32(op: Any, otherwise: Callable[..., Any] | None) -> Callable[..., Any]:
+    """A decomposition that runs `op` itself on f32 copies of narrow tensors, so that it accumulates in f32.
+
+    `otherwise` is the decomposition of `op` for other types, if it has one.
+    """
 
     def decomposed(*args: Any, **kwargs: Any) -> Any:
         narrow = next((a.dtype for a in args if isinstance(a, Tensor) and a.dtype in _NARROW), None)
         if narrow is None:
-            return NotImplemented
+            return NotImplemented if otherwise is None else otherwise(*args, **kwargs)
         out = op(*(_wide(a) if isinstance(a, Tensor) else a for a in args), **kwargs)
         return out.to(kwargs.get("dtype") or narrow)
 
@@ -294,7 +297,7 @@ _KEPT = (aten.tril_indices.default, aten.triu_indices.default, aten._unsafe_inde
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """The table for `ExportedProgram.run_decompositions`: torch-mlir's, with the replacements above."""
     table = dict(get_decomposition_table())
-    table.update({op: _in_f32(op) for op in _ACCUMULATING})
+    table.update({op: _in_f32(op, table.get(op)) for op in _ACCUMULATING})
     table.update(_OWN)
     for op in _KEPT:
         table.pop(op, None)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import torch
@@ -137,12 +138,15 @@ def _lines_of(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps torch's logging and warnings about the tracing itself off the terminal: errors carry what matters."""
+    """Keeps what torch says about a failed trace off the terminal: logs, warnings, a half-made graph on `stderr`.
+
+    The error carries what matters.
+    """
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -97,7 +97,11 @@ def _lowering_error(diagnostics: list[tuple[str, str | None, str | None]], fallb
     if operator is None and named:
         operator = named.group(1) or named.group(2)
     what = f"operator '{operator}'" if operator else "the model"
-    return FrontendError(f"torch-mlir cannot lower {what} to linalg: {_first(message)}", operator=operator, location=location)
+    if message.startswith("failed to legalize"):  # the rest prints torch-mlir's operation
+        reason = "there is no lowering for it with these types, shapes and arguments"
+    else:
+        reason = _first(message)
+    return FrontendError(f"torch-mlir cannot lower {what} to linalg: {reason}", operator=operator, location=location)
 
 
 def _left_over(module: ir.Module) -> tuple[str, str | None] | None:

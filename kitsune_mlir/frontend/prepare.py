@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 from torch_mlir.extras.fx_as_strided import rewrite_as_strided
 
@@ -159,7 +160,11 @@ def lift_attributes(graph_module: fx.GraphModule, taken: dict[str, torch.Tensor]
         taken: placeholder name → value; the new ones are added.
     """
     graph = graph_module.graph
-    rewrite_as_strided(graph)
+    try:
+        rewrite_as_strided(graph)
+    except ValueError as error:
+        node = next(iter(graph.find_nodes(op="call_function", target=aten.as_strided.default)))
+        raise FrontendError(str(error), operator=target_name(node), location=origin_of_node(node)) from None
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     first_input = next((n for n in placeholders if n.name not in taken), None)
     before = first_input or next(n for n in graph.nodes if n.op != "placeholder")
@@ -179,10 +184,17 @@ def lift_attributes(graph_module: fx.GraphModule, taken: dict[str, torch.Tensor]
         if target not in lifted:
             with graph.inserting_before(before):
                 lifted[target] = graph.placeholder(f"c_{target.replace('.', '_')}")
-            lifted[target].meta = {"val": node.meta.get("val", value), **node.meta}
+            lifted[target].meta = {**node.meta, "val": _fake(graph, value)}
             taken[lifted[target].name] = value
         node.replace_all_uses_with(lifted[target])
         graph.erase_node(node)
+
+
+def _fake(graph: fx.Graph, value: torch.Tensor) -> torch.Tensor:
+    """A tensor without data, of the graph's own fake mode."""
+    vals = (leaf for n in graph.nodes for leaf in tree_leaves(n.meta.get("val")))
+    modes = (v.fake_mode for v in vals if isinstance(v, FakeTensor))
+    return next(modes, FakeTensorMode()).from_tensor(value, static_shapes=True)
 
 
 def merge_tied(graph: fx.Graph, values: dict[str, torch.Tensor], mutated: set[str]) -> None:

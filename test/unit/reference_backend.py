@@ -1,0 +1,75 @@
+"""Runs an imported model through upstream passes only: loops, LLVM, the ORC JIT. Slow code, but it shares none of ours."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch_mlir import ir
+from torch_mlir.execution_engine import ExecutionEngine
+from torch_mlir.passmanager import PassManager
+
+from kitsune_mlir.frontend import ImportedModel
+
+_PIPELINE = """builtin.module(
+  func.func(refback-munge-memref-copy,tm-tensor-bufferize),
+  one-shot-bufferize{bufferize-function-boundaries function-boundary-type-conversion=identity-layout-map
+    unknown-type-conversion=identity-layout-map copy-before-write=1},
+  buffer-results-to-out-params{hoist-static-allocs=true modify-public-functions=true},
+  func.func(refback-munge-memref-copy,tm-tensor-to-loops,convert-linalg-to-loops),
+  expand-strided-metadata,lower-affine,canonicalize,convert-scf-to-cf,
+  func.func(math-extend-to-supported-types{target-type=f32},
+    arith-emulate-unsupported-floats{source-types=bf16,f16 target-type=f32},arith-expand{include-bf16=true}),
+  finalize-memref-to-llvm,convert-math-to-llvm,convert-math-to-libm,convert-complex-to-llvm,
+  convert-arith-to-llvm,convert-index-to-llvm,convert-ub-to-llvm,convert-cf-to-llvm,
+  convert-func-to-llvm{use-bare-ptr-memref-call-conv=true},canonicalize,cse,reconcile-unrealized-casts)"""
+
+_DTYPES = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i1": torch.bool,
+}
+
+
+def run(imported: ImportedModel, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> tuple[Any, dict]:
+    """The model's output, and what it would write: name → tensor. Nothing is written."""
+    with imported.module.context, ir.Location.unknown():
+        module = ir.Module.parse(str(imported.module))
+        PassManager.parse(_PIPELINE).run(module.operation)
+        engine = ExecutionEngine(module, opt_level=0)
+        address = engine.raw_lookup("main")
+    assert address, "the JIT has no @main"
+
+    leaves, _ = tree_flatten((tuple(args), dict(kwargs or {})))
+    read = {a.name: a.value if a.value is not None else leaves[a.position] for a in imported.arguments}
+    inputs = [t.detach().contiguous().clone() for t in read.values()]
+    outputs: dict[int, torch.Tensor] = {}
+    for result in imported.results:
+        if result.kind == "tensor":
+            outputs.setdefault(result.index, torch.empty(result.shape, dtype=_DTYPES[result.dtype]))
+    buffers = inputs + [outputs[i] for i in range(len(outputs))]
+    values = (ctypes.c_void_p * len(buffers))(*[b.data_ptr() for b in buffers])
+    packed = (ctypes.c_void_p * len(buffers))(*[ctypes.addressof(values) + 8 * i for i in range(len(buffers))])
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(packed)
+
+    by_name = dict(zip(read, inputs, strict=True))
+    found, written = [], {}
+    for result in imported.results:
+        if result.kind == "tensor":
+            value: Any = outputs[result.index]
+        elif result.kind == "alias":
+            value = by_name[result.argument]
+        else:
+            value = result.value
+        if result.mutates is None:
+            found.append(value)
+        else:
+            written[result.mutates] = value
+    return tree_unflatten(found, imported.out_spec), written
