@@ -5,7 +5,9 @@ from __future__ import annotations
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.host import asserts, bufferize, safety
+from kitsune_mlir.codegen.host.machine import this_machine
 from kitsune_mlir.codegen.host.outline import Body
+from kitsune_mlir.codegen.host.schedule import vectorize
 from kitsune_mlir.codegen.host.scheduler import BodyArguments
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import CompileError
@@ -29,6 +31,8 @@ def lower_bodies(module: ir.Operation, bodies: list[Body], prefix: str, control_
         CompileError: a body holds an operation that has no lowering; names the task.
     """
     _run(module, bodies, bufferize.bufferize)
+    machine = this_machine()
+    _run(module, bodies, lambda part: vectorize(part, machine))
     _run(module, bodies, _to_loops)
     arguments: dict[str, BodyArguments] = {}
     for op in module.regions[0].blocks[0].operations:

@@ -1,0 +1,180 @@
+"""Reductions with a contiguous parallel dimension: products with the weights' columns side by side, convolutions along a row of
+pixels, sums over columns, pooling.
+
+The parallel dimension `lane` is vectorised and the results stay in registers while the reduction runs: a register tile of
+`rows` counters of a second dimension times `columns` vectors. An operand that moves along only one of the two is loaded once
+for all of the other; that is what makes a product fast. Where the vectorised operand is not contiguous along `lane` (weights
+stored as [n, k]), each panel of columns is packed first (`packing.py`).
+"""
+
+from __future__ import annotations
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.host import ops
+from kitsune_mlir.codegen.host.elementwise import access_lanes, lane_of
+from kitsune_mlir.codegen.host.lanes import BodyEmitter, computing_bytes
+from kitsune_mlir.codegen.host.machine import Machine
+from kitsune_mlir.codegen.host.nest import Access, Nest
+from kitsune_mlir.codegen.host.packing import RELATIVE, Panel, plan_panel
+
+__all__ = ["Contraction", "plan_contraction"]
+
+Point = dict[int, ops.Index]
+Chunks = list[tuple[int, int]]  # (first lane relative to the block's, lanes) of each vector
+
+
+class Contraction:
+    """The schedule: blocks of `columns` vectors along `lane`, tiles of `rows` along `row` (None: no such dimension)."""
+
+    def __init__(
+        self, nest: Nest, lane: int, emitter: BodyEmitter, lanes: int, columns: int, row: int | None, rows: int, panel: Panel | None
+    ):
+        self.nest, self.lane, self.emitter, self.lanes, self.columns = nest, lane, emitter, lanes, columns
+        self.row, self.rows, self.panel = row, rows, panel
+
+    @property
+    def outer(self) -> list[int]:
+        """The dimensions of the loops outside, outermost first."""
+        return [d for d in self.nest.parallel if d not in (self.lane, self.row) and self.nest.extents[d] > 1]
+
+    def emit(self, nest: Nest, point: Point, dimensions: list[int] | None = None) -> None:
+        """Emit the loops over `dimensions` (all outer ones if None); `nest` has views, `point` the counters outside."""
+        dimensions = self.outer if dimensions is None else dimensions
+        if dimensions:
+            first, *rest = dimensions
+
+            def body(counter, carried):
+                self.emit(nest, {**point, first: counter}, rest)
+                return carried
+
+            ops.loop(0, nest.extents[first], 1, [], body)
+            return
+        extent, block = nest.extents[self.lane], self.lanes * self.columns
+        whole = extent // block * block
+
+        def columns(counter, carried):
+            self._block(nest, {**point, self.lane: counter}, [(i * self.lanes, self.lanes) for i in range(self.columns)])
+            return carried
+
+        ops.loop(0, whole, block, [], columns)
+        left = extent - whole
+        if left:
+            chunks = [(first, min(self.lanes, left - first)) for first in range(0, left, self.lanes)]
+            self._block(nest, {**point, self.lane: whole}, chunks)
+
+    def _block(self, nest: Nest, point: Point, chunks: Chunks) -> None:
+        if self.panel is not None:
+            nest = self.panel.pack(nest, point, chunks)
+        if self.row is None:
+            self._tile(nest, [point], chunks)
+            return
+        extent = nest.extents[self.row]
+        whole = extent // self.rows * self.rows
+
+        def tile(counter, carried):
+            self._tile(nest, [{**point, self.row: ops.add(counter, r)} for r in range(self.rows)], chunks)
+            return carried
+
+        ops.loop(0, whole, self.rows, [], tile)
+        if extent > whole:
+            self._tile(nest, [{**point, self.row: whole + r} for r in range(extent - whole)], chunks)
+
+    def _tile(self, nest: Nest, places: list[Point], chunks: Chunks) -> None:
+        """One register tile: load the results so far, run the reductions, store."""
+        first = []
+        for output in nest.outputs:
+            for place in places:
+                first += [output.at(self._shift(place, offset), lanes) for offset, lanes in chunks]
+        dimensions = [d for d in sorted(nest.reductions)]
+        sums = self._reduce(nest, places, chunks, dimensions, first)
+        slot = 0
+        for output in nest.outputs:
+            for place in places:
+                for offset, lanes in chunks:
+                    output.put(ops.broadcast(sums[slot], lanes), self._shift(place, offset), lanes)
+                    slot += 1
+
+    def _reduce(self, nest: Nest, places: list[Point], chunks: Chunks, dimensions: list[int], sums: list[ir.Value]) -> list[ir.Value]:
+        if not dimensions:
+            return self._step(nest, places, chunks, sums)
+        dimension, *rest = dimensions
+
+        def body(counter, carried):
+            return self._reduce(nest, [{**p, dimension: counter} for p in places], chunks, rest, carried)
+
+        return ops.loop(0, nest.extents[dimension], 1, sums, body)
+
+    def _step(self, nest: Nest, places: list[Point], chunks: Chunks, sums: list[ir.Value]) -> list[ir.Value]:
+        """One iteration of all reductions for a register tile."""
+        arguments = list(nest.block.arguments)
+        results: list[ir.Value | None] = [None] * len(sums)
+        inputs = list(zip(arguments, nest.inputs, strict=False))
+        loaded: dict[tuple[int, int | None, int | None], ir.Value] = {}
+        for p, place in enumerate(places):
+            uniform = {}
+            for i, (argument, access) in enumerate(inputs):
+                if access.coefficients[self.lane] == 0:
+                    key = (i, p if self._moves(access) else None, None)
+                    if key not in loaded:
+                        loaded[key] = access.at(place)
+                    uniform[argument] = loaded[key]
+            uniform = self.emitter.emit(uniform, lambda d, at=place: at.get(d, 0), 1, only_uniform=True)
+            for c, (offset, lanes) in enumerate(chunks):
+                here = self._shift(place, offset)
+                environment = dict(uniform)
+                for i, (argument, access) in enumerate(inputs):
+                    if access.coefficients[self.lane] != 0:
+                        key = (i, p if self._moves(access) else None, c)
+                        if key not in loaded:
+                            packed = self.panel is not None and i == self.panel.operand
+                            loaded[key] = access.at(here, lanes) if packed else access_lanes(access, here, self.lane, lanes)
+                        environment[argument] = loaded[key]
+                slots = [(o * len(places) + p) * len(chunks) + c for o in range(len(nest.outputs))]
+                for o, slot in enumerate(slots):
+                    environment[arguments[len(nest.inputs) + o]] = sums[slot]
+                made = self.emitter.emit(environment, lambda d, at=here: at.get(d, 0), lanes)
+                for value, slot in zip(self.emitter.yielded, slots, strict=True):
+                    results[slot] = ops.broadcast(made.get(value, value), lanes)
+        return [r for r in results if r is not None]
+
+    def _moves(self, access: Access) -> bool:
+        return self.row is not None and access.coefficients[self.row] != 0
+
+    def _shift(self, place: Point, offset: int) -> Point:
+        return {**place, self.lane: ops.add(place[self.lane], offset), RELATIVE: offset}
+
+
+def plan_contraction(nest: Nest, machine: Machine) -> Contraction | None:
+    """The schedule of a nest with reductions whose results are contiguous along a parallel dimension; None if there is none."""
+    lane = lane_of(nest)
+    if not nest.reductions or lane is None:
+        return None
+    arguments = list(nest.block.arguments)
+    varying = [a for a, x in zip(arguments, nest.accesses, strict=True) if x.coefficients[lane] != 0]
+    emitter = BodyEmitter(nest.block, [*varying, *arguments[len(nest.inputs) :]], lane)
+    if not emitter.possible:
+        return None
+    lanes = max(1, machine.lanes(computing_bytes(nest.block)))
+    memory = [a for a in nest.inputs if a.memref is not None]
+    shared = any(a.coefficients[lane] == 0 and any(a.coefficients) for a in memory)  # serves several columns
+    row = _row_of(nest, lane, memory)
+    wide = machine.registers >= 32
+    columns = 2 if row is not None or shared else 4
+    columns = max(1, min(columns, -(-nest.extents[lane] // lanes)))
+    rows = 1 if row is None else min(nest.extents[row], 8 if wide else 5)
+    if len(nest.outputs) > 1:
+        columns, rows = 1, min(rows, 4)
+    panel = plan_panel(nest, lane, row, lanes, columns)
+    return Contraction(nest, lane, emitter, lanes, columns, row, rows, panel)
+
+
+def _row_of(nest: Nest, lane: int, memory: list[Access]) -> int | None:
+    """The dimension to tile besides `lane`: one along which a vectorised operand stays, so that its vectors serve several rows."""
+    vectors = [a for a in memory if a.coefficients[lane] != 0]
+    fitting = [
+        d
+        for d in nest.parallel
+        if d != lane and nest.extents[d] > 1 and any(a.coefficients[d] == 0 and any(a.coefficients) for a in vectors)
+    ]
+    return fitting[-1] if fitting else None

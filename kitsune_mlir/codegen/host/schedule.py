@@ -1,0 +1,63 @@
+"""Chooses a schedule for each `linalg.generic` of a body and replaces it by vector loops.
+
+What no schedule takes (dynamic shapes, divided indices, regions in the body, sorting, ...) is left to upstream's plain loops.
+"""
+
+from __future__ import annotations
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.host.contraction import Contraction, plan_contraction
+from kitsune_mlir.codegen.host.elementwise import Elementwise, plan_elementwise
+from kitsune_mlir.codegen.host.machine import Machine
+from kitsune_mlir.codegen.host.nest import Nest, read_nest
+from kitsune_mlir.codegen.host.reduction import RowReduction, combiner_of, plan_reduction
+from kitsune_mlir.dialects.verify import walk
+
+__all__ = ["Schedule", "plan", "vectorize"]
+
+Schedule = Elementwise | RowReduction | Contraction
+
+
+def vectorize(root: ir.Operation, machine: Machine) -> None:
+    """Replace every `linalg.generic` under `root` that a schedule takes by vector loops."""
+    for op in [o for o in walk(root) if o.name == "linalg.generic"]:
+        schedule = plan(op, machine)
+        if schedule is None:
+            continue
+        with ir.InsertionPoint(op), op.location:
+            schedule.emit(schedule.nest.with_views(), {})
+        op.erase()
+
+
+def plan(op: ir.Operation, machine: Machine) -> Schedule | None:
+    """The schedule of a `linalg.generic` on memrefs, or None."""
+    nest = read_nest(op)
+    if nest is None:
+        return None
+    if not nest.reductions:
+        return plan_elementwise(nest, machine)
+    allow_contraction(nest)
+    rows, columns = plan_reduction(nest, machine), plan_contraction(nest, machine)
+    if rows is None or columns is None:
+        return columns if rows is None else rows
+    return columns if _prefers_columns(nest, columns) else rows
+
+
+def _prefers_columns(nest: Nest, columns: Contraction) -> bool:
+    """Whether to vectorise along the results: yes where their operands are contiguous, or can be packed to be."""
+    strided = any(a.coefficients[columns.lane] not in (0, 1) for a in nest.inputs)
+    return columns.panel is not None or (not strided and nest.extents[columns.lane] >= columns.lanes // 2)
+
+
+def allow_contraction(nest: Nest) -> None:
+    """Let the multiplications and additions of a sum of products become fused multiply-adds (more accurate, and twice as fast)."""
+    contract = ir.Attribute.parse("#arith.fastmath<contract>")
+    for i in range(len(nest.outputs)):
+        combiner = combiner_of(nest, i)
+        if combiner is None or combiner.name != "arith.addf" or isinstance(combiner.term.owner, ir.Block):
+            continue
+        term = combiner.term.owner.operation
+        if term.name == "arith.mulf":
+            term.attributes["fastmath"] = contract
+            combiner.op.attributes["fastmath"] = contract
