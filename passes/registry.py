@@ -2,10 +2,23 @@
 
 from .base import Pass
 from .form_stages import FormStages
+from .materialize import Materialize
 from .normalize import Normalize
+from .partition_streams import PartitionStreams
+from .place_buffers import PlaceBuffers
+from .synchronize import Synchronize
 from .to_host import ToHost
 
-PASSES: dict[str, type[Pass]] = {cls.name: cls for cls in (Normalize, FormStages, ToHost)}
+PASSES: dict[str, type[Pass]] = {
+    cls.name: cls for cls in (Normalize, FormStages, PartitionStreams, PlaceBuffers, Synchronize, Materialize, ToHost)
+}
 
-# The passes between linalg on tensors and the tile program; `compile` appends the target's own.
-PIPELINE: list[str] = ["kitsune-normalize", "kitsune-form-stages"]
+# From linalg on tensors to the tile program, whatever the target; `compile` appends the target's own passes.
+PIPELINE: list[str] = [
+    "kitsune-normalize",
+    "kitsune-form-stages",
+    "kitsune-partition-streams",
+    "kitsune-place-buffers",
+    "kitsune-synchronize",
+    "kitsune-materialize",
+]
