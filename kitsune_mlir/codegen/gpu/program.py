@@ -1,0 +1,116 @@
+"""A tile program compiled for a GPU: every form on the way, the cubin, and what a launch needs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.assemble import finalize, program_functions, replace_program, unwrap
+from kitsune_mlir.codegen.gpu.cubin import KernelResources, assemble
+from kitsune_mlir.codegen.gpu.engine import Limits
+from kitsune_mlir.codegen.gpu.executor import Decision
+from kitsune_mlir.codegen.gpu.ptx import to_llvm_ir, to_ptx
+from kitsune_mlir.errors import CompileError
+from kitsune_mlir.runtime.manifest import Manifest
+from kitsune_mlir.target import Target, find_target
+
+__all__ = ["EngineChoice", "GpuCode", "compile_gpu"]
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineChoice:
+    """Who does a task, in plain values for `explain`.
+
+    Attributes:
+        task: its name.
+        engine: the engine that took it.
+        tiles: number of its tiles.
+        parameters: what the engine decided (tile shapes, stages, ...).
+        declined: (engine, reason) of those asked before.
+    """
+
+    task: str
+    engine: str
+    tiles: int
+    parameters: dict[str, Any]
+    declined: tuple[tuple[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuCode:
+    """A compiled tile program.
+
+    Attributes:
+        ptx: the assembly text.
+        cubin: the ELF image.
+        manifest: what a launch needs (`runtime.cuda_executor.CudaExecutor` takes it with the cubin).
+        engines: one choice a task.
+        resources: registers, spills and shared memory as ptxas reports them.
+        warnings: ptxas' remarks on lost performance.
+        gpu_ir: the kernel at the level of gpu, nvvm, scf, arith and memref.
+        llvm_ir: LLVM IR text.
+    """
+
+    ptx: str
+    cubin: bytes
+    manifest: Manifest
+    engines: tuple[EngineChoice, ...]
+    resources: KernelResources
+    warnings: tuple[str, ...]
+    gpu_ir: str
+    llvm_ir: str
+
+
+def compile_gpu(
+    module: ir.Module, name: str, target: Target | str, debug: bool = False, fastmath: str = "contract"
+) -> GpuCode:
+    """Compile the tile program `name` of a module, which is left as it is.
+
+    Args:
+        target: a GPU target, or its name.
+        debug: waits are bounded, and the first that gives up is reported (`CudaExecutor.check`) instead of hanging.
+        fastmath: floating-point freedom; see `fastmath.py`.
+
+    Raises:
+        CompileError: there is no such program, no engine takes a task, or LLVM or ptxas reject the code.
+        UnsupportedError: the program holds something that the contract does not have.
+    """
+    target = find_target(target) if isinstance(target, str) else target
+    if not target.is_gpu:
+        raise CompileError(f"target '{target.name}' is no GPU")
+    with module.context, ir.Location.unknown():
+        clone = module.operation.clone().operation
+        functions = program_functions(clone)
+        for op in [op.operation for op in clone.regions[0].blocks[0].operations]:
+            if op not in functions or ir.StringAttr(op.attributes["sym_name"]).value != name:
+                op.erase()
+        if not (left := program_functions(clone)):
+            raise CompileError(f"the module holds no tile program '{name}'")
+        emitted = replace_program(left[0], Limits(chip=target.chip, debug=debug))
+        try:
+            clone.verify()
+        except ir.MLIRError as error:
+            raise CompileError(f"kernel '{name}' is invalid: {error}") from error
+        gpu_ir = str(clone)
+        finalize(clone, fastmath)
+        llvm_ir = to_llvm_ir(unwrap(emitted.op), fastmath)
+    ptx = to_ptx(llvm_ir, target.chip)
+    cubin = assemble(ptx, target.chip)
+    return GpuCode(
+        ptx=ptx,
+        cubin=cubin.data,
+        manifest=emitted.manifest,
+        engines=tuple(_choice(decision) for decision in emitted.decisions),
+        resources=cubin.kernels[emitted.manifest.kernel],
+        warnings=cubin.warnings,
+        gpu_ir=gpu_ir,
+        llvm_ir=llvm_ir,
+    )
+
+
+def _choice(decision: Decision) -> EngineChoice:
+    plan = decision.plan
+    declined = tuple((decline.engine, decline.reason) for decline in decision.declined)
+    return EngineChoice(plan.task.name, plan.engine, plan.task.tiles, dict(plan.parameters), declined)

@@ -1,0 +1,34 @@
+"""`kitsune-to-gpu`: tile programs become kernels."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.assemble import program_functions, replace_program
+from kitsune_mlir.codegen.gpu.engine import Limits
+from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.passes.base import Pass, PassFailure
+
+
+@dataclass(frozen=True)
+class ToGpu(Pass):
+    """Turn every tile program into a `gpu.module` that holds one persistent kernel, at the level of nvvm, scf, arith and memref.
+
+    The kernel walks all tiles in order; each task's code comes from the engine that took it. The launch's manifest is the
+    `gpu.module`'s attribute `kitsune.manifest` (JSON).
+
+    Options: `chip` is the processor; `debug` bounds all waits and reports the first that gives up.
+    """
+
+    name: ClassVar[str] = "kitsune-to-gpu"
+    chip: str = "sm_90a"
+    debug: bool = False
+
+    def run(self, module: ir.Operation) -> None:
+        for function in program_functions(module):
+            try:
+                replace_program(function, Limits(chip=self.chip, debug=self.debug))
+            except KitsuneError as error:
+                raise PassFailure(function, f"cannot become a kernel: {error}") from error
+        module.verify()
