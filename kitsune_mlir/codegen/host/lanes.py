@@ -122,7 +122,9 @@ class BodyEmitter:
                 starts[op.results[0]] = made[op.results[0]]
             return
         if op.name == "cf.assert":
-            everywhere = vector.reduction(ir.IntegerType.get_signless(1), "and", made[op.operands[0]])
+            everywhere = vector.reduction(
+                ir.IntegerType.get_signless(1), ir.Attribute.parse("#vector.kind<and>"), made[op.operands[0]]
+            )
             cf.assert_(everywhere, ir.StringAttr(op.attributes["msg"]).value)
             return
         if op.name == "memref.load":

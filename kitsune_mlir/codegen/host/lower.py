@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes.util
-import functools
-
-import llvmlite.binding as llvm
 from torch_mlir import ir, passmanager
 from torch_mlir.dialects import llvm as llvm_dialect
 
@@ -13,6 +9,7 @@ from kitsune_mlir.codegen.gpu.llvm_text import downgrade_floats
 from kitsune_mlir.codegen.host.asserts import replace_aborts
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import CompileError
+from kitsune_mlir.runtime.host_object import emit_object
 
 __all__ = ["PIPELINE", "emit_object", "to_llvm_ir"]
 
@@ -75,47 +72,3 @@ def _entry(name: str, worker: str, arguments: int) -> str:
     passed = ", ".join([*(f"ptr %p{i}" for i in range(arguments)), "ptr %control", "ptr %scratch"])
     lines += [f'  call void @"{worker}"({passed})', "  ret void", "}", ""]
     return "\n".join(lines)
-
-
-def emit_object(text: str, level: int = 2) -> bytes:
-    """Compile LLVM IR text to an object file for this machine.
-
-    Raises:
-        CompileError: the IR does not parse, or it calls functions that do not exist.
-    """
-    machine = host_machine()
-    try:
-        module = llvm.parse_assembly(text)
-        module.triple = llvm.get_process_triple()
-        module.data_layout = str(machine.target_data)
-        module.verify()
-    except (RuntimeError, ValueError) as error:
-        raise CompileError(f"LLVM 22 cannot read the IR: {error}") from error
-    missing = [f.name for f in module.functions if f.is_declaration and not _exists(f.name)]
-    if missing:
-        raise CompileError(f"the code calls functions that do not exist: {', '.join(missing)}")
-    options = llvm.create_pipeline_tuning_options(speed_level=level)
-    options.loop_vectorization = True
-    options.slp_vectorization = False
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
-    return machine.emit_object(module)
-
-
-def _exists(name: str) -> bool:
-    return name.startswith("llvm.") or llvm.address_of_symbol(name) is not None
-
-
-@functools.cache
-def host_machine() -> llvm.TargetMachine:
-    """The target machine of the processor that this process runs on."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    libm = ctypes.util.find_library("m")
-    if libm:
-        llvm.load_library_permanently(libm)
-    target = llvm.Target.from_triple(llvm.get_process_triple())
-    features = llvm.get_host_cpu_features().flatten()
-    return target.create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features, opt=2, reloc="pic", codemodel="default", jit=True
-    )

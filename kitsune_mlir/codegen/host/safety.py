@@ -10,6 +10,7 @@ from __future__ import annotations
 from torch_mlir import ir
 from torch_mlir.dialects import arith, cf
 
+from kitsune_mlir.codegen.host import ops
 from kitsune_mlir.dialects.verify import walk
 
 __all__ = ["check_indices", "guard_divisions"]
@@ -36,10 +37,11 @@ def guard_divisions(root: ir.Operation) -> None:
         if known is not None and known not in (0, -1):
             continue
         type_ = rhs.type
+        element = type_.element_type if isinstance(type_, ir.VectorType) else type_
         with ir.InsertionPoint(op), op.location:
             bad = arith.cmpi(arith.CmpIPredicate.eq, rhs, _splat(type_, 0))
             if op.name in _SIGNED:
-                lowest = arith.cmpi(arith.CmpIPredicate.eq, lhs, _splat(type_, _lowest(type_)))
+                lowest = arith.cmpi(arith.CmpIPredicate.eq, lhs, _splat(type_, _lowest(element)))
                 minus = arith.cmpi(arith.CmpIPredicate.eq, rhs, _splat(type_, -1))
                 bad = arith.ori(bad, arith.andi(lowest, minus))
             op.operands[1] = arith.select(bad, _splat(type_, 1), rhs)
@@ -92,18 +94,28 @@ def _is_counter(value: ir.Value, loop: ir.Operation) -> bool:
 
 
 def _constant(value: ir.Value) -> int | None:
+    """The number of an integer constant (of all lanes, in a vector), or None."""
     owner = value.owner
-    if isinstance(owner, ir.Block) or owner.operation.name != "arith.constant":
+    if isinstance(owner, ir.Block):
         return None
-    attribute = owner.operation.attributes["value"]
+    op = owner.operation
+    if op.name == "vector.broadcast":
+        return _constant(op.operands[0])
+    attribute = op.attributes["value"] if op.name == "arith.constant" else None
+    if isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat:
+        attribute = attribute.get_splat_value()
     return ir.IntegerAttr(attribute).value if isinstance(attribute, ir.IntegerAttr) else None
 
 
 def _lowest(type_: ir.Type) -> int:
-    return -(1 << ((64 if isinstance(type_, ir.IndexType) else type_.width) - 1))
+    return -(1 << (64 if isinstance(type_, ir.IndexType) else type_.width) - 1)
 
 
 def _splat(type_: ir.Type, number: int) -> ir.Value:
-    if isinstance(type_, ir.IntegerType) and type_.width == 1:
+    """A constant of an integer type, or of a vector of one."""
+    element, lanes = (type_.element_type, type_.shape[0]) if isinstance(type_, ir.VectorType) else (type_, 1)
+    if isinstance(element, ir.IntegerType) and element.width == 1:
         number &= 1
-    return arith.constant(type_, ir.IntegerAttr.get(type_, number))
+    if isinstance(type_, ir.VectorType) and lanes == 1:
+        return arith.constant(type_, ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(element, number)))
+    return ops.const(element, number, lanes)
