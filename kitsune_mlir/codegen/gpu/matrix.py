@@ -1,0 +1,190 @@
+"""Row-major matrices and vectors in global memory, read into fragments and written from them, with bounds."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from kitsune_mlir.codegen.gpu.builder import if_
+from kitsune_mlir.codegen.gpu.elements import element_bytes, load_elements, store_elements
+from kitsune_mlir.codegen.gpu.fragment import ColumnValues, Fragment, RowValues
+from kitsune_mlir.codegen.gpu.memory import Cache, offset, reduce_add
+from kitsune_mlir.codegen.gpu.value import Scalar, Value, as_value, cast, i64, select
+from kitsune_mlir.layouts import Layout
+
+__all__ = ["GlobalMatrix", "GlobalVector"]
+
+
+@dataclasses.dataclass(frozen=True)
+class GlobalMatrix:
+    """A row-major matrix in global memory.
+
+    Attributes:
+        pointer: to element (0, 0).
+        dtype: elements in memory ("bf16", "f32", "i1" as bytes, ...).
+        stride_bytes: from one row to the next; an `int` or an i64 value; 0 repeats one row.
+        rows: number of rows, an `int`, or an i32 value; None: every row asked for exists.
+        cols: number of columns; None: every column asked for exists.
+        align: what divides the address of every row's start, in bytes (a power of two); it bounds the vectors.
+        constant: nobody writes it while the kernel runs.
+        cache: policy.
+    """
+
+    pointer: Value
+    dtype: str
+    stride_bytes: Value | int
+    rows: Value | int | None = None
+    cols: int | None = None
+    align: int = 16
+    constant: bool = False
+    cache: Cache = Cache.DEFAULT
+
+    def _limit(self, layout: Layout, col: Value | int) -> int:
+        """Elements of the widest vector: aligned, and inside or outside of the matrix and of the tile as a whole."""
+        limit = max(1, min(16, self.align) // element_bytes(self.dtype))
+        numbers = [self.cols, col, layout.cols if layout.cols != layout.padded_cols else None]
+        for number in numbers:
+            if isinstance(number, int) and number:
+                limit = min(limit, number & -number)
+        return limit
+
+    def address(self, row: Value, col: Value | int) -> Value:
+        """Pointer to an element."""
+        start = offset(self.pointer, i64(row) * self.stride_bytes)
+        return offset(start, col * element_bytes(self.dtype))
+
+    def load(
+        self,
+        layout: Layout,
+        thread: Value,
+        row: Value | int = 0,
+        col: Value | int = 0,
+        fill: Scalar | None = 0,
+        register_dtype: str | None = None,
+    ) -> Fragment:
+        """The tile whose element (0, 0) is (`row`, `col`).
+
+        Args:
+            col: a run-time value must be a multiple of 16 bytes of elements.
+            fill: what elements outside of the matrix get; None: anything (element (0, 0) is read instead).
+            register_dtype: default f32 for bf16 and f16, else the type in memory.
+        """
+        wanted = register_dtype or ("f32" if self.dtype in ("bf16", "f16") else self.dtype)
+
+        def read(at_row: Value, at_col: Value, length: int) -> list[Value]:
+            inside = self.inside(layout, at_row, at_col, at_row + row, at_col + col)
+            place = self.address(at_row + row, at_col + col)
+            if inside is not None:
+                place = select(inside, place, self.pointer)
+            align = length * element_bytes(self.dtype)
+            values = load_elements(place, self.dtype, length, wanted, align, self.constant, self.cache)
+            if inside is None or fill is None:
+                return values
+            return [select(inside, value, as_value(fill, value.type)) for value in values]
+
+        return Fragment.load(layout, thread, read, self._limit(layout, col))
+
+    def load_rows(self, layout: Layout, thread: Value, rows: RowValues, col: int = 0, register_dtype: str = "f32") -> Fragment:
+        """Gather: row r of the tile is the matrix' row `rows[r]` (i32 or i64, in bounds)."""
+        start = layout.thread_col(thread) + col
+        registers: list[Value | None] = [None] * layout.registers
+        for run in layout.runs(self._limit(layout, col)):
+            place = self.address(rows.at(run.registers[0]), start + run.col)
+            align = run.length * element_bytes(self.dtype)
+            values = load_elements(place, self.dtype, run.length, register_dtype, align, self.constant, self.cache)
+            for register, value in zip(run.registers, values, strict=True):
+                registers[register] = value
+        return Fragment(layout, [value for value in registers if value is not None])
+
+    def store(self, fragment: Fragment, thread: Value, row: Value | int = 0, col: Value | int = 0, relu: bool = False) -> None:
+        """Write a tile to (`row`, `col`); elements outside of the matrix, and the layout's padding, are dropped."""
+
+        def write(at_row: Value, at_col: Value, values: list[Value]) -> None:
+            align = len(values) * element_bytes(self.dtype)
+
+            def emit() -> None:
+                place = self.address(at_row + row, at_col + col)
+                store_elements(values, place, self.dtype, align, self.cache, relu)
+
+            inside = self.inside(fragment.layout, at_row, at_col, at_row + row, at_col + col)
+            emit() if inside is None else if_(inside, emit)
+
+        fragment.store(thread, write, self._limit(fragment.layout, col))
+
+    def add_rows(self, fragment: Fragment, thread: Value, rows: RowValues, col: int = 0) -> None:
+        """Scatter-add: atomically add row r of the tile to the matrix' row `rows[r]` (in bounds; negative ones are dropped).
+
+        Vectors of up to 16 bytes by one reduction each; bf16 and f16 rows need even columns.
+        """
+        layout, size = fragment.layout, element_bytes(self.dtype)
+        start = layout.thread_col(thread) + col
+        for run in layout.runs(self._limit(layout, col)):
+            target = rows.at(run.registers[0])
+            values = [cast(fragment.registers[register], self.dtype) for register in run.registers]
+
+            def emit(target: Value = target, values: list[Value] = values, run_col: int = run.col) -> None:
+                place = self.address(target, start + run_col)
+                width = 4 if self.dtype == "f32" else 8 if size == 2 else 1
+                for first in range(0, len(values), width):
+                    reduce_add(offset(place, first * size), values[first : first + width])
+
+            if_(target >= 0, emit)
+
+    def inside(self, layout: Layout, tile_row: Value, tile_col: Value, row: Value, col: Value) -> Value | None:
+        """Whether an element of a tile exists in the matrix and is no padding of the layout; None: always.
+
+        A matrix whose columns are a multiple of the tile's is not tested for columns: tiles start at multiples.
+        """
+        tests = []
+        if self.rows is not None:
+            tests.append(row < self.rows)
+        if self.cols is not None and self.cols % layout.padded_cols:
+            tests.append(col < self.cols)
+        if layout.padded_rows != layout.rows:
+            tests.append(tile_row < layout.rows)
+        if layout.padded_cols != layout.cols:
+            tests.append(tile_col < layout.cols)
+        return functools.reduce(lambda a, b: a & b, tests) if tests else None
+
+
+@dataclasses.dataclass(frozen=True)
+class GlobalVector:
+    """A dense vector in global memory: one element per column (a bias) or per row (indices, scales) of a tile."""
+
+    pointer: Value
+    dtype: str
+    length: Value | int | None = None
+    align: int = 16
+    constant: bool = False
+
+    def _matrix(self, cols: int | None) -> GlobalMatrix:
+        return GlobalMatrix(self.pointer, self.dtype, 0, None, cols, self.align, self.constant)
+
+    def columns(self, layout: Layout, thread: Value, col: Value | int = 0, register_dtype: str | None = None) -> ColumnValues:
+        """Element `col` + c for column c; beyond `length` (an `int` here) any value."""
+        matrix = self._matrix(self.length if isinstance(self.length, int) else None)
+        wanted = register_dtype or ("f32" if self.dtype in ("bf16", "f16") else self.dtype)
+
+        def read(at_col: Value, count: int) -> list[Value]:
+            pointer = offset(self.pointer, (at_col + col) * element_bytes(self.dtype))
+            if isinstance(self.length, int) and self.length % layout.padded_cols:
+                pointer = select(at_col + col < self.length, pointer, self.pointer)
+            align = count * element_bytes(self.dtype)
+            return load_elements(pointer, self.dtype, count, wanted, align, self.constant)
+
+        return ColumnValues.load(layout, thread, read, matrix._limit(layout, col))
+
+    def rows(self, layout: Layout, thread: Value, row: Value | int = 0, fill: Scalar | None = None) -> RowValues:
+        """Element `row` + r for row r; beyond `length`: `fill`, or any value."""
+
+        def read(at_row: Value) -> Value:
+            place = at_row + row
+            inside = None
+            if self.length is not None:
+                inside = place < self.length
+                place = select(inside, place, 0)
+            pointer = offset(self.pointer, i64(place) * element_bytes(self.dtype))
+            value = load_elements(pointer, self.dtype, 1, None, None, self.constant)[0]
+            return value if inside is None or fill is None else select(inside, value, as_value(fill, value.type))
+
+        return RowValues.load(layout, thread, read)
