@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch_mlir import ir
 
 from .access import Along, access_of, is_tensor, shape_of
-from .iteration import Space, is_view, iteration_space
+from .iteration import Space, is_reshape, iteration_space
 from .products import defining_op
 from .stage_graph import results_of, yielded
 from .verify import captures
@@ -104,7 +104,7 @@ def trace_views(value: ir.Value) -> tuple[ir.Value, list[int | None]]:
     """The value behind a chain of views, and for each of its dimensions the dimension of `value` that is the same, or None."""
     dims: list[int | None] = list(range(len(shape_of(value))))
     maker = defining_op(value)
-    while maker is not None and is_view(maker):
+    while maker is not None and is_reshape(maker):
         access = access_of(maker)
         assert access is not None
         source = []
@@ -174,7 +174,7 @@ def readers_of(stage: ir.Operation) -> dict[int, list[ir.Operation]]:
         while pending:
             for use in pending.pop().uses:
                 user = use.owner.operation
-                if is_view(user):
+                if is_reshape(user):
                     pending += list(user.results)
                     continue
                 while user is not None and user.name not in ("kitsune.stage", "kitsune.pipeline", "func.func"):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
-from .access import WHOLE, Access, Along, access_of, affine_maps, is_tensor, reassociation, shape_of, static_ints
-from .products import constant_fill, defining_op, is_generic
+from .access import WHOLE, Access, Along, access_of, is_tensor, reassociation, shape_of
+from .products import constant_fill, is_generic
 from .verify import captures, walk
 
 SMALL_ELEMENTS = 4096  # a value this small is computed again for each tile rather than passed through memory
@@ -19,15 +19,20 @@ SMALL_ELEMENTS = 4096  # a value this small is computed again for each tile rath
 
 def is_trivial_reshape(op: ir.Operation) -> bool:
     """A reshape that only adds or drops dimensions of extent 1."""
-    if op.name not in ("tensor.expand_shape", "tensor.collapse_shape"):
+    if not is_reshape(op):
         return False
     wide = shape_of(op.results[0] if op.name == "tensor.expand_shape" else op.operands[0])
     return all(sum(wide[d] != 1 for d in group) <= 1 for group in reassociation(op))
 
 
+def is_reshape(op: ir.Operation) -> bool:
+    """Any reshape. Between stages all of them are views of the same memory."""
+    return op.name in ("tensor.expand_shape", "tensor.collapse_shape")
+
+
 def is_view(op: ir.Operation) -> bool:
     """A reshape that splits or merges dimensions: between stages it costs nothing (contiguous memory seen differently)."""
-    return op.name in ("tensor.expand_shape", "tensor.collapse_shape") and not is_trivial_reshape(op)
+    return is_reshape(op) and not is_trivial_reshape(op)
 
 
 def is_free(op: ir.Operation) -> bool:
@@ -184,16 +189,3 @@ def _ordered(classes: _Classes, dims: dict, yielded, position, accesses) -> list
                 if root in dims and root not in order:
                     order.append(root)
     return [dims[root] for root in order]
-
-
-__all__ = [
-    "Dim",
-    "Space",
-    "affine_maps",
-    "defining_op",
-    "is_free",
-    "is_trivial_reshape",
-    "is_view",
-    "iteration_space",
-    "static_ints",
-]

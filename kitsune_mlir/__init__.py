@@ -1,1 +1,35 @@
-"""kitsune-mlir."""
+"""kitsune-mlir: compile a PyTorch model into a few persistent dataflow kernels.
+
+    import kitsune_mlir
+    program = kitsune_mlir.compile(model, (x,))
+    y = program(x)
+
+Names are imported on first use, so that loading a stored program needs neither torch-mlir nor the compiler.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from kitsune_mlir.pipeline import Options, compile
+    from kitsune_mlir.runtime.package import load
+    from kitsune_mlir.runtime.program import Program
+
+_WHERE = {
+    "compile": "kitsune_mlir.pipeline",
+    "Options": "kitsune_mlir.pipeline",
+    "load": "kitsune_mlir.runtime.package",
+    "Program": "kitsune_mlir.runtime.program",
+}
+
+__all__ = ["Options", "Program", "compile", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(importlib.import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'kitsune_mlir' has no attribute '{name}'")

@@ -4,7 +4,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import tensor
 
 from kitsune_mlir.dialects.access import shape_of
-from kitsune_mlir.dialects.iteration import is_free, is_view
+from kitsune_mlir.dialects.iteration import is_free, is_reshape, is_view
 from kitsune_mlir.dialects.products import defining_op
 
 
@@ -33,9 +33,9 @@ def identity_generic(value: ir.Value) -> ir.Value:
 
 
 def root_of(value: ir.Value) -> ir.Value:
-    """The value that a chain of views shows."""
+    """The value that a chain of reshapes shows."""
     maker = defining_op(value)
-    while maker is not None and is_view(maker):
+    while maker is not None and is_reshape(maker):
         value = maker.operands[0]
         maker = defining_op(value)
     return value
@@ -55,3 +55,14 @@ def settle_results(block: ir.Block) -> None:
                 terminator.operands[i] = identity_generic(value)
             continue
         seen.add(root)
+
+
+def settle_views(block: ir.Block) -> None:
+    """Copy what a view shows where no stage holds it in memory: a slice, a fill, a constant."""
+    for op in [o.operation for o in block.operations]:
+        if not is_view(op):
+            continue
+        maker = defining_op(root_of(op.operands[0]))
+        if maker is not None and is_free(maker):
+            with ir.InsertionPoint(op), op.location:
+                op.operands[0] = identity_generic(op.operands[0])

@@ -7,14 +7,14 @@ from torch_mlir import ir
 from torch_mlir.dialects import func
 
 from kitsune_mlir.dialects.access import is_tensor, shape_of
-from kitsune_mlir.dialects.iteration import Space, is_free, is_view, iteration_space
+from kitsune_mlir.dialects.iteration import Space, is_free, is_reshape, is_view, iteration_space
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic
 from kitsune_mlir.dialects.stage_graph import PipelineOp, StageOp, YieldOp, pack, unpack
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.target import Target, find_target
 
 from .base import Pass, PassFailure
-from .copies import settle_results
+from .copies import settle_results, settle_views
 from .remarks import remark
 
 MIN_ROWS = 16  # rows that a tile of a product should have, so that the weights it reads are used that often
@@ -268,6 +268,7 @@ class FormStages(Pass):
         if any(op.operation.name == "kitsune.pipeline" for op in block.operations):
             return
         self._check_static(function)
+        settle_views(block)
         settle_results(block)
         every = [op.operation for op in block.operations]
         terminator = every.pop()
@@ -330,7 +331,7 @@ class FormStages(Pass):
         if value in mapping:
             return mapping[value]
         maker = defining_op(value)
-        if maker is None or not is_view(maker):
+        if maker is None or not is_reshape(maker):
             return value
         source = self._outside(maker.operands[0], mapping)
         copy = maker.clone()

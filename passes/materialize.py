@@ -8,7 +8,7 @@ from torch_mlir.dialects import arith, func, memref
 
 from kitsune_mlir.dialects.access import reassociation
 from kitsune_mlir.dialects.edges import Edge, Grid, Slice, edge_of, grid_of, stages_of
-from kitsune_mlir.dialects.iteration import is_view
+from kitsune_mlir.dialects.iteration import is_reshape
 from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
 from kitsune_mlir.dialects.tile_program import PostOp, SemaphoreOp, TaskOp, WaitOp
@@ -111,7 +111,7 @@ class _Program:
     def _bind_result(self, value: ir.Value, formal: ir.Value) -> None:
         """Let the stage behind a yielded value write into the caller's memory: undo the views, last first."""
         maker = defining_op(value)
-        while maker is not None and is_view(maker):
+        while maker is not None and is_reshape(maker):
             self.buffers[value] = formal
             source = maker.operands[0]
             formal = reshape(formal, source.type, maker, undo=True)
@@ -132,7 +132,7 @@ class _Program:
         """The memref behind a pipeline-level tensor; views are made on first use."""
         if value not in self.buffers:
             maker = defining_op(value)
-            if maker is None or not is_view(maker):
+            if maker is None or not is_reshape(maker):
                 raise PassFailure(self.pipeline, f"holds {maker.name if maker else value} outside its stages")
             self.buffers[value] = reshape(self.buffer(maker.operands[0]), value.type, maker, undo=False)
         return self.buffers[value]

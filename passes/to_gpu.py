@@ -13,7 +13,7 @@ from kitsune_mlir.passes.base import Pass, PassFailure
 
 @dataclass(frozen=True)
 class ToGpu(Pass):
-    """Turn every tile program into a `gpu.module` that holds one persistent kernel, at the level of nvvm, scf, arith and memref.
+    """Turn every tile program into a `gpu.module` with one persistent kernel, at the level of nvvm, scf, arith and memref.
 
     The kernel walks all tiles in order; each task's code comes from the engine that took it. The launch's manifest is the
     `gpu.module`'s attribute `kitsune.manifest` (JSON).

@@ -1,0 +1,202 @@
+"""The whole compiler on one page: from a PyTorch model to a `Program`, top to bottom.
+
+model --import_model--> linalg on tensors --PLAN--> stage graph --LOWER--> tile program --target's code--> Program
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects import new_context
+from kitsune_mlir.errors import TargetError
+from kitsune_mlir.frontend import ImportedModel, import_model
+from kitsune_mlir.passes.registry import PIPELINE
+from kitsune_mlir.passes.summary import summarize
+from kitsune_mlir.passmanager import run_pipeline
+from kitsune_mlir.runtime.program import Program, Runner
+from kitsune_mlir.runtime.signature import Input, Output, Signature, Weight
+from kitsune_mlir.target import Target, find_target
+
+# passes/registry.py lists the passes in order, each a file of its name in passes/:
+#   PLAN    linalg on tensors -> stage graph with its schedule (normalize, form-stages, ..., synchronize)
+#   LOWER   stage graph -> tile program, and the proof that it cannot deadlock (materialize, check-progress)
+_at = PIPELINE.index("kitsune-materialize")
+PLAN, LOWER = PIPELINE[:_at], PIPELINE[_at:]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may choose beyond the target.
+
+    Attributes:
+        threads: host target: workers of one call; None is all processors.
+        debug: GPU target: waits are bounded, and a wait that gives up reports block, task and slot instead of hanging.
+        on_remark: called with each remark of the planning passes (what was fused, what was not and why).
+        on_phase: called with the name of each phase as it starts (for progress displays).
+        reproducer_dir: where a failing pass writes its input; None is the system's temporary folder.
+    """
+
+    threads: int | None = None
+    debug: bool = False
+    on_remark: Callable[[Any], None] | None = None
+    on_phase: Callable[[str], None] | None = None
+    reproducer_dir: str | None = None
+
+
+@dataclass
+class Phases:
+    """Wall time of each phase, and the announcement that it starts."""
+
+    announce: Callable[[str], None] | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def run(self, name: str, work: Callable[[], Any]) -> Any:
+        """Do `work` as phase `name`."""
+        if self.announce is not None:
+            self.announce(name)
+        start = time.perf_counter()
+        result = work()
+        self.seconds[name] = time.perf_counter() - start
+        return result
+
+
+def compile(
+    model: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    target: str = "auto",
+    options: Options | Mapping[str, Any] | None = None,
+) -> Program:
+    """Compile a model for the shapes and dtypes of example arguments.
+
+    Args:
+        model: a `torch.nn.Module` (its forward is exported; parameters stay shared with the program).
+        args, kwargs: example arguments; tensors give shapes and dtypes, other values are compiled in.
+        target: "host", "sm_90a", or "auto": a Hopper GPU where model and arguments are on one, else the host.
+        options: an `Options`, or its fields as a mapping.
+
+    Raises:
+        FrontendError: the model cannot be imported (names the operator and the source line).
+        CompileError: a pass or the code generator failed (names the op and a reproducer).
+        TargetError: the target does not exist or lacks a component, which is named.
+    """
+    chosen = options if isinstance(options, Options) else Options(**(options or {}))
+    machine = find_target(choose_target(model, args) if target == "auto" else target)
+    phases = Phases(chosen.on_phase)
+    imported = phases.run("import", lambda: import_model(model, tuple(args), dict(kwargs or {}), context=new_context()))
+    return compile_imported(imported, machine, chosen, phases)
+
+
+def compile_imported(imported: ImportedModel, machine: Target, options: Options, phases: Phases) -> Program:
+    """The compiler behind the frontend: used by `compile` and by the Dynamo backend."""
+    module, texts = imported.module, {"linalg": str(imported.module)}
+    name = "main"  # the frontend's function; its pipeline, and so the tile program, is main_p0
+
+    def passes(names: Sequence[str]) -> None:
+        run_pipeline(
+            module,
+            f"builtin.module({','.join(names)})",
+            target=machine.name,
+            on_diagnostic=options.on_remark,
+            reproducer_dir=options.reproducer_dir,
+        )
+
+    phases.run("plan", lambda: passes(PLAN))
+    texts["stages"] = str(module)
+    summary = summarize(module.operation, machine)
+    summary["compiled_for"] = machine.name
+    if summary["stages"]:
+        phases.run("lower", lambda: passes(LOWER))
+        texts["tiles"] = str(module)
+    generate = gpu_code if machine.is_gpu else host_code
+    runner, artifacts, problem = (
+        phases.run("codegen", lambda: generate(module, f"{name}_p0", machine, options, texts, summary))
+        if summary["stages"]
+        else (NothingToRun("cuda" if machine.is_gpu else "cpu"), {}, "")
+    )
+    weights = {a.name: a.value for a in imported.arguments if a.kind != "input"}
+    summary["seconds"] = {k: round(v, 3) for k, v in phases.seconds.items()}
+    return Program(
+        machine.chip or machine.name,
+        signature_of(imported),
+        weights,
+        runner,
+        texts,
+        summary,
+        artifacts,
+        phases.seconds,
+        problem,
+    )
+
+
+def choose_target(model: Any, args: Sequence[Any]) -> str:
+    """ "sm_90a" where the model's or the arguments' tensors are on a Hopper GPU, else "host"."""
+    import torch
+
+    tensors = [*getattr(model, "parameters", list)(), *(a for a in args if isinstance(a, torch.Tensor))]
+    on_gpu = next((t.device for t in tensors if t.device.type == "cuda"), None)
+    if on_gpu is None:
+        return "host"
+    capability = torch.cuda.get_device_capability(on_gpu)
+    if capability != (9, 0):
+        raise TargetError(f"{on_gpu} has compute capability {capability[0]}.{capability[1]}; GPU code needs 9.0 (Hopper)")
+    return "sm_90a"
+
+
+@dataclass
+class NothingToRun:
+    """The runner of a model that computes nothing (it only hands arguments back)."""
+
+    device: str
+
+    def run(self, pointers: list[int], stream: int) -> None:
+        """Nothing to do."""
+
+
+def host_code(module: ir.Module, name: str, machine: Target, options: Options, texts: dict[str, str], summary: dict):
+    """Tile program -> LLVM -> object code for this processor."""
+    from kitsune_mlir.codegen.host.compile import compile_host
+    from kitsune_mlir.runtime.host_runner import HostRunner
+
+    code = compile_host(module, name)
+    texts["llvm"] = code.llvm_ir
+    runner: Runner = HostRunner(code, options.threads)
+    return runner, HostRunner.artifacts(code), ""
+
+
+def gpu_code(module: ir.Module, name: str, machine: Target, options: Options, texts: dict[str, str], summary: dict):
+    """Tile program -> gpu and nvvm dialects -> LLVM -> PTX -> cubin. Needs no GPU; running does."""
+    from kitsune_mlir.codegen.gpu.program import compile_gpu
+    from kitsune_mlir.runtime.cuda_runner import CudaRunner
+
+    code = compile_gpu(module, name, machine, debug=options.debug)
+    texts |= {"gpu": code.gpu_ir, "llvm": code.llvm_ir, "ptx": code.ptx}
+    summary["kernels"] = [code.resources_dict()]
+    summary["engines"] = [decision.to_dict() for decision in code.decisions]
+    artifacts = CudaRunner.artifacts(code.manifest, code.cubin, code.ptx)
+    try:
+        return CudaRunner.from_artifacts(artifacts), artifacts, ""
+    except TargetError as error:
+        return None, artifacts, str(error)
+
+
+def signature_of(imported: ImportedModel) -> Signature:
+    """The calling convention of an imported model as plain data."""
+    from torch.utils import _pytree as pytree
+
+    computed = {r.index: (tuple(r.shape), r.dtype) for r in imported.results if r.kind == "tensor"}
+    return Signature(
+        tuple(Weight(a.name, a.kind, tuple(a.shape), a.dtype) for a in imported.arguments if a.kind != "input"),
+        tuple(Input(a.name, a.position or 0, tuple(a.shape), a.dtype) for a in imported.arguments if a.kind == "input"),
+        tuple(Output(r.kind, tuple(r.shape), r.dtype, r.index, r.argument, r.value, r.mutates) for r in imported.results),
+        tuple(computed[i] for i in sorted(computed)),
+        tuple((f.position, f.value) for f in imported.fixed_inputs),
+        pytree.treespec_dumps(imported.in_spec),
+        pytree.treespec_dumps(imported.out_spec),
+    )

@@ -1,0 +1,72 @@
+"""The words of `Program.explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["explain_text", "size"]
+
+
+def size(count: float, unit: str = "B") -> str:
+    """A quantity with a decimal prefix: 1234567 -> "1.23 MB"."""
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(count) < 1000 or prefix == "T":
+            return f"{count:.3g} {prefix}{unit}"
+        count /= 1000
+    return f"{count:.3g} {unit}"
+
+
+def _waits(stage: Mapping[str, Any]) -> str:
+    meaning = {
+        "tile": "the tiles of {} that hold its elements",
+        "row": "the tiles of {} in its rows",
+        "halo": "the tiles of {} in its rows and their neighbours",
+        "strided": "the tiles of {} in its rows (strided)",
+        "all": "all of {}",
+    }
+    parts = [meaning[policy].format(name) for name, policy in stage["waits"]]
+    parts += [f"all readers of bytes it reuses ({name})" for name in stage["after"]]
+    return "; ".join(parts) or "nothing"
+
+
+def explain_text(summary: Mapping[str, Any]) -> str:
+    """Stages, engines, tiles, waits, memory and launches of a compiled program, as lines of text."""
+    stages = summary.get("stages", [])
+    if not stages:
+        return "This program computes nothing: its outputs are its arguments."
+    lines = [
+        f"{len(stages)} stages in {summary['launches']} launch{'es' if summary['launches'] != 1 else ''}"
+        f" on {summary['target']}; {size(summary['operations'], 'FLOP')} in products."
+    ]
+    engines = {e["task"]: e for e in summary.get("engines", [])}
+    for stage in stages:
+        ops = ", ".join(f"{n} {kind}" + ("s" if n > 1 and kind != "generic" else "") for kind, n in stage["ops"].items())
+        tile = "x".join(map(str, stage["tile"])) or "everything"
+        sizes = "x".join(map(str, stage["sizes"])) or "one block of work"
+        lines.append(f"  {stage['name']}: {ops or 'data movement'}")
+        lines.append(f"    tiles of {tile} over {sizes}: {stage['tasks']} task{'s' if stage['tasks'] != 1 else ''}")
+        used = engines.get(stage["name"])
+        engine = used["engine"] if used else stage["engine"]
+        lines.append(f"    engine {engine}; waits for {_waits(stage)}")
+        for reason in used["declined"] if used else ():
+            lines.append(f"    not {reason}")
+        lines.append(f"    tiles read {size(stage['reads'])}, write {size(sum(stage['writes']))}")
+    fused = summary["compulsory_bytes"] + 2 * summary["between_bytes"]
+    lines += [
+        f"Memory: {size(summary['arena_bytes'])} arena for intermediates between stages.",
+        f"Traffic: {size(summary['compulsory_bytes'])} in and out, {size(summary['between_bytes'])} between stages;"
+        f" one kernel an operation would move {size(summary['unfused_bytes'])}"
+        f" ({100 * (1 - fused / summary['unfused_bytes']):.0f} % less here)."
+        if summary["unfused_bytes"]
+        else f"Traffic: {size(summary['compulsory_bytes'])} in and out.",
+        f"Floor: {size(summary['floor_seconds'], 's') if summary['floor_seconds'] >= 1 else _small(summary['floor_seconds'])}"
+        " at the target's rates.",
+    ]
+    for kernel in summary.get("kernels", []):
+        lines.append("Kernel: " + ", ".join(f"{key} {value}" for key, value in kernel.items()) + ".")
+    return "\n".join(lines)
+
+
+def _small(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"

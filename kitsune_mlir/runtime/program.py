@@ -1,0 +1,206 @@
+"""`Program`: a compiled model that is called like the model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from kitsune_mlir.errors import ArgumentError, KitsuneError
+from kitsune_mlir.runtime.signature import Signature, torch_dtype
+
+__all__ = ["LEVELS", "Program", "Runner"]
+
+LEVELS = ("linalg", "stages", "tiles", "gpu", "llvm", "ptx")
+
+
+class Runner(Protocol):
+    """What runs a program's code on one kind of device."""
+
+    device: str
+
+    def run(self, pointers: list[int], stream: int) -> None:
+        """Run once: pointers of inputs (weights first), then of results. `stream` is the caller's CUDA stream (0 on the host)."""
+        ...
+
+
+class Program:
+    """A compiled model: call it with what the model takes; it gives what the model gives.
+
+    Attributes:
+        target: the target's name.
+        signature: what it takes and gives.
+        weights: the model's own tensors by name. They are shared with the model, not copied (on the same device).
+        seconds: compile time by phase.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        signature: Signature,
+        weights: Mapping[str, Any],
+        runner: Runner | None,
+        ir: Mapping[str, str],
+        summary: Mapping[str, Any],
+        artifacts: Mapping[str, bytes],
+        seconds: Mapping[str, float] | None = None,
+        runner_error: str = "",
+    ):
+        from torch.utils import _pytree as pytree
+
+        self.target = target
+        self.signature = signature
+        self.weights = dict(weights)
+        self.seconds = dict(seconds or {})
+        self.summary = dict(summary)
+        self.artifacts = dict(artifacts)
+        self._ir = dict(ir)
+        self._runner = runner
+        self._runner_error = runner_error
+        self._in_spec = pytree.treespec_loads(signature.in_spec)
+        self._out_spec = pytree.treespec_loads(signature.out_spec)
+        self._flatten, self._unflatten = pytree.tree_flatten, pytree.tree_unflatten
+        self._dtypes = [torch_dtype(i.dtype) for i in signature.inputs]
+        self._result_dtypes = [torch_dtype(dtype) for _, dtype in signature.results]
+        self._weight_tensors: list[Any] = []
+        if runner is not None:
+            self._place_weights(runner.device)
+
+    def _place_weights(self, device: str) -> None:
+        """Contiguous weights on the program's device; those that are already so are used where they are."""
+        for weight in self.signature.weights:
+            if weight.name not in self.weights:
+                raise ArgumentError(f"the program needs a weight '{weight.name}', which it was not given")
+            tensor = self.weights[weight.name].detach()
+            if tuple(tensor.shape) != weight.shape or tensor.dtype != torch_dtype(weight.dtype):
+                raise ArgumentError(
+                    f"weight '{weight.name}' is {tensor.dtype} {list(tensor.shape)}, compiled for {weight.dtype} {list(weight.shape)}"
+                )
+            tensor = tensor.to(device).contiguous()
+            if tensor.data_ptr() % 16:
+                tensor = tensor.clone()
+            self._weight_tensors.append(tensor)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program on tensors (or DLPack objects) of the shapes, dtypes and device that it was compiled for.
+
+        Raises:
+            ArgumentError: an argument does not fit; the message names it, what it is and what is wanted.
+            TargetError: the program's target cannot be used on this machine.
+        """
+        import torch
+
+        runner = self._usable_runner()
+        leaves, spec = self._flatten((args, kwargs))
+        if spec != self._in_spec:
+            raise ArgumentError(f"the arguments have the structure {spec}, the program was compiled for {self._in_spec}")
+        self._check_fixed(leaves)
+        inputs = [self._input(n, leaves, runner.device) for n in range(len(self._dtypes))]
+        device = inputs[0].device if inputs else torch.device(runner.device)
+        results = [
+            torch.empty(shape, dtype=dtype, device=device)
+            for (shape, _), dtype in zip(self.signature.results, self._result_dtypes, strict=True)
+        ]
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        runner.run([t.data_ptr() for t in (*self._weight_tensors, *inputs, *results)], stream)
+        return self._outputs(leaves, inputs, results)
+
+    def _usable_runner(self) -> Runner:
+        if self._runner is None:
+            from kitsune_mlir.errors import TargetError
+
+            raise TargetError(self._runner_error or f"target '{self.target}' cannot be used on this machine")
+        return self._runner
+
+    def _check_fixed(self, leaves: Sequence[Any]) -> None:
+        for position, value in self.signature.fixed:
+            given = leaves[position]
+            expected = value["repr"] if isinstance(value, dict) and "repr" in value else None
+            if (repr(given) != expected) if expected is not None else (type(given) is not type(value) or given != value):
+                raise ArgumentError(
+                    f"argument {position} is {given!r}; the program was compiled for {expected or repr(value)} only"
+                )
+
+    def _input(self, n: int, leaves: Sequence[Any], device: str) -> Any:
+        import torch
+
+        want, dtype = self.signature.inputs[n], self._dtypes[n]
+        tensor = leaves[want.position]
+        if not isinstance(tensor, torch.Tensor):
+            if not hasattr(tensor, "__dlpack__"):
+                raise ArgumentError(f"input '{want.name}' is a {type(tensor).__name__}, a tensor was expected")
+            tensor = torch.from_dlpack(tensor)
+        if tuple(tensor.shape) != want.shape:
+            raise ArgumentError(f"input '{want.name}' has shape {list(tensor.shape)}, compiled for {list(want.shape)}")
+        if tensor.dtype != dtype:
+            raise ArgumentError(f"input '{want.name}' is {tensor.dtype}, compiled for {dtype}")
+        if tensor.device.type != device:
+            raise ArgumentError(f"input '{want.name}' is on {tensor.device}, the program runs on {device}")
+        tensor = tensor.detach()
+        if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+            tensor = tensor.resolve_conj().resolve_neg().contiguous()
+        if tensor.data_ptr() % 16:
+            tensor = tensor.clone()  # vector loads and bulk copies want 16 bytes; torch allocates 64 or 256
+        return tensor
+
+    def _outputs(self, leaves: Sequence[Any], inputs: Sequence[Any], results: Sequence[Any]) -> Any:
+        import torch
+
+        by_name = {w.name: self.weights[w.name] for w in self.signature.weights}
+        by_name |= {i.name: leaves[i.position] for i in self.signature.inputs}
+        out = []
+        for output in self.signature.outputs:
+            if output.kind == "tensor":
+                value = results[output.index or 0]
+            else:
+                value = by_name[output.argument] if output.kind == "alias" else output.value
+            if output.mutates is None:
+                out.append(value)
+                continue
+            with torch.no_grad():
+                by_name[output.mutates].copy_(value)
+                for weight, placed in zip(self.signature.weights, self._weight_tensors, strict=True):
+                    if weight.name == output.mutates and placed.data_ptr() != by_name[output.mutates].data_ptr():
+                        placed.copy_(value)
+        return self._unflatten(out, self._out_spec)
+
+    def ir(self, level: str) -> str:
+        """The program's text at a level: linalg, stages, tiles, gpu, llvm or ptx.
+
+        Raises:
+            ArgumentError: there is no such level, or this target has none (the host has no gpu and no ptx).
+        """
+        if level not in LEVELS:
+            raise ArgumentError(f"no level '{level}'; levels: {', '.join(LEVELS)}")
+        if level not in self._ir:
+            raise ArgumentError(f"a program for target '{self.target}' has no '{level}' form; it has {', '.join(self._ir)}")
+        return self._ir[level]
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The levels that `ir` has for this program."""
+        return tuple(self._ir)
+
+    def explain(self) -> str:
+        """Stages, buffers, waits, launches and predicted traffic, in words."""
+        from kitsune_mlir.runtime.explain import explain_text
+
+        return explain_text(self.summary)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the program to a `.kit` file (a zip; no pickle). `kitsune_mlir.load` reads it, without torch-mlir.
+
+        The file is written beside `path` and then moved there, so that a failure leaves an older file as it was.
+        """
+        from kitsune_mlir.runtime.package import write_package
+
+        write_package(path, self.target, self.signature, self.weights, self._ir, self.summary, self.artifacts)
+
+    def __repr__(self) -> str:
+        stages = len(self.summary.get("stages", []))
+        return f"<kitsune_mlir.Program for {self.target}: {stages} stages, {len(self.signature.inputs)} inputs>"
+
+
+def named(error: Exception) -> KitsuneError:
+    """Any error of a driver or linker as a KitsuneError, so that callers catch one family."""
+    return error if isinstance(error, KitsuneError) else KitsuneError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,112 @@
+"""What a compiled program takes and gives, as plain data: checked at each call, stored in package files."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from kitsune_mlir.errors import ArgumentError
+
+__all__ = ["Input", "Output", "Signature", "Weight", "torch_dtype"]
+
+_TORCH_NAMES = {
+    "f64": "float64",
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "i64": "int64",
+    "i32": "int32",
+    "i16": "int16",
+    "i8": "int8",
+    "ui8": "uint8",
+    "i1": "bool",
+    "complex<f32>": "complex64",
+    "complex<f64>": "complex128",
+}
+
+
+def torch_dtype(name: str) -> Any:
+    """The torch dtype for MLIR's spelling of an element type ("bf16", "i64", "i1")."""
+    import torch
+
+    if name not in _TORCH_NAMES:
+        raise ArgumentError(f"no torch dtype for element type '{name}'")
+    return getattr(torch, _TORCH_NAMES[name])
+
+
+@dataclasses.dataclass(frozen=True)
+class Weight:
+    """An argument that the model supplies: parameter, buffer or constant."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """A tensor that the caller supplies: leaf number `position` of the flattened (args, kwargs)."""
+
+    name: str
+    position: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """A leaf of the output, or a tensor changed in place. `kind`: "tensor" (result `index` of the program), "alias" (argument
+    `argument` handed back), "python" (`value`). `mutates`: name of the weight or input to overwrite, or None."""
+
+    kind: str
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    index: int | None = None
+    argument: str | None = None
+    value: Any = None
+    mutates: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """The whole calling convention of a program.
+
+    Attributes:
+        weights, inputs: the program's arguments, weights first, each in the order of the program.
+        outputs: leaves of the output in `out_spec`'s order, then mutations.
+        results: shape and dtype of each of the program's results.
+        fixed: leaves of the input that are no tensors: (position, value); the code holds for these values only.
+        in_spec, out_spec: `torch.utils._pytree.treespec_dumps` of `(args, kwargs)` and of the output.
+    """
+
+    weights: tuple[Weight, ...]
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    results: tuple[tuple[tuple[int, ...], str], ...]
+    fixed: tuple[tuple[int, Any], ...]
+    in_spec: str
+    out_spec: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON. A fixed value that JSON cannot hold is kept as its `repr`."""
+        data = dataclasses.asdict(self)
+        plain = (int, float, bool, str, type(None))
+        data["fixed"] = [[p, v if isinstance(v, plain) else {"repr": repr(v)}] for p, v in self.fixed]
+        for output in data["outputs"]:
+            if not isinstance(output["value"], plain):
+                raise ArgumentError(f"an output of the model is a {type(output['value']).__name__}, which a file cannot hold")
+        return data
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Signature:
+        """The inverse of `to_dict`."""
+        return Signature(
+            tuple(Weight(**{**w, "shape": tuple(w["shape"])}) for w in data["weights"]),
+            tuple(Input(**{**i, "shape": tuple(i["shape"])}) for i in data["inputs"]),
+            tuple(Output(**{**o, "shape": tuple(o["shape"])}) for o in data["outputs"]),
+            tuple((tuple(shape), dtype) for shape, dtype in data["results"]),
+            tuple((position, value) for position, value in data["fixed"]),
+            data["in_spec"],
+            data["out_spec"],
+        )
