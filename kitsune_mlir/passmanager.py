@@ -112,7 +112,7 @@ def run_pipeline(
             if crash_reproducer is not None:
                 write_reproducer(root, rest, target, path=crash_reproducer)
             # The input is kept as a copy: writing it out before every pass would cost more than most passes.
-            saved = None if reproducer_dir is False else root.clone()
+            saved = None if reproducer_dir is False else root.clone(ip=False)
             try:
                 with _timed(timing, step.label):
                     _run_step(root, step, verify_each, on_diagnostic)
@@ -168,6 +168,7 @@ def implicitly_nested(name: str, options: str = "") -> str:
     Needs an active context. PipelineError when there is no such pass or it does not take the options.
     """
     node = PassNode(name, options)
+    parse_pipeline(str(node))  # unbalanced options would reach into the next pass
     if name in PASSES:
         _instance(node, str(node), None)
         return str(node)
