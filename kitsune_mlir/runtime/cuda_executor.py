@@ -1,0 +1,216 @@
+"""Launches a compiled tile program on a GPU.
+
+Every stream gets a *state* of its own: the workspace (counters and scratch), the arena for intermediates, and the kernel's
+arguments. So calls on different streams run side by side, and calls on one stream follow each other. A graph capture
+gets a state of its own too, because its graph may be replayed on any stream.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kitsune_mlir.errors import ArgumentError, KitsuneError, TargetError
+from kitsune_mlir.runtime.driver import Device, allocate, call, capture_id, driver, free, load
+from kitsune_mlir.runtime.manifest import DEBUG_FIELDS, MAX_BLOCKS, Manifest
+from kitsune_mlir.runtime.tensormap import encode
+
+__all__ = ["CudaExecutor"]
+
+KEPT_CAPTURES = 16
+"""States of graph captures that are kept; torch keeps their memory for as long as the graph lives in any case."""
+
+KEPT_MAPS = 256
+"""Encoded tensor maps kept for one parameter of one state, most recently used last."""
+
+
+class _Memory:
+    """Device memory on a stream: from torch's caching allocator if torch is in use, else from the driver."""
+
+    def __init__(self, size: int, device: Device, stream: int):
+        torch = sys.modules.get("torch")
+        self.own = torch is None or not torch.cuda.is_available()
+        if self.own:
+            self.address = allocate(size)
+        else:
+            # Allocated for the stream it is used on: the allocator hands memory round within a stream without waiting.
+            with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device.ordinal)):
+                self.tensor = torch.empty(max(1, size), dtype=torch.uint8, device=f"cuda:{device.ordinal}")
+            self.address = self.tensor.data_ptr()
+
+    def release(self) -> None:
+        if self.own:
+            free(self.address)
+
+
+@dataclasses.dataclass
+class _State:
+    """What the launches on one stream (or in one capture) share."""
+
+    workspace: _Memory
+    arena: _Memory
+    values: np.ndarray  # the pointers, one word a pointer parameter
+    table: np.ndarray  # addresses of all parameters, what the launch takes
+    lock: threading.Lock
+    pointers: tuple[int, ...] | None
+    maps: list[collections.OrderedDict[int, Any]]  # encoded tensor maps by address, one dict a tensor-map parameter
+
+
+class CudaExecutor:
+    """A compiled tile program, loaded on one device.
+
+    Args:
+        manifest: what the compiler says about the kernel.
+        cubin: its code.
+        device: index of the device.
+
+    Attributes:
+        manifest: as given.
+        device: the device.
+        blocks: size of the grid: as many blocks as can run at a time, and no more than there are tiles.
+
+    Raises:
+        TargetError: the device cannot run the kernel.
+    """
+
+    def __init__(self, manifest: Manifest, cubin: bytes, device: int = 0):
+        self.manifest = manifest
+        self.device = Device.open(device)
+        self._function = load(self.device, cubin, manifest.kernel, manifest.threads, manifest.shared_bytes)
+        resident = self._function.resident * self.device.multiprocessors
+        self.blocks = max(1, min(resident, manifest.tiles, MAX_BLOCKS))
+        self._launch = driver().cuLaunchCooperativeKernel
+        self._success = driver().CUresult.CUDA_SUCCESS
+        self._pointer_count = len(manifest.input_bytes) + len(manifest.result_bytes)
+        kinds = [parameter.kind for parameter in manifest.parameters]
+        expected = ["input"] * len(manifest.input_bytes) + ["result"] * len(manifest.result_bytes) + ["arena", "workspace"]
+        if kinds[: len(expected)] != expected or any(kind != "tensor_map" for kind in kinds[len(expected) :]):
+            raise KitsuneError(f"kernel '{manifest.kernel}': its manifest lists parameters in an unknown order: {kinds}")
+        self._maps = manifest.parameters[len(expected) :]
+        self._states: dict[int, _State] = {}
+        self._captures: collections.OrderedDict[tuple[int, int], _State] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def run(self, pointers: Sequence[int], stream: int = 0) -> None:
+        """Launch on a stream, without waiting for anything.
+
+        The first call on a stream takes memory; later ones allocate nothing. Works while the stream is being captured.
+
+        Args:
+            pointers: addresses of the inputs, then of the results, in device memory.
+            stream: handle of the stream (0: the legacy default stream).
+
+        Raises:
+            ArgumentError: the number of pointers is wrong, or one that is read by TMA is not aligned to 16 bytes.
+            KitsuneError: the driver rejects the launch.
+        """
+        if len(pointers) != self._pointer_count:
+            raise ArgumentError(
+                f"kernel '{self.manifest.kernel}' takes {self._pointer_count} pointers (inputs, then results), "
+                f"got {len(pointers)}"
+            )
+        self.device.activate()
+        state = self._state(stream)
+        with state.lock:
+            wanted = tuple(pointers)
+            if wanted != state.pointers:
+                self._fill(state, wanted)
+            status = self._launch(
+                self._function.handle,
+                *(self.blocks, 1, 1),
+                *(self.manifest.threads, 1, 1),
+                self.manifest.shared_bytes,
+                stream,
+                state.table.ctypes.data,
+            )[0]
+        if status != self._success:
+            raise KitsuneError(f"launching kernel '{self.manifest.kernel}' with {self.blocks} blocks failed: {status.name}")
+
+    def check(self, stream: int = 0) -> None:
+        """Wait for a stream; in a debug build, raise if a wait on it gave up.
+
+        Raises:
+            KitsuneError: a wait was not satisfied; the message names the block, the task, the slot and both counts. Or an error
+                of the device.
+        """
+        self.device.activate()
+        call("cuStreamSynchronize", stream)
+        state = self._states.get(stream)
+        if not self.manifest.debug or state is None:
+            return
+        report = np.zeros(len(DEBUG_FIELDS), dtype=np.uint32)
+        address = state.workspace.address + self.manifest.debug_offset
+        call("cuMemcpyDtoH", report.ctypes.data, address, report.nbytes)
+        fields = dict(zip(DEBUG_FIELDS, report.tolist(), strict=True))
+        if fields["gave_up"]:
+            call("cuMemsetD8", address, 0, report.nbytes)
+            name, engine, tiles = self.manifest.tasks[fields["task"]]
+            raise KitsuneError(
+                f"kernel '{self.manifest.kernel}': block {fields['block']} of {self.blocks} gave up waiting in task '{name}' "
+                f"({engine}, {tiles} tiles) for slot {fields['slot']}: {fields['seen']} posts of {fields['wanted']}"
+            )
+
+    def close(self) -> None:
+        """Give the memory of all streams back. No launch may be under way."""
+        with self._lock:
+            for state in [*self._states.values(), *self._captures.values()]:
+                state.workspace.release()
+                state.arena.release()
+            self._states.clear()
+            self._captures.clear()
+
+    def _state(self, stream: int) -> _State:
+        capture = capture_id(stream)
+        if capture is None:
+            state = self._states.get(stream)
+            if state is None:
+                with self._lock:
+                    state = self._states.setdefault(stream, self._new_state(stream))
+            return state
+        with self._lock:
+            state = self._captures.get((capture, stream))
+            if state is None:
+                state = self._captures[capture, stream] = self._new_state(stream, capturing=True)
+                while len(self._captures) > KEPT_CAPTURES:
+                    self._captures.popitem(last=False)
+            return state
+
+    def _new_state(self, stream: int, capturing: bool = False) -> _State:
+        """Memory for a stream. Its clearing is ordered on the stream: in a capture it becomes part of the graph."""
+        manifest = self.manifest
+        if capturing and ("torch" not in sys.modules or not sys.modules["torch"].cuda.is_available()):
+            raise TargetError("a graph capture needs torch's allocator: import torch before capturing")
+        workspace = _Memory(manifest.workspace_bytes(self.blocks), self.device, stream)
+        arena = _Memory(manifest.arena_bytes, self.device, stream)
+        call("cuMemsetD8Async", workspace.address, 0, manifest.cleared_bytes, stream)
+        values = np.zeros(self._pointer_count + 2, dtype=np.uint64)
+        values[-2:] = arena.address, workspace.address
+        table = np.zeros(len(manifest.parameters), dtype=np.uint64)
+        table[: len(values)] = values.ctypes.data + 8 * np.arange(len(values), dtype=np.uint64)
+        maps = [collections.OrderedDict() for _ in self._maps]
+        return _State(workspace, arena, values, table, threading.Lock(), None, maps)
+
+    def _fill(self, state: _State, pointers: tuple[int, ...]) -> None:
+        """Write the pointers, and the tensor maps that depend on them, into the table of arguments."""
+        state.pointers = None
+        state.values[: self._pointer_count] = pointers
+        inputs = len(self.manifest.input_bytes)
+        starts = {"input": pointers[:inputs], "result": pointers[inputs:], "arena": (state.arena.address,)}
+        for number, (parameter, known) in enumerate(zip(self._maps, state.maps, strict=True)):
+            address = starts[parameter.of][parameter.index] + parameter.offset
+            encoded = known.get(address)
+            if encoded is None:
+                assert parameter.map is not None
+                encoded = known[address] = encode(parameter.map, address)
+                while len(known) > KEPT_MAPS:
+                    known.popitem(last=False)
+            else:
+                known.move_to_end(address)
+            state.table[self._pointer_count + 2 + number] = int(encoded.getPtr())
+        state.pointers = pointers
