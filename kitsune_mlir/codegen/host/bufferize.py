@@ -153,7 +153,7 @@ def assign_scratch(operation: ir.Operation) -> int:
     for op in entry.operations:
         op = op.operation
         if op.name == "memref.alloc" and op.results[0].type.has_static_shape:
-            lives.append((order[op], _last_use(op.results[0], operation, order), op))
+            lives.append((*_life(op.results[0], operation, order), op))
     if not lives:
         return 0
     places, size = _pack([(first, last, _bytes(op)) for first, last, op in lives])
@@ -180,9 +180,9 @@ def _bytes(op: ir.Operation) -> int:
     return -(-math.prod(type_.shape) * element_bytes(type_.element_type) // ALIGNMENT) * ALIGNMENT or ALIGNMENT
 
 
-def _last_use(value: ir.Value, function: ir.Operation, order: dict[ir.Operation, int]) -> int:
-    """Position in the entry block of the last op that uses `value` or an alias of it."""
-    last = 0
+def _life(value: ir.Value, function: ir.Operation, order: dict[ir.Operation, int]) -> tuple[int, int]:
+    """Positions in the entry block of the first and the last op that uses `value` or an alias of it."""
+    first, last = len(order), 0
     work, seen = [value], set()
     while work:
         current = work.pop()
@@ -201,8 +201,8 @@ def _last_use(value: ir.Value, function: ir.Operation, order: dict[ir.Operation,
             top = user
             while top.parent != function:
                 top = top.parent.operation
-            last = max(last, order[top])
-    return last
+            first, last = min(first, order[top]), max(last, order[top])
+    return first, last
 
 
 def _pack(lives: list[tuple[int, int, int]]) -> tuple[list[int], int]:

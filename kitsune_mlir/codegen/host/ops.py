@@ -104,10 +104,10 @@ def flat_view(source: ir.Value, span: int) -> ir.Value:
 
 
 def scratch(op: ir.Operation, elements: int, element: ir.Type) -> ir.Value:
-    """A temporary of the function that `op` is in, made before the outermost loop round `op`."""
-    while op.parent.operation.name != "func.func":
+    """A temporary of the function that `op` is in, made at its beginning."""
+    while op.name != "func.func":
         op = op.parent.operation
-    with ir.InsertionPoint(op):
+    with ir.InsertionPoint.at_block_begin(op.regions[0].blocks[0]):
         return memref.alloc(ir.MemRefType.get([elements], element), [], [])
 
 
