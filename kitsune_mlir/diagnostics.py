@@ -44,11 +44,20 @@ class Diagnostic:
         text = f"{self.place}: {self.severity}: {self.message}"
         lines = (sources or {}).get(self.file, [])
         if 0 < self.line <= len(lines):
-            source = lines[self.line - 1]
-            # A tab before the caret stays a tab, so that the caret lines up however wide tabs are shown.
-            indent = "".join("\t" if c == "\t" else " " for c in source[: max(self.column - 1, 0)])
-            text += f"\n{source}\n{indent}^"
+            text += "\n" + _pointed(lines[self.line - 1], max(self.column - 1, 0))
         return "\n".join([text, *(n.render(sources) for n in self.notes)])
+
+
+_WIDEST = 200  # generated IR has lines of a megabyte: show what is round the caret
+
+
+def _pointed(line: str, at: int) -> str:
+    """A source line and, below it, a caret under its character `at`."""
+    start = max(0, at - _WIDEST // 2) if len(line) > _WIDEST else 0
+    shown = line[start : start + _WIDEST]
+    # A tab before the caret stays a tab, so that the caret lines up however wide tabs are shown.
+    indent = "".join("\t" if c == "\t" else " " for c in shown[: at - start])
+    return f"{shown}\n{indent}^"
 
 
 def place_of(location: ir.Location) -> tuple[str, int, int]:

@@ -17,8 +17,8 @@ SPLITTER = re.compile(r"^// -----[^\n]*$", re.MULTILINE)  # `mlir-opt` splits at
 # The native parser, verifier and printer recurse: about 3,000 nested regions end in a stack overflow, and Python's verifiers
 # stop at 1,000. Real programs stay far below this.
 MAX_NESTING = 256
-# Strings, comments and bracket characters; `->` is an arrow, no bracket. An unclosed string ends with its line.
-_TOKEN = re.compile(rb'"(?:\\.|[^"\\\n])*"?|//[^\n]*|->|>=|<=|[][(){}<>]')
+# Strings, comments, bracket characters and endless signs; `->` is an arrow, no bracket. An unclosed string ends with its line.
+_TOKEN = re.compile(rb'"(?:\\.|[^"\\\n])*"?|//[^\n]*|-{%d,}|->|>=|<=|[][(){}<>]' % MAX_NESTING)
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def too_deep(data: bytes) -> tuple[int, int] | None:
     depth = 0
     for found in _TOKEN.finditer(data):
         token = found.group()
-        if token in (b"(", b"[", b"{", b"<"):
-            depth += 1
+        if token in (b"(", b"[", b"{", b"<") or token.startswith(b"--"):
+            depth += len(token)
             if depth > MAX_NESTING:
                 before = data[: found.start()]
                 return before.count(b"\n") + 1, found.start() - (before.rfind(b"\n") + 1) + 1

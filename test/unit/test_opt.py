@@ -91,6 +91,8 @@ BAD_INPUTS = {
     "lists": b"module attributes {a = " + b"[" * 100_000,
     "locations": b"module {} loc(" + b"fused[" * 100_000,
     "maps": b"module attributes {a = affine_map<(d0) -> (" + b"(" * 100_000,
+    "signs": b"module attributes {a = affine_map<(d0) -> (" + b"-" * 100_000 + b"d0)>} {}",
+    "sums": b"module attributes {a = affine_map<(d0) -> (" + b"d0+" * 20_000 + b"d0)>} {}",
     "string": b'module attributes {a = "' + b"x" * 1_000_000,
     "verifier": b'"kitsune.task"() ({}) {sym_name = 3, grid = "x"} : () -> ()',
     "wrong dialect": b"foo.bar",
