@@ -85,13 +85,11 @@ def find_ptxas() -> Path | None:
     return Path(found) if found else None
 
 
-def assemble(ptx: str, chip: str = "sm_90a", opt: int = 3, max_registers: int | None = None, assembler: str = "auto") -> Cubin:
+def assemble(ptx: str, chip: str = "sm_90a", opt: int = 3, assembler: str = "auto") -> Cubin:
     """Assemble PTX text for `chip`.
 
     Args:
         opt: ptxas' optimisation level, 0 to 3.
-        max_registers: cap on registers per thread for every kernel of the module; None leaves it to ptxas and
-            `.maxnreg`.
         assembler: "ptxas", "nvjitlink", or "auto": ptxas where it is installed.
 
     Raises:
@@ -101,8 +99,6 @@ def assemble(ptx: str, chip: str = "sm_90a", opt: int = 3, max_registers: int | 
     if chip not in CHIPS:
         raise TargetError(f"no assembler for '{chip}'; known: {', '.join(sorted(CHIPS))}")
     options = [f"-arch={chip}", f"-O{opt}"]
-    if max_registers is not None:
-        options.append(f"-maxrregcount={max_registers}")
     program = find_ptxas() if assembler in ("auto", "ptxas") else None
     if program is None and assembler == "ptxas":
         raise TargetError("ptxas is not installed: install the package 'nvidia-cuda-nvcc' (in the extra 'gpu')")

@@ -32,13 +32,18 @@ def set_fastmath(root: ir.Operation, flags: str) -> None:
         if name in _ARITH or (name.startswith("math.") and name not in _MATH_WITHOUT_FLAGS):
             old = str(operation.attributes["fastmath"]) if "fastmath" in operation.attributes else ""
             if old not in cache:
-                present = re.findall(r"<(.*)>", old)
-                named = set(present[0].split(",")) - {"none"} if present else set()
-                cache[old] = ir.Attribute.parse(f"#arith.fastmath<{','.join(sorted(named | wanted))}>", root.context)
+                named = _flags(old) - {"none"} | wanted
+                cache[old] = ir.Attribute.parse(f"#arith.fastmath<{','.join(sorted(named))}>", root.context)
             operation.attributes["fastmath"] = cache[old]
         return ir.WalkResult.ADVANCE
 
     root.walk(visit)
+
+
+def _flags(attribute: str) -> set[str]:
+    """The flags of a printed `#arith.fastmath<...>`; none for the empty string."""
+    listed = re.findall(r"<(.*)>", attribute)
+    return set(listed[0].split(",")) if listed else set()
 
 
 def expand_approximate_tanh(root: ir.Operation) -> None:
@@ -50,7 +55,7 @@ def expand_approximate_tanh(root: ir.Operation) -> None:
 
     def visit(operation: ir.Operation) -> ir.WalkResult:
         if operation.name == "math.tanh" and isinstance(operation.results[0].type, ir.F32Type):
-            if "fastmath" in operation.attributes and re.search("afn|fast", str(operation.attributes["fastmath"])):
+            if "fastmath" in operation.attributes and _flags(str(operation.attributes["fastmath"])) & {"afn", "fast"}:
                 found.append(operation)
         return ir.WalkResult.ADVANCE
 

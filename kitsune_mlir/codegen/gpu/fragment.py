@@ -177,14 +177,14 @@ class Fragment:
             exchange: needed if `layout.row_warps` > 1; its scratch holds one value per warp and row step.
         """
         layout = self.layout
+        if layout.row_warps > 1 and exchange is None:
+            raise ValueError(f"{layout} spreads a row over {layout.row_warps} warps: reducing it needs an Exchange")
         padded = self.masked(thread, identity(kind, self.dtype))
         rows: dict[int, list[Value]] = {}
         for register, value in enumerate(padded.registers):
             rows.setdefault(layout.register_row(register), []).append(value)
         values = {row: over_lanes(kind, over_registers(kind, items), layout.row_masks) for row, items in rows.items()}
-        if layout.row_warps > 1:
-            if exchange is None:
-                raise ValueError(f"{layout} spreads a row over {layout.row_warps} warps: reducing it needs an Exchange")
+        if exchange is not None and layout.row_warps > 1:
             combined = over_warps(kind, list(values.values()), thread, layout.row_warps, exchange)
             values = dict(zip(values, combined, strict=True))
         return RowValues(layout, values)
