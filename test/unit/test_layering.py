@@ -1,0 +1,147 @@
+"""The shape of the source: imports point one way, files stay small, every pass is in the table."""
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from kitsune_mlir.passes.base import Pass
+from kitsune_mlir.passes.registry import PASSES, PIPELINE
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = "kitsune_mlir"
+# Where each top-level folder is installed.
+FOLDERS = {
+    "kitsune_mlir": PACKAGE,
+    "dialects": f"{PACKAGE}.dialects",
+    "passes": f"{PACKAGE}.passes",
+    "tools": f"{PACKAGE}.tools",
+}
+
+# Layers from the top down; a module may import from its own layer and from those below. The longest prefix counts.
+LAYERS = [
+    {f"{PACKAGE}.tools"},
+    {PACKAGE, f"{PACKAGE}.pipeline", f"{PACKAGE}.dynamo"},
+    {f"{PACKAGE}.frontend", f"{PACKAGE}.passmanager"},
+    {f"{PACKAGE}.pass_options", f"{PACKAGE}.pass_instrumentation", f"{PACKAGE}.reproducer", f"{PACKAGE}.diagnostics"},
+    {f"{PACKAGE}.passes"},
+    {f"{PACKAGE}.codegen"},
+    {f"{PACKAGE}.dialects"},
+    {f"{PACKAGE}.runtime"},
+    {f"{PACKAGE}.layouts", f"{PACKAGE}.shared_tile", f"{PACKAGE}.target", f"{PACKAGE}.pipeline_text"},
+    {f"{PACKAGE}.errors"},
+]
+LIMIT = 400  # lines
+
+
+def sources() -> list[Path]:
+    return [p for folder in FOLDERS for p in sorted((ROOT / folder).rglob("*.py")) if "__pycache__" not in p.parts]
+
+
+def module_of(path: Path) -> str:
+    folder, *rest = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join([FOLDERS[folder], *(r for r in rest if r != "__init__")])
+
+
+MODULES = {module_of(p): p for p in sources()}
+
+
+def imports_of(module: str) -> set[str]:
+    """The modules of this package that a module imports, inside functions too; type checkers' imports do not run."""
+    path = MODULES[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            return
+        if isinstance(node, ast.Import):
+            found.update(a.name for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parent = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            base = ".".join(p for p in (parent, node.module) if p)
+            found.update(name if (name := f"{base}.{a.name}") in MODULES else base for a in node.names)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text()))
+    return {m for m in found if m.split(".")[0] == PACKAGE}
+
+
+def layer_of(module: str) -> int:
+    """The number of the layer whose longest prefix fits; the package itself holds only its own __init__."""
+    best = max(
+        (
+            (len(prefix), n)
+            for n, layer in enumerate(LAYERS)
+            for prefix in layer
+            if module == prefix or module.startswith(prefix + ".")
+        ),
+        default=(0, -1),
+    )
+    if best[0] == len(PACKAGE) and module != PACKAGE:
+        return -1
+    return best[1]
+
+
+def test_imports_point_down():
+    strangers = [m for m in MODULES if layer_of(m) < 0]
+    assert not strangers, f"these belong to no layer, add them to LAYERS: {strangers}"
+    up = {m: sorted(i for i in imports_of(m) if layer_of(i) < layer_of(m)) for m in MODULES}
+    assert not {m: imported for m, imported in up.items() if imported}
+
+
+def test_imports_are_seen():
+    seen = imports_of(f"{PACKAGE}.tools.kitsune_opt")
+    assert {f"{PACKAGE}.passmanager", f"{PACKAGE}.dialects", f"{PACKAGE}.tools.expected"} <= seen  # absolute and relative
+    assert f"{PACKAGE}.passes.registry" in imports_of(f"{PACKAGE}.passmanager")
+    assert layer_of(f"{PACKAGE}.passes.registry") > layer_of(f"{PACKAGE}.passmanager")
+
+
+def test_the_runtime_imports_no_compiler_module():
+    allowed = (f"{PACKAGE}.runtime", f"{PACKAGE}.errors", f"{PACKAGE}.target")
+    for module in MODULES:
+        if module.startswith(f"{PACKAGE}.runtime"):
+            wrong = {m for m in imports_of(module) if not m.startswith(allowed)}
+            assert not wrong, f"{module} imports {sorted(wrong)}"
+
+
+def test_the_runtime_loads_without_torch_and_without_the_compiler():
+    modules = [m for m in MODULES if m.startswith(f"{PACKAGE}.runtime")]
+    code = f"import sys; {'; '.join(f'import {m}' for m in modules)}; "
+    code += "print(sorted(m for m in ('torch', 'torch_mlir', 'scipy') if m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_files_are_small():
+    long = {p.relative_to(ROOT).as_posix(): n for p in sources() if (n := p.read_text().count("\n")) > LIMIT}
+    assert not long, f"more than {LIMIT} lines (one concept a file): {long}"
+
+
+def test_files_say_what_they_are():
+    bare = [p.as_posix() for p in sources() if (text := p.read_text()).strip() and not ast.get_docstring(ast.parse(text))]
+    assert not bare
+
+
+def test_no_machine_paths():
+    machine = re.compile(r"/(?:home|work|root|Users)/[a-z]")
+    for path in sources():
+        assert not machine.search(path.read_text()), path
+
+
+def test_every_pass_is_in_the_table():
+    for module in [m for m in MODULES if m.startswith(f"{PACKAGE}.passes.")]:
+        for value in vars(importlib.import_module(module)).values():
+            if isinstance(value, type) and issubclass(value, Pass) and value is not Pass and value.__module__ == module:
+                assert PASSES.get(value.name) is value, f"{module}.{value.__name__} is not in passes/registry.py"
+
+
+def test_the_table_and_the_pipeline_are_sound():
+    assert all(name == cls.name and name.startswith("kitsune-") for name, cls in PASSES.items())
+    assert set(PIPELINE) <= set(PASSES) and len(set(PIPELINE)) == len(PIPELINE)
+    for name, cls in PASSES.items():
+        assert cls.__doc__ and not cls.__doc__.startswith(f"{cls.__name__}("), f"{name} has no help"
+        assert cls(), f"{name} has an option without a default"
