@@ -18,6 +18,7 @@ def load(context: ir.Context) -> ir.Context:
     Must run before text that uses the dialect is parsed. Loading twice is harmless.
     """
     from torch_mlir.dialects import torch as torch_dialect
+    from torch_mlir.passmanager import PassManager
 
     from . import attributes, stage_graph, tile_program, types  # noqa: F401  (importing a module adds its ops)
 
@@ -25,6 +26,8 @@ def load(context: ir.Context) -> ir.Context:
     with context, ir.Location.unknown():
         if not context.is_dialect_loaded(Kitsune.DIALECT_NAMESPACE):
             Kitsune.load()
+            # The bindings cannot load tm_tensor by name, but any pass that makes its ops loads it before it runs.
+            PassManager.parse("builtin.module(func.func(tm-tensor-bufferize))").run(ir.Module.create().operation)
     return context
 
 
