@@ -40,9 +40,13 @@ def replace_aborts(module: ir.Operation) -> list[str]:
         if op.name == "llvm.mlir.global" and ir.StringAttr(op.attributes["sym_name"]).value.startswith("assert_msg"):
             texts[ir.StringAttr(op.attributes["sym_name"]).value] = _text_of(op.attributes["value"])
     messages: dict[str, int] = {}
-    for op in list(walk(module)):
-        if op.name != "llvm.call" or "callee" not in op.attributes or str(op.attributes["callee"]) != "@abort":
-            continue
+    # Collected first: an operation erased below must not be looked at again, not even for its name.
+    aborts = [
+        op
+        for op in walk(module)
+        if op.name == "llvm.call" and "callee" in op.attributes and str(op.attributes["callee"]) == "@abort"
+    ]
+    for op in aborts:
         block = op.block
         ops = [o.operation for o in block.operations]
         puts = next(o for o in ops if o.name == "llvm.call" and str(o.attributes["callee"]) == "@puts")
