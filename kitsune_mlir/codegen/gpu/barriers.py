@@ -8,7 +8,7 @@ waits for "empty" starts with parity 1, which a fresh barrier passes at once.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch_mlir import ir
 from torch_mlir.dialects import nvvm
@@ -178,13 +178,6 @@ class NamedBarrier:
     def arrive(self) -> None:
         """Arrive without waiting; others `sync`."""
         nvvm.barrier_arrive(i32(self.threads).ir, barrier_id=i32(self.id).ir)
-
-
-def guarded(barrier: NamedBarrier, action: Callable[[], None], elected: Value) -> None:
-    """All threads meet, the elected one acts, all meet again: for a buffer that one thread hands on."""
-    barrier.sync()
-    if_(elected, action)
-    barrier.sync()
 
 
 def fence_barrier_init() -> None:

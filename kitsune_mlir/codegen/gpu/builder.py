@@ -7,6 +7,7 @@ Values carried through a loop come in as arguments and go out as the returned se
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch_mlir import ir
 from torch_mlir.dialects import llvm, nvvm, scf
@@ -61,8 +62,8 @@ def _sequence(values: Yielded) -> list[Value]:
 
 def if_(
     condition: Value,
-    then: Callable[[], Yielded],
-    otherwise: Callable[[], Yielded] | None = None,
+    then: Callable[[], Any],
+    otherwise: Callable[[], Any] | None = None,
     types: Sequence[TypeLike] = (),
 ) -> list[Value]:
     """Branch on an i1. With `types`, both sides return values of these types, and the chosen ones are the result.
@@ -73,7 +74,7 @@ def if_(
         raise ValueError("an if_ with results needs both sides")
     operation = scf.IfOp(condition.ir, [as_type(type) for type in types], has_else=otherwise is not None)
 
-    def side(block: ir.Block, emit: Callable[[], Yielded]) -> None:
+    def side(block: ir.Block, emit: Callable[[], Any]) -> None:
         with ir.InsertionPoint(block):
             values = emit()
             scf.YieldOp([value.ir for value in _sequence(values)] if types else [])
@@ -98,8 +99,8 @@ def for_(
     """
     typed = [bound.type for bound in (start, stop, step) if isinstance(bound, Value)]
     type = typed[0] if typed else as_type("i32")
-    bounds = [as_value(bound, type).ir for bound in (start, stop, step)]
-    operation = scf.ForOp(*bounds, [value.ir for value in carried])
+    first, last, stride = (as_value(bound, type).ir for bound in (start, stop, step))
+    operation = scf.ForOp(first, last, stride, [value.ir for value in carried])
     with ir.InsertionPoint(operation.body):
         index = wrap(operation.induction_variable)
         next_values = _sequence(body(index, *[wrap(value) for value in operation.inner_iter_args]))
