@@ -129,9 +129,8 @@ def fold_movement(module: ir.Operation) -> None:
 
     Only permutations and pure casts are folded, so no element is computed twice and no traffic is added.
     """
-    for op in list(walk(module)):
-        if not is_contraction(op):
-            continue
+    # Listed first: rewriting erases an op together with its body, which the walk must not visit any more.
+    for op in [op for op in walk(module) if is_contraction(op)]:
         changed = True
         while changed:
             changed = False
@@ -209,9 +208,8 @@ class Normalize(Pass):
         with module.context, ir.Location.unknown():
             drop_importer_asserts(module)
             generalize(module)
-            for op in list(walk(module)):
-                if op.name.removeprefix("linalg.") in CASTABLE:
-                    fold_casts(op)
+            for op in [op for op in walk(module) if op.name.removeprefix("linalg.") in CASTABLE]:
+                fold_casts(op)
             run_upstream(module, "canonicalize,cse")
             hide_reshapes(module)
         run_upstream(

@@ -1,16 +1,22 @@
 """All passes of this project: one table, and the order in which `compile` runs them."""
 
 from .base import Pass
+from .finalize_nvvm import FinalizeNvvm
 from .form_stages import FormStages
 from .materialize import Materialize
 from .normalize import Normalize
 from .partition_streams import PartitionStreams
 from .place_buffers import PlaceBuffers
 from .synchronize import Synchronize
+from .to_gpu import ToGpu
 from .to_host import ToHost
 
 PASSES: dict[str, type[Pass]] = {
-    cls.name: cls for cls in (Normalize, FormStages, PartitionStreams, PlaceBuffers, Synchronize, Materialize, ToHost)
+    cls.name: cls
+    for cls in (
+        *(Normalize, FormStages, PartitionStreams, PlaceBuffers, Synchronize, Materialize),
+        *(ToHost, ToGpu, FinalizeNvvm),
+    )
 }
 
 # From linalg on tensors to the tile program, whatever the target; `compile` appends the target's own passes.

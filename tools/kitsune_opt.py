@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import inspect
 import os
 import re
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -298,7 +300,8 @@ def show_passes() -> str:
     """This project's passes, their options and the first line of their help."""
     lines = ["Passes of kitsune-mlir (every pass of MLIR and torch-mlir can be named as well):"]
     for name, cls in PASSES.items():
-        lines.append(f"  --{name:<28} {(cls.__doc__ or '').strip().splitlines()[0]}")
+        first = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
+        lines += textwrap.wrap(f"  --{name:<28} {first}", 120, subsequent_indent=" " * 33)
         lines += [f"      {o.name}=<{o.type}>  (default: {o.default or 'none'})" for o in options_of(cls)]
     return "\n".join(lines)
 

@@ -6,6 +6,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.host import asserts, bufferize, safety
 from kitsune_mlir.codegen.host.machine import this_machine
+from kitsune_mlir.codegen.host.math_expand import expand_math
 from kitsune_mlir.codegen.host.outline import Body
 from kitsune_mlir.codegen.host.schedule import vectorize
 from kitsune_mlir.codegen.host.scheduler import BodyArguments
@@ -53,6 +54,7 @@ def lower_bodies(module: ir.Operation, bodies: list[Body], prefix: str, control_
 
 def _to_loops(module: ir.Operation) -> None:
     safety.guard_divisions(module)
+    expand_math(module)
     bufferize.run_passes(module, LOOPS)
     safety.check_indices(module)
 
