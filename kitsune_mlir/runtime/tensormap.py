@@ -60,7 +60,8 @@ def encode(description: dict[str, Any], address: int) -> Any:
         rank,
         address,
         [cu.cuuint64_t(extent) for extent in reversed(description["shape"])],
-        [cu.cuuint64_t(stride) for stride in reversed(description["strides_bytes"])],
+        # A vector has no strides, but the driver wants the array to exist.
+        [cu.cuuint64_t(stride) for stride in reversed(description["strides_bytes"])] or [cu.cuuint64_t(16)],
         [cu.cuuint32_t(extent) for extent in reversed(description["box"])],
         [cu.cuuint32_t(1)] * rank,
         cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,

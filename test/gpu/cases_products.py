@@ -155,7 +155,9 @@ def chain(second: str, vector: int, relu: bool) -> Case:
     return finish(kernel, tensors, "chain", order=order, through=second, relu=relu)
 
 
-def pipeline(cluster: int, m: int, n: int, k: int, block_n: int = 128, stages: int = 4) -> Case:
+def pipeline(
+    cluster: int, m: int, n: int, k: int, block_n: int = 128, stages: int = 4, blocks: int = 8, timed: bool = False
+) -> Case:
     """D = A @ B^T, persistent: a TMA producer and two consumer warpgroups, setmaxnreg, multicast in clusters, clipped edges."""
     block_m, block_k = 128, 64
     a_tile, b_tile = SharedTile(block_m, block_k, 2), SharedTile(block_n, block_k, 2)
@@ -276,7 +278,7 @@ def pipeline(cluster: int, m: int, n: int, k: int, block_n: int = 128, stages: i
         tensor("B", "bf16", [n, k], "normal"),
         tensor("D", "bf16", [m, n], "nan"),
     ]
-    return finish(kernel, tensors, "matmul_bf16", blocks=8)
+    return finish(kernel, tensors, "matmul_bf16", blocks=blocks, operations=2 * m * n * k if timed else 0)
 
 
 for n, (dtype, k) in itertools.product((8, 72, 128, 256), (("bf16", 128), ("f16", 64), ("tf32", 64))):
@@ -296,4 +298,5 @@ for second, vector in itertools.product(("registers", "shared"), (2, 4, 8)):
 register("pipeline", lambda: pipeline(1, 512, 512, 512))
 register("pipeline_edges", lambda: pipeline(1, 200, 328, 200))
 register("pipeline_cluster2", lambda: pipeline(2, 768, 256, 448))
+register("pipeline_large", lambda: pipeline(1, 8192, 8192, 4096, block_n=256, stages=3, blocks=132, timed=True))
 register("pipeline_wide", lambda: pipeline(1, 300, 520, 328, block_n=256, stages=3))

@@ -95,8 +95,12 @@ def make_tensor(spec: dict):
     raise ValueError(f"no initial value '{init}'")
 
 
-def launch(folder: Path, case: dict, tensors: dict) -> None:
-    """Load the cubin, launch it once on torch's stream and wait."""
+def launch(folder: Path, case: dict, tensors: dict, repeats: int = 0) -> float:
+    """Load the cubin, launch it once on torch's stream and wait.
+
+    Returns:
+        With `repeats`, the median time of so many further launches in milliseconds (their results are not looked at).
+    """
     import numpy as np
     import torch
     from cuda.bindings import driver as cu
@@ -125,9 +129,23 @@ def launch(folder: Path, case: dict, tensors: dict) -> None:
     table = np.array(addresses, dtype=np.uint64)
     stream = torch.cuda.current_stream().cuda_stream
     grid, block = (case["blocks"], 1, 1), (manifest["threads"], 1, 1)
-    check_status(cu.cuLaunchKernel(function, *grid, *block, manifest["shared_bytes"], stream, table.ctypes.data, 0))
+
+    def once() -> None:
+        check_status(cu.cuLaunchKernel(function, *grid, *block, manifest["shared_bytes"], stream, table.ctypes.data, 0))
+
+    once()
     torch.cuda.synchronize()
+    median = 0.0
+    if repeats:
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
+        for start, end in events:
+            start.record()
+            once()
+            end.record()
+        torch.cuda.synchronize()
+        median = sorted(start.elapsed_time(end) for start, end in events)[repeats // 2]
     check_status(cu.cuModuleUnload(module))
+    return median
 
 
 def run(folder: Path, only: str) -> int:
@@ -158,12 +176,15 @@ def run(folder: Path, only: str) -> int:
                 tensors[spec["name"]] = make_tensor(spec)
         before = {name: value.clone() for name, value in tensors.items()}
         try:
-            launch(folder, case, tensors)
+            operations = case["params"].get("operations", 0)
+            time = launch(folder, case, tensors, 20 if operations else 0)
         except RuntimeError as error:
             print(f"FAIL {case['name']}: {error}; the context is lost, stopping", flush=True)
             return failed + 1
         try:
             remark = getattr(reference, case["check"])(before, tensors, case["params"])
+            if operations:
+                remark = f"{remark}; {time:.3f} ms, {operations / time / 1e9:.0f} TFLOP/s"
             print(f"ok   {case['name']}{': ' + remark if remark else ''}", flush=True)
         except AssertionError as error:
             failed += 1
