@@ -1,0 +1,48 @@
+"""The generated pages say what the code says."""
+
+from pathlib import Path
+
+import pytest
+
+from kitsune_mlir.passes.registry import PASSES
+from kitsune_mlir.tools import make_docs
+from kitsune_mlir.tools.make_docs import ROOT, dialect_page, example_of, main, pages, passes_page
+
+
+def test_the_pages_are_up_to_date():
+    for path, text in pages().items():
+        assert path.is_file() and path.read_text() == text, f"{path.relative_to(ROOT)} is not up to date: run 'make docs'"
+
+
+def test_every_op_attribute_and_type_is_documented():
+    page = dialect_page()
+    for name in ["pipeline", "stage", "yield", "make_semaphore", "wait", "post", "task"]:
+        assert f"### `kitsune.{name}`\n\n`kitsune.{name}" in page
+    for name in ["#kitsune.buffer", "#kitsune.sync", "!kitsune.semaphore", "!kitsune.queue"]:
+        assert f"### `{name}`\n\n`{name}" in page
+    wait = page[page.index("### `kitsune.wait`") : page.index("### `kitsune.post`")]
+    assert "- Operands: `sem` (`!kitsune.semaphore`), `lo`, `hi`\n- Attributes: `count`" in wait
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_every_pass_shows_its_lit_test(name: str):
+    example = example_of(ROOT / "test" / "lit" / "passes" / f"{name}.mlir")
+    assert example, f"test/lit/passes/{name}.mlir is missing"
+    assert "// RUN: kitsune-opt" in example and "CHECK" in example and name in example
+
+
+def test_the_example_is_the_first_block(tmp_path: Path):
+    (tmp_path / "kitsune-normalize.mlir").write_text("// RUN: x\n// CHECK: y\n\n// -----\n\nmore\n")
+    page = passes_page(tmp_path)
+    assert "```mlir\n// RUN: x\n// CHECK: y\n```" in page and "more\n```" not in page
+    assert "| `target` | string | `host` |" in page
+
+
+def test_check_reports_stale_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "docs").mkdir()
+    monkeypatch.setattr(make_docs, "ROOT", tmp_path)
+    assert main(["--check"]) == 1
+    assert "docs/dialect.md is not up to date: run 'make docs'" in capsys.readouterr().err
+    assert main([]) == 0 and main(["--check"]) == 0
+    (tmp_path / "docs" / "dialect.md").write_text("old")
+    assert main(["--check"]) == 1

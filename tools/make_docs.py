@@ -1,0 +1,175 @@
+"""`python -m kitsune_mlir.tools.make_docs`: write docs/dialect.md and docs/passes.md from the sources.
+
+The dialect's page comes from the docstrings of dialects/, the passes' page from the docstrings of the passes and from the
+first block of each pass's lit test, so that no page can say what the code does not do. `--check` writes nothing and reports
+pages that are not up to date.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from torch_mlir import ir
+from torch_mlir.dialects import ext
+
+from kitsune_mlir.dialects import attributes, new_context, stage_graph, tile_program, types
+from kitsune_mlir.dialects.kitsune import Kitsune
+from kitsune_mlir.pass_options import options_of
+from kitsune_mlir.passes.base import Pass
+from kitsune_mlir.passes.registry import PASSES, PIPELINE
+
+from .opt_input import SPLITTER
+
+ROOT = Path(__file__).resolve().parents[1]
+WRITTEN = "<!-- Written by tools/make_docs.py (make docs) from {source}: edit those. -->\n"
+
+DIALECT_INTRO = """# The kitsune dialect
+
+One dialect holds both forms of a program. The *stage graph* is what the planning passes work on: the algorithm stays linalg on
+whole tensors, the schedule is attributes. The *tile program* is what the targets run (its rules as a whole:
+[tile-program.md](tile-program.md)). `kitsune-materialize` turns the first into the second.
+
+Three conventions follow from the dialect being defined in Python:
+
+- Ops are printed in MLIR's generic syntax, with plain attributes in braces (no properties).
+- Pipelines, stages and tasks take no operand lists: their bodies use values from outside directly, because a variadic group of
+  an op defined this way holds values of one type only. The inputs of a stage are the tensors that its body uses, in order of
+  first use.
+- For the same reason a pipeline or stage with several results returns one `tuple`, taken apart by
+  `builtin.unrealized_conversion_cast`.
+
+Everything below is checked by the verifiers; `test/lit/dialect/` has every op and attribute, and what the verifiers refuse.
+"""
+
+PASSES_INTRO = """# The passes
+
+In the order of the table in `passes/registry.py`. `compile` runs
+
+{pipeline},
+
+then the passes of the target. Any of them can be run alone (`kitsune-opt in.mlir --kitsune-normalize`) and mixed with MLIR's
+own passes; `kitsune-opt --show-passes` lists them.
+
+The example of each pass is its lit test (`test/lit/passes/`): lines with `CHECK` are what the pass makes of the rest.
+"""
+
+
+def dialect_page() -> str:
+    """docs/dialect.md."""
+    parts = [WRITTEN.format(source="the docstrings of dialects/"), DIALECT_INTRO]
+    with new_context():
+        for title, module in (("The stage graph", stage_graph), ("The tile program", tile_program)):
+            parts.append(f"## {title}\n\n{_body(module)}\n")
+            parts += [_op(cls) for cls in _classes(module, Kitsune.Operation)]
+        parts.append("## Attributes\n")
+        parts += [_entry(f"#{Kitsune.DIALECT_NAMESPACE}.", cls) for cls in _classes(attributes, Kitsune.Attribute)]
+        parts.append("## Types\n")
+        parts += [_entry(f"!{Kitsune.DIALECT_NAMESPACE}.", cls) for cls in _classes(types, Kitsune.Type)]
+    return "\n".join(parts)
+
+
+def passes_page(lit: Path = ROOT / "test" / "lit" / "passes") -> str:
+    """docs/passes.md; the examples are read from the folder `lit`."""
+    intro = PASSES_INTRO.format(pipeline=" → ".join(f"`{name}`" for name in PIPELINE))
+    parts = [WRITTEN.format(source="the docstrings of passes/ and the tests in test/lit/passes/"), intro]
+    return "\n".join(parts + [_pass(name, cls, lit / f"{name}.mlir") for name, cls in PASSES.items()])
+
+
+def example_of(path: Path) -> str | None:
+    """The first block of a lit test (up to the first `// -----`), or None where there is no such test."""
+    if not path.is_file():
+        return None
+    return SPLITTER.split(path.read_text(), 1)[0].strip()
+
+
+def _pass(name: str, cls: type[Pass], path: Path) -> str:
+    options = [f"| `{o.name}` | {o.type} | {f'`{o.default}`' if o.default else ''} |" for o in options_of(cls)]
+    table = "\n".join(["", "| option | type | default |", "|---|---|---|", *options, ""]) if options else ""
+    example = example_of(path)
+    block = f"\n```mlir\n{example}\n```\n" if example else ""
+    return f"## `{name}`\n\n{inspect.getdoc(cls)}\n{table}{block}"
+
+
+def _body(module: ModuleType) -> str:
+    """A module's docstring without its first line, which only lists its contents."""
+    return (inspect.getdoc(module) or "").partition("\n")[2].strip()
+
+
+def _classes(module: ModuleType, base: type) -> list[type]:
+    """The subclasses of `base` that a module defines, in the order of the source."""
+    return [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, base) and c.__module__ == module.__name__]
+
+
+def _entry(prefix: str, cls: type) -> str:
+    name = getattr(cls, "name", None) or getattr(cls, "_name", None)
+    fields = [f"`{n}` ({_kind(h)})" for n, h in _hints(cls).items()]
+    listed = f"\nParameters: {', '.join(fields)}.\n" if fields else ""
+    return f"### `{_full_name(prefix, cls, name)}`\n\n{inspect.getdoc(cls)}\n{listed}"
+
+
+def _full_name(prefix: str, cls: type, name: str | None) -> str:
+    """The name as it is written in IR: the docstring starts with it."""
+    found = re.match(r"`([#!]kitsune\.\w+)", inspect.getdoc(cls) or "")
+    return found.group(1) if found else f"{prefix}{name}"
+
+
+def _op(cls: type) -> str:
+    rows: dict[str, list[str]] = {"Operands": [], "Attributes": [], "Results": [], "Regions": []}
+    for name, hint in _hints(cls).items():
+        base = typing.get_origin(_without_none(hint)) or hint
+        optional = " (may be missing)" if type(None) in typing.get_args(hint) else ""
+        kinds = {ext.Region: "Regions", ir.OpResult: "Results", ir.Value: "Operands"}
+        rows[kinds.get(base, "Attributes")].append(f"`{name}`{_of(hint)}{optional}")
+    listed = [f"- {kind}: {', '.join(names)}" for kind, names in rows.items() if names]
+    return f"### `{cls.OPERATION_NAME}`\n\n{inspect.getdoc(cls)}\n\n" + "\n".join(listed) + "\n"  # type: ignore[attr-defined]
+
+
+def _hints(cls: type) -> dict[str, typing.Any]:
+    return dict(cls.__dict__.get("__annotations__", {}))
+
+
+def _without_none(hint: typing.Any) -> typing.Any:
+    """`X | None` as `X`."""
+    rest = [a for a in typing.get_args(hint) if a is not type(None)]
+    return rest[0] if len(rest) < len(typing.get_args(hint)) else hint
+
+
+def _of(hint: typing.Any) -> str:
+    """The type of an operand or result in brackets, where it is one particular type."""
+    args = [a for a in typing.get_args(hint) if a is not type(None) and a is not typing.Any]
+    inner = args[0] if args else None
+    found = re.match(r"`(!kitsune\.\w+)", inspect.getdoc(inner) or "") if isinstance(inner, type) else None
+    return f" (`{found.group(1)}`)" if found else ""
+
+
+def _kind(hint: typing.Any) -> str:
+    names = {ir.StringAttr: "string", ir.IntegerAttr: "integer", ir.TypeAttr: "type"}
+    return names.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def pages() -> dict[Path, str]:
+    """Every generated page by its path."""
+    return {ROOT / "docs" / "dialect.md": dialect_page(), ROOT / "docs" / "passes.md": passes_page()}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the pages, or with `--check` report those that differ; the exit status is 1 when any does."""
+    check = "--check" in (sys.argv[1:] if argv is None else argv)
+    stale = [path for path, text in pages().items() if not path.is_file() or path.read_text() != text]
+    for path in stale:
+        if check:
+            print(f"{path.relative_to(ROOT)} is not up to date: run 'make docs'", file=sys.stderr)
+        else:
+            path.write_text(pages()[path])
+            print(f"wrote {path.relative_to(ROOT)}")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
