@@ -11,6 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from cases_bodies import BODY_CASES
 from tile_text import (
     BOTH,
     COLUMN,
@@ -292,4 +293,4 @@ def gather_scatter() -> Case:
     return Case("gather_scatter", program("gather_scatter", inputs, results, body), inputs, results, reference)
 
 
-CASES = (two_stages, softmax, lambda: softmax("bf16"), ladder, layer_norm, gather_scatter)
+CASES = (two_stages, softmax, lambda: softmax("bf16"), ladder, layer_norm, gather_scatter, *BODY_CASES)

@@ -160,7 +160,8 @@ def generic(name: str, ins, out, body: str, kinds: Sequence[str] = ("parallel", 
 
 
 def fill(name: str, value: str, shape, dtype: str) -> str:
-    return f"""    %{name}_c = arith.constant {value} : {dtype}
+    constant = value if dtype == "i1" else f"{value} : {dtype}"
+    return f"""    %{name}_c = arith.constant {constant}
     %{name}_e = tensor.empty() : {tensor(shape, dtype)}
     %{name} = linalg.fill ins(%{name}_c : {dtype}) outs(%{name}_e : {tensor(shape, dtype)}) -> {tensor(shape, dtype)}
 """

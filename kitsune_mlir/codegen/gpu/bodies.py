@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 
 from torch_mlir import ir, passmanager
-from torch_mlir.dialects import func, memref
+from torch_mlir.dialects import bufferization, func, memref
 
 from kitsune_mlir.codegen.gpu.tasks import Buffer, TaskView
 from kitsune_mlir.dialects.verify import walk
@@ -68,6 +68,7 @@ def lower_body(task: TaskView) -> Body:
     for pipeline in _TENSOR_PASSES:
         run_passes(body.module, pipeline)
         _own_tensors(body.function)
+    _carry_in_place(body.function)
     for pipeline in _BUFFER_PASSES:
         run_passes(body.module, pipeline)
     left = {op.name for op in walk(body.function) for result in op.results if isinstance(result.type, ir.RankedTensorType)}
@@ -118,3 +119,26 @@ def _own_tensors(function: ir.Operation) -> None:
         if op.name == "bufferization.to_tensor" and "restrict" not in op.attributes:
             op.attributes["restrict"] = ir.UnitAttr.get()
             op.attributes["writable"] = ir.UnitAttr.get()
+
+
+def _carry_in_place(function: ir.Operation) -> None:
+    """Make loops that carry tensors write the next value over the old one.
+
+    Else each iteration would have a buffer of its own, and buffers here are static.
+    """
+    for op in walk(function):
+        if op.name in ("scf.for", "scf.while"):
+            for region in op.regions:
+                block = region.blocks[0]
+                end = list(block.operations)[-1].operation
+                # The first argument of a `for` is its index, the first operand of a condition its condition.
+                arguments = list(block.arguments)[1 if op.name == "scf.for" else 0 :]
+                skipped = 1 if end.name == "scf.condition" else 0
+                for number, argument in enumerate(arguments):
+                    position = number + skipped
+                    if position >= len(end.operands) or not isinstance(argument.type, ir.RankedTensorType):
+                        continue
+                    value = end.operands[position]
+                    if value.type == argument.type and value != argument:
+                        with ir.InsertionPoint(end), end.location:
+                            end.operands[position] = bufferization.materialize_in_destination(argument.type, value, argument)
