@@ -1,0 +1,63 @@
+# `make demo` and `make test` work on a fresh clone: they make .venv first (a few minutes), later runs start at once.
+# Variables: PYTHON (interpreter for .venv), JOBS (parallel tests), ARGS (passed to pytest or to the benchmark).
+
+PYTHON ?= python3
+JOBS   ?= 2
+ARGS   ?=
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+SHELL  := /bin/bash
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint docs opinfo gpu-test gpu-bench clean
+
+# An environment knows its folder by its full path: a clone that was moved is installed again.
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+.PHONY: $(STAMP)
+endif
+
+help:
+	@echo "make setup      the virtual environment (.venv) with everything in it"
+	@echo "make demo       compile and run the NeRF model, compare with torch"
+	@echo "make test       ruff, pyright, pytest and lit"
+	@echo "make lint       ruff and pyright only"
+	@echo "make docs       write docs/dialect.md and docs/passes.md again"
+	@echo "make opinfo     PyTorch's own operator samples; writes docs/coverage.md"
+	@echo "make gpu-test   the tests that need a Hopper GPU"
+	@echo "make gpu-bench  measurements on a Hopper GPU"
+	@echo "make clean      remove what was built, and .venv"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@command -v "$(PYTHON)" >/dev/null || { echo "make setup: '$(PYTHON)' not found. Python 3.11 or later is needed: install one, or name one: make setup PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" tools/bootstrap.py --venv $(VENV) --stamp $(STAMP)
+
+demo: $(STAMP)
+	@$(BIN)/python -m bench.demo $(ARGS)
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyright
+
+# pytest runs the lit tests too (test/test_lit.py); its summary is the last thing printed.
+test: lint
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not gpu" $(ARGS)
+
+docs: $(STAMP)
+	@$(BIN)/python -m kitsune_mlir.tools.make_docs
+
+opinfo: $(STAMP)
+	@$(BIN)/python -m bench.opinfo $(ARGS)
+
+gpu-test: $(STAMP)
+	@$(BIN)/python -m pytest -m gpu test/gpu $(ARGS)
+
+gpu-bench: $(STAMP)
+	@$(BIN)/python -m bench.gpu $(ARGS)
+
+clean:
+	@rm -rf $(VENV) out build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
