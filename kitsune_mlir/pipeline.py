@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch_mlir import ir
@@ -177,8 +177,8 @@ def gpu_code(module: ir.Module, name: str, machine: Target, options: Options, te
 
     code = compile_gpu(module, name, machine, debug=options.debug)
     texts |= {"gpu": code.gpu_ir, "llvm": code.llvm_ir, "ptx": code.ptx}
-    summary["kernels"] = [code.resources_dict()]
-    summary["engines"] = [decision.to_dict() for decision in code.decisions]
+    summary["kernels"] = [{"threads": code.manifest.threads, **asdict(code.resources)}]
+    summary["engines"] = [asdict(choice) for choice in code.engines]
     artifacts = CudaRunner.artifacts(code.manifest, code.cubin, code.ptx)
     try:
         return CudaRunner.from_artifacts(artifacts), artifacts, ""

@@ -50,7 +50,7 @@ def explain_text(summary: Mapping[str, Any]) -> str:
         engine = used["engine"] if used else stage["engine"]
         lines.append(f"    engine {engine}; waits for {_waits(stage)}")
         for reason in used["declined"] if used else ():
-            lines.append(f"    not {reason}")
+            lines.append(f"    not {reason[0]}: {reason[1]}")
         lines.append(f"    tiles read {size(stage['reads'])}, write {size(sum(stage['writes']))}")
     fused = summary["compulsory_bytes"] + 2 * summary["between_bytes"]
     lines += [

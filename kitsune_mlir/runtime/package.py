@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kitsune_mlir.errors import PackageError
+from kitsune_mlir.errors import KitsuneError, PackageError
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.signature import Signature
 
@@ -34,7 +34,7 @@ def write_package(
     """Write a package; see `Program.save`."""
     from safetensors.torch import save
 
-    tensors = {w.name: weights[w.name].detach().cpu().contiguous().clone() for w in signature.weights}
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
     members: dict[str, bytes] = {f"ir/{level}": text.encode() for level, text in ir.items()}
     members |= {f"code/{name}": data for name, data in artifacts.items()}
     members[WEIGHTS] = save(tensors)
@@ -60,25 +60,30 @@ def write_package(
         raise
 
 
-def load(path: str | os.PathLike[str]) -> Program:
+def load(path: str | os.PathLike[str], weights: Mapping[str, Any] | None = None) -> Program:
     """Read a program from a `.kit` file.
 
+    Args:
+        weights: tensors by name, used instead of stored ones (such as `dict(model.state_dict())`); needed for a package that
+            was saved without weights.
+
     Raises:
+        ArgumentError: a weight is missing or has another shape or dtype.
         FileNotFoundError: there is no such file.
         PackageError: it is no package, is cut short, was altered, or is of another format; the message says which.
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            return _read(archive, path)
+            return _read(archive, path, weights or {})
     except zipfile.BadZipFile as error:
         raise PackageError(f"{path}: not a .kit file, or cut short ({error})") from error
     except (KeyError, TypeError, ValueError, AttributeError, EOFError, NotImplementedError, RuntimeError) as error:
-        if isinstance(error, PackageError):
+        if isinstance(error, KitsuneError):
             raise
         raise PackageError(f"{path}: damaged package: {type(error).__name__}: {error}") from error
 
 
-def _read(archive: zipfile.ZipFile, path: str | os.PathLike[str]) -> Program:
+def _read(archive: zipfile.ZipFile, path: str | os.PathLike[str], given: Mapping[str, Any]) -> Program:
     from safetensors.torch import load as load_tensors
 
     names = set(archive.namelist())
@@ -98,7 +103,7 @@ def _read(archive: zipfile.ZipFile, path: str | os.PathLike[str]) -> Program:
     artifacts = {name.removeprefix("code/"): data for name, data in members.items() if name.startswith("code/")}
     texts = {name.removeprefix("ir/"): data.decode() for name, data in members.items() if name.startswith("ir/")}
     signature = Signature.from_dict(manifest["signature"])
-    weights = load_tensors(members[WEIGHTS])
+    weights = {**load_tensors(members[WEIGHTS]), **given}
     runner, problem = make_runner(manifest["target"], artifacts)
     return Program(manifest["target"], signature, weights, runner, texts, manifest["summary"], artifacts, runner_error=problem)
 

@@ -187,14 +187,17 @@ class Program:
 
         return explain_text(self.summary)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, weights: bool = True) -> None:
         """Write the program to a `.kit` file (a zip; no pickle). `kitsune_mlir.load` reads it, without torch-mlir.
 
+        With `weights=False` parameters and buffers stay out, and `load` must be given them (constants are always stored).
         The file is written beside `path` and then moved there, so that a failure leaves an older file as it was.
         """
         from kitsune_mlir.runtime.package import write_package
 
-        write_package(path, self.target, self.signature, self.weights, self._ir, self.summary, self.artifacts)
+        stored = [w.name for w in self.signature.weights if weights or w.kind == "constant"]
+        tensors = {name: self.weights[name] for name in stored}
+        write_package(path, self.target, self.signature, tensors, self._ir, self.summary, self.artifacts)
 
     def __repr__(self) -> str:
         stages = len(self.summary.get("stages", []))

@@ -1,0 +1,151 @@
+"""The zoo on a GPU, in two steps, so that the machine with the GPU needs no compiler.
+
+    python -m test.gpu.zoo build DIR [--size small|full] [--dtype bf16|f32] [names...]    compile to packages (needs no GPU)
+    python -m test.gpu.zoo run DIR [--time] [--peers] [--json FILE]                       check and time them (needs a Hopper GPU)
+
+`run` uses only the runtime: torch, cuda-bindings, safetensors. Each case runs in a process of its own with a time limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+import kitsune_mlir
+import kitsune_mlir.errors
+from bench.models import ZOO, make
+
+DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
+LIMITS = {"bf16": 2e-2, "f32": 1e-5}
+SECONDS = 240
+
+
+def build(folder: Path, size: str, dtypes: list[str], names: list[str]) -> int:
+    """Compile cases to `NAME.DTYPE.SIZE.kit` (without weights: `run` makes the same ones from the seed)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    for name in names or list(ZOO):
+        for dtype in dtypes:
+            model, args = make(name, size=size, dtype=DTYPES[dtype])
+            try:
+                program = kitsune_mlir.compile(model, args, target="sm_90a")
+            except kitsune_mlir.errors.KitsuneError as error:
+                print(f"{name} {dtype} {size}: {error}")
+                failed += 1
+                continue
+            path = folder / f"{name}.{dtype}.{size}.kit"
+            program.save(path, weights=False)
+            kernel = program.summary["kernels"][0]
+            total = sum(program.seconds.values())
+            phases = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in program.seconds.items())
+            print(
+                f"{name} {dtype} {size}: {total:.1f} s ({phases}), {kernel['registers']} registers, "
+                f"{kernel['spill_store_bytes']} bytes spilled, {path.stat().st_size >> 10} KiB",
+                flush=True,
+            )
+    return failed
+
+
+def relative_errors(got, wanted) -> list[float]:
+    """‖out - ref‖ / ‖ref‖ of each tensor of two outputs of the same structure; nan stays nan."""
+    from torch.utils import _pytree as pytree
+
+    errors = []
+    for g, w in zip(pytree.tree_leaves(got), pytree.tree_leaves(wanted), strict=True):
+        scale = w.double().norm().clamp_min(1e-30)
+        errors.append(((g.double() - w.double()).norm() / scale).item())
+    return errors
+
+
+def check(path: Path, timed: bool, peers: bool) -> dict:
+    """Run one package on fresh inputs against float64, twice for determinism; time it if asked."""
+    from bench.timing import launches, peer_times, time_calls
+
+    name, dtype, size, _ = path.name.split(".")
+    model, args = make(name, size=size, dtype=DTYPES[dtype], device="cuda", seed=0)
+    model.eval()
+    state = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
+    program = kitsune_mlir.load(path, weights=state)
+    with torch.no_grad():
+        exact = copy.deepcopy(model).double()
+        wanted = exact(*(a.double() if a.is_floating_point() else a for a in args))
+        del exact
+        first = program(*args)
+        second = program(*args)
+    torch.cuda.synchronize()
+    errors = relative_errors(first, wanted)
+    result = {
+        "case": f"{name}.{dtype}.{size}",
+        "errors": errors,
+        "limit": LIMITS[dtype],
+        "repeat_difference": max(relative_errors(first, second), default=0.0),
+        "ok": all(e <= LIMITS[dtype] for e in errors),
+        "launches": launches(lambda: program(*args)),
+        "eager_launches": launches(lambda: model(*args)),
+    }
+    del wanted
+    if timed:
+        calls = {"kitsune": lambda: program(*args)}
+        result["milliseconds"] = peer_times(model, args, calls) if peers else time_calls(calls)
+    return result
+
+
+def run(folder: Path, timed: bool, peers: bool, out: Path | None) -> int:
+    """Check every package of a folder, each in its own process; returns how many failed."""
+    from bench.timing import environment
+
+    results, bad = [], 0
+    for path in sorted(folder.glob("*.kit")):
+        command = [sys.executable, "-m", "test.gpu.zoo", "one", str(path)]
+        command += ["--time"] * timed + ["--peers"] * peers
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+            lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+            tail = (done.stderr or done.stdout).strip().splitlines()[-3:]
+            result = json.loads(lines[-1]) if lines else {"case": path.stem, "ok": False, "error": " | ".join(tail)}
+        except subprocess.TimeoutExpired:
+            result = {"case": path.stem, "ok": False, "error": f"no answer in {SECONDS} s"}
+        results.append(result)
+        bad += not result["ok"]
+        worst = max(result.get("errors", [float("nan")]), default=0.0)
+        times = ", ".join(f"{k} {v:.4f}" for k, v in result.get("milliseconds", {}).items())
+        print(
+            f"{'ok  ' if result['ok'] else 'FAIL'} {result['case']:32s} error {worst:.1e} launches {result.get('launches')}"
+            f" (eager {result.get('eager_launches')}) {times} {result.get('error', '')}",
+            flush=True,
+        )
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps({"environment": environment(), "command": " ".join(sys.argv), "results": results}, indent=1))
+    print(f"{len(results) - bad} passed, {bad} failed")
+    return bad
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", choices=["build", "run", "one"])
+    parser.add_argument("path", type=Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--size", default="small")
+    parser.add_argument("--dtype", default="bf16,f32")
+    parser.add_argument("--time", action="store_true")
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    if given.mode == "build":
+        return build(given.path, given.size, given.dtype.split(","), given.names)
+    if given.mode == "run":
+        return run(given.path, given.time, given.peers, given.json)
+    print(json.dumps(check(given.path, given.time, given.peers)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
