@@ -38,9 +38,9 @@ demo: $(STAMP)
 	@$(BIN)/python -m bench.demo $(ARGS)
 
 lint: $(STAMP)
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
-	@$(BIN)/pyright
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m ruff format --check .
+	@$(BIN)/python -m pyright
 
 # pytest runs the lit tests too (test/test_lit.py); its summary is the last thing printed.
 test: lint

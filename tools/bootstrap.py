@@ -36,6 +36,19 @@ def new_enough():
     return None
 
 
+def usable(inside, stamp):
+    """Whether the environment with Python `inside` can be kept: it has pip, and was made for this folder.
+
+    Scripts of an environment that was moved or copied along with the project point to the old place.
+    """
+    if os.path.exists(stamp):
+        with open(stamp) as file:
+            if file.read().strip() != os.getcwd():
+                return False
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return os.path.exists(inside) and subprocess.call([inside, "-m", "pip", "--version"], **quiet) == 0
+
+
 class Progress:
     """Runs commands; shows the last line of output so far whenever a command has been silent for a while."""
 
@@ -98,8 +111,7 @@ def main():
         )
     progress = Progress()
     inside = os.path.join(options.venv, "bin", "python")
-    # A folder that was moved or copied has an environment whose scripts point to the old place: make it again.
-    if subprocess.call([inside, "-m", "pip", "--version"], stdout=subprocess.DEVNULL) if os.path.exists(inside) else 1:
+    if not usable(inside, options.stamp):
         progress.run(f"making {options.venv}", [python, "-m", "venv", "--clear", options.venv])
     target = f".[{options.extras}]"
     pip = [inside, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
