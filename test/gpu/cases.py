@@ -42,9 +42,8 @@ def _double(*tensors):
     return [t.double() if t.is_floating_point() else t for t in tensors]
 
 
-def two_stages() -> Case:
+def two_stages(m: int = 1000, k: int = 96, n: int = 72, tile: int = 40) -> Case:
     """relu, then a product, tile by tile; the product's rows wait for the relu's."""
-    m, k, n, tile = 1000, 96, 72, 40
     inputs = (((m, k), "f32", "normal"), ((n, k), "f32", "normal"))
     results = (((m, n), "f32"),)
     arena = 4 * m * k
@@ -78,9 +77,8 @@ def two_stages() -> Case:
     return Case("two_stages", program("two_stages", inputs, results, body, arena), inputs, results, reference, 2e-5)
 
 
-def softmax(dtype: str = "f32") -> Case:
+def softmax(dtype: str = "f32", m: int = 300, n: int = 260, tile: int = 16) -> Case:
     """Softmax of rows: three passes over a tile, in f32 inside."""
-    m, n, tile = 300, 260, 16
     last = m - tile
     tiles = -(-m // tile)
     inputs = (((m, n), dtype, "normal"),)
@@ -130,9 +128,8 @@ def softmax(dtype: str = "f32") -> Case:
     return Case(name, program(name, inputs, results, body), inputs, results, reference, 1e-2 if dtype == "bf16" else 1e-5)
 
 
-def ladder(stages: int = 24, engine: str = "generic") -> Case:
+def ladder(stages: int = 24, m: int = 4096, n: int = 8, tile: int = 8) -> Case:
     """Many small stages with many tiles: each adds the rows of two producers, one of them from another block's tile."""
-    m, n, tile = 4096, 8, 8
     tiles = m // tile
     inputs = (((m, n), "f32", "small"),)
     results = (((m, n), "f32"),)
@@ -162,7 +159,7 @@ def ladder(stages: int = 24, engine: str = "generic") -> Case:
             yielding("%h = arith.constant 0.5 : f32", "%t = arith.addf %a0, %a1 : f32", "%r = arith.mulf %t, %h : f32"),
         )
         text += store_rows("r", target, (m, n), tile, "f32") + (post(f"s{stage}") if stage < stages else "")
-        body += task(f"stage{stage}", [tiles], text, engine)
+        body += task(f"stage{stage}", [tiles], text)
 
     def reference(torch, x):
         x = x.double()
@@ -173,9 +170,8 @@ def ladder(stages: int = 24, engine: str = "generic") -> Case:
     return Case("ladder", program("ladder", inputs, results, body, arena), inputs, results, reference)
 
 
-def layer_norm() -> Case:
+def layer_norm(m: int = 512, n: int = 384, tile: int = 8) -> Case:
     """LayerNorm of rows with a residual, bf16 in and out, all in one task."""
-    m, n, tile = 512, 384, 8
     inputs = (((m, n), "bf16", "normal"), ((m, n), "bf16", "normal"), ((n,), "bf16", "normal"), ((n,), "bf16", "normal"))
     results = (((m, n), "bf16"),)
     text = offset(tile) + rows("x", "x0", (m, n), tile, "bf16") + rows("s", "x1", (m, n), tile, "bf16")
@@ -239,9 +235,8 @@ def layer_norm() -> Case:
     return Case("layer_norm", program("layer_norm", inputs, results, body), inputs, results, reference, 1e-2)
 
 
-def gather_scatter() -> Case:
+def gather_scatter(e: int = 777, v: int = 120, n: int = 24, tile: int = 32) -> Case:
     """Gather rows by index, join them with others, and add the result into rows given by another index, by atomics."""
-    e, v, n, tile = 777, 120, 24, 32
     last, tiles = e - tile, -(-e // tile)
     inputs = (((v, n), "f32", "normal"), ((e,), "i64", f"index {v}"), ((e,), "i64", f"index {v}"), ((e, n), "f32", "normal"))
     results = (((v, 2 * n), "f32"), ((e, 2 * n), "f32"))

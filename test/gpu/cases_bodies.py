@@ -51,9 +51,8 @@ FLOAT_FUNCTIONS = {
 }
 
 
-def functions(dtype: str) -> Case:
+def functions(dtype: str, shape=(67, 33)) -> Case:
     """Every function of one variable, one task each, and products, quotients and comparisons with a second operand."""
-    shape = (67, 33)
     names = list(FLOAT_FUNCTIONS)
     inputs = ((shape, dtype, "normal"), (shape, dtype, "positive"))
     results = tuple((shape, dtype) for _ in range(len(names) + 2))
@@ -98,9 +97,8 @@ def functions(dtype: str) -> Case:
     return Case(name, program(name, inputs, results, body), inputs, results, reference, tolerance)
 
 
-def integers() -> Case:
+def integers(n: int = 1000) -> Case:
     """Integer arithmetic of several widths, conversions, and a result of booleans."""
-    n = 1000
     inputs = tuple(((n,), t, "small") for t in ("i64", "i32", "i8")) + (((n,), "i1", "bool"), ((n,), "f32", "normal"))
     results = (((n,), "i64"), ((n,), "i32"), ((n,), "i8"), ((n,), "i1"), ((n,), "i64"), ((n,), "f16"))
     loads = "".join(whole(f"v{k}", f"x{k}", (n,), t) for k, (_, t, _) in enumerate(inputs))
@@ -173,9 +171,8 @@ def convolution() -> Case:
     return Case("convolution", program("convolution", inputs, results, body), inputs, results, reference)
 
 
-def sort_and_scan() -> Case:
+def sort_and_scan(m: int = 12, n: int = 40) -> Case:
     """tm_tensor: a sort with its indices, an exclusive sum, and a scatter with repeated rows."""
-    m, n = 12, 40
     inputs = (((m, n), "f32", "normal"), ((m, 1), "i32", f"index {m}"), ((m, n), "f32", "normal"))
     results = (((m, n), "f32"), ((m, n), "i64"), ((m, n), "f32"), ((m, n), "f32"))
     square, indices = tensor((m, n), "f32"), tensor((m, n), "i64")
@@ -214,15 +211,14 @@ def sort_and_scan() -> Case:
 
     def reference(torch, x, at, update):
         x, update = x.double(), update.double()
-        values, order = torch.sort(x, 1, stable=True)
+        values, order = torch.sort(x, dim=1, stable=True)
         return values, order, x.cumsum(1), x.index_add(0, at[:, 0].long(), update)
 
     return Case("sort_and_scan", program("sort_and_scan", inputs, results, body), inputs, results, reference)
 
 
-def reductions() -> Case:
+def reductions(m: int = 300, n: int = 250) -> Case:
     """Long reductions to few values: a whole sum, column sums, the place of the largest, a product of integers' bits."""
-    m, n = 300, 250
     inputs = (((m, n), "f32", "normal"), ((m, n), "i32", "small"))
     results = (((1,), "f32"), ((n,), "f32"), ((m,), "i64"), ((m,), "i32"), ((n,), "i1"))
     x, k = ("x", BOTH, (m, n), "f32"), ("k", BOTH, (m, n), "i32")
@@ -267,9 +263,8 @@ def reductions() -> Case:
     return Case("reductions", program("reductions", inputs, results, body), inputs, results, reference)
 
 
-def control_flow() -> Case:
+def control_flow(shape=(24, 20)) -> Case:
     """A loop that carries a tensor, a while with a condition on data, and branches, with linalg inside each."""
-    shape = (24, 20)
     square = tensor(shape, "f32")
     inputs = ((shape, "f32", "normal"), ((1,), "i64", "index 5"))
     results = ((shape, "f32"), (shape, "f32"))
@@ -318,9 +313,8 @@ def control_flow() -> Case:
     return Case("control_flow", program("control_flow", inputs, results, body), inputs, results, reference)
 
 
-def big_temporaries() -> Case:
+def big_temporaries(m: int = 700, n: int = 2048, tile: int = 128) -> Case:
     """Intermediates of 1 MB a block, which go to scratch, beside one that stays in shared memory; ragged tiles."""
-    m, n, tile = 700, 2048, 128
     last, tiles = m - tile, -(-m // tile)
     inputs = (((m, n), "f32", "normal"),)
     results = (((m, n), "f32"),)
@@ -349,9 +343,8 @@ def big_temporaries() -> Case:
     return Case("big_temporaries", program("big_temporaries", inputs, results, body), inputs, results, reference)
 
 
-def everybody_waits() -> Case:
+def everybody_waits(m: int = 2048, n: int = 16, tile: int = 4, stages: int = 6) -> Case:
     """Stages that wait for all tiles of the stage before (ranges of slots, and one slot with many posts), several times."""
-    m, n, tile, stages = 2048, 16, 4, 6
     tiles = m // tile
     inputs = (((m, n), "f32", "small"),)
     results = (((m, n), "f32"),)

@@ -23,7 +23,7 @@ from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.codegen.gpu.value import cast
 from kitsune_mlir.errors import KitsuneError
 
-__all__ = ["GenericEngine"]
+__all__ = ["GenericEngine", "finish"]
 
 SHARED_BYTES = 73728
 """Temporaries kept in shared memory: three blocks of a multiprocessor can have as much."""
@@ -63,7 +63,7 @@ class GenericEngine(Engine):
     def emit(self, plan: Plan, task: TaskContext) -> None:
         lowered: _Lowered = plan.private
         function = lowered.body.function
-        _finish(lowered, task.threads)
+        finish(lowered, task.threads)
         name = task.symbol(f"task_{plan.task.number}_{plan.task.name}")
         outline(function, name, task.kernel.module_block, task.symbol)
 
@@ -82,7 +82,7 @@ def _lower(task: TaskView, shared_limit: int) -> _Lowered:
     """Everything that does not depend on the number of threads."""
     body = lower_body(task)
     interchange(body.function)
-    run_passes(body.module, "convert-linalg-to-parallel-loops,canonicalize,cse")
+    run_passes(body.module, "convert-linalg-to-parallel-loops,lower-affine,canonicalize,cse")
     first = len(task.grid)
     arguments = list(body.block.arguments)[first:]
     memory = Memory(dict(zip(arguments, body.buffers, strict=True)))
@@ -106,7 +106,7 @@ def _shape(block: ir.Block, memory: Memory) -> None:
                     _shape(inner, memory)
 
 
-def _finish(lowered: _Lowered, threads: int) -> None:
+def finish(lowered: _Lowered, threads: int) -> None:
     """Deal the work out to the threads, and put the temporaries where they were planned."""
     function, block = lowered.body.function, lowered.body.block
     lowered.memory.placed = lowered.storage.interval

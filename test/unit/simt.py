@@ -1,0 +1,333 @@
+"""Runs a lowered task body on the processor as a block of threads would, and finds races.
+
+All threads go in lockstep: a value is an array with one element a thread, and a mask says which threads are active.
+Lockstep hides missing barriers from the numbers, so every access is checked against those of other threads since the
+last barrier.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch_mlir import ir
+
+DTYPES = {
+    "f32": np.float32,
+    "f64": np.float64,
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "i1": np.bool_,
+    "i8": np.int8,
+    "i16": np.int16,
+    "i32": np.int32,
+    "i64": np.int64,
+    "index": np.int64,
+}
+
+
+class Race(AssertionError):
+    """Two threads touch one place, one of them writing, without a barrier between."""
+
+
+class Space:
+    """A piece of memory of `size` bytes, with who touched each byte since which barrier."""
+
+    def __init__(self, size: int):
+        self.data = np.full(-(-size // 16) * 16, 0xFF, np.uint8)  # NaN, so that what is read before it is written shows
+        self.written, self.writer = np.full(len(self.data), -1), np.zeros(len(self.data), int)
+        self.read, self.reader = np.full(len(self.data), -1), np.zeros(len(self.data), int)
+
+
+@dataclasses.dataclass
+class Ref:
+    """A memref: `offset` and `strides` in elements of `dtype`."""
+
+    space: Space
+    dtype: type
+    offset: object
+    shape: list[int]
+    strides: list[int]
+
+    def flat(self, indices):
+        at = self.offset
+        for index, stride in zip(indices, self.strides, strict=True):
+            at = at + index * stride
+        return at
+
+
+def contiguous(shape):
+    return [int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
+
+
+def _unsigned(x):
+    return x.view(getattr(np, f"uint{8 * x.dtype.itemsize}")) if x.dtype != np.bool_ else x
+
+
+def _through_double(function):
+    return lambda x: function(torch.from_numpy(np.asarray(x, np.float64))).numpy().astype(x.dtype)
+
+
+UNARY = {
+    f"math.{name}": _through_double(getattr(torch, function))
+    for name, function in {
+        **{
+            n: n for n in ("exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", "atan", "log1p", "expm1", "exp2", "log2")
+        },
+        **{"absf": "abs", "ceil": "ceil", "floor": "floor", "trunc": "trunc", "roundeven": "round"},
+    }.items()
+} | {"arith.negf": np.negative}
+BINARY: dict[str, Callable] = {
+    **{"arith.addf": np.add, "arith.subf": np.subtract, "arith.mulf": np.multiply, "arith.divf": np.divide},
+    **{"arith.addi": np.add, "arith.subi": np.subtract, "arith.muli": np.multiply},
+    **{"arith.andi": np.bitwise_and, "arith.ori": np.bitwise_or, "arith.xori": np.bitwise_xor, "arith.shli": np.left_shift},
+    **{"arith.maximumf": np.maximum, "arith.minimumf": np.minimum, "arith.maxnumf": np.fmax, "arith.minnumf": np.fmin},
+    **{"arith.maxsi": np.maximum, "arith.minsi": np.minimum, "arith.floordivsi": np.floor_divide, "arith.remsi": np.fmod},
+    "arith.divsi": lambda a, b: np.trunc(a / b).astype(a.dtype),
+    "arith.divui": lambda a, b: (_unsigned(a) // _unsigned(b)).view(a.dtype),
+    "arith.remui": lambda a, b: (_unsigned(a) % _unsigned(b)).view(a.dtype),
+    "arith.minui": lambda a, b: np.minimum(_unsigned(a), _unsigned(b)).view(a.dtype),
+    "math.powf": lambda a, b: np.power(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype),
+}
+COMPARE_INT = ["eq", "ne", "lt", "le", "gt", "ge", "ult", "ule", "ugt", "uge"]
+COMPARE_FLOAT = [None, "eq", "gt", "ge", "lt", "le", "one", "ord", "ueq", "ugt", "uge", "ult", "ule", "ne"]
+OPERATORS = {
+    **{"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal},
+    **{"gt": np.greater, "ge": np.greater_equal},
+}
+CASTS = {"arith." + n for n in ("extf", "truncf", "extsi", "trunci", "sitofp", "fptosi", "index_cast")}
+
+
+class Block:
+    """A block of `threads` threads. Attribute `barriers` counts the block barriers it has passed."""
+
+    def __init__(self, threads: int):
+        self.threads = threads
+        self.phase = 0
+        self.barriers = 0
+        self.everybody = np.ones(threads, bool)
+
+    def run(self, function: ir.Operation, arguments: list) -> None:
+        """Run a function. Arguments: `Ref`s, integers (the same for all threads), or arrays (one element a thread)."""
+        block = function.regions[0].blocks[0]
+        self.env: dict[ir.Value, object] = {}
+        for value, given in zip(block.arguments, arguments, strict=True):
+            if isinstance(given, int):
+                given = np.full(self.threads, given, np.int64)
+            self.env[value] = given
+        self.block(block, self.everybody)
+        self.phase += 1  # the executor's barrier at the end of a tile
+
+    # --- control flow
+
+    def block(self, block: ir.Block, mask: np.ndarray):
+        """Run a block for the threads of `mask`; the operands of its terminator."""
+        for op in block.operations:
+            op = op.operation
+            if op.name in ("scf.yield", "func.return", "scf.condition", "scf.reduce"):
+                return [self.env[o] for o in op.operands]
+            self.op(op, mask)
+        return []
+
+    def op(self, op: ir.Operation, mask: np.ndarray) -> None:
+        if op.name == "scf.for":
+            self.loop(op, mask)
+        elif op.name == "scf.while":
+            self.while_loop(op, mask)
+        elif op.name == "scf.if":
+            self.branch(op, mask)
+        elif op.name == "nvvm.barrier":
+            assert mask.all(), "a block barrier that not every thread reaches"
+            self.phase += 1
+            self.barriers += 1
+        else:
+            found = self.simple(op, [self.env[o] for o in op.operands], mask)
+            if op.results:
+                self.env[op.results[0]] = found
+
+    def loop(self, op, mask):
+        index, stop, step, *carried = (self.env[o] for o in op.operands)
+        body = op.regions[0].blocks[0]
+        carried = list(carried)
+        while True:
+            active = mask & (index < stop)
+            if not active.any():
+                break
+            self.env[body.arguments[0]] = index
+            for argument, value in zip(list(body.arguments)[1:], carried, strict=True):
+                self.env[argument] = value
+            carried = [_merge(active, new, old) for new, old in zip(self.block(body, active), carried, strict=True)]
+            index = np.where(active, index + step, index).astype(index.dtype)
+        for result, value in zip(op.results, carried, strict=True):
+            self.env[result] = value
+
+    def while_loop(self, op, mask):
+        before, after = (region.blocks[0] for region in op.regions)
+        carried = [self.env[o] for o in op.operands]
+        results, active = None, mask
+        while True:
+            for argument, value in zip(before.arguments, carried, strict=True):
+                self.env[argument] = value
+            condition, *passed = self.block(before, active)
+            results = passed if results is None else [_merge(active, n, o) for n, o in zip(passed, results, strict=True)]
+            active = active & condition
+            if not active.any():
+                break
+            for argument, value in zip(after.arguments, passed, strict=True):
+                self.env[argument] = value
+            carried = [_merge(active, n, o) for n, o in zip(self.block(after, active), carried, strict=True)]
+        for result, value in zip(op.results, results, strict=True):
+            self.env[result] = value
+
+    def branch(self, op, mask):
+        condition = self.env[op.operands[0]]
+        sides = []
+        for region, active in zip(op.regions, (mask & condition, mask & ~condition), strict=True):
+            blocks = list(region.blocks)
+            sides.append(self.block(blocks[0], active) if blocks and active.any() else None)
+        for number, result in enumerate(op.results):
+            values = [side[number] if side else None for side in sides]
+            if values[0] is None or values[1] is None:
+                self.env[result] = values[0] if values[1] is None else values[1]
+            else:
+                self.env[result] = _merge(condition, values[0], values[1])
+
+    # --- operations
+
+    def simple(self, op, operands, mask):
+        name = op.name
+        type = op.results[0].type if op.results else None
+        dtype = DTYPES.get(str(type))
+        with np.errstate(all="ignore"):
+            if name == "arith.constant":
+                attribute = op.attributes["value"]
+                value = ir.FloatAttr(attribute).value if isinstance(attribute, ir.FloatAttr) else _integer(attribute)
+                return np.full(self.threads, value).astype(dtype)
+            if name in UNARY:
+                return UNARY[name](operands[0])
+            if name in BINARY:
+                return np.asarray(BINARY[name](*operands)).astype(dtype)
+            if name in CASTS:
+                return operands[0].astype(dtype)
+            if name in ("arith.extui", "arith.index_castui", "arith.uitofp"):
+                return _unsigned(operands[0]).astype(dtype)
+            if name == "arith.bitcast" or name == "llvm.bitcast":
+                return operands[0].view(dtype)
+            if name == "arith.select":
+                return np.where(*operands).astype(dtype) if isinstance(operands[1], np.ndarray) else operands[1]
+            if name == "arith.cmpi":
+                return _compare_int(op, *operands)
+            if name == "arith.cmpf":
+                return _compare_float(op, *operands)
+        if name.startswith("memref."):
+            return self.memory(op, operands, mask)
+        if name == "nvvm.shfl.sync":
+            assert mask.reshape(-1, 32).all(1).sum() * 32 == mask.sum(), "a shuffle that not every lane reaches"
+            assert "bfly" in str(op.attributes["kind"])
+            return operands[1][np.arange(self.threads) ^ operands[2]]
+        raise NotImplementedError(f"{name}: {op}")
+
+    def memory(self, op, operands, mask):
+        name = op.name
+        if name == "memref.load":
+            ref, *indices = operands
+            return self.access(ref, indices, mask)
+        if name == "memref.store":
+            value, ref, *indices = operands
+            self.access(ref, indices, mask, value)
+            return None
+        if name == "memref.atomic_rmw":
+            value, ref, *indices = operands
+            at = np.broadcast_to(ref.flat(indices), mask.shape)[mask]
+            assert ir.IntegerAttr(op.attributes["kind"]).value in (0, 1), "only additions"
+            np.add.at(ref.space.data.view(ref.dtype), at, np.broadcast_to(value, mask.shape)[mask])
+            return value
+        if name in ("memref.memory_space_cast", "memref.cast"):
+            return operands[0]
+        if name == "memref.view":
+            type = ir.MemRefType(op.results[0].type)
+            dtype = DTYPES[str(type.element_type)]
+            start = int(operands[1][0]) // np.dtype(dtype).itemsize
+            return Ref(operands[0].space, dtype, start, list(type.shape), contiguous(type.shape))
+        if name == "memref.subview":
+            return self.subview(op, operands)
+        if name in ("memref.expand_shape", "memref.collapse_shape"):
+            strides, _ = ir.MemRefType(op.results[0].type).get_strides_and_offset()
+            return dataclasses.replace(operands[0], shape=list(ir.MemRefType(op.results[0].type).shape), strides=strides)
+        raise NotImplementedError(f"{name}: {op}")
+
+    def subview(self, op, operands):
+        ref, *dynamic = operands
+        dynamic = iter(dynamic)
+        marker = ir.ShapedType.get_dynamic_size()
+        offsets, _, strides = (
+            [next(dynamic) if n == marker else n for n in ir.DenseI64ArrayAttr(op.attributes[f"static_{what}"])]
+            for what in ("offsets", "sizes", "strides")
+        )
+        at = ref.flat(offsets)
+        kept = [s * by for s, by in zip(ref.strides, strides, strict=True)]
+        shape = list(ir.MemRefType(op.results[0].type).shape)
+        if len(shape) != len(kept):  # drops extents of one
+            wanted, _ = ir.MemRefType(op.results[0].type).get_strides_and_offset()
+            kept = list(wanted)
+        return dataclasses.replace(ref, offset=at, shape=shape, strides=kept)
+
+    def access(self, ref, indices, mask, value=None):
+        """Load, or store `value`, for the active threads, and look for races."""
+        for index, extent in zip(indices, ref.shape, strict=True):
+            inside = (np.broadcast_to(index, mask.shape)[mask] >= 0) & (np.broadcast_to(index, mask.shape)[mask] < extent)
+            assert inside.all(), f"index outside of its memref of {ref.shape}"
+        at = np.broadcast_to(ref.flat(indices), mask.shape)
+        data, threads = ref.space.data.view(ref.dtype), np.arange(self.threads)[mask]
+        place = at[mask] * np.dtype(ref.dtype).itemsize
+        space = ref.space
+        foreign = (space.written[place] == self.phase) & (space.writer[place] != threads)
+        if foreign.any():
+            raise Race(f"{'write' if value is not None else 'read'} of what another thread wrote")
+        if value is None:
+            again = (space.read[place] == self.phase) & (space.reader[place] != threads)
+            space.reader[place] = threads
+            many = again | (space.reader[place] != threads)
+            space.reader[place[many]] = -2
+            space.read[place] = self.phase
+            out = np.zeros(self.threads, ref.dtype)
+            out[mask] = data[at[mask]]
+            return out
+        if ((space.read[place] == self.phase) & (space.reader[place] != threads)).any():
+            raise Race("write of what another thread read")
+        space.writer[place] = threads
+        if (space.writer[place] != threads).any():
+            raise Race("two threads write one place")
+        space.written[place] = self.phase
+        data[at[mask]] = np.broadcast_to(value, mask.shape)[mask]
+        return None
+
+
+def _integer(attribute):
+    return ir.BoolAttr(attribute).value if str(attribute) in ("true", "false") else ir.IntegerAttr(attribute).value
+
+
+def _merge(mask, new, old):
+    return np.where(mask, new, old).astype(np.asarray(old).dtype) if isinstance(old, np.ndarray) else new
+
+
+def _compare_int(op, a, b):
+    predicate = COMPARE_INT[ir.IntegerAttr(op.attributes["predicate"]).value]
+    if predicate.startswith("u"):
+        return OPERATORS[predicate[1:]](_unsigned(a), _unsigned(b))
+    return OPERATORS[predicate](a, b)
+
+
+def _compare_float(op, a, b):
+    predicate = COMPARE_FLOAT[ir.IntegerAttr(op.attributes["predicate"]).value]
+    if predicate in OPERATORS:
+        return OPERATORS[predicate](a, b)
+    nan = np.isnan(a) | np.isnan(b)
+    if predicate == "ord":
+        return ~nan
+    if predicate == "one":
+        return ~nan & (a != b)
+    return nan | OPERATORS[predicate[1:]](a, b)

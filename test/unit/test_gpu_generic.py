@@ -1,0 +1,133 @@
+"""The generic engine's code, run thread by thread on the processor, against torch; and every program compiled to a cubin."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from simt import DTYPES, Block, Race, Ref, Space, contiguous
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.engine import Limits
+from kitsune_mlir.codegen.gpu.generic import GenericEngine, finish
+from kitsune_mlir.codegen.gpu.tasks import ProgramView, TaskView, element_bytes
+from kitsune_mlir.dialects import new_context
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
+
+import cases
+import cases_bodies
+from run_programs import error_of, make_input
+
+THREADS = 64
+
+# Sizes that the processor gets through in a second or so.
+SMALL = {
+    "two_stages": lambda: cases.two_stages(20, 24, 11, 10),
+    "softmax_f32": lambda: cases.softmax("f32", 21, 37, 8),
+    "softmax_bf16": lambda: cases.softmax("bf16", 9, 65, 8),
+    "softmax_few_rows": lambda: cases.softmax("f32", 3, 100, 2),
+    "ladder": lambda: cases.ladder(3, 32, 8, 8),
+    "layer_norm": lambda: cases.layer_norm(16, 40, 8),
+    "gather_scatter": lambda: cases.gather_scatter(35, 12, 5, 16),
+    "functions_f32": lambda: cases_bodies.functions("f32", (7, 5)),
+    "functions_bf16": lambda: cases_bodies.functions("bf16", (7, 5)),
+    "functions_f64": lambda: cases_bodies.functions("f64", (7, 5)),
+    "integers": lambda: cases_bodies.integers(100),
+    "convolution": cases_bodies.convolution,
+    "sort_and_scan": lambda: cases_bodies.sort_and_scan(5, 9),
+    "reductions": lambda: cases_bodies.reductions(30, 25),
+    "control_flow": lambda: cases_bodies.control_flow((8, 10)),
+    "big_temporaries": lambda: cases_bodies.big_temporaries(20, 48, 8),
+    "everybody_waits": lambda: cases_bodies.everybody_waits(16, 4, 4, 3),
+}
+
+
+class Device:
+    """Memory of a program: one space for each function argument, and a block's shared memory and scratch."""
+
+    def __init__(self, program: ProgramView, inputs, threads: int):
+        self.block = Block(threads)
+        self.arguments = [Space(program.buffers[a].bytes) for a in program.block.arguments]
+        for space, tensor in zip(self.arguments, inputs, strict=False):
+            flat = tensor.contiguous().view(torch.uint8) if tensor.dtype != torch.bool else tensor.to(torch.uint8)
+            data = flat.reshape(-1).numpy()
+            space.data[: len(data)] = data
+
+    def run(self, task: TaskView, shared_limit: int) -> None:
+        threads = self.block.threads
+        plan = GenericEngine().plan(task, Limits(shared_bytes=shared_limit))
+        lowered = plan.private
+        finish(lowered, threads)
+        lowered.body.module.operation.verify()
+        shared, scratch = Space(plan.shared_bytes + 16), Space(plan.scratch_bytes + 16)
+        ends = [Ref(s, np.uint8, 0, [len(s.data)], [1]) for s in (shared, scratch)]
+        for tile in np.ndindex(*task.grid):
+            refs = [
+                Ref(
+                    self.arguments[b.argument],
+                    DTYPES[str(b.element)],
+                    b.offset // element_bytes(b.element),
+                    list(b.shape),
+                    contiguous(b.shape),
+                )
+                for b in lowered.body.buffers
+            ]
+            self.block.run(lowered.body.function, [*map(int, tile), *refs, np.arange(threads), *ends])
+
+    def read(self, argument: int, shape, dtype: str) -> torch.Tensor:
+        data = self.arguments[argument].data[: int(np.prod(shape)) * np.dtype(DTYPES[dtype]).itemsize]
+        found = data.view(DTYPES[dtype]).reshape(shape)
+        return torch.from_numpy(found.astype(np.float64) if dtype in ("bf16", "f16") else found.copy())
+
+
+def run_case(case, threads: int = THREADS, shared_limit: int = 73728):
+    """(largest error, barriers passed) of a program, its tiles run one after the other."""
+    inputs = [make_input(torch, torch.Generator().manual_seed(1), *spec) for spec in case.inputs]
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(case.text)
+        program = ProgramView(module.body.operations[0].operation)
+        device = Device(program, inputs, threads)
+        for task in program.tasks:
+            device.run(task, shared_limit)
+    errors = []
+    for number, ((shape, dtype), want) in enumerate(zip(case.results, case.reference(torch, *inputs), strict=True)):
+        errors.append(error_of(torch, device.read(len(case.inputs) + number, shape, dtype), want))
+    return max(errors), device.block.barriers
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_program_is_right_and_free_of_races(name):
+    case = SMALL[name]()
+    error, _ = run_case(case)
+    assert error <= case.tolerance
+
+
+@pytest.mark.parametrize("threads", [32, 256])
+def test_other_block_sizes(threads):
+    for name in ("softmax_f32", "reductions"):
+        case = SMALL[name]()
+        assert run_case(case, threads)[0] <= case.tolerance
+
+
+def test_temporaries_in_scratch_give_the_same():
+    case = SMALL["softmax_f32"]()
+    assert run_case(case, shared_limit=64)[0] <= case.tolerance
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(case.text)
+        program = ProgramView(module.body.operations[0].operation)
+        plan = GenericEngine().plan(program.tasks[0], Limits(shared_bytes=64))
+        assert plan.shared_bytes <= 64 and plan.scratch_bytes >= 4 * 8 * 37
+
+
+def test_the_checker_sees_a_missing_barrier(monkeypatch):
+    from kitsune_mlir.codegen.gpu import distribute
+
+    monkeypatch.setattr(distribute.nvvm, "barrier", lambda: None)
+    with pytest.raises(Race):
+        run_case(SMALL["softmax_f32"]())
+
+
+def test_elementwise_chains_need_no_barrier():
+    assert run_case(SMALL["functions_f32"]())[1] == 0
