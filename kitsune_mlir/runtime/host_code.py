@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes.util
+import ctypes
 import functools
 import itertools
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import llvmlite.binding as llvm
 
 from kitsune_mlir.errors import TargetError
+from kitsune_mlir.runtime.host_object import emit_object, host_machine
 
 __all__ = ["HostCode", "Loaded", "host_cpu"]
 
@@ -17,18 +18,9 @@ _numbers = itertools.count()
 
 
 @functools.cache
-def _initialize() -> None:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    libm = ctypes.util.find_library("m")
-    if libm:
-        llvm.load_library_permanently(libm)
-
-
-@functools.cache
 def host_cpu() -> str:
     """Name and features of this processor, as LLVM has them: code runs on another machine only if this text is the same."""
-    _initialize()
+    host_machine()
     return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
 
 
@@ -63,33 +55,34 @@ class HostCode:
     cpu: str
 
     def load(self) -> Loaded:
-        """Link the code into this process.
+        """Link the code into this process; code for another processor is compiled again from its LLVM IR.
 
         Raises:
-            TargetError: the code was compiled for another processor (compile `llvm_ir` again), or a symbol is missing.
+            TargetError: the code cannot be linked.
+            CompileError: the LLVM IR cannot be compiled here.
         """
-        if self.cpu != host_cpu():
-            raise TargetError(f"'{self.name}' was compiled for another processor ({self.cpu.split()[0]})")
-        return Loaded(self)
+        if self.cpu == host_cpu():
+            return Loaded(self.name, self.object_file)
+        return Loaded(self.name, emit_object(self.llvm_ir))
 
 
 @functools.cache
 def _jit() -> llvm.LLJIT:
-    _initialize()
-    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2, jit=True
-    )
-    return llvm.create_lljit_compiler(machine)
+    return llvm.create_lljit_compiler(host_machine())
 
 
 class Loaded:
-    """Code in memory. It stays there as long as this object lives."""
+    """Code in memory. It stays there as long as this object lives.
 
-    def __init__(self, code: HostCode):
-        library = llvm.JITLibraryBuilder().add_object_img(code.object_file).add_current_process().export_symbol(code.name)
+    Attributes:
+        call: `call(pointers, control, scratch)`, addresses as integers; releases Python's global lock.
+    """
+
+    def __init__(self, name: str, object_file: bytes):
+        library = llvm.JITLibraryBuilder().add_object_img(object_file).add_current_process().export_symbol(name)
         try:
-            self._tracker = library.link(_jit(), f"{code.name}.{next(_numbers)}")
-            self.address: int = self._tracker[code.name]
+            self._tracker = library.link(_jit(), f"{name}.{next(_numbers)}")
+            address = self._tracker[name]
         except (RuntimeError, KeyError) as error:
-            raise TargetError(f"'{code.name}' cannot be linked into this process: {error}") from error
-        self.call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(self.address)
+            raise TargetError(f"'{name}' cannot be linked into this process: {error}") from error
+        self.call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(address)

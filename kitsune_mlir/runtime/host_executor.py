@@ -1,7 +1,7 @@
 """Runs compiled tile programs on the processor: workers on a few threads, a workspace for each call.
 
-Each worker is one call into the compiled code, which releases Python's global lock; the calling thread is always one of them, so
-a run makes progress whether or not a helper thread wakes up in time.
+Each worker is one call into the compiled code, which releases Python's global lock; the calling thread is always one of them,
+so a run makes progress whether or not a helper thread wakes up in time.
 """
 
 from __future__ import annotations

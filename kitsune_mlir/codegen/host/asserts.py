@@ -1,7 +1,7 @@
 """`cf.assert` becomes an error number in the run's control block and an early return, instead of a message and `abort`.
 
-Upstream lowers `cf.assert %ok, "text"` to a branch to a block that calls `puts` and `abort`. Those two calls are replaced, after
-the conversion to the LLVM dialect, by a store of the message's number and a return.
+Upstream lowers `cf.assert %ok, "text"` to a branch to a block that calls `puts` and `abort`. Those two calls are replaced,
+after the conversion to the LLVM dialect, by a store of the message's number and a return.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.host import asserts, bufferize, safety
+from kitsune_mlir.codegen.host.atomics import lower_atomics
 from kitsune_mlir.codegen.host.machine import this_machine
 from kitsune_mlir.codegen.host.math_expand import expand_math
 from kitsune_mlir.codegen.host.outline import Body
@@ -16,7 +17,6 @@ from kitsune_mlir.errors import CompileError
 __all__ = ["lower_bodies"]
 
 LOOPS = (
-    "func.func(tm-tensor-to-loops)",
     "convert-linalg-to-loops",
     "canonicalize",
     "cse",
@@ -33,6 +33,7 @@ def lower_bodies(module: ir.Operation, bodies: list[Body], prefix: str, control_
     """
     _run(module, bodies, bufferize.bufferize)
     machine = this_machine()
+    safety.check_indices(module)
     _run(module, bodies, lambda part: vectorize(part, machine))
     _run(module, bodies, _to_loops)
     arguments: dict[str, BodyArguments] = {}
@@ -53,10 +54,10 @@ def lower_bodies(module: ir.Operation, bodies: list[Body], prefix: str, control_
 
 
 def _to_loops(module: ir.Operation) -> None:
+    lower_atomics(module)
     safety.guard_divisions(module)
     expand_math(module)
     bufferize.run_passes(module, LOOPS)
-    safety.check_indices(module)
 
 
 def _rename_constants(module: ir.Operation, prefix: str) -> None:

@@ -32,6 +32,11 @@ BUFFERIZE = (
     "func.func(buffer-hoisting,buffer-loop-hoisting)",
     "func.func(refback-munge-memref-copy)",  # memref.copy would call a function that does not exist
     "func.func(linalg-generalize-named-ops)",
+    "func.func(tm-tensor-to-loops)",
+    # Arithmetic on 16-bit floats is done in f32, whatever the processor has: the same everywhere, and no calls to a run-time
+    # library that is not there.
+    "math-extend-to-supported-types{target-type=f32}",
+    "arith-emulate-unsupported-floats{source-types=bf16,f16 target-type=f32}",
     "canonicalize",
     "cse",
 )
@@ -206,7 +211,7 @@ def _life(value: ir.Value, function: ir.Operation, order: dict[ir.Operation, int
 
 
 def _pack(lives: list[tuple[int, int, int]]) -> tuple[list[int], int]:
-    """Places for (first, last, bytes) intervals, larger ones first, each at the lowest offset that is free for its whole life."""
+    """Places for (first, last, bytes) intervals, large ones first, each at the lowest offset that is free all its life."""
     places = [0] * len(lives)
     placed: list[int] = []
     size = 0

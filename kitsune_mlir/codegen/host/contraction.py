@@ -27,11 +27,10 @@ Chunks = list[tuple[int, int]]  # (first lane relative to the block's, lanes) of
 class Contraction:
     """The schedule: blocks of `columns` vectors along `lane`, tiles of `rows` along `row` (None: no such dimension)."""
 
-    def __init__(
-        self, nest: Nest, lane: int, emitter: BodyEmitter, lanes: int, columns: int, row: int | None, rows: int, panel: Panel | None
-    ):
-        self.nest, self.lane, self.emitter, self.lanes, self.columns = nest, lane, emitter, lanes, columns
-        self.row, self.rows, self.panel = row, rows, panel
+    def __init__(self, nest: Nest, lane: int, emitter: BodyEmitter, lanes: int, row: int | None, tile: tuple[int, int]):
+        self.nest, self.lane, self.emitter, self.lanes, self.row = nest, lane, emitter, lanes, row
+        self.rows, self.columns = tile
+        self.panel: Panel | None = plan_panel(nest, lane, row, lanes, self.columns)
 
     @property
     def outer(self) -> list[int]:
@@ -95,7 +94,9 @@ class Contraction:
                     output.put(ops.broadcast(sums[slot], lanes), self._shift(place, offset), lanes)
                     slot += 1
 
-    def _reduce(self, nest: Nest, places: list[Point], chunks: Chunks, dimensions: list[int], sums: list[ir.Value]) -> list[ir.Value]:
+    def _reduce(
+        self, nest: Nest, places: list[Point], chunks: Chunks, dimensions: list[int], sums: list[ir.Value]
+    ) -> list[ir.Value]:
         if not dimensions:
             return self._step(nest, places, chunks, sums)
         dimension, *rest = dimensions
@@ -165,12 +166,11 @@ def plan_contraction(nest: Nest, machine: Machine) -> Contraction | None:
     rows = 1 if row is None else min(nest.extents[row], 8 if wide else 5)
     if len(nest.outputs) > 1:
         columns, rows = 1, min(rows, 4)
-    panel = plan_panel(nest, lane, row, lanes, columns)
-    return Contraction(nest, lane, emitter, lanes, columns, row, rows, panel)
+    return Contraction(nest, lane, emitter, lanes, row, (rows, columns))
 
 
 def _row_of(nest: Nest, lane: int, memory: list[Access]) -> int | None:
-    """The dimension to tile besides `lane`: one along which a vectorised operand stays, so that its vectors serve several rows."""
+    """The dimension to tile besides `lane`: one along which a vectorised operand stays, so its vectors serve several rows."""
     vectors = [a for a in memory if a.coefficients[lane] != 0]
     fitting = [
         d

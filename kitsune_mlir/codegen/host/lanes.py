@@ -20,6 +20,8 @@ __all__ = ["BodyEmitter", "computing_bytes"]
 # Not element-wise on vectors, or with no vector lowering.
 _REFUSED = frozenset({"arith.scaling_extf", "arith.scaling_truncf", "math.fpowi", "math.ipowi", "math.clampf", "math.sincos"})
 
+_TYPES = (ir.IntegerType, ir.IndexType, ir.FloatType, ir.MemRefType)
+
 Environment = dict[ir.Value, ir.Value]
 
 
@@ -56,8 +58,7 @@ class BodyEmitter:
             self._lane_base[op.results[0]] = None
         if op.name == "cf.assert":
             return True
-        types = [v.type for v in [*op.operands, *op.results]]
-        if len(op.regions) or not all(isinstance(t, (ir.IntegerType, ir.IndexType, ir.FloatType, ir.MemRefType)) for t in types):
+        if len(op.regions) or not all(isinstance(v.type, _TYPES) for v in [*op.operands, *op.results]):
             return False
         if op.name == "memref.load":
             return op.operands[0] not in self._varying
@@ -146,7 +147,8 @@ class BodyEmitter:
         values = [made.get(v, v) for v in indices]
         contiguous = type_.get_strides_and_offset()[0][-1] == 1 and not _is_bool(type_.element_type)
         if contiguous and indices[-1] in starts and not any(ops.is_vector(v) for v in values[:-1]):
-            return vector.load(ops.vector_type(type_.element_type, lanes), source, [*values[:-1], ops.value_of(starts[indices[-1]])])
+            place = [*values[:-1], ops.value_of(starts[indices[-1]])]
+            return vector.load(ops.vector_type(type_.element_type, lanes), source, place)
         found = []
         for lane in range(lanes):
             place = [vector.extract(v, [], [lane]) if ops.is_vector(v) else v for v in values]

@@ -30,9 +30,9 @@ PIPELINE: tuple[str, ...] = (
     "convert-math-to-libm",
     "convert-complex-to-llvm",
     "convert-vector-to-llvm",
-    "finalize-memref-to-llvm",
     "convert-index-to-llvm",
     "convert-arith-to-llvm",
+    "finalize-memref-to-llvm",  # after arith: atomic updates want their bodies lowered
     "convert-cf-to-llvm",
     "convert-ub-to-llvm",
     "convert-func-to-llvm{use-bare-ptr-memref-call-conv=true}",

@@ -98,7 +98,7 @@ def erf(x: Number) -> Number:
 
 
 def _log_parts(x: Number) -> tuple[Number, Number]:
-    """(i, l) with log(x) = i * ln(2) + l for positive finite x; l = log(m), m in [2/3, 4/3] (Juffa)."""
+    """(i, l) with log(x) = i * ln(2) + l for positive finite x; exp(l) is in [2/3, 4/3] (Juffa)."""
     small = x < 1.1754943508222875e-38
     a = choose(small, x * 8388608.0, x)
     offset = choose(small, a.like(-23.0), 0.0)
@@ -126,29 +126,29 @@ def _ordinary(x: Number, result: Number) -> Number:
 
 def log(x: Number) -> Number:
     """Natural logarithm."""
-    i, l = _log_parts(x)
-    return _ordinary(x, fused(i, LN2, l))
+    i, m = _log_parts(x)
+    return _ordinary(x, fused(i, LN2, m))
 
 
 def log2(x: Number) -> Number:
     """Logarithm to base 2."""
-    i, l = _log_parts(x)
-    high = fused(l, 1.44269502162933349609375, i)
-    return _ordinary(x, fused(l, 1.92596299112661746887e-8, high))
+    i, m = _log_parts(x)
+    high = fused(m, 1.44269502162933349609375, i)
+    return _ordinary(x, fused(m, 1.92596299112661746887e-8, high))
 
 
 def log10(x: Number) -> Number:
     """Logarithm to base 10."""
-    i, l = _log_parts(x)
-    return _ordinary(x, fused(i, 0.30102999566398120, l * 0.43429448190325183))
+    i, m = _log_parts(x)
+    return _ordinary(x, fused(i, 0.30102999566398120, m * 0.43429448190325183))
 
 
 def log1p(x: Number) -> Number:
     """log(1 + x), accurate near 0: the rounding error of 1 + x is added to first order."""
     u = x + 1.0
-    i, l = _log_parts(u)
+    i, m = _log_parts(u)
     lost = (x - (u - 1.0)) / u
-    result = fused(i, LN2, l + lost)
+    result = fused(i, LN2, m + lost)
     result = choose(u.compare("oeq", 1.0), x, result)
     result = choose(u.compare("oeq", 0.0), float("-inf"), result)
     result = choose(u < 0.0, float("nan"), result)

@@ -32,7 +32,9 @@ class Buffer:
 
     def overlaps(self, other: Buffer) -> bool:
         """Whether the two share a byte (two arguments never do)."""
-        return self.argument == other.argument and self.offset < other.offset + other.size and other.offset < self.offset + self.size
+        if self.argument != other.argument:
+            return False
+        return self.offset < other.offset + other.size and other.offset < self.offset + self.size
 
 
 @dataclass(frozen=True)
@@ -139,13 +141,15 @@ def read_program(operation: ir.Operation, into: ir.Block) -> Program:
             slots += count
         elif op.name == "memref.view":
             base = buffers[op.operands[0]]
-            buffers[op.results[0]] = Buffer(base.argument, base.offset + _constant(op.operands[1]), byte_size(op.results[0].type))
+            offset = base.offset + _constant(op.operands[1])
+            buffers[op.results[0]] = Buffer(base.argument, offset, byte_size(op.results[0].type))
         elif op.name in _VIEWS:
             buffers[op.results[0]] = buffers[op.operands[0]]
         elif op.name == "kitsune.task":
             tasks.append(_outline(op, name, bodies, buffers, into))
         elif op.name not in ("arith.constant", "func.return"):
-            raise UnsupportedError(op.name, f"tile program '{name}' declares buffers, semaphores, constants and tasks", None, str(op.location))
+            what = f"tile program '{name}' declares buffers, semaphores, constants and tasks"
+            raise UnsupportedError(op.name, what, location=str(op.location))
     return Program(operation, name, tasks, list(bodies.values()), buffers, semaphores)
 
 
@@ -156,7 +160,9 @@ def _constant(value: ir.Value) -> int:
     return ir.IntegerAttr(owner.attributes["value"]).value
 
 
-def _outline(task: ir.Operation, program: str, bodies: dict[str, Body], buffers: dict[ir.Value, Buffer], into: ir.Block) -> Task:
+def _outline(
+    task: ir.Operation, program: str, bodies: dict[str, Body], buffers: dict[ir.Value, Buffer], into: ir.Block
+) -> Task:
     name = ir.StringAttr(task.attributes["sym_name"]).value
     grid = tuple(ir.DenseI64ArrayAttr(task.attributes["grid"]))
     captured = captures(task)

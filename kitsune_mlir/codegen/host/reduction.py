@@ -21,12 +21,13 @@ __all__ = ["RowReduction", "plan_reduction"]
 
 Point = dict[int, ops.Index]
 
+
 class RowReduction:
     """The schedule: `tile` results at a time (dimension, how many), `unroll` vectors along `lane` for each."""
 
     def __init__(self, nest: Nest, lane: int, emitter: BodyEmitter, lanes: int, tile: list[tuple[int, int]], unroll: int):
         self.nest, self.lane, self.emitter, self.lanes, self.tile, self.unroll = nest, lane, emitter, lanes, tile, unroll
-        self.combiners = [combiner_of(nest, i) for i in range(len(nest.outputs))]
+        self.combiners = [c for c in (combiner_of(nest, i) for i in range(len(nest.outputs))) if c is not None]
 
     @property
     def outer(self) -> list[int]:
@@ -204,7 +205,8 @@ def _tile_of(nest: Nest, machine: Machine) -> list[tuple[int, int]]:
     wide = machine.registers >= 32
     tile = []
     for here, there in ((0, 1), (1, 0)):
-        own = [d for d in nest.parallel if nest.extents[d] > 1 and sides[here].coefficients[d] and not sides[there].coefficients[d]]
+        mine, other = sides[here].coefficients, sides[there].coefficients
+        own = [d for d in nest.parallel if nest.extents[d] > 1 and mine[d] and not other[d]]
         if own:
             tile.append((own[-1], min(nest.extents[own[-1]], 4 if wide or here else 2)))
     return tile

@@ -1,8 +1,8 @@
 """Makes a task body unable to take the process down: divisions and indices that depend on data are guarded.
 
-x86 raises SIGFPE on an integer division by zero and on `INT_MIN / -1`; PyTorch raises an error for the first, and a library must
-not end its process. Here such a division gives some value. An index that comes from data is checked against the size of what
-it indexes; the failure is a `cf.assert`, which becomes a Python error (`asserts.py`).
+x86 raises SIGFPE on an integer division by zero and on `INT_MIN / -1`; PyTorch raises an error for the first, and a library
+must not end its process. Here such a division gives some value. An index that comes from data is checked against the size of
+what it indexes; the failure is a `cf.assert`, which becomes a Python error (`asserts.py`).
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ def _constant(value: ir.Value) -> int | None:
     op = owner.operation
     if op.name == "vector.broadcast":
         return _constant(op.operands[0])
-    attribute = op.attributes["value"] if op.name == "arith.constant" else None
+    if op.name != "arith.constant":
+        return None
+    attribute = op.attributes["value"]
     if isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat:
         attribute = attribute.get_splat_value()
     return ir.IntegerAttr(attribute).value if isinstance(attribute, ir.IntegerAttr) else None

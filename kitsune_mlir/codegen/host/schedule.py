@@ -51,7 +51,7 @@ def _prefers_columns(nest: Nest, columns: Contraction) -> bool:
 
 
 def allow_contraction(nest: Nest) -> None:
-    """Let the multiplications and additions of a sum of products become fused multiply-adds (more accurate, and twice as fast)."""
+    """Let the multiplications and additions of a sum of products become fused multiply-adds: more accurate, twice as fast."""
     contract = ir.Attribute.parse("#arith.fastmath<contract>")
     for i in range(len(nest.outputs)):
         combiner = combiner_of(nest, i)

@@ -52,7 +52,8 @@ llvm.func internal @kitsune_post(%control: !llvm.ptr, %slot: i64) attributes {{p
   %t = llvm.atomicrmw add %p, %one release : !llvm.ptr, i32
   llvm.return
 }}
-llvm.func internal @kitsune_wait(%control: !llvm.ptr, %lo: i64, %hi: i64, %count: i32) -> i1 attributes {{passthrough = ["noinline"]}} {{
+llvm.func internal @kitsune_wait(%control: !llvm.ptr, %lo: i64, %hi: i64, %count: i32) -> i1
+    attributes {{passthrough = ["noinline"]}} {{
   %one = llvm.mlir.constant(1 : i64) : i64
   %one32 = llvm.mlir.constant(1 : i32) : i32
   %zero32 = llvm.mlir.constant(0 : i32) : i32
@@ -112,7 +113,8 @@ def build_scheduler(program: Program, arguments: dict[str, BodyArguments], modul
     with function.location:
         drivers = []
         for number, task in enumerate(program.tasks):
-            driver = func.FuncOp(f"{program.name}_task{number}", ([ir.IndexType.get(), *types], []), visibility="private", ip=False)
+            signature = ([ir.IndexType.get(), *types], [])
+            driver = func.FuncOp(f"{program.name}_task{number}", signature, visibility="private", ip=False)
             module.append(driver)
             with task.operation.location:
                 _fill_driver(driver, program, task, arguments[task.body.name])
@@ -223,7 +225,7 @@ def _coordinates(tile: ir.Value, grid: tuple[int, ...]) -> list[ir.Value]:
 
 
 def _clone_definition(value: ir.Value, mapping: dict[ir.Value, ir.Value]) -> None:
-    """Clone the operation that defines `value` (index arithmetic, a view), and what it needs, at the current insertion point."""
+    """Clone the operation that defines `value` (index arithmetic, a view) and what it needs, at the insertion point."""
     if value not in mapping:
         op = value.owner.operation
         for operand in op.operands:

@@ -1,0 +1,381 @@
+"""The host target: hand-written tile programs against numpy."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from host_programs import Rows, Stage, compile_text, elementwise, fill, generic, one_task, product, run_code, tensor
+
+from kitsune_mlir.codegen.host.machine import Machine, this_machine
+from kitsune_mlir.errors import CompileError, KitsuneError
+from kitsune_mlir.runtime.host_executor import HostExecutor
+
+RNG = np.random.default_rng(7)
+
+
+def normal(*shape: int, dtype=np.float32) -> np.ndarray:
+    return RNG.normal(size=shape).astype(dtype)
+
+
+def relative_error(got: np.ndarray, want: np.ndarray) -> float:
+    return float(np.abs(got.astype(np.float64) - want).max() / np.abs(want).max())
+
+
+def linear(x: str, w: str, b: str, m: int, k: int, n: int, transposed: bool = True) -> str:
+    """relu(x w + b), as `%r`."""
+    epilogue = "%zero = arith.constant 0.0 : f32\n%h = arith.addf %a0, %a1 : f32\n%q = arith.maximumf %h, %zero : f32\nlinalg.yield %q : f32"
+    operands = [("prod", tensor((m, n)), "d0, d1"), (b, tensor((n,)), "d1")]
+    return product("prod", x, w, m, k, n, transposed) + elementwise("r", (m, n), operands, epilogue)
+
+
+# (rows, inner, columns): whole vectors and tiles, remainders of each, single rows and columns, fewer than one vector.
+SHAPES = [(64, 64, 64), (50, 60, 33), (13, 17, 19), (12, 5, 40), (1, 100, 70), (3, 64, 16), (33, 1, 47), (20, 31, 1), (7, 3, 2)]
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize(("m", "k", "n"), SHAPES)
+def test_product(m, k, n, transposed):
+    a, b = normal(m, k), normal(*((n, k) if transposed else (k, n)))
+    got = one_task(product("r", "a", "b", m, k, n, transposed), {"a": a, "b": b}, ((m, n), "f32"))
+    want = a.astype(np.float64) @ (b.T if transposed else b)
+    assert np.abs(got - want).max() <= 1e-6 * (np.abs(a) @ np.abs(b.T if transposed else b)).max()
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize("element", ["bf16", "f16", "f64", "i32", "i64"])
+def test_product_of_other_types(element, transposed):
+    m, k, n = 19, 37, 21
+    from host_programs import DTYPES
+
+    total = "f32" if element in ("bf16", "f16") else element
+    a, b = normal(m, k), normal(*((n, k) if transposed else (k, n)))
+    a, b = ((10 * x if element[0] == "i" else x).astype(DTYPES[element]) for x in (a, b))
+    got = one_task(product("r", "a", "b", m, k, n, transposed, element), {"a": a, "b": b}, ((m, n), total))
+    wide = np.int64 if element[0] == "i" else np.float64
+    want = a.astype(wide) @ (b.T if transposed else b).astype(wide)
+    if element[0] == "i":
+        assert (got == want).all()
+    else:
+        assert relative_error(got, want) < (1e-14 if element == "f64" else 1e-6)
+
+
+def test_chain_with_waits_runs_the_same_200_times():
+    """Three layers, tiles that wait for tiles, ragged rows; on two threads, over and over."""
+    rows, width, tile = 100, 48, 16
+    whole = {f"{n}{i}": ((width, width) if n == "w" else (width,), "f32") for i in range(3) for n in "wb"}
+    names = ["x", "h0", "h1", "y"]
+    stages = [
+        Stage(
+            f"l{i}",
+            names[i + 1],
+            tile,
+            linear(names[i], f"w{i}", f"b{i}", tile, width, width),
+            tiled=(names[i],),
+            whole=(f"w{i}", f"b{i}"),
+            after=(f"l{i - 1}",) if i else (),
+        )
+        for i in range(3)
+    ]
+    shape = ((rows, width), "f32")
+    program = Rows({"x": shape, **whole}, {"y": shape}, stages, {"h0": shape, "h1": shape})
+    x = normal(rows, width)
+    arrays = [normal(*t[0]) / np.float32(4) for t in whole.values()]
+    want = x.astype(np.float64)
+    for w, b in zip(arrays[::2], arrays[1::2], strict=True):
+        want = np.maximum(want @ w.T.astype(np.float64) + b, 0)
+    executor = HostExecutor(program.compile(), threads=2)
+    assert executor.code.semaphore_slots == 3 * 7 and executor.code.task_count == 3 * 7
+    for _ in range(200):
+        got = np.full((rows, width), np.nan, np.float32)
+        run_code(executor, [x, *arrays], [got])
+        assert relative_error(got, want) < 2e-6
+
+
+def test_equal_bodies_are_lowered_once():
+    shape = ((32, 8), "f32")
+    double = elementwise(
+        "r", (8, 8), [("{0}", tensor((8, 8)), "d0, d1")], "%q = arith.addf %a0, %a0 : f32\nlinalg.yield %q : f32"
+    )
+    names = ["x", "h0", "h1", "h2", "y"]
+    stages = [
+        Stage(f"s{i}", names[i + 1], 8, double.replace("{0}", names[i]), tiled=(names[i],), after=(f"s{i - 1}",) if i else ())
+        for i in range(4)
+    ]
+    program = Rows({"x": shape}, {"y": shape}, stages, {n: shape for n in names[1:-1]})
+    code = program.compile()
+    assert (
+        code.llvm_ir.count("define internal void @program_body") + code.llvm_ir.count("define private void @program_body") <= 1
+    )
+    assert code.llvm_ir.count("@program_body0(") > 4 - 1 and "@program_body1" not in code.llvm_ir
+    x = normal(32, 8)
+    assert (program.run(x)[0] == 16 * x).all()
+
+
+def test_softmax():
+    m, n = 19, 77
+    x = normal(m, n) * 10
+    x[3] = -np.inf
+    x[3, 5] = 1
+    square, row = tensor((m, n)), tensor((m,))
+    both = [("x", square, "d0, d1"), ("mx", row, "d0")]
+    body = fill("mz", (m,), "0xFF800000")
+    body += generic(
+        "mx",
+        "i, j",
+        "pr",
+        [("x", square, "i, j")],
+        ("mz", row, "i"),
+        "%q = arith.maximumf %a0, %acc : f32\nlinalg.yield %q : f32",
+    )
+    body += elementwise("ex", (m, n), both, "%d = arith.subf %a0, %a1 : f32\n%q = math.exp %d : f32\nlinalg.yield %q : f32")
+    body += fill("sz", (m,), "0.0")
+    body += generic(
+        "sm", "i, j", "pr", [("ex", square, "i, j")], ("sz", row, "i"), "%q = arith.addf %a0, %acc : f32\nlinalg.yield %q : f32"
+    )
+    body += elementwise(
+        "r", (m, n), [("ex", square, "d0, d1"), ("sm", row, "d0")], "%q = arith.divf %a0, %a1 : f32\nlinalg.yield %q : f32"
+    )
+    got = one_task(body, {"x": x}, ((m, n), "f32"))
+    e = np.exp((x - x.max(1, keepdims=True)).astype(np.float64))  # the difference is rounded to f32, as in the program
+    np.testing.assert_allclose(got, e / e.sum(1, keepdims=True), rtol=1e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize("extent", [1, 2, 15, 16, 17, 31, 64, 100, 130])
+@pytest.mark.parametrize(
+    ("combine", "start", "reference"),
+    [
+        ("arith.addf", "0.0", np.add),
+        ("arith.mulf", "1.0", np.multiply),
+        ("arith.maximumf", "0xFF800000", np.maximum),
+        ("arith.minnumf", "0x7FC00000", np.fmin),
+    ],
+)
+def test_row_and_column_reductions(extent, combine, start, reference):
+    x = normal(5, extent)
+    x[1, extent // 2] = np.nan if combine != "arith.mulf" else 0
+    for kinds, mapped, count, axis in (("pr", "i", 5, 1), ("rp", "j", extent, 0)):
+        body = fill("z", (count,), start) + generic(
+            "r", "i, j", kinds, [("x", tensor((5, extent)), "i, j")], ("z", tensor((count,)), mapped),
+            f"%q = {combine} %a0, %acc : f32\nlinalg.yield %q : f32",
+        )  # fmt: skip
+        got = one_task(body, {"x": x}, ((count,), "f32"))
+        np.testing.assert_allclose(got, reference.reduce(x.astype(np.float64), axis=axis), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("combine", "start", "reference"),
+    [("arith.maxsi", -(1 << 63), np.maximum), ("arith.xori", 0, np.bitwise_xor), ("arith.addi", 0, np.add)],
+)
+def test_integer_reductions(combine, start, reference):
+    x = RNG.integers(-(1 << 62), 1 << 62, (6, 45))
+    body = fill("z", (6,), str(start), "i64") + generic(
+        "r", "i, j", "pr", [("x", tensor((6, 45), "i64"), "i, j")], ("z", tensor((6,), "i64"), "i"),
+        f"%q = {combine} %a0, %acc : i64\nlinalg.yield %q : i64",
+    )  # fmt: skip
+    assert (one_task(body, {"x": x}, ((6,), "i64")) == reference.reduce(x, axis=1)).all()
+
+
+def test_argmax_carries_two_results():
+    """A reduction with two results that depend on each other has no free order: the parallel dimension is vectorised."""
+    x = normal(9, 37)
+    for kinds, mapped, count, axis in (("rp", "j", 37, 0), ("pr", "i", 9, 1)):
+        out = (tensor((count,)), tensor((count,), "i64"))
+        which = "linalg.index 0" if kinds == "rp" else "linalg.index 1"
+        body = fill("vz", (count,), "0xFF800000") + fill("iz", (count,), "0", "i64")
+        body += f"""%best, %r = linalg.generic {{indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> ({mapped})>,
+    affine_map<(i, j) -> ({mapped})>], iterator_types = [{", ".join('"parallel"' if k == "p" else '"reduction"' for k in kinds)}]}}
+  ins(%x : {tensor((9, 37))}) outs(%vz, %iz : {out[0]}, {out[1]}) {{
+^bb0(%a: f32, %v: f32, %n: i64):
+  %k = {which} : index
+  %k64 = arith.index_cast %k : index to i64
+  %more = arith.cmpf ogt, %a, %v : f32
+  %v1 = arith.select %more, %a, %v : f32
+  %n1 = arith.select %more, %k64, %n : i64
+  linalg.yield %v1, %n1 : f32, i64
+}} -> ({out[0]}, {out[1]})
+"""
+        assert (one_task(body, {"x": x}, ((count,), "i64")) == x.argmax(axis)).all()
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (64, 48), (1, 33), (3, 200)])
+def test_transposed_copy_and_broadcast(shape):
+    m, n = shape
+    x, v = normal(n, m), normal(m)
+    operands = [("x", tensor((n, m)), "d1, d0"), ("v", tensor((m,)), "d0")]
+    body = elementwise("r", (m, n), operands, "%q = arith.mulf %a0, %a1 : f32\nlinalg.yield %q : f32")
+    assert (one_task(body, {"x": x, "v": v}, ((m, n), "f32")) == x.T * v[:, None]).all()
+
+
+def test_booleans_are_bytes():
+    x, y = normal(7, 45), normal(7, 45)
+    flag = RNG.integers(0, 2, (7, 45)).astype(bool)
+    operands = [("x", tensor((7, 45)), "d0, d1"), ("y", tensor((7, 45)), "d0, d1"), ("flag", tensor((7, 45), "i1"), "d0, d1")]
+    got = one_task(
+        elementwise(
+            "r",
+            (7, 45),
+            operands,
+            "%q = arith.cmpf olt, %a0, %a1 : f32\n%s = arith.xori %q, %a2 : i1\nlinalg.yield %s : i1",
+            "i1",
+        ),
+        {"x": x, "y": y, "flag": flag},
+        ((7, 45), "i1"),
+    )
+    assert (got == ((x < y) ^ flag)).all()
+    assert set(got.view(np.uint8).ravel()) <= {0, 1}
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_half_precision_rounds_to_nearest_even():
+    x = np.concatenate([normal(300) * 100, np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 3.39e38, 65520, 1e-7])]).astype(
+        np.float32
+    )
+    for element, dtype in (("bf16", ml_dtypes.bfloat16), ("f16", np.float16)):
+        narrow = x.astype(dtype)
+        body = f"%q = arith.addf %a0, %a0 : {element}\n%s = arith.mulf %q, %a0 : {element}\nlinalg.yield %s : {element}"
+        got = one_task(
+            elementwise("r", x.shape, [("x", tensor(x.shape, element), "d0")], body, element), {"x": narrow}, (x.shape, element)
+        )
+        want = (narrow + narrow) * narrow
+        np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
+
+
+def test_integer_division_never_ends_the_process():
+    lowest = np.iinfo(np.int64).min
+    x = np.array([7, -7, lowest, lowest, 5, 0, -9, 13] * 5)
+    y = np.array([2, 2, -1, 0, 0, 0, -4, 5] * 5)
+    for op in ("divsi", "remsi", "floordivsi", "divui", "remui"):
+        body = elementwise(
+            "r", x.shape, [("x", tensor(x.shape, "i64"), "d0"), ("y", tensor(x.shape, "i64"), "d0")],
+            f"%q = arith.{op} %a0, %a1 : i64\nlinalg.yield %q : i64", "i64",
+        )  # fmt: skip
+        got = one_task(body, {"x": x, "y": y}, (x.shape, "i64"))
+        ok = (y != 0) & ~((x == lowest) & (y == -1))
+        a, b = x[ok], y[ok]
+        want = {
+            "divsi": np.trunc(a / b).astype(np.int64),
+            "remsi": np.fmod(a, b),
+            "floordivsi": a // b,
+            "divui": (a.astype(np.uint64) // b.astype(np.uint64)).astype(np.int64),
+            "remui": (a.astype(np.uint64) % b.astype(np.uint64)).astype(np.int64),
+        }[op]
+        assert (got[ok] == want).all(), op
+
+
+GATHER = """%c = tensor.empty() : tensor<{n}x{w}xf32>
+%r = linalg.generic {{indexing_maps = [affine_map<(i, j) -> (i)>, affine_map<(i, j) -> (i, j)>], iterator_types = ["parallel", "parallel"]}}
+  ins(%idx : tensor<{n}xi64>) outs(%c : tensor<{n}x{w}xf32>) {{
+^bb0(%k: i64, %o: f32):
+  %row = arith.index_cast %k : i64 to index
+  %j = linalg.index 1 : index
+  %v = tensor.extract %table[%row, %j] : tensor<{rows}x{w}xf32>
+  linalg.yield %v : f32
+}} -> tensor<{n}x{w}xf32>
+"""
+
+
+def gather_program(n: int, rows: int, w: int) -> Rows:
+    stage = Stage("gather", "y", n, GATHER.format(n=n, w=w, rows=rows), tiled=("idx",), whole=("table",))
+    return Rows({"table": ((rows, w), "f32"), "idx": ((n,), "i64")}, {"y": ((n, w), "f32")}, [stage])
+
+
+def test_gather_and_index_out_of_range():
+    table, index = normal(10, 21), RNG.integers(0, 10, 33)
+    executor = HostExecutor(gather_program(33, 10, 21).compile())
+    got = np.zeros((33, 21), np.float32)
+    run_code(executor, [table, index], [got])
+    assert (got == table[index]).all()
+    for wrong in (10, -1, 1 << 40):
+        bad = index.copy()
+        bad[20] = wrong
+        with pytest.raises(KitsuneError, match="index out of range for a dimension of size 10"):
+            run_code(executor, [table, bad], [got])
+    run_code(executor, [table, index], [got])  # an error leaves nothing behind
+    assert (got == table[index]).all()
+
+
+def test_a_failed_assertion_stops_tiles_that_wait():
+    body = elementwise(
+        "r", (4, 8), [("x", tensor((4, 8)), "d0, d1")],
+        "%big = arith.constant 100.0 : f32\n%ok = arith.cmpf olt, %a0, %big : f32\n"
+        'cf.assert %ok, "x must be below 100"\nlinalg.yield %a0 : f32',
+    )  # fmt: skip
+    copy = elementwise("r", (4, 8), [("h", tensor((4, 8)), "d0, d1")], "linalg.yield %a0 : f32")
+    shape = ((32, 8), "f32")
+    stages = [
+        Stage("check", "h", 4, body, tiled=("x",)),
+        Stage("copy", "y", 4, copy, tiled=("h",), after=("check",), wait_all=True),
+    ]
+    executor = HostExecutor(Rows({"x": shape}, {"y": shape}, stages, {"h": shape}).compile(), threads=2)
+    x = normal(32, 8)
+    for wrong in (None, (0, 0), (17, 7), (31, 3), None):
+        z = x.copy()
+        y = np.zeros_like(x)
+        if wrong is None:
+            run_code(executor, [z], [y])
+            assert (y == x).all()
+        else:
+            z[wrong] = 100
+            with pytest.raises(KitsuneError, match="x must be below 100"):
+                run_code(executor, [z], [y])
+
+
+def test_atomic_accumulation():
+    """Scatter-add from many tiles into the same rows, as a task that accumulates: `memref.atomic_rmw` in loops."""
+    text = """func.func @program(%src: memref<64x9xf32>, %idx: memref<64xi64>, %out: memref<5x9xf32>, %count: memref<5xbf16>, %arena: memref<256xi8>)
+    attributes {kitsune.program} {
+  "kitsune.task"() ({
+  ^bb0(%i: index):
+    %c4 = arith.constant 4 : index
+    %c0 = arith.constant 0 : index
+    %c1 = arith.constant 1 : index
+    %c9 = arith.constant 9 : index
+    %one = arith.constant 1.0 : bf16
+    %lo = arith.muli %i, %c4 : index
+    %hi = arith.addi %lo, %c4 : index
+    scf.for %e = %lo to %hi step %c1 {
+      %k = memref.load %idx[%e] : memref<64xi64>
+      %row = arith.index_cast %k : i64 to index
+      scf.parallel (%j) = (%c0) to (%c9) step (%c1) {
+        %v = memref.load %src[%e, %j] : memref<64x9xf32>
+        %old = memref.atomic_rmw addf %v, %out[%row, %j] : (f32, memref<5x9xf32>) -> f32
+        scf.reduce
+      }
+      %before = memref.generic_atomic_rmw %count[%row] : memref<5xbf16> {
+      ^bb0(%n: bf16):
+        %m = arith.addf %n, %one : bf16
+        memref.atomic_yield %m : bf16
+      }
+    }
+    "kitsune.yield"() : () -> ()
+  }) {sym_name = "scatter", grid = array<i64: 16>, engine = "generic"} : () -> ()
+  return
+}"""
+    src, idx = normal(64, 9), RNG.integers(0, 5, 64)
+    out, count = np.zeros((5, 9), np.float32), np.zeros(5, ml_dtypes.bfloat16)
+    executor = HostExecutor(compile_text(text), threads=2)
+    for _ in range(20):
+        out[:], count[:] = 0, 0
+        run_code(executor, [src, idx], [out, count])
+        want = np.zeros((5, 9))
+        np.add.at(want, idx, src)
+        np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
+        assert (count.astype(int) == np.bincount(idx, minlength=5)).all()
+    with pytest.raises(KitsuneError, match="index out of range"):
+        run_code(executor, [src, np.full(64, 5)], [out, count])
+
+
+def test_unknown_operations_are_named():
+    with pytest.raises(CompileError, match="no tile program 'other'"):
+        compile_text("module {}", "other")
+    body = '%r = "tensor.bitcast"(%x) : (tensor<4xf32>) -> tensor<4xi32>'
+    program = Rows({"x": ((4,), "f32")}, {"y": ((4,), "i32")}, [Stage("cast", "y", 4, body, tiled=("x",))])
+    with pytest.raises(CompileError, match="task 'cast' has no lowering"):
+        program.compile()
+
+
+def test_machine_is_described():
+    machine = this_machine()
+    assert machine.vector_bytes in (16, 32, 64) and machine.registers in (16, 32)
+    assert Machine(32, 16).lanes(4) == 8
