@@ -16,7 +16,7 @@ from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.distribute import distribute
 from kitsune_mlir.codegen.gpu.effects import Memory
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
-from kitsune_mlir.codegen.gpu.loops import forward_stores, fuse, interchange, parallelize, promote
+from kitsune_mlir.codegen.gpu.loops import forward_stores, fuse, interchange, isolate, parallelize, promote
 from kitsune_mlir.codegen.gpu.outline import call, outline
 from kitsune_mlir.codegen.gpu.storage import Storage, place, rewrite
 from kitsune_mlir.codegen.gpu.tasks import TaskView
@@ -89,7 +89,8 @@ def _lower(task: TaskView, shared_limit: int) -> _Lowered:
     _shape(body.block, memory)
     promote(body.function, memory)
     forward_stores(body.function, memory)
-    run_passes(body.module, "canonicalize,cse")
+    # Not `canonicalize`: it would dissolve parallel loops of one iteration.
+    run_passes(body.module, "cse")
     # Passes keep the function and its arguments, so `memory` stays valid.
     storage = place(body.function, shared_limit)
     return _Lowered(body, memory, storage)
@@ -98,6 +99,7 @@ def _lower(task: TaskView, shared_limit: int) -> _Lowered:
 def _shape(block: ir.Block, memory: Memory) -> None:
     """Find and fuse the parallel loops of a block that all threads run, and of the blocks of its loops and branches."""
     parallelize(block, memory)
+    isolate(block)
     fuse(block, memory)
     for op in block.operations:
         if op.operation.name.startswith("scf.") and op.operation.name != "scf.parallel":

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch_mlir import ir
-from torch_mlir.dialects import memref, scf
+from torch_mlir.dialects import arith, memref, scf
 
 from kitsune_mlir.codegen.gpu.effects import Access, Memory, accesses, is_pure
 from kitsune_mlir.dialects.verify import walk
 
-__all__ = ["constant_of", "forward_stores", "fuse", "interchange", "parallelize", "promote", "segments", "trip_counts"]
+__all__ = [
+    "constant_of",
+    "forward_stores",
+    "fuse",
+    "interchange",
+    "isolate",
+    "parallelize",
+    "promote",
+    "segments",
+    "trip_counts",
+]
 
 
 def constant_of(value: ir.Value) -> int | None:
@@ -207,6 +217,28 @@ def _parallelize_nest(outer: ir.Operation, memory: Memory) -> None:
     for old, new in replaced.items():
         old.replace_all_uses_with(new)
     outer.erase()
+
+
+def isolate(block: ir.Block) -> None:
+    """Put each sequential loop of a block that writes, and holds no parallel loop, into a parallel loop of one iteration.
+
+    One thread runs it either way; as an iteration, its reductions can be shared by the lanes of a warp. Stores right before
+    it (the sum's zero) go along.
+    """
+    operations = [op.operation for op in block.operations]
+    for number, op in enumerate(operations):
+        if op.name != "scf.for" or op.results or any(inner.name == "scf.parallel" for inner in walk(op)):
+            continue
+        if not any(access.writes for access in accesses(op)):
+            continue
+        with ir.InsertionPoint(op), op.location:
+            zero, one = (arith.constant(ir.IndexType.get(), value) for value in (0, 1))
+            parallel = make_parallel([zero], [one], [one])
+        first = number
+        while first and operations[first - 1].name == "memref.store":
+            first -= 1
+        for inner in operations[first : number + 1]:
+            inner.move_before(list(_body(parallel).operations)[-1].operation)
 
 
 def _used(op: ir.Operation) -> bool:
