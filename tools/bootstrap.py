@@ -45,8 +45,8 @@ def usable(inside, stamp):
         with open(stamp) as file:
             if file.read().strip() != os.getcwd():
                 return False
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return os.path.exists(inside) and subprocess.call([inside, "-m", "pip", "--version"], **quiet) == 0
+    command = [inside, "-m", "pip", "--version"]
+    return os.path.exists(inside) and subprocess.call(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
 
 
 class Progress:
@@ -80,7 +80,7 @@ class Progress:
             process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, errors="replace"
             )
-            for line in process.stdout:
+            for line in process.stdout or ():
                 line = line.rstrip()
                 self.log.append(line)
                 if line:

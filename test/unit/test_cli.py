@@ -1,0 +1,272 @@
+"""The `kitsune` command: a user's file to a package, running it, explaining it, and errors without tracebacks."""
+
+import importlib.metadata
+import io
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from rich.console import Console
+from safetensors.torch import load_file, save_file
+
+import kitsune_mlir
+from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.tools import doctor
+from kitsune_mlir.tools.kitsune import main
+from kitsune_mlir.tools.progress import Progress
+from kitsune_mlir.tools.user_code import UserCodeError, load_model, parse_arguments
+
+SOURCE = """
+import torch
+from beside import WIDTH
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(16, WIDTH)
+
+    def forward(self, x, scale=None, twice=False):
+        y = torch.relu(self.linear(x))
+        y = y if scale is None else y * scale
+        return {"y": y, "z": y + y} if twice else y
+
+def make():
+    return Model(), (torch.ones(4, 16),)
+
+def one_tensor():
+    return Model(), torch.ones(4, 16)
+
+def keywords():
+    return Model(), (torch.ones(4, 16),), {"scale": torch.ones(8), "twice": True}
+
+model = Model()
+number = 3
+
+def broken():
+    return helper()
+
+def helper():
+    return [][3]
+
+def text():
+    return "model"
+
+class Dynamic(torch.nn.Module):
+    def forward(self, x):
+        return torch.nonzero(x)
+
+def dynamic():
+    return Dynamic(), (torch.ones(3),)
+"""
+
+
+@pytest.fixture(scope="module")
+def user(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("user code")
+    (folder / "beside.py").write_text("WIDTH = 8\n")
+    (folder / "models.py").write_text(SOURCE)
+    (folder / "wrong.py").write_text("def f(:\n")
+    (folder / "fails.py").write_text("import torch\nraise RuntimeError('no licence')\n")
+    return folder
+
+
+def kitsune(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def package(user: Path) -> Path:
+    path = user / "m.kit"
+    done = kitsune("compile", f"{user}/models.py:keywords", "-o", path, "--target", "host")
+    assert done.exit_code == 0, done.output
+    assert re.search(r"m\.kit: \d+\.\d MB for host \(import \d", done.output)
+    return path
+
+
+def test_run_on_random_inputs(package: Path):
+    done = kitsune("run", package, "--random", "--repeat", 3)
+    assert done.exit_code == 0, done.output
+    first, second, timing = done.output.splitlines()[-3:]
+    assert re.fullmatch(r"output 0: float32\[4, 8\]  min \S+  max \S+  mean \S+", first)
+    assert second.startswith("output 1: float32[4, 8]")
+    assert re.fullmatch(r"3 calls: fastest \d+\.\d{3} ms, median \d+\.\d{3} ms", timing)
+
+
+def test_run_on_given_inputs(package: Path, user: Path, tmp_path: Path):
+    x, scale = torch.randn(4, 16), torch.randn(8)
+    save_file({"x": x, "scale": scale}, tmp_path / "in.safetensors")
+    done = kitsune("run", package, "--inputs", tmp_path / "in.safetensors", "--outputs", tmp_path / "out.safetensors")
+    assert done.exit_code == 0, done.output
+    got = load_file(tmp_path / "out.safetensors")
+    with torch.no_grad():
+        want = load_model(f"{user}/models.py:make", None)[0](x, scale, True)
+    torch.testing.assert_close(got["output0"], want["y"])
+    torch.testing.assert_close(got["output1"], want["z"])
+
+
+def test_inputs_that_do_not_fit(package: Path, tmp_path: Path):
+    path = tmp_path / "in.safetensors"
+    save_file({"x": torch.zeros(4, 16)}, path)
+    done = kitsune("run", package, "--inputs", path)
+    assert done.exit_code == 1 and "holds x; the program's inputs are x, scale" in done.output
+    save_file({"x": torch.zeros(4, 15), "scale": torch.zeros(8)}, path)
+    assert "input 'x' has shape [4, 15], compiled for [4, 16]" in kitsune("run", package, "--inputs", path).output
+    path.write_bytes(b"no tensors")
+    assert "not a safetensors file" in kitsune("run", package, "--inputs", path).output
+    done = kitsune("run", package)
+    assert done.exit_code == 1 and "pass --random, or --inputs FILE.safetensors with: x f32[4, 16], scale f32[8]" in done.output
+
+
+def test_explain_a_package_and_a_model(package: Path, user: Path):
+    done = kitsune("explain", package)
+    assert done.exit_code == 0 and "launch" in done.output
+    assert done.output == kitsune_mlir.load(package).explain() + "\n"
+    assert "func.func" in kitsune("explain", package, "--ir", "linalg").output
+    done = kitsune("explain", f"{user}/models.py:Model", "--args", "f32[2,16]", "--target", "host", "--remarks")
+    assert done.exit_code == 0 and "launch" in done.output and "remark: " in done.output
+    done = kitsune("explain", package, "--ir", "ptx")
+    assert done.exit_code == 1 and "has no 'ptx' form" in done.output
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("models.py:nothing", "models.py has no 'nothing'; it defines Model, make, one_tensor, keywords, model, broken"),
+        ("models.py:broken", "models.py:32: "),
+        ("models.py:broken", "models.py:broken fails: IndexError: list index out of range"),
+        ("models.py:text", "gave a str; a torch.nn.Module or (model, args) was expected"),
+        ("models.py:number", "models.py:number is a int; a function or a model was expected"),
+        ("models.py:model", "return (model, args), or pass --args such as 'f32[4,64]'"),
+        ("models.py:dynamic", "'aten.nonzero.default'"),
+        ("models.py", "does not name a model: write path/to/file.py:function"),
+        ("missing.py:f", "no file '"),
+        ("wrong.py:f", "wrong.py:1: "),
+        ("fails.py:f", "fails.py:2: "),
+        ("fails.py:f", "fails on import: RuntimeError: no licence"),
+    ],
+)
+def test_errors_in_the_users_file(user: Path, name: str, message: str):
+    done = kitsune("compile", f"{user}/{name}", "-o", user / "x.kit", "--target", "host")
+    assert done.exit_code == 1, done.output
+    assert message in done.output and "Traceback" not in done.output and "internal error" not in done.output
+    assert not (user / "x.kit").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, status, message",
+    [
+        (["compile", "m.py:f"], 2, "Missing option '-o'"),
+        (["compile", "m.py:f", "-o", "x.kit", "--target", "abacus"], 2, "'abacus' is not one of 'auto', 'host'"),
+        (["compile", "m.py:f", "-o", "/no/such/x.kit"], 1, "no folder '/no/such' to write x.kit to"),
+        (["compile", "no.such.module:f", "-o", "x.kit"], 1, "no module 'no'"),
+        (["run", "missing.kit", "--random"], 1, "kitsune: missing.kit: No such file or directory"),
+        (["run", __file__, "--random"], 1, "not a .kit file"),
+        (["explain", "missing.kit"], 1, "missing.kit: No such file or directory"),
+        (["fly"], 2, "No such command 'fly'"),
+    ],
+)
+def test_wrong_command_lines(arguments: list[str], status: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    done = kitsune(*arguments)
+    assert done.exit_code == status and message in done.output and "Traceback" not in done.output
+
+
+def test_debug_shows_the_traceback(user: Path):
+    done = kitsune("--debug", "compile", f"{user}/models.py:broken", "-o", user / "x.kit")
+    assert done.exit_code == 1 and "Traceback" in done.output and "in helper" in done.output
+
+
+def test_internal_errors_say_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kitsune_mlir, "load", lambda path: {}["nothing"], raising=False)
+    done = kitsune("explain", "x.kit")
+    assert done.exit_code == 1 and "internal error: KeyError: 'nothing'" in done.output and "--debug" in done.output
+
+
+def test_models_come_in_several_ways(user: Path):
+    for name in ("make", "one_tensor"):
+        model, args, kwargs = load_model(f"{user}/models.py:{name}", None)
+        assert model(*args, **kwargs).shape == (4, 8)
+    for name in ("Model", "model", "make"):
+        model, args, kwargs = load_model(f"{user}/models.py:{name}", "f32[3,16]")
+        assert model(*args, **kwargs).shape == (3, 8) and kwargs == {}
+
+
+def test_arguments_written_as_text():
+    a, b, c, d, e, f = parse_arguments("f32[4, 64] bf16[]; i64[3] bool[2,0] 7 0.5")
+    assert (a.shape, a.dtype, b.shape, b.dtype) == ((4, 64), torch.float32, (), torch.bfloat16)
+    assert (c.shape, c.dtype, d.shape, d.dtype) == ((3,), torch.int64, (2, 0), torch.bool)
+    assert set(c.tolist()) <= {0, 1} and (e, f) == (7, 0.5)
+    assert parse_arguments("") == ()
+    for wrong in ("f32[4", "f33[4]", "f32", "f32[a]"):
+        with pytest.raises(KitsuneError):
+            parse_arguments(wrong)
+
+
+def test_version():
+    done = kitsune("--version")
+    assert done.output.strip().endswith(kitsune_mlir.__version__) and done.exit_code == 0
+
+
+def test_doctor_on_this_machine():
+    done = kitsune("doctor")
+    assert done.exit_code == 0, done.output
+    assert f"torch-mlir          ok       {importlib.metadata.version('torch-mlir')}" in done.output
+    assert re.search(r"^  host +ok +compiles and runs", done.output, re.MULTILINE)
+    assert "sm_90a (compile)" in done.output and "sm_90a (run)" in done.output
+
+
+def test_doctor_names_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch):
+    real = importlib.metadata.version
+
+    def without(name: str) -> str:
+        if name in ("nvidia-nvjitlink", "llvmlite"):
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(doctor.importlib.metadata, "version", without)
+    text, usable = doctor.report()
+    assert not usable
+    assert re.search(r"^  llvmlite +MISSING +not installed", text, re.MULTILINE)
+    assert re.search(r"^  host +MISSING +needs llvmlite", text, re.MULTILINE)
+    assert re.search(r"^  sm_90a \(compile\) +MISSING +needs llvmlite, nvidia-nvjitlink", text, re.MULTILINE)
+    assert "  pip install 'kitsune-mlir[gpu]'" in text.split("To get what is missing")[1]
+    assert kitsune("doctor").exit_code == 1
+
+
+def test_doctor_survives_a_broken_install(monkeypatch: pytest.MonkeyPatch):
+    def broken(name: str) -> object:
+        raise OSError("libfoo.so.1: cannot open shared object file\nmore")
+
+    monkeypatch.setattr(doctor.importlib, "import_module", broken)
+    text, usable = doctor.report()
+    assert not usable and "but 'torch' fails: libfoo.so.1: cannot open shared object file\n" in text
+
+
+def test_progress_speaks_after_a_while():
+    out = io.StringIO()
+    progress = Progress(Console(file=out), patience=0.3, interval=0.4)
+    with progress.running("quick"):
+        pass
+    assert out.getvalue() == ""
+    with progress.running("first"):
+        time.sleep(0.5)
+        progress.phase("second")
+        time.sleep(1.2)
+    assert re.fullmatch(r"first \.\.\. \d s\n(second \.\.\. \d s\n){2,3}", out.getvalue())
+
+
+def test_an_error_of_the_user_is_a_user_code_error(user: Path):
+    with pytest.raises(UserCodeError, match="no licence") as caught:
+        load_model(f"{user}/fails.py:f", None)
+    assert caught.value.location and caught.value.location.endswith("fails.py:2")
+
+
+def test_the_command_starts_without_torch():
+    code = "import sys; import kitsune_mlir.tools.kitsune; print([m for m in ('torch', 'torch_mlir') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

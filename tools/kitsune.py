@@ -1,0 +1,241 @@
+"""`kitsune`: compile a model to a `.kit` file, run it, explain it, and say what this machine can do."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+import kitsune_mlir
+from kitsune_mlir.errors import ArgumentError, KitsuneError
+from kitsune_mlir.target import TARGETS
+
+from .progress import Progress
+
+err = Console(stderr=True, soft_wrap=True)
+TARGET_NAMES = ["auto", *TARGETS]
+LEVELS = ["linalg", "stages", "tiles", "gpu", "llvm", "ptx"]
+
+
+def readable(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Errors as one sentence and exit status 1; with --debug the traceback before it."""
+
+    @wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except KeyboardInterrupt:
+            raise click.Abort() from None
+        except Exception as error:
+            if click.get_current_context().find_root().params.get("debug"):
+                traceback.print_exc()
+            kind = "" if isinstance(error, (KitsuneError, OSError)) else f"internal error: {type(error).__name__}: "
+            click.echo(f"kitsune: {kind}{_sentence(error)}", err=True)
+            if kind:
+                click.echo("kitsune: 'kitsune --debug ...' shows where", err=True)
+            raise SystemExit(1) from error
+
+    return wrapped
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(kitsune_mlir.__version__, prog_name="kitsune")
+@click.option("--debug", is_flag=True, help="Show Python tracebacks.")
+def main(debug: bool) -> None:
+    """Compile PyTorch models into a few persistent dataflow kernels."""
+
+
+target_option = click.option(
+    "--target", type=click.Choice(TARGET_NAMES), default="auto", show_default=True, help="Machine to compile for."
+)
+args_option = click.option(
+    "--args", "args_text", metavar="SHAPES", help="Example arguments, such as 'f32[4,64] i64[4]', where MODEL gives none."
+)
+
+
+@main.command()
+@click.argument("model")
+@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The .kit file to write.")
+@click.option("--no-weights", is_flag=True, help="Leave parameters and buffers out of the file.")
+@click.option("--remarks", is_flag=True, help="Print what the passes have to say about their choices.")
+@target_option
+@args_option
+@readable
+def compile(model: str, output: str, no_weights: bool, remarks: bool, target: str, args_text: str | None) -> None:
+    """Compile MODEL (path/to/file.py:function) and write a .kit file.
+
+    The function takes nothing and returns (model, args), or a model where --args is given.
+    """
+    if not Path(output).absolute().parent.is_dir():  # before minutes of work
+        raise KitsuneError(f"no folder '{Path(output).parent}' to write {Path(output).name} to")
+    program = compiled(model, args_text, target, remarks)
+    with Progress(err).running("writing"):
+        program.save(output, weights=not no_weights)
+    size = Path(output).stat().st_size
+    took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in program.seconds.items())
+    click.echo(f"{output}: {size / 1e6:.1f} MB for {program.target} ({took})")
+
+
+@main.command()
+@click.argument("package", type=click.Path())
+@click.option("--random", "use_random", is_flag=True, help="Run on random inputs (integers are 0 or 1).")
+@click.option("--inputs", type=click.Path(), help="A .safetensors file with one tensor for each input, by name.")
+@click.option("--outputs", type=click.Path(dir_okay=False), help="Write the outputs to this .safetensors file (output0, ...).")
+@click.option("--repeat", default=1, show_default=True, type=click.IntRange(1), help="Call it this many times and time it.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the random inputs.")
+@readable
+def run(package: str, use_random: bool, inputs: str | None, outputs: str | None, repeat: int, seed: int) -> None:
+    """Run a .kit file."""
+    program = loaded(package)
+    if use_random == (inputs is not None):
+        names = ", ".join(f"{i.name} {i.dtype}{list(i.shape)}" for i in program.signature.inputs)
+        raise KitsuneError(f"pass --random, or --inputs FILE.safetensors with: {names}")
+    import torch
+    from torch.utils import _pytree as pytree
+
+    torch.manual_seed(seed)
+    tensors = random_inputs(program) if use_random else read_inputs(program, inputs or "")
+    args, kwargs = arguments(program, tensors)
+    times, result = [], None
+    with Progress(err).running("running"):
+        for _ in range(repeat):
+            start = time.perf_counter()
+            result = program(*args, **kwargs)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            times.append(time.perf_counter() - start)
+    leaves = pytree.tree_leaves(result)
+    for number, leaf in enumerate(leaves):
+        click.echo(f"output {number}: {described(leaf)}")
+    if repeat > 1:
+        best, middle = min(times), statistics.median(times)
+        click.echo(f"{repeat} calls: fastest {1e3 * best:.3f} ms, median {1e3 * middle:.3f} ms")
+    if outputs:
+        from safetensors.torch import save_file
+
+        kept = {f"output{n}": t.contiguous() for n, t in enumerate(leaves) if isinstance(t, torch.Tensor)}
+        save_file(kept, outputs)
+
+
+@main.command()
+@click.argument("model")
+@click.option("--ir", "level", type=click.Choice(LEVELS), help="Print the program's text at a level instead.")
+@click.option("--remarks", is_flag=True, help="Print what the passes have to say about their choices.")
+@target_option
+@args_option
+@readable
+def explain(model: str, level: str | None, remarks: bool, target: str, args_text: str | None) -> None:
+    """Say what MODEL (a .kit file, or path/to/file.py:function) becomes: stages, buffers, launches, traffic."""
+    program = loaded(model) if model.endswith(".kit") else compiled(model, args_text, target, remarks)
+    click.echo(program.ir(level) if level else program.explain())
+
+
+@main.command()
+@readable
+def doctor() -> None:
+    """Say what is installed, which targets are usable, what is missing and how to get it.
+
+    The exit status is 0 when at least one target is usable.
+    """
+    from .doctor import report
+
+    with Progress(err).running("looking"):
+        text, usable = report()
+    click.echo(text)
+    if not usable:
+        raise SystemExit(1)
+
+
+def compiled(spec: str, args_text: str | None, target: str, remarks: bool) -> Any:
+    """The program of a user's model, with progress by phase."""
+    with Progress(err).running("loading the model") as progress:
+        from .user_code import load_model
+
+        model, args, kwargs = load_model(spec, args_text)
+        options = kitsune_mlir.Options(
+            on_phase=lambda name: progress.phase(f"compiling: {name}"),
+            on_remark=(lambda r: click.echo(r.render(), err=True)) if remarks else None,
+        )
+        return kitsune_mlir.compile(model, args, kwargs, target=target, options=options)
+
+
+def loaded(path: str) -> Any:
+    """The program in a `.kit` file."""
+    with Progress(err).running("loading"):
+        return kitsune_mlir.load(path)
+
+
+def random_inputs(program: Any) -> dict[str, Any]:
+    """A random tensor for each input, on the program's device."""
+    from .user_code import random_tensor
+
+    device = "cpu" if program.target == "host" else "cuda"
+    return {i.name: random_tensor(i.shape, i.dtype).to(device) for i in program.signature.inputs}
+
+
+def read_inputs(program: Any, path: str) -> dict[str, Any]:
+    """The inputs from a safetensors file; ArgumentError names what is missing or not wanted."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors = load_file(path, device="cpu" if program.target == "host" else "cuda")
+    except SafetensorError as error:
+        raise ArgumentError(f"{path}: not a safetensors file ({error})") from error
+    wanted = [i.name for i in program.signature.inputs]
+    missing, extra = [n for n in wanted if n not in tensors], [n for n in tensors if n not in wanted]
+    if missing or extra:
+        raise ArgumentError(f"{path} holds {', '.join(tensors) or 'nothing'}; the program's inputs are {', '.join(wanted)}")
+    return tensors
+
+
+def arguments(program: Any, tensors: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Positional and keyword arguments of a call, from tensors by input name."""
+    from torch.utils import _pytree as pytree
+
+    signature = program.signature
+    spec = pytree.treespec_loads(signature.in_spec)
+    leaves: list[Any] = [None] * spec.num_leaves
+    for item in signature.inputs:
+        leaves[item.position] = tensors[item.name]
+    for position, value in signature.fixed:
+        if isinstance(value, dict):
+            raise ArgumentError(f"argument {position} must be {value.get('repr')}, which cannot be made from a file")
+        leaves[position] = value
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    return list(args), dict(kwargs)
+
+
+def described(value: Any) -> str:
+    """A tensor's dtype, shape and range, or another value as it is."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    text = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if value.numel() == 0 or value.is_complex():
+        return text
+    wide = value.double()
+    text += f"  min {wide.min().item():.6g}  max {wide.max().item():.6g}  mean {wide.mean().item():.6g}"
+    bad = int((~torch.isfinite(wide)).sum())
+    return text + (f"  ({bad} not finite)" if bad else "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
