@@ -1,0 +1,60 @@
+"""The simt engine: vectorised maps, and chains of maps and reductions over rows that stay in registers.
+
+A task's tensors are never made as such. The engine asks for the elements of what is stored, and each is pulled through the
+operations that make it, down to loads (`simt_eval`), so a chain of any length is one loop over memory. Two schedules ask:
+
+* `simt_maps`: every thread for itself, by vectors;
+* `simt_rows`: the threads that share a row reduce over it together, through shuffles and shared memory.
+
+`simt_choose` decides, by the rules written there. The engine declines matrix products, sorting, scatter and everything else
+that has no pointwise form.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.simt_choose import THREADS, Choice, choose
+from kitsune_mlir.codegen.gpu.simt_maps import MapSchedule, emit_maps
+from kitsune_mlir.codegen.gpu.simt_rows import emit_rows
+from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.errors import KitsuneError
+
+__all__ = ["SimtEngine"]
+
+
+class SimtEngine(Engine):
+    """See the module's docstring."""
+
+    name: ClassVar[str] = "simt"
+
+    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+        try:
+            choice = choose(task)
+        except KitsuneError as error:
+            return Decline(self.name, str(error))
+        if choice.shared_bytes > limits.shared_bytes:
+            return Decline(self.name, f"its reductions need {choice.shared_bytes} bytes of shared memory")
+        return Plan(
+            engine=self.name,
+            task=task,
+            shared_bytes=choice.shared_bytes,
+            threads=THREADS,
+            registers=choice.registers,
+            parameters=choice.words,
+            private=choice,
+        )
+
+    def emit_tile(self, plan: Plan, tile: TileContext) -> None:
+        choice: Choice = plan.private
+        tile.wait()
+        for schedule in choice.schedules:
+            if isinstance(schedule, MapSchedule):
+                emit_maps(schedule, choice.graph, tile)
+            else:
+                emit_rows(schedule, choice.graph, tile)
+        # Without posts and shared memory nobody waits for this tile inside the kernel, and warps may run ahead.
+        if plan.task.posts or plan.shared_bytes:
+            tile.finish()

@@ -1,0 +1,377 @@
+"""Evaluates a task's tensors at points: what an element is, pulled through the operations that make it, down to loads.
+
+Nothing is evaluated twice at the same coordinates: every value is remembered by its tensor and its coordinates. Values made
+inside a loop or branch are forgotten at its end (`scope`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.builder import for_
+from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.reduce import identity, over_registers
+from kitsune_mlir.codegen.gpu.simt_graph import ArgReduction, Graph, generic_sizes, reduced_size
+from kitsune_mlir.codegen.gpu.simt_index import Atom, Index, Linear, add, affine, at, clamp, divmod_index, emit, opaque, scale
+from kitsune_mlir.codegen.gpu.simt_memory import Memory
+from kitsune_mlir.codegen.gpu.simt_scalar import Lanes, ScalarEmitter, carrier, materialize
+from kitsune_mlir.codegen.gpu.tasks import Offset
+from kitsune_mlir.codegen.gpu.value import Value, constant, maximum, minimum, select
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, reassociation, shape_of, static_ints
+from kitsune_mlir.errors import UnsupportedError
+
+__all__ = ["Evaluator"]
+
+_UNROLLED = 16
+"""Reductions of up to this many elements, done by one thread, have no loop."""
+
+Coordinates = tuple[Index, ...]
+
+
+class Evaluator:
+    """Evaluates tensors for vectors of `width` points of one tile.
+
+    Args:
+        shared: reductions whose results threads make together: they are put in by `define`, never evaluated here.
+    """
+
+    def __init__(self, graph: Graph, tile: TileContext, width: int, shared: Sequence[ir.Operation] = ()):
+        self.graph, self.tile, self.width = graph, tile, width
+        self.shared = set(shared)
+        self.scalars = ScalarEmitter(width)
+        self.memory = Memory(tile, self.scalars)
+        self._memo: list[dict] = [{}]
+        self._coordinates = [
+            Linear.of(Atom(value, 1, extent)) if extent > 1 else Linear()
+            for value, extent in zip(tile.coordinates, graph.task.grid, strict=True)
+        ]
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """What is emitted inside the `with` block is inside a loop or branch."""
+        self._memo.append({})
+        self.memory.enter()
+        packed = self.scalars.packed
+        self.scalars.packed = dict(packed)
+        yield
+        self.scalars.packed = packed
+        self.memory.leave()
+        self._memo.pop()
+
+    def define(self, tensor: ir.Value, coordinates: Coordinates, values: Lanes) -> None:
+        """From now on, in this scope, `tensor` is `values` at these coordinates."""
+        self._memo[-1][tensor, coordinates] = values
+
+    def tensor(self, tensor: ir.Value, coordinates: Coordinates) -> Lanes:
+        """The elements at some coordinates: one for each point of the vector, or a single one if all are the same.
+
+        Raises:
+            UnsupportedError: something on the way to them has no pointwise form.
+        """
+        key = (tensor, coordinates)
+        for memo in reversed(self._memo):
+            if key in memo:
+                return memo[key]
+        if tensor in self.graph.loads:
+            load = self.graph.loads[tensor]
+            values = self.memory.load(load, self._place(load.offsets, load.sizes, tensor, coordinates))
+        else:
+            op = tensor.owner
+            if isinstance(op, ir.Block):
+                raise UnsupportedError("kitsune.task", "tensors come from loads or from the body", str(tensor.type))
+            values = self._made(op.operation, tensor, coordinates)
+        self._memo[-1][key] = values
+        return values
+
+    def place(self, window, coordinates: Coordinates) -> Coordinates:
+        """Coordinates in the buffer of a load's or store's tensor coordinates."""
+        return self._place(window.offsets, window.sizes, window.tensor, coordinates)
+
+    def _place(self, offsets: Sequence[Offset], sizes: Sequence[int], tensor: ir.Value, coordinates: Coordinates) -> Coordinates:
+        full = _with_units(coordinates, shape_of(tensor), sizes)
+        return tuple(add(index, self.outer(offset)) for index, offset in zip(full, offsets, strict=True))
+
+    def outer(self, offset: Offset) -> Linear:
+        """An index computed in the task from its coordinates."""
+        if isinstance(offset, int):
+            return Linear(const=offset)
+        for memo in self._memo:
+            if offset in memo:
+                return memo[offset]
+        found = self._outer(offset)
+        self._memo[-1][offset] = found
+        return found
+
+    def _outer(self, value: ir.Value) -> Linear:
+        views = list(self.graph.task.coordinates)
+        if value in views:
+            return self._coordinates[views.index(value)]
+        op = value.owner
+        if not isinstance(op, ir.Block):
+            if op.name == "arith.constant":
+                return Linear(const=ir.IntegerAttr(op.attributes["value"]).value)
+            if op.name in ("arith.addi", "arith.muli", "arith.subi"):
+                found = self.scalars.emit(op.operation, [self.outer(operand) for operand in op.operands])
+                if isinstance(found, Linear):
+                    return found
+            if op.name in ("arith.minui", "arith.minsi"):
+                parts = [self.outer(operand) for operand in op.operands]
+                last = min((part.const for part in parts if not part.terms), default=None)
+                bound = last + 1 if last is not None else None
+                return Linear.of(Atom(self.tile.index(value), math.gcd(*(part.multiple for part in parts)), bound))
+        return Linear.of(Atom(self.tile.index(value)))
+
+    def spread(self, number: Index, extents: tuple[int, ...]) -> Coordinates:
+        """Row-major coordinates of point `number` of a shape; the same ones whenever it is asked again in this scope."""
+        key = ("spread", number, extents)
+        for memo in reversed(self._memo):
+            if key in memo:
+                return memo[key]
+        where: list[Index] = []
+        rest = number
+        for extent in reversed(extents[1:]):
+            rest, index = divmod_index(rest, extent, self.width)
+            where.insert(0, index)
+        found = (rest, *where) if extents else ()
+        self._memo[-1][key] = found
+        return found
+
+    # --- operations
+
+    def _made(self, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> Lanes:
+        if op.name == "linalg.generic":
+            if op not in self.graph.reductions:
+                return self._map(op, tensor, coordinates)
+            if op in self.shared:
+                limit = "the result of a reduction over threads is used for the rows that it was made for"
+                raise UnsupportedError(op.name, limit, None, str(op.location))
+            return self._private(op, tensor, coordinates)
+        maker = getattr(self, "_" + op.name.replace(".", "_"), None)
+        if maker is None:
+            raise UnsupportedError(op.name, "simt does maps, reductions and movement of tensors", None, str(op.location))
+        return maker(op, coordinates)
+
+    def loops_of(self, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> list[Index | None]:
+        """Loop indices of a linalg.generic that make a result at some coordinates; None for reduced ones."""
+        maps, kinds = affine_maps(op), iterator_kinds(op)
+        number = list(op.results).index(tensor)
+        loops: list[Index | None] = [None] * len(kinds)
+        for expression, index in zip(maps[len(maps) - len(op.results) + number].results, coordinates, strict=True):
+            if not isinstance(expression, ir.AffineDimExpr):
+                raise UnsupportedError(op.name, "results are indexed by plain loops", str(expression), str(op.location))
+            loops[expression.position] = index
+        if any(loop is None and kind == "parallel" for loop, kind in zip(loops, kinds, strict=True)):
+            raise UnsupportedError(op.name, "every parallel loop runs along the result", None, str(op.location))
+        return loops
+
+    def _map(self, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> Lanes:
+        loops = self.loops_of(op, tensor, coordinates)
+        number = list(op.results).index(tensor)
+        yielded = list(op.regions[0].blocks[0].operations)[-1].operands[number]
+        return self.body(op, loops, [yielded])[0]
+
+    def body(self, op: ir.Operation, loops: list[Index], wanted: Sequence[ir.Value]) -> list[Lanes]:
+        """Values of the body of a linalg.generic at loop indices; outs are read as inputs are."""
+        block = op.regions[0].blocks[0]
+        maps = affine_maps(op)
+        known: dict[ir.Value, Lanes | Index] = {}
+        needed = _needed(block, wanted)
+        for argument, operand, map_ in zip(block.arguments, op.operands, maps, strict=True):
+            if argument not in needed:
+                continue
+            if isinstance(operand.type, ir.RankedTensorType):
+                where = tuple(affine(expression, loops, self.width) for expression in map_.results)
+                known[argument] = self.tensor(operand, where)
+            else:
+                known[argument] = self.scalar(operand, known, loops)
+        for inner in block.operations:
+            if any(result in needed for result in inner.operation.results):
+                known[inner.operation.results[0]] = self._inner(inner.operation, known, loops)
+        return [materialize(self.scalar(value, known, loops), value.type, self.width) for value in wanted]
+
+    def scalar(self, value: ir.Value, known: dict, loops: Sequence[Index]) -> Lanes | Index:
+        """A scalar used in a body: made there, or outside the operation."""
+        if value in known:
+            return known[value]
+        if value in list(self.graph.task.coordinates):
+            return self.outer(value)
+        if isinstance(value.owner, ir.Block):
+            raise UnsupportedError("linalg.generic", "scalars come from the task or the body", str(value.type))
+        found = self._inner(value.owner.operation, known, loops)
+        known[value] = found
+        return found
+
+    def _inner(self, op: ir.Operation, known: dict, loops: Sequence[Index]) -> Lanes | Index:
+        if op.name == "linalg.index":
+            return loops[ir.IntegerAttr(op.attributes["dim"]).value]
+        if op.name == "tensor.extract":
+            where = []
+            for operand in list(op.operands)[1:]:
+                index = self.scalar(operand, known, loops)
+                where.append(opaque(index) if isinstance(index, list) else index)
+            return self.tensor(op.operands[0], tuple(where))
+        return self.scalars.emit(op, [self.scalar(operand, known, loops) for operand in op.operands])
+
+    def _private(self, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> Lanes:
+        """A reduction done by the thread alone."""
+        loops = self.loops_of(op, tensor, coordinates)
+        recipe = self.graph.reductions[op]
+        kinds, sizes = iterator_kinds(op), generic_sizes(op)
+        reduced = [loop for loop, kind in enumerate(kinds) if kind == "reduction"]
+        total = reduced_size(op)
+        if isinstance(recipe, ArgReduction):
+            raise UnsupportedError(op.name, "threads look for an extreme's index together", None, str(op.location))
+        reduction = recipe[list(op.results).index(tensor)]
+        register = carrier(ir.RankedTensorType(tensor.type).element_type)
+
+        def value(number: Linear) -> Lanes:
+            filled = list(loops)
+            rest: Index = number
+            for loop in reversed(reduced):
+                rest, filled[loop] = divmod_index(rest, sizes[loop], self.width)
+            values = self.body(op, filled, [reduction.value])[0]
+            return [values[e if len(values) > 1 else 0] for e in range(self.width)]
+
+        def fold(parts: list[Lanes]) -> Lanes:
+            return [over_registers(reduction.kind, [part[e] for part in parts]) for e in range(self.width)]
+
+        start = self.initial(op, tensor, coordinates)
+        if total <= _UNROLLED:
+            return fold([start, *(value(Linear(const=number)) for number in range(total))])
+        step = next(size for size in (8, 4, 2, 1) if total % size == 0)
+
+        def iterate(number: Value, *carried: Value) -> Lanes:
+            with self.scope():
+                base = Linear.of(Atom(number, step, total))
+                return fold([list(carried), *(value(add(base, s)) for s in range(step))])  # type: ignore[arg-type]
+
+        neutral = [identity(reduction.kind, register)] * self.width
+        return fold([start, for_(0, total, step, iterate, neutral)])
+
+    def initial(self, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> Lanes:
+        """What a reduction's result starts from, at some coordinates, one value a point."""
+        number = list(op.results).index(tensor)
+        values = self.tensor(list(op.operands)[len(op.operands) - len(op.results) + number], coordinates)
+        return [values[e if len(values) > 1 else 0] for e in range(self.width)]
+
+    def _linalg_fill(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
+        return self._splat(op.operands[0])
+
+    _tensor_splat = _linalg_fill
+
+    def _splat(self, value: ir.Value) -> Lanes:
+        return materialize(self.scalar(value, {}, ()), value.type, self.width)
+
+    def _tensor_from_elements(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
+        if len(op.operands) > 1:
+            raise UnsupportedError(op.name, "one element", len(op.operands), str(op.location))
+        return self._splat(op.operands[0])
+
+    def _tensor_empty(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
+        return [constant(0, carrier(ir.RankedTensorType(op.results[0].type).element_type))]
+
+    def _arith_constant(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
+        attribute = op.attributes["value"]
+        if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
+            raise UnsupportedError(op.name, "tensors of one repeated constant", None, str(op.location))
+        element = attribute.get_splat_value()
+        number = ir.FloatAttr(element).value if isinstance(element, ir.FloatAttr) else ir.IntegerAttr(element).value
+        return [constant(number, carrier(ir.RankedTensorType(op.results[0].type).element_type))]
+
+    def _tensor_cast(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
+        return self.tensor(op.operands[0], coordinates)
+
+    def _tensor_extract_slice(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
+        dynamic = list(op.operands)[1:]
+        offsets: list[Offset] = []
+        for number in static_ints(op, "static_offsets"):
+            offsets.append(dynamic.pop(0) if number == ir.ShapedType.get_dynamic_size() else number)
+        full = _with_units(coordinates, shape_of(op.results[0]), static_ints(op, "static_sizes"))
+        strides = static_ints(op, "static_strides")
+        where = tuple(add(scale(i, s), self.outer(o)) for i, s, o in zip(full, strides, offsets, strict=True))
+        return self.tensor(op.operands[0], where)
+
+    def _tensor_expand_shape(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
+        shape, where = shape_of(op.results[0]), []
+        for group in reassociation(op):
+            total: Index = Linear()
+            for dim in group:
+                total = add(scale(total, shape[dim]), coordinates[dim])
+            where.append(total)
+        return self.tensor(op.operands[0], tuple(where))
+
+    def _tensor_collapse_shape(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
+        shape = shape_of(op.operands[0])
+        where: list[Index] = [Linear()] * len(shape)
+        for group, index in zip(reassociation(op), coordinates, strict=True):
+            rest = index
+            for dim in reversed(group):
+                rest, where[dim] = divmod_index(rest, shape[dim], self.width) if dim != group[0] else (Linear(), rest)
+        return self.tensor(op.operands[0], tuple(where))
+
+    def _tensor_concat(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
+        dim = ir.IntegerAttr(op.attributes["dim"]).value
+        pieces = [(value, shape_of(value)[dim]) for value in op.operands]
+        index = coordinates[dim]
+        starts = [sum(size for _, size in pieces[:number]) for number in range(len(pieces))]
+        if isinstance(index, Linear) and (span := index.range(self.width)) is not None:
+            # Pieces that the vector cannot reach are left out.
+            chosen = [n for n, s in enumerate(starts) if span[0] < s + pieces[n][1] and span[1] >= s]
+            pieces, starts = [pieces[n] for n in chosen], [starts[n] for n in chosen]
+        uniform = isinstance(index, Linear) and index.lane <= 1
+        if uniform and index.lane:
+            period = math.gcd(index.multiple, *starts, *(size for _, size in pieces))
+            uniform = period % self.width == 0
+        points = [index] if uniform else [at(index, e) for e in range(self.width)]
+        parts: list[Lanes] = []
+        for point in points:
+            reach = self.width - 1 if uniform and point.lane else 0
+            base = Linear(point.terms, 0, point.const)
+            found: Lanes | None = None
+            for (value, size), start in reversed(list(zip(pieces, starts, strict=True))):
+                inner = add(base, -start)
+                if len(pieces) > 1:
+                    inner = _clamped(inner, size - 1 - reach)
+                inner = Linear(inner.terms, point.lane, inner.const)
+                values = self.tensor(value, (*coordinates[:dim], inner, *coordinates[dim + 1 :]) if uniform else tuple(
+                    inner if d == dim else at(c, points.index(point)) for d, c in enumerate(coordinates)
+                ))  # fmt: skip
+                if found is None:
+                    found = values
+                    continue
+                inside = emit(base) < start + size
+                count = max(len(values), len(found))
+                found = [select(inside, values[e % len(values)], found[e % len(found)]) for e in range(count)]
+            assert found is not None
+            parts.append(found)
+        return parts[0] if uniform else [part[0] for part in parts]
+
+
+def _clamped(index: Linear, last: int) -> Linear:
+    """Brought into [0, last]."""
+    if (span := index.range(1)) is not None and span[0] >= 0:
+        return clamp(index, last)
+    return Linear.of(Atom(minimum(maximum(emit(index), 0), last), math.gcd(index.multiple, last), last + 1))
+
+
+def _with_units(coordinates: Sequence[Index], shape: Sequence[int], sizes: Sequence[int]) -> list[Index]:
+    """Coordinates of a shape, as coordinates of `sizes`, which may have further extents of 1."""
+    if len(shape) == len(sizes):
+        return list(coordinates)
+    moving = [index for index, extent in zip(coordinates, shape, strict=True) if extent != 1]
+    if sum(size != 1 for size in sizes) != len(moving):
+        raise UnsupportedError("tensor", f"a window of {list(sizes)}", list(shape))
+    return [moving.pop(0) if size != 1 else Linear() for size in sizes]
+
+
+def _needed(block: ir.Block, wanted: Sequence[ir.Value]) -> set[ir.Value]:
+    """Values of the block that `wanted` depends on."""
+    needed = set(wanted)
+    for inner in reversed([op.operation for op in block.operations]):
+        if any(result in needed for result in inner.results):
+            needed.update(inner.operands)
+    return needed

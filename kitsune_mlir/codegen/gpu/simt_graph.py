@@ -1,0 +1,198 @@
+"""The body of a task as the simt engine sees it: which operation makes a tensor, which are reductions, what depends on what."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.tasks import Load, TaskView
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.verify import captures
+from kitsune_mlir.errors import UnsupportedError
+
+__all__ = ["ArgReduction", "Graph", "Reduction", "generic_sizes"]
+
+_KINDS = {
+    "arith.addf": "add",
+    "arith.addi": "add",
+    "arith.mulf": "mul",
+    "arith.muli": "mul",
+    "arith.maximumf": "max",
+    "arith.minimumf": "min",
+    "arith.maxsi": "max",
+    "arith.minsi": "min",
+    "arith.andi": "and",
+    "arith.ori": "or",
+}
+
+_STRUCTURAL = (
+    "linalg.fill",
+    "tensor.empty",
+    "tensor.concat",
+    "tensor.extract_slice",
+    "tensor.expand_shape",
+    "tensor.collapse_shape",
+    "tensor.cast",
+    "tensor.splat",
+    "tensor.from_elements",
+    "tensor.pad",
+    "tensor.extract",
+    "arith.constant",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduction:
+    """A linalg.generic of which result `number` is reduced: out = kind(out, value)."""
+
+    op: ir.Operation
+    number: int
+    kind: str
+    value: ir.Value
+
+
+@dataclasses.dataclass(frozen=True)
+class ArgReduction:
+    """A linalg.generic with two results: an extreme value and the index where it comes first.
+
+    Attributes:
+        kind: "max" or "min".
+        value, index: values of the body for one element.
+        result, index_result: numbers of the results.
+    """
+
+    op: ir.Operation
+    kind: str
+    value: ir.Value
+    index: ir.Value
+    result: int = 0
+    index_result: int = 1
+
+
+def generic_sizes(op: ir.Operation) -> list[int]:
+    """Trip counts of the loops of a linalg.generic."""
+    kinds = iterator_kinds(op)
+    sizes = [0] * len(kinds)
+    for value, map_ in zip(op.operands, affine_maps(op), strict=True):
+        if isinstance(value.type, ir.RankedTensorType):
+            for extent, expression in zip(shape_of(value), map_.results, strict=True):
+                if isinstance(expression, ir.AffineDimExpr):
+                    sizes[expression.position] = extent
+    if not all(sizes):
+        raise UnsupportedError("linalg.generic", "every loop runs along a dimension of an operand", None, str(op.location))
+    return sizes
+
+
+class Graph:
+    """A task's tensors.
+
+    Attributes:
+        task: the task.
+        loads: the load that makes a tensor.
+        reductions: by operation, its `Reduction`s (one a result), or its one `ArgReduction`.
+        levels: by tensor, how many reductions lie one after the other on the longest way to it.
+
+    Raises:
+        UnsupportedError: the body holds something that is no map, reduction or movement of tensors.
+    """
+
+    def __init__(self, task: TaskView):
+        self.task = task
+        self.loads: dict[ir.Value, Load] = {load.tensor: load for load in task.loads}
+        self.reductions: dict[ir.Operation, tuple[Reduction, ...] | ArgReduction] = {}
+        self.levels: dict[ir.Value, int] = {load.tensor: 0 for load in task.loads}
+        if not task.stores:
+            raise UnsupportedError("kitsune.task", "the results are stored as tensors", "no store", str(task.op.location))
+        for op in task.work():
+            self._read(op)
+
+    def _read(self, op: ir.Operation) -> None:
+        where = str(op.location)
+        if op.name == "linalg.generic":
+            if "reduction" in iterator_kinds(op):
+                self.reductions[op] = read_reduction(op)
+        elif op.name in ("cf.assert", "memref.subview"):
+            return
+        elif op.name not in _STRUCTURAL:
+            raise UnsupportedError(op.name, "simt does maps, reductions and movement of tensors", None, where)
+        level = max((self.level(value) for value in self.inputs(op)), default=0)
+        for result in op.results:
+            self.levels[result] = level + (op in self.reductions)
+
+    def level(self, value: ir.Value) -> int:
+        """See `levels`; 0 for what comes from outside the task."""
+        return self.levels.get(value, 0)
+
+    def inputs(self, op: ir.Operation) -> list[ir.Value]:
+        """Tensors and scalars that an operation reads, those that its body captures included."""
+        return [*op.operands, *(captures(op) if len(op.regions) else ())]
+
+    def needed(self, value: ir.Value) -> list[ir.Operation]:
+        """The reductions that `value` depends on, in program order."""
+        found: set[ir.Operation] = set()
+        pending, seen = [value], set()
+        while pending:
+            item = pending.pop()
+            if item in seen or item in self.loads or isinstance(item.owner, ir.Block):
+                continue
+            seen.add(item)
+            op = item.owner.operation if hasattr(item.owner, "operation") else item.owner
+            if op in self.reductions:
+                found.add(op)
+            pending += self.inputs(op)
+        return [op for op in self.reductions if op in found]
+
+
+def read_reduction(op: ir.Operation) -> tuple[Reduction, ...] | ArgReduction:
+    """Recognise what a reducing linalg.generic computes.
+
+    Raises:
+        UnsupportedError: it is neither one associative combination a result nor the index of an extreme value.
+    """
+    block = op.regions[0].blocks[0]
+    inner = [o.operation for o in block.operations]
+    yielded = list(inner[-1].operands)
+    outs = list(block.arguments)[len(block.arguments) - len(op.results) :]
+    if len(yielded) == 2 and (found := _read_arg(op, outs, yielded)) is not None:
+        return found
+    reductions = []
+    for number, (out, value) in enumerate(zip(outs, yielded, strict=True)):
+        maker = value.owner.operation if not isinstance(value.owner, ir.Block) else None
+        uses = list(out.uses)
+        if maker is None or maker.name not in _KINDS or len(uses) != 1 or uses[0].owner.operation != maker:
+            raise UnsupportedError("linalg.generic", "a reduction combines by one associative operation", None, str(op.location))
+        first, second = maker.operands
+        reductions.append(Reduction(op, number, _KINDS[maker.name], second if first == out else first))
+    return tuple(reductions)
+
+
+def _read_arg(op: ir.Operation, outs: list[ir.Value], yielded: list[ir.Value]) -> ArgReduction | None:
+    """`best = max(x, best); where = x > best ? index : where`, either way round."""
+    for extreme, place in ((0, 1), (1, 0)):
+        best, chosen = yielded[extreme], yielded[place]
+        if isinstance(best.owner, ir.Block) or isinstance(chosen.owner, ir.Block):
+            continue
+        maker, choice = best.owner.operation, chosen.owner.operation
+        kind = _KINDS.get(maker.name)
+        if kind not in ("max", "min") or choice.name != "arith.select" or choice.operands[2] != outs[place]:
+            continue
+        test = choice.operands[0].owner
+        if isinstance(test, ir.Block) or test.operation.name not in ("arith.cmpf", "arith.cmpi"):
+            continue
+        value = maker.operands[0] if maker.operands[1] == outs[extreme] else maker.operands[1]
+        predicate = ir.IntegerAttr(test.operation.attributes["predicate"]).value
+        wanted = {("arith.cmpf", "max"): 2, ("arith.cmpf", "min"): 4, ("arith.cmpi", "max"): 4, ("arith.cmpi", "min"): 2}
+        if list(test.operation.operands) != [value, outs[extreme]]:
+            continue
+        if predicate != wanted[test.operation.name, kind]:
+            continue
+        return ArgReduction(op, kind, value, choice.operands[1], extreme, place)
+    return None
+
+
+def reduced_size(op: ir.Operation) -> int:
+    """Elements that one result of a reduction is made of."""
+    kinds = iterator_kinds(op)
+    return math.prod(size for size, kind in zip(generic_sizes(op), kinds, strict=True) if kind == "reduction")

@@ -1,0 +1,153 @@
+"""Loads and stores of vectors: as wide as the indices prove to be neighbours, and aligned."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.elements import element_bytes, load_elements
+from kitsune_mlir.codegen.gpu.memory import offset, store
+from kitsune_mlir.codegen.gpu.simt_index import Index, Linear, add, at, emit, scale
+from kitsune_mlir.codegen.gpu.simt_scalar import Lanes, ScalarEmitter, carrier
+from kitsune_mlir.codegen.gpu.tasks import Buffer, Load
+from kitsune_mlir.codegen.gpu.value import Value, cast, constant, vector
+
+__all__ = ["Access", "Memory"]
+
+_ALIGNED = {"input": 16, "result": 16, "arena": 256}
+"""Alignment of a program's arguments in bytes."""
+
+_NARROW = ("bf16", "f16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Access:
+    """What a vector's load or store costs.
+
+    Attributes:
+        writes: it is a store.
+        bytes: bytes moved.
+        instructions: how many loads or stores that takes.
+    """
+
+    writes: bool
+    bytes: int
+    instructions: int
+
+
+class Memory:
+    """Global memory seen from one tile. `accesses` lists what was emitted, for those who plan."""
+
+    def __init__(self, tile: TileContext, scalars: ScalarEmitter):
+        self.tile, self.scalars = tile, scalars
+        self.accesses: list[Access] = []
+        self._known: list[dict] = [{}]
+
+    def enter(self) -> None:
+        """A loop or branch begins: pointers and values made from now on are forgotten at its end."""
+        self._known.append({})
+
+    def leave(self) -> None:
+        self._known.pop()
+
+    def load(self, load: Load, coordinates: Sequence[Index]) -> Lanes:
+        """The elements of a buffer at coordinates; one if all points of the vector read the same one."""
+        buffer, width = load.buffer, self.scalars.width
+        dtype = str(buffer.element)
+        index = _linearized(buffer, coordinates)
+        if isinstance(index, Linear) and index.lane == 1 and width > 1:
+            return self._load(buffer, index, dtype, width)
+        if isinstance(index, Linear) and not index.lane:
+            return self._load(buffer, index, dtype, 1)
+        parts = [at(index, e) for e in range(width)]
+        found: dict[Linear, Value] = {}
+        for part in parts:
+            if part not in found:
+                found[part] = self._load(buffer, part, dtype, 1)[0]
+        return [found[part] for part in parts]
+
+    def _load(self, buffer: Buffer, index: Linear, dtype: str, count: int) -> Lanes:
+        """One load; what is known in this scope is not loaded again."""
+        key = (buffer.memory, dtype, index, count)
+        known = next((memo[key] for memo in self._known if key in memo), None)
+        if known is None:
+            known = self._known[-1][key] = self._read(buffer, index, dtype, count)
+        return known
+
+    def _read(self, buffer: Buffer, index: Linear, dtype: str, count: int) -> Lanes:
+        register = carrier(buffer.element)
+        memory = "i64" if dtype == "index" else dtype
+        align = self._align(buffer, index, memory)
+        self._record(False, memory, count, align)
+        place = self._pointer(buffer, index, memory)
+        constant_data = buffer.role == "input"
+        if count == 1:
+            return load_elements(place, memory, 1, register, None, constant_data)
+        return load_elements(place, memory, count, register, align, constant_data)
+
+    def store(self, buffer: Buffer, coordinates: Sequence[Index], values: Lanes) -> None:
+        """Write the points of a vector, or the one value that all of them have."""
+        width, dtype = self.scalars.width, str(buffer.element)
+        memory = "i64" if dtype == "index" else dtype
+        index = _linearized(buffer, coordinates)
+        if isinstance(index, Linear) and not index.lane:
+            self._store(buffer, index, memory, values[:1])
+            return
+        full = [values[e if len(values) > 1 else 0] for e in range(width)]
+        if isinstance(index, Linear) and index.lane == 1:
+            self._store(buffer, index, memory, full)
+            return
+        for e, value in enumerate(full):
+            self._store(buffer, at(index, e), memory, [value])
+
+    def _store(self, buffer: Buffer, index: Linear, memory: str, values: Lanes) -> None:
+        align = self._align(buffer, index, memory)
+        self._record(True, memory, len(values), align)
+        place = self._pointer(buffer, index, memory)
+        size = element_bytes(memory)
+        run = max(1, min(len(values), align // size, 16 // size))
+        if memory in _NARROW and run > 1:
+            words = self.scalars.words(values, memory)
+            each = run // 2
+            pieces = [words[i : i + each] for i in range(0, len(words), each)]
+        else:
+            raw = [cast(value, "i8", signed=False) if memory == "i1" else cast(value, memory) for value in values]
+            pieces = [raw[i : i + run] for i in range(0, len(raw), run)]
+        for number, piece in enumerate(pieces):
+            store(piece[0] if len(piece) == 1 else vector(piece), offset(place, number * run * size), min(16, run * size))
+
+    def _record(self, writes: bool, memory: str, count: int, align: int) -> None:
+        size = element_bytes(memory)
+        each = max(1, min(count, align // size, 16 // size))
+        self.accesses.append(Access(writes, count * size, -(-count // each)))
+
+    @staticmethod
+    def _align(buffer: Buffer, index: Linear, memory: str) -> int:
+        """Bytes that the address is known to be a multiple of, a power of two up to 16."""
+        known = math.gcd(index.multiple * element_bytes(memory), buffer.offset, _ALIGNED[buffer.role], 16)
+        return known & -known
+
+    def _pointer(self, buffer: Buffer, index: Linear, memory: str) -> Value:
+        size = element_bytes(memory)
+        wide = buffer.bytes >= 1 << 31
+        key = (buffer.memory, size, index.terms)
+        pointer = next((memo[key] for memo in self._known if key in memo), None)
+        if pointer is None:
+            pointer = self.tile.pointer(buffer)
+            if index.terms:
+                moved = scale(Linear(index.terms), size)
+                assert isinstance(moved, Linear)
+                pointer = offset(pointer, emit(moved, "i64" if wide else "i32"))
+            self._known[-1][key] = pointer
+        place = index.const * size
+        return offset(pointer, place) if place < 1 << 31 else offset(pointer, constant(place, "i64"))
+
+
+def _linearized(buffer: Buffer, coordinates: Sequence[Index]) -> Index:
+    """Element offset in a contiguous buffer."""
+    total: Index = Linear()
+    for index, stride in zip(coordinates, buffer.strides, strict=True):
+        total = add(total, scale(index, stride))
+    return total

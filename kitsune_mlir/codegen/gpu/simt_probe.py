@@ -1,0 +1,35 @@
+"""Emits code into a module that is thrown away: what cannot be emitted is found out while planning, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.builder import thread_id
+from kitsune_mlir.codegen.gpu.context import KernelState, TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.engine import Plan
+from kitsune_mlir.codegen.gpu.handoff import Counters
+from kitsune_mlir.codegen.gpu.memory import GLOBAL, SHARED
+from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.codegen.gpu.value import i32, wrap
+
+__all__ = ["probe"]
+
+Result = TypeVar("Result")
+
+
+def probe(task: TaskView, threads: int, emit: Callable[[TileContext], Result]) -> Result:
+    """What `emit` returns, or raises, for a tile of `task` in a block of `threads` threads."""
+    pointers = 1 + max((buffer.argument for buffer in task.buffers), default=0)
+    declared = ", ".join([f"%a{i}: {GLOBAL}" for i in range(pointers + 1)] + [f"%s: {SHARED}", "%n: i32"])
+    module = ir.Module.parse(f"module {{ llvm.func @probe({declared}) {{ llvm.return }} }}")
+    block = module.body.operations[0].regions[0].blocks[0]
+    with ir.InsertionPoint(block.operations[0]):
+        *arguments, workspace, shared, number = (wrap(argument) for argument in block.arguments)
+        counters = Counters(workspace, i32(0), workspace, 0, 0, False)
+        zero = i32(0)
+        state = KernelState(tuple(arguments), counters, thread_id(), zero, zero, threads, module.body, set(), False)
+        context = TaskContext(state, Plan("simt", task), shared, workspace, shared, (), zero)
+        return emit(TileContext(context, number))

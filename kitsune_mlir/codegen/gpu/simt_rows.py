@@ -1,0 +1,420 @@
+"""The schedule of rows: threads share the rows of a tile, reduce over them together, and keep values in registers between.
+
+Threads lie in two directions. `fast` neighbouring threads share the direction that is contiguous in memory, by vectors; the
+other direction is dealt out to groups of `fast` threads. Where columns are contiguous, rows stay inside a warp if `fast` is
+32 or less. Where rows are contiguous (a sum over the first dimension), the vectors hold different rows.
+
+Reductions that need the results of others come one level later. If a thread's part of a row fits its registers, all is
+evaluated once (*resident*); otherwise each level goes over the columns in a loop, and reads them again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
+from kitsune_mlir.codegen.gpu.builder import for_, if_
+from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
+from kitsune_mlir.codegen.gpu.simt_exchange import Combiner, Partial, Sharing
+from kitsune_mlir.codegen.gpu.simt_graph import ArgReduction, Graph
+from kitsune_mlir.codegen.gpu.simt_index import Atom, Index, Linear, add, clamp, emit
+from kitsune_mlir.codegen.gpu.simt_memory import Access
+from kitsune_mlir.codegen.gpu.simt_scalar import carrier
+from kitsune_mlir.codegen.gpu.simt_space import RowSpace
+from kitsune_mlir.codegen.gpu.value import Value, select
+
+__all__ = ["RowSchedule", "emit_rows", "scratch_bytes"]
+
+BARRIER = 1
+"""Hardware barrier of the threads that work, where the block has more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RowSchedule:
+    """How the rows of a tile are shared.
+
+    Attributes:
+        space: rows and columns.
+        threads: threads that work, a power of two.
+        width: points of a vector.
+        fast: threads side by side along the contiguous direction, a power of two.
+        unroll: vectors that a thread has of the contiguous direction and of rows at a time: rows if columns are contiguous.
+        steps: columns (or vectors of columns) of a thread that are evaluated together; all of them if `resident`.
+        resident: values stay in registers from level to level.
+    """
+
+    space: RowSpace
+    threads: int
+    width: int
+    fast: int
+    unroll: int
+    steps: int
+    resident: bool
+
+    @property
+    def slow(self) -> int:
+        return self.threads // self.fast
+
+    @property
+    def col_steps(self) -> int:
+        """Steps that a thread needs for all columns."""
+        if self.space.row_major:
+            return -(-self.space.col_count // (self.fast * self.width))
+        return -(-self.space.col_count // self.slow)
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows that all threads together have at a time."""
+        return self.unroll * (self.slow if self.space.row_major else self.fast * self.width)
+
+    @property
+    def parts(self) -> int:
+        """Groups of warps that share rows."""
+        if self.space.row_major:
+            return max(1, self.fast // 32)
+        return self.threads // max(self.fast, 32)
+
+    @property
+    def values(self) -> int:
+        """Results of one reduction that a thread has at a time."""
+        return self.unroll * (1 if self.space.row_major else self.width)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Column:
+    """One step along the columns: index (with lane if columns are contiguous), and whether it is inside (None: always)."""
+
+    index: Linear
+    inside: Value | None
+
+
+def levels_of(graph: Graph, space: RowSpace) -> list[list[ir.Operation]]:
+    """The shared reductions, grouped by what must be known before."""
+    numbers = sorted({graph.levels[op.results[0]] for op in space.shared})
+    return [[op for op in space.shared if graph.levels[op.results[0]] == number] for number in numbers]
+
+
+def scratch_bytes(schedule: RowSchedule, graph: Graph) -> list[tuple[int, int]]:
+    """(start, end) of each level's shared memory."""
+    spans, start = [], 0
+    places = schedule.slow if schedule.space.row_major else schedule.fast
+    for level in levels_of(graph, schedule.space):
+        values = sum(len(op.results) for op in level) * schedule.values
+        size = values * schedule.parts * places * 8 if schedule.parts > 1 else 0
+        spans.append((start, start + size))
+        start += size
+    return spans
+
+
+def emit_rows(schedule: RowSchedule, graph: Graph, tile: TileContext, probe: bool = False) -> list[Access]:
+    """Emit a tile; returns what it loads and stores. With `probe`, just one step along rows and columns."""
+    emitter = _Rows(schedule, graph, tile, probe)
+    if tile.task.threads == schedule.threads:
+        emitter.emit()
+    else:
+        with emitter.evaluator.scope():
+            if_(tile.task.thread < schedule.threads, emitter.emit)
+    return emitter.evaluator.memory.accesses
+
+
+class _Rows:
+    def __init__(self, schedule: RowSchedule, graph: Graph, tile: TileContext, probe: bool):
+        self.schedule, self.graph, self.tile, self.probe = schedule, graph, tile, probe
+        self.space = schedule.space
+        self.evaluator = Evaluator(graph, tile, schedule.width, self.space.shared)
+        self.levels = levels_of(graph, self.space)
+        self.spans = scratch_bytes(schedule, graph)
+
+    def emit(self) -> None:
+        schedule, thread = self.schedule, self.tile.task.thread
+        self.near = Atom(thread % schedule.fast, 1, schedule.fast)
+        self.far = Atom(thread // schedule.fast, 1, schedule.slow)
+        self.sharing = self._sharing(thread)
+        passes = -(-self.space.row_count // schedule.rows_at_once)
+        if passes == 1 or self.probe:
+            self._pass(Linear())
+            return
+
+        def body(first: Value) -> None:
+            with self.evaluator.scope():
+                self._pass(Linear.of(Atom(first, schedule.rows_at_once, self.space.row_count)))
+
+        for_(0, self.space.row_count, schedule.rows_at_once, body)
+
+    def _sharing(self, thread: Value) -> Sharing:
+        schedule = self.schedule
+        if self.space.row_major:
+            masks = tuple(1 << bit for bit in range(5) if 1 << bit < schedule.fast)
+            part = self.near.value // 32
+            writer = (thread & 31) == 0
+            return Sharing(masks, schedule.parts, part, self.far.value, schedule.slow, writer)
+        masks = tuple(1 << bit for bit in range(5) if 1 << bit >= schedule.fast)
+        part = thread // max(schedule.fast, 32)
+        writer = (thread & 31) < schedule.fast if schedule.fast < 32 else None
+        return Sharing(masks, schedule.parts, part, self.near.value, schedule.fast, writer)
+
+    def sync(self) -> None:
+        if self.tile.task.threads == self.schedule.threads:
+            self.tile.task.sync()
+        else:
+            NamedBarrier(BARRIER, self.schedule.threads).sync()
+
+    # --- points
+
+    def _rows(self, first: Linear) -> list[tuple[Linear, Value | None]]:
+        """(row, inside) for each of the thread's rows at a time; rows are vectors if they are contiguous."""
+        schedule, count = self.schedule, self.space.row_count
+        exact = count % schedule.rows_at_once == 0
+        rows = []
+        for number in range(1 if self.probe else schedule.unroll):
+            if self.space.row_major:
+                row = add(add(first, Linear.of(self.far)), number * schedule.slow)
+                width = 1
+            else:
+                row = add(add(first, Linear(((self.near, schedule.width),))), number * schedule.fast * schedule.width)
+                width = schedule.width
+            assert isinstance(row, Linear)
+            inside = None
+            if not exact:
+                inside = emit(row) < count
+                row = clamp(row, count - width)
+            lane = 0 if self.space.row_major or width == 1 else 1
+            rows.append((Linear(row.terms, lane, row.const), inside))
+        return rows
+
+    def _column(self, step: Linear) -> _Column:
+        """Column step `step` (0 to col_steps - 1) of the thread."""
+        schedule, count = self.schedule, self.space.col_count
+        if self.space.row_major:
+            stride, own, width = schedule.fast * schedule.width, Linear(((self.near, schedule.width),)), schedule.width
+        else:
+            stride, own, width = schedule.slow, Linear.of(self.far), 1
+        base = add(_scaled(step, stride), own)
+        assert isinstance(base, Linear)
+        inside = None
+        whole = count // stride  # steps that lie inside for all threads
+        span = step.range(1)
+        if span is None or span[1] >= whole:
+            inside = emit(base) < count
+            base = clamp(base, count - width)
+        return _Column(Linear(base.terms, 1 if self.space.row_major and width > 1 else 0, base.const), inside)
+
+    def _where(self, row: Index, col: Index | None) -> dict:
+        """The index of each class of dimensions; the same objects whenever it is asked again."""
+        where: dict = {}
+        for dims, index in ((self.space.rows, row), (self.space.cols, col)):
+            if index is not None and dims:
+                extents = tuple(extent for _, extent in dims)
+                parts = self.evaluator.spread(index, extents)
+                where.update((node, part) for (node, _), part in zip(dims, parts, strict=True))
+        return where
+
+    # --- a pass over the columns of some rows
+
+    def _pass(self, first: Linear) -> None:
+        rows = self._rows(first)
+        schedule = self.schedule
+        if schedule.resident or self.probe:
+            columns = [self._column(Linear(const=k)) for k in range(1 if self.probe else schedule.col_steps)]
+            for number in range(len(self.levels)):
+                self._finish(number, rows, self._fold(number, rows, columns))
+            self._store_full(rows, columns)
+        else:
+            for number in range(len(self.levels)):
+                self._finish(number, rows, self._looped(number, rows))
+            if self.space.full:
+                self._over_columns(lambda columns: self._store_full(rows, columns))
+        self._store_narrow(rows)
+
+    def _over_columns(self, body: Callable[[list[_Column]], object]) -> None:
+        def step(first: Value) -> None:
+            with self.evaluator.scope():
+                body(self._columns_from(first))
+
+        for_(0, self._padded_steps(), self.schedule.steps, step)
+
+    def _padded_steps(self) -> int:
+        steps = self.schedule.steps
+        return -(-self.schedule.col_steps // steps) * steps
+
+    def _columns_from(self, first: Value) -> list[_Column]:
+        origin = Linear.of(Atom(first, self.schedule.steps, self._padded_steps()))
+        columns = []
+        for number in range(self.schedule.steps):
+            step = add(origin, number)
+            assert isinstance(step, Linear)
+            columns.append(self._column(step))
+        return columns
+
+    def _combiners(self, number: int) -> list[Combiner]:
+        """One for each result of a level: index reductions have one for both results."""
+        combiners = []
+        for op in self.levels[number]:
+            recipe = self.graph.reductions[op]
+            if isinstance(recipe, ArgReduction):
+                combiners.append(Combiner("arg" + recipe.kind))
+            else:
+                combiners += [Combiner(reduction.kind) for reduction in recipe]
+        return combiners
+
+    def _types(self, number: int) -> list[tuple[str, ...]]:
+        types: list[tuple[str, ...]] = []
+        for op in self.levels[number]:
+            recipe = self.graph.reductions[op]
+            names = [carrier(ir.RankedTensorType(result.type).element_type) for result in op.results]
+            if isinstance(recipe, ArgReduction):
+                types.append((names[recipe.result], names[recipe.index_result]))
+            else:
+                types += [(name,) for name in names]
+        return types
+
+    def _fold(self, number: int, rows, columns: Sequence[_Column]) -> list[list[Partial]]:
+        """The thread's own part of a level's reductions over some columns: for each combiner, one for each value of rows."""
+        combiners, types = self._combiners(number), self._types(number)
+        found: list[list[Partial]] = [[] for _ in combiners]
+        for row, _ in rows:
+            gathered: list[list[list[Partial]]] = [[] for _ in combiners]
+            for column in columns:
+                where = self._where(row, column.index)
+                for index, points in enumerate(self._elements(number, where)):
+                    neutral = combiners[index].neutral(types[index])
+                    if column.inside is not None:
+                        inside = column.inside
+                        points = [tuple(select(inside, v, n) for v, n in zip(p, neutral, strict=True)) for p in points]
+                    gathered[index].append(points)
+            for index, combiner in enumerate(combiners):
+                if self.space.row_major:
+                    found[index].append(combiner.tree([point for points in gathered[index] for point in points]))
+                else:
+                    for e in range(self.schedule.width):
+                        found[index].append(combiner.tree([points[e] for points in gathered[index]]))
+        return found
+
+    def _elements(self, number: int, where: dict) -> list[list[Partial]]:
+        """What a level's reductions combine, at the points of one vector: for each combiner, one partial result a point."""
+        width, found = self.schedule.width, []
+        for op in self.levels[number]:
+            recipe = self.graph.reductions[op]
+            wanted = [recipe.value, recipe.index] if isinstance(recipe, ArgReduction) else [r.value for r in recipe]
+            lanes = self.evaluator.body(op, self.space.loops(op, where), wanted)
+            full = [[values[e if len(values) > 1 else 0] for e in range(width)] for values in lanes]
+            if isinstance(recipe, ArgReduction):
+                found.append(list(zip(*full, strict=True)))
+            else:
+                found += [[(value,) for value in values] for values in full]
+        return found
+
+    def _looped(self, number: int, rows) -> list[list[Partial]]:
+        """As `_fold`, over all columns, in a loop."""
+        combiners, types = self._combiners(number), self._types(number)
+        counts = [self.schedule.values for _ in combiners]
+        flat = [v for c, t, n in zip(combiners, types, counts, strict=True) for _ in range(n) for v in c.neutral(t)]
+
+        def nested(values: Sequence[Value]) -> list[list[Partial]]:
+            items, rest = [], list(values)
+            for type, count in zip(types, counts, strict=True):
+                items.append([tuple(rest.pop(0) for _ in type) for _ in range(count)])
+            return items
+
+        def step(first: Value, *carried: Value) -> list[Value]:
+            with self.evaluator.scope():
+                parts = self._fold(number, rows, self._columns_from(first))
+            sums = [
+                [c(a, b) for a, b in zip(old, new, strict=True)]
+                for c, old, new in zip(combiners, nested(carried), parts, strict=True)
+            ]
+            return [v for items in sums for partial in items for v in partial]
+
+        return nested(for_(0, self._padded_steps(), self.schedule.steps, step, flat))
+
+    def _finish(self, number: int, rows, parts: list[list[Partial]]) -> None:
+        """Combine a level's partial results over threads and make them known."""
+        combiners = self._combiners(number)
+        counts = [len(items) for items in parts]
+        every = [combiner for combiner, count in zip(combiners, counts, strict=True) for _ in range(count)]
+        scratch = offset(self.tile.task.shared, self.spans[number][0])
+        flat = self.sharing.reduce(every, [partial for items in parts for partial in items], scratch, self.sync)
+        if self.schedule.parts > 1 and len(self.levels) == 1:
+            self.sync()  # with several levels, the next one's barrier keeps the scratch of this one until it is read
+        combined = []
+        for count in counts:
+            combined.append(flat[:count])
+            flat = flat[count:]
+        each = 1 if self.space.row_major else self.schedule.width
+        for position, (row, _) in enumerate(rows):
+            where = self._where(row, None)
+            remaining = [items[position * each : (position + 1) * each] for items in combined]
+            for op in self.levels[number]:
+                self._define(op, where, remaining)
+
+    def _define(self, op: ir.Operation, where: dict, remaining: list[list[Partial]]) -> None:
+        recipe = self.graph.reductions[op]
+        if isinstance(recipe, ArgReduction):
+            coordinates = self.space.coordinates(op.results[0], where)
+            values = remaining.pop(0)
+            starts = [self.evaluator.initial(op, op.results[n], coordinates) for n in (recipe.result, recipe.index_result)]
+            # The start counts as coming before all elements.
+            combiner = Combiner("arg" + recipe.kind)
+            done = []
+            for e, (value, index) in enumerate(values):
+                better = value > starts[0][e] if recipe.kind == "max" else value < starts[0][e]
+                done.append((combiner((starts[0][e], index), (value, index))[0], select(better, index, starts[1][e])))
+            self.evaluator.define(op.results[recipe.result], coordinates, [v for v, _ in done])
+            self.evaluator.define(op.results[recipe.index_result], coordinates, [i for _, i in done])
+            return
+        for reduction in recipe:
+            result = op.results[reduction.number]
+            coordinates = self.space.coordinates(result, where)
+            combiner = Combiner(reduction.kind)
+            starts = self.evaluator.initial(op, result, coordinates)
+            values = [combiner((start,), partial)[0] for start, partial in zip(starts, remaining.pop(0), strict=False)]
+            self.evaluator.define(result, coordinates, values)
+
+    # --- stores
+
+    def _store_full(self, rows, columns: Sequence[_Column]) -> None:
+        pending = []
+        for row, row_inside in rows:
+            for column in columns:
+                where = self._where(row, column.index)
+                places = [self.space.coordinates(store.tensor, where) for store in self.space.full]
+                made = [self.evaluator.tensor(store.tensor, c) for store, c in zip(self.space.full, places, strict=True)]
+                pending.append((_both(row_inside, column.inside), places, made))
+        for inside, places, made in pending:
+            self._write(inside, self.space.full, places, made)
+
+    def _store_narrow(self, rows) -> None:
+        if not self.space.narrow:
+            return
+        first = self.near.value == 0 if self.space.row_major else self.far.value == 0
+        for row, inside in rows:
+            where = self._where(row, None)
+            places = [self.space.coordinates(store.tensor, where) for store in self.space.narrow]
+            made = [self.evaluator.tensor(store.tensor, c) for store, c in zip(self.space.narrow, places, strict=True)]
+            self._write(_both(first, inside), self.space.narrow, places, made)
+
+    def _write(self, inside: Value | None, stores, places, made) -> None:
+        def write() -> None:
+            for store, coordinates, lanes in zip(stores, places, made, strict=True):
+                self.evaluator.memory.store(store.buffer, self.evaluator.place(store, coordinates), lanes)
+
+        if inside is None:
+            write()
+        else:
+            with self.evaluator.scope():
+                if_(inside, write)
+
+
+def _both(a: Value | None, b: Value | None) -> Value | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a & b
+
+
+def _scaled(step: Linear, stride: int) -> Linear:
+    return Linear(tuple((atom, c * stride) for atom, c in step.terms), 0, step.const * stride)

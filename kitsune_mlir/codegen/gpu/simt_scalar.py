@@ -1,0 +1,171 @@
+"""The scalar code inside linalg bodies, emitted for the points of a vector.
+
+A scalar of the body becomes a list with one value a point, or with a single one that all points share; or an index
+(`simt_index`), as long as it is a sum of known things. bf16 and f16 live in f32 registers, and are rounded where the program
+rounds: two by two, so that storing them later costs nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.convert import pack_pair, unpack_pair
+from kitsune_mlir.codegen.gpu.simt_index import Index, Linear, add, at, emit, opaque, scale
+from kitsune_mlir.codegen.gpu.value import Value, as_type, bitcast, cast, constant, element_bits, wrap
+from kitsune_mlir.errors import UnsupportedError
+
+__all__ = ["Lanes", "ScalarEmitter", "carrier", "materialize"]
+
+Lanes = list[Value]
+"""One value a point of the vector, or one for all."""
+
+_NARROW = ("bf16", "f16")
+
+# What leaves a 16-bit float representable needs no rounding afterwards.
+_EXACT = ("arith.negf", "arith.maximumf", "arith.minimumf", "arith.maxnumf", "arith.minnumf", "math.absf", "math.copysign")
+
+_ARITH = frozenset(
+    "arith." + name
+    for name in (
+        *("addf", "subf", "mulf", "divf", "remf", "negf", "maximumf", "minimumf", "maxnumf", "minnumf", "cmpf"),
+        *("addi", "subi", "muli", "divsi", "divui", "remsi", "remui", "ceildivsi", "floordivsi", "ceildivui", "cmpi"),
+        *("andi", "ori", "xori", "shli", "shrsi", "shrui", "maxsi", "minsi", "maxui", "minui", "select"),
+        *("extsi", "extui", "trunci", "sitofp", "uitofp", "fptosi", "fptoui", "bitcast"),
+    )
+)
+_MATH = frozenset(
+    "math." + name
+    for name in (
+        *("absf", "absi", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh"),
+        *("ctlz", "ctpop", "cttz", "erf", "erfc", "exp", "exp2", "expm1", "floor", "fma", "isfinite", "isinf", "isnan", "log"),
+        *("log10", "log1p", "log2", "powf", "round", "roundeven", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"),
+    )
+)
+_CASTS = ("arith.index_cast", "arith.index_castui", "arith.extsi", "arith.trunci")
+
+
+def carrier(type: ir.Type) -> str:
+    """The type that a scalar of `type` has in registers."""
+    name = str(type)
+    if name in _NARROW:
+        return "f32"
+    return "i32" if name == "index" else name
+
+
+def materialize(value: Lanes | Index, type: ir.Type, width: int) -> Lanes:
+    """An index as numbers of `type` (an integer type or index); lanes as they are."""
+    if isinstance(value, list):
+        return value
+    name = carrier(type)
+    points = 1 if isinstance(value, Linear) and not value.lane else width
+    wide = "i64" if name == "i64" else "i32"
+    return [cast(emit(at(value, e), wide), name) for e in range(points)]
+
+
+def is_index(value: Lanes | Index) -> bool:
+    return not isinstance(value, list)
+
+
+class ScalarEmitter:
+    """Emits operations for vectors of `width` points. `packed` remembers the 32-bit words that pairs were rounded to."""
+
+    def __init__(self, width: int):
+        self.width = width
+        self.packed: dict[tuple[ir.Value, ir.Value], Value] = {}
+
+    def emit(self, op: ir.Operation, operands: Sequence[Lanes | Index]) -> Lanes | Index:
+        """The result of an operation with one result.
+
+        Raises:
+            UnsupportedError: it is none of the arithmetic that is known here.
+        """
+        if op.name == "arith.constant":
+            return self._constant(op)
+        if op.name in _CASTS and is_index(operands[0]) and element_bits(carrier(op.results[0].type)) >= 32:
+            return operands[0]
+        if op.name in ("arith.addi", "arith.subi", "arith.muli") and all(is_index(operand) for operand in operands):
+            found = _linear(op.name, *operands)
+            if found is not None:
+                return found
+        lanes = [materialize(value, operand.type, self.width) for value, operand in zip(operands, op.operands, strict=True)]
+        if op.name in ("arith.index_cast", "arith.index_castui"):
+            if str(op.results[0].type) == "index":
+                return opaque(lanes[0])
+            return self._each(lambda x: cast(x, carrier(op.results[0].type), op.name == "arith.index_cast"), lanes)
+        result = str(op.results[0].type)
+        if op.name == "arith.extf":
+            return self._each(lambda x: cast(x, carrier(op.results[0].type)), lanes)
+        if op.name == "arith.truncf":
+            return self.round(self._each(lambda x: cast(x, carrier(op.results[0].type)), lanes), result)
+        if op.name not in _ARITH and op.name not in _MATH:
+            raise UnsupportedError(op.name, "simt emits arith and math operations", None, str(op.location))
+        if op.name == "arith.bitcast":
+            return self._bitcast(op, lanes)
+        attributes = {name: op.attributes[name] for name in op.attributes}
+        type = as_type(carrier(op.results[0].type))
+
+        def make(*values: Value) -> Value:
+            created = ir.Operation.create(op.name, results=[type], operands=[v.ir for v in values], attributes=attributes)
+            return wrap(created.results[0])
+
+        made = self._each(make, lanes)
+        if result in _NARROW and op.name not in _EXACT and op.name != "arith.select":
+            return self.round(made, result)
+        return made
+
+    def _each(self, make: Callable[..., Value], lanes: Sequence[Lanes]) -> Lanes:
+        """`make` once for each point, or once if all operands are shared."""
+        points = max((len(values) for values in lanes), default=1)
+        return [make(*(values[e if len(values) > 1 else 0] for values in lanes)) for e in range(points)]
+
+    def _constant(self, op: ir.Operation) -> Lanes | Index:
+        type, attribute = op.results[0].type, op.attributes["value"]
+        if isinstance(attribute, ir.IntegerAttr):
+            number = attribute.value
+            if str(type) in ("index", "i32", "i64"):
+                return Linear(const=number)
+            return [constant(number, type)]
+        return [constant(ir.FloatAttr(attribute).value, carrier(type))]
+
+    def _bitcast(self, op: ir.Operation, lanes: Sequence[Lanes]) -> Lanes:
+        source, target = str(op.operands[0].type), str(op.results[0].type)
+
+        def make(value: Value) -> Value:
+            return cast(bitcast(cast(value, source), target), carrier(op.results[0].type))
+
+        return self._each(make, lanes)
+
+    def round(self, values: Lanes, dtype: str) -> Lanes:
+        """f32 values rounded to what `dtype` ("bf16" or "f16", else nothing happens) can represent."""
+        if dtype not in _NARROW:
+            return values
+        if len(values) % 2:
+            return [cast(cast(value, dtype), "f32") for value in values]
+        rounded: Lanes = []
+        for low, high in zip(values[::2], values[1::2], strict=True):
+            word = pack_pair(low, high, dtype)
+            pair = unpack_pair(word, dtype)
+            self.packed[pair[0].ir, pair[1].ir] = word
+            rounded += pair
+        return rounded
+
+    def words(self, values: Lanes, dtype: str) -> list[Value]:
+        """Pairs of values as packed words of `dtype`; no code for those that `round` made."""
+        words = []
+        for low, high in zip(values[::2], values[1::2], strict=True):
+            word = self.packed.get((low.ir, high.ir))
+            words.append(pack_pair(low, high, dtype) if word is None else word)
+        return words
+
+
+def _linear(name: str, a: Index, b: Index) -> Index | None:
+    if name == "arith.addi":
+        return add(a, b)
+    if name == "arith.subi":
+        return add(a, scale(b, -1))
+    for factor, other in ((a, b), (b, a)):
+        if isinstance(factor, Linear) and not factor.terms and not factor.lane:
+            return scale(other, factor.const)
+    return None
