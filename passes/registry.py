@@ -1,6 +1,7 @@
 """All passes of this project: one table, and the order in which `compile` runs them."""
 
 from .base import Pass
+from .check_progress import CheckProgress
 from .finalize_nvvm import FinalizeNvvm
 from .form_stages import FormStages
 from .materialize import Materialize
@@ -14,7 +15,7 @@ from .to_host import ToHost
 PASSES: dict[str, type[Pass]] = {
     cls.name: cls
     for cls in (
-        *(Normalize, FormStages, PartitionStreams, PlaceBuffers, Synchronize, Materialize),
+        *(Normalize, FormStages, PartitionStreams, PlaceBuffers, Synchronize, Materialize, CheckProgress),
         *(ToHost, ToGpu, FinalizeNvvm),
     )
 }
@@ -27,4 +28,5 @@ PIPELINE: list[str] = [
     "kitsune-place-buffers",
     "kitsune-synchronize",
     "kitsune-materialize",
+    "kitsune-check-progress",
 ]
