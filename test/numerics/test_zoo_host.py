@@ -1,0 +1,31 @@
+"""The zoo on the host target against PyTorch in float64, with fresh random inputs."""
+
+import pytest
+import torch
+
+import kitsune_mlir
+from bench.models import ZOO, make
+from test.numerics.compare import exact, problems
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+@pytest.mark.parametrize("name", list(ZOO))
+def test_zoo(name: str, dtype: torch.dtype) -> None:
+    model, args = make(name, size="small", dtype=dtype)
+    program = kitsune_mlir.compile(model, args, target="host")
+    assert problems(program(*args), exact(model, args)) == []
+    torch.manual_seed(hash(name) % 2**31)
+    fresh = tuple(torch.randn_like(a) if a.is_floating_point() else a for a in args)
+    assert problems(program(*fresh), exact(model, fresh)) == []
+    assert program.summary["launches"] == 1
+
+
+@pytest.mark.parametrize("name", list(ZOO))
+def test_planned_for_the_gpu_run_on_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tile program for the GPU's tiles and stages is the same contract: the host can check it."""
+    from kitsune_mlir import pipeline
+
+    monkeypatch.setattr(pipeline, "gpu_code", pipeline.host_code)
+    model, args = make(name, size="small", dtype=torch.float32)
+    program = kitsune_mlir.compile(model, args, target="sm_90a")
+    assert problems(program(*args), exact(model, args)) == []
