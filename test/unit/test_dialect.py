@@ -135,7 +135,7 @@ def test_building_a_tile_program(context: ir.Context):
             index = body.arguments[0]
             WaitOp(semaphore.sem, index, index, count=ir.IntegerAttr.get(i64, 1))
             PostOp(semaphore.sem, index)
-            YieldOp()
+            YieldOp(value=None)
     assert module.operation.verify()
     assert terminator_of(body) is not None and [op.operation.name for op in body.operations] == [
         *("kitsune.wait", "kitsune.post", "kitsune.yield")
