@@ -30,7 +30,7 @@ KEPT = (
 CASTABLE = [n for n in KEPT if "pooling" not in n and n != "transpose"]
 
 GENERALIZE = """module attributes {{transform.with_named_sequence}} {{
-  transform.named_sequence @main(%root: !transform.any_op {{transform.consumed}}) {{
+  transform.named_sequence @main(%root: !transform.any_op {{transform.readonly}}) {{
     %ops = transform.structured.match ops{{{names}}} in %root : (!transform.any_op) -> !transform.any_op
     %generics = transform.structured.generalize %ops : (!transform.any_op) -> !transform.any_op
     transform.yield
