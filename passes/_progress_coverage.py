@@ -1,0 +1,163 @@
+"""Whether what is read, and what the caller gets, has been written: unions of boxes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ._progress_indices import Array, Points
+from ._progress_memory import runs
+from ._progress_program import Access, Buffer, Program, Region, Task
+from .base import PassFailure
+
+_CELLS = 1 << 27  # most cells and runs of one buffer
+
+
+@dataclass(frozen=True, eq=False)
+class Boxes:
+    """Many boxes of equal size: `starts` has a row a box and a column a dimension."""
+
+    starts: Array
+    sizes: tuple[int, ...]
+
+
+def boxes_of(region: Region, points: Points, linear: bool) -> Boxes:
+    """The boxes of a region at `points`, or the contiguous runs of bytes that they consist of."""
+    if not linear:
+        columns = [points.take(o) for o in region.offsets]
+        return Boxes(np.stack(columns, axis=1) if columns else np.zeros((1, 0), np.int64), region.sizes)
+    inside, length = runs(region, region.sizes)
+    starts = points.take(region.start) - region.buffer.start
+    if len(starts) * len(inside) > _CELLS:
+        raise MemoryError(f"{len(starts) * len(inside)} runs of bytes")
+    return Boxes((starts[:, None] + inside).reshape(-1, 1), (length,))
+
+
+class Cover:
+    """The union of some boxes in `shape`, on the grid that their edges make."""
+
+    def __init__(self, shape: tuple[int, ...], parts: list[Boxes]):
+        self.shape = shape
+        self.edges = [
+            np.unique(np.concatenate([[0, n], *[e for p in parts for e in (p.starts[:, d], p.starts[:, d] + p.sizes[d])]]))
+            for d, n in enumerate(shape)
+        ]
+        cells = tuple(len(e) for e in self.edges)
+        if np.prod(cells, dtype=float) > _CELLS:
+            raise MemoryError(f"{cells} cells")
+        # Add 1 at the first corner of each box and take it back at the others: running sums then count the boxes of a cell.
+        depth = np.zeros(cells, np.int64)
+        for part in parts:
+            low = [np.searchsorted(e, part.starts[:, d]) for d, e in enumerate(self.edges)]
+            high = [np.searchsorted(e, part.starts[:, d] + part.sizes[d]) for d, e in enumerate(self.edges)]
+            for corner in range(1 << len(shape)):
+                ends = [corner >> d & 1 for d in range(len(shape))]
+                at = tuple(high[d] if end else low[d] for d, end in enumerate(ends))
+                np.add.at(depth, at, -1 if sum(ends) % 2 else 1)
+        for axis in range(len(shape)):
+            depth = np.cumsum(depth, axis=axis)
+        self.empty = depth[(slice(-1),) * len(shape)] == 0
+
+    def hole(self) -> tuple[int, ...] | None:
+        """The first element that is in no box."""
+        found = np.argwhere(self.empty)
+        return tuple(int(e[i]) for e, i in zip(self.edges, found[0], strict=True)) if len(found) else None
+
+    def holes_in(self, boxes: Boxes) -> Array:
+        """The numbers of the boxes that hold an element which is in none of the union's."""
+        count = self.empty.astype(np.int64)
+        for axis in range(len(self.shape)):
+            zero = np.zeros_like(np.take(count, [0], axis=axis))
+            count = np.concatenate([zero, np.cumsum(count, axis=axis)], axis=axis)
+        low = [np.searchsorted(e, boxes.starts[:, d], side="right") - 1 for d, e in enumerate(self.edges)]
+        high = [np.searchsorted(e, boxes.starts[:, d] + boxes.sizes[d]) for d, e in enumerate(self.edges)]
+        total = np.zeros(len(boxes.starts), np.int64)
+        for corner in range(1 << len(self.shape)):
+            ends = [corner >> d & 1 for d in range(len(self.shape))]
+            at = tuple(low[d] if end else high[d] for d, end in enumerate(ends))
+            total += count[at] * (-1 if sum(ends) % 2 else 1)
+        return np.flatnonzero(total)
+
+
+class Coverage:
+    """Checks that results are complete and that nothing is read which no task has written (or which is overwritten)."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.accesses = [a for task in program.tasks for a in task.accesses]
+        self.writes: dict[Buffer, list[Access]] = {}
+        for access in self.accesses:
+            if access.kind == "write" and access.region.exact:
+                self.writes.setdefault(access.region.buffer, []).append(access)
+        self.covers: dict[tuple, Cover] = {}
+
+    def check_results(self) -> None:
+        """PassFailure at the program's function when an element of a result is never written."""
+        for buffer in self.program.results:
+            writes = self.writes.get(buffer, [])
+            if not writes:
+                raise PassFailure(self.program.op, f"never writes {buffer.name}")
+            cover, shape = self._cover(writes, [])
+            hole = cover.hole()
+            if hole is not None:
+                place = ", ".join(map(str, hole)) if shape else f"byte {hole[0]}"
+                last = self.program.tasks[writes[-1].task]
+                raise PassFailure(writes[-1].op, f"of @{last.name} leaves element [{place}] of {buffer.name} unwritten")
+
+    def check_reads(self) -> None:
+        """PassFailure at the first read (or update) of an element that holds nothing, or something else."""
+        for read in self.accesses:
+            if read.kind != "write":
+                self._check_read(read)
+
+    def _check_read(self, read: Access) -> None:
+        clobber = self._last_clobber(read)
+        since = clobber.task if clobber is not None else -1
+        writes = [w for w in self.writes.get(read.region.buffer, ()) if since < w.task < read.task]
+        task = self.program.tasks[read.task]
+        points = task.points(read.region.offsets)
+        if writes:
+            cover, same = self._cover(writes, [read])
+            if not cover.empty.any():
+                return
+            boxes = boxes_of(read.region, points, linear=not same)
+            bad = cover.holes_in(boxes)
+            if not len(bad):
+                return
+            point = int(bad[0]) * points.count // len(boxes.starts)
+        else:
+            point = 0
+        tile = points.tile(point)
+        if clobber is None:
+            raise PassFailure(read.op, f"of {task.tile(tile)} reads {read.region.text(tile)}, which no earlier task wrote")
+        by: Task = self.program.tasks[clobber.task]
+        raise PassFailure(
+            read.op,
+            f"of {task.tile(tile)} reads {read.region.text(tile)} after @{by.name} has overwritten it: it writes "
+            f"{clobber.region.text((0,) * len(by.extents))} in the same bytes",
+        )
+
+    def _last_clobber(self, read: Access) -> Access | None:
+        """The last earlier write to bytes of the read's region by another name."""
+        low, high = read.region.span
+        for access in reversed(self.accesses):
+            if access.task >= read.task or access.kind == "read" or access.region.buffer is read.region.buffer:
+                continue
+            start, end = access.region.span
+            if access.region.buffer.argument == read.region.buffer.argument and start < high and low < end:
+                return access
+        return None
+
+    def _cover(self, writes: list[Access], others: list[Access]) -> tuple[Cover, bool]:
+        """The union of what `writes` write; True when it is in the shape that they and `others` all see the buffer as, False
+        when it is in bytes."""
+        shapes = {a.region.shape for a in [*writes, *others]}
+        same = len(shapes) == 1
+        key = (*map(id, writes), same)
+        if key not in self.covers:
+            region = writes[0].region
+            shape = region.shape if same else (region.buffer.size,)
+            parts = [boxes_of(w.region, self.program.tasks[w.task].points(w.region.offsets), linear=not same) for w in writes]
+            self.covers[key] = Cover(shape, parts)
+        return self.covers[key], same

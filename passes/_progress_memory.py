@@ -1,0 +1,201 @@
+"""Whether tiles get in each other's way in memory: every overlap of a write with anything else must be ordered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ._progress_indices import Array, Points
+from ._progress_order import Order, Tiles
+from ._progress_program import Access, Program, Region, Task
+from .base import PassFailure
+
+_CHUNK = 1 << 21  # pairs of tiles looked at together: some 100 MB
+_VERBS = {"read": "reads", "write": "writes", "atomic": "updates"}
+
+
+def pairs_that_touch(first: Region, at_first: Points, second: Region, at_second: Points) -> Iterator[tuple[Array, Array]]:
+    """Pairs of points (i of `first`, j of `second`) whose boxes overlap, in chunks; i grows from chunk to chunk.
+
+    Exact where both see one buffer as one shape. Else boxes count as all bytes from their first to their last.
+    """
+    same = first.buffer is second.buffer and first.shape == second.shape
+    lines = [(first.start, first.length, second.start, second.length)]
+    if same:
+        lines = list(zip(first.offsets, first.sizes, second.offsets, second.sizes, strict=True)) or lines
+    taken = [(at_first.take(a), n, at_second.take(b), m) for a, n, b, m in lines]
+    sweeps = [_Sweep(*line) for line in taken]
+    best = min(sweeps, key=lambda s: s.total)
+    for i, j in best.pairs():
+        keep = np.ones(len(i), bool)
+        for (a, n, b, m), sweep in zip(taken, sweeps, strict=True):
+            if sweep is not best:
+                keep &= (a[i] < b[j] + m) & (b[j] < a[i] + n)
+        if keep.any():
+            yield i[keep], j[keep]
+
+
+class _Sweep:
+    """Overlapping pairs of the intervals [a, a + n) and [b, b + m): with b sorted, each a meets neighbours only."""
+
+    def __init__(self, a: Array, n: int, b: Array, m: int):
+        self.order = np.argsort(b, kind="stable")
+        ordered = b[self.order]
+        self.low = np.searchsorted(ordered, a - m, side="right")
+        self.counts = np.searchsorted(ordered, a + n, side="left") - self.low
+        self.total = int(self.counts.sum())
+
+    def pairs(self) -> Iterator[tuple[Array, Array]]:
+        """All pairs of indices, in chunks."""
+        ends = np.cumsum(self.counts)
+        start = 0
+        while start < len(ends):
+            done = ends[start - 1] if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, done + _CHUNK, side="right")))
+            counts = self.counts[start:stop]
+            i = np.repeat(np.arange(start, stop), counts)
+            within = np.arange(len(i)) - np.repeat(ends[start:stop] - counts - done, counts)
+            yield i, self.order[self.low[i] + within]
+            start = stop
+
+
+def bytes_meet(first: Region, i: int, at_first: Points, second: Region, j: int, at_second: Points) -> bool:
+    """Whether two boxes share a byte, run by run: for the few pairs where shapes differ and spans overlap."""
+    a, n = runs(first, clipped_sizes(first, i, at_first))
+    b, m = runs(second, clipped_sizes(second, j, at_second))
+    low = int(at_first.take(first.start)[i]) + a
+    other = int(at_second.take(second.start)[j]) + b
+    at = np.searchsorted(other, low + n, side="left") - 1  # the last run that starts before the end
+    return bool(((at >= 0) & (other[np.maximum(at, 0)] + m > low)).any())
+
+
+def clipped_sizes(region: Region, i: int, points: Points) -> list[int]:
+    """The sizes of one box as far as it is inside the shape (see `Region.owned`)."""
+    ends = zip(region.sizes, region.shape, region.offsets, strict=True)
+    return [min(n, extent - int(points.take(offset)[i])) for n, extent, offset in ends]
+
+
+def runs(region: Region, sizes: Sequence[int]) -> tuple[Array, int]:
+    """Where the contiguous runs of a box of `sizes` start, in bytes after its first, sorted; and their length in bytes."""
+    starts, length = np.zeros(1, np.int64), region.element
+    for dim in reversed(range(len(region.shape))):
+        size, stride = sizes[dim], region.strides[dim]
+        if len(starts) == 1 and stride == length:
+            length *= size
+        elif size > 1:
+            starts = (np.arange(size)[:, None] * stride + starts).ravel()
+    return starts, length
+
+
+class Conflicts:
+    """Checks every pair of accesses of which one is a write."""
+
+    def __init__(self, program: Program, order: Order):
+        self.program, self.order = program, order
+
+    def check(self) -> None:
+        """PassFailure at the later access of the first pair that is not ordered."""
+        accesses = [a for task in self.program.tasks for a in task.accesses]
+        low, high = np.array([a.region.span for a in accesses] or np.zeros((0, 2), int)).T
+        memory = np.array([a.region.buffer.argument for a in accesses])
+        kind = np.array([a.kind for a in accesses])
+        for number, later in enumerate(accesses):
+            upto = slice(number + 1)
+            near = (memory[upto] == memory[number]) & (low[upto] < high[number]) & (low[number] < high[upto])
+            clash = near & (kind[upto] != later.kind) if later.kind != "write" else near
+            for other in np.flatnonzero(clash):
+                self._check_pair(accesses[other], later)
+
+    def _check_pair(self, earlier: Access, later: Access) -> None:
+        if earlier.task == later.task:
+            self._check_within(earlier, later)
+        elif earlier.task not in self.order.after[later.task]:
+            self._check_between(earlier, later)
+
+    def _check_between(self, earlier: Access, later: Access) -> None:
+        if later.kind == "read" and earlier.kind == "write" and earlier.region.buffer is later.region.buffer:
+            earlier = replace(earlier, region=earlier.region.owned())
+        first, second = self.program.tasks[earlier.task], self.program.tasks[later.task]
+        tiles = Tiles(self.order, first, second, earlier.region.offsets, later.region.offsets)
+        for c, d in pairs_that_touch(later.region, tiles.later_points, earlier.region, tiles.earlier_points):
+            open_ = np.flatnonzero(~tiles.ordered(d, c))
+            for k in open_[np.lexsort((d[open_], c[open_]))]:
+                if self._meet(later, int(c[k]), tiles.later_points, earlier, int(d[k]), tiles.earlier_points):
+                    at, by = tiles.later_points.tile(int(c[k])), tiles.earlier_points.tile(int(d[k]))
+                    raise PassFailure(later.op, self._unordered(earlier, first, by, later, second, at, tiles))
+
+    def _meet(self, a: Access, i: int, at_a: Points, b: Access, j: int, at_b: Points) -> bool:
+        same = a.region.buffer is b.region.buffer and a.region.shape == b.region.shape
+        return same or bytes_meet(a.region, i, at_a, b.region, j, at_b)
+
+    def _unordered(self, earlier: Access, first: Task, by, later: Access, second: Task, at, tiles: Tiles) -> str:
+        message = (
+            f"of {second.tile(at)} {_VERBS[later.kind]} {later.region.text(at)} without waiting for {first.tile(by)}, "
+            f"which {_VERBS[earlier.kind]} {earlier.region.text(by)}"
+        )
+        return message + self._why(first, by, second, at, tiles)
+
+    def _why(self, first: Task, by, second: Task, at, tiles: Tiles) -> str:
+        """What the later tile does wait for of the earlier task."""
+        if not tiles.direct:
+            return f"; @{second.name} waits for nothing that @{first.name} posts"
+        wait, post, sure = tiles.direct[0]
+
+        def pick(array: Array, tile: tuple[int, ...]) -> int:
+            return int(array[tuple(c if n > 1 else 0 for c, n in zip(tile, array.shape, strict=True))])
+
+        slot, lo, hi = pick(post.slot, by), pick(wait.lo, at), pick(wait.hi, at)
+        if lo <= slot < hi and not sure[slot]:
+            total = sum(self.order.counts[t.number, post.semaphore][slot] for t in self.order.posters[post.semaphore])
+            return f"; its wait for {wait.count} of the {total} posts of slot {slot} can end without that tile's"
+        return f"; it waits for slots [{lo}, {hi}), that tile posts slot {slot}"
+
+    # Within one task: tiles of a task are never ordered.
+
+    def _check_within(self, earlier: Access, later: Access) -> None:
+        task = self.program.tasks[later.task]
+        if earlier is later:
+            crossing = self._crossing(task, later)
+            if not crossing:
+                return
+        else:
+            crossing = range(len(task.extents))
+        every = Points.every(task.extents)
+        for c, d in pairs_that_touch(later.region, every, earlier.region, every):
+            # Operations of one tile run in order, but a load is no copy: its tile must not be overwritten while it is used.
+            lazy = {"bufferization.to_tensor"} & {earlier.op.name, later.op.name}
+            keep = (c != d) | bool(lazy)
+            if earlier is later:
+                apart = [np.unravel_index(c, every.shape)[x] != np.unravel_index(d, every.shape)[x] for x in crossing]
+                keep &= np.any(apart, axis=0)
+            for k in np.flatnonzero(keep):
+                if self._meet(later, int(c[k]), every, earlier, int(d[k]), every):
+                    by, at = every.tile(int(d[k])), every.tile(int(c[k]))
+                    raise PassFailure(later.op, self._clash(task, earlier, by, later, at))
+
+    def _clash(self, task: Task, earlier: Access, by, later: Access, at) -> str:
+        if by == at:
+            return (
+                f"of {task.tile(at)} {_VERBS[later.kind]} {later.region.text(at)}, where the same tile {_VERBS[earlier.kind]} "
+                f"{earlier.region.text(by)}; loads and stores of a tile must not overlap"
+            )
+        return (
+            f"of {task.tile(at)} {_VERBS[later.kind]} {later.region.text(at)}, and {task.tile(by)} {_VERBS[earlier.kind]} "
+            f"{earlier.region.text(by)}; tiles of one task run in any order"
+        )
+
+    def _crossing(self, task: Task, write: Access) -> list[int]:
+        """The grid dimensions along which tiles of one store may overlap with different values.
+
+        Along the others each tile has rows of its own, or the last tile is shifted back and repeats rows of the one before.
+        """
+        region, own = write.region, set()
+        for dim, (offset, size) in enumerate(zip(region.offsets, region.sizes, strict=True)):
+            moving = [axis for axis, n in enumerate(offset.shape) if n > 1]
+            if len(moving) != 1:
+                continue
+            if (np.diff(np.sort(offset.ravel())) >= size).all() or region.is_ragged(dim):
+                own.add(moving[0])
+        return [axis for axis, n in enumerate(task.extents) if n > 1 and axis not in own]

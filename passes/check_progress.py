@@ -1,0 +1,40 @@
+"""`kitsune-check-progress`: prove that a tile program ends and computes from what was written."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from ._progress_coverage import Coverage
+from ._progress_memory import Conflicts
+from ._progress_order import Order
+from ._progress_program import read_program
+from .base import Pass
+
+
+@dataclass(frozen=True)
+class CheckProgress(Pass):
+    """Prove of every tile program that it cannot deadlock and that no tile reads or overwrites too early; change nothing.
+
+    For any number of workers: every wait is met by posts of earlier tiles; a tile that touches what another tile writes is
+    ordered with it by waits and posts, directly or through other tiles; whatever is read has been written and not been
+    overwritten since; every element of every result is written. An error names the first tile for which this is not so, the
+    tile that it clashes with, the memory, and what it does wait for.
+    """
+
+    name: ClassVar[str] = "kitsune-check-progress"
+
+    def run(self, module: ir.Operation) -> None:
+        with module.context, ir.Location.unknown():
+            for op in module.regions[0].blocks[0].operations:
+                if op.operation.name == "func.func" and "kitsune.program" in op.operation.attributes:
+                    self._check(op.operation)
+
+    def _check(self, function: ir.Operation) -> None:
+        program = read_program(function)
+        order = Order(program)
+        order.check_waits()
+        Conflicts(program, order).check()
+        coverage = Coverage(program)
+        coverage.check_reads()
+        coverage.check_results()
