@@ -1,0 +1,220 @@
+"""From accumulators to memory: the element-wise steps of a body, evaluated in registers, and the stores.
+
+A thread holds pairs of neighbouring columns in two rows, 8 apart (`layouts.WgmmaAccumulator`). Each pair is worked on from the
+accumulators to the store before the next, so that few registers are live; what depends only on the column, or only on
+the row, is computed once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.builder import if_
+from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.elements import load_elements, store_elements
+from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Step, is_constant
+from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
+from kitsune_mlir.codegen.gpu.mma_scalar import constant_of, emit_body
+from kitsune_mlir.codegen.gpu.mma_window import Window
+from kitsune_mlir.codegen.gpu.value import Value, i32, i64, select
+
+__all__ = ["Epilogue"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two elements that a thread holds: columns `col` and `col` + 1 of a row.
+
+    Attributes:
+        half: 0 or 1: which of the thread's rows of an 8-column block.
+        block: number of the 8-column block.
+        row, col: in the tile, i32, brought inside of it where the layout sticks out.
+        row_inside, cols_inside: whether the row and each of the columns exist; None: they always do.
+    """
+
+    half: int
+    block: int
+    row: Value
+    col: Value
+    row_inside: Value | None
+    cols_inside: tuple[Value, Value] | None
+
+
+class Epilogue:
+    """Evaluates and stores a tile.
+
+    Args:
+        plan: what was decided.
+        tile: the tile.
+        thread: index of the thread in the block, i32.
+        group: index of its warpgroup.
+        accumulators: of the warpgroup's product.
+    """
+
+    def __init__(self, plan: MmaPlan, tile: TileContext, thread: Value, group: Value, accumulators: list[Value]):
+        self.plan, self.tile, self.accumulators = plan, tile, accumulators
+        self.pattern = plan.pattern
+        geometry = plan.geometry
+        local, lane = thread % 128, thread % 32
+        self.row = local // 32 * 16 + lane // 4
+        if geometry.by_rows:
+            self.row = self.row + group * 64
+        self.col = lane % 4 * 2
+        if geometry.part:
+            self.col = self.col + group * geometry.part
+        self.known: dict[tuple, list[Value]] = {}
+        self.addresses: dict[tuple, Value] = {}
+        self.windows: dict[tuple, Window] = {}
+
+    def store(self) -> None:
+        """Write every result of the task."""
+        rows = [self._row(half) for half in range(2)]
+        for block in range(self.plan.geometry.n // 8):
+            col, cols_inside = self._cols(block)
+            for half, (row, row_inside) in enumerate(rows):
+                pair = Pair(half, block, row, col, row_inside, cols_inside)
+                for number, store in enumerate(self.pattern.task.stores):
+                    window = self._window(("store", number), store, self.pattern.value_sides(store.tensor))
+                    self._write(window, number, pair, self._evaluate(store.tensor, pair))
+
+    def _row(self, half: int) -> tuple[Value, Value | None]:
+        row, geometry = self.row + 8 * half, self.plan.geometry
+        if geometry.covered_rows == geometry.rows:
+            return row, None
+        inside = row < geometry.rows
+        return select(inside, row, 0), inside
+
+    def _cols(self, block: int) -> tuple[Value, tuple[Value, Value] | None]:
+        """First column of the thread's pair, and which of the two exist."""
+        geometry = self.plan.geometry
+        col = self.col + 8 * block
+        if geometry.part * (geometry.groups - 1) + 8 * block + 8 <= geometry.cols:
+            return col, None
+        first = col < geometry.cols
+        second = first if geometry.cols % 2 == 0 else col + 1 < geometry.cols
+        return select(first, col, 0), (first, second)
+
+    # --- values ------------------------------------------------------------------------------------------------------
+
+    def _evaluate(self, value: ir.Value, pair: Pair) -> list[Value]:
+        """The pair's two elements of a computed tensor; one, if it does not depend on the column."""
+        sides = self.pattern.value_sides(value)
+        key = (value, pair.half if ROW in sides else None, pair.block if COL in sides else None)
+        if key not in self.known:
+            if value == self.pattern.product.op.results[0]:
+                self.known[key] = self._product(pair)
+            elif is_constant(value):
+                self.known[key] = [constant_of(value)]
+            else:
+                self.known.update(self._step(self.pattern.steps[value], key[1:], pair))
+        return self.known[key]
+
+    def _product(self, pair: Pair) -> list[Value]:
+        first = 4 * pair.block + 2 * pair.half
+        sums = self.accumulators[first : first + 2]
+        op = self.pattern.product.op
+        start = self._operand(op, 2, pair)
+        if _is_zero(start[0]):
+            return sums
+        return [value + start[lane % len(start)] for lane, value in enumerate(sums)]
+
+    def _step(self, step: Step, key: tuple, pair: Pair) -> dict[tuple, list[Value]]:
+        operands = {number: self._operand(step.op, number, pair) for number in step.operands}
+        if step.kind in ("alias", "fill"):
+            return {(step.op.results[0], *key): operands[0]}
+        lanes = 1 if key[1] is None else 2
+        yielded = []
+        for lane in range(lanes):
+            elements = [
+                operands[number][lane % len(operands[number])] if number in operands else None
+                for number in range(len(step.op.operands))
+            ]
+            index = functools.partial(self._index, step, pair, lane)
+            yielded.append(emit_body(step.op, elements, self.tile, index))
+        return {(result, *key): [lane[number] for lane in yielded] for number, result in enumerate(step.op.results)}
+
+    def _index(self, step: Step, pair: Pair, lane: int, loop: int) -> Value:
+        side = self.pattern.loop_side(step.op, loop)
+        return pair.row if side == ROW else pair.col + lane if side == COL else i32(0)
+
+    def _operand(self, op: ir.Operation, number: int, pair: Pair) -> list[Value]:
+        """The pair's elements of an operand: loaded, constant or computed."""
+        value = op.operands[number]
+        if is_constant(value):
+            return [constant_of(value)]
+        load = self.pattern.task.load_of(value)
+        if load is None:
+            return self._evaluate(value, pair)
+        sides = self.pattern.operand_sides(op, number)
+        key = (load.tensor, sides, pair.half if ROW in sides else None, pair.block if COL in sides else None)
+        if key not in self.known:
+            self.known[key] = self._read(self._window((load.tensor, sides), load, sides), key[:2], pair)
+        return self.known[key]
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    def _window(self, key: tuple, record, sides: tuple[str, ...]) -> Window:
+        if key not in self.windows:
+            self.windows[key] = Window.of(record, sides)
+        return self.windows[key]
+
+    def _address(self, window: Window, key: tuple, pair: Pair) -> Value:
+        """Pointer to the first element of a pair."""
+        stride = window.stride(COL) * window.bytes
+        known = (key, pair.half if window.along(ROW) else None)
+        if known not in self.addresses:
+            start = offset(window.start(self.tile), i64(pair.row) * (window.stride(ROW) * window.bytes))
+            self.addresses[known] = start
+            self.addresses[*known, "col"] = offset(start, i64(self.col) * stride)
+        if pair.cols_inside is not None:
+            return offset(self.addresses[known], i64(pair.col) * stride)
+        return offset(self.addresses[*known, "col"], 8 * pair.block * stride)
+
+    def _together(self, window: Window) -> bool:
+        """Whether the two elements of a pair are one aligned access."""
+        if window.stride(COL) != 1 or self.plan.geometry.cols % 2:
+            return False
+        return window.align((COL,)) >= min(16, 2 * window.bytes)
+
+    def _read(self, window: Window, key: tuple, pair: Pair) -> list[Value]:
+        place = self._address(window, key, pair)
+        size, dtype = window.bytes, window.dtype
+        if not window.along(COL):
+            return load_elements(place, dtype, 1, constant=window.constant)
+        if self._together(window):
+            return load_elements(place, dtype, 2, align=min(16, 2 * size), constant=window.constant)
+        step = window.stride(COL) * size
+        second = offset(place, step)
+        if pair.cols_inside is not None and self.plan.geometry.cols % 2:
+            second = select(pair.cols_inside[1], second, place)
+        return [load_elements(at, dtype, 1, constant=window.constant)[0] for at in (place, second)]
+
+    def _write(self, window: Window, number: int, pair: Pair, values: list[Value]) -> None:
+        place = self._address(window, ("store", number), pair)
+        size, dtype = window.bytes, window.dtype
+        if len(values) == 1:
+            values = values * 2
+        pieces = (
+            [(place, values, 0)]
+            if self._together(window)
+            else [(offset(place, lane * window.stride(COL) * size), values[lane : lane + 1], lane) for lane in range(2)]
+        )
+        for target, piece, lane in pieces:
+            inside = pair.row_inside
+            if pair.cols_inside is not None:
+                column = pair.cols_inside[lane]
+                inside = column if inside is None else inside & column
+            write = functools.partial(store_elements, piece, target, dtype, len(piece) * size)
+            write() if inside is None else if_(inside, write)
+
+
+def _is_zero(value: Value) -> bool:
+    """Whether a value is the constant 0 (or -0, which an f32 sum does not tell from it)."""
+    owner = value.ir.owner
+    if isinstance(owner, ir.Block) or owner.name != "arith.constant":
+        return False
+    return ir.FloatAttr(owner.attributes["value"]).value == 0

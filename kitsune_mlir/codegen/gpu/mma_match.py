@@ -1,0 +1,299 @@
+"""Reading the body of a task for tensor cores: which steps it consists of, and along which side of the tile each tensor lies.
+
+A body is a list of steps in the order of the program: products, element-wise maps, reshapes that only add or drop unit
+dimensions. Every step names its operands by their SSA values; what comes from memory is the value of a `tasks.Load`. Loops
+that walk the same data are united, so each dimension of each tensor belongs to one *side*: the rows or the columns of the
+product's tile, its sum (`k`), or to nothing, where the extent is 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.products import body_of, is_contraction, is_projected_product
+
+__all__ = ["COL", "ROW", "Mismatch", "Pattern", "Product", "Step", "is_constant", "match", "wide_dims"]
+
+ROW, COL = "row", "col"
+
+_DTYPES = {"bf16": "bf16", "f16": "f16"}
+
+
+class Mismatch(Exception):
+    """The body is none that tensor cores do; the text is the reason."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """An element-wise `linalg.generic` (or `linalg.fill`), or a reshape of unit dimensions.
+
+    Attributes:
+        op: the operation.
+        kind: "map", "fill" or "alias".
+        operands: numbers of the operands that it reads.
+    """
+
+    op: ir.Operation
+    kind: str
+    operands: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Product:
+    """A contraction out[.., row, col] = init + sum over k of a[.., row, k] * b[.., col, k].
+
+    Attributes:
+        op: the `linalg.generic`.
+        a, b: numbers of the operands that hold the rows and the columns.
+        sums: the reduction loops longer than 1, in the order of the nest, with their lengths.
+        rows, cols: extents of the tile.
+        dtype: element type of both operands, "bf16" or "f16".
+    """
+
+    op: ir.Operation
+    a: int
+    b: int
+    sums: tuple[tuple[int, int], ...]
+    rows: int
+    cols: int
+    dtype: str
+
+    @property
+    def init(self) -> ir.Value:
+        """The tensor that the sum starts from."""
+        return self.op.operands[2]
+
+
+@dataclasses.dataclass(eq=False)
+class Pattern:
+    """A body that was understood.
+
+    Attributes:
+        task: where it comes from.
+        steps: by the value that each makes.
+        product: the contraction.
+    """
+
+    task: TaskView
+    steps: dict[ir.Value, Step]
+    product: Product
+    sides: _Sides
+
+    def operand_sides(self, op: ir.Operation, number: int) -> tuple[str, ...]:
+        """The side of each wide dimension of an operand of a step."""
+        return tuple(self._side(node) for node in self.sides.operand(op, number))
+
+    def value_sides(self, value: ir.Value) -> tuple[str, ...]:
+        """The side of each wide dimension of a computed tensor."""
+        return tuple(self._side(("value", value, dim)) for dim in range(len(wide_dims(shape_of(value)))))
+
+    def loop_side(self, op: ir.Operation, loop: int) -> str:
+        """The side that a loop of a step walks; "" for a loop of one iteration."""
+        return self._side(("loop", op, loop))
+
+    def _side(self, node: Hashable) -> str:
+        return self.sides.names.get(self.sides.find(node), "")
+
+
+def wide_dims(shape: Sequence[int]) -> list[int]:
+    """The dimensions of a shape whose extent is not 1."""
+    return [dim for dim, extent in enumerate(shape) if extent != 1]
+
+
+class _Sides:
+    """Unites dimensions of tensors with loops (union-find), and names the classes of the product's tile."""
+
+    def __init__(self, task: TaskView):
+        self.loaded = {load.tensor for load in task.loads}
+        self.parents: dict[Hashable, Hashable] = {}
+        self.names: dict[Hashable, str] = {}
+
+    def find(self, node: Hashable) -> Hashable:
+        while (parent := self.parents.get(node, node)) != node:
+            node = parent
+        return node
+
+    def unite(self, a: Hashable, b: Hashable) -> None:
+        self.parents[self.find(a)] = self.find(b)
+
+    def operand(self, op: ir.Operation, number: int) -> list[Hashable]:
+        """The nodes of an operand's wide dimensions. What is loaded may be walked differently by each of its users."""
+        value = op.operands[number]
+        count = len(wide_dims(shape_of(value))) if isinstance(value.type, ir.ShapedType) else 0
+        if value in self.loaded:
+            return [("use", op, number, dim) for dim in range(count)]
+        return [("value", value, dim) for dim in range(count)]
+
+    def generic(self, op: ir.Operation, numbers: Sequence[int]) -> None:
+        """Unite the loops of a generic with the dimensions of its operands `numbers` and of its results."""
+        maps = affine_maps(op)
+        inputs = len(op.operands) - len(op.results)
+        places = [(self.operand(op, number), op.operands[number], maps[number]) for number in numbers]
+        for number, result in enumerate(op.results):
+            nodes: list[Hashable] = [("value", result, dim) for dim in range(len(wide_dims(shape_of(result))))]
+            places.append((nodes, result, maps[inputs + number]))
+        for nodes, value, map_ in places:
+            if not isinstance(value.type, ir.ShapedType):
+                continue
+            for node, dim in zip(nodes, wide_dims(shape_of(value)), strict=True):
+                expression = map_.results[dim]
+                if not isinstance(expression, ir.AffineDimExpr):
+                    raise Mismatch(f"an operand is indexed by {expression}, which is no plain loop")
+                self.unite(node, ("loop", op, expression.position))
+
+
+def match(task: TaskView) -> Pattern:
+    """Read the body of a task.
+
+    Raises:
+        Mismatch: it is no single product of bf16 or f16 with element-wise work around it.
+    """
+    sides = _Sides(task)
+    steps: dict[ir.Value, Step] = {}
+    products: list[Product] = []
+    for op in task.work():
+        if op.name == "tensor.empty" or (len(op.results) and is_constant(op.results[0])):
+            continue
+        step = _step(op, sides)
+        if step is not None:
+            steps.update(dict.fromkeys(op.results, step))
+            continue
+        if not is_contraction(op):
+            raise Mismatch(f"'{op.name}' is neither a product nor element-wise")
+        products.append(_product(op))
+        sides.generic(op, (0, 1, 2))
+    if len(products) != 1:
+        raise Mismatch(f"{len(products)} products in one task; one is done")
+    product = products[0]
+    _name_sides(sides, product)
+    pattern = Pattern(task, steps, product, sides)
+    for number in (product.a, product.b):
+        if task.load_of(product.op.operands[number]) is None:
+            raise Mismatch("an operand of the product is computed in the task")
+    _check_outputs(pattern)
+    return pattern
+
+
+def is_constant(value: ir.Value) -> bool:
+    """Whether a value is a constant: a scalar, or a tensor of one number."""
+    if isinstance(value.owner, ir.Block) or value.owner.name != "arith.constant":
+        return False
+    attribute = value.owner.attributes["value"]
+    return not isinstance(value.type, ir.ShapedType) or (
+        isinstance(attribute, ir.DenseElementsAttr) and ir.DenseElementsAttr(attribute).is_splat
+    )
+
+
+def _check_captures(op: ir.Operation) -> None:
+    """A body may use constants and index arithmetic from outside."""
+    block = op.regions[0].blocks[0]
+    for inner in body_of(op):
+        for operand in inner.operands:
+            owner = operand.owner
+            outside = owner != block if isinstance(owner, ir.Block) else owner.operation.block != block
+            if outside and not is_constant(operand) and not isinstance(operand.type, ir.IndexType):
+                raise Mismatch(f"an element-wise body uses a {operand.type} that is computed outside of it")
+
+
+def _step(op: ir.Operation, sides: _Sides) -> Step | None:
+    """The step that `op` is, with its loops united; None for anything else."""
+    if op.name in ("tensor.expand_shape", "tensor.collapse_shape"):
+        source, result = shape_of(op.operands[0]), shape_of(op.results[0])
+        if [d for d in source if d != 1] != [d for d in result if d != 1]:
+            raise Mismatch(f"'{op.name}' splits or merges dimensions of the tile")
+        for dim, node in enumerate(sides.operand(op, 0)):
+            sides.unite(("value", op.results[0], dim), node)
+        return Step(op, "alias", (0,))
+    if op.name == "linalg.fill":
+        return Step(op, "fill", (0,))
+    if op.name != "linalg.generic" or any(kind != "parallel" for kind in iterator_kinds(op)):
+        return None
+    inputs = len(op.operands) - len(op.results)
+    arguments = op.regions[0].blocks[0].arguments
+    # An init is read only where the body uses its argument.
+    numbers = [n for n in range(len(op.operands)) if n < inputs or len(list(arguments[n].uses))]
+    for inner in body_of(op):
+        if inner.regions or not inner.name.startswith(("arith.", "math.", "linalg.index")):
+            raise Mismatch(f"an element-wise body holds '{inner.name}'")
+    _check_captures(op)
+    sides.generic(op, numbers)
+    return Step(op, "map", tuple(numbers))
+
+
+def _product(op: ir.Operation) -> Product:
+    if not is_projected_product(op):
+        raise Mismatch("a convolution: its operands are not indexed by plain loops")
+    types = [str(ir.ShapedType(operand.type).element_type) for operand in op.operands]
+    if types[0] != types[1] or types[0] not in _DTYPES or types[2] != "f32":
+        raise Mismatch(f"a product of {types[0]} and {types[1]} into {types[2]}; bf16 or f16 into f32 are done")
+    if [inner.name for inner in body_of(op)][-2:] != ["arith.mulf", "arith.addf"]:
+        raise Mismatch("the product's body is not a multiplication and an addition in f32")
+    maps = [[e.position if isinstance(e, ir.AffineDimExpr) else -1 for e in m.results] for m in affine_maps(op)]
+    sizes: dict[int, int] = {}
+    for operand, places in zip(op.operands, maps, strict=True):
+        sizes.update(zip(places, shape_of(operand), strict=True))
+    wide = [loop for loop in maps[2] if sizes[loop] != 1]
+    if len(wide) > 2:
+        raise Mismatch(f"a tile of {len(wide)} wide dimensions; rows and columns are done")
+    a, b = 0, 1
+    if wide and wide[-1] in maps[0]:
+        a, b = 1, 0
+    for loop, (mine, other) in zip(reversed(wide), ((b, a), (a, b)), strict=False):
+        if loop in maps[other] or loop not in maps[mine]:
+            raise Mismatch("a batch dimension is wider than 1 in the tile")
+    kinds = iterator_kinds(op)
+    sums = tuple((loop, sizes[loop]) for loop in sorted(sizes) if loop >= 0 and kinds[loop] == "reduction" and sizes[loop] != 1)
+    if any(loop not in maps[0] or loop not in maps[1] for loop, _ in sums):
+        raise Mismatch("an operand is summed on its own")
+    rows = sizes[wide[-2]] if len(wide) == 2 else 1
+    cols = sizes[wide[-1]] if wide else 1
+    return Product(op, a, b, sums, rows, cols, _DTYPES[types[0]])
+
+
+def _name_sides(sides: _Sides, product: Product) -> None:
+    out = affine_maps(product.op)[2]
+    wide = [out.results[dim].position for dim in wide_dims(shape_of(product.op.results[0]))]
+    named = [*zip(reversed(wide), (COL, ROW), strict=False), *((loop, f"k{loop}") for loop, _ in product.sums)]
+    for loop, name in named:
+        root = sides.find(("loop", product.op, loop))
+        if root in sides.names:
+            raise Mismatch("one tensor is walked along two sides of the tile")
+        sides.names[root] = name
+
+
+def _check_outputs(pattern: Pattern) -> None:
+    """Everything that is stored must be a whole tile, and be made of steps along its sides."""
+    product = pattern.product
+    whole = {side for side, extent in ((ROW, product.rows), (COL, product.cols)) if extent != 1}
+    seen: set[ir.Value] = set()
+
+    def visit(value: ir.Value) -> None:
+        if value in seen or not isinstance(value.type, ir.ShapedType):
+            return
+        seen.add(value)
+        step = pattern.steps.get(value)
+        if value == product.op.results[0]:
+            visit(product.init)
+        elif step is None and pattern.task.load_of(value) is None and not is_constant(value):
+            raise Mismatch("an element-wise operand is neither loaded nor computed")
+        if step is None:
+            return
+        for number in step.operands:
+            if any(side not in (ROW, COL) for side in pattern.operand_sides(step.op, number)):
+                raise Mismatch("an element-wise operand does not lie along the rows and columns of the product")
+            visit(step.op.operands[number])
+
+    if not pattern.task.stores:
+        raise Mismatch("the task stores nothing")
+    for store in pattern.task.stores:
+        if pattern.task.load_of(store.tensor) is not None:
+            raise Mismatch("a tensor is copied from memory to memory")
+        sides = pattern.value_sides(store.tensor)
+        if set(sides) != whole or len(set(sides)) != len(sides):
+            raise Mismatch("a result is not a whole tile of the product")
+        visit(store.tensor)

@@ -1,0 +1,179 @@
+"""The operands of a product: how A and B lie in global memory, in what order the sum runs, and TMA's view of them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kitsune_mlir.codegen.gpu.mma_match import Product
+from kitsune_mlir.codegen.gpu.mma_window import Dim, Window
+from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
+from kitsune_mlir.errors import CompileError
+
+__all__ = ["CHUNK", "Box", "Operand", "Sum", "box_of", "merge_sums", "choose_sum"]
+
+CHUNK = 64
+"""Elements along the sum that one stage of the ring holds: 128 bytes, the width of the swizzle."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sum:
+    """The order of a sum: an innermost loop in chunks, and loops around it.
+
+    Attributes:
+        inner: side and length of the loop that is walked in chunks of `CHUNK`.
+        outer: the other loops, outermost first.
+    """
+
+    inner: tuple[str, int]
+    outer: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def inner_chunks(self) -> int:
+        """Chunks of one run of the inner loop."""
+        return -(-self.inner[1] // CHUNK)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of the whole sum."""
+        count = self.inner_chunks
+        for _, length in self.outer:
+            count *= length
+        return count
+
+    @property
+    def steps(self) -> int:
+        """Instructions of 16 elements a chunk; those that would only add zeros are left out."""
+        return min(CHUNK // 16, -(-self.inner[1] // 16))
+
+    @property
+    def length(self) -> int:
+        """Number of terms."""
+        total = self.inner[1]
+        for _, length in self.outer:
+            total *= length
+        return total
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """A or B.
+
+    Attributes:
+        window: where it is; dimensions that the sum walks together are merged.
+        side: "row" for A, "col" for B.
+        size: elements of the tile along `side`.
+        transposed: neighbours along `side`, not along the sum, are neighbours in memory.
+    """
+
+    window: Window
+    side: str
+    size: int
+    transposed: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """An operand that TMA can load, and how.
+
+    Attributes:
+        window: the operand's window; static starts along the inner loop of the sum have become part of the buffer's offset.
+        map: box = one panel of a stage: `rows` x CHUNK, or CHUNK x 64 of a transposed operand.
+        dims: the map's dimensions, as those of the window.
+        panels: boxes a stage.
+    """
+
+    window: Window
+    map: TensorMap
+    dims: tuple[Dim, ...]
+    panels: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a stage."""
+        return self.panels * self.map.box_bytes
+
+
+def merge_sums(product: Product, a: Window, b: Window) -> tuple[Window, Window, list[tuple[str, int]]]:
+    """Join neighbouring loops of the sum that both operands walk without a gap; the windows and the loops that are left."""
+    loops = [(f"k{loop}", length) for loop, length in product.sums]
+    merged = True
+    while merged:
+        merged = False
+        for outer, inner in ((x, y) for x in loops for y in loops if x != y):
+            pairs = [_joined(window, outer[0], inner[0]) for window in (a, b)]
+            if pairs[0] is not None and pairs[1] is not None:
+                a, b = pairs[0], pairs[1]
+                loops = [loop for loop in loops if loop != outer]
+                loops[loops.index(inner)] = (inner[0], outer[1] * inner[1])
+                merged = True
+                break
+    return a, b, loops
+
+
+def _joined(window: Window, outer: str, inner: str) -> Window | None:
+    first = next(dim for dim in window.dims if dim.side == outer)
+    second = next(dim for dim in window.dims if dim.side == inner)
+    whole = second.size == second.extent and second.start == 0 and first.stride == second.stride * second.extent
+    if not whole or not isinstance(first.start, int):
+        return None
+    joined = Dim(inner, first.size * second.size, first.extent * second.extent, second.stride, first.start * second.extent)
+    dims = [joined if dim is second else dim for dim in window.dims if dim is not first]
+    return Window(window.buffer, tuple(dims))
+
+
+def choose_sum(loops: list[tuple[str, int]], a: Window, b: Window) -> Sum:
+    """Chunks run along a loop that is contiguous in memory, of both operands if there is one; else along the longest."""
+    if not loops:
+        return Sum(("k", 1))
+    inner = max(loops, key=lambda loop: (sum(window.stride(loop[0]) == 1 for window in (a, b)), loop[1]))
+    return Sum(inner, tuple(loop for loop in loops if loop != inner))
+
+
+def box_of(operand: Operand, sum: Sum, rows: int) -> Box | str:
+    """TMA's view of an operand, or the reason why there is none.
+
+    Args:
+        rows: rows of a stage's tile along the operand's side (a multiple of 8, of 64 if transposed).
+    """
+    window, inner = operand.window, sum.inner[0]
+    moved = _clip(window, inner)
+    if isinstance(moved, str):
+        return moved
+    window = moved
+    innermost = operand.side if operand.transposed else inner
+    others = [dim for dim in window.dims if dim.side not in (operand.side, inner)]
+    pair = [_dim(window, inner), _dim(window, operand.side)]
+    last = pair[1] if operand.transposed else pair[0]
+    second = pair[0] if operand.transposed else pair[1]
+    if last.stride != 1:
+        return f"neighbours along {innermost} are not neighbours in memory"
+    dims = (*others, second, last)
+    if len(dims) > 5:
+        return f"{len(dims)} dimensions, TMA has 5"
+    strides = [dim.stride * window.bytes if dim.extent != 1 else 16 for dim in dims[:-1]]
+    odd = next((stride for stride in strides if stride % 16), 0) or window.buffer.offset % 16
+    if odd:
+        return f"a stride or start of {odd} bytes is no multiple of 16"
+    box = (*(1 for _ in others), CHUNK, CHUNK) if operand.transposed else (*(1 for _ in others), rows, CHUNK)
+    try:
+        tensor_map = TensorMap(window.dtype, tuple(dim.extent for dim in dims), tuple(strides), box)
+    except CompileError as error:
+        return str(error)
+    return Box(window, tensor_map, dims, rows // 64 if operand.transposed else 1)
+
+
+def _dim(window: Window, side: str) -> Dim:
+    """The window's dimension along a side; one element where it has none (TMA fills the rest of the box with zeros)."""
+    return next((dim for dim in window.dims if dim.side == side), Dim(side, 1, 1, 1, 0))
+
+
+def _clip(window: Window, inner: str) -> Window | str:
+    """The window with the inner loop's part of the tensor as the whole tensor, so that TMA fills with zeros beyond it."""
+    dim = _dim(window, inner)
+    if dim.size == dim.extent or dim.size % CHUNK == 0:
+        return window
+    if not isinstance(dim.start, int):
+        return f"a part of {dim.size} along the sum starts anywhere"
+    start = window.buffer.offset + dim.start * dim.stride * window.bytes
+    dims = tuple(Dim(d.side, d.size, d.size, d.stride, 0) if d is dim else d for d in window.dims)
+    return Window(dataclasses.replace(window.buffer, offset=start), dims)

@@ -1,0 +1,38 @@
+"""The order in which a task's tiles are walked: in groups, so that blocks that run side by side share operands in L2."""
+
+from __future__ import annotations
+
+from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.value import Value, select
+
+__all__ = ["ordered"]
+
+GROUP = 16
+"""Rows of tiles that are walked column by column: 16 x 8 tiles of 128 x 256 are one wave of 132 blocks."""
+
+
+def ordered(tile: TileContext) -> TileContext:
+    """Another tile of the same task: a permutation of the numbers, of rows and columns of tiles.
+
+    Waits are for earlier tasks only, so the order inside a task is free. Tasks that wait keep theirs: what they wait for
+    becomes ready in that order.
+    """
+    view = tile.task.view
+    wide = [extent for extent in view.grid if extent != 1]
+    if len(wide) < 2 or view.waits or wide[-2] <= GROUP:
+        return tile
+    return TileContext(tile.task, _grouped(tile.number, wide[-2], wide[-1]))
+
+
+def _grouped(number: Value, rows: int, cols: int) -> Value:
+    """Row-major number of the tile at place `number` of the walk: groups of `GROUP` rows, each column by column."""
+    area = rows * cols
+    plane, number = number // area * area, number % area
+    size = GROUP * cols
+    group, inside = number // size, number % size
+    row, col = inside % GROUP, inside // GROUP
+    if rows % GROUP:  # the last group has fewer rows
+        last = group == rows // GROUP
+        row = select(last, inside % (rows % GROUP), row)
+        col = select(last, inside // (rows % GROUP), col)
+    return plane + (group * GROUP + row) * cols + col

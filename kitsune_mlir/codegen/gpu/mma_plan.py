@@ -1,0 +1,165 @@
+"""Planning a product: how the block's two warpgroups share the tile, how the operands come in, how deep the ring is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch, Pattern, match
+from kitsune_mlir.codegen.gpu.mma_operand import CHUNK, Box, Operand, Sum, box_of, choose_sum, merge_sums
+from kitsune_mlir.codegen.gpu.mma_window import Window
+from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.shared_tile import SharedTile
+
+__all__ = ["Geometry", "MmaPlan", "make_plan"]
+
+THREADS = 256
+REGISTERS = 255
+MOST_STAGES = 8
+COPY_STAGES = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """How two warpgroups share a tile: 64 rows each, or, up to 64 rows, half of the columns each.
+
+    Attributes:
+        rows, cols: of the tile.
+        by_rows: the warpgroups have different rows (else columns).
+        groups: warpgroups with work of their own; with 1 the second repeats what the first does, and stores nothing.
+        a_rows, b_rows: rows and columns that a stage holds.
+        part: columns from one warpgroup's first to the other's; 0 if they have the same.
+        n: columns that one warpgroup multiplies.
+    """
+
+    rows: int
+    cols: int
+    by_rows: bool
+    groups: int
+    a_rows: int
+    b_rows: int
+    part: int
+    n: int
+
+    @staticmethod
+    def of(rows: int, cols: int, b_transposed: bool) -> Geometry:
+        """Share a tile of up to 128 x 256."""
+        unit = 64 if b_transposed else 8
+        if rows > 64:
+            return Geometry(rows, cols, True, 2, 128, _up(cols, unit), 0, _up(cols, 8))
+        part = _up(-(-cols // 2), unit)
+        if cols <= part:
+            return Geometry(rows, cols, False, 1, 64, _up(cols, unit), 0, _up(cols, 8))
+        return Geometry(rows, cols, False, 2, 64, 2 * part, part, part)
+
+    @property
+    def covered_rows(self) -> int:
+        """Rows that are computed: what is beyond `rows` is not stored."""
+        return self.a_rows
+
+    @property
+    def covered_cols(self) -> int:
+        """Columns that are computed."""
+        return self.part * (self.groups - 1) + self.n
+
+
+@dataclasses.dataclass(frozen=True)
+class MmaPlan:
+    """What the engine decided.
+
+    Attributes:
+        pattern: the body.
+        geometry: the warpgroups' shares.
+        sum: order of the sum.
+        a, b: the operands.
+        boxes: TMA's views of A and B; None if the threads copy both into shared memory themselves.
+        why_copied: the reason for that.
+        a_tile, b_tile: layout of a stage in shared memory; B follows A.
+        stages: of the ring.
+    """
+
+    pattern: Pattern
+    geometry: Geometry
+    sum: Sum
+    a: Operand
+    b: Operand
+    boxes: tuple[Box, Box] | None
+    why_copied: str
+    a_tile: SharedTile
+    b_tile: SharedTile
+    stages: int
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of a stage."""
+        return self.a_tile.bytes + self.b_tile.bytes
+
+    @property
+    def prefill(self) -> int:
+        """Chunks of a tile that are started before its first product."""
+        return min(self.stages, self.sum.chunks)
+
+
+def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
+    """Plan a task.
+
+    Raises:
+        Mismatch: it is nothing for tensor cores, or too large.
+    """
+    if limits.chip != "sm_90a":
+        raise Mismatch(f"wgmma needs sm_90a, not {limits.chip}")
+    mma = _decide(match(task), limits)
+    geometry = mma.geometry
+    boxes = mma.boxes or ()
+    parameters = {
+        "tile": [geometry.rows, geometry.cols, mma.sum.length],
+        "instruction": f"m64n{geometry.n}k16 {mma.pattern.product.dtype}",
+        "operands": "TMA" if boxes else f"copied by threads: {mma.why_copied}",
+        "stages": mma.stages,
+    }
+    return Plan(
+        engine=engine,
+        task=task,
+        shared_bytes=mma.stages * mma.stage_bytes,
+        threads=THREADS,
+        registers=REGISTERS,
+        barriers=(1,) * mma.stages + (2,) * mma.stages if boxes else (),
+        tensor_maps=tuple(MapUse(box.window.buffer, box.map) for box in boxes),
+        async_reads=any(not box.window.constant for box in boxes),
+        parameters=parameters,
+        private=mma,
+    )
+
+
+def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
+    product = pattern.product
+    if product.rows > 128 or product.cols > 256:
+        raise Mismatch(f"a tile of {product.rows} x {product.cols}; up to 128 x 256 fit the registers")
+    windows = []
+    for number in (product.a, product.b):
+        load = pattern.task.load_of(product.op.operands[number])
+        assert load is not None
+        windows.append(Window.of(load, pattern.operand_sides(product.op, number)))
+    a_window, b_window, loops = merge_sums(product, *windows)
+    sum = choose_sum(loops, a_window, b_window)
+    a, b = _operand(a_window, ROW, product.rows, sum), _operand(b_window, COL, product.cols, sum)
+    geometry = Geometry.of(product.rows, product.cols, b.transposed)
+    a_box, b_box = box_of(a, sum, geometry.a_rows), box_of(b, sum, geometry.b_rows)
+    why = a_box if isinstance(a_box, str) else b_box if isinstance(b_box, str) else ""
+    boxes = (a_box, b_box) if isinstance(a_box, Box) and isinstance(b_box, Box) else None
+    a_tile, b_tile = _stage_tile(a, geometry.a_rows), _stage_tile(b, geometry.b_rows)
+    stages = min(MOST_STAGES, limits.shared_bytes // (a_tile.bytes + b_tile.bytes)) if boxes else COPY_STAGES
+    return MmaPlan(pattern, geometry, sum, a, b, boxes, why, a_tile, b_tile, stages)
+
+
+def _operand(window: Window, side: str, size: int, sum: Sum) -> Operand:
+    """Transposed if memory runs along `side`, and not along the sum."""
+    return Operand(window, side, size, window.stride(side) == 1 and window.stride(sum.inner[0]) != 1)
+
+
+def _stage_tile(operand: Operand, rows: int) -> SharedTile:
+    return SharedTile(CHUNK, rows, 2) if operand.transposed else SharedTile(rows, CHUNK, 2)
+
+
+def _up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit

@@ -1,0 +1,64 @@
+"""Element-wise bodies on scalars: the operations of a `linalg.generic` emitted again for one element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch_mlir import ir
+from torch_mlir.dialects import arith
+
+from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.value import Value, wrap
+from kitsune_mlir.dialects.products import body_of, yield_of
+
+__all__ = ["constant_of", "emit_body"]
+
+
+def emit_body(
+    op: ir.Operation, arguments: Sequence[Value | None], tile: TileContext, index: Callable[[int], Value]
+) -> list[Value]:
+    """Emit a body for one element; the values it yields.
+
+    Args:
+        arguments: the element of each operand; None where the body does not use it.
+        tile: resolves index arithmetic from outside the body.
+        index: the position of the element along a loop, i32 (for `linalg.index`).
+    """
+    block = op.regions[0].blocks[0]
+    known: dict[ir.Value, ir.Value] = {
+        argument: value.ir for argument, value in zip(block.arguments, arguments, strict=True) if value is not None
+    }
+
+    def lookup(value: ir.Value) -> ir.Value:
+        if value not in known:
+            known[value] = _outside(value, tile)
+        return known[value]
+
+    for inner in body_of(op):
+        if inner.name == "linalg.index":
+            dim = ir.IntegerAttr(inner.attributes["dim"]).value
+            known[inner.results[0]] = arith.index_castui(ir.IndexType.get(), index(dim).ir)
+            continue
+        copy = ir.Operation.create(
+            inner.name,
+            results=[result.type for result in inner.results],
+            operands=[lookup(operand) for operand in inner.operands],
+            attributes={name: inner.attributes[name] for name in inner.attributes},
+        )
+        known.update(zip(inner.results, copy.results, strict=True))
+    return [wrap(lookup(value)) for value in yield_of(op).operands]
+
+
+def constant_of(value: ir.Value) -> Value:
+    """A scalar constant, or the number that a constant tensor is filled with, emitted again."""
+    attribute = value.owner.attributes["value"]
+    if isinstance(value.type, ir.ShapedType):
+        attribute = ir.DenseElementsAttr(attribute).get_splat_value()
+        return wrap(arith.constant(ir.ShapedType(value.type).element_type, attribute))
+    return wrap(arith.constant(value.type, attribute))
+
+
+def _outside(value: ir.Value, tile: TileContext) -> ir.Value:
+    if not isinstance(value.owner, ir.Block) and value.owner.name == "arith.constant":
+        return constant_of(value).ir
+    return arith.index_castui(ir.IndexType.get(), tile.index(value).ir)

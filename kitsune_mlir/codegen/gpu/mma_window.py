@@ -1,0 +1,118 @@
+"""Windows of global memory as tensor cores see them: each dimension with the side of the tile that it lies along."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.mma_match import wide_dims
+from kitsune_mlir.codegen.gpu.tasks import Buffer, Load, Offset, Store, element_bytes
+from kitsune_mlir.codegen.gpu.value import Value, i64
+
+__all__ = ["Dim", "Window", "multiple_of"]
+
+BASE_ALIGN = 256
+"""What divides the address of every program argument, as far as it matters here: at most 16 is made use of."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Dim:
+    """One dimension of a window.
+
+    Attributes:
+        side: "row", "col", "k<loop>", or "" where the window has one element.
+        size: elements in the window.
+        extent: elements in the buffer.
+        stride: elements between neighbours in memory.
+        start: first element of the window in the buffer.
+    """
+
+    side: str
+    size: int
+    extent: int
+    stride: int
+    start: Offset
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """A part of a buffer. Dimensions of the buffer that have one element are left out."""
+
+    buffer: Buffer
+    dims: tuple[Dim, ...]
+
+    @staticmethod
+    def of(record: Load | Store, sides: Sequence[str]) -> Window:
+        """The window of a load or store; `sides` are those of the tensor's wide dimensions, in order."""
+        named = dict(zip(wide_dims(record.sizes), sides, strict=True))
+        buffer = record.buffer
+        dims = []
+        for dim, (size, extent) in enumerate(zip(record.sizes, buffer.shape, strict=True)):
+            if extent != 1:
+                dims.append(Dim(named.get(dim, ""), size, extent, buffer.strides[dim], record.offsets[dim]))
+        return Window(buffer, tuple(dims))
+
+    @property
+    def dtype(self) -> str:
+        """Element type, as memory instructions name it."""
+        return str(self.buffer.element)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of an element."""
+        return element_bytes(self.buffer.element)
+
+    @property
+    def constant(self) -> bool:
+        """Whether nobody writes there while the kernel runs: the program's inputs."""
+        return self.buffer.role == "input"
+
+    def stride(self, side: str) -> int:
+        """Elements from one element along a side to the next; 0 where the window does not lie along it."""
+        return sum(dim.stride for dim in self.dims if dim.side == side)
+
+    def along(self, side: str) -> bool:
+        """Whether the window lies along a side."""
+        return any(dim.side == side for dim in self.dims)
+
+    def align(self, moving: Sequence[str]) -> int:
+        """Bytes, at most 16, that divide the address of every element of the window but for steps along the sides `moving`."""
+        parts = [BASE_ALIGN, self.buffer.offset]
+        for dim in self.dims:
+            parts.append(dim.stride * multiple_of(dim.start) * self.bytes)
+            if dim.side and dim.side not in moving:
+                parts.append(dim.stride * self.bytes)
+        return min(16, math.gcd(*parts) & -math.gcd(*parts))
+
+    def start(self, tile: TileContext) -> Value:
+        """Pointer to the window's first element."""
+        pointer = tile.pointer(self.buffer)
+        for dim in self.dims:
+            if isinstance(dim.start, int):
+                pointer = offset(pointer, dim.start * dim.stride * self.bytes)
+            else:
+                pointer = offset(pointer, i64(tile.index(dim.start)) * (dim.stride * self.bytes))
+        return pointer
+
+
+def multiple_of(value: Offset) -> int:
+    """A number that divides an offset, as far as its arithmetic tells; 0 for the offset 0."""
+    if isinstance(value, int):
+        return value
+    op = value.owner
+    if isinstance(op, ir.Block):
+        return 1
+    if op.name == "arith.constant":
+        return ir.IntegerAttr(op.attributes["value"]).value
+    if op.name == "arith.muli":
+        return multiple_of(op.operands[0]) * multiple_of(op.operands[1])
+    if op.name in ("arith.addi", "arith.subi", "arith.minui", "arith.minsi", "arith.maxui", "arith.maxsi"):
+        return math.gcd(multiple_of(op.operands[0]), multiple_of(op.operands[1]))
+    if op.name in ("arith.index_cast", "arith.index_castui"):
+        return multiple_of(op.operands[0])
+    return 1

@@ -1,0 +1,168 @@
+"""The mma engine without a GPU: what it takes and declines, its plans, and that its kernels assemble without spills."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.mma import MmaEngine
+from kitsune_mlir.codegen.gpu.mma_order import GROUP, _grouped
+from kitsune_mlir.codegen.gpu.mma_plan import Geometry, MmaPlan
+from kitsune_mlir.codegen.gpu.mma_window import multiple_of
+from kitsune_mlir.codegen.gpu.program import compile_gpu
+from kitsune_mlir.codegen.gpu.tasks import ProgramView
+from kitsune_mlir.dialects import new_context
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
+from mma_programs import SMALL
+from mma_text import Layer, program
+
+MODULES: list[ir.Module] = []
+"""What plans refer to lives as long as its module."""
+
+
+@pytest.fixture
+def context():
+    with new_context() as made, ir.Location.unknown():
+        yield made
+        MODULES.clear()
+
+
+def planned(text: str, **limits) -> Plan | Decline:
+    MODULES.append(module := ir.Module.parse(text))
+    view = ProgramView(list(module.body.operations)[0].operation)
+    return MmaEngine().plan(view.tasks[0], Limits(**limits))
+
+
+def decided(layer: Layer) -> MmaPlan:
+    plan = planned(program([layer])[0])
+    assert isinstance(plan, Plan), plan
+    return plan.private
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_programs_assemble_without_spills(name: str) -> None:
+    with new_context(), ir.Location.unknown():
+        code = compile_gpu(ir.Module.parse(program(SMALL[name])[0]), "main_p0", "sm_90a")
+    assert {choice.engine for choice in code.engines} == {"mma"}
+    assert not code.resources.spills and not code.resources.stack_bytes
+    assert not code.warnings
+    assert "wgmma.mma_async" in code.ptx
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64, 65, 100, 128])
+@pytest.mark.parametrize("cols", [1, 3, 8, 27, 64, 96, 100, 200, 256])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_geometry_covers_the_tile(rows: int, cols: int, transposed: bool) -> None:
+    shape = Geometry.of(rows, cols, transposed)
+    assert shape.covered_rows >= rows and shape.covered_cols >= cols
+    assert shape.n % 8 == 0 and shape.n <= 256
+    assert shape.b_rows >= shape.covered_cols and shape.b_rows % (64 if transposed else 8) == 0
+    # A wide tile of few rows gives both warpgroups columns of their own.
+    assert shape.groups == 2 or (rows <= 64 and cols <= (64 if transposed else 8))
+    assert shape.by_rows == (rows > 64)
+
+
+def test_operands_through_tma(context) -> None:
+    mma = decided(Layer(1024, 1024, 520))
+    assert mma.boxes is not None
+    a, b = mma.boxes
+    assert a.map.box == (128, 64) and b.map.box == (256, 64) and a.map.shape == (1024, 520)
+    assert mma.sum.chunks == 9 and mma.sum.steps == 4
+    assert mma.stages == 4 and mma.stage_bytes == 49152
+
+
+def test_transposed_operands_load_panels(context) -> None:
+    mma = decided(Layer(1024, 1024, 512, a="km", b="kn"))
+    assert mma.boxes is not None
+    a, b = mma.boxes
+    assert mma.a.transposed and mma.b.transposed
+    assert a.map.box == b.map.box == (64, 64) and (a.panels, b.panels) == (2, 4)
+
+
+def test_odd_strides_are_copied(context) -> None:
+    mma = decided(Layer(300, 256, 13))
+    assert mma.boxes is None and "26 bytes" in mma.why_copied
+    assert mma.sum.steps == 1
+
+
+def test_heads_have_a_dimension_of_their_own(context) -> None:
+    mma = decided(Layer(128, 128, 64, batch=4, heads=4))
+    assert mma.boxes is not None
+    assert mma.boxes[0].map.shape == (4, 128, 64) and mma.boxes[0].map.strides_bytes == (128, 512)
+
+
+def test_one_column_lies_along_the_columns(context) -> None:
+    mma = decided(Layer(300, 1, 256))
+    assert (mma.geometry.rows, mma.geometry.cols) == (1, 128)
+
+
+def test_swapped_inputs_are_told_apart_by_the_result(context) -> None:
+    mma = decided(Layer(300, 1000, 704, swap=True))
+    assert (mma.pattern.product.a, mma.pattern.product.b) == (1, 0)
+
+
+def test_single_precision_is_declined(context) -> None:
+    text = program([Layer(64, 64, 64, dtype="f32")])[0]
+    text = text.replace("%x = arith.extf %e0 : f32 to f32", "").replace("%y = arith.extf %e1 : f32 to f32", "")
+    decision = planned(text.replace("arith.mulf %x, %y", "arith.mulf %e0, %e1"))
+    assert isinstance(decision, Decline) and "bf16 or f16" in decision.reason
+
+
+def test_large_tiles_are_declined(context) -> None:
+    decision = planned(program([Layer(512, 512, 64, tile=(256, 64))])[0])
+    assert isinstance(decision, Decline) and "256 x 64" in decision.reason
+
+
+def test_other_chips_are_declined(context) -> None:
+    decision = planned(program([Layer(64, 64, 64)])[0], chip="sm_100a")
+    assert isinstance(decision, Decline) and "sm_90a" in decision.reason
+
+
+NEGATED = """linalg.generic {
+  indexing_maps = [affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d0, d1)>],
+  iterator_types = ["parallel", "parallel"]
+} ins(%loaded : tensor<64x64xbf16>) outs(%loaded : tensor<64x64xbf16>) {
+^bb0(%q: bf16, %o: bf16):
+  %n = arith.negf %q : bf16
+  linalg.yield %n : bf16
+} -> tensor<64x64xbf16>"""
+
+
+def test_an_operand_computed_in_the_task_is_declined(context) -> None:
+    text = program([Layer(64, 64, 64)])[0]
+    lines = text.splitlines()
+    at = next(i for i, line in enumerate(lines) if "to_tensor %a0" in line)
+    name = lines[at].split("=")[0].strip()
+    lines[at] = lines[at].replace(name, "%loaded")
+    lines.insert(at + 1, f"{name} = {NEGATED}")
+    decision = planned("\n".join(lines))
+    assert isinstance(decision, Decline) and "computed in the task" in decision.reason
+
+
+def test_offsets_know_what_divides_them(context) -> None:
+    module = ir.Module.parse(
+        """func.func @f(%i: index) -> (index, index) {
+          %a = arith.constant 128 : index
+          %b = arith.constant 72 : index
+          %x = arith.muli %i, %a : index
+          %y = arith.minui %x, %b : index
+          return %x, %y : index, index }"""
+    )
+    block = list(module.body.operations)[0].regions[0].blocks[0]
+    x, y = list(block.operations)[-1].operands
+    assert (multiple_of(x), multiple_of(y), multiple_of(block.arguments[0]), multiple_of(0)) == (128, 8, 1, 0)
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(GROUP * 2, 8), (GROUP + 3, 5), (GROUP * 3 + 1, 1), (17, 32)])
+def test_the_grouped_order_is_a_permutation(monkeypatch, rows: int, cols: int) -> None:
+    monkeypatch.setattr("kitsune_mlir.codegen.gpu.mma_order.select", lambda condition, yes, no: yes if condition else no)
+    planes = 2
+    walked = [_grouped(number, rows, cols) for number in range(planes * rows * cols)]
+    assert sorted(walked) == list(range(planes * rows * cols))
+    # One column of a group after the other.
+    assert walked[:3] == [0, cols, 2 * cols]
