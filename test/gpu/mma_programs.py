@@ -9,7 +9,9 @@ rounding; 2^-11 for f16) plus a part of the results' size, as intermediate layer
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
+import itertools
 import json
 import subprocess
 import sys
@@ -229,20 +231,25 @@ def timed(layer: Layer, tensors: dict, outputs: dict, executor: Any, pointers: l
 
 
 def run(folder: Path, names: list[str]) -> int:
-    """Run the programs, each in a process of its own; the number of those that failed."""
-    failed = []
-    for name in names or CASES:
+    """Run the programs, each in a process of its own; the number of those that failed. Small ones run side by side."""
+
+    def start(name: str) -> tuple[str, str, bool]:
         command = [sys.executable, __file__, "one", str(folder), name]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
-            text, code = done.stdout.strip(), done.returncode
-            if code and not text:
-                text = f"{name:24s} FAILED {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
         except subprocess.TimeoutExpired:
-            text, code = f"{name:24s} FAILED: not done after {LIMIT_SECONDS} s", 1
-        print(text, flush=True)
-        if code:
-            failed.append(name)
+            return name, f"{name:24s} FAILED: not done after {LIMIT_SECONDS} s", False
+        text = done.stdout.strip() or f"{name:24s} FAILED {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
+        return name, text, done.returncode == 0
+
+    wanted = names or list(CASES)
+    small, big = [name for name in wanted if name not in BIG], [name for name in wanted if name in BIG]
+    failed = []
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        for name, text, ok in itertools.chain(pool.map(start, small), map(start, big)):
+            print(text, flush=True)
+            if not ok:
+                failed.append(name)
     print(f"{len(failed)} failed{': ' + ', '.join(failed) if failed else ''}")
     return len(failed)
 

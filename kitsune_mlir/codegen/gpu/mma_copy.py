@@ -65,7 +65,7 @@ class Copier:
             _put(*piece)
         for job in jobs:
             if job.width != PIECE:
-                for_(0, job.rounds, 1, lambda index, job=job: _put(*job.read(index)))
+                for_(0, job.rounds, 1, job.copy)
         fence_async_shared()
         NamedBarrier(1, THREADS).sync()
         a, b = operands(plan, stage, self.group)
@@ -145,6 +145,10 @@ class _Job:
             for value in load_elements(pointer, "i16", width, align=2 * width, constant=window.constant):
                 words.append(select(inside, value, 0))
         return bitcast(vector(words), "vector<4xi32>"), offset(self.target, tile.offset(row, col)), exists
+
+    def copy(self, index: Value) -> None:
+        """Copy one piece."""
+        _put(*self.read(index))
 
 
 def _put(words: Value, target: Value, exists: Value | None) -> None:
