@@ -16,6 +16,7 @@ from torch import Tensor
 from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
 from kitsune_mlir.frontend.attention import scaled_dot_product_attention
+from kitsune_mlir.frontend.fallbacks import FALLBACKS, with_scalars
 
 __all__ = ["decomposition_table"]
 
@@ -188,12 +189,12 @@ def _baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 
 
 
 def _pow_scalar(x: Tensor, exponent: Any) -> Tensor:
-    if not x.dtype.is_floating_point:
-        return NotImplemented
     wide = _wide(x)
-    if exponent in (2, 3):
+    if exponent in (2, 3) and isinstance(exponent, int | float) and x.dtype != torch.bool:
+        if isinstance(exponent, float) and not x.dtype.is_floating_point:
+            return NotImplemented
         out = wide * wide if exponent == 2 else wide * wide * wide
-    elif exponent == -1:
+    elif exponent == -1 and x.dtype.is_floating_point:
         out = torch.reciprocal(wide)
     else:
         return NotImplemented
@@ -226,9 +227,10 @@ def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool =
 
 
 def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
-    """Makes negative indices positive: torch-mlir's scatter takes them as they are."""
-    if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
-        return NotImplemented
+    """Makes negative indices positive, which torch-mlir's scatter takes as they are, and masks a `where`."""
+    given = [i for i in indices if i is not None]
+    if any(i.dtype in (torch.bool, torch.uint8) for i in given):
+        return _masked_put(x, indices, values, accumulate)
     wrapped = [
         None if index is None else torch.where(index < 0, index + size, index)
         for size, index in zip(x.shape, indices, strict=False)
@@ -237,11 +239,24 @@ def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accu
     return aten._unsafe_index_put(x, wrapped, values, accumulate)
 
 
+def _masked_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool) -> Tensor:
+    before = next(i for i, index in enumerate(indices) if index is not None)
+    mask = indices[before]
+    assert mask is not None
+    after = x.ndim - before - mask.ndim
+    if len(indices) > before + 1 or values.ndim > after:
+        raise NotImplementedError("assignment of several values through a mask: how many depends on the mask's contents")
+    put = values.to(x.dtype)
+    mask = (mask != 0).reshape(*mask.shape, *[1] * after)
+    return torch.where(mask, x + put if accumulate else put, x)
+
+
 def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
     """Unlike `index_put`, it takes no negative indices: nothing to make positive."""
     if x.ndim == 0:
-        return NotImplemented
+        return aten.index_add(x.reshape(1), 0, index.reshape(-1), source.reshape(-1), alpha=alpha).reshape(())
     before: list[Tensor | None] = [None] * (dim % x.ndim)
+    index = index.reshape(-1)
     return aten._unsafe_index_put(x, [*before, index], _scaled(source, alpha), True)
 
 
@@ -299,6 +314,8 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     table = dict(get_decomposition_table())
     table.update({op: _in_f32(op, table.get(op)) for op in _ACCUMULATING})
     table.update(_OWN)
+    table.update(FALLBACKS)
+    table.update(with_scalars(table))
     for op in _KEPT:
         table.pop(op, None)
     return table

@@ -15,8 +15,10 @@ from kitsune_mlir.errors import DynamicShapeError, FrontendError
 from kitsune_mlir.frontend.source import origin_of_node, target_name
 
 __all__ = [
+    "add_constant",
     "check_deterministic",
     "check_static",
+    "check_trusted",
     "fold_index_lists",
     "lift_attributes",
     "merge_tied",
@@ -41,6 +43,13 @@ _DIM_OPS = {
     "scatter", "scatter_add", "scatter_reduce", "gather", "index_select", "index_add", "index_copy", "index_fill",
     "cumsum", "cumprod", "sort", "topk", "kthvalue", "flip", "roll", "select_scatter", "slice_scatter",
 }  # fmt: skip
+
+_UNTRUSTED = {
+    "logcumsumexp": "torch-mlir's lowering overflows",
+    "max_pool2d_with_indices": "integers crash torch-mlir",
+    "max_pool3d_with_indices": "integers crash torch-mlir",
+    "scatter_reduce": "integer means round differently",
+}
 
 # Lists of indices known at compile time that torch would otherwise compute in floating point at run time.
 _INDEX_LISTS = {aten.tril_indices.default, aten.triu_indices.default}
@@ -95,6 +104,26 @@ def check_deterministic(graph: fx.Graph) -> None:
                 operator=target_name(node),
                 location=origin_of_node(node),
             )
+
+
+def check_trusted(graph: fx.Graph) -> None:
+    """Raises `FrontendError` for operators that torch-mlir lowers to wrong results, or that crash it."""
+    for node in graph.nodes:
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        name = node.target.overloadpacket.__name__
+        limit = _UNTRUSTED.get(name)
+        first = next((n.meta.get("val") for n in node.all_input_nodes), None)
+        integers = isinstance(first, torch.Tensor) and not first.dtype.is_floating_point
+        if limit is None or (limit.startswith("integer") and not integers):
+            continue
+        if name == "scatter_reduce" and node.args[4] != "mean":
+            continue
+        raise FrontendError(
+            f"operator '{target_name(node)}' cannot be imported ({limit})",
+            operator=target_name(node),
+            location=origin_of_node(node),
+        )
 
 
 def tidy_dimensions(graph: fx.Graph) -> None:
@@ -165,9 +194,6 @@ def lift_attributes(graph_module: fx.GraphModule, taken: dict[str, torch.Tensor]
     except ValueError as error:
         node = next(iter(graph.find_nodes(op="call_function", target=aten.as_strided.default)))
         raise FrontendError(str(error), operator=target_name(node), location=origin_of_node(node)) from None
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    first_input = next((n for n in placeholders if n.name not in taken), None)
-    before = first_input or next(n for n in graph.nodes if n.op != "placeholder")
     lifted: dict[str, fx.Node] = {}
     for node in [n for n in graph.nodes if n.op == "get_attr"]:
         target = str(node.target)
@@ -182,12 +208,20 @@ def lift_attributes(graph_module: fx.GraphModule, taken: dict[str, torch.Tensor]
                 location=origin_of_node(user),
             )
         if target not in lifted:
-            with graph.inserting_before(before):
-                lifted[target] = graph.placeholder(f"c_{target.replace('.', '_')}")
-            lifted[target].meta = {**node.meta, "val": _fake(graph, value)}
-            taken[lifted[target].name] = value
+            lifted[target] = add_constant(graph, taken, f"c_{target.replace('.', '_')}", value)
+            lifted[target].meta["stack_trace"] = node.meta.get("stack_trace")
         node.replace_all_uses_with(lifted[target])
         graph.erase_node(node)
+
+
+def add_constant(graph: fx.Graph, taken: dict[str, torch.Tensor], name: str, value: torch.Tensor) -> fx.Node:
+    """A new placeholder before the first user input, for a weight of that value; `taken` is as for `lift_attributes`."""
+    first_input = next((n for n in graph.find_nodes(op="placeholder") if n.name not in taken), None)
+    with graph.inserting_before(first_input or next(n for n in graph.nodes if n.op != "placeholder")):
+        node = graph.placeholder(name)
+    node.meta["val"] = _fake(graph, value)
+    taken[node.name] = value
+    return node
 
 
 def _fake(graph: fx.Graph, value: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend import prepare
+from kitsune_mlir.frontend.empty import drop_empty
 from kitsune_mlir.frontend.imported import Argument, FixedInput, Result, dtype_name
 
 __all__ = ["MainGraph"]
@@ -67,6 +68,8 @@ class MainGraph:
         prepare.remove_bookkeeping(self.graph)
         prepare.check_static(self.graph)
         prepare.check_deterministic(self.graph)
+        prepare.check_trusted(self.graph)
+        drop_empty(self.graph)
         prepare.name_twins(self.graph)
         prepare.tidy_dimensions(self.graph)
         prepare.fold_index_lists(module)
@@ -75,8 +78,19 @@ class MainGraph:
         mutated = {name for name, target in self._names.items() if target in targets}
         prepare.merge_tied(self.graph, weights, mutated)
 
+        self._take_out_empty_outputs(weights)
         self.results = self._split_outputs(signature.output_specs)
         self.arguments = self._arguments(weights)
+
+    def _take_out_empty_outputs(self, weights: dict[str, torch.Tensor]) -> None:
+        """Makes outputs without elements constants: code generators need not know of such tensors."""
+        output = next(n for n in self.graph.nodes if n.op == "output")
+        for node in dict.fromkeys(n for n in output.args[0] if isinstance(n, fx.Node) and n.op != "placeholder"):
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor) and value.numel() == 0:
+                empty = torch.empty(value.shape, dtype=value.dtype)
+                output.replace_input_with(node, prepare.add_constant(self.graph, weights, f"c_empty_{node.name}", empty))
+        self.graph.eliminate_dead_code()
 
     def _split_outputs(self, specs: Sequence[Any]) -> tuple[Result, ...]:
         """Leaves in the graph's output only the values that it computes, each once."""

@@ -1,0 +1,246 @@
+"""Decompositions of operators that torch-mlir lacks, or lowers wrongly, in some or all of their forms.
+
+Found by running torch's own operator samples through the frontend. What is neither here nor lowered by torch-mlir is an
+error that names the operator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+__all__ = ["FALLBACKS", "with_scalars"]
+
+aten = torch.ops.aten
+
+
+def _scalars_as_rows(op: Any, otherwise: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """Reductions and scans of a tensor of rank 0, done on rank 1; other ranks go to `otherwise`, or stay."""
+
+    def decomposed(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if x.ndim:
+            return NotImplemented if otherwise is None else otherwise(x, *args, **kwargs)
+        out = op(x.reshape(1), *args, **kwargs)
+        return tree_map(lambda t: t.reshape(()) if isinstance(t, Tensor) else t, out)
+
+    return decomposed
+
+
+def _all_dims(op: Any) -> Callable[..., Any]:
+    def decomposed(x: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+        dims = range(x.ndim) if not dim else [d % x.ndim for d in dim]
+        for d in sorted(dims, reverse=True):
+            x = op(x, d, keepdim)
+        return x.to(torch.bool)
+
+    return decomposed
+
+
+def _sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+    """Sorts along the last dimension, the only one for which torch-mlir has a lowering."""
+    if dim % x.ndim == x.ndim - 1:
+        return NotImplemented
+    values, indices = aten.sort.default(x.movedim(dim, -1), -1, descending)
+    return values.movedim(-1, dim), indices.movedim(-1, dim)
+
+
+def _sort_stable(x: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+    # torch-mlir's sort exchanges neighbours only where they are out of order, so it is stable.
+    return aten.sort.default(x, dim, descending)
+
+
+def _extreme(op: Any) -> Callable[..., Any]:
+    def decomposed(x: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Tensor:
+        if x.ndim == 0:
+            return x.clone()
+        return NotImplemented if dim else op(x, list(range(x.ndim)), keepdim)
+
+    return decomposed
+
+
+def _arg_extreme(op: Any) -> Callable[..., Any]:
+    def decomposed(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        if dim is not None and x.ndim:
+            return NotImplemented
+        index = op(x.reshape(-1), 0, False)
+        return index.reshape([1] * x.ndim) if keepdim else index
+
+    return decomposed
+
+
+def _addmv(x: Tensor, matrix: Tensor, vector: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    product = aten.mm(matrix, vector.unsqueeze(1)).squeeze(1)
+    return _blend(x, product, beta, alpha)
+
+
+def _addbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    return _blend(x, aten.bmm(a, b).sum(0), beta, alpha)
+
+
+def _blend(x: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
+    """`beta·x + alpha·product`; a beta of zero drops x whatever it holds, and integers take integer factors."""
+    if not (x.dtype.is_floating_point or x.dtype.is_complex):
+        beta, alpha = int(beta), int(alpha)
+    product = product if alpha == 1 else product * alpha
+    if beta == 0:
+        return product.expand(torch.broadcast_shapes(x.shape, product.shape)).clone()
+    return (x if beta == 1 else x * beta) + product
+
+
+def _reciprocal(x: Tensor) -> Tensor:
+    # torch-mlir asserts that no integer is zero, where torch gives infinity.
+    if x.dtype.is_floating_point or x.dtype.is_complex:
+        return NotImplemented
+    return torch.div(torch.ones((), dtype=torch.float32, device=x.device), x.to(torch.float32))
+
+
+def _isfinite(x: Tensor) -> Tensor:
+    if x.dtype.is_complex:
+        return NotImplemented
+    return (x - x) == 0 if x.dtype.is_floating_point else torch.ones_like(x, dtype=torch.bool)
+
+
+def _ignoring_nan(op: Any) -> Callable[..., Any]:
+    def decomposed(x: Tensor, y: Tensor) -> Tensor:
+        if not (x.dtype.is_floating_point or y.dtype.is_floating_point):
+            return op(x, y)
+        return torch.where(x != x, y, torch.where(y != y, x, op(x, y)))
+
+    return decomposed
+
+
+def _erfc(x: Tensor) -> Tensor:
+    return 1 - torch.erf(x if x.dtype.is_floating_point else x.to(torch.float32))
+
+
+def _cdist(a: Tensor, b: Tensor, p: float, mode: int | None) -> Tensor:
+    apart = (a.unsqueeze(-2) - b.unsqueeze(-3)).abs()
+    if p == 0:
+        return (apart != 0).to(a.dtype).sum(-1)
+    if math.isinf(p):
+        return apart.amax(-1)
+    if p == 1:
+        return apart.sum(-1)
+    return (apart * apart).sum(-1).sqrt() if p == 2 else (apart**p).sum(-1) ** (1 / p)
+
+
+def _embedding_bag(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> Any:
+    """Sums and means of bags of rows. torch-mlir's own lowering reads the bags' bounds wrongly."""
+    bags = offsets.shape[0] - int(include_last_offset)
+    starts = offsets[:bags]
+    # The bag of an index is the last one that starts at or before it.
+    place = torch.arange(indices.shape[0], device=indices.device).unsqueeze(1)
+    bag = (place >= starts.unsqueeze(0)).to(torch.int64).sum(1) - 1
+    rows = weight[indices]
+    counted = torch.ones_like(indices)
+    if padding_idx >= 0:
+        kept = indices != padding_idx
+        rows = torch.where(kept.unsqueeze(1), rows, 0.0)
+        counted = kept.to(indices.dtype)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(1)
+    size = torch.zeros([bags], dtype=indices.dtype, device=indices.device).index_add(0, bag, counted)
+    if mode == 2:
+        raise NotImplementedError("embedding_bag with mode 'max'")
+    out = torch.zeros([bags, weight.shape[1]], dtype=weight.dtype, device=weight.device).index_add(0, bag, rows)
+    if mode == 1:
+        out = out / torch.clamp(size, min=1).unsqueeze(1).to(weight.dtype)
+    return out, bag, size, offsets
+
+
+def _copy_of(view: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: tree_map(lambda t: t.clone(), view(*args, **kwargs))
+
+
+def _diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    last = torch.movedim(x, (dim1, dim2), (-2, -1))
+    rows, columns = last.shape[-2:]
+    row = torch.arange(rows, device=x.device).unsqueeze(1)
+    column = torch.arange(columns, device=x.device).unsqueeze(0)
+    length = source.shape[-1]
+    # Every row (or column) of the matrix gets the whole diagonal; the mask keeps what lies on it.
+    along = (row if offset >= 0 else column).clamp(max=max(length - 1, 0)).expand(rows, columns)
+    spread = source[..., along]
+    filled = torch.where(column - row == offset, spread, last)
+    return torch.movedim(filled, (-2, -1), (dim1, dim2))
+
+
+_EXTREMES = (aten.amax.default, aten.amin.default)
+_ARG_EXTREMES = (aten.argmax.default, aten.argmin.default)
+_ROWS = (
+    aten.cumsum.default,
+    aten.cumprod.default,
+    aten.max.dim,
+    aten.min.dim,
+    aten.all.dim,
+    aten.any.dim,
+    aten.prod.dim_int,
+    aten.sort.default,
+    aten.topk.default,
+    aten._softmax.default,
+    aten._log_softmax.default,
+    aten.var.correction,
+    aten.std.correction,
+    aten.var_mean.correction,
+    aten.std_mean.correction,
+)
+
+FALLBACKS: dict[Any, Callable[..., Any]] = {
+    aten.addmv.default: _addmv,
+    aten.addbmm.default: _addbmm,
+    aten.reciprocal.default: _reciprocal,
+    aten.isfinite.default: _isfinite,
+    aten.fmax.default: _ignoring_nan(torch.maximum),
+    aten.fmin.default: _ignoring_nan(torch.minimum),
+    aten.erfc.default: _erfc,
+    aten.all.dims: _all_dims(aten.all.dim),
+    aten.any.dims: _all_dims(aten.any.dim),
+    aten.sort.default: _sort,
+    aten.sort.stable: _sort_stable,
+    aten._cdist_forward.default: _cdist,
+    aten._embedding_bag.default: _embedding_bag,
+    aten._embedding_bag_forward_only.default: _embedding_bag,
+    aten.diagonal_scatter.default: _diagonal_scatter,
+    aten.view_copy.default: _copy_of(aten.view.default),
+    aten.permute_copy.default: _copy_of(aten.permute.default),
+    aten.narrow_copy.default: _copy_of(aten.narrow.default),
+    aten.unbind_copy.int: _copy_of(aten.unbind.int),
+    aten.as_strided_copy.default: _copy_of(aten.as_strided.default),
+}
+"""Operator → decomposition; one that returns NotImplemented leaves the operator to torch-mlir."""
+
+
+def with_scalars(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """Additions to `table` for tensors of rank 0, and for extremes over all dimensions.
+
+    What `table` already says about an operator holds for the other ranks.
+    """
+    added: dict[Any, Callable[..., Any]] = {op: _scalars_as_rows(op, table.get(op)) for op in _ROWS}
+    for op in _EXTREMES:
+        added[op] = _first_of(_extreme(op), table.get(op))
+    for op in _ARG_EXTREMES:
+        added[op] = _first_of(_arg_extreme(op), table.get(op))
+    return added
+
+
+def _first_of(first: Callable[..., Any], second: Callable[..., Any] | None) -> Callable[..., Any]:
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        out = first(*args, **kwargs)
+        return second(*args, **kwargs) if out is NotImplemented and second is not None else out
+
+    return decomposed
