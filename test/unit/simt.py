@@ -34,9 +34,10 @@ class Race(AssertionError):
 
 
 class Space:
-    """A piece of memory of `size` bytes, with who touched each byte since which barrier."""
+    """A piece of memory of `size` bytes, with who touched each byte since which barrier (if it is `checked`)."""
 
-    def __init__(self, size: int):
+    def __init__(self, size: int, checked: bool = True):
+        self.checked = checked
         self.data = np.full(-(-size // 16) * 16, 0xFF, np.uint8)  # NaN, so that what is read before it is written shows
         self.written, self.writer = np.full(len(self.data), -1), np.zeros(len(self.data), int)
         self.read, self.reader = np.full(len(self.data), -1), np.zeros(len(self.data), int)
@@ -127,7 +128,7 @@ class Block:
         """Run a block for the threads of `mask`; the operands of its terminator."""
         for op in block.operations:
             op = op.operation
-            if op.name in ("scf.yield", "func.return", "scf.condition", "scf.reduce"):
+            if op.name in ("scf.yield", "func.return", "scf.condition", "scf.reduce", "llvm.return"):
                 return [self.env[o] for o in op.operands]
             self.op(op, mask)
         return []
@@ -282,6 +283,8 @@ class Block:
             assert inside.all(), f"index outside of its memref of {ref.shape}"
         at = np.broadcast_to(ref.flat(indices), mask.shape)
         data, threads = ref.space.data.view(ref.dtype), np.arange(self.threads)[mask]
+        if not ref.space.checked:
+            return self.move(data, at, mask, value)
         place = at[mask] * np.dtype(ref.dtype).itemsize
         space = ref.space
         foreign = (space.written[place] == self.phase) & (space.writer[place] != threads)
@@ -293,15 +296,21 @@ class Block:
             many = again | (space.reader[place] != threads)
             space.reader[place[many]] = -2
             space.read[place] = self.phase
-            out = np.zeros(self.threads, ref.dtype)
-            out[mask] = data[at[mask]]
-            return out
+            return self.move(data, at, mask)
         if ((space.read[place] == self.phase) & (space.reader[place] != threads)).any():
             raise Race("write of what another thread read")
         space.writer[place] = threads
         if (space.writer[place] != threads).any():
             raise Race("two threads write one place")
         space.written[place] = self.phase
+        return self.move(data, at, mask, value)
+
+    def move(self, data, at, mask, value=None):
+        """Load from `data[at]`, or store `value` there, for the active threads."""
+        if value is None:
+            out = np.zeros(self.threads, data.dtype)
+            out[mask] = data[at[mask]]
+            return out
         data[at[mask]] = np.broadcast_to(value, mask.shape)[mask]
         return None
 

@@ -1,0 +1,144 @@
+"""Runs a whole executor kernel (a `gpu.module` of `kitsune-to-gpu` with the generic engine) on the processor.
+
+Each block is a Python thread that goes through the kernel with all its GPU threads in lockstep (`simt.py`). Pointers are
+numbers: the upper half names a piece of memory, the lower is the byte in it. Waits poll the counters that other blocks bump.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+from simt import DTYPES, Block, Ref, Space, contiguous
+from torch_mlir import ir
+
+from kitsune_mlir.runtime.manifest import Manifest
+
+SHIFT = 40
+MARKER = -(1 << 31)  # a run-time index of getelementptr
+SECONDS = 30.0
+
+
+class Machine:
+    """Memory, and the counters' lock. `spaces[n]` is what pointers of number n point to."""
+
+    def __init__(self):
+        self.spaces: list[Space] = []
+        self.lock = threading.Lock()
+        self.stop = threading.Event()
+
+    def add(self, space: Space) -> int:
+        """The address of a new piece of memory."""
+        with self.lock:
+            self.spaces.append(space)
+            return len(self.spaces) << SHIFT
+
+    def at(self, pointer: np.ndarray) -> tuple[Space, np.ndarray]:
+        """The piece of memory that all of `pointer` points into, and the bytes in it."""
+        number = int(pointer.reshape(-1)[0]) >> SHIFT
+        return self.spaces[number - 1], pointer & ((1 << SHIFT) - 1)
+
+
+class KernelBlock(Block):
+    """One block of a kernel."""
+
+    def __init__(self, machine: Machine, module: ir.Operation, threads: int, number: int, blocks: int, shared_bytes: int):
+        super().__init__(threads)
+        self.machine, self.number, self.blocks = machine, number, blocks
+        self.shared = machine.add(Space(shared_bytes + 64))
+        operations = [op.operation for op in module.regions[0].blocks[0].operations]
+        self.functions = {ir.StringAttr(op.attributes["sym_name"]).value: op for op in operations if op.name == "llvm.func"}
+
+    def words(self, value: int, dtype=np.int32) -> np.ndarray:
+        return np.full(self.threads, value, dtype)
+
+    def simple(self, op, operands, mask):
+        name = op.name
+        if name.startswith("nvvm.read.ptx.sreg."):
+            return {
+                "tid": np.arange(self.threads, dtype=np.int32),
+                "ctaid": self.words(self.number),
+                "nctaid": self.words(self.blocks),
+            }[name.split(".")[-2]]
+        if name == "llvm.mlir.addressof":
+            return self.words(self.shared, np.int64)
+        if name == "llvm.getelementptr":
+            (index,) = ir.DenseI32ArrayAttr(op.attributes["rawConstantIndices"])
+            return operands[0] + (operands[1].astype(np.int64) if index == MARKER else index)
+        if name in ("llvm.load", "llvm.store"):
+            pointer = operands[-1]
+            space, byte = self.machine.at(pointer[mask])
+            dtype = DTYPES[str(op.results[0].type)] if op.results else operands[0].dtype
+            at = np.zeros(self.threads, np.int64)
+            at[mask] = byte // np.dtype(dtype).itemsize
+            return self.move(space.data.view(dtype), at, mask, None if op.results else operands[0])
+        if name == "llvm.inline_asm":
+            return self.assembly(ir.StringAttr(op.attributes["asm_string"]).value, operands, mask)
+        if name == "llvm.mlir.undef":
+            return None
+        if name == "llvm.mlir.constant":
+            return self.words(ir.IntegerAttr(op.attributes["value"]).value, np.int64)
+        if name == "llvm.insertvalue":
+            first = list(ir.DenseI64ArrayAttr(op.attributes["position"])) == [0]
+            return operands[1] if first else operands[0]  # a descriptor is known by its pointer and its type
+        if name == "builtin.unrealized_conversion_cast":
+            return self.memref(operands[0], ir.MemRefType(op.results[0].type))
+        if name == "memref.atomic_rmw":
+            with self.machine.lock:
+                return super().simple(op, operands, mask)
+        if name == "llvm.call":
+            function = self.functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value]
+            block = function.regions[0].blocks[0]
+            for argument, value in zip(block.arguments, operands, strict=True):
+                self.env[argument] = value
+            self.block(block, mask)
+            return None
+        return super().simple(op, operands, mask)
+
+    def memref(self, pointer, type):
+        space, byte = self.machine.at(pointer)
+        dtype = DTYPES[str(type.element_type)]
+        return Ref(space, dtype, byte // np.dtype(dtype).itemsize, list(type.shape), contiguous(type.shape))
+
+    def assembly(self, text, operands, mask):
+        assert mask.any()
+        space, byte = self.machine.at(operands[0][mask])
+        at, words = byte // 4, space.data.view(np.int32)
+        if text.startswith("red.release.gpu.global.add.u32"):
+            with self.machine.lock:
+                np.add.at(words, at, operands[1][mask])
+            return None
+        assert "ld.acquire.gpu.global.u32" in text, text
+        start = time.monotonic()
+        while (words[at] < operands[1][mask]).any():
+            time.sleep(0)
+            if self.machine.stop.is_set() or time.monotonic() - start > SECONDS:
+                raise TimeoutError(f"block {self.number} waits for ever")
+        return None
+
+
+def launch(machine: Machine, module: ir.Operation, manifest: Manifest, pointers: list[int], blocks: int) -> None:
+    """Run the kernel of a `gpu.module` on `blocks` blocks at once.
+
+    Raises:
+        AssertionError, TimeoutError: what any block ran into.
+    """
+    failures: list[BaseException] = []
+    bodies = [KernelBlock(machine, module, manifest.threads, number, blocks, manifest.shared_bytes) for number in range(blocks)]
+
+    def work(block: KernelBlock) -> None:
+        try:
+            with module.context, ir.Location.unknown():
+                block.run(block.functions[manifest.kernel], [block.words(p, np.int64) for p in pointers])
+        except BaseException as error:
+            failures.append(error)
+            machine.stop.set()
+
+    threads = [threading.Thread(target=work, args=(block,)) for block in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
