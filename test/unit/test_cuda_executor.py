@@ -1,0 +1,222 @@
+"""The launch runtime against a driver that only records: what is passed, what is allocated when, one state a stream."""
+
+import ctypes
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from kitsune_mlir.errors import ArgumentError, KitsuneError, TargetError
+from kitsune_mlir.runtime import cuda_executor, driver
+from kitsune_mlir.runtime.manifest import DEBUG_FIELDS, Manifest, Parameter
+
+MAP = {"dtype": "bf16", "shape": [8, 64], "strides_bytes": [128], "box": [8, 64], "swizzle": 128, "fill": "zero"}
+MANIFEST = Manifest(
+    kernel="k",
+    chip="sm_90a",
+    parameters=(
+        Parameter("input", 0),
+        Parameter("input", 1),
+        Parameter("result", 0),
+        Parameter("arena"),
+        Parameter("workspace"),
+        Parameter("tensor_map", 1, "input", 256, MAP),
+        Parameter("tensor_map", 0, "arena", 1024, MAP),
+    ),
+    threads=256,
+    shared_bytes=4096,
+    slots=3,
+    scratch_bytes=512,
+    arena_bytes=2048,
+    input_bytes=(64, 2048),
+    result_bytes=(64,),
+    tiles=300,
+    tasks=(("a", "simt", 100), ("b", "mma", 200)),
+)
+
+
+class Result:
+    def __init__(self, name):
+        self.name = name
+
+
+SUCCESS, FAILURE = Result("CUDA_SUCCESS"), Result("CUDA_ERROR_LAUNCH_FAILED")
+
+
+class FakeDriver:
+    """Records launches (grid, threads, shared bytes, stream, the pointers and maps passed), clearings and allocations."""
+
+    CUresult = types.SimpleNamespace(CUDA_SUCCESS=SUCCESS)
+    CUdevice_attribute = types.SimpleNamespace(
+        **{
+            f"CU_DEVICE_ATTRIBUTE_{name}": name
+            for name in (
+                "COOPERATIVE_LAUNCH",
+                "MULTIPROCESSOR_COUNT",
+                "COMPUTE_CAPABILITY_MAJOR",
+                "COMPUTE_CAPABILITY_MINOR",
+                "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
+            )
+        }
+    )
+    CUfunction_attribute = types.SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared")
+    CUstreamCaptureStatus = types.SimpleNamespace(CU_STREAM_CAPTURE_STATUS_NONE="none")
+
+    def __init__(self):
+        self.attributes = {
+            "COOPERATIVE_LAUNCH": 1,
+            "MULTIPROCESSOR_COUNT": 132,
+            "COMPUTE_CAPABILITY_MAJOR": 9,
+            "COMPUTE_CAPABILITY_MINOR": 0,
+            "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 232448,
+        }
+        self.resident, self.next, self.capturing = 2, 1 << 20, {}
+        self.launches, self.cleared, self.allocated, self.status = [], [], [], SUCCESS
+        self.memory = {}
+
+    def cuGetErrorString(self, status):
+        return SUCCESS, b"it failed"
+
+    def cuDeviceGetAttribute(self, name, device):
+        return SUCCESS, self.attributes[name]
+
+    def cuCtxGetCurrent(self):
+        return SUCCESS, 7
+
+    def cuDevicePrimaryCtxRetain(self, device):
+        return SUCCESS, 7
+
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, *_):
+        return SUCCESS, self.resident
+
+    def cuStreamIsCapturing(self, stream):
+        return SUCCESS, "active" if stream in self.capturing else "none"
+
+    def cuStreamGetCaptureInfo(self, stream):
+        return SUCCESS, "active", self.capturing[stream]
+
+    def cuMemAlloc(self, size):
+        self.allocated.append(size)
+        self.next += 1 << 16
+        return SUCCESS, self.next
+
+    def cuMemsetD8Async(self, address, value, size, stream):
+        self.cleared.append((address, size, stream))
+        return (SUCCESS,)
+
+    def cuMemcpyDtoH(self, target, source, size):
+        ctypes.memmove(target, self.memory[source].ctypes.data, size)
+        return (SUCCESS,)
+
+    def cuLaunchCooperativeKernel(self, function, gx, gy, gz, bx, by, bz, shared, stream, table):
+        if self.status is SUCCESS:
+            addresses = np.ctypeslib.as_array((ctypes.c_uint64 * 7).from_address(table)).copy()
+            passed = [ctypes.c_uint64.from_address(int(a)).value for a in addresses[:5]]
+            self.launches.append(((gx, gy, gz), (bx, by, bz), shared, stream, passed, addresses[5:].tolist()))
+        return (self.status,)
+
+    def __getattr__(self, name):
+        if name.startswith("cu"):
+            return lambda *_: (SUCCESS, 1) if "Get" in name or "Load" in name else (SUCCESS,)
+        raise AttributeError(name)
+
+
+class Map:
+    def __init__(self, address):
+        self.address = address
+
+    def getPtr(self):
+        return self.address
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    fake = FakeDriver()
+    monkeypatch.setattr(driver, "driver", lambda: fake)
+    monkeypatch.setattr(cuda_executor, "driver", lambda: fake)
+    monkeypatch.setattr(cuda_executor, "encode", lambda description, address: fake.encoded.append(address) or Map(address))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)  # memory then comes from the driver
+    fake.encoded = []
+    return fake
+
+
+def test_what_a_launch_passes(fake):
+    executor = cuda_executor.CudaExecutor(MANIFEST, b"")
+    executor.run([0x1000, 0x2000, 0x3000], 5)
+    grid, block, shared, stream, passed, maps = fake.launches[0]
+    assert grid == (264, 1, 1) and block == (256, 1, 1) and (shared, stream) == (4096, 5)
+    assert passed[:3] == [0x1000, 0x2000, 0x3000]
+    arena, workspace = passed[3:]
+    # The tensor maps are of memory at the argument plus the manifest's offset.
+    assert maps == [0x2000 + 256, arena + 1024]
+    assert fake.cleared == [(workspace, MANIFEST.cleared_bytes, 5)]
+    assert fake.allocated == [MANIFEST.workspace_bytes(264), MANIFEST.arena_bytes]
+
+
+def test_nothing_is_allocated_after_the_first_call_on_a_stream(fake):
+    executor = cuda_executor.CudaExecutor(MANIFEST, b"")
+    for pointer in (0x1000, 0x1000, 0x5000):
+        executor.run([pointer, 0x2000, 0x3000], 5)
+    assert len(fake.allocated) == 2 and len(fake.cleared) == 1 and len(fake.launches) == 3
+    assert [launch[4][0] for launch in fake.launches] == [0x1000, 0x1000, 0x5000]
+    assert len(fake.encoded) == 2  # neither mapped pointer changed
+    executor.run([0x1000, 0x8000, 0x3000], 5)
+    executor.run([0x1000, 0x2000, 0x3000], 5)
+    assert len(fake.encoded) == 3 and fake.launches[-1][5][0] == 0x2000 + 256
+
+
+def test_streams_and_captures_have_memory_of_their_own(fake, monkeypatch):
+    executor = cuda_executor.CudaExecutor(MANIFEST, b"")
+    executor.run([1, 2, 3], 5)
+    executor.run([1, 2, 3], 6)
+    assert fake.launches[0][4][3:] != fake.launches[1][4][3:] and len(fake.allocated) == 4
+    fake.capturing[6] = 99
+    with pytest.raises(TargetError, match="import torch before capturing"):
+        executor.run([1, 2, 3], 6)
+    monkeypatch.setattr(cuda_executor, "_Memory", lambda size, device, stream: types.SimpleNamespace(address=1 << 30))
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: True)))
+    for _ in range(2):
+        executor.run([1, 2, 3], 6)
+    assert len(fake.cleared) == 3 and fake.launches[-1][4][4] == 1 << 30
+    del fake.capturing[6]
+    executor.run([1, 2, 3], 6)
+    assert fake.launches[-1][4] == fake.launches[1][4]
+
+
+def test_no_more_blocks_than_tiles(fake):
+    fake.resident = 8
+    assert cuda_executor.CudaExecutor(MANIFEST, b"").blocks == 300
+
+
+def test_errors_are_sentences(fake):
+    executor = cuda_executor.CudaExecutor(MANIFEST, b"")
+    with pytest.raises(ArgumentError, match="takes 3 pointers"):
+        executor.run([1, 2])
+    fake.status = FAILURE
+    with pytest.raises(KitsuneError, match="launching kernel 'k' with 264 blocks failed: CUDA_ERROR_LAUNCH_FAILED"):
+        executor.run([1, 2, 3])
+    fake.resident = 0
+    with pytest.raises(TargetError, match="fits no multiprocessor"):
+        cuda_executor.CudaExecutor(MANIFEST, b"")
+    fake.attributes["COOPERATIVE_LAUNCH"] = 0
+    with pytest.raises(TargetError, match="no cooperative launch"):
+        cuda_executor.CudaExecutor(MANIFEST, b"")
+
+
+def test_a_wait_that_gave_up_is_told(fake):
+    import dataclasses
+
+    manifest = dataclasses.replace(MANIFEST, debug=True)
+    executor = cuda_executor.CudaExecutor(manifest, b"")
+    executor.run([1, 2, 3])
+    workspace = fake.launches[0][4][4]
+    report = np.array([1, 17, 1, 2, 3, 4], dtype=np.uint32)
+    assert len(report) == len(DEBUG_FIELDS)
+    fake.memory[workspace + manifest.debug_offset] = report
+    with pytest.raises(
+        KitsuneError, match=r"block 17 of 264 gave up waiting in task 'b' \(mma, 200 tiles\) for slot 2: 3 posts of 4"
+    ):
+        executor.check()
+    report[0] = 0
+    executor.check()
