@@ -8,7 +8,7 @@
 // CHECK: "kitsune.wait"(%[[SEM]], {{.*}}) {count = 1 : i64}
 // CHECK: {engine = "mma", grid = array<i64: 2>, sym_name = "product"}
 func.func @main_p0(%x: memref<100x64xf32>, %w: memref<32x64xf32>, %out: memref<100x32xf32>, %arena: memref<25600xi8>)
-    attributes {kitsune.program} {
+    attributes {kitsune.program, kitsune.arguments = 2 : i64, kitsune.results = 1 : i64} {
   %c0 = arith.constant 0 : index
   %h = memref.view %arena[%c0][] : memref<25600xi8> to memref<100x64xf32>
   %s0 = "kitsune.make_semaphore"() {slots = 2 : i64} : () -> !kitsune.semaphore
