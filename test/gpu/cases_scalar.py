@@ -217,7 +217,8 @@ def starve() -> Case:
     with kernel.body() as (semaphore, record):
         watchdog = Watchdog(record, 20_000_000, task=7)
         if_(thread_id() == 0, lambda: wait_at_least(semaphore, 5, watchdog=watchdog, index=2))
-    return finish(kernel, [tensor("semaphore", "i32", [32]), tensor("record", "i32", [6], "host")], "starve", blocks=1)
+    tensors = [tensor("semaphore", "i32", [32]), tensor("record", "i32", [6], "host")]
+    return finish(kernel, tensors, "starve", record=[1, 0, 7, 2, 5, 0])
 
 
 for dtype in ("f32", "f64", "bf16", "f16"):

@@ -98,35 +98,43 @@ def bounded_copy(layout: Layout, dtype: str, rows: int, cols: int) -> Case:
     return finish(kernel, tensors, "bounded_copy", rows=rows)
 
 
-def gather_scatter(layout: Layout, dtype: str) -> Case:
-    """Y[target[r]] += X[source[r]] over one tile of rows; targets repeat and may be -1."""
-    cols, size = layout.cols, ELEMENT_BYTES[dtype]
+def gather_scatter(layout: Layout, dtype: str, first: int = 0, right: int = 0) -> Case:
+    """Y[target[r]] += X[source[r]] over one tile of rows; targets repeat and may be -1.
+
+    The tile takes the columns from `first` on of matrices with `right` more columns behind it, which must not change; nor may
+    the row behind the last target.
+    """
+    size, cols = ELEMENT_BYTES[dtype], first + layout.cols + right
+    align = math.gcd(16, cols * size)
     kernel = Kernel("gather_scatter", ["pointer"] * 4, threads=layout.threads)
     with kernel.body() as (x, source, target, y):
         thread = thread_id()
         sources = GlobalVector(source, "i64", layout.rows).rows(layout, thread, fill=0)
-        targets = GlobalVector(target, "i32", layout.rows).rows(layout, thread, fill=-1)
-        tile = GlobalMatrix(x, dtype, cols * size, constant=True).load_rows(layout, thread, sources)
-        GlobalMatrix(y, dtype, cols * size).add_rows(tile, thread, targets)
+        targets = GlobalVector(target, "i32").rows(layout, thread)
+        tile = GlobalMatrix(x, dtype, cols * size, align=align, constant=True).load_rows(layout, thread, sources, first)
+        GlobalMatrix(y, dtype, cols * size, align=align).add_rows(tile, thread, targets, first)
     tensors = [
         tensor("X", dtype, [50, cols], "ints"),
         tensor("source", "i64", [layout.rows], "index", bound=50),
         tensor("target", "i32", [layout.rows], [r % 9 - 1 for r in range(layout.rows)]),
-        tensor("Y", dtype, [8, cols], "ints"),
+        tensor("Y", dtype, [9, cols], "ints"),
     ]
-    return finish(kernel, tensors, "gather_scatter")
+    return finish(kernel, tensors, "gather_scatter", first=first, cols=layout.cols)
 
 
 def swizzled_round_trip(layout: Layout, dtype: str, swizzle: int) -> Case:
-    """Global -> registers -> swizzled shared -> TMA store; TMA load -> swizzled shared -> registers -> global."""
+    """Global -> registers -> swizzled shared -> TMA store; TMA load -> swizzled shared -> registers -> global.
+
+    The mbarrier lies right behind the tile that registers are stored to: padding must not be written over it.
+    """
     size = ELEMENT_BYTES[dtype]
     tile = SharedTile(-(-layout.rows // 8) * 8, layout.cols, size, swizzle)
     shape = (layout.rows, layout.cols)
     tensor_map = TensorMap.contiguous(dtype, shape, (tile.rows, tile.panel_cols), swizzle)
     kernel = Kernel("round_trip", ["pointer", tensor_map, "pointer"], threads=layout.threads)
     span = kernel.arena.take("tile", tile.bytes, 1024)
-    back = kernel.arena.take("back", tile.bytes, 1024)
     full = kernel.arena.take("full", 8, 8)
+    back = kernel.arena.take("back", tile.bytes, 1024)
     with kernel.body() as (x, middle, y):
         thread = thread_id()
         barrier = Barrier(kernel.shared(full))
@@ -160,10 +168,14 @@ def swizzled_round_trip(layout: Layout, dtype: str, swizzle: int) -> Case:
 
 
 def tma_box(shape: tuple[int, ...], box: tuple[int, ...], at: tuple[int, ...], dtype: str = "f32", fill: str = "zero") -> Case:
-    """Load a box at `at` (it may stick out), write it densely to Y, add it back at `at` into Z, and store it there in W."""
+    """Load a box at `at` (it may stick out), write it densely to Y, add it back at `at` into Z, and store it there in W.
+
+    TMA writes nothing that starts before the tensor: where `at` is negative, Z and W get the box at 0.
+    """
     base = TensorMap.contiguous(dtype, shape, box, 0)
     source = TensorMap(dtype, base.shape, base.strides_bytes, base.box, 0, fill)
     count, size = math.prod(box), ELEMENT_BYTES[dtype]
+    to = tuple(max(0, coordinate) for coordinate in at)
     kernel = Kernel("tma_box", [source, "pointer", base, base], threads=128)
     span = kernel.arena.take("box", source.box_bytes, 128)
     full = kernel.arena.take("full", 8, 8)
@@ -177,8 +189,8 @@ def tma_box(shape: tuple[int, ...], box: tuple[int, ...], at: tuple[int, ...], d
             tma.load_tile(kernel.shared(span), x, barrier, at)
             barrier.wait(0)
             tma.store_span(y, kernel.shared(span), count * size)
-            tma.reduce_tile(z, kernel.shared(span), at)
-            tma.store_tile(w, kernel.shared(span), at)
+            tma.reduce_tile(z, kernel.shared(span), to)
+            tma.store_tile(w, kernel.shared(span), to)
             tma.commit()
             tma.wait(0)
 
@@ -189,7 +201,7 @@ def tma_box(shape: tuple[int, ...], box: tuple[int, ...], at: tuple[int, ...], d
         tensor("Z", dtype, list(shape), "ints"),
         tensor("W", dtype, list(shape), "zeros"),
     ]
-    return finish(kernel, tensors, "tma_box", at=list(at), fill=fill)
+    return finish(kernel, tensors, "tma_box", at=list(at), to=list(to), fill=fill)
 
 
 def spans(dtype: str, count: int = 512) -> Case:
@@ -244,8 +256,11 @@ for name, dtype, rows, cols in (
 ):
     make = lambda l=LAYOUTS[name], d=dtype, r=rows, c=cols: bounded_copy(l, d, r, c)  # noqa: E731, E741
     register(f"bounded_{name}_{dtype}_{rows}x{cols}", make)
-for name, dtype in itertools.product(("accumulator_v8", "warp", "two_warps"), ("f32", "bf16", "f16")):
+for name, dtype in itertools.product(("accumulator_v8", "warp", "two_warps", "quarter"), ("f32", "bf16", "f16")):
     register(f"gather_scatter_{name}_{dtype}", lambda l=LAYOUTS[name], d=dtype: gather_scatter(l, d))  # noqa: E741
+for name, dtype, first, right in (("three_warps", "f32", 5, 3), ("two_warps", "bf16", 16, 6), ("thread", "f16", 2, 4)):
+    make = lambda l=LAYOUTS[name], d=dtype, f=first, r=right: gather_scatter(l, d, f, r)  # noqa: E731, E741
+    register(f"gather_scatter_window_{name}_{dtype}", make)
 for layout, dtype, swizzle in (
     (WgmmaAccumulator(128), "bf16", 128),
     (WgmmaAccumulator(64), "f16", 64),
@@ -254,6 +269,8 @@ for layout, dtype, swizzle in (
     (WgmmaAccumulator(128, 8), "bf16", 128),
     (RowLayout(24, 256, 128, 32, 8), "bf16", 128),
     (RowLayout(16, 64, 128, 16, 4), "f32", 64),
+    (RowLayout(13, 64, 128, 32, 4), "bf16", 128),
+    (RowLayout(13, 96, 128, 16, 4), "f32", 128),
 ):
     label = f"{type(layout).__name__}{layout.cols}_v{layout.vector}_{dtype}_{swizzle}"
     register(f"round_trip_{label}", lambda l=layout, d=dtype, s=swizzle: swizzled_round_trip(l, d, s))  # noqa: E741

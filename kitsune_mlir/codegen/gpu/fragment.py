@@ -9,12 +9,14 @@ fragments, broadcast.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch_mlir import ir
 from torch_mlir.dialects import nvvm
 
+from kitsune_mlir.codegen.gpu.builder import if_
 from kitsune_mlir.codegen.gpu.convert import pack_values, round_to_tf32
 from kitsune_mlir.codegen.gpu.elements import element_bytes, load_elements, store_elements
 from kitsune_mlir.codegen.gpu.memory import offset
@@ -23,12 +25,30 @@ from kitsune_mlir.codegen.gpu.value import Scalar, TypeLike, Value, as_value, ca
 from kitsune_mlir.layouts import Layout, WgmmaAccumulator
 from kitsune_mlir.shared_tile import SharedTile
 
-__all__ = ["ColumnValues", "Fragment", "RowValues"]
+__all__ = ["ColumnValues", "Fragment", "RowValues", "in_tile", "vector_limit"]
 
 
 def _at(operand: Any, register: int) -> Any:
     """What `operand` is for one register: fragments and broadcasts are looked up, plain values are the same everywhere."""
     return operand.at(register) if isinstance(operand, (Fragment, _Broadcast)) else operand
+
+
+def in_tile(layout: Layout, row: Value, col: Value) -> Value | None:
+    """Whether element (`row`, `col`) is part of the tile, rather than the layout's padding; None: there is no padding.
+
+    Whoever writes a fragment's registers anywhere asks this: padding lies where the next row, or the next tile, is.
+    """
+    tests = []
+    if layout.padded_rows != layout.rows:
+        tests.append(row < layout.rows)
+    if layout.padded_cols != layout.cols:
+        tests.append(col < layout.cols)
+    return functools.reduce(lambda a, b: a & b, tests) if tests else None
+
+
+def vector_limit(layout: Layout, limit: int) -> int:
+    """The widest vectors, up to `limit` elements, that lie in the tile or in the padding as a whole."""
+    return limit if layout.padded_cols == layout.cols else min(limit, layout.cols & -layout.cols)
 
 
 class _Broadcast:
@@ -62,7 +82,7 @@ class RowValues(_Broadcast):
 
     @staticmethod
     def load(layout: Layout, thread: Value, read: Callable[[Value], Value]) -> RowValues:
-        """`read(row)` for each row that the thread holds a part of. Rows from `layout.rows` on are asked for too."""
+        """`read(row)` for each row that the thread holds a part of. Padding, from `layout.rows` on, is asked for too."""
         rows = {layout.register_row(register) for register in range(layout.registers)}
         start = layout.thread_row(thread)
         return RowValues(layout, {row: read(start + row) for row in sorted(rows)})
@@ -76,7 +96,10 @@ class ColumnValues(_Broadcast):
 
     @staticmethod
     def load(layout: Layout, thread: Value, read: Callable[[Value, int], Sequence[Value]], limit: int = 16) -> ColumnValues:
-        """`read(col, length)` gives `length` neighbouring columns from `col` on, a multiple of `length` (at most `limit`)."""
+        """`read(col, length)` gives `length` neighbouring columns from `col` on, a multiple of `length` (at most `limit`).
+
+        Padding, from `layout.cols` on, is asked for too.
+        """
         start = layout.thread_col(thread)
         values: dict[int, Value] = {}
         for run in layout.runs(limit):
@@ -114,7 +137,10 @@ class Fragment:
 
     @staticmethod
     def load(layout: Layout, thread: Value, read: Callable[[Value, Value, int], Sequence[Value]], limit: int = 16) -> Fragment:
-        """`read(row, col, length)` gives `length` neighbouring elements; `col` is a multiple of `length` <= `limit`."""
+        """`read(row, col, length)` gives `length` neighbouring elements; `col` is a multiple of `length` <= `limit`.
+
+        Padding is asked for too (`in_tile` tells it).
+        """
         registers: list[Any] = [None] * layout.registers
         row, col = layout.thread_row(thread), layout.thread_col(thread)
         for run in layout.runs(limit):
@@ -123,7 +149,7 @@ class Fragment:
         return Fragment(layout, registers)
 
     def store(self, thread: Value, write: Callable[[Value, Value, list[Value]], None], limit: int = 16) -> None:
-        """`write(row, col, values)` for every run of neighbouring elements; padding is passed too."""
+        """`write(row, col, values)` for every run of neighbouring elements; padding is passed too (`in_tile` tells it)."""
         row, col = self.layout.thread_row(thread), self.layout.thread_col(thread)
         for run in self.layout.runs(limit):
             write(row + run.row, col + run.col, [self.registers[register] for register in run.registers])
@@ -268,7 +294,7 @@ class Fragment:
             pointer: start of `tile`.
             row, col: where the fragment's element (0, 0) goes; `row` a multiple of 8, `col` of 16.
 
-        Accumulators of 16-bit types go by `stmatrix`, 16 columns at a time; others by vectors.
+        Accumulators of 16-bit types go by `stmatrix`, 16 columns at a time; others by vectors. Padding is dropped.
         """
         size = element_bytes(dtype)
         if tile.element_bytes != size:
@@ -285,24 +311,31 @@ class Fragment:
             return
 
         def write(at_row: Value, at_col: Value, values: list[Value]) -> None:
-            place = offset(pointer, tile.offset(at_row + row, at_col + col))
-            store_elements(values, place, dtype, align=len(values) * size, relu=relu)
+            def emit() -> None:
+                place = offset(pointer, tile.offset(at_row + row, at_col + col))
+                store_elements(values, place, dtype, align=len(values) * size, relu=relu)
 
-        self.store(thread, write, limit=16 // size)
+            inside = in_tile(layout, at_row, at_col)
+            emit() if inside is None else if_(inside, emit)
+
+        self.store(thread, write, vector_limit(layout, 16 // size))
 
     @staticmethod
     def load_swizzled(
         layout: Layout, thread: Value, tile: SharedTile, pointer: Value, dtype: str, register_dtype: str = "f32",
         row: int = 0, col: int = 0,
     ) -> Fragment:  # fmt: skip
-        """Read a tile that TMA or `store_swizzled` wrote; arguments as there."""
+        """Read a tile that TMA or `store_swizzled` wrote; arguments as there. Padding gets any value."""
         size = element_bytes(dtype)
 
         def read(at_row: Value, at_col: Value, length: int) -> list[Value]:
             place = offset(pointer, tile.offset(at_row + row, at_col + col))
+            inside = in_tile(layout, at_row, at_col)
+            if inside is not None:
+                place = select(inside, place, pointer)
             return load_elements(place, dtype, length, register_dtype, align=length * size)
 
-        return Fragment.load(layout, thread, read, limit=16 // size)
+        return Fragment.load(layout, thread, read, vector_limit(layout, 16 // size))
 
 
 def _stmatrix(pointer: Value, words: Sequence[Value]) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 from kitsune_mlir.codegen.gpu.builder import if_
 from kitsune_mlir.codegen.gpu.elements import element_bytes, load_elements, store_elements
-from kitsune_mlir.codegen.gpu.fragment import ColumnValues, Fragment, RowValues
+from kitsune_mlir.codegen.gpu.fragment import ColumnValues, Fragment, RowValues, in_tile, vector_limit
 from kitsune_mlir.codegen.gpu.memory import Cache, offset, reduce_add
 from kitsune_mlir.codegen.gpu.value import Scalar, Value, as_value, cast, i64, select
 from kitsune_mlir.layouts import Layout
@@ -41,9 +42,8 @@ class GlobalMatrix:
 
     def _limit(self, layout: Layout, col: Value | int) -> int:
         """Elements of the widest vector: aligned, and inside or outside of the matrix and of the tile as a whole."""
-        limit = max(1, min(16, self.align) // element_bytes(self.dtype))
-        numbers = [self.cols, col, layout.cols if layout.cols != layout.padded_cols else None]
-        for number in numbers:
+        limit = vector_limit(layout, max(1, min(16, self.align) // element_bytes(self.dtype)))
+        for number in (self.cols, col):
             if isinstance(number, int) and number:
                 limit = min(limit, number & -number)
         return limit
@@ -69,32 +69,53 @@ class GlobalMatrix:
             fill: what elements outside of the matrix get; None: anything (element (0, 0) is read instead).
             register_dtype: default f32 for bf16 and f16, else the type in memory.
         """
-        wanted = register_dtype or ("f32" if self.dtype in ("bf16", "f16") else self.dtype)
+        wanted = self._register_dtype(register_dtype)
 
         def read(at_row: Value, at_col: Value, length: int) -> list[Value]:
             inside = self.inside(layout, at_row, at_col, at_row + row, at_col + col)
-            place = self.address(at_row + row, at_col + col)
-            if inside is not None:
-                place = select(inside, place, self.pointer)
-            align = length * element_bytes(self.dtype)
-            values = load_elements(place, self.dtype, length, wanted, align, self.constant, self.cache)
-            if inside is None or fill is None:
-                return values
-            return [select(inside, value, as_value(fill, value.type)) for value in values]
+            return self._read(self.address(at_row + row, at_col + col), length, wanted, inside, fill)
 
         return Fragment.load(layout, thread, read, self._limit(layout, col))
 
-    def load_rows(self, layout: Layout, thread: Value, rows: RowValues, col: int = 0, register_dtype: str = "f32") -> Fragment:
-        """Gather: row r of the tile is the matrix' row `rows[r]` (i32 or i64, in bounds)."""
-        start = layout.thread_col(thread) + col
-        registers: list[Value | None] = [None] * layout.registers
+    def _register_dtype(self, wanted: str | None) -> str:
+        return wanted or ("f32" if self.dtype in ("bf16", "f16") else self.dtype)
+
+    def _read(self, place: Value, length: int, dtype: str, inside: Value | None, fill: Scalar | None) -> list[Value]:
+        """`length` elements; where not `inside`, element (0, 0) is read instead, and `fill` returned."""
+        if inside is not None:
+            place = select(inside, place, self.pointer)
+        align = length * element_bytes(self.dtype)
+        values = load_elements(place, self.dtype, length, dtype, align, self.constant, self.cache)
+        if inside is None or fill is None:
+            return values
+        return [select(inside, value, as_value(fill, value.type)) for value in values]
+
+    def load_rows(
+        self,
+        layout: Layout,
+        thread: Value,
+        rows: RowValues,
+        col: Value | int = 0,
+        fill: Scalar | None = 0,
+        register_dtype: str | None = None,
+    ) -> Fragment:
+        """Gather: row r of the tile is the matrix' row `rows[r]` (i32 or i64, in bounds), from column `col` on.
+
+        Args:
+            rows: what it holds for rows of padding is not used.
+            col, fill, register_dtype: as in `load`.
+        """
+        wanted = self._register_dtype(register_dtype)
+        start_row, start_col = layout.thread_row(thread), layout.thread_col(thread)
+        registers: list[Any] = [None] * layout.registers
         for run in layout.runs(self._limit(layout, col)):
-            place = self.address(rows.at(run.registers[0]), start + run.col)
-            align = run.length * element_bytes(self.dtype)
-            values = load_elements(place, self.dtype, run.length, register_dtype, align, self.constant, self.cache)
+            at_col = start_col + run.col
+            inside = self._in_columns(layout, start_row + run.row, at_col, at_col + col)
+            place = self.address(rows.at(run.registers[0]), at_col + col)
+            values = self._read(place, run.length, wanted, inside, fill)
             for register, value in zip(run.registers, values, strict=True):
                 registers[register] = value
-        return Fragment(layout, [value for value in registers if value is not None])
+        return Fragment(layout, registers)
 
     def store(self, fragment: Fragment, thread: Value, row: Value | int = 0, col: Value | int = 0, relu: bool = False) -> None:
         """Write a tile to (`row`, `col`); elements outside of the matrix, and the layout's padding, are dropped."""
@@ -111,40 +132,44 @@ class GlobalMatrix:
 
         fragment.store(thread, write, self._limit(fragment.layout, col))
 
-    def add_rows(self, fragment: Fragment, thread: Value, rows: RowValues, col: int = 0) -> None:
+    def add_rows(self, fragment: Fragment, thread: Value, rows: RowValues, col: Value | int = 0) -> None:
         """Scatter-add: atomically add row r of the tile to the matrix' row `rows[r]` (in bounds; negative ones are dropped).
 
-        Vectors of up to 16 bytes by one reduction each; bf16 and f16 rows need even columns.
+        Columns outside of the matrix, and the layout's padding, are dropped. Vectors of up to 16 bytes by one reduction each;
+        bf16 and f16 rows need even columns.
         """
         layout, size = fragment.layout, element_bytes(self.dtype)
-        start = layout.thread_col(thread) + col
+        start_row, start_col = layout.thread_row(thread), layout.thread_col(thread)
+        width = 4 if self.dtype == "f32" else 8 if size == 2 else 1
         for run in layout.runs(self._limit(layout, col)):
-            target = rows.at(run.registers[0])
+            target, at_col = rows.at(run.registers[0]), start_col + run.col
             values = [cast(fragment.registers[register], self.dtype) for register in run.registers]
 
-            def emit(target: Value = target, values: list[Value] = values, run_col: int = run.col) -> None:
-                place = self.address(target, start + run_col)
-                width = 4 if self.dtype == "f32" else 8 if size == 2 else 1
+            def emit(target: Value = target, values: list[Value] = values, at_col: Value = at_col) -> None:
+                place = self.address(target, at_col + col)
                 for first in range(0, len(values), width):
                     reduce_add(offset(place, first * size), values[first : first + width])
 
-            if_(target >= 0, emit)
+            inside = self._in_columns(layout, start_row + run.row, at_col, at_col + col)
+            if_(target >= 0 if inside is None else (target >= 0) & inside, emit)
 
     def inside(self, layout: Layout, tile_row: Value, tile_col: Value, row: Value, col: Value) -> Value | None:
         """Whether an element of a tile exists in the matrix and is no padding of the layout; None: always.
 
         A matrix whose columns are a multiple of the tile's is not tested for columns: tiles start at multiples.
         """
-        tests = []
-        if self.rows is not None:
-            tests.append(row < self.rows)
-        if self.cols is not None and self.cols % layout.padded_cols:
-            tests.append(col < self.cols)
-        if layout.padded_rows != layout.rows:
-            tests.append(tile_row < layout.rows)
-        if layout.padded_cols != layout.cols:
-            tests.append(tile_col < layout.cols)
-        return functools.reduce(lambda a, b: a & b, tests) if tests else None
+        in_columns = self._in_columns(layout, tile_row, tile_col, col)
+        if self.rows is None:
+            return in_columns
+        in_rows = row < self.rows
+        return in_rows if in_columns is None else in_rows & in_columns
+
+    def _in_columns(self, layout: Layout, tile_row: Value, tile_col: Value, col: Value) -> Value | None:
+        """`inside`, but for the matrix' rows."""
+        inside = in_tile(layout, tile_row, tile_col)
+        if self.cols is None or self.cols % layout.padded_cols == 0:
+            return inside
+        return col < self.cols if inside is None else (col < self.cols) & inside
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,31 +182,41 @@ class GlobalVector:
     align: int = 16
     constant: bool = False
 
-    def _matrix(self, cols: int | None) -> GlobalMatrix:
-        return GlobalMatrix(self.pointer, self.dtype, 0, None, cols, self.align, self.constant)
-
     def columns(self, layout: Layout, thread: Value, col: Value | int = 0, register_dtype: str | None = None) -> ColumnValues:
-        """Element `col` + c for column c; beyond `length` (an `int` here) any value."""
-        matrix = self._matrix(self.length if isinstance(self.length, int) else None)
-        wanted = register_dtype or ("f32" if self.dtype in ("bf16", "f16") else self.dtype)
+        """Element `col` + c for column c; beyond `length`, and in the layout's padding, any value.
+
+        Args:
+            col: a run-time value must be a multiple of 16 bytes of elements.
+        """
+        # A vector must not cross the end, which a run-time length may have anywhere.
+        align = self.align if self.length is None or isinstance(self.length, int) else 1
+        matrix = GlobalMatrix(self.pointer, self.dtype, 0, None, None, align, self.constant)
+        limit = matrix._limit(layout, col)
+        if isinstance(self.length, int):
+            limit = min(limit, self.length & -self.length)
+        wanted = matrix._register_dtype(register_dtype)
+        last = layout.padded_cols != layout.cols
 
         def read(at_col: Value, count: int) -> list[Value]:
-            pointer = offset(self.pointer, (at_col + col) * element_bytes(self.dtype))
-            if isinstance(self.length, int) and self.length % layout.padded_cols:
-                pointer = select(at_col + col < self.length, pointer, self.pointer)
-            align = count * element_bytes(self.dtype)
-            return load_elements(pointer, self.dtype, count, wanted, align, self.constant)
+            tests = [at_col < layout.cols] if last else []
+            if self.length is not None and not (isinstance(self.length, int) and self.length % layout.padded_cols == 0):
+                tests.append(at_col + col < self.length)
+            inside = functools.reduce(lambda a, b: a & b, tests) if tests else None
+            place = offset(self.pointer, (at_col + col) * element_bytes(self.dtype))
+            return matrix._read(place, count, wanted, inside, None)
 
-        return ColumnValues.load(layout, thread, read, matrix._limit(layout, col))
+        return ColumnValues.load(layout, thread, read, limit)
 
     def rows(self, layout: Layout, thread: Value, row: Value | int = 0, fill: Scalar | None = None) -> RowValues:
-        """Element `row` + r for row r; beyond `length`: `fill`, or any value."""
+        """Element `row` + r for row r; beyond `length`, and in the layout's padding: `fill`, or any value."""
 
         def read(at_row: Value) -> Value:
             place = at_row + row
-            inside = None
+            tests = [at_row < layout.rows] if layout.padded_rows != layout.rows else []
             if self.length is not None:
-                inside = place < self.length
+                tests.append(place < self.length)
+            inside = functools.reduce(lambda a, b: a & b, tests) if tests else None
+            if inside is not None:
                 place = select(inside, place, 0)
             pointer = offset(self.pointer, i64(place) * element_bytes(self.dtype))
             value = load_elements(pointer, self.dtype, 1, None, None, self.constant)[0]

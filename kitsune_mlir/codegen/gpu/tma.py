@@ -2,8 +2,10 @@
 
 One thread starts a copy. A load reports its bytes to an mbarrier. Stores and reductions join this thread's bulk group:
 `commit`, then `wait`. Shared memory that threads wrote needs `barriers.fence_async_shared` (by each writer, then a
-barrier) before a store reads it. Coordinates are elements, outermost first, as in `TensorMap`; a tile may stick out of
-the tensor.
+barrier) before a store reads it. Coordinates are elements, outermost first, as in `TensorMap`. A tile may stick out of
+the tensor at the end of any dimension; before its start (negative coordinates) only a load may: a store or reduction
+there ends with "illegal instruction" (CUDA C++ Programming Guide, "Tensor Memory Access", reading and writing out of
+bounds: "the top left corner cannot have any negative indices"; seen on an H200).
 """
 
 from __future__ import annotations
@@ -42,9 +44,11 @@ def _hint(cache: Cache) -> dict:
     return {} if cache is Cache.DEFAULT else {"l2_cache_hint": i64(cache.value).ir}
 
 
-def _innermost_first(coordinates: Sequence[Value | int]) -> list[Value]:
+def _innermost_first(coordinates: Sequence[Value | int], written: bool = False) -> list[Value]:
     if not 1 <= len(coordinates) <= 5:
         raise ValueError(f"a tile has 1 to 5 coordinates, not {len(coordinates)}")
+    if written and any(isinstance(coordinate, int) and coordinate < 0 for coordinate in coordinates):
+        raise ValueError(f"TMA writes no tile that starts before the tensor: coordinates {list(map(str, coordinates))}")
     return [i32(coordinate) for coordinate in reversed(coordinates)]
 
 
@@ -56,7 +60,7 @@ def load_tile(
     multicast: Value | int | None = None,
     cache: Cache = Cache.DEFAULT,
 ) -> None:
-    """Load the box at `coordinates` into shared memory; `TensorMap.box_bytes` arrive on `barrier`.
+    """Load the box at `coordinates` (they may be negative) into shared memory; `TensorMap.box_bytes` arrive on `barrier`.
 
     Args:
         target: aligned to 128 bytes; to 1024 with the 128-byte swizzle, 512 with 64, 256 with 32.
@@ -74,19 +78,19 @@ def load_tile(
 
 
 def store_tile(tensor_map: Value, source: Value, coordinates: Sequence[Value | int], cache: Cache = Cache.DEFAULT) -> None:
-    """Store a box from shared memory at `coordinates`; what lies outside of the tensor is dropped."""
-    places = [coordinate.ir for coordinate in _innermost_first(coordinates)]
+    """Store a box from shared memory at `coordinates`, none of them negative; what lies outside of the tensor is dropped."""
+    places = [coordinate.ir for coordinate in _innermost_first(coordinates, written=True)]
     nvvm.cp_async_bulk_tensor_global_shared_cta(tensor_map.ir, source.ir, places, **_hint(cache))
 
 
 def reduce_tile(tensor_map: Value, source: Value, coordinates: Sequence[Value | int], kind: str = "add") -> None:
     """Combine a box in shared memory with the tensor ("add", "min" or "max"), atomically by element; bf16, f16, f32, i32, ...
 
-    Inline PTX: the intrinsic has another name in LLVM 22.
+    Coordinates as in `store_tile`. Inline PTX: the intrinsic has another name in LLVM 22.
     """
     if kind not in _REDUCTIONS:
         raise ValueError(f"a bulk reduction is one of {', '.join(_REDUCTIONS)}, not {kind}")
-    places = _innermost_first(coordinates)
+    places = _innermost_first(coordinates, written=True)
     listed = ", ".join(f"${index + 2}" for index in range(len(places)))
     inline_ptx(
         f"cp.reduce.async.bulk.tensor.{len(places)}d.global.shared::cta.{kind}.tile.bulk_group [$0, {{{listed}}}], [$1];",
