@@ -50,6 +50,12 @@ class Evaluator:
             for value, extent in zip(tile.coordinates, graph.task.grid, strict=True)
         ]
 
+        # The tile computes an offset where it is first asked for: here, before any loop or branch.
+        windows = (*graph.task.loads, *graph.task.stores)
+        slices = [op for op in graph.task.work() if op.name == "tensor.extract_slice"]
+        for offset in (*(o for window in windows for o in window.offsets), *(o for op in slices for o in list(op.operands)[1:])):
+            self.outer(offset)
+
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """What is emitted inside the `with` block is inside a loop or branch."""
@@ -279,7 +285,7 @@ class Evaluator:
         if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
             raise UnsupportedError(op.name, "tensors of one repeated constant", None, str(op.location))
         element = attribute.get_splat_value()
-        number = ir.FloatAttr(element).value if isinstance(element, ir.FloatAttr) else ir.IntegerAttr(element).value
+        number = element.value  # type: ignore[attr-defined]  # a float, integer or bool attribute
         return [constant(number, carrier(ir.RankedTensorType(op.results[0].type).element_type))]
 
     def _tensor_cast(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
@@ -312,6 +318,31 @@ class Evaluator:
             for dim in reversed(group):
                 rest, where[dim] = divmod_index(rest, shape[dim], self.width) if dim != group[0] else (Linear(), rest)
         return self.tensor(op.operands[0], tuple(where))
+
+    def _tensor_pad(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
+        if len(op.operands) > 1:
+            raise UnsupportedError(op.name, "static amounts", None, str(op.location))
+        block = op.regions[0].blocks[0]
+        fill = list(block.operations)[-1].operands[0]
+        if isinstance(fill.owner, ir.Block) and fill.owner == block:
+            raise UnsupportedError(op.name, "one value for all of the padding", None, str(op.location))
+        low, high = static_ints(op, "static_low"), static_ints(op, "static_high")
+        padded = [dim for dim, amounts in enumerate(zip(low, high, strict=True)) if amounts != (0, 0)]
+        shape, found = shape_of(op.operands[0]), []
+        scattered = any(isinstance(coordinates[d], tuple) or coordinates[d].lane for d in padded)
+        for e in range(self.width if scattered else 1):
+            where = [at(c, e) for c in coordinates] if scattered else list(coordinates)
+            inside: Value | None = None
+            for dim in padded:
+                inner = add(where[dim], -low[dim])
+                assert isinstance(inner, Linear)
+                here = emit(inner).below(shape[dim])
+                inside = here if inside is None else inside & here
+                where[dim] = _clamped(inner, shape[dim] - 1)
+            values = self.tensor(op.operands[0], tuple(where))
+            other = self._splat(fill)[0]
+            found += values if inside is None else [select(inside, value, other) for value in values]
+        return found
 
     def _tensor_concat(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
         dim = ir.IntegerAttr(op.attributes["dim"]).value

@@ -122,11 +122,13 @@ class ScalarEmitter:
 
     def _constant(self, op: ir.Operation) -> Lanes | Index:
         type, attribute = op.results[0].type, op.attributes["value"]
-        if isinstance(attribute, ir.IntegerAttr):
+        if isinstance(attribute, ir.IntegerAttr) and not isinstance(attribute, ir.BoolAttr):
             number = attribute.value
             if str(type) in ("index", "i32", "i64"):
                 return Linear(const=number)
             return [constant(number, type)]
+        if isinstance(attribute, ir.BoolAttr):
+            return [constant(attribute.value, type)]
         return [constant(ir.FloatAttr(attribute).value, carrier(type))]
 
     def _bitcast(self, op: ir.Operation, lanes: Sequence[Lanes]) -> Lanes:

@@ -92,6 +92,8 @@ def find_rows(graph: Graph, reductions: list[ir.Operation], stores: list[Store])
     where = str(main.location)
     if row_ids & col_ids or len(row_ids) < len(rows) or len(col_ids) < len(cols):
         raise UnsupportedError(main.name, "every dimension is either of rows or of columns", None, where)
+    for op in reductions:
+        _adopt_loops(op, classes, row_ids, cols)
     shared = tuple(op for op in reductions if [{c for c, _ in part} for part in _split(op, classes)] == [row_ids, col_ids])
     full, narrow = [], []
     for store in stores:
@@ -125,6 +127,15 @@ def _adopt(tensor: ir.Value, classes: _Classes, rows: set[Node], cols: list[tupl
             mine = classes.find((tensor, dim))
             if mine != node:
                 classes.parent[mine] = node
+
+
+def _adopt_loops(op: ir.Operation, classes: _Classes, rows: set[Node], cols: list[tuple[Node, int]]) -> None:
+    """As `_adopt`, for the reduced loops of another reduction over the same rows."""
+    mine, reduced = _split(op, classes)
+    if {c for c, _ in mine} == rows and [extent for _, extent in reduced] == [extent for _, extent in cols]:
+        for (own, _), (node, _) in zip(reduced, cols, strict=True):
+            if own not in rows and own != node:
+                classes.parent[own] = node
 
 
 def _order(op: ir.Operation) -> list[int]:
