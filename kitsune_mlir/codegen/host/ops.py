@@ -103,12 +103,12 @@ def flat_view(source: ir.Value, span: int) -> ir.Value:
     return view
 
 
-def scratch(op: ir.Operation, elements: int, element: ir.Type) -> ir.Value:
+def scratch(op: ir.Operation, shape: Sequence[int], element: ir.Type) -> ir.Value:
     """A temporary of the function that `op` is in, made at its beginning."""
     while op.name != "func.func":
         op = op.parent.operation
     with ir.InsertionPoint.at_block_begin(op.regions[0].blocks[0]):
-        return memref.alloc(ir.MemRefType.get([elements], element), [], [])
+        return memref.alloc(ir.MemRefType.get(shape, element), [], [])
 
 
 def vector_type(element: ir.Type, lanes: int) -> ir.Type:

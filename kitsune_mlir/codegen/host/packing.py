@@ -39,7 +39,7 @@ class Panel:
         """Emit the packing of the panel whose first lane is at `point`; returns the nest that reads the panel instead."""
         source = nest.inputs[self.operand]
         depth = nest.extents[self.reduction]
-        buffer = ops.scratch(nest.op, depth * self.width, source.element)
+        buffer = ops.scratch(nest.op, [depth * self.width], source.element)
         assert source.flat is not None
 
         def block(k: ops.Index, count: int) -> None:

@@ -11,6 +11,7 @@ from kitsune_mlir.codegen.host.contraction import Contraction, plan_contraction
 from kitsune_mlir.codegen.host.elementwise import Elementwise, plan_elementwise
 from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.nest import Nest, read_nest
+from kitsune_mlir.codegen.host.precompute import precompute_sides
 from kitsune_mlir.codegen.host.reduction import RowReduction, combiner_of, plan_reduction
 from kitsune_mlir.dialects.verify import walk
 
@@ -21,6 +22,8 @@ Schedule = Elementwise | RowReduction | Contraction
 
 def vectorize(root: ir.Operation, machine: Machine) -> None:
     """Replace every `linalg.generic` under `root` that a schedule takes by vector loops."""
+    for op in [o for o in walk(root) if o.name == "linalg.generic"]:
+        precompute_sides(op, machine)
     for op in [o for o in walk(root) if o.name == "linalg.generic"]:
         schedule = plan(op, machine)
         if schedule is None:
@@ -45,9 +48,10 @@ def plan(op: ir.Operation, machine: Machine) -> Schedule | None:
 
 
 def _prefers_columns(nest: Nest, columns: Contraction) -> bool:
-    """Whether to vectorise along the results: yes where their operands are contiguous, or can be packed to be."""
-    strided = any(a.coefficients[columns.lane] not in (0, 1) for a in nest.inputs)
-    return columns.panel is not None or (not strided and nest.extents[columns.lane] >= columns.lanes // 2)
+    """Whether to vectorise along the results: where they fill vectors, and their operands are contiguous or can be packed."""
+    if nest.extents[columns.lane] * 2 < columns.lanes:
+        return False
+    return columns.panel is not None or all(a.coefficients[columns.lane] in (0, 1) for a in nest.inputs)
 
 
 def allow_contraction(nest: Nest) -> None:

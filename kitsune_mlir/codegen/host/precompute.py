@@ -1,0 +1,191 @@
+"""Takes computations on one side of a product out of its loops.
+
+Upstream's fusion moves element-wise work into the products that use it: widening casts, an activation, the gate of a gated
+layer. Inside the loops that work is repeated for every column (or row) of the other side. Where a side is used often enough it
+is computed once, into a temporary, and the product reads that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch_mlir import ir
+from torch_mlir.dialects import linalg
+
+from kitsune_mlir.codegen.host import ops
+from kitsune_mlir.codegen.host.machine import Machine
+from kitsune_mlir.codegen.host.nest import Nest, read_nest
+from kitsune_mlir.codegen.host.outline import clone_with
+from kitsune_mlir.codegen.host.reduction import combiner_of
+
+__all__ = ["precompute_sides"]
+
+MIN_REUSE = 8
+"""How often each element of a side must be used to be worth a temporary."""
+
+MAX_BYTES = 1 << 20
+"""Largest temporary: it should stay in the cache between its making and its use."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One factor of a product: the value, the operations that compute it, the inputs they read, the dimensions it depends on."""
+
+    value: ir.Value
+    operations: list[ir.Operation]
+    inputs: list[int]
+    dimensions: list[int]
+
+
+def precompute_sides(op: ir.Operation, machine: Machine) -> ir.Operation:
+    """Split a `linalg.generic` on memrefs that sums products; returns what is left of it (`op` itself if nothing was split)."""
+    nest = read_nest(op)
+    if nest is None or not nest.reductions or len(nest.outputs) != 1:
+        return op
+    combiner = combiner_of(nest, 0)
+    if combiner is None or isinstance(combiner.term.owner, ir.Block):
+        return op
+    term = combiner.term.owner.operation
+    if term.name not in ("arith.mulf", "arith.muli") or term.block != nest.block:
+        return op
+    sides = [_side(nest, v) for v in term.operands]
+    if any(s is None for s in sides) or sides[0] is None or sides[1] is None or sides[0].dimensions == sides[1].dimensions:
+        return op
+    extents = _extents(op)
+    chosen = []
+    for side in sides:
+        assert side is not None
+        size = math.prod(extents[d] for d in side.dimensions)
+        reuse = math.prod(extents) // max(1, size)
+        if (side.operations or _is_crosswise(nest, side, machine)) and reuse >= MIN_REUSE:
+            if size * _bytes(side.value.type) <= MAX_BYTES:
+                chosen.append(side)
+    return _split(op, chosen, extents) if chosen else op
+
+
+def _is_crosswise(nest: Nest, side: Side, machine: Machine) -> bool:
+    """Whether a plain operand should be transposed: with very few columns, products are fast along the reduction only."""
+    columns = [d for d in nest.parallel if nest.outputs[0].coefficients[d] == 1 and nest.extents[d] > 1]
+    if len(nest.reductions) != 1 or not columns or nest.extents[columns[-1]] * 4 > machine.vector_bytes // 4:
+        return False
+    (reduction,) = nest.reductions
+    if nest.extents[reduction] < machine.vector_bytes // 4:
+        return False
+    return any(nest.inputs[i].coefficients[reduction] > 1 for i in side.inputs)
+
+
+def _bytes(type_: ir.Type) -> int:
+    return max(1, type_.width // 8) if isinstance(type_, (ir.IntegerType, ir.FloatType)) else 8
+
+
+def _maps(op: ir.Operation) -> list[ir.AffineMap]:
+    return [attribute.value for attribute in op.attributes["indexing_maps"]]
+
+
+def _extents(op: ir.Operation) -> list[int]:
+    """Extents of the op's own dimensions (a nest has merged some)."""
+    extents = [1] * len(list(op.attributes["iterator_types"]))
+    for value, affine_map in zip(op.operands, _maps(op), strict=True):
+        if isinstance(value.type, ir.MemRefType):
+            for size, expression in zip(value.type.shape, affine_map.results, strict=True):
+                if isinstance(expression, ir.AffineDimExpr):
+                    extents[expression.position] = size
+    return extents
+
+
+def _side(nest: Nest, value: ir.Value) -> Side | None:
+    """The computation of `value`; None if it reads previous results, counters or memory, or an operand through a window."""
+    block = nest.block
+    arguments = list(block.arguments)
+    needed: set[ir.Value] = {value}
+    operations: list[ir.Operation] = []
+    for o in reversed([o.operation for o in block.operations]):
+        if not any(r in needed for r in o.results):
+            continue
+        if not o.name.startswith(("arith.", "math.")):
+            return None
+        operations.insert(0, o)
+        needed.update(o.operands)
+    inputs = [i for i, a in enumerate(arguments) if a in needed]
+    if not inputs or any(i >= len(nest.inputs) for i in inputs):
+        return None
+    dimensions: set[int] = set()
+    maps = _maps(nest.op)
+    for i in inputs:
+        if not all(isinstance(e, (ir.AffineDimExpr, ir.AffineConstantExpr)) for e in maps[i].results):
+            return None
+        dimensions.update(e.position for e in maps[i].results if isinstance(e, ir.AffineDimExpr))
+    parallel = [d for d in sorted(dimensions) if "parallel" in str(list(nest.op.attributes["iterator_types"])[d])]
+    return Side(value, operations, inputs, parallel + [d for d in sorted(dimensions) if d not in parallel])
+
+
+def _split(op: ir.Operation, sides: list[Side], extents: list[int]) -> ir.Operation:
+    """Emit a generic for each side before `op`, and `op` again without their operations."""
+    maps, operands = _maps(op), list(op.operands)
+    with ir.InsertionPoint(op), op.location:
+        made = [_compute(op, side, maps, operands, extents) for side in sides]
+        block = op.regions[0].blocks[0]
+        replaced = {side.value for side in sides}
+        kept_operations = _needed(block, replaced)
+        used = {v for o in kept_operations for v in o.operands} - replaced
+        last = len(operands) - 1
+        kept = [i for i in range(last) if block.arguments[i] in used]
+        dims = [ir.AffineExpr.get_dim(d) for d in range(len(extents))]
+        side_maps = [ir.AffineMap.get(len(extents), 0, [dims[d] for d in side.dimensions]) for side in sides]
+        new_maps = [maps[i] for i in kept] + side_maps + [maps[last]]
+        new = linalg.GenericOp(
+            [],
+            [operands[i] for i in kept] + made,
+            [operands[last]],
+            ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in new_maps]),
+            op.attributes["iterator_types"],
+        ).operation
+        types = [block.arguments[i].type for i in kept] + [s.value.type for s in sides] + [block.arguments[last].type]
+        body = ir.Block.create_at_start(new.regions[0], types)
+        sources = [block.arguments[i] for i in kept] + [s.value for s in sides] + [block.arguments[last]]
+        mapping: dict[ir.Value, ir.Value] = dict(zip(sources, body.arguments, strict=True))
+        with ir.InsertionPoint(body):
+            for o in kept_operations:
+                clone_with(o, mapping)
+    op.erase()
+    return new
+
+
+def _needed(block: ir.Block, known: set[ir.Value]) -> list[ir.Operation]:
+    """The operations that the body's result needs when the values `known` are given."""
+    *body, end = [o.operation for o in block.operations]
+    needed, kept = set(end.operands), [end]
+    for o in reversed(body):
+        if any(r in needed and r not in known for r in o.results):
+            kept.insert(0, o)
+            needed.update(o.operands)
+    return kept
+
+
+def _compute(op: ir.Operation, side: Side, maps: list[ir.AffineMap], operands: list[ir.Value], extents: list[int]) -> ir.Value:
+    """Emit the generic that computes one side into a temporary, and return that."""
+    shape = [extents[d] for d in side.dimensions]
+    target = ops.scratch(op, shape, side.value.type)
+    place = {d: i for i, d in enumerate(side.dimensions)}
+    rank = len(side.dimensions)
+
+    def moved(affine_map: ir.AffineMap) -> ir.AffineMapAttr:
+        results = [
+            ir.AffineExpr.get_dim(place[e.position]) if isinstance(e, ir.AffineDimExpr) else e for e in affine_map.results
+        ]
+        return ir.AffineMapAttr.get(ir.AffineMap.get(rank, 0, results))
+
+    indexing = [moved(maps[i]) for i in side.inputs] + [ir.AffineMapAttr.get(ir.AffineMap.get_identity(rank))]
+    parallel = ir.Attribute.parse("#linalg.iterator_type<parallel>")
+    made = linalg.GenericOp(
+        [], [operands[i] for i in side.inputs], [target], ir.ArrayAttr.get(indexing), ir.ArrayAttr.get([parallel] * rank)
+    ).operation
+    arguments = op.regions[0].blocks[0].arguments
+    block = ir.Block.create_at_start(made.regions[0], [arguments[i].type for i in side.inputs] + [side.value.type])
+    mapping: dict[ir.Value, ir.Value] = {arguments[i]: block.arguments[n] for n, i in enumerate(side.inputs)}
+    with ir.InsertionPoint(block):
+        for o in side.operations:
+            clone_with(o, mapping)
+        linalg.YieldOp([mapping[side.value]])
+    return target
