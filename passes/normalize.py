@@ -204,7 +204,7 @@ class Normalize(Pass):
     name: ClassVar[str] = "kitsune-normalize"
 
     def run(self, module: ir.Operation) -> None:
-        run_upstream(module, "inline,canonicalize,cse")
+        run_upstream(module, "inline,func.func(convert-elementwise-to-linalg),canonicalize,cse")
         with module.context, ir.Location.unknown():
             drop_importer_asserts(module)
             generalize(module)
