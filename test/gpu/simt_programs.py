@@ -12,9 +12,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import queue
 import re
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +27,7 @@ import torch
 import torch.nn.functional as F
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SECONDS = 120  # for one case in its process
+SECONDS = 90  # for one case, the start of its process included
 
 DTYPES = {
     "f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16, "i64": torch.int64,
@@ -349,34 +352,56 @@ def run_case(folder: Path, name: str) -> int:
 
 
 def run(folder: Path, names: Sequence[str]) -> int:
-    """Run cases, each in a process of its own; the number that failed."""
-    failed = 0
-    for name in names:
-        if not (folder / f"{name}.json").exists():
-            continue
-        command = [sys.executable, __file__, "one", str(folder), "--only", name]
-        try:
-            done = subprocess.run(command, timeout=SECONDS, capture_output=True, text=True, check=False)
-            print(done.stdout, end="", flush=True)
-            if done.returncode:
-                failed += 1
-                if "WRONG" not in done.stdout:
-                    print(f"FAIL {name}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
-        except subprocess.TimeoutExpired:
-            failed += 1
-            print(f"HANG {name}: no result in {SECONDS} s", flush=True)
+    """Run cases in a process that is replaced whenever a case crashes or hangs; the number that failed."""
+    failed, left = 0, [name for name in names if (folder / f"{name}.json").exists()]
+    while left:
+        command = [sys.executable, __file__, "batch", str(folder), "--names", *left]
+        with tempfile.TemporaryFile("w+") as errors:
+            child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+            lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+            reader = threading.Thread(target=_pump, args=(child.stdout, lines), daemon=True)
+            reader.start()
+            while left:
+                try:
+                    line = lines.get(timeout=SECONDS)
+                except queue.Empty:
+                    child.kill()
+                    print(f"HANG {left.pop(0)}: no result in {SECONDS} s", flush=True)
+                    failed += 1
+                    break
+                if not line:  # the process ended early
+                    child.wait()
+                    errors.seek(0)
+                    print(f"FAIL {left.pop(0)}: {errors.read().strip().splitlines()[-1:]}", flush=True)
+                    failed += 1
+                    break
+                print(line, end="", flush=True)
+                failed += line.startswith("WRONG")
+                left.pop(0)
+            child.kill()
+            child.wait()
     print(f"{failed} failed")
     return failed
 
 
+def _pump(stream, lines: queue.SimpleQueue) -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put("")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=("build", "run", "one"))
+    parser.add_argument("mode", choices=("build", "run", "batch"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="")
+    parser.add_argument("--names", nargs="*", default=[], help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.mode == "one":
-        return run_case(options.folder, options.only)
+    if options.mode == "batch":
+        for name in options.names:
+            run_case(options.folder, name)
+            torch.cuda.empty_cache()
+        return 0
     names = [name for name in CASES if re.search(options.only, name)]
     return min(1, (build if options.mode == "build" else run)(options.folder, names))
 

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.generic import GenericEngine
 from kitsune_mlir.codegen.gpu.mma import MmaEngine
+from kitsune_mlir.codegen.gpu.simt import SimtEngine
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.errors import CompileError
 
 __all__ = ["ENGINES", "FALLBACK", "choose"]
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (MmaEngine(), GenericEngine())}
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (MmaEngine(), SimtEngine(), GenericEngine())}
 """Every engine by its name, which is what a task's `engine` attribute says."""
 
 FALLBACK = ("simt", "generic")
