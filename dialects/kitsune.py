@@ -9,8 +9,8 @@ import sys
 from torch_mlir import ir
 from torch_mlir.dialects import ext
 
-# Whenever an op of a dialect is touched, the bindings import torch_mlir.dialects.<its name> until that works once: it has to, or
-# each touch searches the whole module path again.
+# Whenever an op of a dialect is touched, the bindings import torch_mlir.dialects.<its name> until that works once: it has to,
+# or each touch searches the whole module path again.
 sys.modules.setdefault("torch_mlir.dialects.kitsune", sys.modules[__name__])
 
 

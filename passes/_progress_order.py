@@ -48,6 +48,18 @@ class Order:
         key = task.number, post.semaphore
         self.counts[key] = self.counts.get(key, 0) + counts
 
+    def _least(self, task: Task, semaphore: int) -> Array:
+        """For each slot how many posts one tile of the task makes to it, if it makes any (the least of its tiles)."""
+        slots = [p.slot for p in task.posts if p.semaphore == semaphore]
+        least = np.ones(self.program.slots[semaphore], np.int64)
+        if len(slots) > 1:
+            points = Points.telling(task.extents, slots)
+            every = np.stack([points.take(s) for s in slots], axis=1)
+            times = (every[:, :, None] == every[:, None, :]).sum(axis=2)
+            least[:] = len(slots)
+            np.minimum.at(least, every.ravel(), times.ravel())
+        return least
+
     # Progress.
 
     def check_waits(self) -> None:
@@ -104,12 +116,19 @@ class Order:
     def guaranteed(self, wait: Wait, poster: Task) -> Array:
         """For each slot: whether a wait for it cannot end before all tiles of `poster` that post it have done so.
 
-        The count must be out of reach without any one of them: of all posts to the slot, leave out that one and those of tasks
-        that run after all of `poster` anyway.
+        The count must be out of reach without any one of them: of all posts to the slot, leave out that tile's, those of tasks
+        that run after all of `poster` anyway, and those of the waiting task itself if its tiles post what they have waited
+        for (the first tile to get through has seen none of them).
         """
-        others = [t for t in self.posters[wait.semaphore] if t is not poster and poster.number not in self.after[t.number]]
-        reachable = np.sum([self.counts[t.number, wait.semaphore] for t in [poster, *others]], axis=0)
-        return reachable <= wait.count
+        posters = self.posters[wait.semaphore]
+        late = {t.number for t in posters if poster.number in self.after[t.number] or self._waits_first(t, wait)}
+        others = [t for t in posters if t is poster or t.number not in late]
+        reachable = np.sum([self.counts[t.number, wait.semaphore] for t in others], axis=0)
+        return reachable - self._least(poster, wait.semaphore) < wait.count
+
+    def _waits_first(self, task: Task, wait: Wait) -> bool:
+        slots = [p.slot for p in task.posts if p.semaphore == wait.semaphore]
+        return task.number == wait.task and all(((wait.lo <= s) & (s < wait.hi)).all() for s in slots)
 
     def _complete_orders(self) -> list[set[int]]:
         """For each task the tasks whose every tile comes before its every tile.

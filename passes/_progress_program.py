@@ -121,9 +121,10 @@ class Access:
 
 @dataclass(frozen=True, eq=False)
 class Wait:
-    """`kitsune.wait`: at least `count` posts of every slot in [lo, hi) of semaphore number `semaphore`."""
+    """`kitsune.wait` of task number `task`: at least `count` posts of every slot in [lo, hi) of semaphore `semaphore`."""
 
     op: ir.Operation
+    task: int
     semaphore: int
     lo: Array
     hi: Array
@@ -237,7 +238,7 @@ class _Reader:
             if inner.name == "kitsune.wait":
                 if task.accesses:
                     raise PassFailure(inner, f"waits after @{task.name} has touched memory; a task waits first")
-                task.waits.append(self._wait(inner))
+                task.waits.append(self._wait(task, inner))
             elif inner.name == "kitsune.post":
                 task.posts.append(self._post(inner))
             else:
@@ -259,9 +260,9 @@ class _Reader:
             raise PassFailure(op, f"operand {operand} cannot be computed from the tile's coordinates")
         return found
 
-    def _wait(self, op: ir.Operation) -> Wait:
+    def _wait(self, task: Task, op: ir.Operation) -> Wait:
         count = ir.IntegerAttr(op.attributes["count"]).value
-        return Wait(op, self._semaphore(op), self._index(op, 1), self._index(op, 2), count)
+        return Wait(op, task.number, self._semaphore(op), self._index(op, 1), self._index(op, 2), count)
 
     def _post(self, op: ir.Operation) -> Post:
         return Post(op, self._semaphore(op), self._index(op, 1))
