@@ -110,6 +110,16 @@ def test_coordinates_are_written_outermost_first(context):
     assert re.search(rf"\{{{col}, {row}\}}", text)
 
 
+def test_tma_writes_nothing_that_starts_before_the_tensor(context):
+    def build(kernel, tensor_map):
+        for write in (tma.store_tile, tma.reduce_tile):
+            with pytest.raises(ValueError, match=r"starts before the tensor: coordinates \['0', '-8'\]"):
+                write(tensor_map, kernel.shared(0), [0, -8])
+        tma.load_tile(kernel.shared(0), tensor_map, Barrier(kernel.shared(0)), [-8, -8])
+
+    assert re.search(r"cp\.async\.bulk\.tensor\.2d\.shared::cluster", emitted(build, [MAP]))
+
+
 def test_barriers_and_inline_ptx_are_not_duplicated(context):
     """A convergent call in a branch on a run-time value must appear once."""
 
