@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from simt import DTYPES, Block, Race, Ref, Space, contiguous
+from emulated_runner import Memory
+from simt import DTYPES, Race
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engine import Limits
-from kitsune_mlir.codegen.gpu.generic import GenericEngine, finish
-from kitsune_mlir.codegen.gpu.tasks import ProgramView, TaskView, element_bytes
+from kitsune_mlir.codegen.gpu.generic import GenericEngine
+from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
@@ -44,42 +45,16 @@ SMALL = {
 }
 
 
-class Device:
-    """Memory of a program: one space for each function argument, and a block's shared memory and scratch."""
+def fill(memory: Memory, inputs) -> None:
+    for space, tensor in zip(memory.arguments, inputs, strict=False):
+        data = (tensor if tensor.dtype != torch.bool else tensor.to(torch.uint8)).contiguous().view(torch.uint8)
+        space.data[: data.numel()] = data.reshape(-1).numpy()
 
-    def __init__(self, program: ProgramView, inputs, threads: int):
-        self.block = Block(threads)
-        self.arguments = [Space(program.buffers[a].bytes) for a in program.block.arguments]
-        for space, tensor in zip(self.arguments, inputs, strict=False):
-            flat = tensor.contiguous().view(torch.uint8) if tensor.dtype != torch.bool else tensor.to(torch.uint8)
-            data = flat.reshape(-1).numpy()
-            space.data[: len(data)] = data
 
-    def run(self, task: TaskView, shared_limit: int) -> None:
-        threads = self.block.threads
-        plan = GenericEngine().plan(task, Limits(shared_bytes=shared_limit))
-        lowered = plan.private
-        finish(lowered, threads)
-        lowered.body.module.operation.verify()
-        shared, scratch = Space(plan.shared_bytes + 16), Space(plan.scratch_bytes + 16)
-        ends = [Ref(s, np.uint8, 0, [len(s.data)], [1]) for s in (shared, scratch)]
-        for tile in np.ndindex(*task.grid):
-            refs = [
-                Ref(
-                    self.arguments[b.argument],
-                    DTYPES[str(b.element)],
-                    b.offset // element_bytes(b.element),
-                    list(b.shape),
-                    contiguous(b.shape),
-                )
-                for b in lowered.body.buffers
-            ]
-            self.block.run(lowered.body.function, [*map(int, tile), *refs, np.arange(threads), *ends])
-
-    def read(self, argument: int, shape, dtype: str) -> torch.Tensor:
-        data = self.arguments[argument].data[: int(np.prod(shape)) * np.dtype(DTYPES[dtype]).itemsize]
-        found = data.view(DTYPES[dtype]).reshape(shape)
-        return torch.from_numpy(found.astype(np.float64) if dtype in ("bf16", "f16") else found.copy())
+def read(memory: Memory, argument: int, shape, dtype: str) -> torch.Tensor:
+    data = memory.arguments[argument].data[: int(np.prod(shape)) * np.dtype(DTYPES[dtype]).itemsize]
+    found = data.view(DTYPES[dtype]).reshape(shape)
+    return torch.from_numpy(found.astype(np.float64) if dtype in ("bf16", "f16") else found.copy())
 
 
 def run_case(case, threads: int = THREADS, shared_limit: int = 73728):
@@ -88,13 +63,14 @@ def run_case(case, threads: int = THREADS, shared_limit: int = 73728):
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(case.text)
         program = ProgramView(module.body.operations[0].operation)
-        device = Device(program, inputs, threads)
+        memory = Memory(program, threads)
+        fill(memory, inputs)
         for task in program.tasks:
-            device.run(task, shared_limit)
+            memory.run(task, shared_limit)
     errors = []
     for number, ((shape, dtype), want) in enumerate(zip(case.results, case.reference(torch, *inputs), strict=True)):
-        errors.append(error_of(torch, device.read(len(case.inputs) + number, shape, dtype), want))
-    return max(errors), device.block.barriers
+        errors.append(error_of(torch, read(memory, len(case.inputs) + number, shape, dtype), want))
+    return max(errors), memory.block.barriers
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -1,0 +1,28 @@
+"""Generated graphs planned for the GPU, their tasks run by the generic engine's code thread by thread on the processor."""
+
+import sys
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, given, settings
+
+import kitsune_mlir
+from test.numerics.compare import exact, problems
+from test.numerics.graphs import GraphModel, inputs_of, recipes
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit"))
+
+from emulated_runner import emulated
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.generate],
+)
+@given(recipes())
+def test_generated_graphs(recipe: dict) -> None:
+    model, args = GraphModel(recipe), inputs_of(recipe)
+    program = emulated(kitsune_mlir.compile(model, args, target="sm_90a"))
+    assert problems(program(*args), exact(model, args), model(*args)) == []
