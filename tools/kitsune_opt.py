@@ -8,12 +8,15 @@ import difflib
 import inspect
 import os
 import re
+import signal
 import sys
 import textwrap
 import traceback
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from torch_mlir import ir
 
@@ -43,9 +46,16 @@ class UsageError(KitsuneError):
     """The command line makes no sense."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Raises UsageError where argparse would print its own usage and leave with status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}.  Try: '{PROGRAM} --help'")
+
+
 def parser() -> argparse.ArgumentParser:
     """The options that are no passes."""
-    p = argparse.ArgumentParser(prog=PROGRAM, description="Run passes on MLIR.", epilog=EPILOG, allow_abbrev=False)
+    p = _Parser(prog=PROGRAM, description="Run passes on MLIR.", epilog=EPILOG, allow_abbrev=False)
     add, flag = p.add_argument, argparse.BooleanOptionalAction
     add("input", nargs="?", default="-", help="a file with MLIR text or bytecode; '-' (default) is standard input")
     add("-o", dest="output", default="-", metavar="FILE", help="where to write the result (default: standard output)")
@@ -98,14 +108,52 @@ class Report:
         print(diagnostic.render({self.source.name: self.lines}), file=sys.stderr)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool; the exit status is 0, or 1 after any error."""
+def main() -> int:
+    """The command: `tool` in a process of its own, so that a crash of native code is an error message like any other.
+
+    MLIR's parser and passes do crash on some wrong input (such as `linalg.transpose ... permutation =, [1, 0]`).
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # the threads that it warns of are NumPy's, idle and never used here
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = tool(sys.argv[1:])
+        except SystemExit as leaving:  # --help
+            status = leaving.code if isinstance(leaving.code, int) else 0
+        finally:
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    while True:
+        try:
+            _, status = os.waitpid(child, 0)
+            break
+        except KeyboardInterrupt:  # the child has got it as well
+            continue
+    if not os.WIFSIGNALED(status):
+        return os.WEXITSTATUS(status)
+    name = signal.Signals(os.WTERMSIG(status)).name
+    print(
+        f"{PROGRAM}: MLIR's native code ended the process ({name}). This is a mistake in a parser or pass; the input and",
+        file=sys.stderr,
+    )
+    print("pipeline that cause it are kept by --mlir-pass-pipeline-crash-reproducer=FILE.", file=sys.stderr)
+    return 1
+
+
+def tool(argv: Sequence[str]) -> int:
+    """Run the tool in this process; the exit status is 0, or 1 after any error."""
     # A parse error can name any byte; the streams must not fail on it.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        return run(normalized(sys.argv[1:] if argv is None else argv))
+        return run(normalized(argv))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at exit
         return 1

@@ -56,7 +56,7 @@ In the order of the table in `passes/registry.py`. `compile` runs
 then the passes of the target. Any of them can be run alone (`kitsune-opt in.mlir --kitsune-normalize`) and mixed with MLIR's
 own passes; `kitsune-opt --show-passes` lists them.
 
-The example of each pass is its lit test (`test/lit/passes/`): lines with `CHECK` are what the pass makes of the rest, those with
+The example of each pass is its lit test (`test/lit/passes/`): lines with `CHECK` are what the pass makes of the rest, and
 `expected-error` what it says about the line they point to.
 """
 
