@@ -26,13 +26,15 @@ KEPT = (
     + ["pooling_nchw_sum", "pooling_nchw_max", "pooling_nhwc_sum", "pooling_nhwc_max", "pooling_ncw_sum", "pooling_ncw_max"]
     + ["pooling_ndhwc_sum", "pooling_ndhwc_max", "transpose"]
 )
+# Aggregates of several loop nests, which upstream takes apart; they have no generic form.
+AGGREGATES = ["softmax", "winograd_filter_transform", "winograd_input_transform", "winograd_output_transform"]
 # Named products and convolutions whose builder regenerates the body for narrower inputs.
 CASTABLE = [n for n in KEPT if "pooling" not in n and n != "transpose"]
 
-GENERALIZE = """module attributes {{transform.with_named_sequence}} {{
+SCRIPT = """module attributes {{transform.with_named_sequence}} {{
   transform.named_sequence @main(%root: !transform.any_op {{transform.readonly}}) {{
     %ops = transform.structured.match ops{{{names}}} in %root : (!transform.any_op) -> !transform.any_op
-    %generics = transform.structured.generalize %ops : (!transform.any_op) -> !transform.any_op
+    %generics = transform.structured.{action} %ops : (!transform.any_op) -> !transform.any_op
     transform.yield
   }}
 }}"""
@@ -77,15 +79,21 @@ def drop_importer_asserts(module: ir.Operation) -> None:
             op.erase()
 
 
+def transform(module: ir.Operation, names: list[str], action: str) -> None:
+    """Apply a `transform.structured` op to all operations of some names."""
+    found = sorted({op.name for op in walk(module)} & set(names))
+    if found:
+        listed = "[" + ", ".join(f'"{n}"' for n in found) + "]"
+        script = ir.Module.parse(SCRIPT.format(names=listed, action=action), module.context)
+        interpreter.apply_named_sequence(module, script.body.operations[0], script)
+
+
 def generalize(module: ir.Operation) -> None:
-    """Turn every named linalg op that is not in KEPT into a linalg.generic."""
-    kept = {f"linalg.{n}" for n in KEPT} | {"linalg.generic", "linalg.yield", "linalg.index"}
-    names = sorted({op.name for op in walk(module) if op.name.startswith("linalg.")} - kept)
-    if not names:
-        return
-    listed = "[" + ", ".join(f'"{n}"' for n in names) + "]"
-    script = ir.Module.parse(GENERALIZE.format(names=listed), module.context)
-    interpreter.apply_named_sequence(module, script.body.operations[0], script)
+    """Turn every named linalg op that is not in KEPT into linalg.generic."""
+    transform(module, [f"linalg.{n}" for n in AGGREGATES], "decompose_interface")
+    named = {op.name for op in walk(module) if op.name.startswith("linalg.")}
+    special = ["generic", "yield", "index", "pack", "unpack"]
+    transform(module, sorted(named - {f"linalg.{n}" for n in [*KEPT, *special]}), "generalize")
 
 
 def is_real_reshape(op: ir.Operation) -> bool:

@@ -1,5 +1,5 @@
 // A transposed weight becomes an indexing map of the product, and named ops become linalg.generic.
-// RUN: kitsune-opt %s --kitsune-normalize | FileCheck %s
+// RUN: kitsune-opt %s --split-input-file --kitsune-normalize | FileCheck %s
 
 // CHECK: #[[W:.*]] = affine_map<(d0, d1, d2) -> (d1, d2)>
 // CHECK-LABEL: func.func @linear
@@ -11,4 +11,193 @@ func.func @linear(%x: tensor<8x16xf32>, %w: tensor<32x16xf32>, %z: tensor<8x32xf
   %t = linalg.transpose ins(%w : tensor<32x16xf32>) outs(%e : tensor<16x32xf32>) permutation = [1, 0]
   %r = linalg.matmul ins(%x, %t : tensor<8x16xf32>, tensor<16x32xf32>) outs(%z : tensor<8x32xf32>) -> tensor<8x32xf32>
   return %r : tensor<8x32xf32>
+}
+// -----
+
+// Widening casts of a product's inputs go into it, and so does a transposition: bf16 x bf16 -> f32 reads its operands in place.
+// CHECK-DAG: #[[X:map.*]] = affine_map<(d0, d1, d2) -> (d0, d2)>
+// CHECK-DAG: #[[W:map.*]] = affine_map<(d0, d1, d2) -> (d1, d2)>
+// CHECK-LABEL: func.func @widened
+// CHECK-NEXT: %[[P:.*]] = linalg.generic {indexing_maps = [#[[X]], #[[W]], #{{.*}}], iterator_types = ["parallel", "parallel", "reduction"]}
+// CHECK-SAME: ins(%arg0, %arg1 : tensor<64x32xbf16>, tensor<16x32xbf16>) outs(%arg2 : tensor<64x16xf32>)
+// CHECK-NEXT: ^bb0(%[[A:.*]]: bf16, %[[B:.*]]: bf16, %[[C:.*]]: f32):
+// CHECK-NEXT: %[[AF:.*]] = arith.extf %[[A]]
+// CHECK-NEXT: %[[BF:.*]] = arith.extf %[[B]]
+// CHECK-NEXT: arith.mulf %[[AF]], %[[BF]]
+// CHECK: return %[[P]]
+func.func @widened(%x: tensor<64x32xbf16>, %w: tensor<16x32xbf16>, %acc: tensor<64x16xf32>) -> tensor<64x16xf32> {
+  %e = tensor.empty() : tensor<32x16xbf16>
+  %t = linalg.transpose ins(%w : tensor<16x32xbf16>) outs(%e : tensor<32x16xbf16>) permutation = [1, 0]
+  %xf = arith.extf %x : tensor<64x32xbf16> to tensor<64x32xf32>
+  %wf = arith.extf %t : tensor<32x16xbf16> to tensor<32x16xf32>
+  %p = linalg.matmul ins(%xf, %wf : tensor<64x32xf32>, tensor<32x16xf32>) outs(%acc : tensor<64x16xf32>) -> tensor<64x16xf32>
+  return %p : tensor<64x16xf32>
+}
+
+// -----
+
+// The same for products of batches, whatever dimensions change place.
+// CHECK-DAG: #[[X:map.*]] = affine_map<(d0, d1, d2, d3) -> (d1, d0, d3)>
+// CHECK-DAG: #[[W:map.*]] = affine_map<(d0, d1, d2, d3) -> (d0, d2, d3)>
+// CHECK-LABEL: func.func @batches
+// CHECK-NEXT: linalg.generic {indexing_maps = [#[[X]], #[[W]], #{{.*}}]{{.*}} ins(%arg0, %arg1 : tensor<8x2x4xbf16>, tensor<2x16x4xbf16>)
+// CHECK-NOT: linalg.generic
+func.func @batches(%x: tensor<8x2x4xbf16>, %w: tensor<2x16x4xbf16>, %acc: tensor<2x8x16xf32>) -> tensor<2x8x16xf32> {
+  %ex = tensor.empty() : tensor<2x8x4xbf16>
+  %xt = linalg.transpose ins(%x : tensor<8x2x4xbf16>) outs(%ex : tensor<2x8x4xbf16>) permutation = [1, 0, 2]
+  %xf = arith.extf %xt : tensor<2x8x4xbf16> to tensor<2x8x4xf32>
+  %ew = tensor.empty() : tensor<2x4x16xbf16>
+  %wt = linalg.transpose ins(%w : tensor<2x16x4xbf16>) outs(%ew : tensor<2x4x16xbf16>) permutation = [0, 2, 1]
+  %wf = arith.extf %wt : tensor<2x4x16xbf16> to tensor<2x4x16xf32>
+  %p = linalg.batch_matmul ins(%xf, %wf : tensor<2x8x4xf32>, tensor<2x4x16xf32>) outs(%acc : tensor<2x8x16xf32>) -> tensor<2x8x16xf32>
+  return %p : tensor<2x8x16xf32>
+}
+
+// -----
+
+// And for convolutions, which keep their strides.
+// CHECK-DAG: #[[X:map.*]] = affine_map<(d0, d1, d2, d3, d4, d5, d6) -> (d0, d4, d2 * 2 + d5, d3 * 2 + d6)>
+// CHECK-LABEL: func.func @convolution
+// CHECK-NEXT: linalg.generic {indexing_maps = [#[[X]]{{.*}} ins(%arg0, %arg1 : tensor<1x2x6x6xbf16>, tensor<3x2x3x3xbf16>)
+// CHECK-NOT: linalg.generic
+func.func @convolution(%x: tensor<1x2x6x6xbf16>, %w: tensor<3x2x3x3xbf16>, %acc: tensor<1x3x2x2xf32>) -> tensor<1x3x2x2xf32> {
+  %xf = arith.extf %x : tensor<1x2x6x6xbf16> to tensor<1x2x6x6xf32>
+  %wf = arith.extf %w : tensor<3x2x3x3xbf16> to tensor<3x2x3x3xf32>
+  %p = linalg.conv_2d_nchw_fchw {strides = dense<2> : tensor<2xi64>, dilations = dense<1> : tensor<2xi64>}
+      ins(%xf, %wf : tensor<1x2x6x6xf32>, tensor<3x2x3x3xf32>) outs(%acc : tensor<1x3x2x2xf32>) -> tensor<1x3x2x2xf32>
+  return %p : tensor<1x3x2x2xf32>
+}
+
+// -----
+
+// A cast that other ops need as well stays for them; the product does not use it.
+// CHECK-LABEL: func.func @shared_cast
+// CHECK-DAG: linalg.generic {{.*}} ins(%arg0, %arg1 : tensor<8x4xbf16>, tensor<4x8xf32>)
+// CHECK-DAG: linalg.generic {{.*}} ins(%arg0 : tensor<8x4xbf16>) outs(%{{.*}} : tensor<8x4xf32>)
+func.func @shared_cast(%x: tensor<8x4xbf16>, %w: tensor<4x8xf32>, %acc: tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<8x4xf32>) {
+  %xf = arith.extf %x : tensor<8x4xbf16> to tensor<8x4xf32>
+  %p = linalg.matmul ins(%xf, %w : tensor<8x4xf32>, tensor<4x8xf32>) outs(%acc : tensor<8x8xf32>) -> tensor<8x8xf32>
+  %y = math.exp %xf : tensor<8x4xf32>
+  return %p, %y : tensor<8x8xf32>, tensor<8x4xf32>
+}
+
+// -----
+
+// What computes is not folded: exp would be computed again for each column of the product.
+// CHECK-LABEL: func.func @arithmetic_stays_out
+// CHECK: %[[Y:.*]] = linalg.generic {{.*}} ins(%arg0 : tensor<8x4xf32>)
+// CHECK: math.exp
+// CHECK: linalg.generic {{.*}} ins(%[[Y]], %arg1 : tensor<8x4xf32>, tensor<4x8xf32>)
+// CHECK-NOT: math.exp
+func.func @arithmetic_stays_out(%x: tensor<8x4xf32>, %w: tensor<4x8xf32>, %acc: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %y = math.exp %x : tensor<8x4xf32>
+  %p = linalg.matmul ins(%y, %w : tensor<8x4xf32>, tensor<4x8xf32>) outs(%acc : tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %p : tensor<8x8xf32>
+}
+
+// -----
+
+// Nor is a broadcast (no permutation of a tensor), nor a cast of integers (the product would be another one).
+// CHECK-LABEL: func.func @not_these
+// CHECK: linalg.generic {{.*}} ins(%arg0 : tensor<4xbf16>) outs(%{{.*}} : tensor<8x4xf32>)
+// CHECK: linalg.generic {{.*}} ins(%{{.*}}, %arg1 : tensor<8x4xf32>, tensor<4x8xf32>)
+// CHECK: linalg.generic {{.*}} ins(%arg3 : tensor<8x4xi8>) outs(%{{.*}} : tensor<8x4xi32>)
+// CHECK: linalg.generic {{.*}} ins(%{{.*}}, %arg4 : tensor<8x4xi32>, tensor<4x8xi32>)
+func.func @not_these(%v: tensor<4xbf16>, %w: tensor<4x8xf32>, %acc: tensor<8x8xf32>, %i: tensor<8x4xi8>, %j: tensor<4x8xi32>,
+    %sum: tensor<8x8xi32>) -> (tensor<8x8xf32>, tensor<8x8xi32>) {
+  %e = tensor.empty() : tensor<8x4xf32>
+  %x = linalg.generic {indexing_maps = [affine_map<(m, k) -> (k)>, affine_map<(m, k) -> (m, k)>], iterator_types = ["parallel", "parallel"]}
+      ins(%v : tensor<4xbf16>) outs(%e : tensor<8x4xf32>) {
+  ^bb0(%a: bf16, %b: f32):
+    %c = arith.extf %a : bf16 to f32
+    linalg.yield %c : f32
+  } -> tensor<8x4xf32>
+  %p = linalg.matmul ins(%x, %w : tensor<8x4xf32>, tensor<4x8xf32>) outs(%acc : tensor<8x8xf32>) -> tensor<8x8xf32>
+  %wide = arith.extsi %i : tensor<8x4xi8> to tensor<8x4xi32>
+  %q = linalg.matmul ins(%wide, %j : tensor<8x4xi32>, tensor<4x8xi32>) outs(%sum : tensor<8x8xi32>) -> tensor<8x8xi32>
+  return %p, %q : tensor<8x8xf32>, tensor<8x8xi32>
+}
+
+// -----
+
+// A chain of element-wise arithmetic becomes one op.
+// CHECK-LABEL: func.func @chain
+// CHECK: linalg.generic
+// CHECK: %[[E:.*]] = math.exp
+// CHECK-NEXT: %[[T:.*]] = math.tanh %[[E]]
+// CHECK-NEXT: arith.addf %[[T]]
+// CHECK-NOT: linalg.generic
+func.func @chain(%x: tensor<8x4xf32>, %b: tensor<8x4xf32>) -> tensor<8x4xf32> {
+  %y = math.exp %x : tensor<8x4xf32>
+  %z = math.tanh %y : tensor<8x4xf32>
+  %s = arith.addf %z, %b : tensor<8x4xf32>
+  return %s : tensor<8x4xf32>
+}
+
+// -----
+
+// A reshape that splits a dimension stays between the ops on its two sides, and each keeps its own number of loops.
+// CHECK-LABEL: func.func @reshape_stays
+// CHECK: linalg.generic {{.*}} iterator_types = ["parallel", "parallel"]}
+// CHECK: tensor.expand_shape %{{.*}} {{\[\[}}0], [1, 2]]
+// CHECK: linalg.generic {{.*}} iterator_types = ["parallel", "parallel", "parallel"]}
+// CHECK-NOT: kitsune.reshape
+func.func @reshape_stays(%x: tensor<8x12xf32>) -> tensor<8x3x4xf32> {
+  %y = math.exp %x : tensor<8x12xf32>
+  %r = tensor.expand_shape %y [[0], [1, 2]] output_shape [8, 3, 4] : tensor<8x12xf32> into tensor<8x3x4xf32>
+  %z = math.tanh %r : tensor<8x3x4xf32>
+  return %z : tensor<8x3x4xf32>
+}
+
+// -----
+
+// Asserts about limits of the importer go; those of the program stay.
+// CHECK-LABEL: func.func @asserts
+// CHECK-NEXT: cf.assert %arg1, "index out of range"
+// CHECK-NEXT: return
+func.func @asserts(%x: tensor<4xf32>, %c: i1) -> tensor<4xf32> {
+  cf.assert %c, "unimplemented: aten.div by zero"
+  cf.assert %c, "index out of range"
+  return %x : tensor<4xf32>
+}
+
+// -----
+
+// Functions that the model calls are inlined; softmax is taken apart.
+// CHECK-LABEL: func.func @caller
+// CHECK-NOT: call
+// CHECK-NOT: linalg.softmax
+// CHECK: arith.maxnumf
+// CHECK: math.exp
+// CHECK: arith.divf
+func.func private @callee(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
+  %e = tensor.empty() : tensor<8x4xf32>
+  %y = linalg.softmax dimension(1) ins(%x : tensor<8x4xf32>) outs(%e : tensor<8x4xf32>) -> tensor<8x4xf32>
+  return %y : tensor<8x4xf32>
+}
+func.func @caller(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
+  %y = func.call @callee(%x) : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  return %y : tensor<8x4xf32>
+}
+
+// -----
+
+// What it does not know it leaves as it is.
+// CHECK-LABEL: func.func @unknown
+// CHECK: tm_tensor.scatter
+// CHECK: tensor.pad
+// CHECK: tensor.concat
+func.func @unknown(%u: tensor<3x1x4xf32>, %i: tensor<3x1xi64>, %x: tensor<8x4xf32>, %z: f32) -> tensor<20x4xf32> {
+  %s = tm_tensor.scatter {dimension_map = array<i64: 0>} unique_indices(false)
+      ins(%u, %i : tensor<3x1x4xf32>, tensor<3x1xi64>) outs(%x : tensor<8x4xf32>) {
+  ^bb0(%a: f32, %b: f32):
+    %c = arith.addf %a, %b : f32
+    tm_tensor.yield %c : f32
+  } -> tensor<8x4xf32>
+  %p = tensor.pad %s low[2, 0] high[2, 0] {
+  ^bb0(%a: index, %b: index):
+    tensor.yield %z : f32
+  } : tensor<8x4xf32> to tensor<12x4xf32>
+  %c = tensor.concat dim(0) %p, %x : (tensor<12x4xf32>, tensor<8x4xf32>) -> tensor<20x4xf32>
+  return %c : tensor<20x4xf32>
 }
