@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.host.machine import Machine, this_machine
 from kitsune_mlir.codegen.host.program import lower_programs
 from kitsune_mlir.passes.base import Pass
 
@@ -21,10 +22,18 @@ class ToHost(Pass):
     they run every tile once. The worker carries the figures that the caller needs as attributes: `kitsune.tiles`,
     `kitsune.slots`, `kitsune.control_bytes`, `kitsune.scratch_bytes`, `kitsune.arena_bytes`, `kitsune.arguments` (with the
     arena).
+
+    Vectors are as wide as this processor's; `vector-bytes` (16, 32 or 64) sets another width.
     """
 
     name: ClassVar[str] = "kitsune-to-host"
+    vector_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.vector_bytes not in (0, 16, 32, 64):
+            raise ValueError(f"vector-bytes is 16, 32, 64, or 0 for this processor's width, not {self.vector_bytes}")
 
     def run(self, module: ir.Operation) -> None:
         """Rewrite every `func.func` with the attribute `kitsune.program`; other operations stay."""
-        lower_programs(module)
+        width = self.vector_bytes
+        lower_programs(module, Machine(width, 32 if width == 64 else 16) if width else this_machine())

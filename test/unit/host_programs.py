@@ -122,13 +122,11 @@ class Rows:
             lines += self._slice(name, stage.tile, f"{name}_v")
             shape, element = self.type_of(name)
             tile = (stage.tile, *shape[1:])
-            lines.append(
-                f"%{name} = bufferization.to_tensor %{name}_v restrict : {self._slice_type(name, stage.tile)} to {tensor(tile, element)}"
-            )
+            types = f"{self._slice_type(name, stage.tile)} to {tensor(tile, element)}"
+            lines.append(f"%{name} = bufferization.to_tensor %{name}_v restrict : {types}")
         for name in stage.whole:
-            lines.append(
-                f"%{name} = bufferization.to_tensor %{name}_m restrict : {memref(*self.type_of(name))} to {tensor(*self.type_of(name))}"
-            )
+            types = f"{memref(*self.type_of(name))} to {tensor(*self.type_of(name))}"
+            lines.append(f"%{name} = bufferization.to_tensor %{name}_m restrict : {types}")
         lines.append(stage.body)
         lines += self._slice(stage.out, stage.tile, "destination")
         shape, element = self.type_of(stage.out)
@@ -153,9 +151,8 @@ class Rows:
         offsets = ", ".join(["%first"] + ["0"] * (len(shape) - 1))
         sizes = [tile, *shape[1:]]
         ones = [1] * len(shape)
-        return [
-            f"%{to} = memref.subview %{name}_m[{offsets}] {sizes} {ones} : {memref(shape, element)} to {self._slice_type(name, tile)}"
-        ]
+        types = f"{memref(shape, element)} to {self._slice_type(name, tile)}"
+        return [f"%{to} = memref.subview %{name}_m[{offsets}] {sizes} {ones} : {types}"]
 
     def compile(self) -> HostCode:
         return compile_text(self.text())
@@ -183,7 +180,8 @@ def elementwise(name: str, shape, operands: list[tuple[str, str, str]], body: st
     arguments = ", ".join([f"%a{i}: {t.rstrip('>').split('x')[-1].split('<')[-1]}" for i, (_, t, _) in enumerate(operands)])
     ins = f"ins({', '.join('%' + n for n, _, _ in operands)} : {', '.join(t for _, t, _ in operands)})" if operands else ""
     return f"""%{name}_e = tensor.empty() : {tensor(shape, element)}
-%{name} = linalg.generic {{indexing_maps = [{", ".join(maps)}], iterator_types = [{kinds}]}} {ins} outs(%{name}_e : {tensor(shape, element)}) {{
+%{name} = linalg.generic {{indexing_maps = [{", ".join(maps)}], iterator_types = [{kinds}]}} {ins}
+  outs(%{name}_e : {tensor(shape, element)}) {{
 ^bb0({arguments + ", " if arguments else ""}%before: {element}):
 {body}
 }} -> {tensor(shape, element)}

@@ -24,7 +24,8 @@ def relative_error(got: np.ndarray, want: np.ndarray) -> float:
 
 def linear(x: str, w: str, b: str, m: int, k: int, n: int, transposed: bool = True) -> str:
     """relu(x w + b), as `%r`."""
-    epilogue = "%zero = arith.constant 0.0 : f32\n%h = arith.addf %a0, %a1 : f32\n%q = arith.maximumf %h, %zero : f32\nlinalg.yield %q : f32"
+    epilogue = "%zero = arith.constant 0.0 : f32\n%h = arith.addf %a0, %a1 : f32\n"
+    epilogue += "%q = arith.maximumf %h, %zero : f32\nlinalg.yield %q : f32"
     operands = [("prod", tensor((m, n)), "d0, d1"), (b, tensor((n,)), "d1")]
     return product("prod", x, w, m, k, n, transposed) + elementwise("r", (m, n), operands, epilogue)
 
@@ -183,8 +184,9 @@ def test_argmax_carries_two_results():
         out = (tensor((count,)), tensor((count,), "i64"))
         which = "linalg.index 0" if kinds == "rp" else "linalg.index 1"
         body = fill("vz", (count,), "0xFF800000") + fill("iz", (count,), "0", "i64")
-        body += f"""%best, %r = linalg.generic {{indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> ({mapped})>,
-    affine_map<(i, j) -> ({mapped})>], iterator_types = [{", ".join('"parallel"' if k == "p" else '"reduction"' for k in kinds)}]}}
+        iterators = ", ".join('"parallel"' if k == "p" else '"reduction"' for k in kinds)
+        maps = ", ".join(f"affine_map<(i, j) -> ({m})>" for m in ("i, j", mapped, mapped))
+        body += f"""%best, %r = linalg.generic {{indexing_maps = [{maps}], iterator_types = [{iterators}]}}
   ins(%x : {tensor((9, 37))}) outs(%vz, %iz : {out[0]}, {out[1]}) {{
 ^bb0(%a: f32, %v: f32, %n: i64):
   %k = {which} : index
@@ -264,7 +266,8 @@ def test_integer_division_never_ends_the_process():
 
 
 GATHER = """%c = tensor.empty() : tensor<{n}x{w}xf32>
-%r = linalg.generic {{indexing_maps = [affine_map<(i, j) -> (i)>, affine_map<(i, j) -> (i, j)>], iterator_types = ["parallel", "parallel"]}}
+%r = linalg.generic {{indexing_maps = [affine_map<(i, j) -> (i)>, affine_map<(i, j) -> (i, j)>],
+    iterator_types = ["parallel", "parallel"]}}
   ins(%idx : tensor<{n}xi64>) outs(%c : tensor<{n}x{w}xf32>) {{
 ^bb0(%k: i64, %o: f32):
   %row = arith.index_cast %k : i64 to index
@@ -323,8 +326,8 @@ def test_a_failed_assertion_stops_tiles_that_wait():
 
 def test_atomic_accumulation():
     """Scatter-add from many tiles into the same rows, as a task that accumulates: `memref.atomic_rmw` in loops."""
-    text = """func.func @program(%src: memref<64x9xf32>, %idx: memref<64xi64>, %out: memref<5x9xf32>, %count: memref<5xbf16>, %arena: memref<256xi8>)
-    attributes {kitsune.program} {
+    text = """func.func @program(%src: memref<64x9xf32>, %idx: memref<64xi64>, %out: memref<5x9xf32>, %count: memref<5xbf16>,
+    %arena: memref<256xi8>) attributes {kitsune.program} {
   "kitsune.task"() ({
   ^bb0(%i: index):
     %c4 = arith.constant 4 : index

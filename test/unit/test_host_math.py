@@ -10,8 +10,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy on Na
 
 RNG = np.random.default_rng(3)
 SPECIAL = np.array(
-    [0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-38, -1e-38, 3.4e38, -3.4e38, 88.72, 88.73, -87.3, -87.4, -103.9]
-    + [-104, -150, 150, 127.9, 128, -126, -149, -150, 0.5, 2, 3, -2, -3, 0.25, 1e10, 1e20, 2.0**30, 2.0**31 + 5, 2.0**24, 8388607.5],
+    [0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-38, -1e-38, 3.4e38, -3.4e38, 88.72, 88.73, -87.3, -87.4]
+    + [-103.9, -104, -150, 150, 127.9, 128, -126, -149, -150, 0.5, 2, 3, -2, -3, 0.25, 1e10, 1e20, 2.0**30, 2.0**31 + 5]
+    + [2.0**24, 8388607.5],
     dtype=np.float32,
 )  # fmt: skip
 COUNT = 20_001  # odd: the last vector is not full
@@ -28,7 +29,9 @@ def run(name: str, *arguments: np.ndarray) -> np.ndarray:
     names = ["x", "y"][: len(arguments)]
     shape = arguments[0].shape
     operands = ", ".join(f"%a{i}" for i in range(len(arguments)))
-    body = elementwise("r", shape, [(n, tensor(shape), "d0") for n in names], f"%q = math.{name} {operands} : f32\nlinalg.yield %q : f32")
+    body = elementwise(
+        "r", shape, [(n, tensor(shape), "d0") for n in names], f"%q = math.{name} {operands} : f32\nlinalg.yield %q : f32"
+    )
     stage = Stage("map", "out", shape[0], body, tiled=tuple(names))
     return Rows({n: (shape, "f32") for n in names}, {"out": (shape, "f32")}, [stage]).run(*arguments)[0]
 
@@ -91,7 +94,9 @@ def test_unary(name):
 def test_binary(name, reference, limit):
     a, b = (m.ravel() for m in np.meshgrid(SPECIAL, SPECIAL))
     x = np.concatenate([a, sample(), np.abs(5 * RNG.normal(size=COUNT)), np.arange(-60.0, 60)]).astype(np.float32)
-    y = np.concatenate([b, RNG.permutation(sample()), 10 * RNG.normal(size=COUNT), np.tile([2.0, 3.0, -3.0, 0.5], 30)]).astype(np.float32)
+    y = np.concatenate([b, RNG.permutation(sample()), 10 * RNG.normal(size=COUNT), np.tile([2.0, 3.0, -3.0, 0.5], 30)]).astype(
+        np.float32
+    )
     got = run(name, x, y)
     with np.errstate(all="ignore"):
         want = reference(x.astype(np.float64), y.astype(np.float64))
@@ -119,6 +124,12 @@ def test_constant_powers(exponent):
 def test_f64_goes_to_libm():
     x = RNG.normal(size=77)
     shape = (77,)
-    body = elementwise("r", shape, [("x", tensor(shape, "f64"), "d0")], "%q = math.exp %a0 : f64\n%s = math.erf %q : f64\nlinalg.yield %s : f64", "f64")
+    body = elementwise(
+        "r",
+        shape,
+        [("x", tensor(shape, "f64"), "d0")],
+        "%q = math.exp %a0 : f64\n%s = math.erf %q : f64\nlinalg.yield %s : f64",
+        "f64",
+    )
     (got,) = Rows({"x": (shape, "f64")}, {"out": (shape, "f64")}, [Stage("map", "out", 77, body, tiled=("x",))]).run(x)
     np.testing.assert_allclose(got, erf(np.exp(x)), rtol=1e-14)

@@ -26,7 +26,9 @@ def code() -> HostCode:
         operands = [(source, tensor((TILE, WIDTH)), "d0, d1")]
         return Stage(name, out, TILE, elementwise("r", (TILE, WIDTH), operands, body), tiled=(source,), **options)
 
-    affine = "%k = arith.constant 1.0 : f32\n%q = arith.addf %a0, %a0 : f32\n%s = arith.addf %q, %k : f32\nlinalg.yield %s : f32"
+    affine = (
+        "%k = arith.constant 1.0 : f32\n%q = arith.addf %a0, %a0 : f32\n%s = arith.addf %q, %k : f32\nlinalg.yield %s : f32"
+    )
     triple = "%k = arith.constant 3.0 : f32\n%q = arith.mulf %a0, %k : f32\nlinalg.yield %q : f32"
     square = "%q = arith.mulf %a0, %a0 : f32\nlinalg.yield %q : f32"
     stages = [

@@ -6,7 +6,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.host import asserts, bufferize, safety
 from kitsune_mlir.codegen.host.atomics import lower_atomics
-from kitsune_mlir.codegen.host.machine import this_machine
+from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.math_expand import expand_math
 from kitsune_mlir.codegen.host.outline import Body
 from kitsune_mlir.codegen.host.schedule import vectorize
@@ -23,7 +23,9 @@ LOOPS = (
 )
 
 
-def lower_bodies(module: ir.Operation, bodies: list[Body], prefix: str, control_words: int) -> dict[str, BodyArguments]:
+def lower_bodies(
+    module: ir.Operation, bodies: list[Body], prefix: str, control_words: int, machine: Machine
+) -> dict[str, BodyArguments]:
     """Lower every body in `module` (which holds nothing else) in place; returns each one's additional arguments by name.
 
     Constant tensors become `memref.global`s whose names start with `prefix`.
@@ -32,7 +34,6 @@ def lower_bodies(module: ir.Operation, bodies: list[Body], prefix: str, control_
         CompileError: a body holds an operation that has no lowering; names the task.
     """
     _run(module, bodies, bufferize.bufferize)
-    machine = this_machine()
     safety.check_indices(module)
     _run(module, bodies, lambda part: vectorize(part, machine))
     _run(module, bodies, _to_loops)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.host.lower import emit_object, to_llvm_ir
+from kitsune_mlir.codegen.host.machine import this_machine
 from kitsune_mlir.codegen.host.program import FACTS, lower_programs
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.runtime.host_code import HostCode, host_cpu
@@ -29,7 +30,7 @@ def compile_host(module: ir.Module, name: str, *, level: int = 2) -> HostCode:
             symbol = op.operation.attributes["sym_name"] if "sym_name" in op.operation.attributes else None
             if "kitsune.program" in op.operation.attributes and ir.StringAttr(symbol).value != name:
                 op.operation.erase()
-        lower_programs(clone)
+        lower_programs(clone, this_machine())
         worker = _find(clone, f"{name}_worker", name)
         facts = {key: ir.IntegerAttr(worker.attributes[f"kitsune.{key}"]).value for key in FACTS}
         text, messages = to_llvm_ir(clone, name, f"{name}_worker", facts["arguments"])

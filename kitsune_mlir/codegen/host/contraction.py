@@ -68,16 +68,17 @@ class Contraction:
         if self.row is None:
             self._tile(nest, [point], chunks)
             return
-        extent = nest.extents[self.row]
+        row = self.row
+        extent = nest.extents[row]
         whole = extent // self.rows * self.rows
 
         def tile(counter, carried):
-            self._tile(nest, [{**point, self.row: ops.add(counter, r)} for r in range(self.rows)], chunks)
+            self._tile(nest, [{**point, row: ops.add(counter, r)} for r in range(self.rows)], chunks)
             return carried
 
         ops.loop(0, whole, self.rows, [], tile)
         if extent > whole:
-            self._tile(nest, [{**point, self.row: whole + r} for r in range(extent - whole)], chunks)
+            self._tile(nest, [{**point, row: whole + r} for r in range(extent - whole)], chunks)
 
     def _tile(self, nest: Nest, places: list[Point], chunks: Chunks) -> None:
         """One register tile: load the results so far, run the reductions, store."""

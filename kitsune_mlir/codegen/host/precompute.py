@@ -30,7 +30,7 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Side:
-    """One factor of a product: the value, the operations that compute it, the inputs they read, the dimensions it depends on."""
+    """One factor of a product: its value, the operations that compute it, the inputs they read, the dimensions of those."""
 
     value: ir.Value
     operations: list[ir.Operation]

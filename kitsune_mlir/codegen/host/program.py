@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.host.body import lower_bodies
+from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.outline import byte_size, read_program
 from kitsune_mlir.codegen.host.scheduler import HELPERS, build_scheduler, control_words
 from kitsune_mlir.errors import UnsupportedError
@@ -17,8 +18,8 @@ FACTS = ("arguments", "tiles", "slots", "control_bytes", "scratch_bytes", "arena
 LIMIT = 1 << 31  # tiles: their counter has 32 bits, and each worker takes one number too many
 
 
-def lower_programs(module: ir.Operation) -> None:
-    """Rewrite every `func.func` of `module` that has the attribute `kitsune.program`; other operations stay.
+def lower_programs(module: ir.Operation, machine: Machine) -> None:
+    """Rewrite every `func.func` of `module` that has the attribute `kitsune.program`, for `machine`; other operations stay.
 
     Raises:
         CompileError: a task body holds an operation that has no lowering; names the task.
@@ -31,15 +32,15 @@ def lower_programs(module: ir.Operation) -> None:
             for op in ir.Module.parse(HELPERS).body.operations:
                 block.append(op.operation.clone())
         for program in programs:
-            _lower(program, block)
+            _lower(program, block, machine)
 
 
-def _lower(function: ir.Operation, block: ir.Block) -> None:
+def _lower(function: ir.Operation, block: ir.Block, machine: Machine) -> None:
     part = ir.Module.create(function.location)
     program = read_program(function, part.body)
     if program.tiles >= LIMIT:
         raise UnsupportedError("func.func", f"less than {LIMIT} tiles", program.tiles, str(function.location))
-    arguments = lower_bodies(part.operation, program.bodies, program.name, control_words(program))
+    arguments = lower_bodies(part.operation, program.bodies, program.name, control_words(program), machine)
     for body in part.body.operations:
         block.append(body.operation.clone())
     worker = build_scheduler(program, arguments, block)
