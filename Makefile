@@ -7,6 +7,7 @@ ARGS   ?=
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+GPU_OUT := out/gpu
 SHELL  := /bin/bash
 
 .DEFAULT_GOAL := help
@@ -50,13 +51,19 @@ docs: $(STAMP)
 	@$(BIN)/python -m kitsune_mlir.tools.make_docs
 
 opinfo: $(STAMP)
-	@$(BIN)/python -m bench.opinfo $(ARGS)
+	@$(BIN)/python -m test.opinfo --workers $(JOBS) --out docs/coverage.md $(ARGS)
 
+# Programs are built, then run: `build` needs no GPU and `run` no compiler, so that the two may happen on different machines.
 gpu-test: $(STAMP)
-	@$(BIN)/python -m pytest -m gpu test/gpu $(ARGS)
+	@$(BIN)/python -m pytest -m gpu $(ARGS)
+	@set -e; for kind in run_programs simt_programs mma_programs zoo graphs; do \
+	  $(BIN)/python -m test.gpu.$$kind build $(GPU_OUT)/$$kind; \
+	  $(BIN)/python -m test.gpu.$$kind run $(GPU_OUT)/$$kind; \
+	done
 
 gpu-bench: $(STAMP)
-	@$(BIN)/python -m bench.gpu $(ARGS)
+	@$(BIN)/python -m test.gpu.zoo build $(GPU_OUT)/full --size full --dtype bf16
+	@$(BIN)/python -m test.gpu.zoo run $(GPU_OUT)/full --time --peers --json bench/results/zoo-h200.json $(ARGS)
 
 clean:
 	@rm -rf $(VENV) out build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
