@@ -14,7 +14,7 @@ from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.target import Target, find_target
 
 from .base import Pass, PassFailure
-from .copies import settle_results, settle_views
+from .copies import root_of, settle_results, settle_views
 from .remarks import remark
 
 MIN_ROWS = 16  # rows that a tile of a product should have, so that the weights it reads are used that often
@@ -77,10 +77,18 @@ class Grouping:
         pending = [v for op in group for v in reads(op)]
         while pending:
             maker = defining_op(pending.pop())
-            if maker is not None and hash(maker) not in needed and hash(maker) not in self.group_of and is_free(maker):
-                needed[hash(maker)] = maker
-                pending += reads(maker)
+            if maker is None or hash(maker) in needed or hash(maker) in self.group_of or not is_free(maker):
+                continue
+            if is_reshape(maker) and self._in_memory(maker, needed):
+                continue  # a view of memory, made outside the stage: an engine then sees a plain load
+            needed[hash(maker)] = maker
+            pending += reads(maker)
         return sorted(needed.values(), key=lambda o: self.order[hash(o)])
+
+    def _in_memory(self, reshape: ir.Operation, inside: dict[int, ir.Operation]) -> bool:
+        """Whether a reshape shows an argument or another stage's result."""
+        maker = defining_op(root_of(reshape.operands[0]))
+        return maker is None or (hash(maker) in self.group_of and hash(maker) not in inside)
 
     def outputs(self, group: list[ir.Operation]) -> list[ir.Value]:
         """The values of a group that something outside it needs (views, returned values, other groups)."""

@@ -10,7 +10,15 @@ from torch_mlir.dialects.transform import interpreter
 from torch_mlir.passmanager import PassManager
 
 from kitsune_mlir.dialects.access import affine_maps, reassociation, shape_of
-from kitsune_mlir.dialects.products import body_of, constant_fill, defining_op, is_contraction, is_movement
+from kitsune_mlir.dialects.products import (
+    WIDENING,
+    body_of,
+    constant_fill,
+    defining_op,
+    is_contraction,
+    is_movement,
+    is_projected_product,
+)
 from kitsune_mlir.dialects.verify import walk
 
 from .base import Pass
@@ -65,6 +73,20 @@ def fold_casts(op: ir.Operation) -> None:
     builder = getattr(linalg_dialect, op.name.removeprefix("linalg."))
     with ir.InsertionPoint(op), op.location:
         new = builder(*inputs, outs=[op.operands[2]], **keep)
+    op.results[0].replace_all_uses_with(new)
+    op.erase()
+
+
+def name_contraction(op: ir.Operation) -> None:
+    """Turn a product that came as a linalg.generic into a `linalg.contract`, which upstream's fuser leaves alone."""
+    inputs = [cast_source(v) for v in list(op.operands)[:2]]
+    maps = affine_maps(op)
+    widening = {o.name for o in body_of(op)} & WIDENING
+    if widening - {"arith.extf"} or str(body_of(op)[-1].name) != "arith.addf":
+        return  # linalg.contract widens integers as signed: leave those that may not be
+    indexing = ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps])
+    with ir.InsertionPoint(op), op.location:
+        new = linalg_dialect.contract(*inputs, outs=[op.operands[2]], indexing_maps=indexing)
     op.results[0].replace_all_uses_with(new)
     op.erase()
 
@@ -218,11 +240,15 @@ class Normalize(Pass):
             generalize(module)
             for op in [op for op in walk(module) if op.name.removeprefix("linalg.") in CASTABLE]:
                 fold_casts(op)
+            for op in [op for op in walk(module) if is_projected_product(op)]:
+                name_contraction(op)
             run_upstream(module, "canonicalize,cse")
             hide_reshapes(module)
         run_upstream(
             module,
+            # Folding reshapes, the fuser brings dimensions of extent 1 back: they go once more.
             "func.func(linalg-fold-unit-extent-dims),canonicalize,cse,linalg-fuse-elementwise-ops,canonicalize,cse,"
+            "func.func(linalg-fold-unit-extent-dims),canonicalize,cse,"
             "func.func(linalg-generalize-named-ops),canonicalize,cse",
         )
         with module.context, ir.Location.unknown():

@@ -102,7 +102,7 @@ class ImportedModel:
             model's order; unused ones left out, tied ones once), then the tensor inputs in the order in which
             `(args, kwargs)` flattens.
         results: the leaves of the output in `out_spec`'s order, then the mutations. `main` returns only the `tensor`
-            ones, each value once, in order of first use.
+            ones, each value once; a value may still be an argument or a constant where the arithmetic came to nothing.
         fixed_inputs: the leaves of the input that are no tensors.
         in_spec: pytree of `(args, kwargs)`.
         out_spec: pytree of the model's output.

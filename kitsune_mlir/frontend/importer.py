@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -60,10 +61,11 @@ def import_model(
         module = import_graph(main.graph, context or ir.Context())
     with _timed(seconds, "lower"):
         lower_to_linalg(module)
-        settle(module)
+        places = settle(module)
         _name_arguments(module, main.arguments)
+    results = tuple(r if r.index is None else replace(r, index=places[r.index]) for r in main.results)
     spec = program.call_spec
-    return ImportedModel(module, main.arguments, main.results, main.fixed_inputs, spec.in_spec, spec.out_spec, seconds)
+    return ImportedModel(module, main.arguments, results, main.fixed_inputs, spec.in_spec, spec.out_spec, seconds)
 
 
 def _name_arguments(module: ir.Module, arguments: Sequence[Argument]) -> None:

@@ -9,26 +9,41 @@ from kitsune_mlir.frontend.numerics import settle_numerics
 
 __all__ = ["settle"]
 
-# Rank-0 constants (`-inf` in a mask) become scalars of the bodies that read them.
-_CANONICAL = "builtin.module(func.func(linalg-inline-scalar-operands,canonicalize,cse))"
+_CANONICAL = "builtin.module(func.func(canonicalize,cse))"
 
 
-def settle(module: ir.Module) -> None:
-    """Rewrites `module` (linalg on tensors) in place: types of arithmetic, unused results, scalar operands.
+def settle(module: ir.Module) -> list[int]:
+    """Rewrites `module` (linalg on tensors) in place: types of arithmetic, unused results, constant operands.
 
-    The result is canonical and verified.
+    The result is canonical and verified. `main` returns each value once.
+
+    Returns:
+        For each result that `main` had, its place among those it has now.
     """
+    main = module.body.operations[0]
+    block = main.regions[0].blocks[0]
     with module.context, ir.Location.unknown():
-        for function in module.body.operations:
-            for region in function.regions:
-                for block in region.blocks:
-                    _drop_unused_results(block)
+        # First, so that what is about to be rewritten has no duplicates.
         PassManager.parse(_CANONICAL).run(module.operation)
-        for function in module.body.operations:
-            for region in function.regions:
-                for block in region.blocks:
-                    settle_numerics(block)
+        _drop_unused_results(block)
+        _inline_constants(block)
+        settle_numerics(block)
         PassManager.parse(_CANONICAL).run(module.operation)
+        return _return_once(main)
+
+
+def _return_once(main: ir.OpView) -> list[int]:
+    block = main.regions[0].blocks[0]
+    last = block.operations[len(block.operations) - 1].operation
+    returned = list(last.operands)
+    values = list(dict.fromkeys(returned))
+    if len(values) < len(returned):
+        with ir.InsertionPoint(last):
+            ir.Operation.create("func.return", operands=values, loc=last.location)
+        last.erase()
+        inputs = [a.type for a in block.arguments]
+        main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, [v.type for v in values]))
+    return [values.index(value) for value in returned]
 
 
 def _drop_unused_results(block: ir.Block) -> None:
@@ -42,7 +57,7 @@ def _drop_unused_results(block: ir.Block) -> None:
 
 
 def _keep_results(op: ir.Operation, kept: list[int]) -> None:
-    """Replaces a `linalg.generic` by one with only the results `kept`, if those do not read the others' outputs."""
+    """Replaces a `linalg.generic` by one with only the results `kept`, unless those read the others' outputs."""
     outputs = len(op.results)
     inputs = len(op.operands) - outputs
     body = op.regions[0].blocks[0]
@@ -63,30 +78,82 @@ def _keep_results(op: ir.Operation, kept: list[int]) -> None:
     if any(arguments[inputs + i] in read for i in range(outputs) if i not in kept):
         return
 
-    places = [*range(inputs), *(inputs + i for i in kept)]
+    _rebuild(op, [*range(inputs), *(inputs + i for i in kept)], {})
+
+
+def _inline_constants(block: ir.Block) -> None:
+    """Constants that arrive as tensors of one value (`-inf` in a mask) become scalars of the bodies that read them."""
+    for op in [o.operation for o in block.operations if o.operation.name == "linalg.generic"]:
+        inputs = len(op.operands) - len(op.results)
+        scalars = {i: s for i in range(inputs) if (s := _uniform(op.operands[i])) is not None}
+        places = [i for i in range(len(op.operands)) if i not in scalars]
+        if scalars and _bound(op, places):
+            _rebuild(op, places, scalars)
+
+
+def _bound(op: ir.Operation, places: list[int]) -> bool:
+    """Whether the shapes of the operands at `places` alone give every loop its bound."""
+    maps = [op.attributes["indexing_maps"][p].value for p in places]
+    dims = {ir.AffineDimExpr(e).position for m in maps for e in m.results if isinstance(e, ir.AffineDimExpr)}
+    return len(dims) == len(op.attributes["iterator_types"])
+
+
+def _uniform(value: ir.Value) -> ir.Attribute | None:
+    """The one element of a constant tensor that holds nothing else."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != "arith.constant":
+        return None
+    attribute = owner.attributes["value"]
+    if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
+        return None
+    return attribute.get_splat_value()
+
+
+def _rebuild(op: ir.Operation, places: list[int], scalars: dict[int, ir.Attribute]) -> None:
+    """Replaces a `linalg.generic` by one with only the operands at `places`.
+
+    Inputs that are left out have their scalar in `scalars`; outputs that are left out have no use.
+    """
+    outputs = len(op.results)
+    inputs = len(op.operands) - outputs
+    body = op.regions[0].blocks[0]
+    arguments = list(body.arguments)
+    kept = [p - inputs for p in places if p >= inputs]
     attributes = {name: op.attributes[name] for name in op.attributes}
-    attributes["indexing_maps"] = ir.ArrayAttr.get([op.attributes["indexing_maps"][i] for i in places])
-    attributes["operandSegmentSizes"] = ir.DenseI32ArrayAttr.get([inputs, len(kept)])
+    attributes["indexing_maps"] = ir.ArrayAttr.get([op.attributes["indexing_maps"][p] for p in places])
+    attributes["operandSegmentSizes"] = ir.DenseI32ArrayAttr.get([len(places) - len(kept), len(kept)])
     with ir.InsertionPoint(op):
         new = ir.Operation.create(
             "linalg.generic",
             results=[op.results[i].type for i in kept],
-            operands=[op.operands[i] for i in places],
+            operands=[op.operands[p] for p in places],
             attributes=attributes,
             regions=1,
             loc=op.location,
         )
-    types = [arguments[i].type for i in places]
-    block = ir.Block.create_at_start(new.regions[0], types, [arguments[i].location for i in places])
-    values = {arguments[old]: block.arguments[at] for at, old in enumerate(places)}
+        values = {
+            arguments[p]: ir.Operation.create(
+                "arith.constant", results=[arguments[p].type], attributes={"value": scalar}, loc=op.location
+            ).result
+            for p, scalar in scalars.items()
+        }
+    types = [arguments[p].type for p in places]
+    block = ir.Block.create_at_start(new.regions[0], types, [arguments[p].location for p in places])
+    values.update({arguments[old]: block.arguments[at] for at, old in enumerate(places)})
+    left_out = [argument for argument in arguments if argument not in values]
     with ir.InsertionPoint(block):
-        for inner in [o.operation for o in body.operations if o.operation in needed]:
+        for inner in [o.operation for o in body.operations]:
+            if inner.name == "linalg.yield":
+                results = [values.get(inner.operands[i], inner.operands[i]) for i in kept]
+                ir.Operation.create("linalg.yield", operands=results, loc=inner.location)
+                continue
+            if any(operand in left_out for operand in inner.operands):
+                left_out.extend(inner.results)  # it computes a result that is left out
+                continue
             copy = inner.clone()
             for place, operand in enumerate(inner.operands):
                 copy.operands[place] = values.get(operand, operand)
             values.update(zip(inner.results, copy.results, strict=True))
-        results = [values.get(yielded.operands[i], yielded.operands[i]) for i in kept]
-        ir.Operation.create("linalg.yield", operands=results, loc=yielded.location)
     for at, old in enumerate(kept):
         op.results[old].replace_all_uses_with(new.results[at])
     op.erase()

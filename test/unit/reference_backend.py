@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch_mlir import ir
 from torch_mlir.execution_engine import ExecutionEngine
 from torch_mlir.passmanager import PassManager
 
-from kitsune_mlir.frontend import ImportedModel
+from kitsune_mlir.frontend import ImportedModel, import_model
 
 _PIPELINE = """builtin.module(
   func.func(refback-munge-memref-copy,tm-tensor-bufferize),
@@ -73,3 +74,23 @@ def run(imported: ImportedModel, args: Sequence[Any], kwargs: Mapping[str, Any] 
         else:
             written[result.mutates] = value
     return tree_unflatten(found, imported.out_spec), written
+
+
+def text(imported: ImportedModel, locations: bool = False) -> str:
+    """The module's text."""
+    return imported.module.operation.get_asm(enable_debug_info=locations)
+
+
+def check(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, tolerance: float = 1e-5) -> ImportedModel:
+    """Imports, runs and compares with torch; returns the import."""
+    imported = import_model(model, args, kwargs)
+    actual, _ = run(imported, args, kwargs)
+    expected = model(*args, **(kwargs or {}))
+    for a, e in zip(tree_leaves(actual), tree_leaves(expected), strict=True):
+        if isinstance(e, torch.Tensor):
+            torch.testing.assert_close(a, e, rtol=tolerance, atol=tolerance, equal_nan=True)
+        else:
+            assert a == e
+    assert imported.module.operation.verify()
+    assert "torch." not in re.sub(r'"[^"]*"', "", text(imported)), "an operation of the torch dialect is left"
+    return imported

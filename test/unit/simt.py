@@ -91,6 +91,10 @@ BINARY: dict[str, Callable] = {
     "arith.divui": lambda a, b: (_unsigned(a) // _unsigned(b)).view(a.dtype),
     "arith.remui": lambda a, b: (_unsigned(a) % _unsigned(b)).view(a.dtype),
     "arith.minui": lambda a, b: np.minimum(_unsigned(a), _unsigned(b)).view(a.dtype),
+    **{"arith.remf": np.fmod, "arith.shrsi": np.right_shift, "math.copysign": np.copysign, "math.atan2": np.arctan2},
+    "arith.shrui": lambda a, b: (_unsigned(a) >> _unsigned(b)).view(a.dtype),
+    "arith.maxui": lambda a, b: np.maximum(_unsigned(a), _unsigned(b)).view(a.dtype),
+    "arith.ceildivsi": lambda a, b: -(-a // b),
     "math.powf": lambda a, b: np.power(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype),
 }
 COMPARE_INT = ["eq", "ne", "lt", "le", "gt", "ge", "ult", "ule", "ugt", "uge"]
@@ -219,6 +223,12 @@ class Block:
                 return operands[0].view(dtype)
             if name == "arith.select":
                 return np.where(*operands).astype(dtype) if isinstance(operands[1], np.ndarray) else operands[1]
+            if name in ("math.isnan", "math.isinf", "math.isfinite"):
+                return getattr(np, name[5:])(operands[0])
+            if name == "math.absi":
+                return np.abs(operands[0])
+            if name == "math.fma":
+                return (operands[0].astype(np.float64) * operands[1] + operands[2]).astype(dtype)
             if name == "arith.cmpi":
                 return _compare_int(op, *operands)
             if name == "arith.cmpf":

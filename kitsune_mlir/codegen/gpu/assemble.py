@@ -6,6 +6,7 @@ import dataclasses
 
 from torch_mlir import ir, passmanager
 
+from kitsune_mlir.codegen.gpu.atomics import relax_atomics
 from kitsune_mlir.codegen.gpu.engine import Limits
 from kitsune_mlir.codegen.gpu.executor import Decision, build
 from kitsune_mlir.codegen.gpu.fastmath import expand_approximate_tanh, set_fastmath
@@ -91,6 +92,7 @@ def finalize(module: ir.Operation, fastmath: str = "contract") -> None:
             passmanager.PassManager.parse(f"builtin.module({pipeline})").run(module)
         except ir.MLIRError as error:
             raise CompileError(f"lowering to LLVM failed: {error}") from error
+        relax_atomics(module)
 
 
 def unwrap(holder: ir.Operation) -> ir.Module:

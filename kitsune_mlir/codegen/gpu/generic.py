@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.atomics import expand_atomics
 from kitsune_mlir.codegen.gpu.bodies import Body, lower_body, run_passes
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.distribute import distribute
@@ -114,4 +115,5 @@ def finish(lowered: _Lowered, threads: int) -> None:
     lowered.memory.placed = lowered.storage.interval
     block.add_argument(ir.IndexType.get(), function.location)  # the thread
     distribute(function, lowered.memory, threads)
+    expand_atomics(function)
     rewrite(function, lowered.storage)

@@ -54,7 +54,7 @@ PRIVATE = 4096
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What to emit for a task: schedules that follow one another, shared memory, registers a thread, and words for `explain`."""
+    """What to emit for a task: schedules one after the other, shared memory, registers a thread, words for `explain`."""
 
     graph: Graph
     schedules: tuple[MapSchedule | RowSchedule, ...]

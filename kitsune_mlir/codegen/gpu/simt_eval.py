@@ -53,7 +53,8 @@ class Evaluator:
         # The tile computes an offset where it is first asked for: here, before any loop or branch.
         windows = (*graph.task.loads, *graph.task.stores)
         slices = [op for op in graph.task.work() if op.name == "tensor.extract_slice"]
-        for offset in (*(o for window in windows for o in window.offsets), *(o for op in slices for o in list(op.operands)[1:])):
+        offsets = [offset for window in windows for offset in window.offsets]
+        for offset in (*offsets, *(operand for op in slices for operand in list(op.operands)[1:])):
             self.outer(offset)
 
     @contextlib.contextmanager
@@ -97,7 +98,9 @@ class Evaluator:
         """Coordinates in the buffer of a load's or store's tensor coordinates."""
         return self._place(window.offsets, window.sizes, window.tensor, coordinates)
 
-    def _place(self, offsets: Sequence[Offset], sizes: Sequence[int], tensor: ir.Value, coordinates: Coordinates) -> Coordinates:
+    def _place(
+        self, offsets: Sequence[Offset], sizes: Sequence[int], tensor: ir.Value, coordinates: Coordinates
+    ) -> Coordinates:
         full = _with_units(coordinates, shape_of(tensor), sizes)
         return tuple(add(index, self.outer(offset)) for index, offset in zip(full, offsets, strict=True))
 

@@ -162,7 +162,8 @@ def read_reduction(op: ir.Operation) -> tuple[Reduction, ...] | ArgReduction:
         maker = value.owner.operation if not isinstance(value.owner, ir.Block) else None
         uses = list(out.uses)
         if maker is None or maker.name not in _KINDS or len(uses) != 1 or uses[0].owner.operation != maker:
-            raise UnsupportedError("linalg.generic", "a reduction combines by one associative operation", None, str(op.location))
+            limit = "a reduction combines by one associative operation"
+            raise UnsupportedError("linalg.generic", limit, None, str(op.location))
         first, second = maker.operands
         reductions.append(Reduction(op, number, _KINDS[maker.name], second if first == out else first))
     return tuple(reductions)

@@ -38,7 +38,8 @@ _ARITH = frozenset(
 _MATH = frozenset(
     "math." + name
     for name in (
-        *("absf", "absi", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh"),
+        *("absf", "absi", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil"),
+        *("copysign", "cos", "cosh"),
         *("ctlz", "ctpop", "cttz", "erf", "erfc", "exp", "exp2", "expm1", "floor", "fma", "isfinite", "isinf", "isnan", "log"),
         *("log10", "log1p", "log2", "powf", "round", "roundeven", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"),
     )
