@@ -1,0 +1,143 @@
+"""The frontend: source locations in the IR, and what its errors name."""
+
+from __future__ import annotations
+
+import inspect
+import os
+
+import pytest
+import torch
+from torch import nn
+from torch_mlir import ir
+
+from kitsune_mlir.errors import DynamicShapeError, FrontendError
+from kitsune_mlir.frontend import import_graph_module, import_model
+
+
+class Located(nn.Module):
+    def forward(self, x):
+        y = x @ x
+        return torch.tanh(y)
+
+
+def test_locations_reach_linalg():
+    imported = import_model(Located(), (torch.randn(3, 3),))
+    start = inspect.getsourcelines(Located.forward)[1]
+    found: dict[str, str] = {}
+
+    def visit(op):
+        found[op.name] = str(op.location)
+        return ir.WalkResult.ADVANCE
+
+    imported.module.operation.walk(visit)
+    assert f'"{__file__}":{start + 1}' in found["linalg.matmul"]
+    assert "aten.mm" in found["linalg.matmul"]
+    assert f'"{__file__}":{start + 2}' in found["math.tanh"]
+
+
+# errors
+
+
+def line_of(function, offset):
+    return f"{__file__}:{inspect.getsourcelines(function)[1] + offset}"
+
+
+def test_unknown_operator_is_named_with_its_line(capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def model(x):
+        y = x + 1
+        return torch.linalg.svd(y)[0]
+
+    with pytest.raises(FrontendError, match="aten._linalg_svd") as caught:
+        import_model(model, (torch.randn(4, 4),))
+    assert caught.value.operator == "aten._linalg_svd.default"
+    assert caught.value.location == line_of(model, 2)
+    assert str(caught.value).startswith(line_of(model, 2))
+    assert capfd.readouterr() == ("", "")
+    assert os.listdir(tmp_path) == []
+
+
+def test_error_inside_a_module_names_the_users_line_not_torchs():
+    class Inner(nn.Module):
+        def forward(self, x):
+            return torch.special.i0(x)
+
+    model = nn.Sequential(nn.Linear(3, 3), Inner())
+    with pytest.raises(FrontendError, match="aten.i0") as caught:
+        import_model(model, (torch.randn(2, 3),))
+    assert caught.value.location == line_of(Inner.forward, 1)
+
+
+def test_custom_operator_is_named():
+    @torch.library.custom_op("kitsune_test::mystery", mutates_args=())
+    def mystery(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    mystery.register_fake(torch.empty_like)
+    with pytest.raises(FrontendError, match="kitsune_test.mystery"):
+        import_model(lambda x: mystery(x) + 1, (torch.randn(3),))
+
+
+def data_dependent_mask(x):
+    return x[x > 0]
+
+
+def data_dependent_number(x):
+    return x * x.sum().item()
+
+
+def data_dependent_branch(x):
+    return x if x.sum() > 0 else -x
+
+
+def data_dependent_size(x):
+    return torch.nonzero(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "value"),
+    [
+        (data_dependent_mask, "index"),
+        (data_dependent_number, "item"),
+        (data_dependent_branch, "Eq(u0, 1)"),
+        (data_dependent_size, "nonzero"),
+    ],
+)
+def test_data_dependence_names_the_value(function, value, capfd):
+    with pytest.raises(DynamicShapeError) as caught:
+        import_model(function, (torch.randn(4, 4),))
+    assert caught.value.value == value
+    assert value in str(caught.value)
+    assert caught.value.location == line_of(function, 1)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_dynamic_dimension_is_named():
+    program = torch.export.export(
+        nn.Linear(3, 4), (torch.randn(2, 3),), dynamic_shapes={"input": {0: torch.export.Dim("rows")}}
+    )
+    with pytest.raises(DynamicShapeError, match="'input'") as caught:
+        import_model(program)
+    assert caught.value.value == "input"
+
+
+def test_random_operator_is_refused():
+    with pytest.raises(FrontendError, match="draws random numbers.*eval"):
+        import_model(nn.Dropout(0.5), (torch.randn(3),))
+
+
+def test_wrong_inputs_keep_torchs_message():
+    with pytest.raises(FrontendError, match="cannot trace") as caught:
+        import_model(Located(), (torch.randn(3, 4),))
+    assert caught.value.location == line_of(Located.forward, 1)
+
+
+def test_symbolic_size_from_dynamo_is_refused():
+    def backend(graph_module, example_inputs):
+        with pytest.raises(DynamicShapeError, match="dynamic=False"):
+            import_graph_module(graph_module, example_inputs)
+        return graph_module
+
+    compiled = torch.compile(lambda x: x + x.shape[0], backend=backend, dynamic=True)
+    compiled(torch.randn(5, 3))

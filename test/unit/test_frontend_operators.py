@@ -1,0 +1,142 @@
+"""The frontend: operators that need its own decompositions compute what torch computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from reference_backend import check, text
+from torch import nn
+
+from kitsune_mlir.frontend import import_model
+
+CASES = {
+    "convolutions": (
+        nn.Sequential(nn.Conv2d(4, 8, 3, 2, 1, groups=2), nn.ConvTranspose2d(8, 4, 2, 2), nn.Conv2d(4, 4, 3, dilation=2)),
+        (torch.randn(2, 4, 9, 9),),
+    ),
+    "pooling": (
+        lambda x: (F.max_pool2d(x, 2), F.avg_pool2d(x, 3, 1, 1), F.adaptive_avg_pool2d(x, 1)),
+        (torch.randn(2, 4, 7, 9),),
+    ),
+    "batch-norm-training": (nn.BatchNorm2d(4), (torch.randn(2, 4, 3, 3),)),
+    "group-norm": (nn.GroupNorm(2, 4), (torch.randn(2, 4, 3, 3),)),
+    "rms-norm": (nn.RMSNorm(6), (torch.randn(2, 6),)),
+    "activations": (
+        lambda x: (F.gelu(x), F.gelu(x, approximate="tanh"), F.silu(x), F.softplus(x), F.elu(x), F.hardswish(x)),
+        (torch.randn(3, 5),),
+    ),
+    "embedding": (nn.Embedding(10, 4, padding_idx=0), (torch.randint(0, 10, (3, 5)),)),
+    "scatter-and-gather": (
+        lambda x, i, v: (x.scatter(-1, i, v), x.scatter_add(-1, i, v), x.gather(-1, i)),
+        (torch.randn(4, 8), torch.tensor([[0, 1], [7, 2], [3, 4], [5, 6]]), torch.randn(4, 2)),
+    ),
+    "index-add": (
+        lambda x, i, v: x.index_add(0, i, v, alpha=2),
+        (torch.randn(5, 3), torch.tensor([1, 1, 4]), torch.randn(3, 3)),
+    ),
+    "negative-indices": (
+        lambda x, i, v: (x[i], torch.index_put(x, (i,), v), torch.index_put(x, (i,), v, accumulate=True)),
+        (torch.randn(5, 3), torch.tensor([-1, 2, -5]), torch.randn(3, 3)),
+    ),
+    "cat-split-stack": (
+        lambda x, y: (torch.cat([x, y], 1), torch.stack([x, y]), x.split(2, 0)[1], x.chunk(2, 1)),
+        (torch.randn(4, 8), torch.randn(4, 8)),
+    ),
+    "top-k": (
+        lambda x: (torch.topk(x, 3), torch.topk(x, 2, dim=0, largest=False)),
+        (torch.randperm(32).reshape(4, 8).float(),),
+    ),
+    "top-k-special": (
+        lambda x: torch.topk(x, 3).values,
+        (torch.tensor([[float("-inf")] * 3 + [1.0], [2.0, float("inf"), float("nan"), 1.0]]),),
+    ),
+    "triangles": (lambda x: (torch.tril(x), torch.triu(x, 1)), (torch.randn(8, 8),)),
+    "as-strided": (lambda x: torch.as_strided(x, (3, 2), (1, 4)), (torch.randn(4, 8),)),
+    "sorting": (
+        lambda x: (torch.sort(x), torch.sort(x, dim=0, descending=True), torch.sort(x % 3, stable=True)),
+        (torch.randperm(15).reshape(3, 5),),
+    ),
+    "rank-0": (
+        lambda x: (x.cumsum(0), x.max(0), x.argmax(), x.amax(), torch.softmax(x, 0), x.sort(), (x > 0).all()),
+        (torch.tensor(2.0),),
+    ),
+    "masked-assignment": (
+        lambda x: (x.index_put((x > 0,), torch.tensor(5.0)), x.masked_fill(x < 0, 1.0)),
+        (torch.randn(4, 3),),
+    ),
+    "integers": (
+        lambda x: (torch.reciprocal(x), x**2, torch.isfinite(x), torch.addbmm(x[0], x, x, beta=2, alpha=3)),
+        (torch.randint(0, 5, (2, 3, 3)),),
+    ),
+    "distances": (lambda x, y: (torch.cdist(x, y), torch.cdist(x, y, p=1.0)), (torch.randn(4, 3), torch.randn(5, 3))),
+    "embedding-bag": (
+        lambda w, i: (F.embedding_bag(i, w, mode="sum"), F.embedding_bag(i, w, mode="mean", padding_idx=2)),
+        (torch.randn(7, 4), torch.randint(0, 7, (3, 5))),
+    ),
+    "diagonal-scatter": (
+        lambda x, d: (torch.diagonal_scatter(x, d), torch.diagonal_scatter(x, d[:3], -1), torch.diagonal_scatter(x, d, 1)),
+        (torch.randn(4, 5), torch.randn(4)),
+    ),
+    "nothing": (
+        lambda x, y: (torch.cat([x, y]), x.sum(), x @ y.T, x.mean(), torch.addmm(y[0], x.T, x)),
+        (torch.randn(0, 3), torch.randn(2, 3)),
+    ),
+    "lstm": (nn.LSTM(4, 8, batch_first=True).eval(), (torch.randn(2, 3, 4),)),
+    "multihead-attention": (nn.MultiheadAttention(16, 4, batch_first=True).eval(), (torch.randn(2, 5, 16),) * 3),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operators(name):
+    model, args = CASES[name]
+    check(model, args)
+
+
+def test_index_lists_are_constants_not_arithmetic():
+    def pairs(x):
+        rows, columns = torch.tril_indices(6, 6, -1)
+        return x[:, rows, columns]
+
+    imported = check(pairs, (torch.randn(3, 6, 6),))
+    assert [a.kind for a in imported.arguments] == ["constant", "constant", "input"]
+    assert "math." not in text(imported)
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "bool", "float", "nothing"])
+@pytest.mark.parametrize("shared_heads", [1, 2])
+def test_attention(mask, shared_heads):
+    torch.manual_seed(0)
+    masks = {"bool": torch.rand(5, 7) > 0.5, "float": torch.randn(2, 1, 5, 7), "nothing": torch.zeros(5, 7).bool()}
+    query, key = torch.randn(2, 4, 5, 8), torch.randn(2, 4 // shared_heads, 7, 8)
+
+    def attend(q, k, v, m):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=m, is_causal=mask == "causal", enable_gqa=shared_heads > 1)
+
+    imported = check(attend, (query, key, torch.randn(2, 4 // shared_heads, 7, 6), masks.get(mask)))
+    assert text(imported).count("linalg.batch_matmul") == 2
+
+
+def test_attention_keeps_narrow_operands_of_both_products():
+    q = torch.randn(1, 2, 5, 8, dtype=torch.bfloat16)
+    imported = check(lambda q: F.scaled_dot_product_attention(q, q, q), (q,), tolerance=2e-2)
+    # the probabilities are rounded before the second product: three bf16 operands in, one rounding between
+    assert text(imported).count("arith.truncf") == 2
+
+
+def test_batch_norm_is_folded():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1, bias=False), nn.BatchNorm2d(2))
+    for norm in (model[1], model[4]):
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
+        nn.init.normal_(norm.weight)
+    x = torch.randn(2, 3, 5, 5)
+    model.eval()
+    imported = check(model, (x,), tolerance=1e-4)
+    assert [a.name for a in imported.weights] == [
+        "0.folded_weight", "0.folded_bias", "3.folded_weight", "3.folded_bias",
+    ]  # fmt: skip
+    assert "math.rsqrt" not in text(imported)
+    plain = import_model(model, (x,), fold_norms=False)
+    assert "math.rsqrt" in text(plain) and "0.weight" in [a.name for a in plain.weights]
