@@ -11,6 +11,7 @@ from kitsune_mlir.dialects.iteration import Space, is_free, is_reshape, is_view,
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic
 from kitsune_mlir.dialects.stage_graph import PipelineOp, StageOp, YieldOp, pack, unpack
 from kitsune_mlir.dialects.verify import captures
+from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.target import Target, find_target
 
 from .base import Pass, PassFailure
@@ -55,7 +56,7 @@ class Grouping:
         self.chains = chains
         self.group_of = {hash(op): n for n, op in enumerate(self.ops)}
         self.members: dict[int, list[ir.Operation]] = {n: [op] for n, op in enumerate(self.ops)}
-        self.blocked: dict[int, str] = {}
+        self.blocked: list[tuple[ir.Operation, ir.Operation, str]] = []
 
     def sources(self, op: ir.Operation, through_views: bool) -> list[ir.Operation]:
         """The grouped ops that `op` reads, looking through free ops (and views, if asked)."""
@@ -201,7 +202,16 @@ class Grouping:
                 if reason is None:
                     self.merge(a, b)
                 else:
-                    self.blocked[b] = f"not joined with {source.name}: {reason}"
+                    self.blocked.append((op, source, reason))
+
+    def apart(self) -> list[tuple[ir.Operation, str]]:
+        """Which ops were not joined with one that they read, and why."""
+        found = {
+            (hash(op), source.name, reason): (op, f"not joined with {source.name}: {reason}")
+            for op, source, reason in self.blocked
+            if self.group_of[hash(op)] != self.group_of[hash(source)]
+        }
+        return list(found.values())
 
     def sorted_groups(self) -> list[int]:
         """Groups in an order in which producers come before consumers."""
@@ -263,6 +273,8 @@ class FormStages(Pass):
 
     def run(self, module: ir.Operation) -> None:
         target = find_target(self.target)
+        if self.chains not in ("auto", "true", "false"):
+            raise KitsuneError(f"option 'chains' of {self.name} is auto, true or false, not '{self.chains}'")
         chains = not target.is_gpu if self.chains == "auto" else self.chains == "true"
         with module.context, ir.Location.unknown():
             for op in list(module.regions[0].blocks[0].operations):
@@ -286,9 +298,8 @@ class FormStages(Pass):
         returned = list(terminator.operands)
         grouping = Grouping(every, returned, target, chains)
         grouping.run()
-        for g, reason in grouping.blocked.items():
-            if g in grouping.members:
-                remark(grouping.members[g][-1], reason)
+        for op, reason in grouping.apart():
+            remark(op, reason)
         self._build(function, grouping, returned, terminator)
 
     def _check_static(self, function: ir.Operation) -> None:

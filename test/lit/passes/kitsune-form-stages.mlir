@@ -243,6 +243,7 @@ func.func @cycle(%x: tensor<512x512xf32>, %ec: tensor<f32>) -> tensor<512x512xf3
     %m = arith.maximumf %i, %o : f32
     linalg.yield %m : f32
   } -> tensor<f32>
+  // expected-remark@+2 {{not joined with linalg.generic: they share no parallel dimension}}
   // expected-remark@+1 {{not joined with linalg.generic: another stage runs between them}}
   %s = linalg.generic {indexing_maps = [#id, #none, #id], iterator_types = ["parallel", "parallel"]} ins(%a, %c : tensor<512x512xf32>, tensor<f32>) outs(%e : tensor<512x512xf32>) {
   ^bb0(%i: f32, %j: f32, %o: f32):
