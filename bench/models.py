@@ -55,6 +55,10 @@ class NeRF(nn.Module):
 class DLRM(nn.Module):
     """The recommender of Naumov et al. (arXiv 1906.00091): dot products between embeddings, one index a table."""
 
+    table: Tensor
+    left: Tensor
+    right: Tensor
+
     def __init__(self, dense: int, tables: int, rows: int, width: int, bottom: tuple[int, ...], top: tuple[int, ...]):
         super().__init__()
         vectors = tables + 1
@@ -356,7 +360,7 @@ def _initialise(model: nn.Module) -> None:
                 p.normal_(0.0, p.shape[-1] ** -0.25)  # so that products of two rows are of order one
             else:
                 p.normal_()
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None and module.running_var is not None:
             module.running_mean.normal_(0.0, 0.1)
             module.running_var.uniform_(0.5, 1.5)
 

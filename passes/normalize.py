@@ -9,7 +9,8 @@ from torch_mlir.dialects import linalg as linalg_dialect
 from torch_mlir.dialects.transform import interpreter
 from torch_mlir.passmanager import PassManager
 
-from kitsune_mlir.dialects.access import affine_maps, reassociation, shape_of
+from kitsune_mlir.dialects.access import affine_maps, shape_of
+from kitsune_mlir.dialects.iteration import is_reshape
 from kitsune_mlir.dialects.products import (
     WIDENING,
     body_of,
@@ -22,6 +23,7 @@ from kitsune_mlir.dialects.products import (
 from kitsune_mlir.dialects.verify import walk
 
 from .base import Pass
+from .narrow import narrow
 
 # Named ops that stay named while element-wise ops are fused: upstream's fuser looks at linalg.generic only, and it would
 # put element-wise arithmetic inside products (recomputing it for every output element) if it saw them.
@@ -53,18 +55,9 @@ def run_upstream(module: ir.Operation, pipeline: str) -> None:
     PassManager.parse(f"builtin.module({pipeline})", module.context).run(module)
 
 
-def cast_source(value: ir.Value) -> ir.Value:
-    """The tensor before a pure element-wise widening cast (no movement), or the value itself."""
-    op = defining_op(value)
-    if op is None or not is_movement(op) or not body_of(op):
-        return value
-    first, second = affine_maps(op)
-    return op.operands[0] if first == second and body_of(op)[0].name == "arith.extf" else value
-
-
 def fold_casts(op: ir.Operation) -> None:
     """Let a named product read bf16 / f16 operands directly where torch-mlir widened them first."""
-    inputs = [cast_source(v) for v in list(op.operands)[:2]]
+    inputs = [narrow(v) or v for v in list(op.operands)[:2]]
     if inputs == list(op.operands)[:2]:
         return
     if "indexing_maps" in op.attributes and op.name == "linalg.matmul" and len(op.attributes) > 2:
@@ -79,7 +72,7 @@ def fold_casts(op: ir.Operation) -> None:
 
 def name_contraction(op: ir.Operation) -> None:
     """Turn a product that came as a linalg.generic into a `linalg.contract`, which upstream's fuser leaves alone."""
-    inputs = [cast_source(v) for v in list(op.operands)[:2]]
+    inputs = [narrow(v) or v for v in list(op.operands)[:2]]
     maps = affine_maps(op)
     widening = {o.name for o in body_of(op)} & WIDENING
     if widening - {"arith.extf"} or str(body_of(op)[-1].name) != "arith.addf":
@@ -118,19 +111,13 @@ def generalize(module: ir.Operation) -> None:
     transform(module, sorted(named - {f"linalg.{n}" for n in [*KEPT, *special]}), "generalize")
 
 
-def is_real_reshape(op: ir.Operation) -> bool:
-    """Whether a reshape splits or merges dimensions (rather than adding or dropping ones of extent 1)."""
-    if op.name not in ("tensor.expand_shape", "tensor.collapse_shape"):
-        return False
-    expanded = op.results[0] if op.name == "tensor.expand_shape" else op.operands[0]
-    wide = shape_of(expanded)
-    return any(sum(wide[d] != 1 for d in group) > 1 for group in reassociation(op))
-
-
 def hide_reshapes(module: ir.Operation) -> None:
-    """Put real reshapes behind opaque casts, so that the fuser does not turn 2-D work around them into 5-D work."""
+    """Put reshapes behind opaque casts, so that the fuser does not turn 2-D work around them into 5-D work.
+
+    It would do so even to named products (which become generics on the way, and then swallow element-wise ops).
+    """
     for op in list(walk(module)):
-        if is_real_reshape(op):
+        if is_reshape(op):
             with ir.InsertionPoint(op), op.location:
                 hidden = builtin.UnrealizedConversionCastOp([op.results[0].type], [op.operands[0]])
             op.results[0].replace_all_uses_with(hidden.results[0])
@@ -243,13 +230,11 @@ class Normalize(Pass):
             for op in [op for op in walk(module) if is_projected_product(op)]:
                 name_contraction(op)
             run_upstream(module, "canonicalize,cse")
+        run_upstream(module, "func.func(linalg-fold-unit-extent-dims),canonicalize,cse")
+        with module.context, ir.Location.unknown():
             hide_reshapes(module)
         run_upstream(
-            module,
-            # Folding reshapes, the fuser brings dimensions of extent 1 back: they go once more.
-            "func.func(linalg-fold-unit-extent-dims),canonicalize,cse,linalg-fuse-elementwise-ops,canonicalize,cse,"
-            "func.func(linalg-fold-unit-extent-dims),canonicalize,cse,"
-            "func.func(linalg-generalize-named-ops),canonicalize,cse",
+            module, "linalg-fuse-elementwise-ops,canonicalize,cse,func.func(linalg-generalize-named-ops),canonicalize,cse"
         )
         with module.context, ir.Location.unknown():
             show_reshapes(module)

@@ -26,6 +26,7 @@ def fold_batch_norms(program: ExportedProgram) -> None:
     weights are constants named after the old ones: `conv1.folded_weight`, `conv1.folded_bias`.
     """
     weights = _weights(program)
+    norm: Any
     for norm in list(program.graph.find_nodes(op="call_function", target=aten.batch_norm.default)):
         conv = norm.args[0]
         _, gamma, beta, mean, var, training, _, eps = norm.args[:8]
@@ -54,8 +55,9 @@ def _weights(program: ExportedProgram) -> dict[Any, tuple[str, Tensor]]:
     found = {}
     for spec in program.graph_signature.input_specs:
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
-            held = program.state_dict if spec.target in program.state_dict else program.constants
-            found[nodes[spec.arg.name]] = (spec.target, held[spec.target].detach())
+            name = str(spec.target)
+            held = program.state_dict if name in program.state_dict else program.constants
+            found[nodes[spec.arg.name]] = (name, held[name].detach())
     return found
 
 

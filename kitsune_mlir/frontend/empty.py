@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, fx
 from torch.utils._python_dispatch import _disable_current_modes
@@ -53,10 +55,11 @@ def drop_empty(graph: fx.Graph) -> None:
 def _evaluate(node: fx.Node) -> int | float | bool:
     """The one number that an operator makes of nothing: 0 for a sum, NaN for a mean."""
 
-    def real(value: fx.Node) -> object:
+    def real(value: fx.Node) -> Any:
         meta = value.meta["val"]
         return torch.empty(meta.shape, dtype=meta.dtype) if isinstance(meta, Tensor) else meta
 
+    assert callable(node.target)
     with _disable_current_modes():
         args, kwargs = fx.map_arg((node.args, node.kwargs), real)
         kwargs = {k: v for k, v in kwargs.items() if k != "device"}

@@ -12,6 +12,7 @@ import torch
 from torch.export import ExportedProgram
 from torch_mlir import ir
 
+from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend.batch_norm import fold_batch_norms
 from kitsune_mlir.frontend.export import decompose, export
 from kitsune_mlir.frontend.imported import Argument, ImportedModel
@@ -64,8 +65,10 @@ def import_model(
         places = settle(module)
         _name_arguments(module, main.arguments)
     results = tuple(r if r.index is None else replace(r, index=places[r.index]) for r in main.results)
-    spec = program.call_spec
-    return ImportedModel(module, main.arguments, results, main.fixed_inputs, spec.in_spec, spec.out_spec, seconds)
+    in_spec, out_spec = program.call_spec
+    if in_spec is None or out_spec is None:
+        raise FrontendError("the exported program does not say how its inputs and outputs are nested")
+    return ImportedModel(module, main.arguments, results, main.fixed_inputs, in_spec, out_spec, seconds)
 
 
 def _name_arguments(module: ir.Module, arguments: Sequence[Argument]) -> None:

@@ -70,9 +70,11 @@ def _fold_double(op: ir.Operation) -> None:
         numbers = [_constant(v) for v in op.operands]
         if len(kinds) == 1 and sum(n is not None for n in numbers) == 1:
             # torch rounds the number to the tensor's type before it compares.
-            for place in (0, 1):
-                value, number = narrow[place], numbers[place]
-                op.operands[place] = value if value is not None else _new_constant(number, kinds[0], op)
+            for place, (value, number) in enumerate(zip(narrow, numbers, strict=True)):
+                if value is not None:
+                    op.operands[place] = value
+                elif number is not None:
+                    op.operands[place] = _new_constant(number, kinds[0], op)
 
 
 def _before_extension(value: ir.Value) -> ir.Value | None:

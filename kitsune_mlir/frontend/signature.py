@@ -57,13 +57,17 @@ class MainGraph:
                     self._positions[spec.arg.name] = position
                 position += 1
             elif spec.kind in _WEIGHT_KINDS:
-                held = program.state_dict if spec.target in program.state_dict else program.constants
-                weights[spec.arg.name] = held[spec.target].detach()
-                self._names[spec.arg.name] = spec.target
+                name = str(spec.target)
+                held = program.state_dict if name in program.state_dict else program.constants
+                weights[spec.arg.name] = held[name].detach()
+                self._names[spec.arg.name] = name
                 self._kinds[spec.arg.name] = _WEIGHT_KINDS[spec.kind]
             else:
                 raise FrontendError(f"input '{spec.arg.name}' is no tensor but a {spec.kind.name.lower()}")
         self.fixed_inputs = tuple(constants)
+        taken = set(self._names.values())
+        for name in self._positions:  # an input may be called as a parameter is
+            self._names[name] = name if name not in taken else f"{name}_{self._positions[name]}"
 
         prepare.remove_bookkeeping(self.graph)
         prepare.check_static(self.graph)
@@ -123,7 +127,7 @@ class MainGraph:
         """Erases placeholders that nothing needs and describes the others."""
         found: list[Argument] = []
         for node in [n for n in self.graph.nodes if n.op == "placeholder"]:
-            name = self._names.get(node.name, node.name)
+            name = str(self._names.get(node.name, node.name))
             if node.name in weights:
                 weight = weights[node.name]
                 if not node.users and name not in self._returned:

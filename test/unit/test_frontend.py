@@ -112,6 +112,19 @@ def test_weights_tied_by_memory_alone_are_one_argument():
     assert [a.name for a in imported.weights] == ["a", "c"]
 
 
+def test_input_with_a_parameters_name():
+    class Clash(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.x = nn.Parameter(torch.randn(3))
+
+        def forward(self, x):
+            return x * self.x, x, self.x
+
+    imported = check(Clash(), (torch.randn(3),))
+    assert [a.name for a in imported.arguments] == ["x", "x_0"]
+
+
 def test_large_weights_stay_out_of_the_text():
     class Large(nn.Module):
         def __init__(self):

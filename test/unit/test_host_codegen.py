@@ -113,8 +113,8 @@ def test_equal_bodies_are_lowered_once():
     assert (program.run(x)[0] == 16 * x).all()
 
 
-def test_softmax():
-    m, n = 19, 77
+@pytest.mark.parametrize(("m", "n"), [(19, 77), (40, 300)])  # the second is large enough to go row by row
+def test_softmax(m, n):
     x = normal(m, n) * 10
     x[3] = -np.inf
     x[3, 5] = 1
@@ -140,6 +140,26 @@ def test_softmax():
     got = one_task(body, {"x": x}, ((m, n), "f32"))
     e = np.exp((x - x.max(1, keepdims=True)).astype(np.float64))  # the difference is rounded to f32, as in the program
     np.testing.assert_allclose(got, e / e.sum(1, keepdims=True), rtol=1e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize("crosswise", [False, True])
+def test_rows_share_a_loop_only_where_they_may(crosswise):
+    """exp, then its sum and its transpose: a row of the sum needs one row of exp, a row of the transpose needs all."""
+    m = 100
+    x = normal(m, m)
+    square = tensor((m, m))
+    body = elementwise("e", (m, m), [("x", square, "d0, d1")], "%q = math.exp %a0 : f32\nlinalg.yield %q : f32")
+    add = "%q = arith.addf %a0, %acc : f32\nlinalg.yield %q : f32"
+    body += fill("z", (m,), "0.0") + generic("s", "i, j", "pr", [("e", square, "i, j")], ("z", tensor((m,)), "i"), add)
+    other = ("e", square, "d1, d0") if crosswise else ("s", tensor((m,)), "d1")  # one number of every row
+    operands = [("e", square, "d0, d1"), ("s", tensor((m,)), "d0"), other]
+    body += elementwise(
+        "r", (m, m), operands, "%q = arith.divf %a0, %a1 : f32\n%p = arith.addf %q, %a2 : f32\nlinalg.yield %p : f32"
+    )
+    got = one_task(body, {"x": x}, ((m, m), "f32"))
+    e = np.exp(x.astype(np.float64))
+    s = e.sum(1)
+    np.testing.assert_allclose(got, e / s[:, None] + (e.T if crosswise else s[None, :]), rtol=1e-5)
 
 
 @pytest.mark.parametrize("extent", [1, 2, 15, 16, 17, 31, 64, 100, 130])

@@ -25,6 +25,7 @@ from kitsune_mlir.codegen.gpu.simt_rows import RowSchedule, emit_rows, levels_of
 from kitsune_mlir.codegen.gpu.simt_space import RowSpace, find_rows
 from kitsune_mlir.codegen.gpu.tasks import Store, TaskView, element_bytes
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["Choice", "choose"]
@@ -41,6 +42,9 @@ ROW_ELEMENTS = 32
 
 MOST_ELEMENTS = 64
 """... at most, before a row is read again from memory for each pass."""
+
+LINE = 128
+"""Bytes that neighbouring threads should read side by side: a line of the cache."""
 
 CLOSE = 0.9
 """A wider vector must bring the accesses below this share of the narrower one's."""
@@ -115,7 +119,13 @@ def _maps(graph: Graph, stores: list[Store], reductions: Sequence[ir.Operation])
             raise UnsupportedError(op.name, limit, f"{points} results for {most} elements", str(op.location))
     schedules = tuple(map_schedules(graph, stores))
     words = {"schedule": "map", "width": schedules[0].width, "unroll": schedules[0].unroll}
-    return Choice(graph, schedules, 0, 64, words)
+    heavy = max(schedule.width * schedule.unroll for schedule in schedules) >= 16 and _has_functions(graph)
+    return Choice(graph, schedules, 0, 80 if heavy else 64, words)
+
+
+def _has_functions(graph: Graph) -> bool:
+    """Whether elements go through functions that expand to tens of instructions each."""
+    return any(op.name.startswith("math.") for top in graph.task.work() for op in walk(top))
 
 
 def map_schedules(graph: Graph, stores: Sequence[Store]) -> list[MapSchedule]:
@@ -211,6 +221,9 @@ def row_schedule(space: RowSpace, width: int, read: int, levels: int) -> RowSche
     fast = 1
     while fast < THREADS and fast < vectors:
         steps = -(-vectors // fast)
+        if fast < 32 and fast * read < LINE:
+            fast *= 2
+            continue
         idle = rows * fast < THREADS // 2 and steps > 2
         if steps <= (wanted if fast < 32 else most) and not idle:
             break

@@ -129,4 +129,3 @@ def _loaded(place: Value, like: Value) -> Value:
     if str(like.type) == "i1":
         return load(place, "i8") != 0
     return load(place, like.type)
-

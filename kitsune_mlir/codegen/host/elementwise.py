@@ -16,9 +16,12 @@ Point = dict[int, ops.Index]
 
 
 class Elementwise:
-    """The schedule: vectors along `lane`, one after the other; what is the same in all lanes is computed before that loop."""
+    """The schedule: vectors along `lane`, one after the other; what is the same in all lanes is computed before that loop.
 
-    def __init__(self, nest: Nest, lane: int, emitter: BodyEmitter, lanes: int):
+    Without a `lane` there is nothing to vectorise: a shared loop outside has the only dimension.
+    """
+
+    def __init__(self, nest: Nest, lane: int | None, emitter: BodyEmitter, lanes: int):
         self.nest, self.lane, self.emitter, self.lanes = nest, lane, emitter, lanes
 
     @property
@@ -46,7 +49,7 @@ class Elementwise:
         used = [any(True for _ in a.uses) for a in arguments]
         before = {}
         for argument, access, needed in zip(arguments, accesses, used, strict=True):
-            if needed and access.coefficients[self.lane] == 0:
+            if needed and (self.lane is None or access.coefficients[self.lane] == 0):
                 before[argument] = access.at(point)
 
         def index(dimension: int) -> ops.Index:
@@ -54,17 +57,23 @@ class Elementwise:
 
         uniform = self.emitter.emit(before, index, 1, only_uniform=True)
 
+        if self.lane is None:
+            for output, value in zip(nest.outputs, self.emitter.yielded, strict=True):
+                output.put(uniform.get(value, value), point, 1)
+            return
+        lane = self.lane
+
         def vectors(start: ops.Index, lanes: int) -> None:
-            here = {**point, self.lane: start}
+            here = {**point, lane: start}
             environment = dict(uniform)
             for argument, access, needed in zip(arguments, accesses, used, strict=True):
                 if needed and argument not in environment:
-                    environment[argument] = access_lanes(access, here, self.lane, lanes)
+                    environment[argument] = access_lanes(access, here, lane, lanes)
             made = self.emitter.emit(environment, lambda d: here.get(d, 0), lanes)
             for output, value in zip(nest.outputs, self.emitter.yielded, strict=True):
                 output.put(ops.broadcast(made.get(value, value), lanes), here, lanes)
 
-        extent = nest.extents[self.lane]
+        extent = nest.extents[lane]
         whole = extent // self.lanes * self.lanes
 
         def step(counter, carried):
@@ -85,21 +94,29 @@ def access_lanes(access: Access, point: Point, lane: int, lanes: int) -> ir.Valu
     return vector.from_elements(ops.vector_type(access.element, lanes), found)
 
 
-def plan_elementwise(nest: Nest, machine: Machine) -> Elementwise | None:
-    """The schedule of an all-parallel nest; None if it is not one, or cannot be vectorised."""
+def plan_elementwise(nest: Nest, machine: Machine, outside: int | None = None) -> Elementwise | None:
+    """The schedule of an all-parallel nest; None if it is not one, or cannot be vectorised.
+
+    Args:
+        outside: a dimension that a loop outside runs over: it is not vectorised, and may be the only one there is.
+    """
     if nest.reductions or not nest.extents:
         return None
-    lane = lane_of(nest)
-    if lane is None:
+    lane = lane_of(nest, outside)
+    alone = outside is not None and all(e == 1 for d, e in enumerate(nest.extents) if d != outside)
+    if lane is None and not alone:
         return None
-    varying = [a for a, x in zip(nest.block.arguments, nest.accesses, strict=True) if x.coefficients[lane] != 0]
+    varying = []
+    if lane is not None:
+        varying = [a for a, x in zip(nest.block.arguments, nest.accesses, strict=True) if x.coefficients[lane] != 0]
     emitter = BodyEmitter(nest.block, varying, lane)
     if not emitter.possible:
         return None
     return Elementwise(nest, lane, emitter, max(1, machine.lanes(computing_bytes(nest.block))))
 
 
-def lane_of(nest: Nest) -> int | None:
-    """The parallel dimension along which every output is contiguous; None if there is none, or it is a single element."""
-    fitting = [d for d in nest.parallel if nest.extents[d] > 1 and all(o.coefficients[d] == 1 for o in nest.outputs)]
+def lane_of(nest: Nest, outside: int | None = None) -> int | None:
+    """The parallel dimension along which every output is contiguous; None if there is none but `outside`."""
+    candidates = [d for d in nest.parallel if d != outside and nest.extents[d] > 1]
+    fitting = [d for d in candidates if all(o.coefficients[d] == 1 for o in nest.outputs)]
     return fitting[-1] if fitting else None

@@ -88,8 +88,12 @@ class Nest:
         return any(True for _ in argument.uses)
 
 
-def read_nest(op: ir.Operation) -> Nest | None:
-    """The nest of a `linalg.generic` on memrefs; None where a shape or stride is dynamic, empty, or a map is not linear."""
+def read_nest(op: ir.Operation, *, keep_first: bool = False) -> Nest | None:
+    """The nest of a `linalg.generic` on memrefs; None where a shape or stride is dynamic, empty, or a map is not linear.
+
+    Dimensions that every operand walks through as one are merged; `keep_first` leaves the first one (of more than one
+    iteration) alone, for a loop that several nests share.
+    """
     kinds = ["reduction" in str(k) for k in op.attributes["iterator_types"]]
     maps = [attribute.value for attribute in op.attributes["indexing_maps"]]
     extents = _extents(op, maps, len(kinds))
@@ -106,7 +110,7 @@ def read_nest(op: ir.Operation) -> Nest | None:
     nest = Nest(op, tuple(extents), reductions, tuple(accesses[:count]), tuple(accesses[count:]))
     if any(a.memref is None for a in nest.outputs):
         return None
-    return _without_units(_coalesce(nest))
+    return _without_units(_coalesce(nest, keep_first))
 
 
 def _extents(op: ir.Operation, maps: list[ir.AffineMap], rank: int) -> list[int] | None:
@@ -173,12 +177,14 @@ def _indexed(nest: Nest) -> set[int]:
     return {ir.IntegerAttr(op.attributes["dim"]).value for op in walk(nest.op) if op.name == "linalg.index"}
 
 
-def _coalesce(nest: Nest) -> Nest:
+def _coalesce(nest: Nest, keep_first: bool) -> Nest:
     """Merge neighbouring dimensions that every operand walks through as one.
 
     The inner one takes over the iterations and the outer one keeps its number with extent 1.
     """
     extents, fixed = list(nest.extents), _indexed(nest)
+    if keep_first:
+        fixed |= set([d for d, e in enumerate(extents) if e > 1][:1])
     steps = [a.coefficients for a in nest.accesses]
     inner = len(extents) - 1
     for outer in range(len(extents) - 2, -1, -1):

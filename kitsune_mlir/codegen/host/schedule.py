@@ -9,6 +9,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.host.contraction import Contraction, plan_contraction
 from kitsune_mlir.codegen.host.elementwise import Elementwise, plan_elementwise
+from kitsune_mlir.codegen.host.fusion import find_groups
 from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.nest import Nest, read_nest
 from kitsune_mlir.codegen.host.precompute import precompute_sides
@@ -23,7 +24,13 @@ Schedule = Elementwise | RowReduction | Contraction
 def vectorize(root: ir.Operation, machine: Machine) -> None:
     """Replace every `linalg.generic` under `root` that a schedule takes by vector loops."""
     for op in [o for o in walk(root) if o.name == "linalg.generic"]:
-        precompute_sides(op, machine)
+        nest = read_nest(precompute_sides(op, machine))
+        if nest is not None and nest.reductions:
+            allow_contraction(nest)
+    for function in [o for o in walk(root) if o.name == "func.func"]:
+        for block in function.regions[0].blocks:
+            for group in list(find_groups(block, machine)):
+                group.emit()
     for op in [o for o in walk(root) if o.name == "linalg.generic"]:
         schedule = plan(op, machine)
         if schedule is None:
@@ -40,7 +47,6 @@ def plan(op: ir.Operation, machine: Machine) -> Schedule | None:
         return None
     if not nest.reductions:
         return plan_elementwise(nest, machine)
-    allow_contraction(nest)
     rows, columns = plan_reduction(nest, machine), plan_contraction(nest, machine)
     if rows is None or columns is None:
         return columns if rows is None else rows
