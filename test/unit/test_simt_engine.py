@@ -1,0 +1,162 @@
+"""The simt engine: its kernels run on an emulated block, its choices, and what it declines."""
+
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from torch_mlir import ir
+from vector_emulator import run_kernel
+
+from kitsune_mlir.codegen.gpu.cubin import assemble
+from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.ptx import to_llvm_ir, to_ptx
+from kitsune_mlir.codegen.gpu.simt import SimtEngine
+from kitsune_mlir.codegen.gpu.simt_index import Atom, Linear, add, at, clamp, divmod_index, scale
+from kitsune_mlir.codegen.gpu.tasks import ProgramView
+from kitsune_mlir.codegen.gpu.value import i32
+from kitsune_mlir.dialects import new_context
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
+
+from simt_programs import CASES, DTYPES, TOLERANCE, compile_case, error_of
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    tensor = tensor.contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
+
+
+def to_torch(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(array.astype(np.float32)) if array.dtype == ml_dtypes.bfloat16 else torch.from_numpy(array)
+
+
+EMULATED = (
+    *("add_broadcast_odd", "add_bf16_odd", "one_element", "outer_broadcast", "mixed_types", "bool_out", "i64_math", "arange"),
+    *("cat", "cat_odd", "pad", "slice", "flip_stride", "permute", "transpose", "embedding_bf16", "gather", "pool_max"),
+    *("pool_average_odd", "row_mean_odd", "row_any", "row_long", "total_sum", "column_sum_odd", "column_softmax"),
+    *("middle_softmax", "middle_mean", "argmax_ties", "column_argmax", "batch_statistics", "group_norm", "softmax_f32_8"),
+    *("softmax_bf16_31", "softmax_f32_4096", "softmax_bf16_30000", "layer_norm_f32_129", "rms_norm_bf16_1000", "stitch_f32"),
+)
+
+
+@pytest.mark.parametrize("name", EMULATED)
+def test_right_in_bounds_aligned_and_without_races(name):
+    """Every case against torch in float64; the emulator checks every access and every barrier."""
+    case = CASES[name]
+    ((model, emitted),) = compile_case(case)
+    inputs = case.make("cpu")
+    arguments = [to_numpy(a.value if a.value is not None else inputs[a.position]) for a in model.arguments]
+    notes = sorted((r for r in model.results if r.kind == "tensor"), key=lambda r: r.index)
+    results = [to_numpy(torch.zeros(r.shape, dtype=DTYPES[r.dtype])) for r in notes]
+    with model.module.context:
+        run_kernel(emitted.module.operation, emitted.manifest, arguments, results, blocks=2)
+    wanted = case.run(*[t.double() if t.is_floating_point() else t for t in inputs])
+    wanted = list(wanted) if isinstance(wanted, tuple) else [wanted]
+    for note, reference in zip(model.results, wanted, strict=True):
+        assert error_of(to_torch(results[note.index]), reference) <= TOLERANCE.get(DTYPES[note.dtype], 0.0)
+
+
+@pytest.mark.parametrize("name", ["add_f32", "softmax_bf16_1000", "layer_norm_bf16_4096", "column_sum", "argmax", "big_stitch"])
+def test_cubins_without_spills(name):
+    ((_, emitted),) = compile_case(CASES[name])
+    (resources,) = assemble(to_ptx(to_llvm_ir(emitted.module))).kernels.values()
+    assert not resources.spills
+
+
+def _ptx(name: str) -> str:
+    ((_, emitted),) = compile_case(CASES[name])
+    return to_ptx(to_llvm_ir(emitted.module))
+
+
+def test_one_pass_over_memory():
+    """Stitch reads its two rows and three weights once: four vectors of 16 bytes of each a thread."""
+    text = _ptx("big_stitch")
+    assert text.count("ld.global.v4") == 2 * 4 + 3 * 4
+    assert text.count("st.global.v4") == 4
+
+
+def test_wide_accesses_where_rows_are_aligned_and_narrow_ones_where_not():
+    assert ".v4" in _ptx("add_f32") and "ld.global.v" not in _ptx("row_mean_odd")
+
+
+DECLINED = {
+    "product": """%r = linalg.matmul ins(%t, %t : tensor<8x8xf32>, tensor<8x8xf32>)
+                       outs(%e : tensor<8x8xf32>) -> tensor<8x8xf32>""",
+    "scan": """%c8 = arith.constant 8 : index
+      %c0 = arith.constant 0 : index
+      %c1 = arith.constant 1 : index
+      %r = scf.for %i = %c0 to %c8 step %c1 iter_args(%a = %t) -> tensor<8x8xf32> { scf.yield %a : tensor<8x8xf32> }""",
+}
+
+
+@pytest.mark.parametrize("name", DECLINED)
+def test_declines_with_a_reason(name):
+    text = f"""func.func @p(%x: memref<8x8xf32>, %y: memref<8x8xf32>, %arena: memref<1xi8>)
+        attributes {{kitsune.program, kitsune.arguments = 1 : i64, kitsune.results = 1 : i64}} {{
+      "kitsune.task"() ({{
+      ^bb0(%n: index):
+      %t = bufferization.to_tensor %x restrict : memref<8x8xf32> to tensor<8x8xf32>
+      %e = tensor.empty() : tensor<8x8xf32>
+      {DECLINED[name]}
+      bufferization.materialize_in_destination %r in restrict writable %y : (tensor<8x8xf32>, memref<8x8xf32>) -> ()
+      "kitsune.yield"() {{operandSegmentSizes = array<i32: 0>}} : () -> ()
+      }}) {{sym_name = "t", grid = array<i64: 1>, engine = "simt"}} : () -> ()
+      return
+    }}"""
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(text)
+        (task,) = ProgramView(module.body.operations[0].operation).tasks
+        decision = SimtEngine().plan(task, Limits())
+    assert isinstance(decision, Decline)
+    assert "simt does maps, reductions and movement of tensors" in decision.reason
+
+
+def test_plan_does_not_change_the_program():
+    with new_context(), ir.Location.unknown():
+        text = (Path(__file__).resolve().parent.parent / "lit" / "host" / "two-tasks.mlir").read_text()
+        module = ir.Module.parse(text)
+        before = str(module)
+        function = next(op for op in module.body.operations if "kitsune.program" in op.operation.attributes)
+        for task in ProgramView(function.operation).tasks:
+            assert isinstance(SimtEngine().plan(task, Limits()), Plan | Decline)
+        assert str(module) == before
+
+
+class TestIndex:
+    """Arithmetic of indices, without a kernel: atoms are looked at, not run."""
+
+    @pytest.fixture(autouse=True)
+    def module(self):
+        with ir.Context(), ir.Location.unknown():
+            module = ir.Module.create()
+            with ir.InsertionPoint(module.body):
+                yield
+
+    def test_quotient_and_remainder_become_the_number_again(self):
+        x = Linear(((Atom(i32(0), 4, 1000), 1),), 1, 0)
+        for extent in (8, 12, 60):
+            quotient, remainder = divmod_index(x, extent, 4)
+            assert remainder.lane == 1 and not quotient.lane
+            assert add(scale(quotient, 3 * extent), scale(remainder, 3)) == scale(x, 3)
+
+    def test_vectors_that_cross_a_row_are_taken_apart(self):
+        x = Linear(((Atom(i32(0), 4, 1000), 1),), 1, 0)
+        quotient, remainder = divmod_index(x, 129, 4)
+        assert isinstance(quotient, tuple) and len(quotient) == 4
+        whole = add(scale(quotient, 129), remainder)
+        assert [at(whole, e) for e in range(4)] == [at(x, e) for e in range(4)]
+
+    def test_constants_and_bounds_need_no_division(self):
+        x = Linear(((Atom(i32(0), 1, 7), 1),), 0, 24)
+        assert divmod_index(x, 8, 1) == (Linear(const=3), Linear(x.terms, 0, 0))
+
+    def test_clamping_keeps_what_is_known(self):
+        x = Linear.of(Atom(i32(0), 8, 4096))
+        assert clamp(x, 4095) is x
+        assert clamp(x, 1000).multiple == 8 and clamp(x, 1001).multiple == 1
+        assert clamp(x, 1000).range(1) == (0, 1000)

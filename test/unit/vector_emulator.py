@@ -1,0 +1,161 @@
+"""The kernel emulator with vectors, packed 16-bit floats and checks of alignment: what the simt engine's kernels need."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+from kernel_emulator import KernelBlock, Machine
+from simt import DTYPES, Race, Space, _unsigned
+from torch_mlir import ir
+
+from kitsune_mlir.runtime.manifest import Manifest
+
+RED_ZONE = 64
+"""Bytes behind every buffer that nobody may touch."""
+
+
+def _shape(type: ir.Type) -> tuple[int, type]:
+    """(elements, element dtype) of a scalar or vector type."""
+    if isinstance(type, ir.VectorType):
+        return type.shape[0], DTYPES[str(type.element_type)]
+    return 1, DTYPES[str(type)]
+
+
+class VectorBlock(KernelBlock):
+    """A block whose values may be vectors: arrays of one row a thread."""
+
+    def op(self, op, mask):
+        if op.name == "nvvm.barrier" and len(op.operands):
+            assert mask.sum() == int(self.env[op.operands[1]][0]), "a named barrier that not every thread of it reaches"
+            self.phase += 1
+            self.barriers += 1
+            return
+        super().op(op, mask)
+
+    def simple(self, op, operands, mask):
+        name = op.name
+        if name == "llvm.load":
+            return self.load(op, operands[0], mask)
+        if name == "llvm.store":
+            return self.store(op, operands[0], operands[1], mask)
+        if name == "vector.from_elements":
+            return np.stack(operands, 1)
+        if name == "vector.extract":
+            (position,) = ir.DenseI64ArrayAttr(op.attributes["static_position"])
+            return np.ascontiguousarray(operands[0][:, position])
+        if name == "llvm.mlir.undef":
+            count, dtype = _shape(op.results[0].type)
+            return np.zeros((self.threads, count), dtype)
+        if name == "llvm.extractelement":
+            return np.ascontiguousarray(operands[0][np.arange(self.threads), operands[1]])
+        if name == "llvm.insertelement":
+            changed = operands[0].copy()
+            changed[np.arange(self.threads), operands[2]] = operands[1]
+            return changed
+        if name.startswith("nvvm.convert.f32x2.to."):
+            _, dtype = _shape(op.results[0].type)
+            with np.errstate(all="ignore"):
+                return np.stack([operands[1], operands[0]], 1).astype(dtype)  # the first operand is the upper half
+        if name == "llvm.bitcast":
+            count, dtype = _shape(op.results[0].type)
+            raw = np.ascontiguousarray(operands[0]).view(dtype)
+            return raw.reshape(self.threads, count) if isinstance(op.results[0].type, ir.VectorType) else raw.reshape(-1)
+        if name == "arith.shrui":
+            return (_unsigned(operands[0]) >> _unsigned(operands[1])).view(operands[0].dtype)
+        if name == "arith.uitofp":
+            return _unsigned(operands[0]).astype(DTYPES[str(op.results[0].type)])
+        return super().simple(op, operands, mask)
+
+    def _bytes(self, op, pointer, type, mask):
+        """(space, bytes touched by each active thread) after checks of bounds, alignment and, in shared memory, races."""
+        count, dtype = _shape(type)
+        size = np.dtype(dtype).itemsize * count
+        space, start = self.machine.at(pointer[mask])
+        start = start.reshape(-1)
+        align = ir.IntegerAttr(op.attributes["alignment"]).value if "alignment" in op.attributes else size
+        assert (start >= 0).all() and (start + size <= len(space.data) - RED_ZONE).all(), f"outside of its buffer: {op}"
+        assert (start % align == 0).all(), f"not aligned to {align}: {op}"
+        return space, start[:, None] + np.arange(size)
+
+    def load(self, op, pointer, mask):
+        type = op.results[0].type
+        count, dtype = _shape(type)
+        out = np.zeros((self.threads, count), dtype)
+        if mask.any():
+            space, at = self._bytes(op, pointer, type, mask)
+            self._touch(space, at, mask, False)
+            raw = np.ascontiguousarray(space.data[at])
+            assert dtype != np.bool_, "a bool is loaded as a byte"
+            out[mask] = raw.view(dtype)
+        return out if isinstance(type, ir.VectorType) else out[:, 0].copy()
+
+    def store(self, op, value, pointer, mask):
+        if not mask.any():
+            return None
+        type = op.operands[0].type
+        space, at = self._bytes(op, pointer, type, mask)
+        self._touch(space, at, mask, True)
+        chosen = np.ascontiguousarray(value[mask])
+        space.data[at] = chosen.view(np.uint8).reshape(len(at), -1)
+        return None
+
+    def _touch(self, space: Space, at: np.ndarray, mask: np.ndarray, writes: bool) -> None:
+        if space is not self.machine.spaces[(self.shared >> 40) - 1]:
+            return
+        threads = np.repeat(np.arange(self.threads)[mask], at.shape[1])
+        places = at.reshape(-1)
+        foreign = (space.written[places] == self.phase) & (space.writer[places] != threads)
+        if foreign.any():
+            raise Race("shared memory that another thread wrote since the last barrier")
+        if not writes:
+            space.read[places] = self.phase
+            return
+        if (space.read[places] == self.phase).any():
+            raise Race("a write to shared memory that was read since the last barrier")
+        space.writer[places], space.written[places] = threads, self.phase
+
+
+def run_kernel(
+    module: ir.Operation, manifest: Manifest, inputs: list[np.ndarray], results: list[np.ndarray], blocks: int
+) -> None:
+    """Run a kernel on `blocks` blocks; fills `results`.
+
+    Raises:
+        AssertionError: an access out of bounds or badly aligned, a race, or a barrier that threads miss.
+    """
+    machine = Machine()
+    pointers, spaces = [], []
+    for array in (*inputs, *results):
+        space = Space(array.nbytes + RED_ZONE, checked=False)
+        # Not rounded up, so that the byte behind the last one is out of bounds.
+        space.data = np.full(array.nbytes + RED_ZONE, 0xFF, np.uint8)
+        spaces.append(space)
+        pointers.append(machine.add(space))
+    for space, array in zip(spaces, inputs, strict=False):
+        space.data[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    for size in (manifest.arena_bytes, manifest.workspace_bytes(blocks)):
+        space = Space(size + 2 * RED_ZONE, checked=False)
+        space.data[:] = 0
+        pointers.append(machine.add(space))
+    failures: list[BaseException] = []
+    shared = manifest.shared_bytes + RED_ZONE
+    bodies = [VectorBlock(machine, module, manifest.threads, number, blocks, shared) for number in range(blocks)]
+
+    def work(block: VectorBlock) -> None:
+        try:
+            with module.context, ir.Location.unknown():
+                block.run(block.functions[manifest.kernel], [block.words(p, np.int64) for p in pointers])
+        except BaseException as error:
+            failures.append(error)
+            machine.stop.set()
+
+    threads = [threading.Thread(target=work, args=(block,)) for block in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    for space, array in zip(spaces[len(inputs) :], results, strict=True):
+        array.reshape(-1).view(np.uint8)[:] = space.data[: array.nbytes]
