@@ -36,8 +36,9 @@ def fold_batch_norms(program: ExportedProgram) -> None:
         read = [conv.args[1], bias, gamma, beta, mean, var]
         if mean is None or var is None or any(n is not None and n not in weights for n in read):
             continue
-        values = [None if n is None else weights[n][1] for n in read]
-        folded = _fold(*values, eps)
+        values: list[Any] = [None if n is None else weights[n][1] for n in read]
+        weight, vectors = values[0], values[1:]
+        folded = _fold(weight, *vectors, eps=eps)
         prefix = weights[conv.args[1]][0].rpartition(".")[0]
         nodes = [
             _add_constant(program, f"{prefix}.folded_{part}".removeprefix("."), value, conv.args[1])
@@ -61,10 +62,13 @@ def _weights(program: ExportedProgram) -> dict[Any, tuple[str, Tensor]]:
     return found
 
 
-def _fold(
-    weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None, mean: Tensor, var: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    """The convolution's new weight and bias, computed in f64 and rounded once."""
+def _fold(weight: Tensor, *vectors: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    """The convolution's new weight and bias, computed in f64 and rounded once.
+
+    `vectors` are the convolution's bias, then the norm's gamma, beta, mean and variance; the first three may be None.
+    """
+    bias, gamma, beta, mean, var = vectors
+    assert mean is not None and var is not None
     scale = torch.rsqrt(var.double() + eps)
     if gamma is not None:
         scale = scale * gamma.double()

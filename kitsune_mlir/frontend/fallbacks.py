@@ -180,8 +180,32 @@ def _diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0,
     return torch.movedim(filled, (-2, -1), (dim1, dim2))
 
 
+def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+    """torch-mlir slices beyond the end where a shift is a multiple of the size."""
+    if not dims:
+        return _roll(x.reshape(-1), shifts, [0]).reshape(x.shape) if x.numel() else x.clone()
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = x.shape[dim]
+        first = size - shift % size if size else 0
+        if 0 < first < size:
+            x = torch.cat([x.narrow(dim, first, size - first), x.narrow(dim, 0, first)], dim)
+    return x.clone()
+
+
 _EXTREMES = (aten.amax.default, aten.amin.default)
-_ARG_EXTREMES = (aten.argmax.default, aten.argmin.default)
+_ARGdef _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+    """torch-mlir slices beyond the end where a shift is a multiple of the size."""
+    if not dims:
+        return _roll(x.reshape(-1), shifts, [0]).reshape(x.shape) if x.numel() else x.clone()
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = x.shape[dim]
+        first = size - shift % size if size else 0
+        if 0 < first < size:
+            x = torch.cat([x.narrow(dim, first, size - first), x.narrow(dim, 0, first)], dim)
+    return x.clone()
+
+
+_EXTREMES = (aten.argmax.default, aten.argmin.default)
 _ROWS = (
     aten.cumsum.default,
     aten.cumprod.default,
@@ -216,6 +240,7 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     aten._embedding_bag.default: _embedding_bag,
     aten._embedding_bag_forward_only.default: _embedding_bag,
     aten.diagonal_scatter.default: _diagonal_scatter,
+    aten.roll.default: _roll,
     aten.view_copy.default: _copy_of(aten.view.default),
     aten.permute_copy.default: _copy_of(aten.permute.default),
     aten.narrow_copy.default: _copy_of(aten.narrow.default),

@@ -78,6 +78,10 @@ CASES = {
         lambda x, d: (torch.diagonal_scatter(x, d), torch.diagonal_scatter(x, d[:3], -1), torch.diagonal_scatter(x, d, 1)),
         (torch.randn(4, 5), torch.randn(4)),
     ),
+    "roll": (
+        lambda x: (torch.roll(x, 2, 0), torch.roll(x, (1, -2), (0, 1)), torch.roll(x, 4, 0), torch.roll(x, 3)),
+        (torch.randn(4, 5),),
+    ),
     "nothing": (
         lambda x, y: (torch.cat([x, y]), x.sum(), x @ y.T, x.mean(), torch.addmm(y[0], x.T, x)),
         (torch.randn(0, 3), torch.randn(2, 3)),
