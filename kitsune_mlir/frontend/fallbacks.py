@@ -193,19 +193,7 @@ def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
 
 
 _EXTREMES = (aten.amax.default, aten.amin.default)
-_ARGdef _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
-    """torch-mlir slices beyond the end where a shift is a multiple of the size."""
-    if not dims:
-        return _roll(x.reshape(-1), shifts, [0]).reshape(x.shape) if x.numel() else x.clone()
-    for shift, dim in zip(shifts, dims, strict=True):
-        size = x.shape[dim]
-        first = size - shift % size if size else 0
-        if 0 < first < size:
-            x = torch.cat([x.narrow(dim, first, size - first), x.narrow(dim, 0, first)], dim)
-    return x.clone()
-
-
-_EXTREMES = (aten.argmax.default, aten.argmin.default)
+_ARG_EXTREMES = (aten.argmax.default, aten.argmin.default)
 _ROWS = (
     aten.cumsum.default,
     aten.cumprod.default,
