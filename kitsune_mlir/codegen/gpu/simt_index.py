@@ -94,7 +94,17 @@ def _pointwise(function, a: Index, *others: Index) -> Index:
     if not widths:
         return function(*indices)
     (width,) = widths
-    return tuple(function(*(at(index, e) for index in indices)) for e in range(width))
+    return _joined(tuple(function(*(at(index, e) for index in indices)) for e in range(width)))
+
+
+def _joined(parts: Scattered) -> Index:
+    """A single linear index for points that turn out to lie at equal distances."""
+    first = parts[0]
+    step = parts[1].const - first.const
+    for e, part in enumerate(parts):
+        if part.terms != first.terms or part.const != first.const + e * step:
+            return parts
+    return Linear(first.terms, step, first.const)
 
 
 def add(a: Index, b: Index | int) -> Index:
