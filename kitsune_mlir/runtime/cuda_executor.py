@@ -36,7 +36,7 @@ class _Memory:
     def __init__(self, size: int, device: Device, stream: int):
         torch = sys.modules.get("torch")
         self.own = torch is None or not torch.cuda.is_available()
-        if self.own:
+        if torch is None or self.own:
             self.address = allocate(size)
         else:
             # Allocated for the stream it is used on: the allocator hands memory round within a stream without waiting.

@@ -109,7 +109,7 @@ class KernelBlock(Block):
             with self.machine.lock:
                 np.add.at(words, at, operands[1][mask])
             return None
-        assert "ld.acquire.gpu.global.u32" in text, text
+        assert "ld.acquire.gpu.global" in text, text
         start = time.monotonic()
         while (words[at] < operands[1][mask]).any():
             time.sleep(0)

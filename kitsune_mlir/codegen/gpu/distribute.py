@@ -107,8 +107,9 @@ class _Distributor:
         body = op.regions[0].blocks[0]
         for inner in [inner for inner in walk(op) if inner.name == "scf.parallel"]:
             sequentialize(inner)
-        counts = trip_counts(op)
-        static = None not in counts
+        trips = trip_counts(op)
+        counts = [count for count in trips if count is not None]
+        static = len(counts) == len(trips)
         lanes = choose_lanes(op, math.prod(counts), self.threads, self.memory) if static else 1
         with ir.InsertionPoint(op), op.location:
             small = static and math.prod(counts) * lanes < 1 << 31

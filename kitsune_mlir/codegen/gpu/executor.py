@@ -66,7 +66,8 @@ def build(program: ProgramView, name: str, limits: Limits | None = None, engines
     """
     limits = limits or Limits()
     with program.function.context, ir.Location.unknown():
-        decisions = tuple(Decision(*choose(task, limits, engines)) for task in program.tasks)
+        chosen = [choose(task, limits, engines) for task in program.tasks]
+        decisions = tuple(Decision(plan, tuple(declined)) for plan, declined in chosen)
         return _Builder(program, name, limits, decisions, engines).build()
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from kitsune_mlir.codegen.gpu import semaphore
 from kitsune_mlir.codegen.gpu.builder import block_id, for_, grid_size, if_, sync_block, thread_id, while_
-from kitsune_mlir.codegen.gpu.inline import inline_ptx
-from kitsune_mlir.codegen.gpu.memory import atomic, load, load_acquire, offset, reduce_add, store
+from kitsune_mlir.codegen.gpu.memory import atomic, load, load_acquire, offset, store
 from kitsune_mlir.codegen.gpu.value import Value, cast, i32
 from kitsune_mlir.runtime.manifest import COUNTERS, SLOT_STRIDE
 
@@ -65,12 +65,7 @@ class Counters:
         """The calling thread waits until `slot` has `count` posts; what was written before these is then visible to it."""
         address = self.address(slot)
         if not self.debug:
-            # Inline: the loop must stay this tight, and a branch back into the middle of LLVM's code would not.
-            inline_ptx(
-                "{ .reg .pred p; .reg .u32 x; SPIN: ld.acquire.gpu.global.u32 x, [$0]; setp.lt.s32 p, x, $1; @p bra SPIN; }",
-                "l,r,~{memory}",
-                [address, i32(count)],
-            )
+            semaphore.wait_at_least(address, count)
             return
         # One stuck wait is reported; then nobody waits any more, so that the kernel ends and the host can read the report.
         report = self._report()
@@ -97,7 +92,7 @@ class Counters:
 
     def post(self, slot: Value) -> None:
         """Add one to `slot`, after everything that the calling thread wrote or saw written."""
-        reduce_add(self.address(slot), i32(1), release=True)
+        semaphore.post(self.address(slot))
 
 
 def _all(first: Value, *rest: Value) -> Value:

@@ -109,7 +109,7 @@ def split_reductions(block: ir.Block, lane: ir.Value, lanes: int, writer: ir.Val
 def _split(loop: ir.Operation, lane: ir.Value, lanes: int) -> None:
     """Let lane n of a group take the steps n, n + lanes, ... of a reduction, and combine the lanes' parts."""
     lower, _, step, *starts = list(loop.operands)
-    combiners = [_combiner(loop, number) for number in range(len(starts))]
+    combiners = [combiner for number in range(len(starts)) if (combiner := _combiner(loop, number)) is not None]
     with ir.InsertionPoint(loop), loop.location:
         loop.operands[0] = arith.addi(lower, arith.muli(lane, step))
         loop.operands[2] = arith.muli(step, arith.constant(ir.IndexType.get(), lanes))

@@ -78,8 +78,8 @@ def trip_counts(op: ir.Operation) -> list[int | None]:
     lower, upper, step = segments(op)[:3] if op.name == "scf.parallel" else [[o] for o in list(op.operands)[:3]]
     counts: list[int | None] = []
     for bounds in zip(lower, upper, step, strict=True):
-        low, high, by = (constant_of(bound) for bound in bounds)
-        counts.append(None if None in (low, high, by) else max(0, -(-(high - low) // by)))
+        known = [number for bound in bounds if (number := constant_of(bound)) is not None]
+        counts.append(max(0, -(-(known[1] - known[0]) // known[2])) if len(known) == 3 else None)
     return counts
 
 

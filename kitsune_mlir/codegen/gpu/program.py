@@ -18,6 +18,9 @@ from kitsune_mlir.target import Target, find_target
 
 __all__ = ["EngineChoice", "GpuCode", "compile_gpu"]
 
+PLAIN_REGISTERS = 128
+"""Kernels whose tasks are content with as many registers hold no tensor-core loops."""
+
 
 @dataclasses.dataclass(frozen=True)
 class EngineChoice:
@@ -96,7 +99,9 @@ def compile_gpu(
         gpu_ir = str(clone)
         finalize(clone, fastmath)
         llvm_ir = to_llvm_ir(unwrap(emitted.op), fastmath)
-    ptx = to_ptx(llvm_ir, target.chip)
+    # Unrolling batches loads of plain loops; code written for many registers is unrolled where it should be.
+    unroll = all(decision.plan.registers <= PLAIN_REGISTERS for decision in emitted.decisions)
+    ptx = to_ptx(llvm_ir, target.chip, unroll=unroll)
     cubin = assemble(ptx, target.chip)
     return GpuCode(
         ptx=ptx,

@@ -23,7 +23,7 @@
 // CHECK: arith.remsi %{{.*}}, %[[BLOCKS]]
 // CHECK: scf.for %{{.*}} to %{{.*}} step %[[BLOCKS]]
 // CHECK: scf.if
-// CHECK: ld.acquire.gpu.global.u32
+// CHECK: ld.acquire.gpu.global
 // CHECK: nvvm.barrier
 // CHECK: llvm.call @task_1_shift
 // CHECK: nvvm.barrier
