@@ -1,4 +1,4 @@
-"""Runs a chain of element-wise nests and row reductions row by row, so that what one leaves is still close when the next reads it.
+"""Runs a chain of element-wise nests and row reductions row by row: what one leaves is still close when the next reads it.
 
 A softmax or a layer norm on a tile is several passes over it. Where all of them walk the same rows, and every row of what one
 writes is read by the others at that row only, the passes share one loop over rows; temporaries shrink to a single row.
@@ -24,7 +24,8 @@ MIN_BYTES = 32 << 10
 """Chains that touch less than this stay in the first-level cache anyway; there vectors along the rows are worth more."""
 
 _VIEWS = frozenset({
-    "memref.subview", "memref.expand_shape", "memref.collapse_shape", "memref.cast", "memref.reinterpret_cast", "memref.transpose",
+    "memref.subview", "memref.expand_shape", "memref.collapse_shape", "memref.cast", "memref.reinterpret_cast",
+    "memref.transpose",
 })  # fmt: skip
 _HARMLESS = _VIEWS | {"memref.alloc", "memref.dim", "arith.constant"}
 
