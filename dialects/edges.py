@@ -7,7 +7,7 @@ from torch_mlir import ir
 from .access import Along, access_of, is_tensor, shape_of
 from .iteration import Space, is_reshape, iteration_space
 from .products import defining_op
-from .stage_graph import results_of, yielded
+from .stage_graph import inputs_of, results_of, yielded
 from .verify import captures
 
 
@@ -159,6 +159,23 @@ def edge_of(consumer: ir.Operation, space: Space, value: ir.Value) -> Edge | Non
     else:
         policy = "tile" if len(grid.moving) == 1 else "row"
     return Edge(producer, policy, part.dim, part.scale, part.extent)
+
+
+def waits_for_all(consumer: ir.Operation, producer: ir.Operation) -> bool:
+    """Whether the tiles of `consumer` together wait for every tile of `producer`: not so where strides leave rows out."""
+    space = stage_space(consumer)
+    for value in inputs_of(consumer):
+        edge = edge_of(consumer, space, value)
+        if edge is None or edge.producer != producer:
+            continue
+        if edge.policy == "all":
+            return True
+        grid = grid_of(producer)
+        rows = grid.space.dims[grid.moving[0]].size
+        last = edge.scale * (space.dims[edge.dim].size - 1)
+        if edge.extent >= edge.scale and last + edge.extent >= rows:
+            return True
+    return False
 
 
 def stages_of(pipeline: ir.Operation) -> list[ir.Operation]:

@@ -132,6 +132,7 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
         artifacts,
         phases.seconds,
         problem,
+        (imported.in_spec, imported.out_spec),
     )
 
 
@@ -188,8 +189,6 @@ def gpu_code(module: ir.Module, name: str, machine: Target, options: Options, te
 
 def signature_of(imported: ImportedModel) -> Signature:
     """The calling convention of an imported model as plain data."""
-    from torch.utils import _pytree as pytree
-
     computed = {r.index: (tuple(r.shape), r.dtype) for r in imported.results if r.kind == "tensor"}
     return Signature(
         tuple(Weight(a.name, a.kind, tuple(a.shape), a.dtype) for a in imported.arguments if a.kind != "input"),
@@ -197,6 +196,16 @@ def signature_of(imported: ImportedModel) -> Signature:
         tuple(Output(r.kind, tuple(r.shape), r.dtype, r.index, r.argument, r.value, r.mutates) for r in imported.results),
         tuple(computed[i] for i in sorted(computed)),
         tuple((f.position, f.value) for f in imported.fixed_inputs),
-        pytree.treespec_dumps(imported.in_spec),
-        pytree.treespec_dumps(imported.out_spec),
+        _dumped(imported.in_spec),
+        _dumped(imported.out_spec),
     )
+
+
+def _dumped(spec: Any) -> str:
+    """A pytree spec as text; "" where it holds a type that cannot be written down (torch.return_types): no `save` then."""
+    from torch.utils import _pytree as pytree
+
+    try:
+        return pytree.treespec_dumps(spec)
+    except NotImplementedError:
+        return ""

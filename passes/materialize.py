@@ -1,5 +1,7 @@
 """`kitsune-materialize`: turn the stage graph and its schedule into the tile program (docs/tile-program.md)."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,7 +10,7 @@ from torch_mlir.dialects import arith, func, memref
 
 from kitsune_mlir.dialects.access import reassociation
 from kitsune_mlir.dialects.edges import Edge, Grid, Slice, edge_of, grid_of, stages_of
-from kitsune_mlir.dialects.iteration import is_reshape
+from kitsune_mlir.dialects.iteration import Dim, Space, is_reshape
 from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
 from kitsune_mlir.dialects.tile_program import PostOp, SemaphoreOp, TaskOp, WaitOp
@@ -16,8 +18,10 @@ from kitsune_mlir.dialects.types import SemaphoreType
 from kitsune_mlir.dialects.verify import captures
 
 from .base import Pass, PassFailure
+from .scatter import UPDATES, ScatterAdd, emit_addition, emit_start, scatter_add_of
 from .tiling import DYNAMIC, Tiling
 
+ROWS_COPIED = 64  # rows a task of the copy that starts a scatter-add
 MANY_SLOTS = 32  # above this, stages that wait for all of a producer get a semaphore of one slot instead of polling each
 
 
@@ -151,7 +155,7 @@ class _Program:
                 wants.setdefault(hash(by_name[ir.StringAttr(name).value]), set()).add("whole")
         self.by_name = by_name
         for stage in self.stages:
-            grid = grid_of(stage)
+            grid = self._grid(stage)
             signals = Signals(grid)
             wanted = wants.get(hash(stage), set())
             if "rows" in wanted or (wanted and grid.extents[0] <= MANY_SLOTS):
@@ -160,21 +164,67 @@ class _Program:
                 signals.whole = semaphore(1)
             self.signals[hash(stage)] = signals
 
+    def _grid(self, stage: ir.Operation) -> Grid:
+        """The stage's tiles; those of a scatter-add run over the rows that it adds."""
+        rows = updates_tile(stage)
+        scatter = scatter_add_of(stage) if rows else None
+        return grid_of(stage) if scatter is None else Grid(Space([], [], [Dim(scatter.rows, {})]), [rows])
+
     def _task(self, stage: ir.Operation) -> None:
+        scatter = scatter_add_of(stage) if updates_tile(stage) else None
+        if scatter is not None:
+            self._scatter_tasks(stage, scatter)
+        else:
+            self._tiled_task(stage)
+
+    def _scatter_tasks(self, stage: ir.Operation, scatter: ScatterAdd) -> None:
+        """Two tasks: the destination's old rows are copied to the result, then the updates are added to them."""
+        for value in inputs_of(stage):
+            self.buffer(value)
+        result = self.buffers[results_of(stage)[0]]
+        size = shape_of_type(result.type)[0]
+        rows = min(size, ROWS_COPIED)
+        copied = semaphore(1)
+        name = ir.StringAttr(stage.attributes["sym_name"]).value
+        with self._new_task(stage, f"{name}_start", [-(-size // rows)]) as coordinates:
+            self._waits(stage, grid_of(stage), Tiling(grid_of(stage), [], lambda v, s: v), inputs_of(stage))
+            offset = tile_offset(coordinates[0], rows, size)
+            offsets = [offset, *[0] * (len(shape_of_type(result.type)) - 1)]
+            sizes = [rows, *shape_of_type(result.type)[1:]]
+            source = None if scatter.start is not None else subview(self.buffer(scatter.original), offsets, sizes)
+            emit_start(scatter, source, subview(result, offsets, sizes))
+            PostOp(copied, index(0))
+        grid = self.signals[hash(stage)].grid
+        with self._new_task(stage, name, grid.extents) as coordinates:
+            self._waits(stage, grid_of(stage), Tiling(grid_of(stage), [], lambda v, s: v), inputs_of(stage))
+            WaitOp(copied, index(0), index(1), i64(-(-size // rows)))
+            emit_addition(
+                scatter, self.buffer(scatter.updates), self.buffer(scatter.indices), result, coordinates[0], grid.tile[0]
+            )
+            self._posts(stage, coordinates)
+
+    @contextlib.contextmanager
+    def _new_task(self, stage: ir.Operation, name: str, extents: list[int]) -> Iterator[list[ir.Value]]:
+        """A task whose body is written inside the `with` block; gives its coordinates."""
+        engine = stage.attributes["engine"] if "engine" in stage.attributes else ir.StringAttr.get("generic")
+        task = TaskOp(ir.StringAttr.get(name), ir.DenseI64ArrayAttr.get(extents), loc=stage.location)
+        task.operation.attributes["engine"] = engine
+        types = [ir.IndexType.get()] * len(extents)
+        block = task.operation.regions[0].blocks.append(*types, arg_locs=[stage.location] * len(extents))
+        with ir.InsertionPoint(block), stage.location:
+            yield list(block.arguments)
+            ir.Operation.create("kitsune.yield", [], [], {"operandSegmentSizes": ir.DenseI32ArrayAttr.get([0])})
+
+    def _tiled_task(self, stage: ir.Operation) -> None:
         grid = self.signals[hash(stage)].grid
         # Views that this stage reads stand before its task.
         inputs = inputs_of(stage)
         for value in inputs:
             self.buffer(value)
-        engine = stage.attributes["engine"] if "engine" in stage.attributes else ir.StringAttr.get("generic")
-        task = TaskOp(stage.attributes["sym_name"], ir.DenseI64ArrayAttr.get(grid.extents), loc=stage.location)
-        task.operation.attributes["engine"] = engine
-        block = task.operation.regions[0].blocks.append(
-            *[ir.IndexType.get()] * len(grid.extents), arg_locs=[stage.location] * len(grid.extents)
-        )
-        with ir.InsertionPoint(block), stage.location:
+        name = ir.StringAttr(stage.attributes["sym_name"]).value
+        with self._new_task(stage, name, grid.extents) as coordinates:
             offsets: list[ir.Value | None] = [None] * len(grid.space.dims)
-            for coordinate, dim in zip(block.arguments, grid.moving, strict=False):
+            for coordinate, dim in zip(coordinates, grid.moving, strict=False):
                 offsets[dim] = tile_offset(coordinate, grid.tile[dim], grid.space.dims[dim].size)
             tiling = Tiling(grid, offsets, lambda value, slices: self._load(tiling, value, slices))
             self._waits(stage, grid, tiling, inputs)
@@ -183,8 +233,7 @@ class _Program:
                 outside = results_of(stage)
                 if number < len(outside):
                     self._store(tiling, tiling.mapping[value], tiling.result_slices(value), self.buffers[outside[number]])
-            self._posts(stage, list(block.arguments))
-            ir.Operation.create("kitsune.yield", [], [], {"operandSegmentSizes": ir.DenseI32ArrayAttr.get([0])})
+            self._posts(stage, coordinates)
 
     def _load(self, tiling: Tiling, value: ir.Value, slices: list[Slice]) -> ir.Value:
         view = self._view(tiling, self.buffer(value), slices)
@@ -245,6 +294,11 @@ class _Program:
             PostOp(signals.rows, coordinates[0])
         if signals.whole is not None:
             PostOp(signals.whole, index(0))
+
+
+def updates_tile(stage: ir.Operation) -> int:
+    """Rows of updates that a task of a scatter-add adds; 0 for a stage that is no such thing."""
+    return ir.IntegerAttr(stage.attributes[UPDATES]).value if UPDATES in stage.attributes else 0
 
 
 def semaphore(slots: int) -> ir.Value:

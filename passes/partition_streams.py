@@ -15,9 +15,11 @@ from kitsune_mlir.target import Target, find_target
 from .base import Pass
 from .form_stages import inner_elements, product_of
 from .remarks import remark
+from .scatter import UPDATES, scatter_add_of
 
 HOST_TILE_ELEMENTS = 16384  # 64 KiB of f32: a tile and its neighbours stay in a core's second-level cache
 GPU_TILE_ELEMENTS = 8192  # 32 elements a thread of a 256-thread block: enough loads in flight for a multiprocessor
+UPDATE_ROWS = 64  # rows of a scatter-add a task
 HOST_ROWS, HOST_COLUMNS = 64, 256
 MMA_ROWS, MMA_COLUMNS = 128, (256, 128, 64)
 
@@ -126,5 +128,10 @@ class PartitionStreams(Pass):
         tile = choose_tile(space, engine, target)
         stage.attributes["engine"] = ir.StringAttr.get(engine)
         stage.attributes["tile"] = ir.DenseI64ArrayAttr.get(tile)
+        scatter = scatter_add_of(stage) if target.is_gpu else None
+        if scatter is not None:
+            rows = max(1, min(UPDATE_ROWS, -(-scatter.rows // (2 * target.workers))))
+            stage.attributes[UPDATES] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), rows)
+            remark(stage, f"rows are added with atomics, {rows} a task")
         sizes = "x".join(str(d.size) for d in space.dims) or "nothing parallel"
         remark(stage, f"engine {engine}, tiles of {'x'.join(map(str, tile)) or 'everything'} over {sizes}")

@@ -7,7 +7,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects import buffer_attr
 from kitsune_mlir.dialects.access import shape_of
-from kitsune_mlir.dialects.edges import producer_of, readers_of, stages_of, trace_views
+from kitsune_mlir.dialects.edges import producer_of, readers_of, stages_of, trace_views, waits_for_all
 from kitsune_mlir.dialects.stage_graph import results_of, yielded
 from kitsune_mlir.dialects.verify import walk
 
@@ -100,15 +100,20 @@ class PlaceBuffers(Pass):
             count = max(1, len(results_of(stage)))
             stage.attributes["buffers"] = ir.ArrayAttr.get([buffer_attr("global")] * count)
             stage.attributes["offsets"] = ir.DenseI64ArrayAttr.get([offsets.get((n, r), -1) for r in range(count)])
-            after = self._after(n, intervals, readers)
+            after = self._after(n, stages, intervals, readers)
             stage.attributes["after"] = ir.ArrayAttr.get([ir.StringAttr(stages[a].attributes["sym_name"]) for a in after])
 
-    def _after(self, n: int, intervals: list[Interval], readers) -> list[int]:
-        """The stages that must have finished before stage n may write: readers of what lay in its buffers' bytes."""
+    def _after(self, n: int, stages: list[ir.Operation], intervals: list[Interval], readers) -> list[int]:
+        """The stages that must have finished before stage n may write: readers of what lay in its buffers' bytes, and its
+        writer where no reader waits for all of it."""
         found: set[int] = set()
         for mine in (i for i in intervals if i.stage == n):
             for other in intervals:
                 overlap = mine.offset < other.offset + other.size and other.offset < mine.offset + mine.size
-                if other.last < mine.first and overlap:
-                    found.update(readers.get((other.stage, other.result)) or [other.stage])
+                if other.last >= mine.first or not overlap:
+                    continue
+                users = readers.get((other.stage, other.result), [])
+                found.update(users)
+                if not any(waits_for_all(stages[u], stages[other.stage]) for u in users):
+                    found.add(other.stage)
         return sorted(found)

@@ -61,15 +61,19 @@ def try_sample(op: Any, sample: Any) -> tuple[str, str]:
     if not args:
         return "skip", "no tensor input"
     with torch.no_grad():
-        copies = tuple(a.clone() for a in args)
-        plain = model(*copies)
+        try:
+            plain = model(*(a.clone() for a in args))
+        except Exception as error:  # noqa: BLE001  (PyTorch itself cannot run the sample here)
+            return "skip", f"PyTorch: {error}"[:160]
         if not all(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(plain)):
             return "skip", "its output is no tensor"
         try:
             wide = model(*(widened(a.clone()) for a in args))
         except (RuntimeError, TypeError):
             wide = plain
-        if [t.is_floating_point() for t in pytree.tree_leaves(wide)] != [t.is_floating_point() for t in pytree.tree_leaves(plain)]:
+        if [t.is_floating_point() for t in pytree.tree_leaves(wide)] != [
+            t.is_floating_point() for t in pytree.tree_leaves(plain)
+        ]:
             wide = plain
     try:
         program = kitsune_mlir.compile(model, args, target="host", options={"threads": 1, "reproducer_dir": "out/opinfo"})
@@ -117,7 +121,9 @@ class Worker:
 
     def __init__(self) -> None:
         command = [sys.executable, "-W", "ignore", "-m", "test.opinfo", "--worker"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         self.lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 

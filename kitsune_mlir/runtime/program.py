@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from kitsune_mlir.errors import ArgumentError, KitsuneError
+from kitsune_mlir.errors import ArgumentError, PackageError, TargetError
 from kitsune_mlir.runtime.signature import Signature, torch_dtype
 
 __all__ = ["LEVELS", "Program", "Runner"]
@@ -45,6 +45,7 @@ class Program:
         artifacts: Mapping[str, bytes],
         seconds: Mapping[str, float] | None = None,
         runner_error: str = "",
+        specs: tuple[Any, Any] | None = None,
     ):
         from torch.utils import _pytree as pytree
 
@@ -57,8 +58,8 @@ class Program:
         self._ir = dict(ir)
         self._runner = runner
         self._runner_error = runner_error
-        self._in_spec = pytree.treespec_loads(signature.in_spec)
-        self._out_spec = pytree.treespec_loads(signature.out_spec)
+        stored = (signature.in_spec, signature.out_spec)
+        self._in_spec, self._out_spec = specs or tuple(map(pytree.treespec_loads, stored))
         self._flatten, self._unflatten = pytree.tree_flatten, pytree.tree_unflatten
         self._dtypes = [torch_dtype(i.dtype) for i in signature.inputs]
         self._result_dtypes = [torch_dtype(dtype) for _, dtype in signature.results]
@@ -107,8 +108,6 @@ class Program:
 
     def _usable_runner(self) -> Runner:
         if self._runner is None:
-            from kitsune_mlir.errors import TargetError
-
             raise TargetError(self._runner_error or f"target '{self.target}' cannot be used on this machine")
         return self._runner
 
@@ -130,6 +129,8 @@ class Program:
             if not hasattr(tensor, "__dlpack__"):
                 raise ArgumentError(f"input '{want.name}' is a {type(tensor).__name__}, a tensor was expected")
             tensor = torch.from_dlpack(tensor)
+        if tensor.layout != torch.strided:
+            raise ArgumentError(f"input '{want.name}' has layout {tensor.layout}, a dense tensor was expected")
         if tuple(tensor.shape) != want.shape:
             raise ArgumentError(f"input '{want.name}' has shape {list(tensor.shape)}, compiled for {list(want.shape)}")
         if tensor.dtype != dtype:
@@ -195,6 +196,8 @@ class Program:
         """
         from kitsune_mlir.runtime.package import write_package
 
+        if not self.signature.in_spec or not self.signature.out_spec:
+            raise PackageError(f"the model's arguments or output have a structure that a file cannot hold: {self._out_spec}")
         stored = [w.name for w in self.signature.weights if weights or w.kind == "constant"]
         tensors = {name: self.weights[name] for name in stored}
         write_package(path, self.target, self.signature, tensors, self._ir, self.summary, self.artifacts)
@@ -202,8 +205,3 @@ class Program:
     def __repr__(self) -> str:
         stages = len(self.summary.get("stages", []))
         return f"<kitsune_mlir.Program for {self.target}: {stages} stages, {len(self.signature.inputs)} inputs>"
-
-
-def named(error: Exception) -> KitsuneError:
-    """Any error of a driver or linker as a KitsuneError, so that callers catch one family."""
-    return error if isinstance(error, KitsuneError) else KitsuneError(f"{type(error).__name__}: {error}")
