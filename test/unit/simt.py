@@ -220,7 +220,15 @@ class Block:
             if name in ("arith.extui", "arith.index_castui", "arith.uitofp"):
                 return _unsigned(operands[0]).astype(dtype)
             if name == "arith.bitcast" or name == "llvm.bitcast":
-                return operands[0].view(dtype)
+                return _bitcast(operands[0], str(type))
+            if name == "llvm.extractelement":
+                return operands[0][:, int(operands[1][0])]
+            if name == "llvm.insertelement":
+                joined = operands[0].copy()
+                joined[:, int(operands[2][0])] = operands[1]
+                return joined
+            if name == "llvm.mlir.undef" and str(type) == "vector<2xi32>":
+                return np.zeros((self.threads, 2), np.int32)
             if name == "arith.select":
                 return np.where(*operands).astype(dtype) if isinstance(operands[1], np.ndarray) else operands[1]
             if name in ("math.isnan", "math.isinf", "math.isfinite"):
@@ -327,6 +335,15 @@ class Block:
 
 def _integer(attribute):
     return ir.BoolAttr(attribute).value if str(attribute) in ("true", "false") else ir.IntegerAttr(attribute).value
+
+
+def _bitcast(value, type: str):
+    """The bits of 64-bit values as pairs of words (how shuffles move them), and back; else of one type as another."""
+    if type == "vector<2xi32>":
+        return value.view(np.int32).reshape(-1, 2)
+    if value.ndim == 2:
+        return np.ascontiguousarray(value).view(DTYPES[type]).reshape(-1)
+    return value.view(DTYPES[type])
 
 
 def _merge(mask, new, old):

@@ -11,7 +11,7 @@ from simt import DTYPES, Race
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engine import Limits
-from kitsune_mlir.codegen.gpu.generic import GenericEngine
+from kitsune_mlir.codegen.gpu.generic import GenericEngine, finish
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context
 
@@ -20,6 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
 import cases
 import cases_bodies
 from run_programs import error_of, make_input
+from tile_text import BOTH, ROW, Case, generic, program, store, task, whole, yielding
+from tile_text import fill as fill_text
 
 THREADS = 64
 
@@ -103,6 +105,30 @@ def test_the_checker_sees_a_missing_barrier(monkeypatch):
     monkeypatch.setattr(distribute.nvvm, "barrier", lambda: None)
     with pytest.raises(Race):
         run_case(SMALL["softmax_f32"]())
+
+
+@pytest.mark.parametrize("dtype, add", [("f64", "addf"), ("i64", "addi"), ("f16", "addf"), ("i8", "addi")])
+def test_lanes_share_sums_of_any_width(dtype, add):
+    """Few rows: the lanes of a warp shuffle 64-bit and 16-bit parts."""
+    shape, rows = (3, 40), (3,)
+    inputs, results = ((shape, dtype, "small"),), ((rows, dtype),)
+    text = whole("x", "x0", shape, dtype) + fill_text("z", "0.0" if "f" in dtype else "0", rows, dtype)
+    lines = yielding(f"%r = arith.{add} %o, %a0 : {dtype}", dtype=dtype)
+    operands = [("x", BOTH, shape, dtype)]
+    text += generic("s", operands, (ROW, rows, dtype), lines, ("parallel", "reduction"), "z")
+    body = task("sum", [1], text + store("s", "y0", rows, dtype))
+
+    def reference(torch, x):
+        return (x.double().sum(1) if x.is_floating_point() else x.sum(1).to(x.dtype),)
+
+    case = Case("sums", program("sums", inputs, results, body), inputs, results, reference)
+    assert run_case(case)[0] <= 1e-6
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(case.text)
+        view = ProgramView(module.body.operations[0].operation)
+        lowered = GenericEngine().plan(view.tasks[0], Limits()).private
+        finish(lowered, THREADS)
+        assert "nvvm.shfl.sync" in str(lowered.body.module)
 
 
 def test_elementwise_chains_need_no_barrier():

@@ -49,7 +49,7 @@ class Limits:
         chip: the code generator's name of the processor, "sm_90a".
         shared_bytes: shared memory that one task may ask for.
         threads: most threads a block can have.
-        debug: checks (`cf.assert`) stop the kernel rather than being left out.
+        debug: waits are bounded and report what they waited for.
     """
 
     chip: str = "sm_90a"
