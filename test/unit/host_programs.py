@@ -10,6 +10,7 @@ import numpy as np
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.host.compile import compile_host
+from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.runtime.host_code import HostCode
 from kitsune_mlir.runtime.host_executor import HostExecutor
@@ -35,10 +36,10 @@ def memref(shape, element: str = "f32") -> str:
     return "memref<" + "".join(f"{s}x" for s in shape) + element + ">"
 
 
-def compile_text(text: str, name: str = "program") -> HostCode:
+def compile_text(text: str, name: str = "program", machine: Machine | None = None) -> HostCode:
     """Compile the tile program `name` of a module's text."""
     with new_context(), ir.Location.unknown():
-        return compile_host(ir.Module.parse(text), name)
+        return compile_host(ir.Module.parse(text), name, machine=machine)
 
 
 def run_code(executor: HostExecutor, inputs, results) -> None:
@@ -154,22 +155,24 @@ class Rows:
         types = f"{memref(shape, element)} to {self._slice_type(name, tile)}"
         return [f"%{to} = memref.subview %{name}_m[{offsets}] {sizes} {ones} : {types}"]
 
-    def compile(self) -> HostCode:
-        return compile_text(self.text())
+    def compile(self, machine: Machine | None = None) -> HostCode:
+        return compile_text(self.text(), machine=machine)
 
-    def run(self, *inputs: np.ndarray, threads: int | None = None) -> list[np.ndarray]:
+    def run(self, *inputs: np.ndarray, machine: Machine | None = None) -> list[np.ndarray]:
         """Compile and run once; returns the results."""
-        executor = HostExecutor(self.compile(), threads=threads)
+        executor = HostExecutor(self.compile(machine))
         results = [np.zeros(shape, DTYPES[element]) for shape, element in self.results.values()]
         run_code(executor, inputs, results)
         return results
 
 
-def one_task(body: str, inputs: dict[str, np.ndarray], result: tuple[tuple[int, ...], str]) -> np.ndarray:
+def one_task(
+    body: str, inputs: dict[str, np.ndarray], result: tuple[tuple[int, ...], str], machine: Machine | None = None
+) -> np.ndarray:
     """Run a body on whole arrays as a program of one tile; `%r` is the result, `%name` are the inputs."""
     types = {n: (a.shape, NAMES[a.dtype]) for n, a in inputs.items()}
     stage = Stage("only", "result", result[0][0] if result[0] else 1, body, whole=tuple(inputs))
-    return Rows(types, {"result": result}, [stage]).run(*inputs.values())[0]
+    return Rows(types, {"result": result}, [stage]).run(*inputs.values(), machine=machine)[0]
 
 
 def elementwise(name: str, shape, operands: list[tuple[str, str, str]], body: str, element: str = "f32") -> str:

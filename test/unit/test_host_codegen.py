@@ -142,6 +142,23 @@ def test_softmax(m, n):
     np.testing.assert_allclose(got, e / e.sum(1, keepdims=True), rtol=1e-6, atol=1e-37)
 
 
+@pytest.mark.parametrize("machine", [Machine(16, 16), Machine(32, 16), Machine(64, 32)], ids=["sse", "avx2", "avx512"])
+def test_every_vector_width_computes_the_same(machine):
+    """A layer, its softmax and a bool of it, written for narrower and wider vectors than this processor may have."""
+    m, k, n = 29, 43, 38
+    x, w, b = normal(m, k), normal(n, k), normal(n)
+    highest = "%q = arith.maximumf %a0, %acc : f32\nlinalg.yield %q : f32"
+    above = "%half = arith.constant 0.5 : f32\n%u = arith.mulf %a1, %half : f32\n"
+    above += "%q = arith.cmpf ogt, %a0, %u : f32\nlinalg.yield %q : i1"
+    body = linear("x", "w", "b", m, k, n).replace("%r", "%h") + fill("z", (m,), "0xFF800000")
+    body += generic("top", "i, j", "pr", [("h", tensor((m, n)), "i, j")], ("z", tensor((m,)), "i"), highest)
+    body += elementwise("r", (m, n), [("h", tensor((m, n)), "d0, d1"), ("top", tensor((m,)), "d0")], above, "i1")
+    got = one_task(body, {"x": x, "w": w, "b": b}, ((m, n), "i1"), machine)
+    h = np.maximum(x.astype(np.float64) @ w.T + b, 0)
+    sure = np.abs(h - h.max(1, keepdims=True) / 2) > 1e-4
+    assert (got == (h > h.max(1, keepdims=True) / 2))[sure].all()
+
+
 @pytest.mark.parametrize("crosswise", [False, True])
 def test_rows_share_a_loop_only_where_they_may(crosswise):
     """exp, then its sum and its transpose: a row of the sum needs one row of exp, a row of the transpose needs all."""

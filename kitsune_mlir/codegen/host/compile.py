@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.host.lower import emit_object, to_llvm_ir
-from kitsune_mlir.codegen.host.machine import this_machine
+from kitsune_mlir.codegen.host.machine import Machine, this_machine
 from kitsune_mlir.codegen.host.program import FACTS, lower_programs
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.runtime.host_code import HostCode, host_cpu
@@ -13,13 +13,14 @@ from kitsune_mlir.runtime.host_code import HostCode, host_cpu
 __all__ = ["compile_host"]
 
 
-def compile_host(module: ir.Module, name: str, *, level: int = 2) -> HostCode:
+def compile_host(module: ir.Module, name: str, *, level: int = 2, machine: Machine | None = None) -> HostCode:
     """Compile the tile program `name` of `module` for this machine.
 
     Args:
         module: holds tile programs (docs/tile-program.md), or what `kitsune-to-host` made of them; it is left unchanged.
         name: symbol of the program's `func.func`.
         level: LLVM's optimisation level, 0 to 3.
+        machine: what vectors to write; this processor's if None.
 
     Raises:
         CompileError: there is no such program, or something in it has no lowering (it is named).
@@ -30,7 +31,7 @@ def compile_host(module: ir.Module, name: str, *, level: int = 2) -> HostCode:
             symbol = op.operation.attributes["sym_name"] if "sym_name" in op.operation.attributes else None
             if "kitsune.program" in op.operation.attributes and ir.StringAttr(symbol).value != name:
                 op.operation.erase()
-        lower_programs(clone, this_machine())
+        lower_programs(clone, machine or this_machine())
         worker = _find(clone, f"{name}_worker", name)
         facts = {key: ir.IntegerAttr(worker.attributes[f"kitsune.{key}"]).value for key in FACTS}
         text, messages = to_llvm_ir(clone, name, f"{name}_worker", facts["arguments"])
