@@ -3,8 +3,9 @@
     python test/gpu/run_programs.py build FOLDER [NAME...]    needs the compiler, no GPU
     python test/gpu/run_programs.py run FOLDER [NAME...]      needs a GPU, torch and cuda-bindings, no compiler
 
-`run` starts a process of its own for each case and ends it after `--limit` seconds, because a wait that is never satisfied
-would hang for ever. A case that hangs is run again from its debug build, which reports the wait that gave up.
+`run` works in a second process and ends it when a case takes longer than `--limit` seconds, because a wait that is never
+satisfied would hang for ever. Such a case is run again from its debug build, which reports the wait that gave up; the rest
+goes on in a new process.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -31,6 +33,7 @@ DTYPES = {
 }
 LAUNCHES = 1000
 STREAM_LAUNCHES = 200
+START_SECONDS = 60
 
 
 def all_cases(names):
@@ -71,27 +74,62 @@ def build(folder: Path, names) -> int:
 
 
 def run(folder: Path, names, limit: float) -> int:
-    """Run every case in a process of its own; the number of cases that failed."""
-    failed = []
-    for case in all_cases(names):
-        command = [sys.executable, str(Path(__file__).resolve()), "one", str(folder), case.name]
-        ok, text = _attempt(command, limit)
-        print(text, end="", flush=True)
-        if not ok:
-            failed.append(case.name)
-            print(f"{case.name}: FAILED; its debug build says:", flush=True)
-            print(_attempt([*command, "--debug"], limit)[1], end="", flush=True)
-    print(f"{len(failed)} of the cases failed: {', '.join(failed)}" if failed else "all cases right")
+    """Run every case; the number of cases that failed."""
+    waiting = [case.name for case in all_cases(names)]
+    total, failed = len(waiting), []
+    while waiting:
+        # One process for as many cases as it survives: starting one costs seconds of the device's time.
+        ended, bad, text = _watched(folder, waiting, limit)
+        failed += bad
+        if ended < len(waiting):
+            stuck = waiting[ended]
+            failed.append(stuck)
+            print(f"{stuck}: {text}; its debug build says:", flush=True)
+            print(_watched(folder, [stuck], limit, debug=True)[2], flush=True)
+            ended += 1
+        waiting = waiting[ended:]
+    print(f"{len(failed)} of {total} cases failed: {', '.join(failed)}" if failed else f"all {total} cases right")
     return len(failed)
 
 
-def _attempt(command, limit: float) -> tuple[bool, str]:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
-    except subprocess.TimeoutExpired as expired:
-        output = expired.stdout or b""
-        return False, (output.decode() if isinstance(output, bytes) else output) + f"  did not end within {limit:.0f} s\n"
-    return done.returncode == 0, done.stdout + done.stderr[-4000:]
+def _watched(folder: Path, names, limit: float, debug: bool = False) -> tuple[int, list[str], str]:
+    """Run cases in one process: (how many came to an end, those that came out wrong, why it stopped if it did)."""
+    command = [sys.executable, str(Path(__file__).resolve()), "some", str(folder), *names, *(["--debug"] if debug else [])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    ended, bad, tail = 0, [], []
+    expired = threading.Event()
+
+    def end() -> None:
+        expired.set()
+        process.kill()
+
+    timer = threading.Timer(limit + START_SECONDS, end)
+    timer.start()
+    for line in process.stdout:
+        if line.startswith("## "):
+            verdict, name = line.split()[1:3]
+            ended += 1
+            bad += [name] if verdict == "bad" else []
+            timer.cancel()
+            timer = threading.Timer(limit, end)
+            timer.start()
+            tail.clear()
+        else:
+            print(line, end="", flush=True)
+            tail.append(line)
+    process.wait()
+    timer.cancel()
+    reason = f"did not end within {limit:.0f} s" if expired.is_set() else f"the process ended with {process.returncode}"
+    return ended, bad, reason
+
+
+def some(folder: Path, names, debug: bool) -> int:
+    """Run cases one after the other in this process, and say after each how it went."""
+    for name in names:
+        wrong = one(folder, name, debug)
+        print(f"## {'bad' if wrong else 'ok'} {name}", flush=True)
+    return 0
 
 
 def one(folder: Path, name: str, debug: bool) -> int:
@@ -214,17 +252,17 @@ def error_of(torch, got, want) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=("build", "run", "one"))
+    parser.add_argument("mode", choices=("build", "run", "some"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--limit", type=float, default=60, help="seconds for one case")
-    parser.add_argument("--debug", action="store_true", help="run the debug build (mode 'one')")
+    parser.add_argument("--limit", type=float, default=40, help="seconds for one case")
+    parser.add_argument("--debug", action="store_true", help="run the debug builds (mode 'some')")
     options = parser.parse_args()
     if options.mode == "build":
         return build(options.folder, options.names)
     if options.mode == "run":
         return run(options.folder, options.names, options.limit)
-    return one(options.folder, options.names[0], options.debug)
+    return some(options.folder, options.names, options.debug)
 
 
 if __name__ == "__main__":
