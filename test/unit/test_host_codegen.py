@@ -31,7 +31,18 @@ def linear(x: str, w: str, b: str, m: int, k: int, n: int, transposed: bool = Tr
 
 
 # (rows, inner, columns): whole vectors and tiles, remainders of each, single rows and columns, fewer than one vector.
-SHAPES = [(64, 64, 64), (50, 60, 33), (13, 17, 19), (12, 5, 40), (1, 100, 70), (3, 64, 16), (33, 1, 47), (20, 31, 1), (7, 3, 2)]
+SHAPES = [
+    (26, 9, 1100),
+    (64, 64, 64),
+    (50, 60, 33),
+    (13, 17, 19),
+    (12, 5, 40),
+    (1, 100, 70),
+    (3, 64, 16),
+    (33, 1, 47),
+    (20, 31, 1),
+    (7, 3, 2),
+]
 
 
 @pytest.mark.parametrize("transposed", [True, False])

@@ -22,12 +22,18 @@ RELATIVE = -1
 MIN_ROWS = 12
 """Rows that a packed panel must serve to be worth its transposition."""
 
+FAR_APART = 1024
+"""Distance in elements from which on consecutive vectors of an operand are worth gathering."""
+
 Point = dict[int, ops.Index]
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Packing of input number `operand`: contiguous along `reduction`, vectorised along `lane`, `width` lanes a panel."""
+    """Packing of input number `operand`, which is read by vectors along `lane` while `reduction` runs; `width` lanes a panel.
+
+    The operand is contiguous along one of the two: along `reduction` it is transposed, along `lane` it is copied.
+    """
 
     operand: int
     lane: int
@@ -41,6 +47,12 @@ class Panel:
         depth = nest.extents[self.reduction]
         buffer = ops.scratch(nest.op, [depth * self.width], source.element)
         assert source.flat is not None
+
+        def copy(k: ops.Index, carried: list[ir.Value]) -> list[ir.Value]:
+            for first, lanes in chunks:
+                here = {**point, self.lane: ops.add(point[self.lane], first), self.reduction: k}
+                ops.store(source.at(here, lanes), buffer, ops.add(ops.mul(k, self.width), first), lanes)
+            return carried
 
         def block(k: ops.Index, count: int) -> None:
             for first, lanes in chunks:
@@ -56,10 +68,13 @@ class Panel:
             block(k, self.lanes)
             return carried
 
-        whole = depth // self.lanes * self.lanes
-        ops.loop(0, whole, self.lanes, [], step)
-        if depth > whole:
-            block(whole, depth - whole)
+        if source.coefficients[self.lane] == 1:
+            ops.loop(0, depth, 1, [], copy)
+        else:
+            whole = depth // self.lanes * self.lanes
+            ops.loop(0, whole, self.lanes, [], step)
+            if depth > whole:
+                block(whole, depth - whole)
         coefficients = [0] * len(nest.extents)
         coefficients[self.lane] = coefficients[self.reduction] = self.width  # not 0: it moves along both
         inputs = list(nest.inputs)
@@ -114,12 +129,20 @@ def transpose(rows: list[ir.Value]) -> list[ir.Value]:
 
 
 def plan_panel(nest: Nest, lane: int, row: int | None, lanes: int, columns: int) -> Panel | None:
-    """Which operand to pack: one that is strided along `lane` and contiguous along the only reduction."""
+    """Which operand to pack: one whose vectors lie across its memory, or so far apart that each is on a page of its own."""
     if row is None or nest.extents[row] < MIN_ROWS or len(nest.reductions) != 1 or lanes < 2:
         return None
     (reduction,) = nest.reductions
     for i, access in enumerate(nest.inputs):
-        strided = access.memref is not None and access.coefficients[lane] > 1 and access.coefficients[row] == 0
-        if strided and access.coefficients[reduction] == 1:
+        if access.memref is None or access.coefficients[row] != 0 or not _has_bytes(access.element):
+            continue
+        across = access.coefficients[lane] > 1 and access.coefficients[reduction] == 1
+        apart = access.coefficients[lane] == 1 and access.coefficients[reduction] >= FAR_APART
+        if across or (apart and nest.extents[row] >= 2 * MIN_ROWS):
             return Panel(i, lane, reduction, lanes, lanes * columns)
     return None
+
+
+def _has_bytes(type_: ir.Type) -> bool:
+    """Whether elements fill bytes (vectors of `i1` would be packed to bits)."""
+    return not isinstance(type_, ir.IntegerType) or type_.width >= 8
