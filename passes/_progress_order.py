@@ -180,25 +180,30 @@ class Order:
                     continue
                 sure, table = self.guaranteed(wait, poster), rows[poster.number]
                 for post in (p for p in poster.posts if p.semaphore == wait.semaphore):
+                    # What is known of the origin once a slot is complete: the tiles that post it, or what posters know.
                     if poster is origin:
-                        slot = columns.take(post.slot)
-                        waited = (slot >= lo[:, None]) & (slot < hi[:, None]) & sure[slot]
-                        result |= np.packbits(waited, axis=1)
+                        known = np.zeros((len(sure), result.shape[1]), np.uint8)
+                        column = np.arange(columns.count)
+                        bits = np.right_shift(128, column & 7).astype(np.uint8)
+                        np.bitwise_or.at(known, (columns.take(post.slot), column >> 3), bits)
                     elif table is not None:
-                        result |= self._through(table, poster, post, sure, lo, hi)
+                        known = self._through(table, poster, post)
+                    else:
+                        continue
+                    known[~sure] = 0
+                    result |= _any_in_ranges(known, lo, hi)
         return result if result.any() else None
 
-    def _through(self, table: Array, poster: Task, post: Post, sure: Array, lo: Array, hi: Array) -> Array:
-        """What a wait for slots [lo, hi) knows of a task when `table` says what the tiles of `poster` know of it."""
+    def _through(self, table: Array, poster: Task, post: Post) -> Array:
+        """What is known once a slot is complete, when `table` says what the tiles of `poster` know."""
         points = poster.points([post.slot], waits=True)
         rows = table[points.index_in(poster.points([], waits=True))]
         slot = points.take(post.slot)
         order = np.argsort(slot, kind="stable")
         slots, starts = np.unique(slot[order], return_index=True)
-        known = np.zeros((len(sure), table.shape[1]), np.uint8)
+        known = np.zeros((self.program.slots[post.semaphore], table.shape[1]), np.uint8)
         known[slots] = np.bitwise_or.reduceat(rows[order], starts, axis=0)
-        known[~sure] = 0
-        return _any_in_ranges(known, lo, hi)
+        return known
 
 
 def _any_in_ranges(rows: Array, lo: Array, hi: Array) -> Array:

@@ -43,7 +43,9 @@ MLP = f"""func.func @main(%x: tensor<10x6xf32>, %w1: tensor<6x9xf32>, %w2: tenso
   %d = arith.addf %a, %c : tensor<10x9xf32>
   {product("e", "d", "w3", 10, 9, 6)}
   {product("g", "c", "w2", 10, 9, 9)}
-  return %e, %g : tensor<10x6xf32>, tensor<10x9xf32>
+  {product("h", "e", "w1", 10, 6, 9)}
+  {product("i", "h", "w3", 10, 9, 6)}
+  return %i, %g : tensor<10x6xf32>, tensor<10x9xf32>
 }}"""
 
 CONVOLUTION = """func.func @main(%x: tensor<1x2x9x6xf32>, %w: tensor<3x2x3x3xf32>, %v: tensor<2x3x1x1xf32>)
