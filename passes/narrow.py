@@ -66,7 +66,8 @@ def _moved(op: ir.Operation, source: ir.Value) -> ir.Value:
 def _transposed(op: ir.Operation, source: ir.Value) -> ir.Value:
     with ir.InsertionPoint(op), op.location:
         empty = tensor.empty(shape_of(op.results[0]), ir.ShapedType(source.type).element_type)
-        return linalg.transpose(source, outs=[empty], permutation=list(ir.DenseI64ArrayAttr(op.attributes["permutation"])))
+        order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+        return linalg.transpose(source, outs=[empty], permutation=order).operation.results[0]
 
 
 def _reshaped(op: ir.Operation, source: ir.Value) -> ir.Value:
