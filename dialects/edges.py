@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
+from kitsune_mlir.errors import UnsupportedError
+
 from .access import Along, access_of, is_tensor, shape_of
 from .iteration import Space, is_reshape, iteration_space
 from .products import defining_op
@@ -21,9 +23,14 @@ def stage_space(stage: ir.Operation) -> Space:
 
 def tile_sizes(stage: ir.Operation, space: Space) -> list[int]:
     """The stage's `tile` attribute; without one, every shared dimension whole."""
+    sizes = [d.size for d in space.dims]
     if "tile" not in stage.attributes:
-        return [d.size for d in space.dims]
-    return list(ir.DenseI64ArrayAttr(stage.attributes["tile"]))
+        return sizes
+    tile = list(ir.DenseI64ArrayAttr(stage.attributes["tile"]))
+    if len(tile) != len(sizes):
+        limit = f"'tile' has one size for each parallel dimension that the stage's ops share (here {sizes})"
+        raise UnsupportedError("kitsune.stage", limit, tile, str(stage.location))
+    return tile
 
 
 @dataclass(frozen=True)
