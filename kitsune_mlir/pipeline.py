@@ -189,7 +189,7 @@ def gpu_code(module: ir.Module, name: str, machine: Target, options: Options, te
 
 def signature_of(imported: ImportedModel) -> Signature:
     """The calling convention of an imported model as plain data."""
-    computed = {r.index: (tuple(r.shape), r.dtype) for r in imported.results if r.kind == "tensor"}
+    computed = {r.index: (tuple(r.shape), r.dtype) for r in imported.results if r.kind == "tensor" and r.index is not None}
     return Signature(
         tuple(Weight(a.name, a.kind, tuple(a.shape), a.dtype) for a in imported.arguments if a.kind != "input"),
         tuple(Input(a.name, a.position or 0, tuple(a.shape), a.dtype) for a in imported.arguments if a.kind == "input"),

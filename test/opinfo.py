@@ -1,4 +1,6 @@
-"""PyTorch's own operator samples through the compiler: `python -m test.opinfo [--samples N] [--every K] [--out docs/coverage.md]`.
+"""PyTorch's own operator samples through the compiler.
+
+    python -m test.opinfo [--samples N] [--every K] [--out docs/coverage.md]
 
 Each sample of `op_db` (float32 and int64 where defined) is compiled for the host target and compared with PyTorch. Outcomes:
 
@@ -63,7 +65,7 @@ def try_sample(op: Any, sample: Any) -> tuple[str, str]:
     with torch.no_grad():
         try:
             plain = model(*(a.clone() for a in args))
-        except Exception as error:  # noqa: BLE001  (PyTorch itself cannot run the sample here)
+        except Exception as error:  # PyTorch itself cannot run the sample here
             return "skip", f"PyTorch: {error}"[:160]
         if not all(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(plain)):
             return "skip", "its output is no tensor"
@@ -101,7 +103,7 @@ def worker() -> None:
         torch.manual_seed(0)
         try:
             samples = list(op.sample_inputs("cpu", dtype, requires_grad=False))
-        except Exception as error:  # noqa: BLE001  (a sample maker's own failure is not ours)
+        except Exception as error:  # a sample maker's own failure is not ours
             print(json.dumps({"n": 0, "outcome": "skip", "detail": f"no samples: {error}"[:160]}), flush=True)
             samples = []
         for n, sample in enumerate(samples[: task["samples"]]):
@@ -110,7 +112,7 @@ def worker() -> None:
             print(json.dumps({"n": n, "outcome": "started"}), flush=True)
             try:
                 outcome, detail = try_sample(op, sample)
-            except Exception as error:  # noqa: BLE001  (an exception of another kind than ours is what we look for)
+            except Exception as error:  # an exception of another kind than ours is what we look for
                 outcome, detail = "crash", f"{type(error).__name__}: {error}"[:160]
             print(json.dumps({"n": n, "outcome": outcome, "detail": detail}), flush=True)
         print(json.dumps({"done": True}), flush=True)

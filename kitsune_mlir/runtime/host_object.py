@@ -1,4 +1,7 @@
-"""LLVM IR text to an object file for this machine. Needs llvmlite, and no compiler module: packages use it on other processors."""
+"""LLVM IR text to an object file for this machine.
+
+Needs llvmlite, and no compiler module: packages use it on other processors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`.kit` files: a zip of a manifest, IR texts, code and weights (safetensors). Nothing in it is executed on reading; no pickle."""
+"""`.kit` files: a zip of a manifest, IR texts, code and weights (safetensors).
+
+Nothing in it is executed on reading; no pickle.
+"""
 
 from __future__ import annotations
 

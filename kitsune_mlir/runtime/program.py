@@ -20,7 +20,10 @@ class Runner(Protocol):
     device: str
 
     def run(self, pointers: list[int], stream: int) -> None:
-        """Run once: pointers of inputs (weights first), then of results. `stream` is the caller's CUDA stream (0 on the host)."""
+        """Run once: pointers of inputs (weights first), then of results.
+
+        `stream` is the caller's CUDA stream (0 on the host).
+        """
         ...
 
 
@@ -74,8 +77,9 @@ class Program:
                 raise ArgumentError(f"the program needs a weight '{weight.name}', which it was not given")
             tensor = self.weights[weight.name].detach()
             if tuple(tensor.shape) != weight.shape or tensor.dtype != torch_dtype(weight.dtype):
+                wanted = f"{weight.dtype} {list(weight.shape)}"
                 raise ArgumentError(
-                    f"weight '{weight.name}' is {tensor.dtype} {list(tensor.shape)}, compiled for {weight.dtype} {list(weight.shape)}"
+                    f"weight '{weight.name}' is {tensor.dtype} {list(tensor.shape)}, compiled for {wanted}"
                 )
             tensor = tensor.to(device).contiguous()
             if tensor.data_ptr() % 16:
@@ -153,8 +157,11 @@ class Program:
         for output in self.signature.outputs:
             if output.kind == "tensor":
                 value = results[output.index or 0]
+            elif output.kind == "alias":
+                assert output.argument is not None  # an alias names the argument that it is
+                value = by_name[output.argument]
             else:
-                value = by_name[output.argument] if output.kind == "alias" else output.value
+                value = output.value
             if output.mutates is None:
                 out.append(value)
                 continue

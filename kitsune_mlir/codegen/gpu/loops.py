@@ -311,8 +311,8 @@ def _accumulator(loop: ir.Operation, memory: Memory) -> tuple[Access, Access] | 
 def _promote(loop: ir.Operation, load: Access, store: Access) -> ir.Operation:
     with ir.InsertionPoint(loop), loop.location:
         start = memref.load(load.memref, list(load.indices))
-        operands = list(loop.operands)
-        new = scf.ForOp(*operands[:3], [*operands[3:], start])
+        lower, upper, step, *carried = loop.operands
+        new = scf.ForOp(lower, upper, step, [*carried, start])
         block, old_block = new.body, _body(loop)
         for old, argument in zip(old_block.arguments, block.arguments, strict=False):
             old.replace_all_uses_with(argument)

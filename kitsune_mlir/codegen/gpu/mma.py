@@ -114,6 +114,7 @@ def _resolve(tile: TileContext) -> None:
         for start in record.offsets:
             tile.index(start)
     for wait in view.waits:
-        tile.index(wait.lo), tile.index(wait.hi)
+        tile.index(wait.lo)
+        tile.index(wait.hi)
     for post in view.posts:
         tile.index(post.slot)
