@@ -106,7 +106,8 @@ class Order:
             for t in self.posters.get(wait.semaphore, ())
             if t.number >= task.number and self.counts[t.number, wait.semaphore][slot]
         ]
-        message = f"of {task.tile(tile)} never ends: it waits for {wait.count} posts of slot {slot}, earlier tiles make {made}"
+        posts = f"{wait.count} post{'s' if wait.count > 1 else ''}"
+        message = f"of {task.tile(tile)} never ends: it waits for {posts} of slot {slot}, earlier tiles make {made}"
         if later:
             message += f"; {', '.join(later)} would post it, but no earlier than this tile"
         raise PassFailure(wait.op, message)
