@@ -6,26 +6,39 @@ import datetime
 import statistics
 import subprocess
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["environment", "launches", "peer_times", "time_calls"]
+__all__ = ["commit_of", "environment", "launches", "note_commit", "peer_times", "time_calls"]
 
 
-def environment() -> dict[str, Any]:
-    """What a recorded figure needs beside it: date, device, driver, versions, commit."""
+def commit_of(folder: Path | None = None) -> str:
+    """The commit that the code was built from: what `note_commit` left in `folder`, else this checkout's."""
+    if folder is not None and (folder / "commit.txt").exists():
+        return (folder / "commit.txt").read_text().strip()
+    asked = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return asked.stdout.strip() if asked.returncode == 0 else "unknown"
+
+
+def note_commit(folder: Path) -> None:
+    """Leave the checkout's commit beside built packages: the machine that runs them may have no checkout."""
+    (folder / "commit.txt").write_text(commit_of() + "\n")
+
+
+def environment(folder: Path | None = None) -> dict[str, Any]:
+    """What a recorded figure needs beside it: date, device, driver, versions, the commit of the built code."""
     driver = subprocess.run(
         ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=False
     )
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "device": torch.cuda.get_device_name(),
         "driver": driver.stdout.strip(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "commit": commit.stdout.strip(),
+        "commit": commit_of(folder),
     }
 
 

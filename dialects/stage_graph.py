@@ -7,6 +7,8 @@ A pipeline or stage with several results returns one `tuple`; `pack` and `unpack
 `builtin.unrealized_conversion_cast`, the upstream op that takes any number of types).
 """
 
+# pyright: reportInvalidTypeForm=false  (an op's fields are annotated with the bindings' field descriptors, not with types)
+
 from typing import Any
 
 from torch_mlir import ir
@@ -139,7 +141,9 @@ def unpack(value: ir.Value) -> list[ir.Value]:
 
 def yielded(op) -> list[ir.Value]:
     """The tensors that a stage or pipeline yields, looking through the tuple."""
-    value = terminator_of(op.operation.regions[0].blocks[0]).operands[0]
+    last = terminator_of(op.operation.regions[0].blocks[0])
+    assert last is not None
+    value = last.operands[0]
     return list(value.owner.operands) if isinstance(value.type, ir.TupleType) else [value]
 
 

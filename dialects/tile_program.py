@@ -3,6 +3,8 @@
 docs/tile-program.md describes the whole form; this file defines and verifies its ops.
 """
 
+# pyright: reportInvalidTypeForm=false  (an op's fields are annotated with the bindings' field descriptors, not with types)
+
 from typing import Any
 
 from torch_mlir import ir

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.access import affine_maps
+from kitsune_mlir.dialects.access import affine_maps, is_tensor
 from kitsune_mlir.dialects.edges import stage_space, stages_of
 from kitsune_mlir.dialects.iteration import Space
-from kitsune_mlir.dialects.products import is_contraction, is_generic, is_projected_product
+from kitsune_mlir.dialects.products import is_contraction, is_projected_product
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.target import Target, find_target
 
@@ -36,9 +36,17 @@ def engine_of(space: Space) -> str:
     products = [op for op in space.ops if is_contraction(op)]
     if any(is_projected_product(op) for op in products):
         return "mma"
-    if products or not space.dims or not all(is_generic(op) or not len(op.regions) for op in space.ops):
+    if products or not space.dims or _opaque(space):
         return "generic"
     return "simt"
+
+
+def _opaque(space: Space) -> bool:
+    """Whether some op on tensors is no loop nest that we know (sort, scan, scatter, ...)."""
+    return any(
+        access is None and any(is_tensor(r) for r in op.results) and op.name != "arith.constant"
+        for op, access in zip(space.ops, space.accesses, strict=True)
+    )
 
 
 def _fit(sizes: list[int], elements: int) -> list[int]:
@@ -61,8 +69,11 @@ def _spread(sizes: list[int], tile: list[int], wanted: int, least: list[int]) ->
 
 
 def _even(sizes: list[int], tile: list[int]) -> list[int]:
-    """Equal tiles: as many as before, each as small as that allows, so that the last one overlaps little."""
-    return [-(-s // -(-s // t)) for s, t in zip(sizes, tile, strict=True)]
+    """Equal tiles: as many as before, each as small as that allows (the last dimension in eights), so that the last one
+    overlaps little."""
+    even = [-(-s // -(-s // t)) for s, t in zip(sizes, tile, strict=True)]
+    even[-1] = min(sizes[-1], -(-even[-1] // 8) * 8)
+    return even
 
 
 def choose_tile(space: Space, engine: str, target: Target) -> list[int]:
@@ -77,7 +88,7 @@ def choose_tile(space: Space, engine: str, target: Target) -> list[int]:
         tile = _fit(sizes, elements // inner)
         least = [1] * len(sizes)
         if len(sizes) > 1 or inner == 1:
-            least[-1] = min(tile[-1], 64)
+            least[-1] = min(tile[-1], 256)  # 32 lanes times a 16-byte vector of bf16: whole warps read whole lines
         return _even(sizes, _spread(sizes, tile, 2 * target.workers, least))
     roles = product_roles(space.ops[product])
     kinds = [roles.get(d.loops.get(product, -1), "batch") for d in space.dims]

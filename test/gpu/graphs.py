@@ -1,7 +1,7 @@
 """Generated graphs on a GPU, in two steps as in `test/gpu/zoo.py`.
 
-    python -m test.gpu.graphs build DIR [--count 200]
-    python -m test.gpu.graphs run DIR [--json FILE]
+python -m test.gpu.graphs build DIR [--count 200]
+python -m test.gpu.graphs run DIR [--json FILE]
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from pathlib import Path
 import torch
 
 import kitsune_mlir
+from bench.timing import note_commit
 from kitsune_mlir.errors import KitsuneError
 from test.numerics.compare import exact, problems
 from test.numerics.graphs import GraphModel, inputs_of, recipes
 
+COMMAND = "make gpu-test: python -m test.gpu.graphs build, then run"
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -51,6 +53,7 @@ def case(recipe: dict, dtype: torch.dtype):
 def build(folder: Path, count: int) -> int:
     """Compile; every third graph in bf16, the others in f32."""
     folder.mkdir(parents=True, exist_ok=True)
+    note_commit(folder)
     failed = 0
     for n, recipe in enumerate(collect(count)):
         name = "bf16" if n % 3 == 2 else "f32"
@@ -89,7 +92,7 @@ def run(folder: Path, out: Path | None) -> int:
             print(f"FAIL {path.stem}: {found} {[e['engine'] for e in program.summary['engines']]} {recipe}", flush=True)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps({"environment": environment(), "command": " ".join(sys.argv), "results": results}, indent=1))
+        out.write_text(json.dumps({"environment": environment(folder), "command": COMMAND, "results": results}, indent=1))
     print(f"{len(results) - bad} passed, {bad} failed")
     return bad
 

@@ -21,15 +21,18 @@ import torch
 import kitsune_mlir
 import kitsune_mlir.errors
 from bench.models import ZOO, make
+from bench.timing import note_commit
 
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 LIMITS = {"bf16": 2e-2, "f32": 1e-5}
 SECONDS = 240
+COMMAND = "make gpu-test: python -m test.gpu.zoo build, then run"
 
 
 def build(folder: Path, size: str, dtypes: list[str], names: list[str]) -> int:
     """Compile cases to `NAME.DTYPE.SIZE.kit` (without weights: `run` makes the same ones from the seed)."""
     folder.mkdir(parents=True, exist_ok=True)
+    note_commit(folder)
     failed = 0
     for name in names or list(ZOO):
         for dtype in dtypes:
@@ -130,7 +133,7 @@ def run(folder: Path, timed: bool, peers: bool, out: Path | None) -> int:
         )
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps({"environment": environment(), "command": " ".join(sys.argv), "results": results}, indent=1))
+        out.write_text(json.dumps({"environment": environment(folder), "command": COMMAND, "results": results}, indent=1))
     print(f"{len(results) - bad} passed, {bad} failed")
     return bad
 

@@ -164,16 +164,18 @@ class Evaluator:
             raise UnsupportedError(op.name, "simt does maps, reductions and movement of tensors", None, str(op.location))
         return maker(op, coordinates)
 
-    def loops_of(self, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> list[Index | None]:
-        """Loop indices of a linalg.generic that make a result at some coordinates; None for reduced ones."""
+    def loops_of(self, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> list[Index]:
+        """Loop indices of a linalg.generic that make a result at some coordinates; reduced ones are zero, to be filled in."""
         maps, kinds = affine_maps(op), iterator_kinds(op)
         number = list(op.results).index(tensor)
-        loops: list[Index | None] = [None] * len(kinds)
+        loops: list[Index] = [Linear()] * len(kinds)
+        named: set[int] = set()
         for expression, index in zip(maps[len(maps) - len(op.results) + number].results, coordinates, strict=True):
             if not isinstance(expression, ir.AffineDimExpr):
                 raise UnsupportedError(op.name, "results are indexed by plain loops", str(expression), str(op.location))
             loops[expression.position] = index
-        if any(loop is None and kind == "parallel" for loop, kind in zip(loops, kinds, strict=True)):
+            named.add(expression.position)
+        if any(loop not in named and kind == "parallel" for loop, kind in enumerate(kinds)):
             raise UnsupportedError(op.name, "every parallel loop runs along the result", None, str(op.location))
         return loops
 

@@ -166,12 +166,18 @@ def divmod_index(index: Index, divisor: int, width: int) -> tuple[Index, Index]:
     if divisor == 1:
         return index, Linear()
     if isinstance(index, tuple):
-        pairs = [_divmod(part, divisor, 1) for part in index]
+        pairs = [_divmod_point(part, divisor) for part in index]
         return tuple(q for q, _ in pairs), tuple(r for _, r in pairs)
     found = _divmod(index, divisor, width)
     if found is not None:
         return found
     return divmod_index(tuple(at(index, e) for e in range(width)), divisor, width)
+
+
+def _divmod_point(index: Linear, divisor: int) -> tuple[Linear, Linear]:
+    found = _divmod(index, divisor, 1)
+    assert found is not None  # a single point has one quotient
+    return found
 
 
 def _divmod(index: Linear, divisor: int, width: int) -> tuple[Linear, Linear] | None:

@@ -86,8 +86,9 @@ class ScalarEmitter:
             return self._constant(op)
         if op.name in _CASTS and is_index(operands[0]) and element_bits(carrier(op.results[0].type)) >= 32:
             return operands[0]
-        if op.name in ("arith.addi", "arith.subi", "arith.muli") and all(is_index(operand) for operand in operands):
-            found = _linear(op.name, *operands)
+        indices: list[Index] = [operand for operand in operands if not isinstance(operand, list)]
+        if op.name in ("arith.addi", "arith.subi", "arith.muli") and len(indices) == 2:
+            found = _linear(op.name, indices[0], indices[1])
             if found is not None:
                 return found
         lanes = [materialize(value, operand.type, self.width) for value, operand in zip(operands, op.operands, strict=True)]

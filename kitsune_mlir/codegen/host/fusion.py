@@ -149,9 +149,10 @@ def _member(op: ir.Operation, machine: Machine) -> Member | None:
 def _root(value: ir.Value | None) -> ir.Value:
     """The memref that a view is made of, in the end."""
     assert value is not None
-    while not isinstance(value.owner, ir.Block) and value.owner.operation.name in _VIEWS:
-        value = value.owner.operation.operands[0]
-    return value
+    root: ir.Value = value
+    while not isinstance(root.owner, ir.Block) and root.owner.operation.name in _VIEWS:
+        root = root.owner.operation.operands[0]
+    return root
 
 
 def _within_row(access: Access, row: int, rows: int) -> bool:
