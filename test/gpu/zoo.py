@@ -1,7 +1,8 @@
 """The zoo on a GPU, in two steps, so that the machine with the GPU needs no compiler.
 
     python -m test.gpu.zoo build DIR [--size small|full] [--dtype bf16|f32] [names...]    compile to packages (needs no GPU)
-    python -m test.gpu.zoo run DIR [--time] [--peers] [--json FILE]                       check and time them (needs a Hopper GPU)
+    python -m test.gpu.zoo run DIR [--time] [--peers] [--json FILE]      check and time them (needs a Hopper GPU)
+    compute-sanitizer --tool memcheck python -m test.gpu.zoo one FILE.kit --uncounted
 
 `run` uses only the runtime: torch, cuda-bindings, safetensors. Each case runs in a process of its own with a time limit.
 """
@@ -70,8 +71,11 @@ def relative_errors(got, wanted) -> list[float]:
     return errors
 
 
-def check(path: Path, timed: bool, peers: bool) -> dict:
-    """Run one package on fresh inputs against float64, twice for determinism; time it if asked."""
+def check(path: Path, timed: bool, peers: bool, counted: bool = True) -> dict:
+    """Run one package on fresh inputs against float64, twice for determinism; time it if asked.
+
+    `counted=False` leaves the profiler out (it and compute-sanitizer exclude each other).
+    """
     from bench.timing import launches, peer_times, time_calls
 
     name, dtype, size, _ = path.name.split(".")
@@ -97,9 +101,10 @@ def check(path: Path, timed: bool, peers: bool) -> dict:
         "limit": LIMITS[dtype],
         "repeat_difference": max(relative_errors(first, second), default=0.0),
         "ok": all(e <= LIMITS[dtype] for e in errors),
-        "launches": launches(lambda: program(*args)),
-        "eager_launches": launches(lambda: model(*args)),
     }
+    if counted:
+        result["launches"] = launches(lambda: program(*args))
+        result["eager_launches"] = launches(lambda: model(*args))
     del wanted
     if timed:
         calls = {"kitsune": lambda: program(*args)}
@@ -149,12 +154,13 @@ def main() -> int:
     parser.add_argument("--time", action="store_true")
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--uncounted", action="store_true", help="no profiler: for runs under compute-sanitizer")
     given = parser.parse_args()
     if given.mode == "build":
         return build(given.path, given.size, given.dtype.split(","), given.names)
     if given.mode == "run":
         return run(given.path, given.time, given.peers, given.json)
-    print(json.dumps(check(given.path, given.time, given.peers)))
+    print(json.dumps(check(given.path, given.time, given.peers, not given.uncounted)))
     return 0
 
 
