@@ -97,10 +97,11 @@ func.func @arithmetic_stays_out(%x: tensor<8x4xf32>, %w: tensor<4x8xf32>, %acc: 
 
 // -----
 
-// Nor is a broadcast (no permutation of a tensor), nor a cast of integers (the product would be another one).
+// Nor is a broadcast (no permutation of a tensor; it stays narrow, though), nor a cast of integers (the product would be
+// another one).
 // CHECK-LABEL: func.func @not_these
-// CHECK: linalg.generic {{.*}} ins(%arg0 : tensor<4xbf16>) outs(%{{.*}} : tensor<8x4xf32>)
-// CHECK: linalg.generic {{.*}} ins(%{{.*}}, %arg1 : tensor<8x4xf32>, tensor<4x8xf32>)
+// CHECK: %[[B:.*]] = linalg.generic {{.*}} ins(%arg0 : tensor<4xbf16>) outs(%{{.*}} : tensor<8x4xbf16>)
+// CHECK: linalg.generic {{.*}} ins(%[[B]], %arg1 : tensor<8x4xbf16>, tensor<4x8xf32>)
 // CHECK: linalg.generic {{.*}} ins(%arg3 : tensor<8x4xi8>) outs(%{{.*}} : tensor<8x4xi32>)
 // CHECK: linalg.generic {{.*}} ins(%{{.*}}, %arg4 : tensor<8x4xi32>, tensor<4x8xi32>)
 func.func @not_these(%v: tensor<4xbf16>, %w: tensor<4x8xf32>, %acc: tensor<8x8xf32>, %i: tensor<8x4xi8>, %j: tensor<4x8xi32>,
