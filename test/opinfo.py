@@ -256,7 +256,7 @@ def main() -> int:
         worker()
         return 0
     results = collect(given.samples, given.every, given.workers, given.only)
-    text = table(results, "make opinfo" if given.samples >= 10**6 else f"python -m test.opinfo --samples {given.samples}")
+    text = table(results, "make opinfo" if len(sys.argv) < 2 else " ".join(["python -m test.opinfo", *sys.argv[1:]]))
     if given.out:
         given.out.write_text(text)
         given.out.with_suffix(".json").write_text(json.dumps(results))
