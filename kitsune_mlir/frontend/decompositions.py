@@ -78,7 +78,7 @@ def _moments(x: Tensor, dims: list[int], correction: float) -> tuple[Tensor, Ten
     centred = x - mean
     count = functools.reduce(lambda n, d: n * x.shape[d], dims, 1)
     total = (centred * centred).sum(dims, keepdim=True)
-    return mean, total / (count - correction) if count > correction else total * float("nan")
+    return mean, total / max(count - correction, 0)
 
 
 def _var_family(root: bool, with_mean: bool) -> Callable[..., Any]:

@@ -61,6 +61,8 @@ CASES = {
         lambda x: (x.cumsum(0), x.max(0), x.argmax(), x.amax(), torch.softmax(x, 0), x.sort(), (x > 0).all()),
         (torch.tensor(2.0),),
     ),
+    "variance-of-too-few": (lambda x: (x.var(), x[0].var(), torch.var(x, correction=3)), (torch.randn(2),)),
+    "times-nan": (lambda x: (x * float("nan"), x + float("inf"), torch.where(x > 0, x, float("nan"))), (torch.randn(5),)),
     "masked-assignment": (
         lambda x: (x.index_put((x > 0,), torch.tensor(5.0)), x.masked_fill(x < 0, 1.0)),
         (torch.randn(4, 3),),
