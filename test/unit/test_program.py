@@ -1,0 +1,204 @@
+"""`compile`, `Program` and `.kit` packages on the host target."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import kitsune_mlir
+from kitsune_mlir.errors import ArgumentError, KitsuneError, PackageError, TargetError
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(24, 12)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor, *, scale: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"y": torch.relu(self.linear(x)) * scale, "rows": x.sum(1)}
+
+
+@pytest.fixture(scope="module")
+def net():
+    torch.manual_seed(0)
+    model = Net().eval()
+    args, kwargs = (torch.randn(7, 24),), {"scale": torch.randn(12)}
+    return model, args, kwargs, kitsune_mlir.compile(model, args, kwargs, target="host")
+
+
+def check(got, model, args, kwargs) -> None:
+    with torch.no_grad():
+        wanted = model(*args, **kwargs)
+    assert list(got) == list(wanted)
+    for key in wanted:
+        torch.testing.assert_close(got[key], wanted[key], rtol=1e-5, atol=1e-5)
+
+
+def test_structure_of_arguments_and_outputs(net) -> None:
+    model, args, kwargs, program = net
+    check(program(*args, **kwargs), model, args, kwargs)
+
+
+def test_weights_are_shared(net) -> None:
+    model, args, kwargs, program = net
+    with torch.no_grad():
+        model.linear.bias.add_(1.0)
+    check(program(*args, **kwargs), model, args, kwargs)
+
+
+def test_strides_offsets_and_numpy(net) -> None:
+    model, _, kwargs, program = net
+    base = torch.randn(24, 8)[:, 1:].T
+    check(program(base, **kwargs), model, (base,), kwargs)
+    array = np.random.default_rng(0).standard_normal((7, 24), dtype=np.float32)
+    check(program(array, **kwargs), model, (torch.from_numpy(array),), kwargs)
+    odd = torch.randn(7 * 24 + 1)[1:].view(7, 24)  # not aligned to 16 bytes
+    check(program(odd, **kwargs), model, (odd,), kwargs)
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (torch.randn(8, 24), r"shape \[8, 24\], compiled for \[7, 24\]"),
+        (torch.randn(7, 24).double(), "float64, compiled for torch.float32"),
+        ([1.0], "structure"),
+        (torch.randn(7, 24, device="meta"), "on meta, the program runs on cpu"),
+        (torch.randn(7, 24).to_sparse(), "layout"),
+    ],
+)
+def test_arguments_that_do_not_fit(net, x, words) -> None:
+    _, _, kwargs, program = net
+    with pytest.raises(ArgumentError, match=words):
+        program(x, **kwargs)
+
+
+def test_levels_and_explain(net) -> None:
+    *_, program = net
+    assert "kitsune.stage" in program.ir("stages") and "kitsune.task" in program.ir("tiles")
+    assert "linalg" in program.ir("linalg") and "define" in program.ir("llvm")
+    with pytest.raises(ArgumentError, match="no 'ptx' form"):
+        program.ir("ptx")
+    with pytest.raises(ArgumentError, match="levels: "):
+        program.ir("assembly")
+    text = program.explain()
+    assert "launch" in text and "product" in text and "Traffic" in text
+
+
+def test_package_round_trip_without_the_compiler(net, tmp_path: Path) -> None:
+    model, args, kwargs, program = net
+    program.save(tmp_path / "m.kit")
+    check(kitsune_mlir.load(tmp_path / "m.kit")(*args, **kwargs), model, args, kwargs)
+    torch.save((args, kwargs), tmp_path / "args.pt")
+    script = (
+        "import sys, torch, kitsune_mlir\n"
+        f"args, kwargs = torch.load({str(tmp_path / 'args.pt')!r})\n"
+        f"kitsune_mlir.load({str(tmp_path / 'm.kit')!r})(*args, **kwargs)\n"
+        "assert not any(name.startswith('torch_mlir') for name in sys.modules), 'the compiler was imported'\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+    program.save(tmp_path / "bare.kit", weights=False)
+    with pytest.raises(ArgumentError, match="needs a weight 'linear.weight'"):
+        kitsune_mlir.load(tmp_path / "bare.kit")
+    again = kitsune_mlir.load(tmp_path / "bare.kit", weights={**dict(model.named_parameters()), **dict(model.named_buffers())})
+    check(again(*args, **kwargs), model, args, kwargs)
+
+
+def test_damaged_packages(net, tmp_path: Path) -> None:
+    *_, program = net
+    good = tmp_path / "m.kit"
+    program.save(good)
+    data = good.read_bytes()
+    bad = tmp_path / "bad.kit"
+    for cut in (0, 10, len(data) // 2, len(data) - 5):
+        bad.write_bytes(data[:cut])
+        with pytest.raises(PackageError):
+            kitsune_mlir.load(bad)
+    bad.write_bytes(b"\x80\x04 not a zip")
+    with pytest.raises(PackageError, match="not a .kit file"):
+        kitsune_mlir.load(bad)
+    with zipfile.ZipFile(bad, "w") as archive:
+        archive.writestr("hello", "x")
+    with pytest.raises(PackageError, match="no .kit file"):
+        kitsune_mlir.load(bad)
+    with zipfile.ZipFile(good) as source, zipfile.ZipFile(bad, "w") as archive:
+        for name in source.namelist():
+            text = source.read(name)
+            archive.writestr(name, text + b" " if name == "code/host.ll" else text)
+    with pytest.raises(PackageError, match="altered"):
+        kitsune_mlir.load(bad)
+    with pytest.raises(FileNotFoundError):
+        kitsune_mlir.load(tmp_path / "none.kit")
+
+
+def test_a_failed_save_keeps_the_old_file(net, tmp_path: Path, monkeypatch) -> None:
+    *_, program = net
+    path = tmp_path / "m.kit"
+    program.save(path)
+    before = path.read_bytes()
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", lambda *a, **k: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        program.save(path)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+def test_gpu_code_without_a_gpu() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    model = torch.nn.Linear(16, 8).to(torch.bfloat16)
+    x = torch.randn(4, 16).to(torch.bfloat16)
+    program = kitsune_mlir.compile(model, (x,), target="sm_90a")
+    assert "wgmma" in program.ir("ptx") and program.artifacts["kernel.cubin"][:4] == b"\x7fELF"
+    assert program.summary["kernels"][0]["spill_store_bytes"] == 0
+    with pytest.raises(TargetError, match="no CUDA device"):
+        program(x)
+
+
+def test_unknown_target() -> None:
+    with pytest.raises(TargetError, match="known targets: "):
+        kitsune_mlir.compile(torch.nn.ReLU(), (torch.randn(2),), target="sm_75")
+
+
+def test_torch_compile_backend() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.GELU(), torch.nn.Linear(5, 3))
+    x = torch.randn(9, 6)
+    compiled = torch.compile(model, backend="kitsune")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-5)
+    with pytest.warns(UserWarning, match="needs gradients"):
+        compiled(x).sum().backward()
+    assert model[0].weight.grad is not None
+
+
+def test_named_tuple_outputs() -> None:
+    class Top(torch.nn.Module):
+        def forward(self, x: torch.Tensor):
+            return torch.max(x, 1)
+
+    x = torch.randn(5, 9)
+    program = kitsune_mlir.compile(Top(), (x,), target="host")
+    got, wanted = program(x), torch.max(x, 1)
+    assert torch.equal(got.values, wanted.values) and torch.equal(got.indices, wanted.indices)
+    with pytest.raises(KitsuneError, match="structure"):
+        program.save("never.kit")
+
+
+def test_buffers_that_the_model_changes() -> None:
+    class Counter(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count.add_(1.0)
+            return x + self.count
+
+    model = Counter()
+    program = kitsune_mlir.compile(model, (torch.zeros(3),), target="host")
+    assert program(torch.zeros(3)).tolist() == [1.0] * 3
+    assert program(torch.zeros(3)).tolist() == [2.0] * 3
+    assert model.count.tolist() == [2.0] * 3
