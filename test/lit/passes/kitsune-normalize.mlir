@@ -202,3 +202,32 @@ func.func @unknown(%u: tensor<3x1x4xf32>, %i: tensor<3x1xi64>, %x: tensor<8x4xf3
   %c = tensor.concat dim(0) %p, %x : (tensor<12x4xf32>, tensor<8x4xf32>) -> tensor<20x4xf32>
   return %c : tensor<20x4xf32>
 }
+
+// -----
+
+// A product finds the narrow tensor behind a concatenation or a reshape of widened ones: what is moved is moved narrow.
+// CHECK-LABEL: func.func @behind_movement
+// CHECK: %[[C:.*]] = tensor.concat dim(1) %arg0, %arg1 : (tensor<8x4xbf16>, tensor<8x2xbf16>) -> tensor<8x6xbf16>
+// CHECK: linalg.generic {{.*}} ins(%[[C]], %{{.*}} : tensor<8x6xbf16>, tensor<6x8xbf16>)
+// CHECK-NOT: tensor<8x6xf32>
+func.func @behind_movement(%x: tensor<8x4xbf16>, %y: tensor<8x2xbf16>, %w: tensor<48xbf16>, %acc: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %xf = arith.extf %x : tensor<8x4xbf16> to tensor<8x4xf32>
+  %yf = arith.extf %y : tensor<8x2xbf16> to tensor<8x2xf32>
+  %c = tensor.concat dim(1) %xf, %yf : (tensor<8x4xf32>, tensor<8x2xf32>) -> tensor<8x6xf32>
+  %wf = arith.extf %w : tensor<48xbf16> to tensor<48xf32>
+  %m = tensor.expand_shape %wf [[0, 1]] output_shape [6, 8] : tensor<48xf32> into tensor<6x8xf32>
+  %p = linalg.matmul ins(%c, %m : tensor<8x6xf32>, tensor<6x8xf32>) outs(%acc : tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %p : tensor<8x8xf32>
+}
+
+// -----
+
+// Not where only a part of it is narrow.
+// CHECK-LABEL: func.func @half_narrow
+// CHECK: tensor.concat dim(1) %{{.*}}, %arg1 : (tensor<8x4xf32>, tensor<8x2xf32>) -> tensor<8x6xf32>
+func.func @half_narrow(%x: tensor<8x4xbf16>, %y: tensor<8x2xf32>, %w: tensor<6x8xf32>, %acc: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %xf = arith.extf %x : tensor<8x4xbf16> to tensor<8x4xf32>
+  %c = tensor.concat dim(1) %xf, %y : (tensor<8x4xf32>, tensor<8x2xf32>) -> tensor<8x6xf32>
+  %p = linalg.matmul ins(%c, %w : tensor<8x6xf32>, tensor<6x8xf32>) outs(%acc : tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %p : tensor<8x8xf32>
+}
