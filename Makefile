@@ -63,7 +63,7 @@ gpu-test: $(STAMP)
 
 gpu-bench: $(STAMP)
 	@$(BIN)/python -m test.gpu.zoo build $(GPU_OUT)/full --size full --dtype bf16
-	@$(BIN)/python -m test.gpu.zoo run $(GPU_OUT)/full --time --peers --json bench/results/zoo-h200.json $(ARGS)
+	@$(BIN)/python -m test.gpu.zoo run $(GPU_OUT)/full --time --peers all --json bench/results/zoo-h200.json $(ARGS)
 
 clean:
 	@rm -rf $(VENV) out build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

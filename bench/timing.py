@@ -98,14 +98,18 @@ def time_calls(calls: Mapping[str, Callable[[], Any]], rounds: int = 5, each: in
     return {name: statistics.median(values) for name, values in samples.items()}
 
 
-def peer_times(model: torch.nn.Module, args: tuple, calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-    """Times of `calls` (also under a CUDA graph) beside eager, torch.compile and max-autotune, plain and graphed."""
+def peer_times(
+    model: torch.nn.Module, args: tuple, calls: Mapping[str, Callable[[], Any]], autotune: bool = True
+) -> dict[str, float]:
+    """Times of `calls` (also under a CUDA graph) beside eager, torch.compile and (if asked) max-autotune, graphed."""
     every = dict(calls)
     for name, call in calls.items():
         every[f"{name}, graph"] = graphed(call)
     every["eager"] = lambda: model(*args)
     every["eager, graph"] = graphed(lambda: model(*args))
-    for label, mode in (("compile", None), ("max-autotune", "max-autotune-no-cudagraphs")):
+    modes = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}
+    for label in modes if autotune else ["compile"]:
+        mode = modes[label]
         torch._dynamo.reset()
         compiled = torch.compile(model, mode=mode)
         try:

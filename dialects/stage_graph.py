@@ -7,7 +7,8 @@ A pipeline or stage with several results returns one `tuple`; `pack` and `unpack
 `builtin.unrealized_conversion_cast`, the upstream op that takes any number of types).
 """
 
-# pyright: reportInvalidTypeForm=false  (an op's fields are annotated with the bindings' field descriptors, not with types)
+# Fields of ops are annotated with the bindings' descriptors, which are not types.
+# pyright: reportInvalidTypeForm=false
 
 from typing import Any
 

@@ -3,7 +3,8 @@
 docs/tile-program.md describes the whole form; this file defines and verifies its ops.
 """
 
-# pyright: reportInvalidTypeForm=false  (an op's fields are annotated with the bindings' field descriptors, not with types)
+# Fields of ops are annotated with the bindings' descriptors, which are not types.
+# pyright: reportInvalidTypeForm=false
 
 from typing import Any
 

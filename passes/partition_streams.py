@@ -42,8 +42,8 @@ def engine_of(space: Space) -> str:
 
 
 def _opaque(space: Space) -> bool:
-    """Whether some op on tensors is no loop nest that we know (sort, scan, scatter, ...)."""
-    return any(
+    """Whether some op on tensors is no loop nest that we know (sort, scan, scatter, ...), or pads (simt would spill)."""
+    return any(op.name == "tensor.pad" for op in space.ops) or any(
         access is None and any(is_tensor(r) for r in op.results) and op.name != "arith.constant"
         for op, access in zip(space.ops, space.accesses, strict=True)
     )

@@ -49,6 +49,21 @@ def allocate(intervals: list[Interval], slack: int) -> int:
     return max([p.offset + p.size for p in placed], default=0)
 
 
+def last_tenants(mine: Interval, intervals: list[Interval]) -> list[Interval]:
+    """The buffers that were the last to lie in some byte of `mine` before it, latest first.
+
+    Those before them need no waiting: the last tenant's writer has waited for their readers.
+    """
+    free = [(mine.offset, mine.offset + mine.size)]
+    found = []
+    for other in sorted((i for i in intervals if i.last < mine.first), key=lambda i: -i.first):
+        start, end = other.offset, other.offset + other.size
+        if any(a < end and start < b for a, b in free):
+            found.append(other)
+            free = [part for a, b in free for part in ((a, min(b, start)), (max(a, end), b)) if part[0] < part[1]]
+    return found
+
+
 @dataclass(frozen=True)
 class PlaceBuffers(Pass):
     """Give every result of a stage a space and, in memory, an offset in the arena by liveness.
@@ -108,10 +123,7 @@ class PlaceBuffers(Pass):
         writer where no reader waits for all of it."""
         found: set[int] = set()
         for mine in (i for i in intervals if i.stage == n):
-            for other in intervals:
-                overlap = mine.offset < other.offset + other.size and other.offset < mine.offset + mine.size
-                if other.last >= mine.first or not overlap:
-                    continue
+            for other in last_tenants(mine, intervals):
                 users = readers.get((other.stage, other.result), [])
                 found.update(users)
                 if not any(waits_for_all(stages[u], stages[other.stage]) for u in users):

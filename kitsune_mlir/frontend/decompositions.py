@@ -85,7 +85,7 @@ def _var_family(root: bool, with_mean: bool) -> Callable[..., Any]:
     def decomposed(
         x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
-        if x.dtype.is_complex or x.numel() == 0 or x.ndim == 0:
+        if x.dtype.is_complex or x.ndim == 0:
             return NotImplemented
         dims = _dims(x, dim)
         mean, var = _moments(_wide(x), dims, 1 if correction is None else correction)

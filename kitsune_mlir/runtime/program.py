@@ -78,9 +78,7 @@ class Program:
             tensor = self.weights[weight.name].detach()
             if tuple(tensor.shape) != weight.shape or tensor.dtype != torch_dtype(weight.dtype):
                 wanted = f"{weight.dtype} {list(weight.shape)}"
-                raise ArgumentError(
-                    f"weight '{weight.name}' is {tensor.dtype} {list(tensor.shape)}, compiled for {wanted}"
-                )
+                raise ArgumentError(f"weight '{weight.name}' is {tensor.dtype} {list(tensor.shape)}, compiled for {wanted}")
             tensor = tensor.to(device).contiguous()
             if tensor.data_ptr() % 16:
                 tensor = tensor.clone()

@@ -1,7 +1,7 @@
 """The zoo on a GPU, in two steps, so that the machine with the GPU needs no compiler.
 
     python -m test.gpu.zoo build DIR [--size small|full] [--dtype bf16|f32] [names...]    compile to packages (needs no GPU)
-    python -m test.gpu.zoo run DIR [--time] [--peers] [--json FILE]      check and time them (needs a Hopper GPU)
+    python -m test.gpu.zoo run DIR [--time] [--peers quick|all] [--json FILE]      check and time them (needs a Hopper GPU)
     compute-sanitizer --tool memcheck python -m test.gpu.zoo one FILE.kit --uncounted
 
 `run` uses only the runtime: torch, cuda-bindings, safetensors. Each case runs in a process of its own with a time limit.
@@ -71,7 +71,7 @@ def relative_errors(got, wanted) -> list[float]:
     return errors
 
 
-def check(path: Path, timed: bool, peers: bool, counted: bool = True) -> dict:
+def check(path: Path, timed: bool, peers: str, counted: bool = True) -> dict:
     """Run one package on fresh inputs against float64, twice for determinism; time it if asked.
 
     `counted=False` leaves the profiler out (it and compute-sanitizer exclude each other).
@@ -108,18 +108,18 @@ def check(path: Path, timed: bool, peers: bool, counted: bool = True) -> dict:
     del wanted
     if timed:
         calls = {"kitsune": lambda: program(*args)}
-        result["milliseconds"] = peer_times(model, args, calls) if peers else time_calls(calls)
+        result["milliseconds"] = time_calls(calls) if peers == "none" else peer_times(model, args, calls, peers == "all")
     return result
 
 
-def run(folder: Path, timed: bool, peers: bool, out: Path | None) -> int:
+def run(folder: Path, timed: bool, peers: str, out: Path | None) -> int:
     """Check every package of a folder, each in its own process; returns how many failed."""
     from bench.timing import environment
 
     results, bad = [], 0
     for path in sorted(folder.glob("*.kit")):
         command = [sys.executable, "-m", "test.gpu.zoo", "one", str(path)]
-        command += ["--time"] * timed + ["--peers"] * peers
+        command += ["--time"] * timed + ["--peers", peers]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
             lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -152,7 +152,7 @@ def main() -> int:
     parser.add_argument("--size", default="small")
     parser.add_argument("--dtype", default="bf16,f32")
     parser.add_argument("--time", action="store_true")
-    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--peers", choices=["none", "quick", "all"], default="none", help="quick leaves max-autotune out")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--uncounted", action="store_true", help="no profiler: for runs under compute-sanitizer")
     given = parser.parse_args()

@@ -163,9 +163,7 @@ class _Distributor:
 
     def _sizes(self, op: ir.Operation) -> list[ir.Value]:
         lower, upper, step = segments(op)[:3]
-        return [
-            arith.ceildivsi(arith.subi(high, low), by) for low, high, by in zip(lower, upper, step, strict=True)
-        ]
+        return [arith.ceildivsi(arith.subi(high, low), by) for low, high, by in zip(lower, upper, step, strict=True)]
 
 
 def sequentialize(op: ir.Operation) -> None:

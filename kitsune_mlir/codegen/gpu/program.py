@@ -66,9 +66,7 @@ class GpuCode:
     llvm_ir: str
 
 
-def compile_gpu(
-    module: ir.Module, name: str, target: Target | str, debug: bool = False, fastmath: str = "contract"
-) -> GpuCode:
+def compile_gpu(module: ir.Module, name: str, target: Target | str, debug: bool = False, fastmath: str = "contract") -> GpuCode:
     """Compile the tile program `name` of a module, which is left as it is.
 
     Args:

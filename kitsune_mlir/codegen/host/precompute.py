@@ -30,12 +30,20 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Side:
-    """One factor of a product: its value, the operations that compute it, the inputs they read, the dimensions of those."""
+    """One factor of a product: its value, the operations that compute it, the inputs they read, the dimensions of those.
+
+    `window` is set where the one input is read through a window (a convolution's image): it is computed in its own shape then.
+    """
 
     value: ir.Value
     operations: list[ir.Operation]
     inputs: list[int]
     dimensions: list[int]
+    window: tuple[int, ...] | None
+
+    def shape(self, extents: list[int]) -> tuple[int, ...]:
+        """Shape of the temporary that holds the value."""
+        return self.window or tuple(extents[d] for d in self.dimensions)
 
 
 def precompute_sides(op: ir.Operation, machine: Machine) -> ir.Operation:
@@ -56,7 +64,7 @@ def precompute_sides(op: ir.Operation, machine: Machine) -> ir.Operation:
     chosen = []
     for side in sides:
         assert side is not None
-        size = math.prod(extents[d] for d in side.dimensions)
+        size = math.prod(side.shape(extents))
         reuse = math.prod(extents) // max(1, size)
         if (side.operations or _is_crosswise(nest, side, machine)) and reuse >= MIN_REUSE:
             if size * _bytes(side.value.type) <= MAX_BYTES:
@@ -110,14 +118,32 @@ def _side(nest: Nest, value: ir.Value) -> Side | None:
     inputs = [i for i, a in enumerate(arguments) if a in needed]
     if not inputs or any(i >= len(nest.inputs) for i in inputs):
         return None
-    dimensions: set[int] = set()
     maps = _maps(nest.op)
-    for i in inputs:
-        if not all(isinstance(e, (ir.AffineDimExpr, ir.AffineConstantExpr)) for e in maps[i].results):
+    dimensions = {d for i in inputs for d, c in enumerate(_dimensions(maps[i])) if c}
+    window = None
+    if not all(isinstance(e, (ir.AffineDimExpr, ir.AffineConstantExpr)) for i in inputs for e in maps[i].results):
+        memrefs = [i for i in inputs if isinstance(nest.op.operands[i].type, ir.MemRefType)]
+        if len(inputs) != 1 or not memrefs:
             return None
-        dimensions.update(e.position for e in maps[i].results if isinstance(e, ir.AffineDimExpr))
+        window = tuple(nest.op.operands[inputs[0]].type.shape)
     parallel = [d for d in sorted(dimensions) if "parallel" in str(list(nest.op.attributes["iterator_types"])[d])]
-    return Side(value, operations, inputs, parallel + [d for d in sorted(dimensions) if d not in parallel])
+    return Side(value, operations, inputs, parallel + [d for d in sorted(dimensions) if d not in parallel], window)
+
+
+def _dimensions(affine_map: ir.AffineMap) -> list[bool]:
+    """For each dimension of a map whether some result uses it."""
+    used = [False] * affine_map.n_dims
+
+    def visit(expression: ir.AffineExpr) -> None:
+        if isinstance(expression, ir.AffineDimExpr):
+            used[expression.position] = True
+        elif isinstance(expression, ir.AffineBinaryExpr):
+            visit(expression.lhs)
+            visit(expression.rhs)
+
+    for result in affine_map.results:
+        visit(result)
+    return used
 
 
 def _split(op: ir.Operation, sides: list[Side], extents: list[int]) -> ir.Operation:
@@ -132,7 +158,10 @@ def _split(op: ir.Operation, sides: list[Side], extents: list[int]) -> ir.Operat
         last = len(operands) - 1
         kept = [i for i in range(last) if block.arguments[i] in used]
         dims = [ir.AffineExpr.get_dim(d) for d in range(len(extents))]
-        side_maps = [ir.AffineMap.get(len(extents), 0, [dims[d] for d in side.dimensions]) for side in sides]
+        side_maps = [
+            maps[side.inputs[0]] if side.window else ir.AffineMap.get(len(extents), 0, [dims[d] for d in side.dimensions])
+            for side in sides
+        ]
         new_maps = [maps[i] for i in kept] + side_maps + [maps[last]]
         new = linalg.GenericOp(
             [],
@@ -165,10 +194,10 @@ def _needed(block: ir.Block, known: set[ir.Value]) -> list[ir.Operation]:
 
 def _compute(op: ir.Operation, side: Side, maps: list[ir.AffineMap], operands: list[ir.Value], extents: list[int]) -> ir.Value:
     """Emit the generic that computes one side into a temporary, and return that."""
-    shape = [extents[d] for d in side.dimensions]
+    shape = side.shape(extents)
     target = ops.scratch(op, shape, side.value.type)
     place = {d: i for i, d in enumerate(side.dimensions)}
-    rank = len(side.dimensions)
+    rank = len(shape)
 
     def moved(affine_map: ir.AffineMap) -> ir.AffineMapAttr:
         results = [
@@ -176,7 +205,8 @@ def _compute(op: ir.Operation, side: Side, maps: list[ir.AffineMap], operands: l
         ]
         return ir.AffineMapAttr.get(ir.AffineMap.get(rank, 0, results))
 
-    indexing = [moved(maps[i]) for i in side.inputs] + [ir.AffineMapAttr.get(ir.AffineMap.get_identity(rank))]
+    identity = ir.AffineMapAttr.get(ir.AffineMap.get_identity(rank))
+    indexing = [identity if side.window else moved(maps[i]) for i in side.inputs] + [identity]
     parallel = ir.Attribute.parse("#linalg.iterator_type<parallel>")
     made = linalg.GenericOp(
         [], [operands[i] for i in side.inputs], [target], ir.ArrayAttr.get(indexing), ir.ArrayAttr.get([parallel] * rank)
