@@ -370,6 +370,7 @@ class Evaluator:
             found: Lanes | None = None
             for (value, size), start in reversed(list(zip(pieces, starts, strict=True))):
                 inner = add(base, -start)
+                assert isinstance(inner, Linear)
                 if len(pieces) > 1:
                     inner = _clamped(inner, size - 1 - reach)
                 inner = Linear(inner.terms, point.lane, inner.const)
