@@ -103,7 +103,9 @@ def recipes(draw: st.DrawFn) -> dict[str, Any]:
         st.tuples(st.just("row"), st.sampled_from(ROW), numbers, st.just(0)),
         st.tuples(st.just("reduce"), st.sampled_from(REDUCE), numbers, st.integers(0, 1)),
         st.tuples(st.just("product"), st.just(""), numbers, st.integers(0, 1)),
-        st.tuples(st.sampled_from(["transpose", "concat", "gather", "scatter", "slice", "reshape"]), st.just(""), numbers, st.just(0)),
+        st.tuples(
+            st.sampled_from(["transpose", "concat", "gather", "scatter", "slice", "reshape"]), st.just(""), numbers, st.just(0)
+        ),
     )
     m, n, k = draw(SIZES), draw(SIZES), draw(SIZES)
     return {
