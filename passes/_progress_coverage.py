@@ -91,6 +91,10 @@ class Coverage:
             if access.kind == "write" and access.region.exact:
                 self.writes.setdefault(access.region.buffer, []).append(access)
         self.covers: dict[tuple, Cover] = {}
+        self.changes = [a for a in self.accesses if a.kind != "read"]
+        self.memory = np.array([a.region.buffer.argument for a in self.changes])
+        self.task = np.array([a.task for a in self.changes])
+        self.low, self.high = np.array([a.region.span for a in self.changes] or np.zeros((0, 2), int)).T
 
     def check_results(self) -> None:
         """PassFailure at the program's function when an element of a result is never written."""
@@ -140,14 +144,10 @@ class Coverage:
 
     def _last_clobber(self, read: Access) -> Access | None:
         """The last earlier write to bytes of the read's region by another name."""
-        low, high = read.region.span
-        for access in reversed(self.accesses):
-            if access.task >= read.task or access.kind == "read" or access.region.buffer is read.region.buffer:
-                continue
-            start, end = access.region.span
-            if access.region.buffer.argument == read.region.buffer.argument and start < high and low < end:
-                return access
-        return None
+        buffer, (low, high) = read.region.buffer, read.region.span
+        near = (self.memory == buffer.argument) & (self.low < high) & (low < self.high) & (self.task < read.task)
+        others = [self.changes[n] for n in np.flatnonzero(near) if self.changes[n].region.buffer is not buffer]
+        return others[-1] if others else None
 
     def _cover(self, writes: list[Access], others: list[Access]) -> tuple[Cover, bool]:
         """The union of what `writes` write; True when it is in the shape that they and `others` all see the buffer as, False

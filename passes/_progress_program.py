@@ -87,6 +87,8 @@ class Region:
     def is_ragged(self, dim: int) -> bool:
         """Whether tiles walk a dimension that they do not divide, the last one shifted back to end with it."""
         offset, size, extent = self.offsets[dim], self.sizes[dim], self.shape[dim]
+        if size == 0:
+            return False
         count = -(-extent // size)
         places = np.minimum(np.arange(count) * size, extent - size)
         return extent % size != 0 and offset.size == count > 1 and bool((offset.ravel() == places).all())

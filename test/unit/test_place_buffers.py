@@ -15,7 +15,7 @@ from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.passes.base import PassFailure
 from kitsune_mlir.passes.check_progress import CheckProgress
 from kitsune_mlir.passes.materialize import Materialize
-from kitsune_mlir.passes.place_buffers import ALIGNMENT, Interval, PlaceBuffers, allocate
+from kitsune_mlir.passes.place_buffers import ALIGNMENT, Interval, PlaceBuffers, allocate, last_tenants
 from kitsune_mlir.passes.synchronize import Synchronize
 
 
@@ -50,6 +50,21 @@ def test_a_small_buffer_fits_in_a_gap() -> None:
     after = interval(256, 3, 5)
     assert allocate([big, small, late, after], 0) == 1024 + 512 + 256
     assert small.offset in (late.offset, after.offset)
+
+
+def placed(offset: int, size: int, first: int, last: int) -> Interval:
+    return Interval(first, 0, size, first, last, offset)
+
+
+def test_only_the_last_tenants_of_a_place_are_waited_for() -> None:
+    mine = placed(0, 1024, 9, 10)
+    early, left, right = placed(0, 1024, 0, 1), placed(0, 512, 3, 4), placed(512, 256, 5, 6)
+    live, elsewhere, later = placed(0, 256, 8, 9), placed(2048, 256, 0, 1), placed(0, 256, 12, 13)
+    # The last quarter still shows what lay there first.
+    assert last_tenants(mine, [early, left, right, live, elsewhere, later, mine]) == [right, left, early]
+    full = placed(768, 256, 2, 3)
+    assert last_tenants(mine, [early, left, right, full]) == [right, left, full]
+    assert last_tenants(mine, [early]) == [early] and last_tenants(mine, []) == []
 
 
 INTERVALS = st.lists(
