@@ -63,6 +63,7 @@ class Program:
         self._runner_error = runner_error
         stored = (signature.in_spec, signature.out_spec)
         self._in_spec, self._out_spec = specs or tuple(map(pytree.treespec_loads, stored))
+        self._keywords = list(self._in_spec.children()[1].context or ())
         self._flatten, self._unflatten = pytree.tree_flatten, pytree.tree_unflatten
         self._dtypes = [torch_dtype(i.dtype) for i in signature.inputs]
         self._result_dtypes = [torch_dtype(dtype) for _, dtype in signature.results]
@@ -94,6 +95,8 @@ class Program:
         import torch
 
         runner = self._usable_runner()
+        if kwargs and set(kwargs) == set(self._keywords):
+            kwargs = {name: kwargs[name] for name in self._keywords}  # a pytree remembers the order of a dict
         leaves, spec = self._flatten((args, kwargs))
         if spec != self._in_spec:
             raise ArgumentError(f"the arguments have the structure {spec}, the program was compiled for {self._in_spec}")
