@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.host import ops
+from kitsune_mlir.codegen.host.choice import plan
 from kitsune_mlir.codegen.host.elementwise import Elementwise, plan_elementwise
 from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.nest import Access, Nest, read_nest
 from kitsune_mlir.codegen.host.outline import byte_size
-from kitsune_mlir.codegen.host.reduction import RowReduction, plan_reduction
+from kitsune_mlir.codegen.host.reduction import RowReduction
 
 __all__ = ["RowGroup", "find_groups"]
 
@@ -138,8 +139,8 @@ def _member(op: ir.Operation, machine: Machine) -> Member | None:
     if row is None or row in nest.reductions:
         return None
     if nest.reductions:
-        schedule = plan_reduction(nest, machine)
-        if schedule is None or any(d == row for d, _ in schedule.tile):
+        schedule = plan(nest, machine)
+        if not isinstance(schedule, RowReduction) or any(d == row for d, _ in schedule.tile):
             return None
         return Member(op, schedule, row)
     within = plan_elementwise(nest, machine, outside=row)

@@ -1,4 +1,4 @@
-"""Chooses a schedule for each `linalg.generic` of a body and replaces it by vector loops.
+"""Replaces each `linalg.generic` of a body by vector loops, in three rounds: split products, chains of rows, single nests.
 
 What no schedule takes (dynamic shapes, divided indices, regions in the body, sorting, ...) is left to upstream's plain loops.
 """
@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.host.contraction import Contraction, plan_contraction
-from kitsune_mlir.codegen.host.elementwise import Elementwise, plan_elementwise
+from kitsune_mlir.codegen.host.choice import plan
 from kitsune_mlir.codegen.host.fusion import find_groups
 from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.nest import Nest, read_nest
 from kitsune_mlir.codegen.host.precompute import precompute_sides
-from kitsune_mlir.codegen.host.reduction import RowReduction, combiner_of, plan_reduction
+from kitsune_mlir.codegen.host.reduction import combiner_of
 from kitsune_mlir.dialects.verify import walk
 
-__all__ = ["Schedule", "plan", "vectorize"]
-
-Schedule = Elementwise | RowReduction | Contraction
+__all__ = ["vectorize"]
 
 
 def vectorize(root: ir.Operation, machine: Machine) -> None:
@@ -32,32 +29,13 @@ def vectorize(root: ir.Operation, machine: Machine) -> None:
             for group in list(find_groups(block, machine)):
                 group.emit()
     for op in [o for o in walk(root) if o.name == "linalg.generic"]:
-        schedule = plan(op, machine)
+        nest = read_nest(op)
+        schedule = None if nest is None else plan(nest, machine)
         if schedule is None:
             continue
         with ir.InsertionPoint(op), op.location:
             schedule.emit(schedule.nest.with_views(), {})
         op.erase()
-
-
-def plan(op: ir.Operation, machine: Machine) -> Schedule | None:
-    """The schedule of a `linalg.generic` on memrefs, or None."""
-    nest = read_nest(op)
-    if nest is None:
-        return None
-    if not nest.reductions:
-        return plan_elementwise(nest, machine)
-    rows, columns = plan_reduction(nest, machine), plan_contraction(nest, machine)
-    if rows is None or columns is None:
-        return columns if rows is None else rows
-    return columns if _prefers_columns(nest, columns) else rows
-
-
-def _prefers_columns(nest: Nest, columns: Contraction) -> bool:
-    """Whether to vectorise along the results: where they fill vectors, and their operands are contiguous or can be packed."""
-    if nest.extents[columns.lane] * 2 < columns.lanes:
-        return False
-    return columns.panel is not None or all(a.coefficients[columns.lane] in (0, 1) for a in nest.inputs)
 
 
 def allow_contraction(nest: Nest) -> None:
