@@ -44,10 +44,10 @@ def test_small_model_imports_and_computes_what_torch_does(name, dtype):
 @pytest.mark.parametrize("name", ZOO)
 def test_small_model_is_quick_and_of_order_one(name):
     model, args = make(name, "small", torch.float32)
-    start = time.perf_counter()
+    start = time.thread_time()  # other work on the machine does not count
     with torch.no_grad():
         results = outputs(model(*args))
-    assert time.perf_counter() - start < 1
+    assert time.thread_time() - start < 1
     for result in results:
         assert torch.isfinite(result).all()
         assert 0.05 < result.std() < 5
