@@ -20,7 +20,7 @@ from kitsune_mlir.codegen.host.packing import RELATIVE, Panel, plan_panel
 
 __all__ = ["Contraction", "plan_contraction"]
 
-Point = dict[int, ops.Index]
+Point = ops.Point
 Chunks = list[tuple[int, int]]  # (first lane relative to the block's, lanes) of each vector
 
 
@@ -40,15 +40,10 @@ class Contraction:
     def emit(self, nest: Nest, point: Point, dimensions: list[int] | None = None) -> None:
         """Emit the loops over `dimensions` (all outer ones if None); `nest` has views, `point` the counters outside."""
         dimensions = self.outer if dimensions is None else dimensions
-        if dimensions:
-            first, *rest = dimensions
+        ops.nested(dimensions, nest.extents, point, lambda inside: self._columns(nest, inside))
 
-            def body(counter, carried):
-                self.emit(nest, {**point, first: counter}, rest)
-                return carried
-
-            ops.loop(0, nest.extents[first], 1, [], body)
-            return
+    def _columns(self, nest: Nest, point: Point) -> None:
+        """Emit the loop over blocks of columns, and the block that is left at the end."""
         extent, block = nest.extents[self.lane], self.lanes * self.columns
         whole = extent // block * block
 

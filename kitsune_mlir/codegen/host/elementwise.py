@@ -12,7 +12,7 @@ from kitsune_mlir.codegen.host.nest import Access, Nest
 
 __all__ = ["Elementwise", "plan_elementwise"]
 
-Point = dict[int, ops.Index]
+Point = ops.Point
 
 
 class Elementwise:
@@ -32,16 +32,7 @@ class Elementwise:
     def emit(self, nest: Nest, point: Point, dimensions: list[int] | None = None) -> None:
         """Emit the loops over `dimensions` (all outer ones if None); `nest` has views, `point` the counters outside."""
         dimensions = self.outer if dimensions is None else dimensions
-        if dimensions:
-            first, *rest = dimensions
-
-            def body(counter, carried):
-                self.emit(nest, {**point, first: counter}, rest)
-                return carried
-
-            ops.loop(0, nest.extents[first], 1, [], body)
-            return
-        self._row(nest, point)
+        ops.nested(dimensions, nest.extents, point, lambda inside: self._row(nest, inside))
 
     def _row(self, nest: Nest, point: Point) -> None:
         arguments = list(nest.block.arguments)

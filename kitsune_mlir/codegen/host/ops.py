@@ -13,6 +13,7 @@ from torch_mlir.dialects import arith, memref, scf, vector
 
 __all__ = [
     "Index",
+    "Point",
     "add",
     "broadcast",
     "const",
@@ -22,6 +23,7 @@ __all__ = [
     "load",
     "loop",
     "mul",
+    "nested",
     "scratch",
     "store",
     "value_of",
@@ -29,6 +31,8 @@ __all__ = [
 ]
 
 Index = int | ir.Value
+Point = dict[int, Index]
+"""The counters of some dimensions."""
 
 
 def value_of(index: Index) -> ir.Value:
@@ -83,6 +87,20 @@ def loop(
     with ir.InsertionPoint(made.body):
         scf.YieldOp(body(made.induction_variable, list(made.inner_iter_args)))
     return list(made.operation.results)
+
+
+def nested(dimensions: Sequence[int], extents: Sequence[int], point: Point, body: Callable[[Point], None]) -> None:
+    """Emit a loop for each of `dimensions`, outermost first, with `body` inside; `point` holds the counters so far."""
+    if not dimensions:
+        body(point)
+        return
+    first, *rest = dimensions
+
+    def iteration(counter: Index, carried: list[ir.Value]) -> list[ir.Value]:
+        nested(rest, extents, {**point, first: counter}, body)
+        return carried
+
+    loop(0, extents[first], 1, [], iteration)
 
 
 def flat_view(source: ir.Value, span: int) -> ir.Value:

@@ -25,7 +25,7 @@ MIN_ROWS = 12
 FAR_APART = 1024
 """Distance in elements from which on consecutive vectors of an operand are worth gathering."""
 
-Point = dict[int, ops.Index]
+Point = ops.Point
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from kitsune_mlir.codegen.host.nest import Nest
 
 __all__ = ["RowReduction", "plan_reduction"]
 
-Point = dict[int, ops.Index]
+Point = ops.Point
 
 
 class RowReduction:
@@ -38,16 +38,7 @@ class RowReduction:
     def emit(self, nest: Nest, point: Point, dimensions: list[int] | None = None) -> None:
         """Emit the loops over `dimensions` (all outer ones if None); `nest` has views, `point` the counters outside."""
         dimensions = self.outer if dimensions is None else dimensions
-        if dimensions:
-            first, *rest = dimensions
-
-            def body(counter, carried):
-                self.emit(nest, {**point, first: counter}, rest)
-                return carried
-
-            ops.loop(0, nest.extents[first], 1, [], body)
-            return
-        self._tiles(nest, point, self.tile, [])
+        ops.nested(dimensions, nest.extents, point, lambda inside: self._tiles(nest, inside, self.tile, []))
 
     def _tiles(self, nest: Nest, point: Point, tile: list[tuple[int, int]], done: list[tuple[int, list[int]]]) -> None:
         """Emit the loops over tiles, then the tiles themselves: whole ones, and what is left at the end of a dimension."""
