@@ -19,7 +19,6 @@ from kitsune_mlir.errors import KitsuneError
 from test.numerics.compare import exact, problems
 from test.numerics.graphs import GraphModel, inputs_of, recipes
 
-COMMAND = "make gpu-test: python -m test.gpu.graphs build, then run"
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -92,7 +91,12 @@ def run(folder: Path, out: Path | None) -> int:
             print(f"FAIL {path.stem}: {found} {[e['engine'] for e in program.summary['engines']]} {recipe}", flush=True)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps({"environment": environment(folder), "command": COMMAND, "results": results}, indent=1))
+        out.write_text(
+            json.dumps(
+                {"environment": environment(folder), "command": "python -m test.gpu.graphs run DIR", "results": results},
+                indent=1,
+            )
+        )
     print(f"{len(results) - bad} passed, {bad} failed")
     return bad
 

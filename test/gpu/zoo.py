@@ -27,7 +27,6 @@ from bench.timing import note_commit
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 LIMITS = {"bf16": 2e-2, "f32": 1e-5}
 SECONDS = 240
-COMMAND = "make gpu-test: python -m test.gpu.zoo build, then run"
 
 
 def build(folder: Path, size: str, dtypes: list[str], names: list[str]) -> int:
@@ -137,8 +136,9 @@ def run(folder: Path, timed: bool, peers: str, out: Path | None) -> int:
             flush=True,
         )
     if out is not None:
+        command = "python -m test.gpu.zoo run DIR" + " --time" * timed + f" --peers {peers}" * (peers != "none")
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps({"environment": environment(folder), "command": COMMAND, "results": results}, indent=1))
+        out.write_text(json.dumps({"environment": environment(folder), "command": command, "results": results}, indent=1))
     print(f"{len(results) - bad} passed, {bad} failed")
     return bad
 
