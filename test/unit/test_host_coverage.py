@@ -19,6 +19,10 @@ ONES = [
     # name, body with %x: tensor<6x10xf32>, shape of the result, reference
     ("concat", "%r = tensor.concat dim(1) %x, %x : (tensor<6x10xf32>, tensor<6x10xf32>) -> tensor<6x20xf32>",
      (6, 20), lambda x: np.concatenate([x, x], 1)),
+    ("concat_empty", "%n = tensor.extract_slice %x[0, 0] [6, 0] [1, 1] : tensor<6x10xf32> to tensor<6x0xf32>\n"
+     "%d = tensor.cast %n : tensor<6x0xf32> to tensor<6x?xf32>\n%y = tensor.cast %x : tensor<6x10xf32> to tensor<6x?xf32>\n"
+     "%r = tensor.concat dim(1) %y, %d, %y : (tensor<6x?xf32>, tensor<6x?xf32>, tensor<6x?xf32>) -> tensor<6x20xf32>",
+     (6, 20), lambda x: np.concatenate([x, x], 1)),
     ("pad", "%c = arith.constant 2.5 : f32\n%r = tensor.pad %x low[1, 0] high[0, 3] {\n^bb0(%a: index, %b: index):\n"
      "tensor.yield %c : f32\n} : tensor<6x10xf32> to tensor<7x13xf32>",
      (7, 13), lambda x: np.pad(x, ((1, 0), (0, 3)), constant_values=2.5)),

@@ -55,12 +55,37 @@ def bufferize(module: ir.Operation) -> None:
         ir.MLIRError: an operation has no bufferization.
     """
     run_passes(module, PREPARE)
+    for op in [o for o in walk(module) if o.name == "tensor.concat"]:
+        _drop_empty_parts(op)
     for op in list(walk(module)):
         if op.name == "bufferization.materialize_in_destination":
             prepare_stores(op)
         elif op.name == "bufferization.to_tensor":
             _restrict(op)
     run_passes(module, BUFFERIZE)
+
+
+def _drop_empty_parts(concat: ir.Operation) -> None:
+    """Leave parts without elements out of a concatenation: upstream would make a slice that begins after the end.
+
+    Parts that only a `tensor.cast` makes dynamic are used as they were before it.
+    """
+    parts = []
+    for part in concat.operands:
+        while not isinstance(part.owner, ir.Block) and part.owner.operation.name == "tensor.cast":
+            part = part.owner.operation.operands[0]
+        if 0 not in part.type.shape:
+            parts.append(part)
+    if not parts or list(parts) == list(concat.operands):
+        return
+    if len(parts) == 1 and parts[0].type == concat.results[0].type:
+        whole = parts[0]
+    else:
+        with ir.InsertionPoint(concat), concat.location:
+            attributes = {"dim": concat.attributes["dim"]}
+            whole = ir.Operation.create("tensor.concat", [concat.results[0].type], parts, attributes).results[0]
+    concat.results[0].replace_all_uses_with(whole)
+    concat.erase()
 
 
 def _restrict(op: ir.Operation) -> None:
