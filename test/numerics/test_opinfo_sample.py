@@ -1,0 +1,32 @@
+"""A fixed sample of PyTorch's own operator samples on the host target; `make opinfo` runs all of them."""
+
+import pytest
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+
+from test.opinfo import try_sample
+
+NAMES = (
+    ["add", "mul", "div", "exp", "tanh", "sigmoid", "erf", "where", "clamp", "sum", "mean", "amax", "prod", "cumsum", "matmul"]
+    + ["bmm", "addmm", "linalg.vecdot", "softmax", "log_softmax", "cat", "stack", "gather", "index_select", "index_add", "roll"]
+    + ["scatter_add", "transpose", "permute", "reshape", "expand", "flip", "tril", "masked_fill", "sort", "argmax", "topk"]
+    + ["nn.functional.linear", "nn.functional.conv2d", "nn.functional.layer_norm", "nn.functional.gelu", "nn.functional.pad"]
+    + [
+        "nn.functional.max_pool2d",
+        "nn.functional.embedding",
+        "nn.functional.batch_norm",
+        "nn.functional.scaled_dot_product_attention",
+    ]
+)
+OPS = [op for op in op_db if op.name in NAMES]
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: f"{op.name}.{op.variant_test_name}".rstrip("."))
+def test_samples(op) -> None:
+    for dtype in (torch.float32, torch.int64):
+        if not op.supports_dtype(dtype, "cpu"):
+            continue
+        torch.manual_seed(0)
+        for sample in list(op.sample_inputs("cpu", dtype, requires_grad=False))[:2]:
+            outcome, detail = try_sample(op, sample)
+            assert outcome not in ("wrong", "crash"), detail
