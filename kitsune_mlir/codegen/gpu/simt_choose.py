@@ -21,7 +21,8 @@ from kitsune_mlir.codegen.gpu.simt_graph import Graph, generic_sizes, reduced_si
 from kitsune_mlir.codegen.gpu.simt_maps import MapSchedule, emit_maps
 from kitsune_mlir.codegen.gpu.simt_memory import Access
 from kitsune_mlir.codegen.gpu.simt_probe import probe
-from kitsune_mlir.codegen.gpu.simt_rows import RowSchedule, emit_rows, levels_of, scratch_bytes
+from kitsune_mlir.codegen.gpu.simt_rows import emit_rows
+from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule, levels_of, scratch_bytes
 from kitsune_mlir.codegen.gpu.simt_space import RowSpace, find_rows
 from kitsune_mlir.codegen.gpu.tasks import Store, TaskView, element_bytes
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of

@@ -1,7 +1,6 @@
 """Evaluates a task's tensors at points: what an element is, pulled through the operations that make it, down to loads.
 
-Nothing is evaluated twice at the same coordinates: every value is remembered by its tensor and its coordinates. Values made
-inside a loop or branch are forgotten at its end (`scope`).
+Every value is remembered by its tensor and coordinates; those made inside a loop or branch are forgotten at its end (`scope`).
 """
 
 from __future__ import annotations
@@ -15,12 +14,25 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.builder import for_
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.reduce import identity, over_registers
-from kitsune_mlir.codegen.gpu.simt_graph import ArgReduction, Graph, generic_sizes, reduced_size
-from kitsune_mlir.codegen.gpu.simt_index import Atom, Index, Linear, add, affine, at, clamp, divmod_index, emit, opaque, scale
+from kitsune_mlir.codegen.gpu.simt_graph import ArgReduction, Graph, generic_sizes, needed, reduced_size
+from kitsune_mlir.codegen.gpu.simt_index import (
+    Atom,
+    Index,
+    Linear,
+    add,
+    affine,
+    at,
+    clamped,
+    divmod_index,
+    emit,
+    opaque,
+    scale,
+    with_units,
+)
 from kitsune_mlir.codegen.gpu.simt_memory import Memory
 from kitsune_mlir.codegen.gpu.simt_scalar import Lanes, ScalarEmitter, carrier, materialize
 from kitsune_mlir.codegen.gpu.tasks import Offset
-from kitsune_mlir.codegen.gpu.value import Value, constant, maximum, minimum, select
+from kitsune_mlir.codegen.gpu.value import Value, constant, select
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, reassociation, shape_of, static_ints
 from kitsune_mlir.errors import UnsupportedError
 
@@ -101,7 +113,7 @@ class Evaluator:
     def _place(
         self, offsets: Sequence[Offset], sizes: Sequence[int], tensor: ir.Value, coordinates: Coordinates
     ) -> Coordinates:
-        full = _with_units(coordinates, shape_of(tensor), sizes)
+        full = with_units(coordinates, shape_of(tensor), sizes)
         return tuple(add(index, self.outer(offset)) for index, offset in zip(full, offsets, strict=True))
 
     def outer(self, offset: Offset) -> Linear:
@@ -190,9 +202,9 @@ class Evaluator:
         block = op.regions[0].blocks[0]
         maps = affine_maps(op)
         known: dict[ir.Value, Lanes | Index] = {}
-        needed = _needed(block, wanted)
+        used = needed(block, wanted)
         for argument, operand, map_ in zip(block.arguments, op.operands, maps, strict=True):
-            if argument not in needed:
+            if argument not in used:
                 continue
             if isinstance(operand.type, ir.RankedTensorType):
                 where = tuple(affine(expression, loops, self.width) for expression in map_.results)
@@ -200,7 +212,7 @@ class Evaluator:
             else:
                 known[argument] = self.scalar(operand, known, loops)
         for inner in block.operations:
-            if any(result in needed for result in inner.operation.results):
+            if any(result in used for result in inner.operation.results):
                 known[inner.operation.results[0]] = self._inner(inner.operation, known, loops)
         return [materialize(self.scalar(value, known, loops), value.type, self.width) for value in wanted]
 
@@ -301,7 +313,7 @@ class Evaluator:
         offsets: list[Offset] = []
         for number in static_ints(op, "static_offsets"):
             offsets.append(dynamic.pop(0) if number == ir.ShapedType.get_dynamic_size() else number)
-        full = _with_units(coordinates, shape_of(op.results[0]), static_ints(op, "static_sizes"))
+        full = with_units(coordinates, shape_of(op.results[0]), static_ints(op, "static_sizes"))
         strides = static_ints(op, "static_strides")
         where = tuple(add(scale(i, s), self.outer(o)) for i, s, o in zip(full, strides, offsets, strict=True))
         return self.tensor(op.operands[0], where)
@@ -343,7 +355,7 @@ class Evaluator:
                 assert isinstance(inner, Linear)
                 here = emit(inner).below(shape[dim])
                 inside = here if inside is None else inside & here
-                where[dim] = _clamped(inner, shape[dim] - 1)
+                where[dim] = clamped(inner, shape[dim] - 1)
             values = self.tensor(op.operands[0], tuple(where))
             other = self._splat(fill)[0]
             found += values if inside is None else [select(inside, value, other) for value in values]
@@ -372,7 +384,7 @@ class Evaluator:
                 inner = add(base, -start)
                 assert isinstance(inner, Linear)
                 if len(pieces) > 1:
-                    inner = _clamped(inner, size - 1 - reach)
+                    inner = clamped(inner, size - 1 - reach)
                 inner = Linear(inner.terms, point.lane, inner.const)
                 values = self.tensor(value, (*coordinates[:dim], inner, *coordinates[dim + 1 :]) if uniform else tuple(
                     inner if d == dim else at(c, points.index(point)) for d, c in enumerate(coordinates)
@@ -386,29 +398,3 @@ class Evaluator:
             assert found is not None
             parts.append(found)
         return parts[0] if uniform else [part[0] for part in parts]
-
-
-def _clamped(index: Linear, last: int) -> Linear:
-    """Brought into [0, last]."""
-    if (span := index.range(1)) is not None and span[0] >= 0:
-        return clamp(index, last)
-    return Linear.of(Atom(minimum(maximum(emit(index), 0), last), math.gcd(index.multiple, last), last + 1))
-
-
-def _with_units(coordinates: Sequence[Index], shape: Sequence[int], sizes: Sequence[int]) -> list[Index]:
-    """Coordinates of a shape, as coordinates of `sizes`, which may have further extents of 1."""
-    if len(shape) == len(sizes):
-        return list(coordinates)
-    moving = [index for index, extent in zip(coordinates, shape, strict=True) if extent != 1]
-    if sum(size != 1 for size in sizes) != len(moving):
-        raise UnsupportedError("tensor", f"a window of {list(sizes)}", list(shape))
-    return [moving.pop(0) if size != 1 else Linear() for size in sizes]
-
-
-def _needed(block: ir.Block, wanted: Sequence[ir.Value]) -> set[ir.Value]:
-    """Values of the block that `wanted` depends on."""
-    needed = set(wanted)
-    for inner in reversed([op.operation for op in block.operations]):
-        if any(result in needed for result in inner.results):
-            needed.update(inner.operands)
-    return needed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from torch_mlir import ir
 
@@ -12,7 +13,7 @@ from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.errors import UnsupportedError
 
-__all__ = ["ArgReduction", "Graph", "Reduction", "generic_sizes"]
+__all__ = ["ArgReduction", "Graph", "Reduction", "generic_sizes", "needed", "reduced_size"]
 
 _KINDS = {
     "arith.addf": "add",
@@ -197,3 +198,12 @@ def reduced_size(op: ir.Operation) -> int:
     """Elements that one result of a reduction is made of."""
     kinds = iterator_kinds(op)
     return math.prod(size for size, kind in zip(generic_sizes(op), kinds, strict=True) if kind == "reduction")
+
+
+def needed(block: ir.Block, wanted: Sequence[ir.Value]) -> set[ir.Value]:
+    """Values of the block that `wanted` depends on."""
+    found = set(wanted)
+    for inner in reversed([op.operation for op in block.operations]):
+        if any(result in found for result in inner.results):
+            found.update(inner.operands)
+    return found

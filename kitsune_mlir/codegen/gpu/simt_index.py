@@ -12,13 +12,28 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.value import Value, cast, constant, i32, minimum
+from kitsune_mlir.codegen.gpu.value import Value, cast, constant, i32, maximum, minimum
 from kitsune_mlir.errors import UnsupportedError
 
-__all__ = ["Atom", "Index", "Linear", "Scattered", "add", "affine", "at", "clamp", "divmod_index", "emit", "key_of", "scale"]
+__all__ = [
+    "Atom",
+    "Index",
+    "Linear",
+    "Scattered",
+    "add",
+    "affine",
+    "at",
+    "clamp",
+    "clamped",
+    "divmod_index",
+    "emit",
+    "key_of",
+    "scale",
+]
 
 _serial = itertools.count()
 
@@ -243,3 +258,20 @@ def opaque(values: list[Value], bound: int | None = None) -> Index:
 
 def zero() -> Value:
     return i32(0)
+
+
+def clamped(index: Linear, last: int) -> Linear:
+    """Brought into [0, last]."""
+    if (span := index.range(1)) is not None and span[0] >= 0:
+        return clamp(index, last)
+    return Linear.of(Atom(minimum(maximum(emit(index), 0), last), math.gcd(index.multiple, last), last + 1))
+
+
+def with_units(coordinates: Sequence[Index], shape: Sequence[int], sizes: Sequence[int]) -> list[Index]:
+    """Coordinates of a shape, as coordinates of `sizes`, which may have further extents of 1."""
+    if len(shape) == len(sizes):
+        return list(coordinates)
+    moving = [index for index, extent in zip(coordinates, shape, strict=True) if extent != 1]
+    if sum(size != 1 for size in sizes) != len(moving):
+        raise UnsupportedError("tensor", f"a window of {list(sizes)}", list(shape))
+    return [moving.pop(0) if size != 1 else Linear() for size in sizes]

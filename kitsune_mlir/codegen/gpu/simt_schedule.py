@@ -1,0 +1,81 @@
+"""How the rows of a tile are shared among threads, as plain figures; `simt_choose` picks them, `simt_rows` emits them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.simt_graph import Graph
+from kitsune_mlir.codegen.gpu.simt_space import RowSpace
+
+__all__ = ["RowSchedule", "levels_of", "scratch_bytes"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RowSchedule:
+    """How the rows of a tile are shared.
+
+    Attributes:
+        space: rows and columns.
+        threads: threads that work, a power of two.
+        width: points of a vector.
+        fast: threads side by side along the contiguous direction, a power of two.
+        unroll: vectors that a thread has of the contiguous direction and of rows at a time: rows if columns are contiguous.
+        steps: columns (or vectors of columns) of a thread that are evaluated together; all of them if `resident`.
+        resident: values stay in registers from level to level.
+    """
+
+    space: RowSpace
+    threads: int
+    width: int
+    fast: int
+    unroll: int
+    steps: int
+    resident: bool
+
+    @property
+    def slow(self) -> int:
+        return self.threads // self.fast
+
+    @property
+    def col_steps(self) -> int:
+        """Steps that a thread needs for all columns."""
+        if self.space.row_major:
+            return -(-self.space.col_count // (self.fast * self.width))
+        return -(-self.space.col_count // self.slow)
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows that all threads together have at a time."""
+        return self.unroll * (self.slow if self.space.row_major else self.fast * self.width)
+
+    @property
+    def parts(self) -> int:
+        """Groups of warps that share rows."""
+        if self.space.row_major:
+            return max(1, self.fast // 32)
+        return self.threads // max(self.fast, 32)
+
+    @property
+    def values(self) -> int:
+        """Results of one reduction that a thread has at a time."""
+        return self.unroll * (1 if self.space.row_major else self.width)
+
+
+def levels_of(graph: Graph, space: RowSpace) -> list[list[ir.Operation]]:
+    """The shared reductions, grouped by what must be known before."""
+    numbers = sorted({graph.levels[op.results[0]] for op in space.shared})
+    return [[op for op in space.shared if graph.levels[op.results[0]] == number] for number in numbers]
+
+
+def scratch_bytes(schedule: RowSchedule, graph: Graph) -> list[tuple[int, int]]:
+    """(start, end) of each level's shared memory."""
+    spans, start = [], 0
+    places = schedule.slow if schedule.space.row_major else schedule.fast
+    for level in levels_of(graph, schedule.space):
+        values = sum(len(op.results) for op in level) * schedule.values
+        size = values * schedule.parts * places * 8 if schedule.parts > 1 else 0
+        spans.append((start, start + size))
+        start += size
+    return spans
