@@ -211,6 +211,22 @@ def test_scatter_and_sort_of_the_torch_dialect():
     want = x.astype(np.float64)
     np.add.at(want, i[:, 0], u)
     np.testing.assert_allclose(one_task(body, {"x": x, "u": u, "k": i}, ((5, 4), "f32")), want, rtol=1e-5, atol=1e-6)
+    # Two scatters whose updates start from one `tensor.empty`: the second's must outlive the first's.
+    first = elementwise("u1", (7, 4), [("u", tensor((7, 4)), "d0, d1")], "%t = arith.negf %a0 : f32\nlinalg.yield %t : f32")
+    lowest = fill("u2", (7, 4), "0xFF800000").replace("%u2_e =", "%unused =").replace("outs(%u2_e", "outs(%u1_e")
+    scatter = """%{out} = tm_tensor.scatter {{dimension_map = array<i64: 0>}} unique_indices(false)
+  ins(%{updates}, %k : tensor<7x4xf32>, tensor<7x1xi32>) outs(%{into} : tensor<5x4xf32>) {{
+^bb0(%a: f32, %b: f32):
+  {op}
+}} -> tensor<5x4xf32>
+"""
+    body = first + lowest + scatter.format(out="y", updates="u2", into="x", op="tm_tensor.yield %a : f32")
+    highest = "%s = arith.maximumf %a, %b : f32\n  tm_tensor.yield %s : f32"
+    body += scatter.format(out="r", updates="u1", into="y", op=highest)
+    want = x.copy()
+    want[i[:, 0]] = -np.inf
+    np.maximum.at(want, i[:, 0], -u)
+    assert (one_task(body, {"x": x, "u": u, "k": i}, ((5, 4), "f32")) == want).all()
     body = """%r = tm_tensor.sort dimension(1) outs(%x : tensor<5x9xf32>) {
 ^bb0(%a: f32, %b: f32):
   %k = arith.cmpf ole, %a, %b : f32

@@ -57,6 +57,8 @@ def bufferize(module: ir.Operation) -> None:
     run_passes(module, PREPARE)
     for op in [o for o in walk(module) if o.name == "tensor.concat"]:
         _drop_empty_parts(op)
+    for op in [o for o in walk(module) if o.name == "bufferization.to_buffer"]:
+        _read_at_use(op)
     for op in list(walk(module)):
         if op.name == "bufferization.materialize_in_destination":
             prepare_stores(op)
@@ -86,6 +88,19 @@ def _drop_empty_parts(concat: ir.Operation) -> None:
             whole = ir.Operation.create("tensor.concat", [concat.results[0].type], parts, attributes).results[0]
     concat.results[0].replace_all_uses_with(whole)
     concat.erase()
+
+
+def _read_at_use(op: ir.Operation) -> None:
+    """Put a `to_buffer` that `tm-tensor-bufferize` made right before each op that uses the memref.
+
+    One-shot bufferization keeps a tensor's contents as far as the `to_buffer` only; a write in place after it would change what
+    the later op reads.
+    """
+    for use in list(op.results[0].uses):
+        user = use.owner.operation
+        with ir.InsertionPoint(user):
+            user.operands[use.operand_number] = op.clone().operation.results[0]
+    op.erase()
 
 
 def _restrict(op: ir.Operation) -> None:
