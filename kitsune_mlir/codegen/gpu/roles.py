@@ -27,10 +27,10 @@ CONSUMER_REGISTERS = 240
 def specialize(task: TaskContext, produce: Callable[[], None], consume: Callable[[Value], None]) -> None:
     """Emit a task whose warpgroup 0 runs `produce()` and whose warpgroups 1 and 2 run `consume(w)`, w = 0 or 1 (i32, uniform).
 
-    The kernel must have exactly `THREADS` threads (`Plan.threads = THREADS`, `Plan.registers = 168`; no other plan of the program
-    may want more). `produce` runs in all 128 threads of its warpgroup: it elects one itself. Neither function may use the
-    block barrier (`task.sync`, `tile.finish`, `tile.wait`): they meet through mbarriers and named barriers. A block barrier
-    follows, so shared memory is free for the next task afterwards.
+    The kernel must have exactly `THREADS` threads (`Plan.threads = THREADS`, `Plan.registers = 168`; no other plan of the
+    program may want more). `produce` runs in all 128 threads of its warpgroup: it elects one itself. Neither function may use
+    the block barrier (`task.sync`, `tile.finish`, `tile.wait`): they meet through mbarriers and named barriers. A block
+    barrier follows, so shared memory is free for the next task afterwards.
     """
     assert task.threads == THREADS, task.threads
     group = warp_id(task.thread, 4)
