@@ -25,7 +25,7 @@ from kitsune_mlir.codegen.gpu.kernel import Kernel
 from kitsune_mlir.codegen.gpu.matrix import GlobalMatrix, GlobalVector
 from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
-from kitsune_mlir.codegen.gpu.value import maximum
+from kitsune_mlir.codegen.gpu.value import Value, maximum
 from kitsune_mlir.layouts import WgmmaA, WgmmaAccumulator
 from kitsune_mlir.shared_tile import SharedTile
 
@@ -37,10 +37,10 @@ def stored(dtype: str) -> str:
     return "f32" if dtype == "tf32" else dtype
 
 
-def load_panels(target, tensor_map, barrier, tile: SharedTile, row=0) -> None:
+def load_panels(target, tensor_map, barrier, tile: SharedTile, row: Value | int = 0, col: Value | int = 0) -> None:
     """TMA-load all panels of a tile; the box of the map is one panel."""
     for panel in range(tile.panels):
-        tma.load_tile(offset(target, panel * tile.panel_bytes), tensor_map, barrier, [row, panel * tile.panel_cols])
+        tma.load_tile(offset(target, panel * tile.panel_bytes), tensor_map, barrier, [row, col + panel * tile.panel_cols])
 
 
 def panel_map(dtype: str, shape: tuple[int, int], tile: SharedTile) -> TensorMap:

@@ -33,6 +33,7 @@ def build(folder: Path, only: str) -> int:
     """Compile the cases into `folder`; returns the number that failed."""
     sys.path[:0] = [str(Path(__file__).resolve().parent), str(REPOSITORY)]
     import cases_products  # noqa: F401
+    import cases_roles  # noqa: F401
     import cases_scalar  # noqa: F401
     import cases_tiles  # noqa: F401
     from case import CASES

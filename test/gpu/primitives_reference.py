@@ -64,6 +64,12 @@ def matmul_bf16(before, after, params) -> str:
     return f"largest error {error.item():.1e} of the largest element"
 
 
+def roles(before, after, params) -> None:
+    product = before["A"].double() @ before["B"].double().T
+    x = before["X"].double()
+    equal(after["D"], -x if params["between"] else x - 2 * product, "D")
+
+
 def statistics(before, after, params) -> None:
     x = before["X"].double()
     close(after["rows"][:, 0], x.sum(1), 1e-5, 1e-4, "row sum")

@@ -29,6 +29,7 @@ from kitsune_mlir.shared_tile import SharedTile
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 import cases_products  # noqa: F401
+import cases_roles  # noqa: F401
 import cases_scalar  # noqa: F401
 import cases_tiles  # noqa: F401
 from case import CASES

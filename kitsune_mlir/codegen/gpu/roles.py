@@ -9,12 +9,12 @@ until the registers are free).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from kitsune_mlir.codegen.gpu.builder import if_, set_max_registers, warp_id
-from kitsune_mlir.codegen.gpu.context import TaskContext
 from kitsune_mlir.codegen.gpu.value import Value
 
-__all__ = ["CONSUMERS", "CONSUMER_REGISTERS", "PRODUCER_REGISTERS", "THREADS", "specialize"]
+__all__ = ["CONSUMERS", "CONSUMER_REGISTERS", "PRODUCER_REGISTERS", "SHARED_REGISTERS", "THREADS", "Block", "specialize"]
 
 GROUP = 128
 CONSUMERS = 2
@@ -24,24 +24,49 @@ PRODUCER_REGISTERS = 24
 CONSUMER_REGISTERS = 240
 
 
-def specialize(task: TaskContext, produce: Callable[[], None], consume: Callable[[Value], None]) -> None:
+class Block(Protocol):
+    """What is needed of the block of threads: a `context.TaskContext`, or a kernel written by hand."""
+
+    @property
+    def thread(self) -> Value: ...
+
+    @property
+    def threads(self) -> int: ...
+
+    def sync(self) -> None: ...
+
+
+def specialize(
+    task: Block,
+    produce: Callable[[], None],
+    consume: Callable[[Value], None],
+    producer_registers: int = PRODUCER_REGISTERS,
+) -> None:
     """Emit a task whose warpgroup 0 runs `produce()` and whose warpgroups 1 and 2 run `consume(w)`, w = 0 or 1 (i32, uniform).
 
-    The kernel must have exactly `THREADS` threads (`Plan.threads = THREADS`, `Plan.registers = 168`; no other plan of the
-    program may want more). `produce` runs in all 128 threads of its warpgroup: it elects one itself. Neither function may use
-    the block barrier (`task.sync`, `tile.finish`, `tile.wait`): they meet through mbarriers and named barriers. A block
-    barrier follows, so shared memory is free for the next task afterwards.
+    The kernel must have exactly `THREADS` threads (`Plan.threads = THREADS`, `Plan.registers = SHARED_REGISTERS`; no other plan
+    of the program may want more). `produce` runs in all 128 threads of its warpgroup: it elects one itself. Neither
+    function may use the block barrier (`task.sync`, `tile.finish`, `tile.wait`): they meet through mbarriers and named
+    barriers. A block barrier follows, so shared memory is free for the next task afterwards.
+
+    Args:
+        producer_registers: 24, 40 or 56; the consumers have 240, 232 or 224. What a side needs beyond its number is
+            spilled, without a warning: with 24 a producer does little more than one loop of loads from two tensors.
     """
-    assert task.threads == THREADS, task.threads
+    if task.threads != THREADS:
+        raise ValueError(f"roles need a block of {THREADS} threads, not {task.threads}")
+    if producer_registers not in (24, 40, 56):
+        raise ValueError(f"a producer has 24, 40 or 56 registers, not {producer_registers}")
+    consumer_registers = (SHARED_REGISTERS * (1 + CONSUMERS) - producer_registers) // CONSUMERS // 8 * 8
     group = warp_id(task.thread, 4)
 
     def produce_() -> None:
-        set_max_registers(PRODUCER_REGISTERS, grow=False)
+        set_max_registers(producer_registers, grow=False)
         produce()
         set_max_registers(SHARED_REGISTERS, grow=True)
 
     def consume_() -> None:
-        set_max_registers(CONSUMER_REGISTERS, grow=True)
+        set_max_registers(consumer_registers, grow=True)
         consume(group - 1)
         set_max_registers(SHARED_REGISTERS, grow=False)
 
