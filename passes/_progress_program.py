@@ -14,7 +14,7 @@ from kitsune_mlir.dialects.verify import walk
 
 from ._progress_indices import Array, Points, TileIndices
 from .base import PassFailure
-from .form_stages import element_bytes, product_of
+from .grouping import element_bytes, product_of
 
 _DYNAMIC = ir.ShapedType.get_dynamic_size()
 _VIEWS = ("memref.view", "memref.subview", "memref.expand_shape", "memref.collapse_shape", "memref.cast", "memref.dim")

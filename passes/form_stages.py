@@ -6,246 +6,18 @@ from typing import ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
-from kitsune_mlir.dialects.access import is_tensor, shape_of
-from kitsune_mlir.dialects.iteration import Space, is_free, is_reshape, is_view, iteration_space
+from kitsune_mlir.dialects.iteration import is_reshape
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic
 from kitsune_mlir.dialects.stage_graph import PipelineOp, StageOp, YieldOp, pack, unpack
-from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.target import Target, find_target
 
 from .base import Pass, PassFailure
-from .copies import root_of, settle_results, settle_views
+from .copies import settle_results, settle_views
+from .grouping import Grouping, reads
 from .remarks import remark
 
-MIN_ROWS = 16  # rows that a tile of a product should have, so that the weights it reads are used that often
-
-
-def reads(op: ir.Operation) -> list[ir.Value]:
-    """Every value an op uses, its operands and what its regions use from outside, without repetition."""
-    return list(dict.fromkeys([*op.operands, *captures(op)]))
-
-
-def element_bytes(type_: ir.Type) -> int:
-    """Bytes of one element of a tensor or memref type (i1 takes a byte, as in torch; index takes eight)."""
-    element = ir.ShapedType(type_).element_type
-    if isinstance(element, ir.IndexType):
-        return 8
-    if isinstance(element, ir.ComplexType):
-        return 2 * max(1, ir.FloatType(element.element_type).width // 8)
-    width = ir.IntegerType(element).width if isinstance(element, ir.IntegerType) else ir.FloatType(element).width
-    return max(1, width // 8)
-
-
-def product_of(sizes) -> int:
-    """The product of some sizes; 1 for none."""
-    result = 1
-    for size in sizes:
-        result *= size
-    return result
-
-
-class Grouping:
-    """Which group each op of a block belongs to, and whether two groups may become one."""
-
-    def __init__(self, ops: list[ir.Operation], returned: list[ir.Value], target: Target, chains: bool):
-        self.order = {hash(op): n for n, op in enumerate(ops)}
-        self.ops = [op for op in ops if not is_free(op) and not is_view(op)]
-        self.returned = set(returned)
-        self.target = target
-        self.chains = chains
-        self.group_of = {hash(op): n for n, op in enumerate(self.ops)}
-        self.members: dict[int, list[ir.Operation]] = {n: [op] for n, op in enumerate(self.ops)}
-        self.blocked: list[tuple[ir.Operation, ir.Operation, str]] = []
-
-    def sources(self, op: ir.Operation, through_views: bool) -> list[ir.Operation]:
-        """The grouped ops that `op` reads, looking through free ops (and views, if asked)."""
-        found: dict[int, ir.Operation] = {}
-        pending = reads(op)
-        while pending:
-            maker = defining_op(pending.pop())
-            if maker is None:
-                continue
-            if hash(maker) in self.group_of:
-                found[hash(maker)] = maker
-            elif is_free(maker) or (is_view(maker) and through_views):
-                pending += reads(maker)
-        return sorted(found.values(), key=lambda o: self.order[hash(o)])
-
-    def with_free(self, group: list[ir.Operation]) -> list[ir.Operation]:
-        """The ops of a group and the free ops that they need, in order of the program."""
-        needed = {hash(op): op for op in group}
-        pending = [v for op in group for v in reads(op)]
-        while pending:
-            maker = defining_op(pending.pop())
-            if maker is None or hash(maker) in needed or hash(maker) in self.group_of or not is_free(maker):
-                continue
-            if is_reshape(maker) and self._in_memory(maker, needed):
-                continue  # a view of memory, made outside the stage: an engine then sees a plain load
-            needed[hash(maker)] = maker
-            pending += reads(maker)
-        return sorted(needed.values(), key=lambda o: self.order[hash(o)])
-
-    def _in_memory(self, reshape: ir.Operation, inside: dict[int, ir.Operation]) -> bool:
-        """Whether a reshape shows an argument or another stage's result."""
-        maker = defining_op(root_of(reshape.operands[0]))
-        return maker is None or (hash(maker) in self.group_of and hash(maker) not in inside)
-
-    def outputs(self, group: list[ir.Operation]) -> list[ir.Value]:
-        """The values of a group that something outside it needs (views, returned values, other groups)."""
-        inside = {hash(op) for op in group}
-        out: dict[ir.Value, None] = {}
-        pending = [r for op in group for r in op.results]
-        root = {r: r for r in pending}
-        while pending:
-            value = pending.pop(0)
-            for use in value.uses:
-                user = use.owner.operation
-                while hash(user) not in self.order and user.parent is not None:
-                    user = user.parent.operation if hasattr(user.parent, "operation") else user.parent
-                if hash(user) in inside:
-                    continue
-                if hash(user) in self.order and hash(user) not in self.group_of and is_free(user):
-                    for r in user.results:
-                        root[r] = root[value]
-                        pending.append(r)
-                    continue
-                out[root[value]] = None
-        ordered = [r for op in group for r in op.results]
-        return [v for v in ordered if v in out]
-
-    def space(self, group: list[ir.Operation]) -> Space:
-        return iteration_space(self.with_free(group), self.outputs(group) or list(group[-1].results))
-
-    def would_cycle(self, a: int, b: int) -> bool:
-        """Whether some path from producer group a to consumer group b leads through a third group."""
-        pending = [g for g in self._groups_read_by(b) if g != a]
-        seen: set[int] = set()
-        while pending:
-            g = pending.pop()
-            if g == a:
-                return True
-            if g not in seen:
-                seen.add(g)
-                pending += self._groups_read_by(g)
-        return False
-
-    def _groups_read_by(self, g: int) -> list[int]:
-        found = {self.group_of[hash(s)] for op in self.members[g] for s in self.sources(op, through_views=True)}
-        return sorted(found - {g})
-
-    def try_merge(self, a: int, b: int) -> str | None:
-        """Merge producer group a into consumer group b; the reason where that must not be."""
-        group = sorted(self.members[a] + self.members[b], key=lambda o: self.order[hash(o)])
-        if self._through_view(a, b):
-            return "a reshape between them splits or merges dimensions"
-        products = [op for op in group if is_contraction(op)]
-        if len(products) > 1 and not self.chains:
-            return "a stage holds one product on this target"
-        if not self.chains and any(self._fed_inside(op, group) for op in products):
-            return "a product's inputs come from memory on this target"
-        merged = self.space(group)
-        if not merged.dims:
-            return "they share no parallel dimension"
-        if products and not self.chains and len(merged.dims) < len(self.space([products[0]]).dims):
-            return "it would take the product's columns away from its tiles"
-        if self.would_cycle(a, b):
-            return "another stage runs between them"
-        for part in (self.members[a], self.members[b]):
-            alone, together = _tiles(self.space(part)), _tiles(merged)
-            if together < min(alone, -(-self.target.workers // 4)):
-                return f"too few tiles would be left ({together})"
-        needed = self._bytes_per_tile(group, merged)
-        if needed > self.target.fast_bytes:
-            return f"a tile would need {needed} bytes on chip, there are {self.target.fast_bytes}"
-        return None
-
-    def _fed_inside(self, product: ir.Operation, group: list[ir.Operation]) -> bool:
-        """Whether one of a product's two factors (not its start value) is made by the group itself."""
-        inside = {hash(op) for op in group}
-        pending = [v for v in list(product.operands)[:2]]
-        while pending:
-            maker = defining_op(pending.pop())
-            if maker is not None and hash(maker) in inside:
-                return True
-            if maker is not None and hash(maker) not in self.group_of and is_free(maker):
-                pending += reads(maker)
-        return False
-
-    def _through_view(self, a: int, b: int) -> bool:
-        direct = {hash(s) for op in self.members[b] for s in self.sources(op, through_views=False)}
-        every = {hash(s) for op in self.members[b] for s in self.sources(op, through_views=True)}
-        return any(hash(op) in every - direct for op in self.members[a])
-
-    def _bytes_per_tile(self, group: list[ir.Operation], space: Space) -> int:
-        """Bytes of the values that a smallest tile of the leading dimension keeps between the ops of the group."""
-        rows = MIN_ROWS if any(is_contraction(op) for op in group) else 1
-        lead = space.dims[0].size
-        inside = [r for op in group for r in op.results if is_tensor(r)]
-        sizes = [product_of(shape_of(v)) * element_bytes(v.type) * min(rows, lead) // lead for v in inside]
-        # Values die as the chain goes on; the two largest neighbours are what is alive at a time.
-        return sum(sorted(sizes)[-3:])
-
-    def merge(self, a: int, b: int) -> None:
-        self.members[b] = sorted(self.members.pop(a) + self.members[b], key=lambda o: self.order[hash(o)])
-        for op in self.members[b]:
-            self.group_of[hash(op)] = b
-
-    def run(self) -> None:
-        """Greedy: for each op in order, take its producers' groups into its own while nothing speaks against it."""
-        for op in self.ops:
-            for source in reversed(self.sources(op, through_views=True)):
-                a, b = self.group_of[hash(source)], self.group_of[hash(op)]
-                if a == b:
-                    continue
-                reason = self.try_merge(a, b)
-                if reason is None:
-                    self.merge(a, b)
-                else:
-                    self.blocked.append((op, source, reason))
-
-    def apart(self) -> list[tuple[ir.Operation, str]]:
-        """Which ops were not joined with one that they read, and why."""
-        found = {
-            (hash(op), source.name, reason): (op, f"not joined with {source.name}: {reason}")
-            for op, source, reason in self.blocked
-            if self.group_of[hash(op)] != self.group_of[hash(source)]
-        }
-        return list(found.values())
-
-    def sorted_groups(self) -> list[int]:
-        """Groups in an order in which producers come before consumers."""
-        done: dict[int, None] = {}
-
-        def visit(g: int) -> None:
-            if g in done:
-                return
-            for source in self._groups_read_by(g):
-                visit(source)
-            done[g] = None
-
-        for g in sorted(self.members, key=lambda g: self.order[hash(self.members[g][-1])]):
-            visit(g)
-        return list(done)
-
-
-def inner_elements(space: Space) -> int:
-    """Points of the widest op of the stage that do not belong to a shared dimension (a row's length, for row-local ops)."""
-    widest = 1
-    for n, op in enumerate(space.ops):
-        access = space.accesses[n]
-        if access is not None and any(is_tensor(r) for r in op.results):
-            shared = {d.loops[n] for d in space.dims if n in d.loops}
-            widest = max(widest, product_of(s for loop, s in enumerate(access.sizes) if loop not in shared))
-        elif access is None:
-            widest = max([widest] + [product_of(shape_of(r)) for r in op.results if is_tensor(r)])
-    return widest
-
-
-def _tiles(space: Space) -> int:
-    """How many tiles of the smallest useful size a space gives: rows, or vectors of 32 where there is nothing but columns."""
-    points = product_of(d.size for d in space.dims)
-    return points if inner_elements(space) > 1 else max(1, points // 32)
+CHAINS = ("auto", "true", "false", "cost")
 
 
 def stage_name(group: list[ir.Operation]) -> str:
@@ -263,8 +35,9 @@ class FormStages(Pass):
     """Group ops into stages: chains that share parallel dimensions run tile by tile on chip.
 
     Two ops are joined when their maps give them a common parallel dimension, enough tiles are left to fill the machine, and
-    a tile's intermediates fit on chip. `--remarks` names what kept two ops apart. Options: `target`; `chains` lets one stage
-    hold several products (default: what the target's engines can do).
+    a tile's intermediates fit on chip. `--remarks` names what kept two ops apart. Options: `target`; `chains` says whether a
+    stage may hold several products: `true`, `false`, `cost` (where the GPU's chain engine can hold them and it pays), or
+    `auto`, the target's own way.
     """
 
     name: ClassVar[str] = "kitsune-form-stages"
@@ -273,15 +46,15 @@ class FormStages(Pass):
 
     def run(self, module: ir.Operation) -> None:
         target = find_target(self.target)
-        if self.chains not in ("auto", "true", "false"):
-            raise KitsuneError(f"option 'chains' of {self.name} is auto, true or false, not '{self.chains}'")
-        chains = not target.is_gpu if self.chains == "auto" else self.chains == "true"
+        if self.chains not in CHAINS:
+            raise KitsuneError(f"option 'chains' of {self.name} is {', '.join(CHAINS)}, not '{self.chains}'")
+        chains = ("false" if target.is_gpu else "true") if self.chains == "auto" else self.chains
         with module.context, ir.Location.unknown():
             for op in list(module.regions[0].blocks[0].operations):
                 if op.operation.name == "func.func" and len(op.regions[0].blocks) and "kitsune.program" not in op.attributes:
                     self._form(op.operation, target, chains)
 
-    def _form(self, function: ir.Operation, target: Target, chains: bool) -> None:
+    def _form(self, function: ir.Operation, target: Target, chains: str) -> None:
         block = function.regions[0].blocks[0]
         if len(function.regions[0].blocks) > 1:
             raise PassFailure(function, "has several blocks; only straight-line functions become pipelines")

@@ -12,8 +12,9 @@ from kitsune_mlir.dialects.products import is_contraction, is_projected_product
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.target import Target, find_target
 
+from . import gpu_chains
 from .base import Pass
-from .form_stages import inner_elements, product_of
+from .grouping import inner_elements, product_of
 from .remarks import remark
 from .scatter import UPDATES, scatter_add_of
 
@@ -34,11 +35,21 @@ def product_roles(op: ir.Operation) -> dict[int, str]:
 def engine_of(space: Space) -> str:
     """The engine that a stage asks for; an engine that cannot do the task declines and the next one takes it."""
     products = [op for op in space.ops if is_contraction(op)]
+    if any(not _columns_tiled(space, op) for op in products) and isinstance(gpu_chains.layers_of(space), list):
+        return "chain"
     if any(is_projected_product(op) for op in products):
         return "mma"
     if products or not space.dims or _opaque(space):
         return "generic"
     return "simt"
+
+
+def _columns_tiled(space: Space, product: ir.Operation) -> bool:
+    """Whether each parallel loop of a product is one that its stage is tiled along."""
+    n = space.ops.index(product)
+    access = space.accesses[n]
+    tiled = {d.loops.get(n) for d in space.dims}
+    return access is None or all(loop in tiled or access.sizes[loop] == 1 for loop in product_roles(product))
 
 
 def _opaque(space: Space) -> bool:
@@ -81,6 +92,8 @@ def choose_tile(space: Space, engine: str, target: Target) -> list[int]:
     sizes = [d.size for d in space.dims]
     if not sizes:
         return []
+    if engine == "chain":
+        return [gpu_chains.tile_rows(sizes[0], target)]
     product = next((n for n, op in enumerate(space.ops) if is_contraction(op)), None)
     if product is None or (target.is_gpu and engine != "mma"):
         elements = GPU_TILE_ELEMENTS if target.is_gpu else HOST_TILE_ELEMENTS

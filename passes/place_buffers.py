@@ -12,7 +12,7 @@ from kitsune_mlir.dialects.stage_graph import results_of, yielded
 from kitsune_mlir.dialects.verify import walk
 
 from .base import Pass, PassFailure
-from .form_stages import element_bytes, product_of
+from .grouping import element_bytes, product_of
 
 ALIGNMENT = 256  # bytes; what cudaMalloc gives, and more than any vector or bulk copy asks for
 

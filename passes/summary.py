@@ -11,7 +11,7 @@ from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.target import Target
 
-from .form_stages import element_bytes, product_of
+from .grouping import element_bytes, product_of
 
 
 def tensor_bytes(value: ir.Value) -> int:

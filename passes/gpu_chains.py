@@ -1,0 +1,155 @@
+"""Which ops become one row-local stage on a GPU: what the `chain` engine can hold on chip, and when that pays.
+
+A chain is a sequence of products whose rows stay in one block: each layer's result is the next one's input, without a way
+through memory (Kitsune's pipelines collapsed into a block, FusionStitching's block composition). Its price is parallelism: a
+stage has one tile for 64 or 128 rows, and every tile reads all weights.
+"""
+
+import math
+from dataclasses import dataclass
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects.access import access_of, affine_maps, is_tensor, shape_of
+from kitsune_mlir.dialects.iteration import Space, is_free
+from kitsune_mlir.dialects.products import is_contraction, is_generic, is_projected_product
+from kitsune_mlir.target import Target
+
+TILE_ROWS = (128, 64)  # two warpgroups of 64 rows, or one
+WIDTH = 256  # columns of a layer: 64 x 256 accumulators are half of a warpgroup's registers
+DEPTH = 1024  # columns that one product sums over
+RESIDENT_BYTES = 160 << 10  # weights that stay in shared memory for all tiles of a block
+OPERANDS = ("bf16", "f16")
+HANDOFF = 2.5e-6  # seconds from the last tile of a stage to the first product of the next (docs/gpu-executor.md)
+LAYER = 0.3e-6  # seconds by which a layer's accumulators are ready later than its last product was issued
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One product of a chain: `rows` x `depth` times `depth` x `columns`."""
+
+    rows: int
+    depth: int
+    columns: int
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.rows * self.depth * self.columns
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights, 16 bits an element."""
+        return 2 * self.depth * self.columns
+
+
+def product_loops(op: ir.Operation, loop: int) -> tuple[list[int], list[int]] | None:
+    """(columns, sums) of a product whose rows are `loop`: the loops of the other factor, and of both; None where batched."""
+    first, second, out = ({int(str(e)[1:]) for e in m.results} for m in affine_maps(op))
+    mine, other = (first, second) if loop in first else (second, first)
+    if loop not in mine or loop in other or loop not in out:
+        return None
+    return sorted(out - {loop}), sorted((mine | other) - out)
+
+
+def layers_of(space: Space) -> list[Layer] | str:
+    """The products of a row-local group; a reason where it is none that the chain engine takes."""
+    if len(space.dims) != 1:
+        return "tiles of a chain are rows: one parallel dimension, not " + ("x".join(str(d.size) for d in space.dims) or "none")
+    layers = []
+    for n, (op, access) in enumerate(zip(space.ops, space.accesses, strict=True)):
+        if not any(is_tensor(r) for r in op.results) or op.name in ("tensor.empty", "arith.constant"):
+            continue
+        loop = space.dims[0].loops.get(n)
+        if access is None or (loop is None and not is_free(op)):
+            return f"'{op.name}' does not run along the rows"
+        if is_contraction(op):
+            layer = _layer(op, access.sizes, loop)
+            if isinstance(layer, str):
+                return layer
+            layers.append(layer)
+        elif (reason := _beside(op, access.sizes, loop)) is not None:
+            return reason
+    return layers
+
+
+def _layer(op: ir.Operation, sizes: tuple[int, ...], loop: int | None) -> Layer | str:
+    if not is_projected_product(op):
+        return "a convolution's rows need their neighbours"
+    types = [str(ir.ShapedType(v.type).element_type) for v in op.operands]
+    if types[0] != types[1] or types[0] not in OPERANDS:
+        return f"a chain has products of {' or '.join(OPERANDS)}, not of {types[0]} and {types[1]}"
+    loops = product_loops(op, loop) if loop is not None else None
+    if loops is None:
+        return "a batched product has no common weights for its rows"
+    wide, sums = ([i for i in part if sizes[i] > 1] for part in loops)
+    if len(wide) > 1 or len(sums) > 1:
+        return "a product over several dimensions is no layer"
+    columns, depth = (sizes[part[0]] if part else 1 for part in (wide, sums))
+    if columns > WIDTH:
+        return f"a layer of {columns} columns; a block holds {WIDTH}"
+    if depth > DEPTH:
+        return f"a sum over {depth} columns; a block reads {DEPTH}"
+    return Layer(sizes[loop], depth, columns)  # type: ignore[index]
+
+
+def layer_of(op: ir.Operation) -> Layer:
+    """The extents of any product, as one layer: everything in the first factor only is rows, in the second only columns."""
+    first, second, out = ({int(str(e)[1:]) for e in m.results if str(e)[1:].isdigit()} for m in affine_maps(op))
+    access = access_of(op)
+    assert access is not None
+
+    def extent(loops: set[int]) -> int:
+        return math.prod(access.sizes[i] for i in loops)
+
+    everything = set(range(len(access.sizes)))
+    return Layer(extent(out - (second - first)), extent(everything - out), extent(out & (second - first)))
+
+
+def _beside(op: ir.Operation, sizes: tuple[int, ...], loop: int | None) -> str | None:
+    """Why an op that is no product cannot stand in a chain."""
+    if not (is_generic(op) or op.name in ("linalg.fill", "tensor.concat", "tensor.expand_shape", "tensor.collapse_shape")):
+        return f"'{op.name}' is no part of a chain"
+    others = [size for i, size in enumerate(sizes) if i != loop and size > 1]
+    if len(others) > 1:
+        return f"'{op.name}' has {len(others)} dimensions beside the rows"
+    if op.name == "tensor.concat" and ir.IntegerAttr(op.attributes["dim"]).value != len(shape_of(op.results[0])) - 1:
+        return "a concatenation of rows"
+    if others and others[0] > DEPTH:
+        return f"rows of {others[0]} elements; a block holds {DEPTH}"
+    return None
+
+
+def tile_rows(rows: int, target: Target) -> int:
+    """Rows of a chain's tile: 128 where that gives every multiprocessor one, else 64."""
+    most, least = TILE_ROWS
+    return min(rows, most if rows > least * target.workers else least)
+
+
+def chain_seconds(layers: list[Layer], target: Target) -> float:
+    """Time of a chain: waves of tiles, each as long as its products, or as its weights take from L2 where they do not stay."""
+    rows = tile_rows(layers[0].rows, target)
+    waves = -(-layers[0].rows // (rows * target.workers))
+    rate, read = target.matrix_rate / target.workers, target.cache_rate / target.workers
+    stays = sum(layer.weight_bytes for layer in layers) <= RESIDENT_BYTES
+    first = sum(layer.weight_bytes for layer in layers) / read
+    one = 0.0
+    for layer in layers:
+        products = 2 * max(rows, TILE_ROWS[-1]) * layer.depth * layer.columns / rate
+        one += LAYER + (products if stays else max(products, layer.weight_bytes / read))
+    return (first if stays else 0.0) + waves * one
+
+
+def product_seconds(layer: Layer, target: Target) -> float:
+    """Time of one product as a stage of its own: tiles of 128 x 128, or its bytes, and the way in and out."""
+    tiles = -(-layer.rows // 128) * -(-layer.columns // 128)
+    waves = -(-tiles // target.workers)
+    rate = target.matrix_rate / target.workers
+    bytes_ = layer.weight_bytes + 2 * layer.rows * (layer.depth + layer.columns)
+    one = 2 * 128 * min(128, max(8, layer.columns)) * layer.depth / rate
+    return HANDOFF + max(waves * one, bytes_ / target.dram_rate)
+
+
+def moving_seconds(bytes_: int, target: Target) -> float:
+    """Time of a stage without products that moves `bytes_`."""
+    return HANDOFF + bytes_ / target.dram_rate
