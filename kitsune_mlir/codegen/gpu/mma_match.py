@@ -17,11 +17,24 @@ from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_projected_product
 
-__all__ = ["COL", "ROW", "Mismatch", "Pattern", "Product", "Step", "is_constant", "match", "wide_dims"]
+__all__ = [
+    "COL",
+    "ROW",
+    "Mismatch",
+    "Pattern",
+    "Product",
+    "Sides",
+    "Step",
+    "is_constant",
+    "match",
+    "read_product",
+    "read_step",
+    "wide_dims",
+]
 
 ROW, COL = "row", "col"
 
-_DTYPES = {"bf16": "bf16", "f16": "f16"}
+_DTYPES = ("bf16", "f16")
 
 
 class Mismatch(Exception):
@@ -82,7 +95,7 @@ class Pattern:
     task: TaskView
     steps: dict[ir.Value, Step]
     product: Product
-    sides: _Sides
+    sides: Sides
 
     def operand_sides(self, op: ir.Operation, number: int) -> tuple[str, ...]:
         """The side of each wide dimension of an operand of a step."""
@@ -105,7 +118,7 @@ def wide_dims(shape: Sequence[int]) -> list[int]:
     return [dim for dim, extent in enumerate(shape) if extent != 1]
 
 
-class _Sides:
+class Sides:
     """Unites dimensions of tensors with loops (union-find), and names the classes of the product's tile."""
 
     def __init__(self, task: TaskView):
@@ -153,19 +166,19 @@ def match(task: TaskView) -> Pattern:
     Raises:
         Mismatch: it is no single product of bf16 or f16 with element-wise work around it.
     """
-    sides = _Sides(task)
+    sides = Sides(task)
     steps: dict[ir.Value, Step] = {}
     products: list[Product] = []
     for op in task.work():
         if op.name == "tensor.empty" or (len(op.results) and is_constant(op.results[0])):
             continue
-        step = _step(op, sides)
+        step = read_step(op, sides)
         if step is not None:
             steps.update(dict.fromkeys(op.results, step))
             continue
         if not is_contraction(op):
             raise Mismatch(f"'{op.name}' is neither a product nor element-wise")
-        products.append(_product(op))
+        products.append(read_product(op))
         sides.generic(op, (0, 1, 2))
     if len(products) != 1:
         raise Mismatch(f"{len(products)} products in one task; one is done")
@@ -200,7 +213,7 @@ def _check_captures(op: ir.Operation) -> None:
                 raise Mismatch(f"an element-wise body uses a {operand.type} that is computed outside of it")
 
 
-def _step(op: ir.Operation, sides: _Sides) -> Step | None:
+def read_step(op: ir.Operation, sides: Sides) -> Step | None:
     """The step that `op` is, with its loops united; None for anything else."""
     if op.name in ("tensor.expand_shape", "tensor.collapse_shape"):
         source, result = shape_of(op.operands[0]), shape_of(op.results[0])
@@ -225,12 +238,20 @@ def _step(op: ir.Operation, sides: _Sides) -> Step | None:
     return Step(op, "map", tuple(numbers))
 
 
-def _product(op: ir.Operation) -> Product:
+def read_product(op: ir.Operation, dtypes: Sequence[str] = _DTYPES) -> Product:
+    """A contraction read as a product of a tile's rows and columns.
+
+    Args:
+        dtypes: element types of the operands that the engine does; the sum is f32.
+
+    Raises:
+        Mismatch: it is none, or of other types.
+    """
     if not is_projected_product(op):
         raise Mismatch("a convolution: its operands are not indexed by plain loops")
     types = [str(ir.ShapedType(operand.type).element_type) for operand in op.operands]
-    if types[0] != types[1] or types[0] not in _DTYPES or types[2] != "f32":
-        raise Mismatch(f"a product of {types[0]} and {types[1]} into {types[2]}; bf16 or f16 into f32 are done")
+    if types[0] != types[1] or types[0] not in dtypes or types[2] != "f32":
+        raise Mismatch(f"a product of {types[0]} and {types[1]} into {types[2]}; {' or '.join(dtypes)} into f32 are done")
     if [inner.name for inner in body_of(op)][-2:] != ["arith.mulf", "arith.addf"]:
         raise Mismatch("the product's body is not a multiplication and an addition in f32")
     maps = [[e.position if isinstance(e, ir.AffineDimExpr) else -1 for e in m.results] for m in affine_maps(op)]
@@ -252,10 +273,10 @@ def _product(op: ir.Operation) -> Product:
         raise Mismatch("an operand is summed on its own")
     rows = sizes[wide[-2]] if len(wide) == 2 else 1
     cols = sizes[wide[-1]] if wide else 1
-    return Product(op, a, b, sums, rows, cols, _DTYPES[types[0]])
+    return Product(op, a, b, sums, rows, cols, types[0])
 
 
-def _name_sides(sides: _Sides, product: Product) -> None:
+def _name_sides(sides: Sides, product: Product) -> None:
     out = affine_maps(product.op)[2]
     wide = [out.results[dim].position for dim in wide_dims(shape_of(product.op.results[0]))]
     named = [*zip(reversed(wide), (COL, ROW), strict=False), *((loop, f"k{loop}") for loop, _ in product.sums)]
