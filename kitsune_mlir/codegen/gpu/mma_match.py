@@ -25,8 +25,10 @@ __all__ = [
     "Product",
     "Sides",
     "Step",
+    "check_outputs",
     "is_constant",
     "match",
+    "name_sides",
     "read_product",
     "read_step",
     "wide_dims",
@@ -183,12 +185,12 @@ def match(task: TaskView) -> Pattern:
     if len(products) != 1:
         raise Mismatch(f"{len(products)} products in one task; one is done")
     product = products[0]
-    _name_sides(sides, product)
+    name_sides(sides, product)
     pattern = Pattern(task, steps, product, sides)
     for number in (product.a, product.b):
         if task.load_of(product.op.operands[number]) is None:
             raise Mismatch("an operand of the product is computed in the task")
-    _check_outputs(pattern)
+    check_outputs(pattern, products)
     return pattern
 
 
@@ -276,7 +278,12 @@ def read_product(op: ir.Operation, dtypes: Sequence[str] = _DTYPES) -> Product:
     return Product(op, a, b, sums, rows, cols, types[0])
 
 
-def _name_sides(sides: Sides, product: Product) -> None:
+def name_sides(sides: Sides, product: Product) -> None:
+    """Name the classes of loops that are the rows, the columns and the sums of a product.
+
+    Raises:
+        Mismatch: one class is two of them.
+    """
     out = affine_maps(product.op)[2]
     wide = [out.results[dim].position for dim in wide_dims(shape_of(product.op.results[0]))]
     named = [*zip(reversed(wide), (COL, ROW), strict=False), *((loop, f"k{loop}") for loop, _ in product.sums)]
@@ -287,10 +294,18 @@ def _name_sides(sides: Sides, product: Product) -> None:
         sides.names[root] = name
 
 
-def _check_outputs(pattern: Pattern) -> None:
-    """Everything that is stored must be a whole tile, and be made of steps along its sides."""
+def check_outputs(pattern: Pattern, products: Sequence[Product]) -> None:
+    """Everything that is stored must be a whole tile, and be made of steps along its sides.
+
+    Args:
+        products: those of the task, all of one size; `pattern.product` is one of them.
+
+    Raises:
+        Mismatch: it is not.
+    """
     product = pattern.product
     whole = {side for side, extent in ((ROW, product.rows), (COL, product.cols)) if extent != 1}
+    inits = {product.op.results[0]: product.init for product in products}
     seen: set[ir.Value] = set()
 
     def visit(value: ir.Value) -> None:
@@ -298,8 +313,8 @@ def _check_outputs(pattern: Pattern) -> None:
             return
         seen.add(value)
         step = pattern.steps.get(value)
-        if value == product.op.results[0]:
-            visit(product.init)
+        if value in inits:
+            visit(inits[value])
         elif step is None and pattern.task.load_of(value) is None and not is_constant(value):
             raise Mismatch("an element-wise operand is neither loaded nor computed")
         if step is None:
