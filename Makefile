@@ -1,9 +1,11 @@
 # `make demo` and `make test` work on a fresh clone: they make .venv first (a few minutes), later runs start at once.
-# Variables: PYTHON (interpreter for .venv), JOBS (parallel tests), ARGS (passed to pytest or to the benchmark).
+# Variables: PYTHON (interpreter for .venv), JOBS (parallel tests), ARGS (passed to pytest or to the benchmark),
+# CASES (of the benchmark: names or groups; `python -m bench.suite list` has them).
 
 PYTHON ?= python3
 JOBS   ?= 2
 ARGS   ?=
+CASES  ?= headline
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
@@ -62,8 +64,9 @@ gpu-test: $(STAMP)
 	done
 
 gpu-bench: $(STAMP)
-	@$(BIN)/python -m test.gpu.zoo build $(GPU_OUT)/full --size full --dtype bf16
-	@$(BIN)/python -m test.gpu.zoo run $(GPU_OUT)/full --time --peers all --json bench/results/zoo-h200.json $(ARGS)
+	@$(BIN)/python -m bench.suite build $(GPU_OUT)/bench $(CASES)
+	@$(BIN)/python -m bench.suite run $(GPU_OUT)/bench $(CASES) --json $(GPU_OUT)/bench.json $(ARGS)
+	@$(BIN)/python -m bench.report $(GPU_OUT)/bench.json
 
 clean:
 	@rm -rf $(VENV) out build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

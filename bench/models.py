@@ -28,20 +28,25 @@ from bench.modules import (
     Stitch,
 )
 
-__all__ = ["ZOO", "Case", "Spec", "cases", "make"]
+__all__ = ["ZOO", "Case", "Maker", "Spec", "cases", "initialise", "make", "uninitialised"]
 
 
 @dataclass(frozen=True)
 class Maker:
-    """What a size's inputs are made with."""
+    """What a size's inputs are made with; without `values` they have shapes only (normals unset, integers zero)."""
 
     dtype: torch.dtype
     device: str
+    values: bool = True
 
     def normal(self, *shape: int) -> Tensor:
+        if not self.values:
+            return torch.empty(*shape, device=self.device, dtype=self.dtype)
         return torch.randn(*shape, device=self.device).to(self.dtype)
 
     def below(self, bound: int, *shape: int) -> Tensor:
+        if not self.values:
+            return torch.zeros(shape, device=self.device, dtype=torch.int64)
         return torch.randint(0, bound, shape, device=self.device)
 
 
@@ -156,9 +161,9 @@ ZOO: dict[str, Spec] = {
 }  # fmt: skip
 
 
-def _initialise(model: nn.Module) -> None:
-    """Random weights that keep activations of order one: variance 1/fan-in (2/fan-in under ReLU), small biases."""
-    gain = 2.0 if any(isinstance(m, NeRF | DLRM | GraphStep) for m in model.modules()) else 1.0
+def initialise(model: nn.Module, gain: float = 1.0) -> None:
+    """Random weights that keep activations of order one: variance gain/fan-in (gain 2 under ReLU), small biases."""
+    gain = 2.0 if any(isinstance(m, NeRF | DLRM | GraphStep) for m in model.modules()) else gain
     for module in model.modules():
         for name, p in module.named_parameters(recurse=False):
             if isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.BatchNorm2d):
@@ -184,6 +189,7 @@ def make(
     dtype: torch.dtype = torch.bfloat16,
     seed: int = 0,
     device: str = "cpu",
+    values: bool = True,
     **numbers: Any,
 ) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Builds a model of the zoo, in evaluation mode and without gradients, and inputs for it.
@@ -194,6 +200,7 @@ def make(
         dtype: of the weights and of the floating-point inputs.
         seed: of weights and inputs. Equal seeds give equal values on one device.
         device: where weights and inputs live.
+        values: False leaves weights and inputs as they come (memory that nobody touches): enough to compile by.
         numbers: replace numbers of the size: `batch=16`.
 
     Returns:
@@ -217,17 +224,18 @@ def make(
     try:
         torch.set_default_dtype(dtype)
         # Linear layers would initialise themselves; skipping that halves the time of the large ones.
-        with torch.device(device), torch.nn.utils.parametrize.cached(), _uninitialised():
-            model, inputs = spec.build(chosen, Maker(dtype, device))
+        with torch.device(device), torch.nn.utils.parametrize.cached(), uninitialised():
+            model, inputs = spec.build(chosen, Maker(dtype, device, values))
     finally:
         torch.set_default_dtype(default)
     model.eval().requires_grad_(False)
-    with torch.no_grad():
-        _initialise(model)
+    if values:
+        with torch.no_grad():
+            initialise(model)
     return model, inputs
 
 
-class _uninitialised(torch.overrides.TorchFunctionMode):
+class uninitialised(torch.overrides.TorchFunctionMode):
     """Makes the functions of `torch.nn.init` leave their tensor as it is."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

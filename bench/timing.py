@@ -1,4 +1,4 @@
-"""Timing on a GPU: CUDA events, medians, peers interleaved in one run."""
+"""Timing on a GPU: CUDA events, medians and spread, calls interleaved in one run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["commit_of", "environment", "launches", "note_commit", "peer_times", "time_calls"]
+__all__ = ["commit_of", "environment", "graphed", "launches", "note_commit", "rates", "sample_calls", "summary", "time_calls"]
 
 
 def commit_of(folder: Path | None = None) -> str:
@@ -42,6 +42,16 @@ def environment(folder: Path | None = None) -> dict[str, Any]:
     }
 
 
+def rates() -> dict[str, float]:
+    """This device's speeds now: bf16 operations a second of an 8192³ product, bytes a second (read and written) of a copy."""
+    n = 8192
+    a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    times = time_calls({"product": lambda: a @ b, "copy": lambda: target.copy_(source)}, rounds=3)
+    return {"matrix": 2 * n**3 / times["product"] * 1e3, "copy": 2 * source.numel() / times["copy"] * 1e3}
+
+
 def launches(call: Callable[[], Any]) -> int:
     """Kernels that one call launches, counted by the profiler (copies and fills of memory are not kernels)."""
     from torch.profiler import ProfilerActivity, profile
@@ -53,12 +63,12 @@ def launches(call: Callable[[], Any]) -> int:
             call()
             torch.cuda.synchronize()
     kinds = ("memcpy", "memset")
-    events = [e for e in recorded.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    events = [e for e in recorded.events() or () if e.device_type.name == "CUDA"]
     return sum(not e.name.lower().startswith(kinds) for e in events)
 
 
 def graphed(call: Callable[[], Any]) -> Callable[[], Any]:
-    """The call captured into a CUDA graph; its replay."""
+    """The call captured into a CUDA graph: its replay, which returns the captured call's result."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream), torch.no_grad():
@@ -68,18 +78,16 @@ def graphed(call: Callable[[], Any]) -> Callable[[], Any]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph), torch.no_grad():
         kept = call()
-    replay = graph.replay
-    replay_holder = (graph, kept)
 
-    def run() -> None:
-        replay()
-        _ = replay_holder
+    def run() -> Any:
+        graph.replay()
+        return kept
 
     return run
 
 
-def time_calls(calls: Mapping[str, Callable[[], Any]], rounds: int = 5, each: int = 6) -> dict[str, float]:
-    """Median milliseconds of each call by CUDA events, the calls interleaved round by round."""
+def sample_calls(calls: Mapping[str, Callable[[], Any]], rounds: int = 5, each: int = 6) -> dict[str, list[float]]:
+    """Milliseconds of single calls by CUDA events, `rounds` × `each` of every call, interleaved round by round."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
     with torch.no_grad():
         for call in calls.values():
@@ -95,27 +103,21 @@ def time_calls(calls: Mapping[str, Callable[[], Any]], rounds: int = 5, each: in
                     end.record()
                 torch.cuda.synchronize()
                 samples[name] += [start.elapsed_time(end) for start, end in pairs]
-    return {name: statistics.median(values) for name, values in samples.items()}
+    return samples
 
 
-def peer_times(
-    model: torch.nn.Module, args: tuple, calls: Mapping[str, Callable[[], Any]], autotune: bool = True
-) -> dict[str, float]:
-    """Times of `calls` (also under a CUDA graph) beside eager, torch.compile and (if asked) max-autotune, graphed."""
-    every = dict(calls)
-    for name, call in calls.items():
-        every[f"{name}, graph"] = graphed(call)
-    every["eager"] = lambda: model(*args)
-    every["eager, graph"] = graphed(lambda: model(*args))
-    modes = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}
-    for label in modes if autotune else ["compile"]:
-        mode = modes[label]
-        torch._dynamo.reset()
-        compiled = torch.compile(model, mode=mode)
-        try:
-            with torch.no_grad():
-                compiled(*args)
-            every[f"{label}, graph"] = graphed(lambda c=compiled: c(*args))
-        except RuntimeError as error:
-            print(f"peer {label} failed: {error}")
-    return time_calls(every)
+def summary(samples: list[float]) -> dict[str, float]:
+    """Median and spread of samples: minimum, 10 % and 90 % quantiles, how many."""
+    tenths = statistics.quantiles(samples, n=10, method="inclusive")
+    return {
+        "median": statistics.median(samples),
+        "min": min(samples),
+        "p10": tenths[0],
+        "p90": tenths[-1],
+        "samples": len(samples),
+    }
+
+
+def time_calls(calls: Mapping[str, Callable[[], Any]], rounds: int = 5, each: int = 6) -> dict[str, float]:
+    """Median milliseconds of each call; see `sample_calls`."""
+    return {name: statistics.median(values) for name, values in sample_calls(calls, rounds, each).items()}

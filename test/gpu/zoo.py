@@ -1,10 +1,11 @@
 """The zoo on a GPU, in two steps, so that the machine with the GPU needs no compiler.
 
     python -m test.gpu.zoo build DIR [--size small|full] [--dtype bf16|f32] [names...]    compile to packages (needs no GPU)
-    python -m test.gpu.zoo run DIR [--time] [--peers quick|all] [--json FILE]      check and time them (needs a Hopper GPU)
+    python -m test.gpu.zoo run DIR [--json FILE]                                          check them (needs a Hopper GPU)
     compute-sanitizer --tool memcheck python -m test.gpu.zoo one FILE.kit --uncounted
 
 `run` uses only the runtime: torch, cuda-bindings, safetensors. Each case runs in a process of its own with a time limit.
+`bench.suite` is what times them.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import torch
 
 import kitsune_mlir
 import kitsune_mlir.errors
+from bench.measure import relative_errors
 from bench.models import ZOO, make
-from bench.timing import note_commit
+from bench.timing import launches, note_commit
 
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 LIMITS = {"bf16": 2e-2, "f32": 1e-5}
@@ -59,24 +61,11 @@ def build(folder: Path, size: str, dtypes: list[str], names: list[str]) -> int:
     return failed
 
 
-def relative_errors(got, wanted) -> list[float]:
-    """‖out - ref‖ / ‖ref‖ of each tensor of two outputs of the same structure; nan stays nan."""
-    from torch.utils import _pytree as pytree
-
-    errors = []
-    for g, w in zip(pytree.tree_leaves(got), pytree.tree_leaves(wanted), strict=True):
-        scale = w.double().norm().clamp_min(1e-30)
-        errors.append(((g.double() - w.double()).norm() / scale).item())
-    return errors
-
-
-def check(path: Path, timed: bool, peers: str, counted: bool = True) -> dict:
-    """Run one package on fresh inputs against float64, twice for determinism; time it if asked.
+def check(path: Path, counted: bool = True) -> dict:
+    """Run one package on fresh inputs against float64, twice for determinism.
 
     `counted=False` leaves the profiler out (it and compute-sanitizer exclude each other).
     """
-    from bench.timing import launches, peer_times, time_calls
-
     name, dtype, size, _ = path.name.split(".")
     model, args = make(name, size=size, dtype=DTYPES[dtype], seed=0)
     if path.with_suffix(".safetensors").exists():
@@ -104,21 +93,16 @@ def check(path: Path, timed: bool, peers: str, counted: bool = True) -> dict:
     if counted:
         result["launches"] = launches(lambda: program(*args))
         result["eager_launches"] = launches(lambda: model(*args))
-    del wanted
-    if timed:
-        calls = {"kitsune": lambda: program(*args)}
-        result["milliseconds"] = time_calls(calls) if peers == "none" else peer_times(model, args, calls, peers == "all")
     return result
 
 
-def run(folder: Path, timed: bool, peers: str, out: Path | None) -> int:
+def run(folder: Path, out: Path | None) -> int:
     """Check every package of a folder, each in its own process; returns how many failed."""
     from bench.timing import environment
 
     results, bad = [], 0
     for path in sorted(folder.glob("*.kit")):
         command = [sys.executable, "-m", "test.gpu.zoo", "one", str(path)]
-        command += ["--time"] * timed + ["--peers", peers]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
             lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -129,16 +113,15 @@ def run(folder: Path, timed: bool, peers: str, out: Path | None) -> int:
         results.append(result)
         bad += not result["ok"]
         worst = max(result.get("errors", [float("nan")]), default=0.0)
-        times = ", ".join(f"{k} {v:.4f}" for k, v in result.get("milliseconds", {}).items())
         print(
             f"{'ok  ' if result['ok'] else 'FAIL'} {result['case']:32s} error {worst:.1e} launches {result.get('launches')}"
-            f" (eager {result.get('eager_launches')}) {times} {result.get('error', '')}",
+            f" (eager {result.get('eager_launches')}) {result.get('error', '')}",
             flush=True,
         )
     if out is not None:
-        command = "python -m test.gpu.zoo run DIR" + " --time" * timed + f" --peers {peers}" * (peers != "none")
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps({"environment": environment(folder), "command": command, "results": results}, indent=1))
+        record = {"environment": environment(folder), "command": "python -m test.gpu.zoo run DIR", "results": results}
+        out.write_text(json.dumps(record, indent=1))
     print(f"{len(results) - bad} passed, {bad} failed")
     return bad
 
@@ -151,16 +134,14 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--size", default="small")
     parser.add_argument("--dtype", default="bf16,f32")
-    parser.add_argument("--time", action="store_true")
-    parser.add_argument("--peers", choices=["none", "quick", "all"], default="none", help="quick leaves max-autotune out")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--uncounted", action="store_true", help="no profiler: for runs under compute-sanitizer")
     given = parser.parse_args()
     if given.mode == "build":
         return build(given.path, given.size, given.dtype.split(","), given.names)
     if given.mode == "run":
-        return run(given.path, given.time, given.peers, given.json)
-    print(json.dumps(check(given.path, given.time, given.peers, not given.uncounted)))
+        return run(given.path, given.json)
+    print(json.dumps(check(given.path, not given.uncounted)))
     return 0
 
 

@@ -1,0 +1,44 @@
+"""What a case of the benchmark is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["DTYPES", "LIMITS", "BenchCase", "Inputs"]
+
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+LIMITS = {"bf16": 2e-2, "f16": 3e-3, "f32": 1e-5}
+"""Largest ‖out - ref‖ / ‖ref‖ of each result against float64."""
+
+Inputs = tuple[nn.Module, tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class BenchCase:
+    """One program that is measured.
+
+    Attributes:
+        name: unique.
+        group: what it is listed under.
+        make: model and inputs on a device; without values where only shapes count.
+        dtype: a key of `DTYPES`: weights and activations.
+        goal: what it must reach; None where it is only recorded.
+        measure: "speedup" (times faster than the best peer) or "fraction" (of the floor's speed).
+        folds: the frontend computes new weights from the model's, so that compiling needs their values.
+        unread: bytes of weights that a run does not read (rows of a table that no index names).
+        operations: floating-point operations, where PyTorch's counter does not know better (causal attention does half).
+    """
+
+    name: str
+    group: str
+    make: Callable[[str, bool], Inputs]
+    dtype: str = "bf16"
+    goal: float | None = None
+    measure: str = "speedup"
+    folds: bool = False
+    unread: Callable[[nn.Module, tuple[Tensor, ...]], int] | None = None
+    operations: int | None = None

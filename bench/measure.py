@@ -1,0 +1,132 @@
+"""One case on the device: right or wrong, how long beside its peers, how far from its floor."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
+
+import kitsune_mlir
+from bench.case import LIMITS, BenchCase, Inputs
+from bench.peers import make_peers
+from bench.timing import graphed, launches, sample_calls, summary
+
+__all__ = ["floor_of", "measure", "prepared", "relative_errors"]
+
+
+def relative_errors(got: Any, wanted: Any) -> list[float]:
+    """‖out - ref‖ / ‖ref‖ of each tensor of two outputs of the same structure; nan stays nan."""
+    errors = []
+    for g, w in zip(pytree.tree_leaves(got), pytree.tree_leaves(wanted), strict=True):
+        scale = w.double().norm().clamp_min(1e-30)
+        errors.append(((g.double() - w.double()).norm() / scale).item())
+    return errors
+
+
+def exact(model: nn.Module, args: Sequence[Tensor]) -> Any:
+    """The model's output in float64; in float32 where the inputs are so large that float64 would not fit beside them."""
+    dtype = torch.float64 if sum(a.numel() for a in args) < 1 << 27 else torch.float32
+    with torch.no_grad():
+        return copy.deepcopy(model).to(dtype)(*(a.to(dtype) if a.is_floating_point() else a for a in args))
+
+
+def prepared(path: Path, case: BenchCase) -> tuple[Inputs, kitsune_mlir.Program]:
+    """Model and fresh inputs on the GPU, and the package at `path` with the model's weights."""
+    model, args = case.make("cuda", True)
+    state_file = path.with_suffix(".safetensors")
+    if state_file.exists():
+        model.load_state_dict(safetensors.torch.load_file(state_file))
+    state = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
+    return (model, args), kitsune_mlir.load(path, weights=state)
+
+
+def floor_of(case: BenchCase, model: nn.Module, args: Sequence[Tensor], results: Any) -> dict[str, int]:
+    """What the case must do at least: operations of its products, and bytes that are read and written once each."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(*args)
+    weights = [*model.parameters(), *model.buffers()]
+    tensors = [*weights, *args, *(t for t in pytree.tree_leaves(results) if isinstance(t, Tensor))]
+    moved = sum(t.numel() * t.element_size() for t in tensors)
+    unread = case.unread(model, tuple(args)) if case.unread else 0
+    operations = counter.get_total_flops() if case.operations is None else case.operations
+    return {"operations": operations, "bytes": moved - unread}
+
+
+def measure(path: Path, case: BenchCase, peers: Sequence[str], rates: Mapping[str, float]) -> dict[str, Any]:
+    """Run a package on random inputs against float64, twice and replayed from a graph; time it beside its peers.
+
+    Args:
+        peers: of `bench.peers.PEERS`; with none, only the program is timed.
+        rates: of the device, by `bench.timing.rates`.
+
+    Returns:
+        The case's entry of a record (see `bench.records`).
+    """
+    (model, args), program = prepared(path, case)
+    calls = {"kitsune": lambda: program(*args)}
+    wanted = exact(model, args)
+    with torch.no_grad():
+        first, second = program(*args), program(*args)
+        calls["kitsune, graph"] = graphed(calls["kitsune"])
+        replayed = calls["kitsune, graph"]()
+        plain = model(*args)
+    torch.cuda.synchronize()
+    errors = relative_errors(first, wanted)
+    worst = [*errors, *relative_errors(second, wanted), *relative_errors(replayed, wanted)]
+    work = floor_of(case, model, args, first)
+    entry = {
+        "case": case.name,
+        "group": case.group,
+        "dtype": case.dtype,
+        "ok": all(e <= LIMITS[case.dtype] for e in worst),
+        "error": max(worst, key=lambda e: math.inf if e != e else e),
+        "limit": LIMITS[case.dtype],
+        "eager_error": max(relative_errors(plain, wanted), key=lambda e: math.inf if e != e else e),
+        "repeats_differ": max(relative_errors(first, second)) > 0,
+        "goal": case.goal,
+        "measure": case.measure,
+        **work,
+        "floor": 1e3 * max(work["operations"] / rates["matrix"], work["bytes"] / rates["copy"]),
+    }
+    del wanted, first, second, replayed, plain
+    entry |= described(program)
+    others, missing = make_peers(model, args, peers)
+    entry["launches"] = launches(calls["kitsune"])
+    if peers:
+        entry["eager_launches"] = launches(lambda: model(*args))
+    timed = sample_calls({**calls, **others})
+    entry["milliseconds"] = {name: summary(samples) for name, samples in timed.items()}
+    entry["missing"] = missing
+    return entry | verdict(entry)
+
+
+def described(program: kitsune_mlir.Program) -> dict[str, Any]:
+    """What the compiler made of a case: stages by engine, registers, spills."""
+    engines: dict[str, int] = {}
+    for choice in program.summary.get("engines", []):
+        engines[choice["engine"]] = engines.get(choice["engine"], 0) + 1
+    kernel = program.summary["kernels"][0]
+    spilled = kernel["spill_store_bytes"] + kernel["spill_load_bytes"]
+    return {"engines": engines, "registers": kernel["registers"], "spilled_bytes": spilled}
+
+
+def verdict(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Own time, best peer, speedup and the achieved fraction of the floor's speed, from an entry's medians."""
+    times = {name: t["median"] for name, t in entry["milliseconds"].items()}
+    own = min(times[n] for n in ("kitsune", "kitsune, graph"))
+    peers = {n: t for n, t in times.items() if not n.startswith("kitsune")}
+    best = min(peers, key=lambda n: peers[n]) if peers else None
+    return {
+        "own": own,
+        "best_peer": best,
+        "speedup": peers[best] / own if best else None,
+        "fraction": entry["floor"] / own,
+    }

@@ -1,0 +1,174 @@
+"""The benchmark: build programs without a GPU, run them beside their peers on one.
+
+    python -m bench.suite list [PATTERN...]
+    python -m bench.suite build DIR [PATTERN...]                 compile to DIR/NAME.kit; needs no GPU
+    python -m bench.suite run DIR [PATTERN...] [--peers quick] [--json FILE] [--seconds 60] [--resume]
+                                                                 check and time them; needs a Hopper GPU and only the runtime
+
+A pattern is the name of a case or of a group, with `*` and `?`; without one, `build` takes the headline cases and `run` all
+that DIR holds. Groups: headline, zoo, small, roofline, mlp, product, map, rows, gemv, attention, conv.
+
+Peers: `none`, `graph` (eager and compile, each in a CUDA graph), `quick` (eager and compile, each with and without a graph),
+`all` (and max-autotune in a graph: minutes of compilation for a large model), or names between semicolons:
+"eager; compile, graph".
+
+`run` works in a second process, case by case. A case that crashes or takes longer than `--limit` seconds costs only itself:
+the process is replaced. FILE is written after every case; with `--seconds` no case is started later than that, and `--resume`
+leaves out the cases that FILE has already: so a sweep can be done in parts. `python -m bench.report FILE...` merges parts into
+bench/results/ (one file for a device and a date) and writes bench/README.md and the charts.
+
+All times are milliseconds by CUDA events, 30 calls of each peer, interleaved in rounds, in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.case import BenchCase
+from bench.cases import select
+
+LIMIT = 120
+
+
+def build(folder: Path, cases: list[BenchCase]) -> int:
+    """Compile cases to packages without weights: `run` makes the same model from its seed. Returns how many failed."""
+    import safetensors.torch
+
+    import kitsune_mlir
+    import kitsune_mlir.errors
+    from bench.timing import note_commit
+
+    folder.mkdir(parents=True, exist_ok=True)
+    note_commit(folder)
+    failed = 0
+    for case in cases:
+        model, args = case.make("cpu", case.folds)
+        path = folder / f"{case.name}.kit"
+        try:
+            program = kitsune_mlir.compile(model, args, target="sm_90a")
+            program.save(path, weights=False)
+        except kitsune_mlir.errors.KitsuneError as error:
+            print(f"{case.name}: {error}", flush=True)
+            failed += 1
+            continue
+        if case.folds:
+            # The device's random numbers are others: the check must use the model that the constants came from.
+            safetensors.torch.save_file(dict(model.state_dict()), path.with_suffix(".safetensors"))
+        kernel = program.summary["kernels"][0]
+        engines = " ".join(choice["engine"] for choice in program.summary["engines"])
+        print(
+            f"{case.name}: {sum(program.seconds.values()):.1f} s, {engines}, {kernel['registers']} registers, "
+            f"{kernel['spill_store_bytes']} bytes spilled, {path.stat().st_size >> 10} KiB",
+            flush=True,
+        )
+    return failed
+
+
+def found(folder: Path, patterns: list[str]) -> list[BenchCase]:
+    """Cases that the folder holds a package of."""
+    held = [c for c in select(["*"]) if (folder / f"{c.name}.kit").exists()]
+    chosen = {c.name for c in select(patterns)} if patterns else {c.name for c in held}
+    return [c for c in held if c.name in chosen]
+
+
+def work(folder: Path, patterns: list[str], peers: tuple[str, ...]) -> None:
+    """The second process: reads case names, one a line, and answers each with a line of JSON."""
+    import torch
+
+    from bench.measure import measure
+    from bench.timing import environment, rates
+
+    speed = rates()
+    print(json.dumps({"environment": environment(folder), "rates": speed}), flush=True)
+    cases = {c.name: c for c in found(folder, patterns)}
+    for line in sys.stdin:
+        name = line.strip()
+        try:
+            entry = measure(folder / f"{name}.kit", cases[name], peers, speed)
+        except Exception as error:
+            entry = {"case": name, "group": cases[name].group, "ok": False, "problem": f"{type(error).__name__}: {error}"}
+        print(json.dumps(entry), flush=True)
+        torch.cuda.empty_cache()
+
+
+def told(entry: dict[str, Any]) -> str:
+    """An entry as a line for people."""
+    if "milliseconds" not in entry:
+        return f"FAIL {entry['case']:28s} {entry.get('problem', '')}"
+    times = ", ".join(f"{name} {t['median']:.4f}" for name, t in entry["milliseconds"].items())
+    faster = f", {entry['speedup']:.2f}x {entry['best_peer']}" if entry["speedup"] else ""
+    return (
+        f"{'ok  ' if entry['ok'] else 'WRONG'} {entry['case']:28s} error {entry['error']:.1e} launches {entry['launches']}"
+        f"{faster}, {100 * entry['fraction']:.0f} % of the floor {entry['floor']:.4f} | {times}"
+        + "".join(f" | no {name}: {why}" for name, why in entry["missing"].items())
+    )
+
+
+def run(folder: Path, given: argparse.Namespace) -> int:
+    """Measure cases one after the other; returns how many are wrong or failed."""
+    from bench.records import Record
+    from bench.worker import Worker
+
+    record = Record.open(given.json, resume=given.resume)
+    cases = [c for c in found(folder, given.patterns) if c.name not in record.cases or not given.resume]
+    command = f"python -m bench.suite run DIR {' '.join(given.patterns)}".rstrip() + f" --peers '{given.peers}'"
+    start = time.monotonic()
+    bad = 0
+    own = [sys.executable, "-u", "-m", "bench.suite", "work", str(folder), *given.patterns, "--peers", given.peers]
+    worker = Worker(own)
+    try:
+        for number, case in enumerate(cases):
+            if time.monotonic() - start > given.seconds:
+                print(f"{len(cases) - number} cases left after {given.seconds} s", flush=True)
+                break
+            entry = worker.ask(case.name, given.limit)
+            if worker.greeting is not None:
+                record.begin({**worker.greeting, "command": command})
+                worker.greeting = None
+            entry.setdefault("case", case.name)
+            entry.setdefault("group", case.group)
+            bad += not entry["ok"]
+            print(told(entry), flush=True)
+            record.add(entry)
+    finally:
+        worker.close()
+    print(f"{bad} failed")
+    return bad
+
+
+def main() -> int:
+    """Command line."""
+    from bench.peers import parse
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", choices=["list", "build", "run", "work"])
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("patterns", nargs="*")
+    parser.add_argument("--peers", default="quick")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no case later than this")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for one case")
+    parser.add_argument("--resume", action="store_true", help="leave out the cases that the file has")
+    given = parser.parse_args()
+    if given.mode == "list":
+        patterns = [str(given.folder), *given.patterns] if given.folder else ["*"]
+        print("\n".join(f"{c.name:32s} {c.group}" for c in select(patterns)))
+        return 0
+    if given.folder is None:
+        parser.error("a folder is needed")
+    peers = parse(given.peers)
+    if given.mode == "build":
+        return min(1, build(given.folder, select(given.patterns)))
+    if given.mode == "work":
+        work(given.folder, given.patterns, peers)
+        return 0
+    return min(1, run(given.folder, given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
