@@ -45,6 +45,10 @@ class Barrier:
         """Make it expect `arrivals` per phase. One thread; then `fence_barrier_init` and a barrier over the users."""
         nvvm.mbarrier_init(self.pointer.ir, i32(arrivals).ir)
 
+    def invalidate(self) -> None:
+        """End its use; its memory may then hold something else. One thread, when nobody uses it any more."""
+        nvvm.mbarrier_inval(self.pointer.ir)
+
     def arrive(self) -> None:
         """Arrive once, with release of this thread's writes to shared memory."""
         nvvm.mbarrier_arrive(self.pointer.ir, results=[as_type("i64")])
@@ -68,10 +72,16 @@ class Barrier:
         nvvm.mbarrier_try_wait_parity(self.pointer.ir, i32(parity).ir, ticks.ir)
 
 
-def initialize(barriers: Sequence[tuple[Barrier, int]], cluster: bool = False) -> None:
-    """Thread 0 initialises each (barrier, arrivals); then the block, or the whole cluster, meets. All threads call this."""
+def initialize(barriers: Sequence[tuple[Barrier, int]], cluster: bool = False, used: Sequence[Barrier] = ()) -> None:
+    """Thread 0 initialises each (barrier, arrivals); then the block, or the whole cluster, meets. All threads call this.
+
+    Args:
+        used: barriers that were in use in the same memory; a block barrier came after the last use.
+    """
 
     def emit() -> None:
+        for barrier in used:
+            barrier.invalidate()
         for barrier, arrivals in barriers:
             barrier.initialize(arrivals)
         fence_barrier_init()

@@ -3,7 +3,7 @@
 The kernel is persistent: every block walks its tiles of task 0, then its tiles of task 1, and so on. All threads of the
 block run an engine's code for each tile, so an engine may use block barriers freely. While its task runs, an engine owns
 the block's shared memory from `TaskContext.shared` on, its own mbarriers and its own scratch; nothing of these survives
-into another task except the mbarriers, which are its alone for the whole kernel (their phases run on from tile to tile).
+into another task. The mbarriers are initialised when the task begins, and their phases run on from tile to tile.
 
 The simplest engine overrides `plan` and `emit_tile`:
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Decline", "Engine", "Limits", "MapUse", "Plan"]
 
-BARRIER_BYTES = 4096
-"""Shared memory kept back for all mbarriers of a program and the executor's own words."""
+BARRIER_BYTES = 1024
+"""Shared memory kept back for the mbarriers of a task and the executor's own words."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,8 @@ class Plan:
         registers: registers per thread that the code needs to be fast: 255 keeps one block of 256 threads a
             multiprocessor; 64 (the default) lets four run.
         barriers: arrival count of each mbarrier wanted. They lie in this order, eight bytes each, so that a `Ring` of n
-            stages is n counts for "full" and then n for "empty". Initialised at the start of the kernel.
+            stages is n counts for "full" and then n for "empty". Initialised before the task's code: every thread's
+            earlier accesses to shared memory are then ordered before those of the async proxy.
         tensor_maps: tensor maps wanted; `TaskContext.tensor_map(i)` is the i-th.
         async_reads: some global data that the task waits for is read by the async proxy (TMA): waits then end with a proxy
             fence.

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.barriers import Barrier, initialize
+from kitsune_mlir.codegen.gpu.barriers import Barrier, fence_async_shared, initialize
 from kitsune_mlir.codegen.gpu.builder import block_id, grid_size, if_, thread_id
 from kitsune_mlir.codegen.gpu.context import KernelState, TaskContext
 from kitsune_mlir.codegen.gpu.engine import BARRIER_BYTES, Decline, Engine, Limits, Plan
@@ -21,6 +21,7 @@ from kitsune_mlir.codegen.gpu.engines import ENGINES, choose
 from kitsune_mlir.codegen.gpu.handoff import Counters
 from kitsune_mlir.codegen.gpu.kernel import Kernel
 from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.smem import SharedSpan
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.codegen.gpu.tma import prefetch_map
@@ -115,36 +116,38 @@ class _Builder:
             names={self.name, "smem"},
             fences=any(plan.async_reads or plan.async_writes for plan in self.plans),
         )
-        bases = self._barriers(kernel)
+        span = self._barriers(kernel)
+        barrier_base = kernel.shared(span)
+        barriers = [Barrier(offset(barrier_base, start)) for start in range(0, span.bytes, Barrier.BYTES)]
         if maps:
             if_(thread == 0, lambda: [prefetch_map(tensor_map) for tensor_map in maps] and None)
         shared = kernel.arena.take("tasks", max(plan.shared_bytes for plan in self.plans), 1024)
         scratch = offset(workspace, manifest.scratch_offset)
         if manifest.scratch_bytes:
             scratch = offset(scratch, i64(block) * manifest.scratch_bytes)
-        first = block
-        for plan, base in zip(self.plans, bases, strict=True):
+        first, used = block, 0
+        for plan in self.plans:
+            if plan.barriers:
+                # What the task before did to shared memory comes before what the async proxy does there for this one.
+                fence_async_shared()
+                initialize(list(zip(barriers, plan.barriers, strict=False)), used=barriers[:used])
+                used = len(plan.barriers)
             own = [maps[self.maps[use.buffer.argument, use.buffer.offset, use.map]] for use in plan.tensor_maps]
-            task = TaskContext(state, plan, kernel.shared(shared), scratch, base, own, first)
+            task = TaskContext(state, plan, kernel.shared(shared), scratch, barrier_base, own, first)
             with ir.Location.name(plan.task.name):
                 self.engines[plan.engine].emit(plan, task)
             if plan is not self.plans[-1]:
                 first = _advance(first, plan.task.tiles, blocks)
         counters.close(self.threads)
 
-    def _barriers(self, kernel: Kernel) -> list[Value]:
-        """Lay out and initialise every task's mbarriers; the pointer to each task's first."""
-        counts = [count for plan in self.plans for count in plan.barriers]
-        if len(counts) * Barrier.BYTES > BARRIER_BYTES:
-            raise CompileError(f"kernel '{self.name}': {len(counts)} mbarriers, at most {BARRIER_BYTES // Barrier.BYTES} fit")
-        start = kernel.shared(kernel.arena.take("barriers", len(counts) * Barrier.BYTES, 8))
-        if counts:
-            initialize([(Barrier(offset(start, Barrier.BYTES * i)), count) for i, count in enumerate(counts)])
-        bases, taken = [], 0
-        for plan in self.plans:
-            bases.append(offset(start, Barrier.BYTES * taken))
-            taken += len(plan.barriers)
-        return bases
+    def _barriers(self, kernel: Kernel) -> SharedSpan:
+        """The place of mbarriers, as many as the task with the most has; every task initialises its own there."""
+        count = max(len(plan.barriers) for plan in self.plans)
+        if count * Barrier.BYTES > BARRIER_BYTES:
+            raise CompileError(
+                f"kernel '{self.name}': a task wants {count} mbarriers, at most {BARRIER_BYTES // Barrier.BYTES} fit"
+            )
+        return kernel.arena.take("barriers", count * Barrier.BYTES, 8)
 
     def _manifest(self, kernel: Kernel) -> Manifest:
         program = self.program
