@@ -21,7 +21,8 @@ from kitsune_mlir.dialects import new_context
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
 
-from simt_programs import CASES, DTYPES, TOLERANCE, compile_case, error_of
+from simt_cases import CASES, DTYPES, TOLERANCE, error_of
+from simt_programs import compile_case
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
