@@ -126,6 +126,18 @@ class TileContext:
             self._values[value] = self._clone(value)
         return self._values[value]
 
+    def resolve(self) -> None:
+        """Compute all of the tile's offsets here, so that code inside branches and code after them can use the same values."""
+        view = self.task.view
+        for record in (*view.loads, *view.stores):
+            for start in record.offsets:
+                self.index(start)
+        for wait in view.waits:
+            self.index(wait.lo)
+            self.index(wait.hi)
+        for post in view.posts:
+            self.index(post.slot)
+
     def _clone(self, value: ir.Value) -> Value:
         """Emit the operation that defines `value` again, on i32: no extent of a tensor comes near 2^31."""
         op = value.owner

@@ -58,7 +58,7 @@ def _working(task: TaskContext, emit) -> None:
 def _streamed(mma: MmaPlan, task: TaskContext, number: Value, first: Value) -> Value:
     """One tile with operands through the ring; `first` is the number of its first chunk. Returns the next tile's."""
     tile = ordered(TileContext(task, number))
-    _resolve(tile)
+    tile.resolve()
     thread, group = task.thread, warp_id(task.thread, 4)
     ring = Ring(mma, task, thread, group)
     following = first + mma.sum.chunks
@@ -87,7 +87,7 @@ def _streamed(mma: MmaPlan, task: TaskContext, number: Value, first: Value) -> V
 
 def _copied(mma: MmaPlan, task: TaskContext, tile: TileContext) -> None:
     """One tile with operands that the threads copy."""
-    _resolve(tile)
+    tile.resolve()
     thread, group = task.thread, warp_id(task.thread, 4)
     tile.wait()
 
@@ -105,16 +105,3 @@ def _finish(mma: MmaPlan, tile: TileContext, thread: Value, group: Value, accumu
         epilogue.store()
     else:
         if_(group == 0, epilogue.store)
-
-
-def _resolve(tile: TileContext) -> None:
-    """Compute all of the tile's offsets here, so that code inside branches and code after them can use the same values."""
-    view = tile.task.view
-    for record in (*view.loads, *view.stores):
-        for start in record.offsets:
-            tile.index(start)
-    for wait in view.waits:
-        tile.index(wait.lo)
-        tile.index(wait.hi)
-    for post in view.posts:
-        tile.index(post.slot)
