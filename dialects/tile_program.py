@@ -116,6 +116,40 @@ class TaskOp(Kitsune.Operation, name="task"):
         return True
 
 
+class ScatterAddOp(Kitsune.Operation, name="scatter_add"):
+    """`kitsune.scatter_add(updates, indices, first, destination) {kind}`: destination[indices[r]] += updates[r], r >= first.
+
+    `updates` is a tensor [R, ...] of the task, `indices` an integer tensor [R], `destination` a memref [N, ...]. Additions are
+    atomic, in any order; rows whose index is not in [0, N) are left out. `first` keeps a tile that overlaps the one before
+    from adding rows twice. `kind` is `addf` or `addi`.
+    """
+
+    updates: ext.Operand[Any]
+    indices: ext.Operand[Any]
+    first: ext.Operand[Any]
+    destination: ext.Operand[Any]
+    kind: ir.StringAttr
+
+    def verify_invariants(self) -> bool:
+        if not has_attributes(self, {"kind": ir.StringAttr}):
+            return False
+        updates, indices, first, destination = list(self.operation.operands)
+        if not are_indices(self, [first]):
+            return False
+        if not isinstance(updates.type, ir.RankedTensorType) or not isinstance(destination.type, ir.MemRefType):
+            return fail(self, f"adds a tensor to a memref, not {updates.type} to {destination.type}")
+        rows, memory = ir.ShapedType(updates.type), ir.ShapedType(destination.type)
+        if rows.element_type != memory.element_type or list(rows.shape)[1:] != list(memory.shape)[1:]:
+            return fail(self, f"rows of {updates.type} do not fit {destination.type}")
+        if not isinstance(indices.type, ir.RankedTensorType) or list(ir.ShapedType(indices.type).shape) != list(rows.shape)[:1]:
+            return fail(self, f"needs one index a row of {updates.type}, got {indices.type}")
+        if not isinstance(ir.ShapedType(indices.type).element_type, ir.IntegerType | ir.IndexType):
+            return fail(self, f"indices are integers, got {indices.type}")
+        if (kind := ir.StringAttr(self.operation.attributes["kind"]).value) not in ("addf", "addi"):
+            return fail(self, f"kind is addf or addi, got '{kind}'")
+        return True
+
+
 class QueueOp(Kitsune.Operation, name="make_queue"):
     """`kitsune.make_queue`: declares a ring queue, empty when the program starts."""
 

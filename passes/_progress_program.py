@@ -26,6 +26,7 @@ _ACCESSES = {
     "memref.store": (1, "write"),
     "memref.atomic_rmw": (1, "atomic"),
     "memref.generic_atomic_rmw": (0, "atomic"),
+    "kitsune.scatter_add": (3, "atomic"),
 }
 _QUEUES = ("kitsune.acquire", "kitsune.push", "kitsune.pop", "kitsune.release")
 

@@ -9,7 +9,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, func, memref
 
 from kitsune_mlir.dialects.access import reassociation
-from kitsune_mlir.dialects.edges import Edge, Grid, Slice, edge_of, grid_of, stages_of
+from kitsune_mlir.dialects.edges import Edge, Grid, Slice, edge_of, grid_of, producer_of, readers_of, stages_of, trace_views
 from kitsune_mlir.dialects.iteration import Dim, Space, is_reshape
 from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
@@ -18,7 +18,7 @@ from kitsune_mlir.dialects.types import SemaphoreType
 from kitsune_mlir.dialects.verify import captures
 
 from .base import Pass, PassFailure
-from .scatter import UPDATES, ScatterAdd, emit_addition, emit_start, scatter_add_of
+from .scatter import INTO, UPDATES, ScatterAdd, emit_addition, emit_start, scatter_add_of
 from .tiling import DYNAMIC, Tiling
 
 ROWS_COPIED = 64  # rows a task of the copy that starts a scatter-add
@@ -128,6 +128,8 @@ class _Program:
             for number, value in enumerate(results_of(stage)):
                 if value in self.buffers:
                     continue
+                if all(INTO in user.attributes for user in readers_of(stage).get(number, [stage])):
+                    continue  # handed over in registers
                 if number >= len(offsets) or offsets[number] < 0:
                     raise PassFailure(stage, f"result {number} has no offset in the arena; run kitsune-place-buffers first")
                 self.buffers[value] = memref.ViewOp(memref_of(value.type), arena, index(offsets[number]), []).result
@@ -166,49 +168,68 @@ class _Program:
 
     def _grid(self, stage: ir.Operation) -> Grid:
         """The stage's tiles; those of a scatter-add run over the rows that it adds."""
+        producer = self._fused_into(stage)
+        if producer is not None:
+            return grid_of(producer)
         rows = updates_tile(stage)
         scatter = scatter_add_of(stage) if rows else None
         return grid_of(stage) if scatter is None else Grid(Space([], [], [Dim(scatter.rows, {})]), [rows])
 
+    def _fused_into(self, stage: ir.Operation) -> ir.Operation | None:
+        """The stage whose tasks add the rows of this scatter-add, or None."""
+        if INTO not in stage.attributes:
+            return None
+        name = ir.StringAttr(stage.attributes[INTO]).value
+        return next(s for s in self.stages if ir.StringAttr(s.attributes["sym_name"]).value == name)
+
     def _task(self, stage: ir.Operation) -> None:
         scatter = scatter_add_of(stage) if updates_tile(stage) else None
+        if self._fused_into(stage) is not None:
+            return  # done with its producer
         if scatter is not None:
             self._scatter_tasks(stage, scatter)
         else:
             self._tiled_task(stage)
 
-    def _scatter_tasks(self, stage: ir.Operation, scatter: ScatterAdd) -> None:
-        """Two tasks: the destination's old rows are copied to the result, then the updates are added to them."""
-        for value in inputs_of(stage):
-            self.buffer(value)
+    def _start(self, stage: ir.Operation, scatter: ScatterAdd, inputs: list[ir.Value]) -> tuple[ir.Value, int]:
+        """The task that copies the destination's old rows to the result; its semaphore, and the posts that complete it."""
         result = self.buffers[results_of(stage)[0]]
         size = shape_of_type(result.type)[0]
         rows = min(size, ROWS_COPIED)
         copied = semaphore(1)
         name = ir.StringAttr(stage.attributes["sym_name"]).value
-        with self._new_task(stage, f"{name}_start", [-(-size // rows)]) as coordinates:
-            self._waits(stage, grid_of(stage), Tiling(grid_of(stage), [], lambda v, s: v), inputs_of(stage))
+        with self._new_task(stage, f"{name}_start", [-(-size // rows)], "simt") as coordinates:
+            self._waits(stage, grid_of(stage), Tiling(grid_of(stage), [], lambda v, s: v), inputs)
             offset = tile_offset(coordinates[0], rows, size)
             offsets = [offset, *[0] * (len(shape_of_type(result.type)) - 1)]
             sizes = [rows, *shape_of_type(result.type)[1:]]
             source = None if scatter.start is not None else subview(self.buffer(scatter.original), offsets, sizes)
             emit_start(scatter, source, subview(result, offsets, sizes))
             PostOp(copied, index(0))
+        return copied, -(-size // rows)
+
+    def _scatter_tasks(self, stage: ir.Operation, scatter: ScatterAdd) -> None:
+        """Two tasks: the destination's old rows are copied to the result, then the updates are added to them."""
+        for value in inputs_of(stage):
+            self.buffer(value)
+        copied, count = self._start(stage, scatter, inputs_of(stage))
+        result = self.buffers[results_of(stage)[0]]
+        name = ir.StringAttr(stage.attributes["sym_name"]).value
         grid = self.signals[hash(stage)].grid
         with self._new_task(stage, name, grid.extents) as coordinates:
             self._waits(stage, grid_of(stage), Tiling(grid_of(stage), [], lambda v, s: v), inputs_of(stage))
-            WaitOp(copied, index(0), index(1), i64(-(-size // rows)))
-            emit_addition(
-                scatter, self.buffer(scatter.updates), self.buffer(scatter.indices), result, coordinates[0], grid.tile[0]
-            )
+            WaitOp(copied, index(0), index(1), i64(count))
+            offset = tile_offset(coordinates[0], grid.tile[0], scatter.rows)
+            updates, places = (self._rows(self.buffer(v), offset, grid.tile[0]) for v in (scatter.updates, scatter.indices))
+            emit_addition(scatter, updates, places, repeated(coordinates[0], grid.tile[0], scatter.rows, offset), result)
             self._posts(stage, coordinates)
 
     @contextlib.contextmanager
-    def _new_task(self, stage: ir.Operation, name: str, extents: list[int]) -> Iterator[list[ir.Value]]:
+    def _new_task(self, stage: ir.Operation, name: str, extents: list[int], wish: str = "") -> Iterator[list[ir.Value]]:
         """A task whose body is written inside the `with` block; gives its coordinates."""
-        engine = stage.attributes["engine"] if "engine" in stage.attributes else ir.StringAttr.get("generic")
+        wish = wish or (ir.StringAttr(stage.attributes["engine"]).value if "engine" in stage.attributes else "generic")
         task = TaskOp(ir.StringAttr.get(name), ir.DenseI64ArrayAttr.get(extents), loc=stage.location)
-        task.operation.attributes["engine"] = engine
+        task.operation.attributes["engine"] = ir.StringAttr.get(wish)
         types = [ir.IndexType.get()] * len(extents)
         block = task.operation.regions[0].blocks.append(*types, arg_locs=[stage.location] * len(extents))
         with ir.InsertionPoint(block), stage.location:
@@ -222,18 +243,49 @@ class _Program:
         for value in inputs:
             self.buffer(value)
         name = ir.StringAttr(stage.attributes["sym_name"]).value
+        added = [s for s in self.stages if INTO in s.attributes and self._fused_into(s) == stage]
+        fused = [(s, scatter) for s in added if (scatter := scatter_add_of(s))]
+        for _, scatter in fused:
+            self.buffer(scatter.indices)
+        started = [self._start(s, scatter, [scatter.original]) for s, scatter in fused]
         with self._new_task(stage, name, grid.extents) as coordinates:
             offsets: list[ir.Value | None] = [None] * len(grid.space.dims)
             for coordinate, dim in zip(coordinates, grid.moving, strict=False):
                 offsets[dim] = tile_offset(coordinate, grid.tile[dim], grid.space.dims[dim].size)
             tiling = Tiling(grid, offsets, lambda value, slices: self._load(tiling, value, slices))
             self._waits(stage, grid, tiling, inputs)
+            for copied, count in started:
+                WaitOp(copied, index(0), index(1), i64(count))
             tiling.run()
-            for number, value in enumerate(yielded(stage)):
-                outside = results_of(stage)
-                if number < len(outside):
+            outside = results_of(stage)
+            for number, value in enumerate(yielded(stage)[: len(outside)]):
+                if outside[number] in self.buffers:  # else only fused scatter-adds read it
                     self._store(tiling, tiling.mapping[value], tiling.result_slices(value), self.buffers[outside[number]])
+            for s, scatter in fused:
+                self._add_rows(tiling, coordinates, s, scatter)
             self._posts(stage, coordinates)
+            for s, _ in fused:
+                self._posts(s, coordinates)
+
+    def _add_rows(self, tiling: Tiling, coordinates: list[ir.Value], stage: ir.Operation, scatter: ScatterAdd) -> None:
+        """Add a tile of the rows that a fused scatter-add takes from the stage that is being tiled."""
+        value, _ = trace_views(scatter.updates)
+        producer, number = producer_of(value)
+        assert producer is not None
+        made = yielded(producer)[number]
+        dim = tiling.result_slices(made)[0].dim
+        offset = tiling.offsets[dim] if dim is not None else None
+        tile = tiling.grid.tile[dim] if offset is not None and dim is not None else scatter.rows
+        places = self._rows(self.buffer(scatter.indices), offset if offset is not None else index(0), tile)
+        first = None if offset is None else repeated(coordinates[tiling.grid.moving.index(dim)], tile, scatter.rows, offset)
+        emit_addition(scatter, tiling.mapping[made], places, first, self.buffers[results_of(stage)[0]])
+
+    def _rows(self, buffer: ir.Value, offset: ir.Value, rows: int) -> ir.Value:
+        """Rows [offset, offset + rows) of a buffer as a tensor, without dimensions of extent 1 after the first."""
+        shape = shape_of_type(buffer.type)
+        view = subview(buffer, [offset, *[0] * (len(shape) - 1)], [rows, *shape[1:]], drop_units=True)
+        type_ = ir.RankedTensorType.get(shape_of_type(view.type), ir.ShapedType(view.type).element_type)
+        return ir.Operation.create("bufferization.to_tensor", [type_], [view], {"restrict": ir.UnitAttr.get()}).results[0]
 
     def _load(self, tiling: Tiling, value: ir.Value, slices: list[Slice]) -> ir.Value:
         view = self._view(tiling, self.buffer(value), slices)
@@ -312,16 +364,23 @@ def tile_offset(coordinate: ir.Value, tile: int, size: int) -> ir.Value:
     return offset if size % tile == 0 else arith.minui(offset, index(size - tile))
 
 
-def subview(buffer: ir.Value, offsets: list[ir.Value | int], sizes: list[int]) -> ir.Value:
-    """memref.subview of a contiguous memref with unit strides."""
+def repeated(coordinate: ir.Value, tile: int, size: int, offset: ir.Value) -> ir.Value | None:
+    """How many rows of a tile belong to the tile before (see `tile_offset`); None where tiles never overlap."""
+    return None if size % tile == 0 else arith.subi(arith.muli(coordinate, index(tile)), offset)
+
+
+def subview(buffer: ir.Value, offsets: list[ir.Value | int], sizes: list[int], drop_units: bool = False) -> ir.Value:
+    """memref.subview of a contiguous memref with unit strides; `drop_units` leaves out dimensions of extent 1 but the first."""
     shape = list(ir.ShapedType(buffer.type).shape)
     strides = [1] * len(shape)
     for d in reversed(range(len(shape) - 1)):
         strides[d] = strides[d + 1] * shape[d + 1]
     dynamic = [o for o in offsets if not isinstance(o, int)]
     static = [o if isinstance(o, int) else DYNAMIC for o in offsets]
-    layout = ir.StridedLayoutAttr.get(ir.ShapedType.get_dynamic_stride_or_offset() if dynamic else 0, strides)
-    type_ = ir.MemRefType.get(sizes, ir.ShapedType(buffer.type).element_type, layout)
+    kept = [d for d, size in enumerate(sizes) if not drop_units or d == 0 or size != 1]
+    start = ir.ShapedType.get_dynamic_stride_or_offset() if dynamic else 0
+    layout = ir.StridedLayoutAttr.get(start, [strides[d] for d in kept])
+    type_ = ir.MemRefType.get([sizes[d] for d in kept], ir.ShapedType(buffer.type).element_type, layout)
     return memref.SubViewOp(type_, buffer, dynamic, [], [], static, sizes, [1] * len(shape)).result
 
 

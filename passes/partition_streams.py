@@ -16,7 +16,8 @@ from . import gpu_chains
 from .base import Pass
 from .grouping import inner_elements, product_of
 from .remarks import remark
-from .scatter import UPDATES, scatter_add_of
+from .scatter import INTO, UPDATES, producer_that_adds, scatter_add_of
+from .tiles_gemv import gemv_tile
 
 HOST_TILE_ELEMENTS = 16384  # 64 KiB of f32: a tile and its neighbours stay in a core's second-level cache
 GPU_TILE_ELEMENTS = 8192  # 32 elements a thread of a 256-thread block: enough loads in flight for a multiprocessor
@@ -149,11 +150,16 @@ class PartitionStreams(Pass):
     def _schedule(self, stage: ir.Operation, target: Target) -> None:
         space = stage_space(stage)
         engine = engine_of(space)
-        tile = choose_tile(space, engine, target)
+        few_rows = gemv_tile(space, target) if target.is_gpu and engine == "mma" else None
+        engine, tile = ("gemv", few_rows) if few_rows else (engine, choose_tile(space, engine, target))
         stage.attributes["engine"] = ir.StringAttr.get(engine)
         stage.attributes["tile"] = ir.DenseI64ArrayAttr.get(tile)
         scatter = scatter_add_of(stage) if target.is_gpu else None
         if scatter is not None:
+            producer = producer_that_adds(stage, scatter)
+            if producer is not None and ir.StringAttr(producer.attributes["engine"]).value == "chain":
+                stage.attributes[INTO] = producer.attributes["sym_name"]
+                remark(stage, f"rows are added by {producer.attributes['sym_name']} as it makes them")
             rows = max(1, min(UPDATE_ROWS, -(-scatter.rows // (2 * target.workers))))
             stage.attributes[UPDATES] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), rows)
             remark(stage, f"rows are added with atomics, {rows} a task")

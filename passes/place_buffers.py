@@ -13,6 +13,7 @@ from kitsune_mlir.dialects.verify import walk
 
 from .base import Pass, PassFailure
 from .grouping import element_bytes, product_of
+from .scatter import INTO
 
 ALIGNMENT = 256  # bytes; what cudaMalloc gives, and more than any vector or bulk copy asks for
 
@@ -64,6 +65,11 @@ def last_tenants(mine: Interval, intervals: list[Interval]) -> list[Interval]:
     return found
 
 
+def _handed_over(stage: ir.Operation, result: int) -> bool:
+    """Whether only scatter-adds that the stage itself does read a result: it is never in memory."""
+    return all(INTO in user.attributes for user in readers_of(stage).get(result, [stage]))
+
+
 @dataclass(frozen=True)
 class PlaceBuffers(Pass):
     """Give every result of a stage a space and, in memory, an offset in the arena by liveness.
@@ -91,16 +97,19 @@ class PlaceBuffers(Pass):
         leaving_keys = {(hash(stage), result) for stage, result in leaving}
         intervals: list[Interval] = []
         readers: dict[tuple[int, int], list[int]] = {}
+        names = {ir.StringAttr(stage.attributes["sym_name"]).value: n for n, stage in enumerate(stages)}
         for n, stage in enumerate(stages):
+            # A scatter-add that its producer does itself begins with that producer.
+            first = names[ir.StringAttr(stage.attributes[INTO]).value] if INTO in stage.attributes else n
             for result, users in readers_of(stage).items():
                 readers[n, result] = sorted(number[hash(u)] for u in users)
             for result, value in enumerate(results_of(stage)):
-                if (hash(stage), result) in leaving_keys:
+                if (hash(stage), result) in leaving_keys or _handed_over(stage, result):
                     continue
                 size = max(1, product_of(shape_of(value)) * element_bytes(value.type))
                 size = -(-size // ALIGNMENT) * ALIGNMENT
                 last = max([n, *readers.get((n, result), [])])
-                intervals.append(Interval(n, result, size, n, last))
+                intervals.append(Interval(n, result, size, first, last))
         total = allocate(intervals, self.slack)
         if self.limit and total > self.limit:
             largest = max(intervals, key=lambda i: i.size)

@@ -8,16 +8,19 @@ bits of the result may differ from run to run. The host target keeps the one ord
 from dataclasses import dataclass
 
 from torch_mlir import ir
-from torch_mlir.dialects import arith, linalg, memref, scf, tensor
+from torch_mlir.dialects import arith, linalg, tensor
 
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.edges import producer_of, stage_space, trace_views
 from kitsune_mlir.dialects.products import constant_fill, defining_op
-from kitsune_mlir.dialects.stage_graph import yielded
+from kitsune_mlir.dialects.stage_graph import inputs_of, yielded
+from kitsune_mlir.dialects.tile_program import ScatterAddOp
 
 ADDITIONS = ("arith.addf", "arith.addi")
 ATOMIC_KINDS = {"arith.addf": "addf", "arith.addi": "addi"}
 ATOMIC_ELEMENTS = ("f32", "f64", "bf16", "f16", "i32", "i64")
 UPDATES = "updates"  # attribute of a stage: rows of updates a task; set by kitsune-partition-streams
+INTO = "into"  # attribute of a stage: the name of the stage that makes the rows and adds them itself
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,27 @@ def scatter_add_of(stage: ir.Operation) -> ScatterAdd | None:
     return ScatterAdd(updates, indices, original, ATOMIC_KINDS[body[0].name], start)
 
 
+def producer_that_adds(stage: ir.Operation, scatter: ScatterAdd) -> ir.Operation | None:
+    """The stage whose tasks could add their own rows, as soon as they have them; None where there is no such stage.
+
+    Its tiles are rows of the updates, and it needs nothing else from other stages: indices and start are there before it.
+    """
+    value, dims = trace_views(scatter.updates)
+    producer, result = producer_of(value)
+    if producer is None or producer.name != "kitsune.stage" or not dims or dims[0] != 0:
+        return None
+    if any(producer_of(trace_views(v)[0])[0] is not None for v in (scatter.indices, scatter.original) if v in inputs_of(stage)):
+        return None
+    return producer if result_slices(producer, result)[0] is not None else None
+
+
+def result_slices(stage: ir.Operation, result: int) -> list[int | None]:
+    """Which shared dimension of a stage runs along each dimension of a result."""
+    space, value = stage_space(stage), yielded(stage)[result]
+    n, r = next((n, r) for n, op in enumerate(space.ops) for r, v in enumerate(op.results) if v == value)
+    return space.result_dims(n, r)
+
+
 def emit_start(scatter: ScatterAdd, original: ir.Value | None, result: ir.Value) -> None:
     """The body of one task: copy (or fill) the view `result` from the view `original` of the same shape."""
     unit = ir.UnitAttr.get()
@@ -87,42 +111,8 @@ def emit_start(scatter: ScatterAdd, original: ir.Value | None, result: ir.Value)
     ir.Operation.create("bufferization.materialize_in_destination", [], [tile, result], attributes)
 
 
-def emit_addition(
-    scatter: ScatterAdd, updates: ir.Value, indices: ir.Value, result: ir.Value, tile: ir.Value, rows: int
-) -> None:
-    """The body of one task: add rows [tile * rows, ...) of the memref `updates` to the memref `result`."""
-    element = ir.ShapedType(result.type).element_type
-
-    def index(value: int) -> ir.Value:
-        return arith.constant(ir.IndexType.get(), value)
-
-    total, zero, one = index(scatter.rows), index(0), index(1)
-    first = arith.muli(tile, index(rows))
-    columns = list(ir.ShapedType(result.type).shape)[1:]
-    uppers = [index(rows), *map(index, columns)]
-    loop = ir.Operation.create(
-        "scf.parallel",
-        [],
-        [*[zero] * len(uppers), *uppers, *[one] * len(uppers)],
-        {"operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(uppers)] * 3 + [0])},
-        regions=1,
-    )
-    block = loop.regions[0].blocks.append(*[ir.IndexType.get()] * len(uppers), arg_locs=[ir.Location.current] * len(uppers))
-    with ir.InsertionPoint(block):
-        row = arith.addi(first, block.arguments[0])
-        guard = scf.IfOp(arith.cmpi(arith.CmpIPredicate.ult, row, total))
-        with ir.InsertionPoint(guard.then_block):
-            extra = [zero] * (len(list(ir.ShapedType(indices.type).shape)) - 1)
-            place = memref.load(indices, [row, *extra])
-            target = arith.index_cast(ir.IndexType.get(), place)
-            # An index outside the destination would write to other memory: such a row is left out.
-            inside = scf.IfOp(arith.cmpi(arith.CmpIPredicate.ult, target, index(list(ir.ShapedType(result.type).shape)[0])))
-            between = [zero] * (len(list(ir.ShapedType(updates.type).shape)) - 1 - len(columns))
-            with ir.InsertionPoint(inside.then_block):
-                value = memref.load(updates, [row, *between, *list(block.arguments)[1:]])
-                kind = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), {"addf": 0, "addi": 1}[scatter.kind])
-                operands = [value, result, target, *list(block.arguments)[1:]]
-                ir.Operation.create("memref.atomic_rmw", [element], operands, {"kind": kind})
-                scf.YieldOp([])
-            scf.YieldOp([])
-        ir.Operation.create("scf.reduce", [], [])
+def emit_addition(scatter: ScatterAdd, rows: ir.Value, places: ir.Value, first: ir.Value | None, result: ir.Value) -> None:
+    """Add the tensor `rows` to the memref `result` at the rows named by the tensor `places`, but for those before `first`."""
+    if first is None:
+        first = arith.constant(ir.IndexType.get(), 0)
+    ScatterAddOp(rows, places, first, result, ir.StringAttr.get(scatter.kind))
