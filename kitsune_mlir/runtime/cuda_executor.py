@@ -8,7 +8,9 @@ gets a state of its own too, because its graph may be replayed on any stream.
 from __future__ import annotations
 
 import collections
+import ctypes
 import dataclasses
+import struct
 import sys
 import threading
 from collections.abc import Sequence
@@ -18,6 +20,7 @@ import numpy as np
 
 from kitsune_mlir.errors import ArgumentError, KitsuneError, TargetError
 from kitsune_mlir.runtime.driver import Device, allocate, call, capture_id, driver, free, load
+from kitsune_mlir.runtime.launch import Config, library
 from kitsune_mlir.runtime.manifest import DEBUG_FIELDS, MAX_BLOCKS, Manifest
 from kitsune_mlir.runtime.tensormap import encode
 
@@ -55,10 +58,14 @@ class _State:
 
     workspace: _Memory
     arena: _Memory
-    values: np.ndarray  # the pointers, one word a pointer parameter
-    table: np.ndarray  # addresses of all parameters, what the launch takes
+    config: Config
+    values: ctypes.Array  # the pointers, eight bytes a pointer parameter
+    table: ctypes.Array  # addresses of all parameters, what the launch takes
+    table_address: int
+    capturing: ctypes.c_int  # where the driver writes whether the stream is being captured
+    capturing_address: int
     lock: threading.Lock
-    pointers: tuple[int, ...] | None
+    pointers: tuple[int, ...]
     maps: list[collections.OrderedDict[int, Any]]  # encoded tensor maps by address, one dict a tensor-map parameter
 
 
@@ -85,14 +92,20 @@ class CudaExecutor:
         self._function = load(self.device, cubin, manifest.kernel, manifest.threads, manifest.shared_bytes)
         resident = self._function.resident * self.device.multiprocessors
         self.blocks = max(1, min(resident, manifest.tiles, MAX_BLOCKS))
-        self._launch = driver().cuLaunchCooperativeKernel
-        self._success = driver().CUresult.CUDA_SUCCESS
+        self._launch, self._is_capturing = library().launch, library().is_capturing
+        self._handle = int(self._function.handle)
         self._pointer_count = len(manifest.input_bytes) + len(manifest.result_bytes)
+        self._write = struct.Struct(f"{self._pointer_count}Q").pack_into
         kinds = [parameter.kind for parameter in manifest.parameters]
         expected = ["input"] * len(manifest.input_bytes) + ["result"] * len(manifest.result_bytes) + ["arena", "workspace"]
         if kinds[: len(expected)] != expected or any(kind != "tensor_map" for kind in kinds[len(expected) :]):
             raise KitsuneError(f"kernel '{manifest.kernel}': its manifest lists parameters in an unknown order: {kinds}")
         self._maps = manifest.parameters[len(expected) :]
+        self._mapped: dict[int, list[int]] = {}  # by number of a pointer: the tensor maps of its memory
+        for number, parameter in enumerate(self._maps):
+            if parameter.of != "arena":
+                first = 0 if parameter.of == "input" else len(manifest.input_bytes)
+                self._mapped.setdefault(first + parameter.index, []).append(number)
         self._states: dict[int, _State] = {}
         self._captures: collections.OrderedDict[tuple[int, int], _State] = collections.OrderedDict()
         self._lock = threading.Lock()
@@ -110,27 +123,28 @@ class CudaExecutor:
             ArgumentError: the number of pointers is wrong, or one that is read by TMA is not aligned to 16 bytes.
             KitsuneError: the driver rejects the launch.
         """
-        if len(pointers) != self._pointer_count:
+        wanted = tuple(pointers)
+        if len(wanted) != self._pointer_count:
             raise ArgumentError(
                 f"kernel '{self.manifest.kernel}' takes {self._pointer_count} pointers (inputs, then results), "
-                f"got {len(pointers)}"
+                f"got {len(wanted)}"
             )
-        self.device.activate()
-        state = self._state(stream)
+        state = self._states.get(stream)
+        if state is None or self._is_capturing(stream, state.capturing_address) or state.capturing.value:
+            state = self._state(stream)
         with state.lock:
-            wanted = tuple(pointers)
             if wanted != state.pointers:
                 self._fill(state, wanted)
-            status = self._launch(
-                self._function.handle,
-                *(self.blocks, 1, 1),
-                *(self.manifest.threads, 1, 1),
-                self.manifest.shared_bytes,
-                stream,
-                state.table.ctypes.data,
-            )[0]
-        if status != self._success:
-            raise KitsuneError(f"launching kernel '{self.manifest.kernel}' with {self.blocks} blocks failed: {status.name}")
+            if self._launch(state.config.address, self._handle, state.table_address, None):
+                self._launch_again(state)
+
+    def _launch_again(self, state: _State) -> None:
+        """What a launch needs is looked at when one fails: this thread may have no context yet, or another device's."""
+        self.device.activate()
+        status = self._launch(state.config.address, self._handle, state.table_address, None)
+        if status:
+            name = driver().CUresult(status).name
+            raise KitsuneError(f"launching kernel '{self.manifest.kernel}' with {self.blocks} blocks failed: {name}")
 
     def check(self, stream: int = 0) -> None:
         """Wait for a stream; in a debug build, raise if a wait on it gave up.
@@ -166,6 +180,7 @@ class CudaExecutor:
             self._captures.clear()
 
     def _state(self, stream: int) -> _State:
+        self.device.activate()
         capture = capture_id(stream)
         if capture is None:
             state = self._states.get(stream)
@@ -189,28 +204,41 @@ class CudaExecutor:
         workspace = _Memory(manifest.workspace_bytes(self.blocks), self.device, stream)
         arena = _Memory(manifest.arena_bytes, self.device, stream)
         call("cuMemsetD8Async", workspace.address, 0, manifest.cleared_bytes, stream)
-        values = np.zeros(self._pointer_count + 2, dtype=np.uint64)
-        values[-2:] = arena.address, workspace.address
-        table = np.zeros(len(manifest.parameters), dtype=np.uint64)
-        table[: len(values)] = values.ctypes.data + 8 * np.arange(len(values), dtype=np.uint64)
+        values = (ctypes.c_uint64 * (self._pointer_count + 2))(*(0,) * self._pointer_count, arena.address, workspace.address)
+        first = ctypes.addressof(values)
+        table = (ctypes.c_uint64 * len(manifest.parameters))(*range(first, first + 8 * len(values), 8))
+        config = Config(self.blocks, manifest.threads, manifest.shared_bytes, stream)
+        flag = ctypes.c_int()
         maps = [collections.OrderedDict() for _ in self._maps]
-        return _State(workspace, arena, values, table, threading.Lock(), None, maps)
+        state = _State(
+            *(workspace, arena, config, values, table, ctypes.addressof(table), flag, ctypes.addressof(flag)),
+            *(threading.Lock(), (-1,) * self._pointer_count, maps),
+        )
+        for number, parameter in enumerate(self._maps):
+            if parameter.of == "arena":
+                self._set_map(state, number, arena.address)
+        return state
 
     def _fill(self, state: _State, pointers: tuple[int, ...]) -> None:
-        """Write the pointers, and the tensor maps that depend on them, into the table of arguments."""
-        state.pointers = None
-        state.values[: self._pointer_count] = pointers
-        inputs = len(self.manifest.input_bytes)
-        starts = {"input": pointers[:inputs], "result": pointers[inputs:], "arena": (state.arena.address,)}
-        for number, (parameter, known) in enumerate(zip(self._maps, state.maps, strict=True)):
-            address = starts[parameter.of][parameter.index] + parameter.offset
-            encoded = known.get(address)
-            if encoded is None:
-                assert parameter.map is not None
-                encoded = known[address] = encode(parameter.map, address)
-                while len(known) > KEPT_MAPS:
-                    known.popitem(last=False)
-            else:
-                known.move_to_end(address)
-            state.table[self._pointer_count + 2 + number] = int(encoded.getPtr())
+        """Write the pointers, and the tensor maps that depend on those that changed, into the table of arguments."""
+        before, state.pointers = state.pointers, (-1,) * self._pointer_count
+        self._write(state.values, 0, *pointers)
+        for place, numbers in self._mapped.items():
+            if pointers[place] != before[place]:
+                for number in numbers:
+                    self._set_map(state, number, pointers[place])
         state.pointers = pointers
+
+    def _set_map(self, state: _State, number: int, start: int) -> None:
+        """Point the table to tensor map `number` of memory that begins at `start`."""
+        parameter, known = self._maps[number], state.maps[number]
+        address = start + parameter.offset
+        encoded = known.get(address)
+        if encoded is None:
+            assert parameter.map is not None
+            encoded = known[address] = encode(parameter.map, address)
+            while len(known) > KEPT_MAPS:
+                known.popitem(last=False)
+        else:
+            known.move_to_end(address)
+        state.table[self._pointer_count + 2 + number] = int(encoded.getPtr())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kitsune_mlir.errors import TargetError
 from kitsune_mlir.runtime.manifest import Manifest
@@ -11,16 +11,20 @@ __all__ = ["CudaRunner"]
 
 
 class CudaRunner:
-    """The GPU's side of `Program`."""
+    """The GPU's side of `Program`.
 
-    device = "cuda"
+    Attributes:
+        device: "cuda:0", or whichever device it is loaded on.
+        executor: what launches.
+    """
 
-    def __init__(self, manifest: Manifest, cubin: bytes):
+    def __init__(self, manifest: Manifest, cubin: bytes, ordinal: int = 0):
         from kitsune_mlir.runtime.cuda_executor import CudaExecutor
 
-        self.executor = CudaExecutor(manifest, cubin)
+        self.device = f"cuda:{ordinal}"
+        self.executor = CudaExecutor(manifest, cubin, ordinal)
 
-    def run(self, pointers: list[int], stream: int) -> None:
+    def run(self, pointers: Sequence[int], stream: int) -> None:
         """Launch once on the caller's stream; returns at once."""
         self.executor.run(pointers, stream)
 
@@ -47,4 +51,5 @@ class CudaRunner:
             raise TargetError(
                 f"the device has compute capability {capability[0]}.{capability[1]}; the code is for 9.0 (Hopper)"
             )
-        return CudaRunner(Manifest.from_json(artifacts["kernel.json"].decode()), artifacts["kernel.cubin"])
+        manifest = Manifest.from_json(artifacts["kernel.json"].decode())
+        return CudaRunner(manifest, artifacts["kernel.cubin"], torch.cuda.current_device())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kitsune_mlir.runtime.host_code import HostCode
 from kitsune_mlir.runtime.host_executor import HostExecutor
@@ -20,7 +20,7 @@ class HostRunner:
     def __init__(self, code: HostCode, threads: int | None = None):
         self._executor = HostExecutor(code, threads=threads)
 
-    def run(self, pointers: list[int], stream: int) -> None:
+    def run(self, pointers: Sequence[int], stream: int) -> None:
         """Run once; returns when all is done. `stream` is ignored."""
         self._executor.run(pointers)
 

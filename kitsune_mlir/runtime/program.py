@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from kitsune_mlir.errors import ArgumentError, PackageError, TargetError
+from kitsune_mlir.runtime.direct import DirectCall, direct_call
 from kitsune_mlir.runtime.signature import Signature, torch_dtype
 
 __all__ = ["LEVELS", "Program", "Runner"]
@@ -19,7 +21,7 @@ class Runner(Protocol):
 
     device: str
 
-    def run(self, pointers: list[int], stream: int) -> None:
+    def run(self, pointers: Sequence[int], stream: int) -> None:
         """Run once: pointers of inputs (weights first), then of results.
 
         `stream` is the caller's CUDA stream (0 on the host).
@@ -50,6 +52,7 @@ class Program:
         runner_error: str = "",
         specs: tuple[Any, Any] | None = None,
     ):
+        import torch
         from torch.utils import _pytree as pytree
 
         self.target = target
@@ -68,11 +71,19 @@ class Program:
         self._dtypes = [torch_dtype(i.dtype) for i in signature.inputs]
         self._result_dtypes = [torch_dtype(dtype) for _, dtype in signature.results]
         self._weight_tensors: list[Any] = []
+        self._copies: list[_Copy] = []
+        self._direct: DirectCall | None = None
         if runner is not None:
             self._place_weights(runner.device)
+            device = torch.device(runner.device)
+            specs = self._in_spec, self._out_spec
+            self._direct = direct_call(signature, self._weight_tensors, device, runner.run, *specs)
 
     def _place_weights(self, device: str) -> None:
-        """Contiguous weights on the program's device; those that are already so are used where they are."""
+        """Weights on the program's device, in the order of dimensions that it takes; those that are so are used where they are.
+
+        The others are copied, and copied again when a call finds that they were changed in place.
+        """
         for weight in self.signature.weights:
             if weight.name not in self.weights:
                 raise ArgumentError(f"the program needs a weight '{weight.name}', which it was not given")
@@ -80,10 +91,12 @@ class Program:
             if tuple(tensor.shape) != weight.shape or tensor.dtype != torch_dtype(weight.dtype):
                 wanted = f"{weight.dtype} {list(weight.shape)}"
                 raise ArgumentError(f"weight '{weight.name}' is {tensor.dtype} {list(tensor.shape)}, compiled for {wanted}")
-            tensor = tensor.to(device).contiguous()
-            if tensor.data_ptr() % 16:
-                tensor = tensor.clone()
-            self._weight_tensors.append(tensor)
+            placed = _ordered(tensor.to(device), weight.order)
+            if placed.data_ptr() % 16:
+                placed = placed.clone()
+            self._weight_tensors.append(placed)
+            if placed.data_ptr() != tensor.data_ptr():
+                self._copies.append(_Copy(self.weights[weight.name], placed, tensor._version))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program on tensors (or DLPack objects) of the shapes, dtypes and device that it was compiled for.
@@ -92,6 +105,16 @@ class Program:
             ArgumentError: an argument does not fit; the message names it, what it is and what is wanted.
             TargetError: the program's target cannot be used on this machine.
         """
+        if self._direct is not None and not kwargs:
+            for copy in self._copies:
+                copy.refresh()
+            output = self._direct(args)
+            if output is not None:
+                return output
+        return self._call(args, kwargs)
+
+    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The general way: any structure of arguments; what does not fit is converted or named in an error."""
         import torch
 
         runner = self._usable_runner()
@@ -103,10 +126,13 @@ class Program:
         self._check_fixed(leaves)
         inputs = [self._input(n, leaves, runner.device) for n in range(len(self._dtypes))]
         device = inputs[0].device if inputs else torch.device(runner.device)
+        orders = self.signature.result_orders
         results = [
-            torch.empty(shape, dtype=dtype, device=device)
-            for (shape, _), dtype in zip(self.signature.results, self._result_dtypes, strict=True)
+            _empty(shape, orders[n], dtype, device) if n in orders else torch.empty(shape, dtype=dtype, device=device)
+            for n, ((shape, _), dtype) in enumerate(zip(self.signature.results, self._result_dtypes, strict=True))
         ]
+        for copy in self._copies:
+            copy.refresh()
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         runner.run([t.data_ptr() for t in (*self._weight_tensors, *inputs, *results)], stream)
         return self._outputs(leaves, inputs, results)
@@ -140,10 +166,13 @@ class Program:
             raise ArgumentError(f"input '{want.name}' has shape {list(tensor.shape)}, compiled for {list(want.shape)}")
         if tensor.dtype != dtype:
             raise ArgumentError(f"input '{want.name}' is {tensor.dtype}, compiled for {dtype}")
-        if tensor.device.type != device:
+        place = torch.device(device)
+        if tensor.device.type != place.type or place.index not in (None, tensor.device.index):
             raise ArgumentError(f"input '{want.name}' is on {tensor.device}, the program runs on {device}")
         tensor = tensor.detach()
-        if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        if want.order:
+            tensor = _ordered(tensor, want.order)
+        elif not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg().contiguous()
         if tensor.data_ptr() % 16:
             tensor = tensor.clone()  # vector loads and bulk copies want 16 bytes; torch allocates 64 or 256
@@ -213,3 +242,39 @@ class Program:
     def __repr__(self) -> str:
         stages = len(self.summary.get("stages", []))
         return f"<kitsune_mlir.Program for {self.target}: {stages} stages, {len(self.signature.inputs)} inputs>"
+
+
+@dataclasses.dataclass
+class _Copy:
+    """A weight that was copied: `placed` holds what `source` had at its version `version`.
+
+    A tensor counts the operations that changed it in place (`_version`). A replayed CUDA graph runs no Python, so it keeps
+    using what was placed when it was captured.
+    """
+
+    source: Any
+    placed: Any
+    version: int
+
+    def refresh(self) -> None:
+        """Copy again if the source was changed."""
+        if self.source._version != self.version:
+            self.placed.copy_(self.source.detach())
+            self.version = self.source._version
+
+
+def _ordered(tensor: Any, order: Sequence[int]) -> Any:
+    """The tensor with its dimensions in memory in this order (row-major if empty), without a copy where they are so."""
+    if not order:
+        return tensor.contiguous()
+    return tensor.permute(*order).contiguous().permute(*_inverse(order))
+
+
+def _empty(shape: Sequence[int], order: Sequence[int], dtype: Any, device: Any) -> Any:
+    import torch
+
+    return torch.empty([shape[d] for d in order], dtype=dtype, device=device).permute(*_inverse(order))
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    return [list(order).index(d) for d in range(len(order))]

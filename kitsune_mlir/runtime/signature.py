@@ -36,22 +36,25 @@ def torch_dtype(name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
-    """An argument that the model supplies: parameter, buffer or constant."""
+    """An argument that the model supplies: parameter, buffer or constant. `order`: the order of dimensions in memory, outermost
+    first, in which the program takes it; empty is row-major."""
 
     name: str
     kind: str
     shape: tuple[int, ...]
     dtype: str
+    order: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """A tensor that the caller supplies: leaf number `position` of the flattened (args, kwargs)."""
+    """A tensor that the caller supplies: leaf number `position` of the flattened (args, kwargs); `order` as a weight's."""
 
     name: str
     position: int
     shape: tuple[int, ...]
     dtype: str
+    order: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Signature:
         outputs: leaves of the output in `out_spec`'s order, then mutations.
         results: shape and dtype of each of the program's results.
         fixed: leaves of the input that are no tensors: (position, value); the code holds for these values only.
+        result_orders: by the number of a result, the order of its dimensions in memory, where that is not row-major.
         in_spec, out_spec: `torch.utils._pytree.treespec_dumps` of `(args, kwargs)` and of the output.
     """
 
@@ -87,11 +91,13 @@ class Signature:
     fixed: tuple[tuple[int, Any], ...]
     in_spec: str
     out_spec: str
+    result_orders: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON. A fixed value that JSON cannot hold is kept as its `repr`."""
         data = dataclasses.asdict(self)
         plain = (int, float, bool, str, type(None))
+        data["result_orders"] = {str(n): list(order) for n, order in self.result_orders.items()}
         data["fixed"] = [[p, v if isinstance(v, plain) else {"repr": repr(v)}] for p, v in self.fixed]
         for output in data["outputs"]:
             if not isinstance(output["value"], plain):
@@ -102,11 +108,17 @@ class Signature:
     def from_dict(data: dict[str, Any]) -> Signature:
         """The inverse of `to_dict`."""
         return Signature(
-            tuple(Weight(**{**w, "shape": tuple(w["shape"])}) for w in data["weights"]),
-            tuple(Input(**{**i, "shape": tuple(i["shape"])}) for i in data["inputs"]),
-            tuple(Output(**{**o, "shape": tuple(o["shape"])}) for o in data["outputs"]),
+            tuple(Weight(**_tuples(w)) for w in data["weights"]),
+            tuple(Input(**_tuples(i)) for i in data["inputs"]),
+            tuple(Output(**_tuples(o)) for o in data["outputs"]),
             tuple((tuple(shape), dtype) for shape, dtype in data["results"]),
             tuple((position, value) for position, value in data["fixed"]),
             data["in_spec"],
             data["out_spec"],
+            {int(n): tuple(order) for n, order in data.get("result_orders", {}).items()},
         )
+
+
+def _tuples(record: dict[str, Any]) -> dict[str, Any]:
+    """A record as JSON gives it, with its lists of numbers as tuples."""
+    return {key: tuple(value) if key in ("shape", "order") else value for key, value in record.items()}

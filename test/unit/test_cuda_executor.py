@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kitsune_mlir.errors import ArgumentError, KitsuneError, TargetError
-from kitsune_mlir.runtime import cuda_executor, driver
+from kitsune_mlir.runtime import cuda_executor, driver, launch
 from kitsune_mlir.runtime.manifest import DEBUG_FIELDS, Manifest, Parameter
 
 MAP = {"dtype": "bf16", "shape": [8, 64], "strides_bytes": [128], "box": [8, 64], "swizzle": 128, "fill": "zero"}
@@ -41,13 +41,20 @@ class Result:
         self.name = name
 
 
-SUCCESS, FAILURE = Result("CUDA_SUCCESS"), Result("CUDA_ERROR_LAUNCH_FAILED")
+SUCCESS, INVALID_CONTEXT, FAILED = 0, 201, 719
+
+
+class Results:
+    CUDA_SUCCESS = SUCCESS
+
+    def __call__(self, status):
+        return Result({INVALID_CONTEXT: "CUDA_ERROR_INVALID_CONTEXT", FAILED: "CUDA_ERROR_LAUNCH_FAILED"}[status])
 
 
 class FakeDriver:
     """Records launches (grid, threads, shared bytes, stream, the pointers and maps passed), clearings and allocations."""
 
-    CUresult = types.SimpleNamespace(CUDA_SUCCESS=SUCCESS)
+    CUresult = Results()
     CUdevice_attribute = types.SimpleNamespace(
         **{
             f"CU_DEVICE_ATTRIBUTE_{name}": name
@@ -74,6 +81,7 @@ class FakeDriver:
         self.resident, self.next, self.capturing = 2, 1 << 20, {}
         self.launches, self.cleared, self.allocated, self.status = [], [], [], SUCCESS
         self.memory = {}
+        self.context = 7
 
     def cuGetErrorString(self, status):
         return SUCCESS, b"it failed"
@@ -82,7 +90,11 @@ class FakeDriver:
         return SUCCESS, self.attributes[name]
 
     def cuCtxGetCurrent(self):
-        return SUCCESS, 7
+        return SUCCESS, self.context
+
+    def cuCtxSetCurrent(self, context):
+        self.context = context
+        return (SUCCESS,)
 
     def cuDevicePrimaryCtxRetain(self, device):
         return SUCCESS, 7
@@ -109,12 +121,22 @@ class FakeDriver:
         ctypes.memmove(target, self.memory[source].ctypes.data, size)
         return (SUCCESS,)
 
-    def cuLaunchCooperativeKernel(self, function, gx, gy, gz, bx, by, bz, shared, stream, table):
-        if self.status is SUCCESS:
+    def is_capturing(self, stream, answer):
+        ctypes.c_int.from_address(answer).value = stream in self.capturing
+        return SUCCESS
+
+    def launch(self, address, function, table, extra):
+        config = launch.ConfigLayout.from_address(address)
+        attribute = config.attributes[0]
+        assert (config.attribute_count, attribute.id, attribute.value[0]) == (1, 2, 1)  # a cooperative launch
+        if self.context != 7:
+            return INVALID_CONTEXT
+        if self.status == SUCCESS:
             addresses = np.ctypeslib.as_array((ctypes.c_uint64 * 7).from_address(table)).copy()
             passed = [ctypes.c_uint64.from_address(int(a)).value for a in addresses[:5]]
-            self.launches.append(((gx, gy, gz), (bx, by, bz), shared, stream, passed, addresses[5:].tolist()))
-        return (self.status,)
+            sizes = (tuple(config.grid), tuple(config.block), config.shared_bytes)
+            self.launches.append((*sizes, config.stream or 0, passed, addresses[5:].tolist()))
+        return self.status
 
     def __getattr__(self, name):
         if name.startswith("cu"):
@@ -135,6 +157,7 @@ def fake(monkeypatch):
     fake = FakeDriver()
     monkeypatch.setattr(driver, "driver", lambda: fake)
     monkeypatch.setattr(cuda_executor, "driver", lambda: fake)
+    monkeypatch.setattr(cuda_executor, "library", lambda: launch.Library(fake.launch, fake.is_capturing))
     monkeypatch.setattr(cuda_executor, "encode", lambda description, address: fake.encoded.append(address) or Map(address))
     monkeypatch.delitem(sys.modules, "torch", raising=False)  # memory then comes from the driver
     fake.encoded = []
@@ -184,6 +207,29 @@ def test_streams_and_captures_have_memory_of_their_own(fake, monkeypatch):
     assert fake.launches[-1][4] == fake.launches[1][4]
 
 
+def test_a_thread_without_a_context_gets_one(fake):
+    executor = cuda_executor.CudaExecutor(MANIFEST, b"")
+    executor.run([1, 2, 3], 5)
+    fake.context = 0
+    executor.run([1, 2, 3], 5)
+    assert len(fake.launches) == 2 and fake.context == 7
+
+
+def test_maps_are_encoded_again_after_a_failure(fake, monkeypatch):
+    executor = cuda_executor.CudaExecutor(MANIFEST, b"")
+    executor.run([0x1000, 0x2000, 0x3000], 5)
+
+    def refuse(description, address):
+        raise ArgumentError("not aligned")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cuda_executor, "encode", refuse)
+        with pytest.raises(ArgumentError, match="not aligned"):
+            executor.run([0x1000, 0x2008, 0x3000], 5)
+    executor.run([0x1000, 0x2000, 0x3000], 5)
+    assert fake.launches[-1][5][0] == 0x2000 + 256
+
+
 def test_no_more_blocks_than_tiles(fake):
     fake.resident = 8
     assert cuda_executor.CudaExecutor(MANIFEST, b"").blocks == 300
@@ -193,7 +239,7 @@ def test_errors_are_sentences(fake):
     executor = cuda_executor.CudaExecutor(MANIFEST, b"")
     with pytest.raises(ArgumentError, match="takes 3 pointers"):
         executor.run([1, 2])
-    fake.status = FAILURE
+    fake.status = FAILED
     with pytest.raises(KitsuneError, match="launching kernel 'k' with 264 blocks failed: CUDA_ERROR_LAUNCH_FAILED"):
         executor.run([1, 2, 3])
     fake.resident = 0

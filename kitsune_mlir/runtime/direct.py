@@ -1,0 +1,129 @@
+"""The quick way through a call of a program: tensors one after the other, each as the program wants it.
+
+`Program` asks here first. Whatever does not fit as it is (keywords, nested arguments, arrays of other libraries, strides, a
+wrong type or device) is left to its general way, which converts it or says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kitsune_mlir.runtime.signature import Signature, torch_dtype
+
+__all__ = ["DirectCall", "direct_call"]
+
+ALIGNMENT = 16
+"""Bytes: vector loads and bulk copies want it of every pointer."""
+
+
+def strides(shape: Sequence[int], order: Sequence[int] = ()) -> tuple[int, ...]:
+    """Elements from one index to the next of each dimension, for dimensions that lie in memory in `order`, outermost first."""
+    found, step = [0] * len(shape), 1
+    for dim in reversed(order or range(len(shape))):
+        found[dim] = step
+        step *= max(1, shape[dim])
+    return tuple(found)
+
+
+class DirectCall:
+    """A call without keywords whose arguments are all tensors and whose outputs are all new tensors; see `direct_call`."""
+
+    def __init__(
+        self,
+        signature: Signature,
+        weights: Sequence[Any],
+        device: Any,
+        run: Callable[[tuple[int, ...], int], None],
+        assemble: Callable[[list[Any]], Any],
+    ):
+        import torch
+
+        self._types = (torch.Tensor, torch.nn.Parameter)
+        self._device = device
+        self._run = run
+        self._weights = tuple(t.data_ptr() for t in weights)
+        self._kept = list(weights)
+        self._inputs = [
+            (torch.Size(i.shape), torch_dtype(i.dtype), strides(i.shape, i.order) if i.order else None)
+            for i in signature.inputs
+        ]
+        self._count = len(self._inputs)
+        self._results = [
+            (shape, strides(shape, signature.result_orders.get(n, ())), torch_dtype(dtype))
+            for n, (shape, dtype) in enumerate(signature.results)
+        ]
+        self._assemble = assemble
+        if device.type == "cuda":
+            self._current: Callable[[], int] | None = torch._C._cuda_getDevice
+            self._stream: Callable[[int], int] | None = torch._C._cuda_getCurrentRawStream
+        else:
+            self._current = self._stream = None
+        # What torch.compile's own code allocates with; torch.empty_strided takes twice as long.
+        self._empty = getattr(torch._C._dynamo.guards, f"_empty_strided_{device.type}", None) or self._plain_empty
+
+    def _plain_empty(self, shape: Sequence[int], stride: Sequence[int], dtype: Any) -> Any:
+        import torch
+
+        return torch.empty_strided(shape, stride, dtype=dtype, device=self._device)
+
+    def __call__(self, args: Sequence[Any]) -> Any:
+        """The output; None where the arguments do not fit as they are."""
+        device, types = self._device, self._types
+        if len(args) != self._count or (self._current is not None and self._current() != device.index):
+            return None
+        pointers = [*self._weights]
+        try:
+            for tensor, (shape, dtype, stride) in zip(args, self._inputs, strict=True):
+                if (
+                    type(tensor) not in types
+                    or tensor.dtype is not dtype
+                    or tensor.shape != shape
+                    or tensor.device != device
+                    or not (tensor.is_contiguous() if stride is None else tensor.stride() == stride)
+                    or tensor.is_neg()
+                ):
+                    return None
+                pointer = tensor.data_ptr()
+                if pointer % ALIGNMENT:
+                    return None
+                pointers.append(pointer)
+        except RuntimeError:  # a layout that has no strides or no pointer
+            return None
+        empty = self._empty
+        results = [empty(shape, stride, dtype) for shape, stride, dtype in self._results]
+        for result in results:
+            pointers.append(result.data_ptr())
+        self._run(tuple(pointers), self._stream(device.index) if self._stream is not None else 0)
+        return self._assemble(results)
+
+
+def direct_call(
+    signature: Signature, weights: Sequence[Any], device: Any, run: Callable[..., None], in_spec: Any, out_spec: Any
+) -> DirectCall | None:
+    """The quick way through a program's calls; None where its signature has none.
+
+    Args:
+        weights: the placed weights, in the order of the program.
+        device: a `torch.device` with an index, or the CPU.
+        run: takes pointers of weights, inputs and results, and a stream.
+        in_spec, out_spec: pytree specs of `(args, kwargs)` and of the output.
+    """
+    from torch.utils import _pytree as pytree
+
+    count = len(signature.inputs)
+    flat = pytree.tree_structure(((0,) * count, {}))
+    if in_spec != flat or [i.position for i in signature.inputs] != list(range(count)):
+        return None
+    if any("complex" in i.dtype for i in signature.inputs):
+        return None  # they may be conjugated views
+    if any(o.kind != "tensor" or o.mutates is not None for o in signature.outputs):
+        return None
+    indices = [o.index or 0 for o in signature.outputs]
+    in_order = indices == list(range(len(signature.results)))
+    if out_spec == pytree.tree_structure(0):
+        return DirectCall(signature, weights, device, run, lambda results: results[0])
+    if in_order and out_spec == pytree.tree_structure((0,) * len(indices)):
+        return DirectCall(signature, weights, device, run, tuple)
+    unflatten = pytree.tree_unflatten
+    return DirectCall(signature, weights, device, run, lambda results: unflatten([results[i] for i in indices], out_spec))

@@ -1,0 +1,81 @@
+"""The driver's calls that every launch makes, straight from its library.
+
+`cuda.bindings` makes objects of arguments and results, which costs more than the calls themselves. Here everything that does
+not change from launch to launch lies ready in memory, and a launch passes four addresses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+
+from kitsune_mlir.errors import TargetError
+
+__all__ = ["Config", "ConfigLayout", "Library", "library"]
+
+_COOPERATIVE = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE of cuda.h
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute of cuda.h: an id, and a value of 64 bytes."""
+
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint64 * 8)]
+
+
+class ConfigLayout(ctypes.Structure):
+    """CUlaunchConfig of cuda.h."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("attribute_count", ctypes.c_uint),
+    ]
+
+
+class Config:
+    """A cooperative launch of `blocks` × `threads` on a stream.
+
+    Attributes:
+        address: of the CUlaunchConfig, for as long as this object lives.
+    """
+
+    def __init__(self, blocks: int, threads: int, shared_bytes: int, stream: int):
+        self._attribute = _Attribute(_COOPERATIVE)
+        self._attribute.value[0] = 1
+        ones = (1, 1)
+        self._config = ConfigLayout((blocks, *ones), (threads, *ones), shared_bytes, stream, ctypes.pointer(self._attribute), 1)
+        self.address = ctypes.addressof(self._config)
+
+
+class Library:
+    """Functions of libcuda; each returns a CUresult (0: success).
+
+    Attributes:
+        launch: cuLaunchKernelEx(config, function, addresses of the parameters, extra).
+        is_capturing: cuStreamIsCapturing(stream, address of an int that becomes the status; 0: no capture).
+    """
+
+    def __init__(self, launch: Callable[[int, int, int, None], int], is_capturing: Callable[[int, int], int]):
+        self.launch = launch
+        self.is_capturing = is_capturing
+
+
+@functools.cache
+def library() -> Library:
+    """The installed driver.
+
+    Raises:
+        TargetError: there is none.
+    """
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise TargetError(f"the CUDA driver cannot be loaded: {error}") from error
+    pointer = ctypes.c_void_p
+    cuda.cuLaunchKernelEx.argtypes = (pointer, pointer, pointer, pointer)
+    cuda.cuStreamIsCapturing.argtypes = (pointer, pointer)
+    return Library(cuda.cuLaunchKernelEx, cuda.cuStreamIsCapturing)
