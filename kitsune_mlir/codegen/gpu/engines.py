@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.gemv import GemvEngine
 from kitsune_mlir.codegen.gpu.generic import GenericEngine
 from kitsune_mlir.codegen.gpu.mma import MmaEngine
 from kitsune_mlir.codegen.gpu.simt import SimtEngine
@@ -13,11 +14,14 @@ from kitsune_mlir.errors import CompileError
 
 __all__ = ["ENGINES", "FALLBACK", "choose"]
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (MmaEngine(), SimtEngine(), GenericEngine())}
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (MmaEngine(), GemvEngine(), SimtEngine(), GenericEngine())}
 """Every engine by its name, which is what a task's `engine` attribute says."""
 
 FALLBACK = ("simt", "generic")
 """Tried in this order after the engine that the task wishes for."""
+
+NEXT = {"gemv": ("mma",)}
+"""Tried before these where an engine declines."""
 
 
 def choose(task: TaskView, limits: Limits, engines: Mapping[str, Engine] = ENGINES) -> tuple[Plan, Sequence[Decline]]:
@@ -27,7 +31,7 @@ def choose(task: TaskView, limits: Limits, engines: Mapping[str, Engine] = ENGIN
         CompileError: nobody takes it; the message has every engine's reason.
     """
     declined: list[Decline] = []
-    for name in dict.fromkeys([task.wish, *FALLBACK]):
+    for name in dict.fromkeys([task.wish, *NEXT.get(task.wish, ()), *FALLBACK]):
         if not name:
             continue
         if name not in engines:

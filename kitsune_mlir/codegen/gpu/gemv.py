@@ -1,0 +1,100 @@
+"""The `gemv` engine: products with few rows (up to 64), which are as fast as their weights come from memory.
+
+One warp loads (`gemv_stream`): every weight once, through a ring in shared memory that is deep enough to keep DRAM busy, by
+bulk copies that start before the task's waits. Eight warps multiply (`gemv_multiply`), 16-bit floats on tensor cores with the
+weights as the operand of 16 rows, f32 with fused multiply-adds. What they have at the end of a pass is added up in shared
+memory and runs through the task's element-wise steps (`gemv_store`). Several products of one input, such as SwiGLU's gate
+and up, share a stage and a pass. The order of every sum is fixed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from kitsune_mlir.codegen.gpu.barriers import Slot, fence_async, fence_async_shared
+from kitsune_mlir.codegen.gpu.builder import for_, if_, warp_id
+from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.gemv_multiply import multiplier
+from kitsune_mlir.codegen.gpu.gemv_plan import CONSUMERS, GemvPlan, make_plan
+from kitsune_mlir.codegen.gpu.gemv_store import MULTIPLIERS, store_pass
+from kitsune_mlir.codegen.gpu.gemv_stream import Stages, Stream
+from kitsune_mlir.codegen.gpu.mma_match import Mismatch
+from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.codegen.gpu.value import Value
+
+__all__ = ["GemvEngine"]
+
+
+class GemvEngine(Engine):
+    """See the module's docstring."""
+
+    name: ClassVar[str] = "gemv"
+
+    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+        try:
+            return make_plan(self.name, task, limits)
+        except Mismatch as reason:
+            return Decline(self.name, str(reason))
+
+    def emit(self, plan: Plan, task: TaskContext) -> None:
+        gemv: GemvPlan = plan.private
+        stages = Stages(gemv, task)
+        # The engine before may have used the same shared memory through the other proxy.
+        fence_async_shared()
+        task.sync()
+        warp = warp_id(task.thread)
+
+        def others() -> None:
+            if_(warp == CONSUMERS, Stream(stages).run)
+
+        if_(warp < CONSUMERS, lambda: _multiply(stages), others)
+        task.sync()
+
+
+def _multiply(stages: Stages) -> None:
+    """All tiles of a block, in the warps that multiply."""
+    task, geometry = stages.task, stages.plan.geometry
+
+    def tile(tile: TileContext, stage: Value, parity: Value) -> list[Value]:
+        tile.resolve()
+        _wait(stages, tile)
+        if geometry.resident:
+            stages.arrived.wait(0)
+
+        def one(number: Value, *carried: Value) -> list[Value]:
+            work = multiplier(stages)
+            slot, sums = work.run(Slot(*carried))
+            for row in range(0, geometry.rows, geometry.sum_rows):
+                MULTIPLIERS.sync()  # the sums before have been read; at first: what the first thread waited for is there
+                work.publish(sums, row)
+                MULTIPLIERS.sync()
+                store_pass(stages, tile, number, row)
+            return slot.values
+
+        carried = for_(0, geometry.passes, 1, one, [stage, parity])
+        _post(stages, tile)
+        return carried
+
+    task.for_each_tile(tile, stages.ring.consumer_start().values)
+
+
+def _wait(stages: Stages, tile: TileContext) -> None:
+    """The first thread waits for what the element-wise steps read; the barrier before the first of them tells the others."""
+
+    def poll() -> None:
+        for wait in stages.task.view.waits:
+            tile.poll(wait)
+
+    if stages.task.view.waits:
+        if_(stages.task.thread == 0, poll)
+
+
+def _post(stages: Stages, tile: TileContext) -> None:
+    """The posts, when every multiplying thread has stored."""
+    if not stages.task.view.posts:
+        return
+    if stages.task.kernel.fences:
+        fence_async()
+    MULTIPLIERS.sync()
+    if_(stages.task.thread == 0, tile.post)
