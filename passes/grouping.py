@@ -10,7 +10,9 @@ from kitsune_mlir.target import Target
 
 from . import gpu_chains
 from .copies import root_of
+from .fuse_attention import find_attention
 
+TILE_COLUMNS = 256  # what a GPU's tile has at most of the last of several shared dimensions
 MIN_ROWS = 16  # rows that a tile of a product should have, so that the weights it reads are used that often
 
 
@@ -204,6 +206,9 @@ class Grouping:
         lead = space.dims[0].size
         inside = [r for op in group for r in op.results if is_tensor(r)]
         sizes = [product_of(shape_of(v)) * element_bytes(v.type) * min(rows, lead) // lead for v in inside]
+        if self.target.is_gpu and len(space.dims) > 1:  # tiled along the last one too
+            columns = space.dims[-1].size
+            sizes = [size * min(TILE_COLUMNS, columns) // columns for size in sizes]
         # Values die as the chain goes on; the two largest neighbours are what is alive at a time.
         return sum(sorted(sizes)[-3:])
 
