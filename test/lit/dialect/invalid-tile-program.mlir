@@ -345,3 +345,57 @@ func.func private @f(!kitsune.queue<4 : i64, 2 : i64>)
 // A queue's depth is an integer.
 // expected-error@+1 {{expected base attribute 'builtin.integer' but got 'builtin.string'}}
 func.func private @f(!kitsune.queue<tensor<4xf32>, "deep">)
+
+// -----
+
+// A scatter-add says how it adds.
+func.func @f(%u: tensor<4x8xf32>, %i: tensor<4xi64>, %n: index, %m: memref<10x8xf32>) {
+  // expected-error@+1 {{'kitsune.scatter_add' op needs attribute 'kind'}}
+  "kitsune.scatter_add"(%u, %i, %n, %m) : (tensor<4x8xf32>, tensor<4xi64>, index, memref<10x8xf32>) -> ()
+  return
+}
+
+// -----
+
+// Only sums are atomic updates of rows.
+func.func @f(%u: tensor<4x8xf32>, %i: tensor<4xi64>, %n: index, %m: memref<10x8xf32>) {
+  // expected-error@+1 {{'kitsune.scatter_add' op kind is addf or addi, got 'maxf'}}
+  "kitsune.scatter_add"(%u, %i, %n, %m) {kind = "maxf"} : (tensor<4x8xf32>, tensor<4xi64>, index, memref<10x8xf32>) -> ()
+  return
+}
+
+// -----
+
+// Rows fit the destination.
+func.func @f(%u: tensor<4x8xf32>, %i: tensor<4xi64>, %n: index, %m: memref<10x9xf32>) {
+  // expected-error@+1 {{'kitsune.scatter_add' op rows of tensor<4x8xf32> do not fit memref<10x9xf32>}}
+  "kitsune.scatter_add"(%u, %i, %n, %m) {kind = "addf"} : (tensor<4x8xf32>, tensor<4xi64>, index, memref<10x9xf32>) -> ()
+  return
+}
+
+// -----
+
+// There is one index a row.
+func.func @f(%u: tensor<4x8xf32>, %i: tensor<5xi64>, %n: index, %m: memref<10x8xf32>) {
+  // expected-error@+1 {{'kitsune.scatter_add' op needs one index a row of tensor<4x8xf32>, got tensor<5xi64>}}
+  "kitsune.scatter_add"(%u, %i, %n, %m) {kind = "addf"} : (tensor<4x8xf32>, tensor<5xi64>, index, memref<10x8xf32>) -> ()
+  return
+}
+
+// -----
+
+// Indices are integers.
+func.func @f(%u: tensor<4x8xf32>, %i: tensor<4xf32>, %n: index, %m: memref<10x8xf32>) {
+  // expected-error@+1 {{'kitsune.scatter_add' op indices are integers, got tensor<4xf32>}}
+  "kitsune.scatter_add"(%u, %i, %n, %m) {kind = "addf"} : (tensor<4x8xf32>, tensor<4xf32>, index, memref<10x8xf32>) -> ()
+  return
+}
+
+// -----
+
+// It adds a tensor to memory.
+func.func @f(%u: memref<4x8xf32>, %i: tensor<4xi64>, %n: index, %m: memref<10x8xf32>) {
+  // expected-error@+1 {{'kitsune.scatter_add' op adds a tensor to a memref, not memref<4x8xf32> to memref<10x8xf32>}}
+  "kitsune.scatter_add"(%u, %i, %n, %m) {kind = "addf"} : (memref<4x8xf32>, tensor<4xi64>, index, memref<10x8xf32>) -> ()
+  return
+}

@@ -1,0 +1,64 @@
+// A chain adds its own rows: the destination is started before it, and rows of the overlapping last tile are added once.
+// RUN: kitsune-opt %s --kitsune-form-stages="target=h200 chains=cost" --kitsune-partition-streams=target=h200 --kitsune-place-buffers --kitsune-synchronize --kitsune-materialize --kitsune-check-progress --split-input-file | FileCheck %s
+
+// CHECK-LABEL: func.func @chain_p0
+// CHECK: "kitsune.task"
+// CHECK: %[[STARTED:.*]], %{{.*}}) : (!kitsune.semaphore, index)
+// CHECK: engine = "simt"
+// CHECK-SAME: sym_name = "scatter_1_start"
+// CHECK: "kitsune.task"
+// CHECK: "kitsune.wait"({{.*}}) {count = 4 : i64}
+// CHECK: %[[FIRST:.*]] = arith.subi
+// CHECK: "kitsune.scatter_add"(%{{.*}}, %{{.*}}, %[[FIRST]], %{{.*}}) {kind = "addf"} : (tensor<128x32xbf16>, tensor<128xi64>, index, memref<200x32xbf16>)
+// CHECK: engine = "chain"
+// CHECK-SAME: sym_name = "product_0"
+// CHECK-NOT: "kitsune.task"
+#x = affine_map<(m, n, k) -> (m, k)>
+#w = affine_map<(m, n, k) -> (n, k)>
+#o = affine_map<(m, n, k) -> (m, n)>
+func.func @chain(%x: tensor<65500x64xbf16>, %w: tensor<128x64xbf16>, %v: tensor<32x128xbf16>, %z: tensor<65500x128xbf16>, %z2: tensor<65500x32xbf16>, %i: tensor<65500x1xi64>, %d: tensor<200x32xbf16>) -> tensor<200x32xbf16> {
+  %p = linalg.generic {indexing_maps = [#x, #w, #o], iterator_types = ["parallel", "parallel", "reduction"]} ins(%x, %w : tensor<65500x64xbf16>, tensor<128x64xbf16>) outs(%z : tensor<65500x128xbf16>) {
+  ^bb0(%a: bf16, %b: bf16, %c: bf16):
+    %m = arith.mulf %a, %b : bf16
+    %s = arith.addf %c, %m : bf16
+    linalg.yield %s : bf16
+  } -> tensor<65500x128xbf16>
+  %q = linalg.generic {indexing_maps = [#x, #w, #o], iterator_types = ["parallel", "parallel", "reduction"]} ins(%p, %v : tensor<65500x128xbf16>, tensor<32x128xbf16>) outs(%z2 : tensor<65500x32xbf16>) {
+  ^bb0(%a: bf16, %b: bf16, %c: bf16):
+    %m = arith.mulf %a, %b : bf16
+    %s = arith.addf %c, %m : bf16
+    linalg.yield %s : bf16
+  } -> tensor<65500x32xbf16>
+  %u = tensor.expand_shape %q [[0], [1, 2]] output_shape [65500, 1, 32] : tensor<65500x32xbf16> into tensor<65500x1x32xbf16>
+  %r = tm_tensor.scatter {dimension_map = array<i64: 0>} unique_indices(false) ins(%u, %i : tensor<65500x1x32xbf16>, tensor<65500x1xi64>) outs(%d : tensor<200x32xbf16>) {
+  ^bb0(%a: bf16, %b: bf16):
+    %s = arith.addf %b, %a : bf16
+    tm_tensor.yield %s : bf16
+  } -> tensor<200x32xbf16>
+  return %r : tensor<200x32xbf16>
+}
+
+// -----
+
+// Rows that another engine makes go through memory: three tasks.
+// CHECK-LABEL: func.func @map_p0
+// CHECK: sym_name = "map_0"
+// CHECK: sym_name = "scatter_1_start"
+// CHECK: "kitsune.scatter_add"
+// CHECK: sym_name = "scatter_1"
+#id = affine_map<(m, n) -> (m, n)>
+func.func @map(%x: tensor<65500x32xf32>, %i: tensor<65500x1xi64>, %d: tensor<200x32xf32>) -> tensor<200x32xf32> {
+  %e = tensor.empty() : tensor<65500x32xf32>
+  %q = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]} ins(%x : tensor<65500x32xf32>) outs(%e : tensor<65500x32xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %b = math.tanh %a : f32
+    linalg.yield %b : f32
+  } -> tensor<65500x32xf32>
+  %u = tensor.expand_shape %q [[0], [1, 2]] output_shape [65500, 1, 32] : tensor<65500x32xf32> into tensor<65500x1x32xf32>
+  %r = tm_tensor.scatter {dimension_map = array<i64: 0>} unique_indices(false) ins(%u, %i : tensor<65500x1x32xf32>, tensor<65500x1xi64>) outs(%d : tensor<200x32xf32>) {
+  ^bb0(%a: f32, %b: f32):
+    %s = arith.addf %b, %a : f32
+    tm_tensor.yield %s : f32
+  } -> tensor<200x32xf32>
+  return %r : tensor<200x32xf32>
+}
