@@ -166,6 +166,7 @@ CASES: dict[str, Case] = {
     "layer_norm_long": norm_case(layer_norm, "f32", 5, 20000, 2),
     **{f"rms_norm_{d}_{n}": norm_case(rms_norm, d, 100, n, 1) for d in FLOATS for n in (64, 1000, 4096)},
     "stitch_small": stitch_case("bf16", 64, 1024),
+    "stitch_full": stitch_case("bf16", 4096, 1024),
     "stitch_f32": stitch_case("f32", 64, 300),
 }
 

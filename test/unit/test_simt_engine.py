@@ -62,7 +62,9 @@ def test_right_in_bounds_aligned_and_without_races(name):
         assert error_of(to_torch(results[note.index]), reference) <= TOLERANCE.get(DTYPES[note.dtype], 0.0)
 
 
-@pytest.mark.parametrize("name", ["add_f32", "softmax_bf16_1000", "layer_norm_bf16_4096", "column_sum", "argmax", "big_stitch"])
+@pytest.mark.parametrize(
+    "name", ["add_f32", "softmax_bf16_1000", "layer_norm_bf16_4096", "column_sum", "argmax", "stitch_full"]
+)
 def test_cubins_without_spills(name):
     ((_, emitted),) = compile_case(CASES[name])
     (resources,) = assemble(to_ptx(to_llvm_ir(emitted.module))).kernels.values()
@@ -76,7 +78,7 @@ def _ptx(name: str) -> str:
 
 def test_one_pass_over_memory():
     """Stitch reads its two rows and three weights once: four vectors of 16 bytes of each a thread."""
-    text = _ptx("big_stitch")
+    text = _ptx("stitch_full")
     assert text.count("ld.global.v4") == 2 * 4 + 3 * 4
     assert text.count("st.global.v4") == 4
 

@@ -22,6 +22,15 @@ def _shape(type: ir.Type) -> tuple[int, type]:
     return 1, DTYPES[str(type)]
 
 
+APPROXIMATE = {
+    "nvvm.ex2": np.exp2,
+    "nvvm.rcp.approx.ftz.f": np.reciprocal,
+    "nvvm.sqrt.approx": np.sqrt,
+    "nvvm.divf": np.divide,
+}
+"""Instructions whose last bits only the hardware knows: emulated exactly."""
+
+
 class VectorBlock(KernelBlock):
     """A block whose values may be vectors: arrays of one row a thread."""
 
@@ -53,6 +62,9 @@ class VectorBlock(KernelBlock):
             changed = operands[0].copy()
             changed[np.arange(self.threads), operands[2]] = operands[1]
             return changed
+        if name in APPROXIMATE:
+            with np.errstate(all="ignore"):
+                return APPROXIMATE[name](*operands)
         if name.startswith("nvvm.convert.f32x2.to."):
             _, dtype = _shape(op.results[0].type)
             with np.errstate(all="ignore"):

@@ -54,7 +54,7 @@ class Evaluator:
     def __init__(self, graph: Graph, tile: TileContext, width: int, shared: Sequence[ir.Operation] = ()):
         self.graph, self.tile, self.width = graph, tile, width
         self.shared = set(shared)
-        self.scalars = ScalarEmitter(width)
+        self.scalars = ScalarEmitter(width, graph.precision)
         self.memory = Memory(tile, self.scalars)
         self._memo: list[dict] = [{}]
         self._coordinates = [

@@ -10,10 +10,10 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.tasks import Load, TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
-from kitsune_mlir.dialects.verify import captures
+from kitsune_mlir.dialects.verify import captures, walk
 from kitsune_mlir.errors import UnsupportedError
 
-__all__ = ["ArgReduction", "Graph", "Reduction", "generic_sizes", "needed", "reduced_size"]
+__all__ = ["ArgReduction", "Graph", "Precision", "Reduction", "generic_sizes", "needed", "reduced_size"]
 
 _KINDS = {
     "arith.addf": "add",
@@ -42,6 +42,29 @@ _STRUCTURAL = (
     "tensor.extract",
     "arith.constant",
 )
+
+
+_SHARP = frozenset(
+    (
+        *("arith.cmpf", "arith.remf", "arith.fptosi", "arith.fptoui", "arith.bitcast"),
+        *("math.floor", "math.ceil", "math.round", "math.roundeven", "math.trunc"),
+    )
+)
+"""Operations whose results jump: a number that was not rounded may fall on the other side."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """What the code for a task may do with floating-point numbers.
+
+    Attributes:
+        approximate: all numbers come from memory and go there with 16 bits: functions need not be more exact than that.
+        excess: values may keep more bits than the program's intermediate types have. Not where comparisons or roundings to
+            whole numbers would tell the difference.
+    """
+
+    approximate: bool
+    excess: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +116,7 @@ class Graph:
         task: the task.
         loads: the load that makes a tensor.
         reductions: by operation, its `Reduction`s (one a result), or its one `ArgReduction`.
+        precision: what its code may do with floating-point numbers.
         levels: by tensor, how many reductions lie one after the other on the longest way to it.
 
     Raises:
@@ -108,6 +132,20 @@ class Graph:
             raise UnsupportedError("kitsune.task", "the results are stored as tensors", "no store", str(task.op.location))
         for op in task.work():
             self._read(op)
+        self.precision = self._precision()
+
+    def _precision(self) -> Precision:
+        """What the types in memory and the operations between allow."""
+        floats = {str(window.buffer.element) for window in (*self.task.loads, *self.task.stores)} & {
+            "f16",
+            "bf16",
+            "f32",
+            "f64",
+        }
+        inner = [op for top in self.task.work() for op in (top, *walk(top))]
+        sharp = any(op.name in _SHARP and not _against_zero(op) for op in inner)
+        # The hardware's tanh has the accuracy of bf16, not of f16.
+        return Precision(approximate=floats == {"bf16"}, excess=not sharp)
 
     def _read(self, op: ir.Operation) -> None:
         where = str(op.location)
@@ -144,6 +182,14 @@ class Graph:
                 found.add(op)
             pending += self.inputs(op)
         return [op for op in self.reductions if op in found]
+
+
+def _against_zero(op: ir.Operation) -> bool:
+    """A comparison with zero, as in a ReLU: rounding leaves the sign as it is."""
+    if op.name != "arith.cmpf" or isinstance(op.operands[1].owner, ir.Block):
+        return False
+    maker = op.operands[1].owner
+    return maker.name == "arith.constant" and ir.FloatAttr(maker.attributes["value"]).value == 0.0
 
 
 def read_reduction(op: ir.Operation) -> tuple[Reduction, ...] | ArgReduction:

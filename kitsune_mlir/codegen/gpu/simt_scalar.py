@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.convert import pack_pair, unpack_pair
+from kitsune_mlir.codegen.gpu.simt_graph import Precision
 from kitsune_mlir.codegen.gpu.simt_index import Index, Linear, add, at, emit, opaque, scale
+from kitsune_mlir.codegen.gpu.simt_math import APPROXIMATIONS, divide_by_shared, reciprocal
 from kitsune_mlir.codegen.gpu.value import Value, as_type, bitcast, cast, constant, element_bits, wrap
 from kitsune_mlir.errors import UnsupportedError
 
@@ -72,8 +74,9 @@ def is_index(value: Lanes | Index) -> bool:
 class ScalarEmitter:
     """Emits operations for vectors of `width` points. `packed` remembers the 32-bit words that pairs were rounded to."""
 
-    def __init__(self, width: int):
+    def __init__(self, width: int, precision: Precision):
         self.width = width
+        self.precision = precision
         self.packed: dict[tuple[ir.Value, ir.Value], Value] = {}
 
     def emit(self, op: ir.Operation, operands: Sequence[Lanes | Index]) -> Lanes | Index:
@@ -105,6 +108,8 @@ class ScalarEmitter:
             raise UnsupportedError(op.name, "simt emits arith and math operations", None, str(op.location))
         if op.name == "arith.bitcast":
             return self._bitcast(op, lanes)
+        if (cheap := self._cheaper(op, lanes)) is not None:
+            return self.round(cheap, result)
         attributes = {name: op.attributes[name] for name in op.attributes}
         type = as_type(carrier(op.results[0].type))
 
@@ -116,6 +121,20 @@ class ScalarEmitter:
         if result in _NARROW and op.name not in _EXACT and op.name != "arith.select":
             return self.round(made, result)
         return made
+
+    def _cheaper(self, op: ir.Operation, lanes: Sequence[Lanes]) -> Lanes | None:
+        """An f32 operation by a shorter way than the exact one, if there is one that is good enough."""
+        if carrier(op.results[0].type) != "f32":
+            return None
+        approximate = self.precision.approximate
+        if op.name == "arith.divf":
+            if len(lanes[1]) == 1 and len(lanes[0]) > 1:
+                return divide_by_shared(lanes[0], lanes[1][0], approximate)
+            if approximate and _is_one(op.operands[0]):
+                return self._each(reciprocal, lanes[1:])
+        if approximate and op.name in APPROXIMATIONS:
+            return self._each(APPROXIMATIONS[op.name], lanes)
+        return None
 
     def _each(self, make: Callable[..., Value], lanes: Sequence[Lanes]) -> Lanes:
         """`make` once for each point, or once if all operands are shared."""
@@ -142,8 +161,8 @@ class ScalarEmitter:
         return self._each(make, lanes)
 
     def round(self, values: Lanes, dtype: str) -> Lanes:
-        """f32 values rounded to what `dtype` ("bf16" or "f16", else nothing happens) can represent."""
-        if dtype not in _NARROW:
+        """f32 values rounded to what `dtype` ("bf16" or "f16", else nothing happens) can represent, unless more is harmless."""
+        if dtype not in _NARROW or self.precision.excess:
             return values
         if len(values) % 2:
             return [cast(cast(value, dtype), "f32") for value in values]
@@ -162,6 +181,13 @@ class ScalarEmitter:
             word = self.packed.get((low.ir, high.ir))
             words.append(pack_pair(low, high, dtype) if word is None else word)
         return words
+
+
+def _is_one(value: ir.Value) -> bool:
+    if isinstance(value.owner, ir.Block) or value.owner.name != "arith.constant":
+        return False
+    attribute = value.owner.attributes["value"]
+    return isinstance(attribute, ir.FloatAttr) and attribute.value == 1.0
 
 
 def _linear(name: str, a: Index, b: Index) -> Index | None:

@@ -1,0 +1,93 @@
+"""Functions of f32 that are cheaper than libdevice's, for results that are rounded to 16 bits.
+
+A task that reads and writes 16-bit floats has about 25 instructions an element before it is slower than memory, and
+libdevice's functions, exact to an ulp or two of f32, take 8 (exp) to 30 (erf, tanh) each. Largest errors here: exp and the
+reciprocal 1e-6 of the value (for |x| < 20; the error of exp grows with |x|), division 2 ulp, tanh 5e-4, erf 4e-5 absolute;
+half an ulp of bf16 is 2e-3. Results that would be denormal become 0. Infinities and NaN come out as IEEE 754 says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch_mlir import ir
+from torch_mlir.dialects import nvvm
+
+from kitsune_mlir.codegen.gpu.value import Value, as_type, constant, maximum, minimum, select, wrap
+
+__all__ = ["APPROXIMATIONS", "divide_by_shared", "reciprocal"]
+
+_LOG2_E = 1.4426950408889634
+
+_ERF_BOUND = 3.0
+_ERF = (
+    *(1.1282684, -0.37531488, 0.11107934, -0.025102862, 0.0042354277),
+    *(-0.00051103692, 4.106053e-05, -1.9448231e-06, 4.0742117e-08),
+)
+"""erf(x) / x as a polynomial in x * x for |x| <= 3, fitted for the least largest error of erf (`test_simt_math.py`)."""
+
+_SMALL, _LIFT = 2.0**-64, 2.0**64
+
+
+def _exp2(x: Value) -> Value:
+    return wrap(nvvm.ex2(x.ir, ftz=True, results=[as_type("f32")]))
+
+
+def _exp(x: Value) -> Value:
+    return _exp2(x * _LOG2_E)
+
+
+def _erf(x: Value) -> Value:
+    inside = maximum(minimum(x, constant(_ERF_BOUND, "f32")), constant(-_ERF_BOUND, "f32"))
+    square = inside * inside
+    sum_ = constant(_ERF[-1], "f32")
+    for coefficient in reversed(_ERF[:-1]):
+        sum_ = sum_ * square + coefficient
+    return sum_ * inside
+
+
+def _sqrt(x: Value) -> Value:
+    return wrap(nvvm.sqrt_approx(x.ir, ftz=True, results=[as_type("f32")]))
+
+
+def reciprocal(x: Value) -> Value:
+    """1 / x, 1 ulp."""
+    return wrap(nvvm.rcp_approx_ftz_f(x.ir, results=[as_type("f32")]))
+
+
+def _divide(a: Value, b: Value) -> Value:
+    return wrap(nvvm.divf(a.ir, b.ir, full=True, results=[as_type("f32")]))
+
+
+def _flagged(name: str) -> Callable[[Value], Value]:
+    """The operation with the flag that makes `fastmath.py` or MLIR's lowering take the hardware's approximation."""
+
+    def make(x: Value) -> Value:
+        flags = {"fastmath": ir.Attribute.parse("#arith.fastmath<afn>")}
+        return wrap(ir.Operation.create(name, results=[x.type], operands=[x.ir], attributes=flags).results[0])
+
+    return make
+
+
+APPROXIMATIONS: dict[str, Callable[..., Value]] = {
+    "math.exp": _exp,
+    "math.exp2": _exp2,
+    "math.erf": _erf,
+    "math.sqrt": _sqrt,
+    "math.tanh": _flagged("math.tanh"),
+    "math.log": _flagged("math.log"),
+    "arith.divf": _divide,
+}
+"""By the name of an operation on f32, a function of its operands."""
+
+
+def divide_by_shared(values: list[Value], divisor: Value, approximate: bool) -> list[Value]:
+    """f32 values divided by one and the same number: one reciprocal for all of them, an ulp and a half off at most."""
+    if approximate:
+        inverse = reciprocal(divisor)
+        return [value * inverse for value in values]
+    # A denormal divisor has no finite reciprocal: small ones are lifted first.
+    small = maximum(divisor, -divisor) < _SMALL
+    lift = select(small, constant(_LIFT, "f32"), 1.0)
+    inverse = constant(1.0, "f32") / (divisor * lift)
+    return [value * inverse * lift for value in values]

@@ -1,0 +1,66 @@
+"""Cheap functions of simt: their errors, and when they are taken."""
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from kitsune_mlir.codegen.gpu import simt_math
+from kitsune_mlir.codegen.gpu.ptx import to_llvm_ir, to_ptx
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
+
+from simt_cases import Case, rows
+from simt_programs import compile_case
+
+
+def ptx_of(run, *inputs) -> str:
+    ((_, emitted),) = compile_case(Case(run, inputs))
+    return to_ptx(to_llvm_ir(emitted.module))
+
+
+def test_erf_is_good_to_4e_5():
+    x = np.linspace(-8, 8, 400001).astype(np.float32)
+    inside = np.clip(x, -simt_math._ERF_BOUND, simt_math._ERF_BOUND)
+    total = np.zeros_like(x)
+    for coefficient in reversed(simt_math._ERF):
+        total = (total * (inside * inside) + np.float32(coefficient)).astype(np.float32)
+    exact = np.array([math.erf(value) for value in x.tolist()])
+    assert np.abs(total * inside - exact).max() < 4e-5
+
+
+@pytest.mark.parametrize("run, instruction", [
+    (torch.exp, "ex2.approx.ftz"), (torch.tanh, "tanh.approx"), (torch.sigmoid, "rcp.approx.ftz"),
+    (torch.sqrt, "sqrt.approx.ftz"), (lambda x: x / (x + 3), "div.full"), (torch.log, "lg2.approx"),
+])  # fmt: skip
+def test_short_functions_where_results_are_bf16_and_only_there(run, instruction):
+    assert instruction in ptx_of(run, rows("bf16", 64, 64))
+    assert instruction not in ptx_of(run, rows("f32", 64, 64)) or instruction == "ex2.approx.ftz"  # libdevice's exp ends in it
+
+
+def test_no_calls_and_branches_in_gelu():
+    text = ptx_of(F.gelu, rows("bf16", 1024, 1024))
+    assert "div.rn" not in text and text.count("fma.rn.f32") < 12 * 16
+
+
+def test_a_number_that_all_points_share_is_inverted_once():
+    """Softmax divides every element of a row by the row's sum."""
+    text = ptx_of(lambda x: torch.softmax(x, -1), rows("f32", 64, 1024))
+    assert "div.rn.f32" not in text and text.count("rcp.rn.f32") == 1
+
+
+def test_values_between_operations_keep_their_bits():
+    """PyTorch rounds x + y to bf16 before it multiplies; more bits are closer to the truth, and cost nothing."""
+    text = ptx_of(lambda x, y: (x + y) * x, rows("bf16", 64, 256), rows("bf16", 64, 256))
+    assert text.count("cvt.rn.bf16x2") == text.count("st.global.v4") * 4
+
+
+def test_values_that_are_compared_are_rounded_as_pytorch_does():
+    text = ptx_of(lambda x, y: torch.floor(x + y), rows("bf16", 64, 256), rows("bf16", 64, 256))
+    assert text.count("cvt.rn.bf16x2") > 0 and "cvt.rmi" in text
+    rounded = ptx_of(lambda x, y: (x + y > x).to(torch.bfloat16), rows("bf16", 64, 256), rows("bf16", 64, 256))
+    assert rounded.count("cvt.rn.bf16x2") >= 4
