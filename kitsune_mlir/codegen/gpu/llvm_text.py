@@ -31,7 +31,6 @@ _TOKEN = re.compile(
     r"""
       "(?:[^"\\]|\\.)*"                                     # a string: left alone
     | ;[^\n]*                                               # a comment: left alone
-    | \n
     | (?<![\w.%@$-])(?P<type>half|bfloat|float|double)\b
     | (?<![\w.%@$-])(?P<literal>
           f0x[0-9A-Fa-f]+
@@ -41,6 +40,8 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
+# Lines without one of these have no literal; most have none, and this is quicker to find out than reading their tokens.
+_CANDIDATE = re.compile(r"f0x|[+-](?:inf|qnan|s?nan)|\d\.\d*")
 _ASM_CALL = re.compile(r'^(\s*(?:%\S+ = )?(?:\w+ )?call [^"]*\basm\b[^"]*"[^\n]*?)((?:, ![^"\n]*)?)$', re.MULTILINE)
 _GROUP = re.compile(r"^attributes #(\d+)", re.MULTILINE)
 
@@ -51,22 +52,23 @@ def downgrade_floats(text: str) -> str:
     Raises:
         ValueError: a literal stands on a line with no floating-point type before it.
     """
+    return "\n".join(_spelled(line) if _CANDIDATE.search(line) else line for line in text.split("\n"))
+
+
+def _spelled(line: str) -> str:
     current: str | None = None
 
     def spell(match: re.Match[str]) -> str:
         nonlocal current
-        if match.group() == "\n":
-            current = None
-        elif match["type"]:
+        if match["type"]:
             current = match["type"]
         elif match["literal"]:
             if current is None:
-                line = text.rfind("\n", 0, match.start()) + 1
-                raise ValueError(f"floating-point literal without a type: {text[line : match.end()]}")
+                raise ValueError(f"floating-point literal without a type: {line[: match.end()]}")
             return _hexadecimal(_bits(match["literal"], current), current)
         return match.group()
 
-    return _TOKEN.sub(spell, text)
+    return _TOKEN.sub(spell, line)
 
 
 def mark_inline_asm(text: str) -> str:

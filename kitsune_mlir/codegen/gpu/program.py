@@ -11,7 +11,7 @@ from kitsune_mlir.codegen.gpu.assemble import finalize, program_functions, repla
 from kitsune_mlir.codegen.gpu.cubin import KernelResources, assemble
 from kitsune_mlir.codegen.gpu.engine import Limits
 from kitsune_mlir.codegen.gpu.executor import Decision
-from kitsune_mlir.codegen.gpu.ptx import to_llvm_ir, to_ptx
+from kitsune_mlir.codegen.gpu.ptx import to_ptx, translate
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.runtime.manifest import Manifest
 from kitsune_mlir.target import Target, find_target
@@ -96,7 +96,7 @@ def compile_gpu(module: ir.Module, name: str, target: Target | str, debug: bool 
             raise CompileError(f"kernel '{name}' is invalid: {error}") from error
         gpu_ir = str(clone)
         finalize(clone, fastmath)
-        llvm_ir = to_llvm_ir(unwrap(emitted.op), fastmath)
+        llvm_ir = translate(unwrap(emitted.op).operation)
     # Unrolling batches loads of plain loops; code written for many registers is unrolled where it should be.
     unroll = all(decision.plan.registers <= PLAIN_REGISTERS for decision in emitted.decisions)
     ptx = to_ptx(llvm_ir, target.chip, unroll=unroll)

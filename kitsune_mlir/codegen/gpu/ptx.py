@@ -23,7 +23,7 @@ from kitsune_mlir.codegen.gpu.libdevice import link_libdevice
 from kitsune_mlir.codegen.gpu.llvm_text import downgrade_floats, mark_inline_asm
 from kitsune_mlir.errors import CompileError, TargetError
 
-__all__ = ["PIPELINE", "to_llvm_ir", "to_ptx"]
+__all__ = ["PIPELINE", "to_llvm_ir", "to_ptx", "translate"]
 
 TRIPLE = "nvptx64-nvidia-cuda"
 
@@ -66,11 +66,21 @@ def to_llvm_ir(module: ir.Module, fastmath: str = "contract") -> str:
             passmanager.PassManager.parse(f"builtin.module({','.join(PIPELINE)})").run(clone)
         except ir.MLIRError as error:
             raise CompileError(f"lowering to LLVM failed: {error}") from error
-        left = _foreign_operations(clone)
-        if left:
-            # Translating these would end the process, not raise.
-            raise CompileError(f"no lowering to LLVM IR for: {', '.join(sorted(left))}")
-        text = llvm_dialect.translate_module_to_llvmir(clone)
+    return translate(clone)
+
+
+def translate(module: ir.Operation) -> str:
+    """LLVM IR text (LLVM 24's spelling) of a module in the LLVM dialect.
+
+    Raises:
+        CompileError: the module holds operations of other dialects (all of them are named).
+    """
+    left = _foreign_operations(module)
+    if left:
+        # Translating these would end the process, not raise.
+        raise CompileError(f"no lowering to LLVM IR for: {', '.join(sorted(left))}")
+    with module.context:
+        text = llvm_dialect.translate_module_to_llvmir(module)
     if text is None:
         raise CompileError("the module could not be translated to LLVM IR")
     return text
