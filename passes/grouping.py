@@ -11,6 +11,7 @@ from kitsune_mlir.target import Target
 from . import gpu_chains
 from .copies import root_of
 from .fuse_attention import find_attention
+from .siblings import share_a_pass
 
 TILE_COLUMNS = 256  # what a GPU's tile has at most of the last of several shared dimensions
 MIN_ROWS = 16  # rows that a tile of a product should have, so that the weights it reads are used that often
@@ -153,7 +154,7 @@ class Grouping:
     def _needs_chain(self, group: list[ir.Operation], merged: Space) -> str | None:
         """Why a group is no single product whose factors come from memory and whose columns are tiled; None if it is."""
         products = [op for op in group if is_contraction(op)]
-        if len(products) > 1:
+        if len(products) > 1 and not share_a_pass(products):
             return "a stage holds one product on this target"
         if any(self._fed_inside(op, group) for op in products):
             return "a product's inputs come from memory on this target"
