@@ -47,7 +47,7 @@ def specialize(
     The kernel must have exactly `THREADS` threads (`Plan.threads = THREADS`, `Plan.registers = SHARED_REGISTERS`; no other plan
     of the program may want more). `produce` runs in all 128 threads of its warpgroup: it elects one itself. Neither
     function may use the block barrier (`task.sync`, `tile.finish`, `tile.wait`): they meet through mbarriers and named
-    barriers. A block barrier follows, so shared memory is free for the next task afterwards.
+    barriers. It ends with a block barrier, so shared memory is free for the next task afterwards.
 
     Args:
         producer_registers: 24, 40 or 56; the consumers have 240, 232 or 224. What a side needs beyond its number is
@@ -63,12 +63,14 @@ def specialize(
     def produce_() -> None:
         set_max_registers(producer_registers, grow=False)
         produce()
+        # Warps without work would else take their registers back before the consumers have got them.
+        task.sync()
         set_max_registers(SHARED_REGISTERS, grow=True)
 
     def consume_() -> None:
         set_max_registers(consumer_registers, grow=True)
         consume(group - 1)
         set_max_registers(SHARED_REGISTERS, grow=False)
+        task.sync()
 
     if_(group == 0, produce_, consume_)
-    task.sync()
