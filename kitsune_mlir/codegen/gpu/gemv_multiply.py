@@ -1,9 +1,10 @@
 """The multiplying warps of the `gemv` engine: from a stage of the ring to sums in registers, and from these to shared memory.
 
 Tensor cores: the weights are A (16 columns of the product by 16 of the sum), the activations B (8 rows). The order of a sum is
-free, so a lane reads 16 bytes, eight neighbours, of a row of either operand, and uses them as the pairs of two
-instructions: what the fragments' layout calls columns 2t, 2t+1, 2t+8 and 2t+9 are 8t to 8t+3, then 8t+4 to 8t+7. Every warp has
-its own part of each chunk for all columns.
+free, so a lane reads 16 bytes, eight neighbours, of a line of either operand, and uses them as the pairs of two
+instructions: what the fragments' layout calls columns 2t, 2t+1, 2t+8 and 2t+9 are 8t to 8t+3, then 8t+4 to 8t+7. So is the
+order of lines: eight lanes read two lines at a time, which are four apart so that the swizzle keeps them in different
+banks. Every warp has its own part of each chunk for all columns.
 
 f32: a warp has some columns for the whole sum; its lanes have the sum's parts and are added up at the end.
 """
@@ -12,12 +13,12 @@ from __future__ import annotations
 
 from kitsune_mlir.codegen.gpu.barriers import Slot
 from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id, sync_warp, warp_id
-from kitsune_mlir.codegen.gpu.gemv_plan import CONSUMERS
+from kitsune_mlir.codegen.gpu.gemv_plan import CONSUMERS, PANEL
 from kitsune_mlir.codegen.gpu.gemv_stream import Stages
 from kitsune_mlir.codegen.gpu.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.mma_sync import multiply_add
 from kitsune_mlir.codegen.gpu.reduce import over_lanes
-from kitsune_mlir.codegen.gpu.value import Value, constant, fma, minimum, select, unpack
+from kitsune_mlir.codegen.gpu.value import Value, bitcast, constant, fma, minimum, select, unpack
 
 __all__ = ["Multiplier", "multiplier"]
 
@@ -44,10 +45,12 @@ class Multiplier:
             ring.full(slot.stage).wait(slot.parity)
             weights = self.stages.weights(slot)
             if geometry.resident:
-                source = offset(self.stages.resident, number * (geometry.chunk * geometry.bytes))
+                source = offset(self.stages.resident, number * (geometry.panels * PANEL))
             else:
                 source = self.stages.activations(slot)
-            left = geometry.depth - number * geometry.chunk if geometry.ragged else None
+            # TMA fills a stage with zeros beyond the end of the sum; in resident activations anything may lie there.
+            ragged = geometry.resident and geometry.depth % geometry.chunk
+            left = geometry.depth - number * geometry.chunk if ragged else None
             sums = self._chunk(sums, weights, source, left)
             sync_warp()
             if_(self.lane == 0, ring.empty(slot.stage).arrive)
@@ -64,14 +67,18 @@ class Multiplier:
     def _chunk(self, sums: list[Value], weights: Value, source: Value, left: Value | None) -> list[Value]:
         raise NotImplementedError
 
-    @property
-    def _source_pitch(self) -> int:
-        return self.geometry.row_pitch if self.geometry.resident else self.geometry.pitch
+    def _input(self, source: Value, row: Value | int, panel: Value, piece: Value, left: Value | None) -> Value:
+        """16 bytes of activations, as four i32: piece `piece` of a panel of a row."""
+        geometry = self.geometry
+        if not geometry.resident:
+            return self._piece(offset(source, panel * geometry.activations_panel), row, piece)
+        at = panel * PANEL + piece * 16
+        words = load(offset(source, at + row * geometry.row_pitch), "vector<4xi32>")
+        return words if left is None else select(at < left * geometry.bytes, words, constant(0, words.type))
 
-    def _words(self, pointer: Value, inside: Value | None) -> list[Value]:
-        """16 bytes as four i32; zeros beyond the end of the sum, where anything may lie."""
-        words = unpack(load(pointer, "vector<4xi32>"))
-        return words if inside is None else [select(inside, word, 0) for word in words]
+    def _piece(self, panel: Value, line: Value | int, piece: Value) -> Value:
+        """16 bytes of a line of a swizzled panel, as four i32."""
+        return load(offset(panel, ((piece ^ (line & 7)) << 4) + line * PANEL), "vector<4xi32>")
 
     def _place(self, copy: Value | int, row: Value | int, line: Value) -> Value:
         """Pointer to a partial sum."""
@@ -90,37 +97,42 @@ class _Tensor(Multiplier):
 
     def _chunk(self, sums: list[Value], weights: Value, source: Value, left: Value | None) -> list[Value]:
         geometry = self.geometry
-        share = geometry.chunk // CONSUMERS
-        line, place = self.lane // 4, self.warp * share + self.lane % 4 * 8
-        for step in range(0, share, 32):
-            at = place + step
-            inside = None if left is None else at < left
+        warps = CONSUMERS // geometry.panels  # that share a panel
+        panel, line = self.warp // warps, self._line()
+        for step in range(0, 8 // warps, 4):
+            piece = self.lane % 4 + (self.warp % warps * 4 + step)
             b = []
             for block in range(self.blocks):
                 row = line + 8 * block
-                if 8 * (block + 1) > geometry.rows:
+                if geometry.resident and 8 * (block + 1) > geometry.rows:
                     row = minimum(row, geometry.rows - 1)
-                b.append(self._words(offset(source, row * self._source_pitch + at * 2), inside))
+                b.append(unpack(self._input(source, row, panel, piece, left)))
+            lines = offset(weights, panel * (geometry.lines * PANEL))
             for group in range(self.groups):
-                low = offset(weights, (line + 16 * group) * geometry.pitch + at * 2)
-                a = [self._words(pointer, inside) for pointer in (low, offset(low, 8 * geometry.pitch))]
+                low, high = (unpack(self._piece(lines, line + (16 * group + more), piece)) for more in (0, 8))
                 for block in range(self.blocks):
                     first = 4 * (group * self.blocks + block)
                     for half in (0, 2):
-                        fragment = [a[0][half], a[1][half], a[0][half + 1], a[1][half + 1]]
+                        fragment = [low[half], high[half], low[half + 1], high[half + 1]]
                         sums[first : first + 4] = multiply_add(
                             sums[first : first + 4], fragment, b[block][half : half + 2], self.dtype
                         )
         return sums
 
+    def _line(self) -> Value:
+        """The line, of eight, that the lane's fragments have at index lane / 4."""
+        index = self.lane // 4
+        return index // 2 + index % 2 * 4
+
     def publish(self, sums: list[Value], first_row: int) -> None:
-        line, row = self.lane // 4, self.lane % 4 * 2
+        line, row = self._line(), self.lane % 4
         last = min(self.blocks, (first_row + self.geometry.sum_rows) // 8)
         for group in range(self.groups):
             for block in range(first_row // 8, last):
                 first = 4 * (group * self.blocks + block)
                 for number, value in enumerate(sums[first : first + 4]):
-                    inside = row + (8 * block - first_row) + number % 2
+                    # Index 2t is row t of eight, index 2t + 1 is row t + 4.
+                    inside = row + (8 * block - first_row + 4 * (number % 2))
                     store(value, self._place(self.warp, inside, line + (16 * group + 8 * (number // 2))))
 
 
@@ -132,24 +144,18 @@ class _Fma(Multiplier):
 
     def _chunk(self, sums: list[Value], weights: Value, source: Value, left: Value | None) -> list[Value]:
         geometry = self.geometry
-        for step in range(0, geometry.chunk, 128):
-            at = self.lane * 4 + step
-            inside = None if left is None else at < left
-            own = [
-                self._numbers(offset(weights, (self.warp + CONSUMERS * index) * geometry.pitch + at * 4), inside)
-                for index in range(self.own)
-            ]
+        piece = self.lane % 8
+        for step in range(0, geometry.panels, 4):
+            panel = self.lane // 8 + step
+            lines = offset(weights, panel * (geometry.lines * PANEL))
+            own = [_numbers(self._piece(lines, self.warp + CONSUMERS * index, piece)) for index in range(self.own)]
             for row in range(geometry.rows):
-                x = self._numbers(offset(source, at * 4 + row * self._source_pitch), inside)
+                x = _numbers(self._input(source, row, panel, piece, left))
                 for index in range(self.own):
                     for one, other in zip(x, own[index], strict=True):
                         number = index * geometry.rows + row
                         sums[number] = fma(one, other, sums[number])
         return sums
-
-    def _numbers(self, pointer: Value, inside: Value | None) -> list[Value]:
-        numbers = unpack(load(pointer, "vector<4xf32>"))
-        return numbers if inside is None else [select(inside, number, 0.0) for number in numbers]
 
     def publish(self, sums: list[Value], first_row: int) -> None:
         geometry = self.geometry
@@ -159,6 +165,10 @@ class _Fma(Multiplier):
                 total = over_lanes("add", sums[index * geometry.rows + row], (16, 8, 4, 2, 1))
                 place = self._place(0, row - first_row, self.warp + CONSUMERS * index)
                 if_(self.lane == (index * geometry.rows + row) % 32, lambda total=total, place=place: store(total, place))
+
+
+def _numbers(words: Value) -> list[Value]:
+    return unpack(bitcast(words, "vector<4xf32>"))
 
 
 def multiplier(stages: Stages) -> Multiplier:

@@ -1,30 +1,36 @@
 """Planning products of few rows: what a stage of the ring holds, how deep the ring is, where the activations stay.
 
 A tile has all rows and some columns of the product. The block walks it in *passes* of a few columns over the whole sum; a
-stage of the ring has a *chunk* of the sum for all columns of a pass, of every product. The weights of a stage are rows of
-shared memory, one for each column of the product, as they are in global memory. Rows are `pitch` bytes apart, half a line of
-128 bytes more than they are long, so that the eight lanes that read at a time, two rows of 64 bytes, hit different banks.
+stage of the ring has a *chunk* of the sum for all columns of a pass, of every product. In shared memory a chunk is some
+*panels*, each with 128 bytes of every column's weights, as TMA writes them (`shared_tile.SharedTile`). Few large boxes: TMA
+starts one copy about every 30 ns, whatever its size (measured on an H200).
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-from kitsune_mlir.codegen.gpu.engine import Limits, Plan
+from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.gemv_match import GemvPattern, match_products
-from kitsune_mlir.codegen.gpu.mma_match import Mismatch
-from kitsune_mlir.codegen.gpu.mma_window import Window
-from kitsune_mlir.codegen.gpu.tasks import TaskView, element_bytes
+from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch
+from kitsune_mlir.codegen.gpu.mma_window import Dim, Window
+from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
+from kitsune_mlir.errors import CompileError
 
-__all__ = ["CONSUMERS", "Geometry", "GemvPlan", "make_plan"]
+__all__ = ["CONSUMERS", "PANEL", "Geometry", "GemvPlan", "Source", "make_plan"]
 
 MOST_ROWS = 64
 CONSUMERS = 8
 """Warps that multiply; one more loads."""
 THREADS = 32 * (CONSUMERS + 1)
 REGISTERS = 168
-CHUNK_BYTES = (1024, 512)
-"""Bytes of one row of weights in a stage: long runs of DRAM, in sixteens for each lane of eight warps."""
+PANEL = 128
+"""Bytes of a column's weights in a panel: the width of the swizzle."""
+PANELS = (8, 4)
+"""Panels of a chunk, from the best on: one for each multiplying warp, or for two."""
+BOX_ROWS = (32, 16, 8)
+"""Columns of the product that one copy brings: the most that divide the tile, so that no weight is read twice."""
 PASS_BLOCKS = (2, 1)
 """Columns of a pass and product, in blocks of 16 (tensor cores) or 8 (f32), from the best on."""
 MOST_SUMS = {2: 128, 4: 64}
@@ -46,7 +52,7 @@ class Geometry:
         products: number of products that share the input.
         bytes: of an element.
         pass_cols: columns of a pass, of each product.
-        chunk: elements of the sum in a stage.
+        panels: of a chunk.
         resident: the activations stay in shared memory for the whole task; else each stage brings its part.
         stages: of the ring.
     """
@@ -57,7 +63,7 @@ class Geometry:
     products: int
     bytes: int
     pass_cols: int
-    chunk: int
+    panels: int
     resident: bool
     stages: int
 
@@ -67,9 +73,24 @@ class Geometry:
         return self.bytes == 2
 
     @property
+    def panel(self) -> int:
+        """Elements of the sum in a panel."""
+        return PANEL // self.bytes
+
+    @property
+    def chunk(self) -> int:
+        """Elements of the sum in a stage."""
+        return self.panels * self.panel
+
+    @property
     def lines(self) -> int:
-        """Rows of weights in a stage: the columns of a pass, of one product after the other."""
+        """Lines of weights in a panel: the columns of a pass, of one product after the other."""
         return self.products * self.pass_cols
+
+    @property
+    def box_cols(self) -> int:
+        """Columns of a product that one copy brings."""
+        return next((rows for rows in BOX_ROWS if rows <= self.pass_cols and self.cols % rows == 0), BOX_ROWS[-1])
 
     @property
     def passes(self) -> int:
@@ -82,34 +103,29 @@ class Geometry:
         return -(-self.depth // self.chunk)
 
     @property
-    def ragged(self) -> bool:
-        """Whether the last chunk is shorter than the others."""
-        return self.depth % self.chunk != 0
-
-    @property
-    def pitch(self) -> int:
-        """Bytes from a row of a stage to the next."""
-        return self.chunk * self.bytes + 64
-
-    @property
     def row_pitch(self) -> int:
-        """Bytes from a row of resident activations to the next."""
-        return -(-self.depth * self.bytes // 128) * 128 + 64
+        """Bytes from a row of resident activations to the next: rows four apart, read together, are half of 128 bytes apart."""
+        return -(-self.depth * self.bytes // PANEL) * PANEL + 16
 
     @property
     def resident_bytes(self) -> int:
         """Shared memory of resident activations. Tail lanes may look, masked, a chunk beyond the last row."""
-        return -(-(self.rows * self.row_pitch + self.chunk * self.bytes) // 1024) * 1024 if self.resident else 0
+        return _up(self.rows * self.row_pitch + self.panels * PANEL, 1024) if self.resident else 0
 
     @property
     def weights_bytes(self) -> int:
         """Shared memory of a stage's weights."""
-        return self.lines * self.pitch
+        return self.panels * self.lines * PANEL
+
+    @property
+    def activations_panel(self) -> int:
+        """Bytes of a panel of activations in a stage: whole eights of rows."""
+        return _up(self.rows, 8) * PANEL
 
     @property
     def stage_bytes(self) -> int:
         """Shared memory of a stage."""
-        return self.weights_bytes + (0 if self.resident else self.rows * self.pitch)
+        return self.weights_bytes + (0 if self.resident else self.panels * self.activations_panel)
 
     @property
     def copies(self) -> int:
@@ -119,12 +135,12 @@ class Geometry:
     @property
     def sum_rows(self) -> int:
         """Rows whose partial sums are in shared memory at a time."""
-        return min(SUM_ROWS, -(-self.rows // 8) * 8)
+        return min(SUM_ROWS, _up(self.rows, 8))
 
     @property
     def sum_pitch(self) -> int:
-        """f32 elements from a row of partial sums to the next: 4 more than a multiple of 16, against bank conflicts."""
-        return -(-self.lines // 16) * 16 + 4
+        """f32 elements from a row of partial sums to the next: 8 more than a multiple of 32, against bank conflicts."""
+        return _up(self.lines, 32) + 8
 
     @property
     def sum_bytes(self) -> int:
@@ -138,39 +154,61 @@ class Geometry:
 
 
 @dataclasses.dataclass(frozen=True)
+class Source:
+    """An operand as TMA sees it.
+
+    Attributes:
+        window: where it is.
+        map: a box is a part of a panel.
+        dims: the map's dimensions, outermost first; the last two are the operand's own side and the sum.
+    """
+
+    window: Window
+    map: TensorMap
+    dims: tuple[Dim, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class GemvPlan:
     """What the engine decided.
 
     Attributes:
         pattern: the body.
         geometry: sizes.
-        input: where the activations are.
-        weights: where each product's weights are.
-        sums: side of the sum in `input` and in each of `weights`.
+        input: the activations.
+        weights: of each product.
     """
 
     pattern: GemvPattern
     geometry: Geometry
-    input: Window
-    weights: tuple[Window, ...]
-    sums: tuple[str, ...]
+    input: Source
+    weights: tuple[Source, ...]
+
+    @property
+    def weights_wait(self) -> bool:
+        """Whether weights are made by other tasks, so that even they are loaded after the waits."""
+        return any(not source.window.constant for source in self.weights)
 
 
 def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     """Plan a task.
 
     Raises:
-        Mismatch: it is no product of few rows, or one whose operands bulk copies cannot read.
+        Mismatch: it is no product of few rows, or one whose operands TMA cannot read.
     """
     pattern = match_products(task)
     product = pattern.product
     if product.rows > MOST_ROWS:
         raise Mismatch(f"a tile of {product.rows} rows; up to {MOST_ROWS} are done")
-    sums = tuple(f"k{one.sums[0][0]}" for one in pattern.products)
-    inputs = [_window(pattern, number, pattern.products[number].a, sums[number]) for number in range(len(sums))]
-    weights = tuple(_window(pattern, number, pattern.products[number].b, sums[number]) for number in range(len(sums)))
-    geometry = _choose(pattern, inputs[0], limits)
-    gemv = GemvPlan(pattern, geometry, inputs[0], weights, sums)
+    load = task.load_of(product.op.operands[product.a])
+    assert load is not None
+    moving = any(not isinstance(start, int) for start in load.offsets)
+    geometry = _choose(pattern, moving, limits)
+    input = _source(pattern, 0, product.a, ROW, min(256, product.rows), geometry.panel)
+    weights = tuple(
+        _source(pattern, number, one.b, COL, geometry.box_cols, geometry.panel) for number, one in enumerate(pattern.products)
+    )
+    gemv = GemvPlan(pattern, geometry, input, weights)
     return Plan(
         engine=engine,
         task=task,
@@ -178,7 +216,8 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
         threads=THREADS,
         registers=REGISTERS,
         barriers=(1,) * geometry.stages + (CONSUMERS,) * geometry.stages + (1,),
-        async_reads=any(not window.constant for window in (inputs[0], *weights)),
+        tensor_maps=tuple(MapUse(source.window.buffer, source.map) for source in (*weights, input)),
+        async_reads=any(not source.window.constant for source in (input, *weights)),
         parameters={
             "tile": [geometry.rows, geometry.cols, geometry.depth],
             "products": geometry.products,
@@ -191,40 +230,50 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     )
 
 
-def _window(pattern: GemvPattern, number: int, operand: int, inner: str) -> Window:
-    """The window of an operand of a product, if bulk copies can read runs along the sum."""
-    op = pattern.products[number].op
-    load = pattern.task.load_of(op.operands[operand])
+def _source(pattern: GemvPattern, number: int, operand: int, side: str, rows: int, columns: int) -> Source:
+    """An operand of a product, if TMA can read boxes of `rows` along its side and `columns` along the sum."""
+    product = pattern.products[number]
+    inner, depth = f"k{product.sums[0][0]}", product.sums[0][1]
+    load = pattern.task.load_of(product.op.operands[operand])
     assert load is not None
-    window = Window.of(load, pattern.operand_sides(op, operand))
-    if window.stride(inner) != 1:
+    window = Window.of(load, pattern.operand_sides(product.op, operand))
+    along = next(dim for dim in window.dims if dim.side == inner)
+    if along.stride != 1:
         raise Mismatch("neighbours along the sum are not neighbours in memory")
-    length = next(dim.size for dim in window.dims if dim.side == inner)
-    if window.align((inner,)) < 16 or length * window.bytes % 16:
-        raise Mismatch("rows along the sum are no multiples of 16 bytes")
-    return window
+    if along.size != along.extent and depth % columns:
+        raise Mismatch("the sum is over a part of the rows in memory that does not end with 128 bytes")
+    own = next((dim for dim in window.dims if dim.side == side), Dim(side, 1, 1, 1, 0))
+    dims = (*(dim for dim in window.dims if dim.side not in (side, inner)), own, along)
+    strides = tuple(dim.stride * window.bytes if dim.extent != 1 else 16 for dim in dims[:-1])
+    if window.buffer.offset % 16 or depth * window.bytes % 16 or any(stride % 16 for stride in strides):
+        raise Mismatch("a stride, a start or the sum is no multiple of 16 bytes")
+    if len(dims) > 5:
+        raise Mismatch(f"an operand of {len(dims)} dimensions; TMA has 5")
+    box = (*(1 for _ in dims[:-2]), rows, columns)
+    try:
+        tensor_map = TensorMap(window.dtype, tuple(dim.extent for dim in dims), strides, box)
+    except CompileError as error:
+        raise Mismatch(str(error)) from error
+    return Source(window, tensor_map, dims)
 
 
-def _choose(pattern: GemvPattern, source: Window, limits: Limits) -> Geometry:
-    product = pattern.product
-    size = element_bytes(source.buffer.element)
+def _choose(pattern: GemvPattern, moving: bool, limits: Limits) -> Geometry:
+    """The best geometry that fits; `moving`: the activations' place depends on the tile."""
+    product, products = pattern.product, len(pattern.products)
+    size = {"f32": 4}.get(product.dtype, 2)
     rows, depth = product.rows, product.sums[0][1]
-    moving = any(not isinstance(dim.start, int) for dim in source.dims)
     block = 16 if size == 2 else 8
     geometries = []
-    for resident in (True, False):
+    for resident in (False,) if moving else (True, False):
         for blocks in PASS_BLOCKS:
-            sums = blocks * len(pattern.products) * rows
+            sums = blocks * products * rows
             if blocks > 1 and ((blocks - 1) * block >= product.cols or sums > MOST_SUMS[size]):
                 continue
-            for chunk_bytes in CHUNK_BYTES:
-                start = Geometry(
-                    rows, product.cols, depth, len(pattern.products), size, blocks * block, chunk_bytes // size, resident, 0
-                )
+            for panels in PANELS:
+                start = Geometry(rows, product.cols, depth, products, size, blocks * block, panels, resident, 0)
                 stages = min(MOST_STAGES, (limits.shared_bytes - start.shared_bytes) // start.stage_bytes)
-                found = dataclasses.replace(start, stages=stages)
-                if stages >= LEAST_STAGES and not (resident and moving):
-                    geometries.append(found)
+                if stages >= LEAST_STAGES:
+                    geometries.append(dataclasses.replace(start, stages=stages))
     if not geometries:
         raise Mismatch(f"{rows} rows and a sum of {depth} leave no room for a ring of {LEAST_STAGES} stages")
     return min(geometries, key=_badness)
@@ -234,3 +283,7 @@ def _badness(geometry: Geometry) -> tuple:
     """Order of preference: a ring that is deep enough; activations read once; wide passes, long runs."""
     wasteful = geometry.resident and geometry.passes == 1 and geometry.rows * geometry.depth * geometry.bytes > RESIDENT_BYTES
     return (geometry.stages < ENOUGH_STAGES, geometry.resident == wasteful, -geometry.lines, -geometry.chunk)
+
+
+def _up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit

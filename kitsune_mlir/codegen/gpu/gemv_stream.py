@@ -1,7 +1,7 @@
-"""The loading warp of the `gemv` engine: a ring of stages in shared memory, filled by bulk copies of runs of memory.
+"""The loading warp of the `gemv` engine: a ring of stages in shared memory, filled by TMA.
 
-A stage is filled by one copy for each of its rows; the lanes of the warp start them side by side. Weights depend on nothing:
-as much of them as the ring holds is under way before the warp waits for what other tiles have to finish first.
+A stage is filled by a few boxes; the lanes of the warp start them side by side. Weights depend on nothing: as much of them as
+the ring holds is under way before the warp waits for what other tiles have to finish first.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from kitsune_mlir.codegen.gpu import tma
 from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot, fence_async
 from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id, sync_warp
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.gemv_plan import GemvPlan
+from kitsune_mlir.codegen.gpu.gemv_plan import PANEL, GemvPlan, Source
 from kitsune_mlir.codegen.gpu.memory import Cache, offset
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
-from kitsune_mlir.codegen.gpu.value import Value, i32, i64, minimum, select
+from kitsune_mlir.codegen.gpu.value import Value, i32, i64, minimum
 
 __all__ = ["Stages", "Stream"]
 
@@ -80,37 +80,33 @@ class Stream:
     def _tile(self, tile: TileContext, stage: Value, parity: Value, first: Value) -> list[Value]:
         tile.resolve()
         geometry = self.geometry
-        weights = [window.start(tile) for window in self.plan.weights]
-        source = self.plan.input.start(tile)
         total = geometry.passes * geometry.chunks
         ahead = min(geometry.stages, total)
-        slot = Slot(stage, parity)
+        start = Slot(stage, parity)
+        if self.plan.weights_wait:
+            self._poll(tile)
 
-        # Weights first. What is loaded together with them after the wait is a second copy to the same barrier.
         def begin(number: Value, *carried: Value) -> list[Value]:
-            return self._begin(number, weights, Slot(*carried)).values
+            return self._weights(tile, number, Slot(*carried)).values
 
         def complete(number: Value, *carried: Value) -> list[Value]:
-            return self._activations(number, source, Slot(*carried)).values
+            return self._activations(tile, number, Slot(*carried)).values
 
         def both(number: Value, *carried: Value) -> list[Value]:
-            self._begin(number, weights, Slot(*carried))
-            return (Slot(*carried) if geometry.resident else self._activations(number, source, Slot(*carried))).values
+            following = self._weights(tile, number, Slot(*carried))
+            if not geometry.resident:
+                self._activations(tile, number, Slot(*carried))
+            return following.values
 
-        filled = Slot(*for_(0, ahead, 1, begin, slot.values))
+        filled = for_(0, ahead, 1, begin, start.values)
         if geometry.resident:
-            if_(first == 1, lambda: self._resident(tile, source))
+            if_(first == 1, lambda: self._resident(tile))
         else:
             self._poll(tile)
-            for_(0, ahead, 1, complete, slot.values)
+            for_(0, ahead, 1, complete, start.values)
         if total > ahead:
-
-            def rest(number: Value, *carried: Value) -> list[Value]:
-                both(number, *carried)
-                return self.ring.next(Slot(*carried)).values
-
-            filled = Slot(*for_(ahead, total, 1, rest, filled.values))
-        return [*filled.values, i32(0)]
+            filled = for_(ahead, total, 1, both, filled)
+        return [*filled, i32(0)]
 
     def _poll(self, tile: TileContext) -> None:
         """Wait for what other tiles have to finish first: one lane, then the warp."""
@@ -124,10 +120,11 @@ class Stream:
             sync_warp()
             fence_async()
 
-    def _resident(self, tile: TileContext, source: Value) -> None:
-        """Load all activations."""
-        geometry, window = self.geometry, self.plan.input
+    def _resident(self, tile: TileContext) -> None:
+        """Load all activations, row by row."""
+        geometry, window = self.geometry, self.plan.input.window
         self._poll(tile)
+        source = window.start(tile)
         bytes = geometry.depth * geometry.bytes
         if_(self.lane == 0, lambda: self.stages.arrived.arrive_and_expect(geometry.rows * bytes))
         sync_warp()
@@ -139,55 +136,47 @@ class Stream:
 
         for_(self.lane, geometry.rows, 32, copy)
 
-    def _begin(self, number: Value, weights: list[Value], slot: Slot) -> Slot:
+    def _weights(self, tile: TileContext, number: Value, slot: Slot) -> Slot:
         """Take a stage and start the copies of its weights; the slot after it."""
         geometry = self.geometry
-        turn, chunk = number // geometry.chunks, number % geometry.chunks
-        column = turn * geometry.pass_cols
-        bytes = self._run(chunk)
+        column, chunk = number // geometry.chunks * geometry.pass_cols, number % geometry.chunks
         columns = minimum(geometry.cols - column, geometry.pass_cols)
-        lines = columns * geometry.products + (0 if geometry.resident else geometry.rows)
-        full = self.ring.full(slot.stage)
+        boxes = (columns + (geometry.box_cols - 1)) // geometry.box_cols
+        full, stage = self.ring.full(slot.stage), self.stages.weights(slot)
+        lines = boxes * (geometry.products * geometry.box_cols) + (0 if geometry.resident else geometry.rows)
         self.ring.empty(slot.stage).wait(slot.parity)
-        if_(self.lane == 0, lambda: full.arrive_and_expect(bytes * lines))
+        if_(self.lane == 0, lambda: full.arrive_and_expect(lines * (geometry.panels * PANEL)))
         sync_warp()
-        stage = self.stages.weights(slot)
-        along = i64(chunk) * (geometry.chunk * geometry.bytes)
+        for place, source in enumerate(self.plan.weights):
 
-        def copy(line: Value) -> None:
-            product, inside = line // geometry.pass_cols, line % geometry.pass_cols
-            pointer = weights[0]
-            for index, other in enumerate(weights[1:], 1):
-                pointer = select(product == index, other, pointer)
-            stride = self.plan.weights[0].stride(COL)
-            for index, window in enumerate(self.plan.weights[1:], 1):
-                stride = select(product == index, i32(window.stride(COL)), i32(stride))
-            place = i64(column + inside) * (i64(stride) * geometry.bytes)
-            start = offset(offset(pointer, place), along)
-            target = offset(stage, line * geometry.pitch)
-            if_(inside < columns, lambda: tma.load_span(target, start, bytes, full, Cache.STREAM))
+            def copy(index: Value, place: int = place, source: Source = source) -> None:
+                panel, box = index % geometry.panels, index // geometry.panels
+                line = panel * geometry.lines + box * geometry.box_cols + place * geometry.pass_cols
+                moved = {COL: column + box * geometry.box_cols, "": chunk * geometry.chunk + panel * geometry.panel}
+                self._load(tile, offset(stage, line * PANEL), place, source, moved, full, Cache.STREAM)
 
-        for_(self.lane, geometry.lines, 32, copy)
+            for_(self.lane, boxes * geometry.panels, 32, copy)
         return self.ring.next(slot)
 
-    def _activations(self, number: Value, source: Value, slot: Slot) -> Slot:
+    def _activations(self, tile: TileContext, number: Value, slot: Slot) -> Slot:
         """Start the copies of a stage's part of the activations; the slot after it."""
-        geometry, window = self.geometry, self.plan.input
-        chunk = number % geometry.chunks
-        bytes = self._run(chunk)
-        base = self.stages.activations(slot)
-        along = offset(source, i64(chunk) * (geometry.chunk * geometry.bytes))
+        geometry = self.geometry
+        base, chunk = self.stages.activations(slot), number % geometry.chunks
 
-        def copy(row: Value) -> None:
-            start = offset(along, i64(row) * (window.stride(ROW) * geometry.bytes))
-            tma.load_span(offset(base, row * geometry.pitch), start, bytes, self.ring.full(slot.stage))
+        def copy(panel: Value) -> None:
+            moved = {"": chunk * geometry.chunk + panel * geometry.panel}
+            target = offset(base, panel * geometry.activations_panel)
+            self._load(tile, target, geometry.products, self.plan.input, moved, self.ring.full(slot.stage), Cache.KEEP)
 
-        for_(self.lane, geometry.rows, 32, copy)
+        for_(self.lane, geometry.panels, 32, copy)
         return self.ring.next(slot)
 
-    def _run(self, chunk: Value) -> Value:
-        """Bytes of one row in a chunk."""
-        geometry = self.geometry
-        if not geometry.ragged:
-            return i32(geometry.chunk * geometry.bytes)
-        return minimum(geometry.depth - chunk * geometry.chunk, geometry.chunk) * geometry.bytes
+    def _load(
+        self, tile: TileContext, target: Value, map: int, source: Source, moved: dict[str, Value], full: Barrier, cache: Cache
+    ) -> None:
+        """Start one copy; `moved` is how far from the tile's start, by side, "" for the sum."""
+        places = [tile.index(dim.start) for dim in source.dims]
+        places[-1] = places[-1] + moved[""]
+        if COL in moved:
+            places[-2] = places[-2] + moved[COL]
+        tma.load_tile(target, self.task.tensor_map(map), full, places, cache=cache)
