@@ -1,75 +1,208 @@
-"""Write bench/README.md from the recorded runs: `python -m bench.report`. A test checks that it is up to date."""
+"""Recorded measurements as a page: `python -m bench.report [FILE...]`.
+
+Merges FILEs (of `bench.suite run --json`) into bench/results/, one file for a device and a date; then writes bench/README.md
+and the charts in bench/charts/ from the newest measurement of every case. A test checks that the page is what the files say.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
-PEERS = ("eager", "eager, graph", "compile, graph", "max-autotune, graph")
+from bench.case import LIMITS
+from bench.peers import PEERS
+from bench.records import Record, merge
+from bench.tables import chain_table, geometric_mean, group_table, product_table, row_table
+
+FOLDER = Path(__file__).parent
+RESULTS = FOLDER / "results"
+Entry = Mapping[str, Any]
 
 
-def load(name: str) -> dict:
-    """A recorded run."""
-    return json.loads((RESULTS / name).read_text())
+def file_of(run: Mapping[str, Any]) -> Path:
+    """Where a run's cases are kept: "bench-nvidia-h200-2026-11-21.json"."""
+    where = run["environment"]
+    device = re.sub(r"[^a-z0-9]+", "-", where["device"].lower()).strip("-")
+    return RESULTS / f"bench-{device}-{where['date'][:10]}.json"
 
 
-def where(run: dict) -> str:
+def keep(paths: Iterable[Path]) -> list[Path]:
+    """Merge records into the files of their devices and dates; the files that changed."""
+    changed = {}
+    for path in paths:
+        record = Record.open(path)
+        for target in {file_of(run) for run in record.runs}:
+            cases = {n: e for n, e in record.cases.items() if e["run"] >= 0 and file_of(record.run_of(n)) == target}
+            into = changed.get(target) or Record.open(target)
+            changed[target] = merge([Record(None, record.runs, cases)], into)
+    for record in changed.values():
+        record.write()
+    return list(changed)
+
+
+def newest() -> Record:
+    """The last measurement of every case."""
+    return merge((Record.open(path) for path in sorted(RESULTS.glob("bench-*.json"), key=lambda p: p.name[-15:])), Record())
+
+
+def ordered(record: Record) -> dict[str, Entry]:
+    """Entries in the order of the catalogue; cases that it no longer has are left out."""
+    from bench.cases import all_cases
+
+    return {name: record.cases[name] for name in all_cases() if name in record.cases}
+
+
+def where(run: Mapping[str, Any]) -> str:
     """Where and when a run was made, in one line."""
     e = run["environment"]
+    speed = ""
+    if "rates" in run:
+        speed = f"; product {run['rates']['matrix'] / 1e12:.0f} TFLOP/s, copy {run['rates']['copy'] / 1e12:.2f} TB/s"
     return (
         f"{e['device']}, driver {e['driver']}, PyTorch {e['torch']}, {e['date'][:10]}, commit `{e['commit'][:12]}`; "
-        f"`{run['command']}`"
+        f"`{run['command']}`{speed}"
     )
 
 
-def right(run: dict) -> str:
-    """How many cases of a run were right."""
-    return f"{sum(r['ok'] for r in run['results'])} of {len(run['results'])} right"
+HEADLINE = (
+    "case",
+    "launches (eager)",
+    "kitsune",
+    "kitsune, graph",
+    *PEERS,
+    "floor",
+    "of the floor",
+    "times faster",
+    "goal",
+    "DRAM MB",
+)
+"""Columns of the headline's table, before the number of the run."""
+
+
+def headline(entries: Mapping[str, Entry]) -> list[str]:
+    """The table of the headline cases, and wins and losses in words."""
+    lines = [f"| {' | '.join(HEADLINE)} | run |", "| --- " * (len(HEADLINE) + 1) + "|"]
+    lines += [f"| {' | '.join(_row(name, e))} | {e['run'] + 1} |" for name, e in entries.items()]
+    timed = {n: e for n, e in entries.items() if e.get("speedup")}
+    won = [n for n, e in timed.items() if e["speedup"] >= 1]
+    lost = [n for n, e in timed.items() if e["speedup"] < 1]
+    met = [n for n, e in timed.items() if e["speedup"] >= e["goal"]]
+    wrong = [n for n, e in entries.items() if not e["ok"]]
+    errors = [e["error"] for e in timed.values() if e["ok"]]
+    lines += [
+        "",
+        f"- Geometric mean: {geometric_mean(e['speedup'] for e in timed.values()):.2f} times the best peer's speed.",
+        f"- Faster than the best peer: {', '.join(won) or 'none'}.",
+        f"- Slower than the best peer: {', '.join(lost) or 'none'}.",
+        f"- Goals reached: {len(met)} of {len(entries)}{': ' + ', '.join(met) if met else ''}.",
+        f"- Wrong or failed: {', '.join(wrong) or 'none'}. Largest error of the others: {max(errors, default=math.nan):.1e}, "
+        f"against float64 (limit {LIMITS['bf16']:g}).",
+    ]
+    reasons = {e["dram_missing"] for e in entries.values() if e.get("dram_missing")}
+    lines += [f"- No DRAM bytes where the counters could not be read: {'; '.join(sorted(reasons))}."] if reasons else []
+    return lines
+
+
+def _row(name: str, e: Entry) -> list[str]:
+    """The cells of a headline case, in the order of `HEADLINE`."""
+    if "milliseconds" not in e:
+        return [name, f"failed: {e.get('problem', '')}", *[""] * (len(HEADLINE) - 2)]
+    times, dram = e["milliseconds"], e.get("dram_bytes")
+    return [
+        name,
+        f"{e['launches']} ({e.get('eager_launches', '–')})",
+        *(_time(times.get(p), p == e["best_peer"]) for p in ("kitsune", "kitsune, graph", *PEERS)),
+        f"{e['floor']:.3f}",
+        f"{100 * e['fraction']:.0f} %",
+        f"{e['speedup']:.2f}" if e["speedup"] else "–",
+        f"{e['goal']}",
+        f"{dram['kitsune'] / 1e6:.1f} (eager {dram['eager'] / 1e6:.1f})" if dram else "–",
+    ]
+
+
+def _time(t: Mapping[str, float] | None, best: bool) -> str:
+    """A median and half the distance of the outer tenths, as a part of it."""
+    if t is None:
+        return "–"
+    text = f"{t['median']:.3f} ±{50 * (t['p90'] - t['p10']) / t['median']:.0f} %"
+    return f"**{text}**" if best else text
 
 
 def report() -> str:
     """The text of bench/README.md."""
-    full, small = load("zoo-full-h200.json"), load("zoo-small-h200.json")
-    graphs, checks = load("graphs-h200.json"), load("sanitizer-h200.json")
-    peers = [p for p in PEERS if any(p in r.get("milliseconds", {}) for r in full["results"])]
+    record = newest()
+    entries = ordered(record)
+    groups: dict[str, dict[str, Entry]] = {}
+    for name, entry in entries.items():
+        groups.setdefault(entry["group"], {})[name] = entry
     lines = [
-        "# Recorded runs",
+        "# Measurements",
         "",
-        "Generated by `python -m bench.report` from `bench/results/*.json`.",
+        "Generated by `python -m bench.report` from `bench/results/*.json`; `bench/suite.py` says how to make those.",
         "",
-        "## The zoo in full size, bf16, milliseconds (median of 30, all in one run, interleaved)",
-        "",
-        where(full),
-        "",
-        f"| case | launches (eager) | kitsune | kitsune, graph | {' | '.join(peers)} | times faster than the best peer |",
-        "| --- " * (5 + len(peers)) + "|",
-    ]
-    for r in full["results"]:
-        times = r["milliseconds"]
-        best = min(times[p] for p in peers if p in times)
-        own = min(times["kitsune"], times["kitsune, graph"])
-        cells = [
-            f"{times['kitsune']:.3f}",
-            f"{times['kitsune, graph']:.3f}",
-            *(f"{times.get(p, float('nan')):.3f}" for p in peers),
-        ]
-        name = r["case"].split(".")[0]
-        lines.append(f"| {name} | {r['launches']} ({r['eager_launches']}) | {' | '.join(cells)} | {best / own:.2f} |")
-    lines += [
-        "",
-        "Every case runs as one launch. None is faster than the best peer yet.",
-        "",
-        "## Correctness on the device",
-        "",
-        f"- Small zoo, f32 and bf16, against float64: {right(small)}. {where(small)}",
-        f"- Generated graphs: {right(graphs)}. {where(graphs)}",
-        f"- compute-sanitizer: {sum(r['errors'] for r in checks['results'])} errors in {len(checks['results'])} runs "
-        f"({', '.join(sorted({r['tool'] for r in checks['results']}))}). {where(checks)}",
+        "Milliseconds by CUDA events: median of 30 calls, ± half the distance between the 10 % and 90 % quantiles. A row comes",
+        "from one process, its columns interleaved; the fastest peer is bold. *Graph*: replayed from a CUDA graph. *Floor*:",
+        "the larger of operations at the rate of an 8192³ product and of bytes that must cross DRAM at the rate of a device",
+        "copy, both measured in the same run. *DRAM*: read and written by one call from a cold L2, by the hardware's counters.",
+        "All results were compared with float64 in that run (with float32 for inputs of 2²⁷ elements and more).",
         "",
     ]
+    if "headline" in groups:
+        lines += ["## Models", "", *headline(groups.pop("headline")), ""]
+        lines += ["![Speed beside the best peer](charts/speedup.svg)", "", "![Roofline](charts/roofline.svg)", ""]
+    tables = {"mlp": chain_table, "product": product_table, "rows": row_table}
+    titles = {
+        "zoo": "Other models", "small": "Small models", "roofline": "A chain beside a large product", "mlp": "Chains of layers",
+        "product": "Products", "map": "Maps of one gigabyte", "rows": "Row reductions of one gigabyte",
+        "gemv": "Few rows", "attention": "Attention", "conv": "Convolutions",
+    }  # fmt: skip
+    for group, title in titles.items():
+        if group in groups:
+            lines += [f"## {title}", "", *tables.get(group, group_table)(groups[group]), ""]
+    lines += ["## Correctness on the device", "", *correctness(), ""]
+    lines += ["## Runs", "", *(f"{n}. {where(run)}" for n, run in enumerate(record.runs, 1)), ""]
     return "\n".join(lines)
 
 
+def correctness() -> list[str]:
+    """The recorded checks that time nothing."""
+
+    def load(name: str) -> dict[str, Any]:
+        return json.loads((RESULTS / name).read_text())
+
+    def right(run: Mapping[str, Any]) -> str:
+        return f"{sum(r['ok'] for r in run['results'])} of {len(run['results'])} right"
+
+    small, graphs, checks = load("zoo-small-h200.json"), load("graphs-h200.json"), load("sanitizer-h200.json")
+    tools = ", ".join(sorted({r["tool"] for r in checks["results"]}))
+    return [
+        f"- Small zoo, f32 and bf16, against float64: {right(small)}. {where(small)}",
+        f"- Generated graphs: {right(graphs)}. {where(graphs)}",
+        f"- compute-sanitizer: {sum(r['errors'] for r in checks['results'])} errors in {len(checks['results'])} runs "
+        f"({tools}). {where(checks)}",
+    ]
+
+
+def main(paths: list[str]) -> int:
+    """Merge the given records, write the page and the charts."""
+    from bench.charts import draw
+
+    for path in keep(map(Path, paths)):
+        print(path.relative_to(FOLDER.parent))
+    (FOLDER / "README.md").write_text(report())
+    record = newest()
+    shown = {n: e for n, e in ordered(record).items() if e["group"] == "headline" and e.get("milliseconds")}
+    if shown:
+        # Rates differ a little from run to run: those of the first case's run stand for all.
+        for path in draw(shown, record.run_of(next(iter(shown)))["rates"], FOLDER / "charts"):
+            print(path.relative_to(FOLDER.parent))
+    return 0
+
+
 if __name__ == "__main__":
-    (Path(__file__).parent / "README.md").write_text(report())
+    sys.exit(main(sys.argv[1:]))

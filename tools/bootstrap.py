@@ -100,7 +100,7 @@ def main():
     """Make the environment and install; writes the stamp last, so that an interrupted run is repeated."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--venv", default=".venv", help="folder of the environment")
-    parser.add_argument("--extras", default="torch,gpu,test", help="extras of this project to install")
+    parser.add_argument("--extras", default="torch,gpu,test,bench", help="extras of this project to install")
     parser.add_argument("--stamp", required=True, help="file to write at the end; it holds the project's folder")
     options = parser.parse_args()
     python = new_enough()

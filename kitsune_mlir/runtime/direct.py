@@ -16,6 +16,9 @@ __all__ = ["DirectCall", "direct_call"]
 ALIGNMENT = 16
 """Bytes: vector loads and bulk copies want it of every pointer."""
 
+MISSES = 8
+"""Calls whose arguments differ from the last ones in what a guard sees, before new guards are no longer made."""
+
 
 def strides(shape: Sequence[int], order: Sequence[int] = ()) -> tuple[int, ...]:
     """Elements from one index to the next of each dimension, for dimensions that lie in memory in `order`, outermost first."""
@@ -40,7 +43,7 @@ class DirectCall:
         import torch
 
         self._types = (torch.Tensor, torch.nn.Parameter)
-        self._device = device
+        self._device, self._index = device, device.index
         self._run = run
         self._weights = tuple(t.data_ptr() for t in weights)
         self._kept = list(weights)
@@ -54,6 +57,8 @@ class DirectCall:
             for n, (shape, dtype) in enumerate(signature.results)
         ]
         self._assemble = assemble
+        self._seen: Callable[..., bool] | None = None  # quicker than `_fit` for arguments like those that fitted before
+        self._misses = 0
         if device.type == "cuda":
             self._current: Callable[[], int] | None = torch._C._cuda_getDevice
             self._stream: Callable[[int], int] | None = torch._C._cuda_getCurrentRawStream
@@ -69,33 +74,57 @@ class DirectCall:
 
     def __call__(self, args: Sequence[Any]) -> Any:
         """The output; None where the arguments do not fit as they are."""
-        device, types = self._device, self._types
-        if len(args) != self._count or (self._current is not None and self._current() != device.index):
+        if len(args) != self._count or (self._current is not None and self._current() != self._index):
             return None
+        if self._seen is None or not self._seen(*args):
+            if not self._fit(args):
+                return None
+            if self._misses < MISSES:
+                self._misses += 1
+                self._seen = _guard(args)
         pointers = [*self._weights]
-        try:
-            for tensor, (shape, dtype, stride) in zip(args, self._inputs, strict=True):
-                if (
-                    type(tensor) not in types
-                    or tensor.dtype is not dtype
-                    or tensor.shape != shape
-                    or tensor.device != device
-                    or not (tensor.is_contiguous() if stride is None else tensor.stride() == stride)
-                    or tensor.is_neg()
-                ):
-                    return None
-                pointer = tensor.data_ptr()
-                if pointer % ALIGNMENT:
-                    return None
-                pointers.append(pointer)
-        except RuntimeError:  # a layout that has no strides or no pointer
-            return None
+        for tensor in args:
+            pointer = tensor.data_ptr()
+            if pointer % ALIGNMENT:
+                return None
+            pointers.append(pointer)
         empty = self._empty
         results = [empty(shape, stride, dtype) for shape, stride, dtype in self._results]
         for result in results:
             pointers.append(result.data_ptr())
-        self._run(tuple(pointers), self._stream(device.index) if self._stream is not None else 0)
+        self._run(tuple(pointers), self._stream(self._index) if self._stream is not None else 0)
         return self._assemble(results)
+
+    def _fit(self, args: Sequence[Any]) -> bool:
+        """Whether the arguments are tensors as the program wants them."""
+        try:
+            return all(
+                type(tensor) in self._types
+                and tensor.dtype is dtype
+                and tensor.shape == shape
+                and tensor.device == self._device
+                and (tensor.is_contiguous() if stride is None else tensor.stride() == stride)
+                and not tensor.is_neg()
+                for tensor, (shape, dtype, stride) in zip(args, self._inputs, strict=True)
+            )
+        except RuntimeError:  # a layout that has no strides
+            return False
+
+
+def _guard(args: Sequence[Any]) -> Callable[..., bool] | None:
+    """Checks that other arguments are like these: type, dispatch keys, dtype, device, gradient, sizes and strides.
+
+    It is what torch.compile's code asks before it runs, one call for all tensors. It holds metadata only, and is false where
+    two arguments are the same tensor.
+    """
+    import torch
+
+    if not args:
+        return None
+    try:
+        return torch._C._dynamo.guards.TensorGuards(*args, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    except (AttributeError, TypeError):  # a version of PyTorch whose guards are made in another way
+        return None
 
 
 def direct_call(

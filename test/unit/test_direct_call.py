@@ -5,7 +5,7 @@ import torch
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError
-from kitsune_mlir.runtime.direct import direct_call, strides
+from kitsune_mlir.runtime.direct import MISSES, direct_call, strides
 
 
 class Pair(torch.nn.Module):
@@ -37,6 +37,28 @@ def test_it_is_taken_and_right(pair, monkeypatch):
         torch.testing.assert_close(g, w)
     assert program(*args)[0].data_ptr() != got[0].data_ptr()  # results are the caller's
     torch.testing.assert_close(program(torch.nn.Parameter(args[0]), args[1])[0], wanted[0])
+
+
+def test_what_fits_is_learned_and_forgotten(pair):
+    _, (x, y), program = pair
+    wanted = program(x, y)
+    direct = program._direct
+    for number in range(3 * MISSES):
+        other = x.clone().requires_grad_(number % 2 == 1)  # a guard tells them apart, the program need not
+        torch.testing.assert_close(direct((other, y)), wanted)
+    assert direct._misses == MISSES
+    assert direct((x.double(), y)) is None and direct((x, y.t())) is None and direct((x,)) is None
+
+
+def test_one_tensor_twice():
+    class Sum(torch.nn.Module):
+        def forward(self, x, y):
+            return x + y
+
+    x = torch.randn(5)
+    program = kitsune_mlir.compile(Sum(), (x, x.clone()), target="host")
+    for _ in range(3):
+        torch.testing.assert_close(program._direct((x, x)), 2 * x)
 
 
 @pytest.mark.parametrize(

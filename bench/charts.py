@@ -1,0 +1,82 @@
+"""Charts of recorded measurements as SVG: speed beside the best peer, and the roofline. Needs matplotlib (extra `bench`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["draw"]
+
+Entries = Mapping[str, Mapping[str, Any]]
+
+
+def draw(entries: Entries, rates: Mapping[str, float], folder: Path) -> list[Path]:
+    """Write `speedup.svg` and `roofline.svg`.
+
+    Args:
+        entries: measured cases of the headline by name.
+        rates: of the device: operations and bytes a second.
+    """
+    import matplotlib
+
+    matplotlib.use("svg")
+    # Equal data gives equal files: no date, and names of elements from a fixed salt.
+    matplotlib.rcParams.update({"svg.hashsalt": "kitsune", "font.size": 9, "svg.fonttype": "none"})
+    folder.mkdir(parents=True, exist_ok=True)
+    return [_speedup(entries, folder / "speedup.svg"), _roofline(entries, rates, folder / "roofline.svg")]
+
+
+def _speedup(entries: Entries, path: Path) -> Path:
+    from matplotlib import pyplot
+
+    timed = {name: e for name, e in entries.items() if e.get("speedup")}
+    figure, axes = pyplot.subplots(figsize=(8, 0.32 * len(timed) + 1.4))
+    places = range(len(timed))
+    values = [e["speedup"] for e in timed.values()]
+    axes.barh(places, values, color=["#2a7f4f" if v >= 1 else "#b5483c" for v in values], height=0.65)
+    for place, entry in zip(places, timed.values(), strict=True):
+        axes.text(entry["speedup"], place, f" {entry['speedup']:.2f}", va="center")
+        if entry["goal"] and entry["measure"] == "speedup":
+            axes.plot([entry["goal"]] * 2, [place - 0.4, place + 0.4], color="black", linewidth=1.5)
+    axes.axvline(1, color="gray", linewidth=0.8, linestyle="--")
+    axes.set_yticks(list(places), list(timed))
+    axes.invert_yaxis()
+    axes.set_xlabel("times faster than the fastest peer (black mark: goal)")
+    axes.spines[["top", "right"]].set_visible(False)
+    return _save(figure, path)
+
+
+def _roofline(entries: Entries, rates: Mapping[str, float], path: Path) -> Path:
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    shown = {n: e for n, e in entries.items() if e.get("milliseconds") and e["operations"] and e.get("speedup")}
+    intensities = [e["operations"] / e["bytes"] for e in shown.values()] or [1.0]
+    ridge = rates["matrix"] / rates["copy"]
+    span = (min(*intensities, ridge) / 2, max(*intensities, ridge) * 2)
+    axes.plot([span[0], ridge, span[1]], [span[0] * rates["copy"], rates["matrix"], rates["matrix"]], color="gray")
+    for number, (name, entry) in enumerate(shown.items()):
+        x = entry["operations"] / entry["bytes"]
+        best = entry["milliseconds"][entry["best_peer"]]["median"]
+        own, peer = (entry["operations"] / (ms * 1e-3) for ms in (entry["own"], best))
+        axes.plot([x, x], [own, peer], color="lightgray", linewidth=1, zorder=0)
+        axes.plot(x, own, "o", color="#2a5fa0", label="this compiler" if not number else None)
+        axes.plot(x, peer, "_", color="#b5483c", markersize=11, markeredgewidth=2, label="best peer" if not number else None)
+        axes.annotate(name, (x, own), textcoords="offset points", xytext=(6, -3), fontsize=7)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("operations a byte that must cross DRAM")
+    axes.set_ylabel("operations a second")
+    axes.set_title("gray: a device copy's bandwidth and an 8192³ product's rate in the same run", fontsize=9)
+    axes.legend(loc="lower right")
+    axes.spines[["top", "right"]].set_visible(False)
+    return _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> Path:
+    from matplotlib import pyplot
+
+    figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
+    pyplot.close(figure)
+    return path

@@ -1,0 +1,104 @@
+"""Tables of the benchmark's families of cases."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["chain_table", "geometric_mean", "group_table", "product_table", "row_table"]
+
+Entries = Mapping[str, Mapping[str, Any]]
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """Of positive numbers; nan of none."""
+    logs = [math.log(v) for v in values]
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+
+def reached(entry: Mapping[str, Any]) -> float | None:
+    """What the entry's goal is about: its speedup, or its fraction of the floor's speed; None if it was not measured."""
+    return entry.get(entry.get("measure", "speedup"))
+
+
+def totals(entries: Entries) -> list[str]:
+    """How a family did as a whole: goals, geometric mean, slowest and fastest."""
+    timed = {n: v for n, e in entries.items() if (v := reached(e)) is not None}
+    missed = [n for n, v in timed.items() if entries[n]["goal"] and v < entries[n]["goal"]]
+    wrong = [n for n, e in entries.items() if not e["ok"]]
+    lines = [f"{len(entries)} cases; wrong or failed: {', '.join(wrong) or 'none'}."]
+    if timed:
+        worst, best = min(timed, key=lambda n: timed[n]), max(timed, key=lambda n: timed[n])
+        with_goal = [n for n in timed if entries[n]["goal"]]
+        mean = geometric_mean(timed.values())
+        goals = f"; goal reached by {len(with_goal) - len(missed)} of {len(with_goal)}" if with_goal else ""
+        lines.append(f"Geometric mean {mean:.2f}, least {timed[worst]:.2f} ({worst}), most {timed[best]:.2f} ({best}){goals}.")
+    return lines
+
+
+def group_table(entries: Entries) -> list[str]:
+    """One row a case."""
+    lines = [
+        "| case | kitsune | best peer | which | times faster | of the floor | goal | run |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, e in entries.items():
+        if "milliseconds" not in e:
+            lines.append(f"| {name} | failed: {e.get('problem', '')} | | | | | {e.get('goal') or ''} | {e['run'] + 1} |")
+            continue
+        best = e["best_peer"]
+        peer = f"{e['milliseconds'][best]['median']:.4f}" if best else "–"
+        faster = f"{e['speedup']:.2f}" if best else "–"
+        goal = f"{e['goal']} {'×' if e['measure'] == 'speedup' else 'of the floor'}" if e["goal"] else ""
+        lines.append(
+            f"| {name} | {e['own']:.4f} | {peer} | {best or '–'} | {faster} | {100 * e['fraction']:.0f} % | {goal} | "
+            f"{e['run'] + 1} |"
+        )
+    return [*lines, "", *totals(entries)]
+
+
+def _grid(entries: Entries, place: Mapping[str, tuple[str, str]], corner: str, unit: str) -> list[str]:
+    """A table of what each case reached, by row and column."""
+    rows, columns = (list(dict.fromkeys(p[n] for p in place.values())) for n in (0, 1))
+    cells = {place[name]: reached(entry) for name, entry in entries.items()}
+
+    def cell(row: str, column: str) -> str:
+        if (row, column) not in cells:
+            return ""
+        value = cells[row, column]
+        return "failed" if value is None else f"{value:.2f}"
+
+    lines = [f"{unit}; cases that were not measured are empty.", "", f"| {corner} | {' | '.join(columns)} |"]
+    lines.append("| --- " * (1 + len(columns)) + "|")
+    lines += [f"| {row} | {' | '.join(cell(row, column) for column in columns)} |" for row in rows]
+    return [*lines, "", *totals(entries)]
+
+
+def _placed(entries: Entries, pattern: str, row: str, column: str) -> dict[str, tuple[str, str]]:
+    """Row and column of each case, by named groups of a pattern that its name matches."""
+    found = {}
+    for name in entries:
+        match = re.fullmatch(pattern, name)
+        assert match is not None, name
+        found[name] = (row.format(**match.groupdict()), column.format(**match.groupdict()))
+    return found
+
+
+def chain_table(entries: Entries) -> list[str]:
+    """MLP sweep: width by depth and rows."""
+    place = _placed(entries, r"mlp_(?P<w>\d+)x(?P<d>\d+)_(?P<r>\d+)", "{w}", "{d} layers, {r} rows")
+    return _grid(entries, place, "width", "Times faster than the best peer")
+
+
+def product_table(entries: Entries) -> list[str]:
+    """Products: shape by form of the operands."""
+    place = _placed(entries, r"product_(?P<s>[\dx]+)_(?P<f>\w\w)", "{s}", "{f}")
+    return _grid(entries, place, "m×n×k", "Times faster than the best peer; n: operand stored as read, t: transposed")
+
+
+def row_table(entries: Entries) -> list[str]:
+    """Row reductions: length by function and type."""
+    place = _placed(entries, r"rows_(?P<o>\w+?)_(?P<n>\d+)_(?P<t>\w+)", "{n}", "{o} {t}")
+    return _grid(entries, place, "row length", "Fraction of a device copy's bandwidth")
