@@ -1,0 +1,161 @@
+"""The benchmark's machinery without a GPU: its catalogue, records, worker, tables and the reading of counters."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # `bench` is no part of the installed package
+
+from bench.cases import all_cases, select
+from bench.counters import segments
+from bench.measure import verdict
+from bench.peers import PEERS, parse
+from bench.records import Record, merge
+from bench.suite import told
+from bench.tables import chain_table, geometric_mean, group_table, product_table, row_table
+from bench.timing import summary
+from bench.worker import Worker
+
+HEADLINE = [
+    "nerf_256k", "dlrm_2048", "mgn_20k_120k", "gcast_512", "gpt3_mlp_64", "gpt3_mlp_512", "gpt3_mlp_768", "gpt3_mlp_1024",
+    "gpt3_mlp_1536", "gpt3_mlp_2048", "llama8b_tok_b1", "llama8b_tok_b16", "llama8b_prefill_128", "stitch_4096x1024",
+]  # fmt: skip
+
+
+def entry(name: str, group: str = "headline", **more):
+    spread = {"median": 2.0, "min": 1.9, "p10": 1.9, "p90": 2.1, "samples": 30}
+    times = {"kitsune": spread, "kitsune, graph": {**spread, "median": 1.0}, "eager": {**spread, "median": 3.0}}
+    base = {
+        "case": name, "group": group, "ok": True, "error": 1e-3, "floor": 0.5, "goal": 2.0, "measure": "speedup", "launches": 1,
+        "milliseconds": times, "missing": {}, "operations": 10, "bytes": 10,
+    }  # fmt: skip
+    base |= more
+    return base | verdict(base)
+
+
+def test_the_headline_is_complete_and_patterns_select():
+    assert [c.name for c in select([])] == HEADLINE
+    assert [c.name for c in select(["gpt3_mlp_6*", "stitch*"])] == ["gpt3_mlp_64", "stitch_4096x1024"]
+    assert len(select(["mlp"])) == 12 * 3 * 3 and len(select(["product"])) == 7 * 4
+    with pytest.raises(ValueError, match="no case and no group matches 'llama9'"):
+        select(["llama9"])
+
+
+@pytest.mark.parametrize("group", ["mlp", "product", "map", "rows", "gemv", "attention", "conv", "roofline"])
+def test_cases_of_the_sweeps_are_functions_of_their_names(group):
+    for case in select([group]):
+        model, args = case.make("meta", False)
+        out = model(*args)
+        assert out.numel() > 0 and out.dtype == args[0].dtype
+        if group in ("map", "rows"):
+            read = sum(a.numel() * a.element_size() for a in args)
+            assert 0.99 * 2**30 < read <= 2**30
+        if group == "product":
+            m, n, _ = map(int, case.name.split("_")[1].split("x"))
+            assert out.shape == (m, n)
+
+
+def test_values_only_where_they_are_asked_for():
+    model, args = all_cases()["mlp_64x2_1000"].make("cpu", True)
+    assert 0.3 < model(*args).float().std() < 3
+    again, same = all_cases()["mlp_64x2_1000"].make("cpu", True)
+    assert torch.equal(args[0], same[0]) and torch.equal(model[0].weight, again[0].weight)
+
+
+def test_records_resume_merge_and_keep_their_runs(tmp_path):
+    record = Record.open(tmp_path / "a.json", resume=False)
+    record.begin({"command": "first"})
+    record.add({"case": "one", "value": 1})
+    record.add({"case": "two", "value": 1})
+    again = Record.open(tmp_path / "a.json")
+    again.begin({"command": "second"})
+    again.add({"case": "two", "value": 2})
+    assert again.run_of("one") == {"command": "first"} and again.run_of("two") == {"command": "second"}
+    other = Record(None, [{"command": "third"}], {"one": {"case": "one", "value": 3, "run": 0}})
+    merged = merge([again, other], Record())
+    assert {n: e["value"] for n, e in merged.cases.items()} == {"two": 2, "one": 3}
+    assert [r["command"] for r in merged.runs] == ["third", "second"] or len(merged.runs) == 2
+    assert merged.run_of("one") == {"command": "third"}
+    (tmp_path / "b.json").write_text('{"format": 7}')
+    with pytest.raises(ValueError, match="format 7"):
+        Record.open(tmp_path / "b.json")
+
+
+CHILD = """
+import sys, json, time
+print(json.dumps({"hello": 1}), flush=True)
+for line in sys.stdin:
+    name = line.strip()
+    if name == "crash": sys.exit("gone wrong")
+    if name == "hang": time.sleep(60)
+    print("a compiler talks")
+    print(json.dumps({"case": name, "ok": True}), flush=True)
+"""
+
+
+def test_a_case_that_crashes_or_hangs_costs_only_itself():
+    worker = Worker([sys.executable, "-c", CHILD])
+    try:
+        assert worker.ask("a", 10) == {"case": "a", "ok": True}
+        assert worker.greeting == {"hello": 1}
+        worker.greeting = None
+        assert "gone wrong" in worker.ask("crash", 10)["problem"]
+        assert worker.ask("hang", 1.0)["problem"] == "no answer in 1 s" and worker.greeting is not None
+        assert worker.ask("b", 10) == {"case": "b", "ok": True}
+    finally:
+        worker.close()
+
+
+def test_verdicts():
+    e = entry("x")
+    assert e["own"] == 1.0 and e["best_peer"] == "eager" and e["speedup"] == 3.0 and e["fraction"] == 0.5
+    alone = entry("x", milliseconds={"kitsune": {"median": 2.0}, "kitsune, graph": {"median": 4.0}})
+    assert alone["own"] == 2.0 and alone["best_peer"] is None and alone["speedup"] is None
+    assert "3.00x eager" in told(e) and told({"case": "y", "ok": False, "problem": "boom"}).startswith("FAIL y")
+
+
+def test_summaries_have_median_and_spread():
+    s = summary([float(n) for n in range(1, 12)])
+    assert (s["median"], s["min"], s["samples"]) == (6.0, 1.0, 11) and s["p10"] == 2.0 and s["p90"] == 10.0
+
+
+def test_peers_by_set_or_by_name():
+    assert parse("all") == PEERS and "max-autotune, graph" not in parse("quick")
+    assert parse("eager; compile, graph") == ("eager", "compile, graph")
+    with pytest.raises(ValueError, match="no peer 'jit'"):
+        parse("jit")
+
+
+def test_tables_say_what_was_lost():
+    failed = {"case": "bad", "group": "conv", "ok": False, "problem": "trap", "goal": 1.0, "measure": "speedup", "run": 0}
+    table = "\n".join(group_table({"good": {**entry("good", "conv"), "run": 0}, "bad": failed}))
+    assert "| bad | failed: trap" in table and "wrong or failed: bad" in table and "goal reached by 1 of 1" in table
+    chains = {n: {**entry(n, "mlp"), "run": 0} for n in ("mlp_16x2_1000", "mlp_16x8_65536", "mlp_32x2_1000")}
+    lines = chain_table(chains)
+    assert "| width | 2 layers, 1000 rows | 8 layers, 65536 rows |" in lines and "| 32 | 3.00 |  |" in lines
+    assert "| 4x5x6 | 3.00 |" in product_table({"product_4x5x6_nt": {**entry("p"), "run": 0}})
+    rows = row_table({"rows_sum_8_f32": {**entry("r", measure="fraction"), "run": 0}})
+    assert "| 8 | 0.50 |" in rows and "| row length | sum f32 |" in rows
+    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+
+
+NCU = """==PROF== Connected to process 1
+"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
+"0","1","spin_kernel(long)","dram__bytes_read.sum","byte","64"
+"0","1","spin_kernel(long)","dram__bytes_write.sum","byte","0"
+"1","1","main_p0","dram__bytes_read.sum","Mbyte","1.5"
+"1","1","main_p0","dram__bytes_write.sum","Kbyte","500"
+"2","1","spin_kernel(long)","dram__bytes_read.sum","byte","64"
+"3","1","gemm","dram__bytes_read.sum","Mbyte","1,002"
+"4","1","relu","dram__bytes_read.sum","Mbyte","1"
+"""
+
+
+def test_counters_are_summed_between_markers():
+    assert segments(NCU) == [2.0e6, 1003e6]
+    with pytest.raises(ValueError, match="ERR_NVGPUCTRPERM"):
+        segments("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n")
+    with pytest.raises(ValueError, match="said nothing"):
+        segments("")
