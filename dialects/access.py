@@ -61,7 +61,7 @@ def iterator_kinds(op: ir.Operation) -> list[str]:
     return ["parallel" if "parallel" in str(a) else "reduction" for a in ir.ArrayAttr(op.attributes["iterator_types"])]
 
 
-def _terms(expr: ir.AffineExpr) -> dict[int, int] | None:
+def terms_of(expr: ir.AffineExpr) -> dict[int, int] | None:
     """A sum of scaled loops as {loop: coefficient}; None for anything else (constants included)."""
     if isinstance(expr, ir.AffineDimExpr):
         return {expr.position: 1}
@@ -71,7 +71,7 @@ def _terms(expr: ir.AffineExpr) -> dict[int, int] | None:
                 return {a.position: b.value}
         return None
     if isinstance(expr, ir.AffineAddExpr):
-        left, right = _terms(expr.lhs), _terms(expr.rhs)
+        left, right = terms_of(expr.lhs), terms_of(expr.rhs)
         if left is None or right is None or set(left) & set(right):
             return None
         return left | right
@@ -96,7 +96,7 @@ def _linalg_access(op: ir.Operation) -> Access | None:
     for value, map_ in zip(op.operands, maps, strict=True):
         dims: list[Along] = []
         for expr in map_.results if is_tensor(value) else []:
-            terms = _terms(expr)
+            terms = terms_of(expr)
             if terms is None or any(c < 1 for c in terms.values()):
                 # A constant index, or a form that is not a window: every loop in it must stay whole.
                 for loop in range(len(kinds)):

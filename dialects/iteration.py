@@ -14,6 +14,7 @@ from .access import WHOLE, Access, Along, access_of, is_tensor, reassociation, s
 from .products import constant_fill, is_generic
 from .verify import captures, walk
 
+HALO = "kitsune.halo"  # on a tensor.pad: only convolutions read it, and they can do without the padded copy
 SMALL_ELEMENTS = 4096  # a value this small is computed again for each tile rather than passed through memory
 
 
@@ -35,6 +36,11 @@ def is_view(op: ir.Operation) -> bool:
     return is_reshape(op) and not is_trivial_reshape(op)
 
 
+def is_halo(op: ir.Operation) -> bool:
+    """Whether an op only pads what convolutions read: each tile then reads the source, and knows where it ends."""
+    return op.name == "tensor.pad" and HALO in op.attributes
+
+
 def is_free(op: ir.Operation) -> bool:
     """Whether an op is cheap enough to be repeated in each stage (and for each tile) that uses it.
 
@@ -43,6 +49,8 @@ def is_free(op: ir.Operation) -> bool:
     if op.regions and op.name.startswith("scf."):
         return False
     if op.results and not any(is_tensor(r) for r in op.results):
+        return True
+    if is_halo(op):
         return True
     if op.name in ("tensor.empty", "arith.constant", "tensor.extract_slice", "tensor.splat") or is_trivial_reshape(op):
         return len(op.operands) <= 1
@@ -137,6 +145,8 @@ def iteration_space(
             made = accesses[p].results[r] if accesses[p] is not None else ()  # type: ignore[union-attr]
             used = access.operands[k] if access is not None else ()
             for d in range(len(shape_of(value))):
+                if made and made[d] == WHOLE and is_halo(ops[p]):
+                    continue  # a tile takes its part of the padded whole
                 _link(classes, p, made[d] if made else WHOLE, n, used[d] if used else WHOLE)
         _block_captured(classes, op, position, accesses)
     members: dict[tuple[int, int], list[tuple[int, int]]] = {}

@@ -109,6 +109,7 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
 
     phases.run("plan", lambda: passes(PLAN))
     texts["stages"] = str(module)
+    orders = memory_orders(module, name)
     summary = summarize(module.operation, machine)
     summary["compiled_for"] = machine.name
     if summary["stages"]:
@@ -124,7 +125,7 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
     summary["seconds"] = {k: round(v, 3) for k, v in phases.seconds.items()}
     return Program(
         machine.chip or machine.name,
-        signature_of(imported),
+        signature_of(imported, *orders),
         weights,
         runner,
         texts,
@@ -187,17 +188,38 @@ def gpu_code(module: ir.Module, name: str, machine: Target, options: Options, te
         return None, artifacts, str(error)
 
 
-def signature_of(imported: ImportedModel) -> Signature:
-    """The calling convention of an imported model as plain data."""
+Orders = dict[int, tuple[int, ...]]
+
+
+def memory_orders(module: ir.Module, name: str) -> tuple[Orders, Orders]:
+    """By number, the arguments and the results whose dimensions do not lie in memory in their own order, and how they do."""
+    function = next(op for op in module.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == name)
+
+    def read(kind: str) -> Orders:
+        each = ir.ArrayAttr(function.attributes[kind]) if kind in function.attributes else ()
+        described = {n: ir.DictAttr(attributes) for n, attributes in enumerate(each)}
+        return {n: tuple(ir.DenseI64ArrayAttr(a["kitsune.order"])) for n, a in described.items() if "kitsune.order" in a}
+
+    return read("arg_attrs"), read("res_attrs")
+
+
+def signature_of(imported: ImportedModel, arguments: Orders, results: Orders) -> Signature:
+    """The calling convention of an imported model as plain data; the orders as `memory_orders` gives them."""
     computed = {r.index: (tuple(r.shape), r.dtype) for r in imported.results if r.kind == "tensor" and r.index is not None}
+    numbered = list(enumerate(imported.arguments))
     return Signature(
-        tuple(Weight(a.name, a.kind, tuple(a.shape), a.dtype) for a in imported.arguments if a.kind != "input"),
-        tuple(Input(a.name, a.position or 0, tuple(a.shape), a.dtype) for a in imported.arguments if a.kind == "input"),
+        tuple(Weight(a.name, a.kind, tuple(a.shape), a.dtype, arguments.get(n, ())) for n, a in numbered if a.kind != "input"),
+        tuple(
+            Input(a.name, a.position or 0, tuple(a.shape), a.dtype, arguments.get(n, ()))
+            for n, a in numbered
+            if a.kind == "input"
+        ),
         tuple(Output(r.kind, tuple(r.shape), r.dtype, r.index, r.argument, r.value, r.mutates) for r in imported.results),
         tuple(computed[i] for i in sorted(computed)),
         tuple((f.position, f.value) for f in imported.fixed_inputs),
         _dumped(imported.in_spec),
         _dumped(imported.out_spec),
+        results,
     )
 
 

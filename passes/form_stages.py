@@ -15,6 +15,7 @@ from kitsune_mlir.target import Target, find_target
 from .base import Pass, PassFailure
 from .copies import settle_results, settle_views
 from .grouping import Grouping, reads
+from .halo import mark_halos
 from .remarks import remark
 
 CHAINS = ("auto", "true", "false", "cost")
@@ -63,6 +64,8 @@ class FormStages(Pass):
         self._check_static(function)
         settle_views(block)
         settle_results(block)
+        if target.is_gpu:
+            mark_halos(block)
         every = [op.operation for op in block.operations]
         terminator = every.pop()
         every = [op for op in every if op.results]

@@ -4,7 +4,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import is_tensor, shape_of
 from kitsune_mlir.dialects.iteration import Space, is_free, is_reshape, is_view, iteration_space
-from kitsune_mlir.dialects.products import defining_op, is_contraction
+from kitsune_mlir.dialects.products import defining_op, is_contraction, is_projected_product
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.target import Target
 
@@ -203,6 +203,8 @@ class Grouping:
 
     def _bytes_per_tile(self, group: list[ir.Operation], space: Space) -> int:
         """Bytes of the values that a smallest tile of the leading dimension keeps between the ops of the group."""
+        if self.target.is_gpu and any(is_contraction(op) and not is_projected_product(op) for op in group):
+            return 0  # a convolution's tile is cut along every dimension, and stays in registers
         rows = MIN_ROWS if any(is_contraction(op) for op in group) else 1
         lead = space.dims[0].size
         inside = [r for op in group for r in op.results if is_tensor(r)]
@@ -219,13 +221,22 @@ class Grouping:
             self.group_of[hash(op)] = b
 
     def run(self) -> None:
-        """Greedy: for each op in order, take its producers' groups into its own while nothing speaks against it."""
+        """Greedy: for each op in order, take its producers' groups into its own while nothing speaks against it.
+
+        An attention is one group from the start, and stays one.
+        """
+        closed: set[int] = set()
+        for ops in find_attention(self.ops):
+            into = self.group_of[hash(ops[-1])]
+            for op in ops[:-1]:
+                self.merge(self.group_of[hash(op)], into)
+            closed.add(into)
         for op in self.ops:
             for source in reversed(self.sources(op, through_views=True)):
                 a, b = self.group_of[hash(source)], self.group_of[hash(op)]
                 if a == b:
                     continue
-                reason = self.try_merge(a, b)
+                reason = "an attention is a stage of its own" if {a, b} & closed else self.try_merge(a, b)
                 if reason is None:
                     self.merge(a, b)
                 else:

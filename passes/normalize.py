@@ -155,9 +155,17 @@ def fold_movement(module: ir.Operation) -> None:
                 source = defining_op(op.operands[i])
                 if not is_movement(source) or not affine_maps(source)[0].is_permutation or not _foldable_cast(source):
                     continue
+                if _turns(source) and not is_projected_product(op):
+                    continue  # an image is read once for every tap: its order was chosen for that
                 op = _read_through(op, i, source)
                 changed = True
                 break
+
+
+def _turns(source: ir.Operation) -> bool:
+    """Whether a movement puts dimensions in another order."""
+    maps = affine_maps(source)
+    return maps[0] != maps[1]
 
 
 def _foldable_cast(source: ir.Operation) -> bool:

@@ -17,6 +17,8 @@ from .base import Pass
 from .grouping import inner_elements, product_of
 from .remarks import remark
 from .scatter import INTO, UPDATES, producer_that_adds, scatter_add_of
+from .tiles_conv import conv_tile
+from .tiles_attention import attention_tile
 from .tiles_gemv import gemv_tile
 
 HOST_TILE_ELEMENTS = 16384  # 64 KiB of f32: a tile and its neighbours stay in a core's second-level cache
@@ -152,6 +154,10 @@ class PartitionStreams(Pass):
         engine = engine_of(space)
         few_rows = gemv_tile(space, target) if target.is_gpu and engine == "mma" else None
         engine, tile = ("gemv", few_rows) if few_rows else (engine, choose_tile(space, engine, target))
+        attention = attention_tile(space)
+        engine, tile = ("attention", attention) if attention else (engine, tile)
+        convolved = conv_tile(space, target) if target.is_gpu else None
+        engine, tile = ("conv", convolved) if convolved else (engine, tile)
         stage.attributes["engine"] = ir.StringAttr.get(engine)
         stage.attributes["tile"] = ir.DenseI64ArrayAttr.get(tile)
         scatter = scatter_add_of(stage) if target.is_gpu else None

@@ -1,9 +1,12 @@
 """All passes of this project: one table, and the order in which `compile` runs them."""
 
 from .base import Pass
+from .channels_last import ChannelsLast
 from .check_progress import CheckProgress
 from .finalize_nvvm import FinalizeNvvm
 from .form_stages import FormStages
+from .fuse_attention import FuseAttention
+from .hoist_gathers import HoistGathers
 from .materialize import Materialize
 from .normalize import Normalize
 from .partition_streams import PartitionStreams
@@ -15,14 +18,26 @@ from .to_host import ToHost
 PASSES: dict[str, type[Pass]] = {
     cls.name: cls
     for cls in (
-        *(Normalize, FormStages, PartitionStreams, PlaceBuffers, Synchronize, Materialize, CheckProgress),
-        *(ToHost, ToGpu, FinalizeNvvm),
+        *(
+            ChannelsLast,
+            Normalize,
+            HoistGathers,
+            FuseAttention,
+            FormStages,
+            PartitionStreams,
+            PlaceBuffers,
+            Synchronize,
+            Materialize,
+        ),
+        *(CheckProgress, ToHost, ToGpu, FinalizeNvvm),
     )
 }
 
 # From linalg on tensors to the tile program, whatever the target; `compile` appends the target's own passes.
 PIPELINE: list[str] = [
+    "kitsune-channels-last",
     "kitsune-normalize",
+    "kitsune-hoist-gathers",
     "kitsune-form-stages",
     "kitsune-partition-streams",
     "kitsune-place-buffers",

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
-from kitsune_mlir.dialects.access import is_tensor, shape_of
+from kitsune_mlir.dialects.access import is_tensor, shape_of, static_ints
 from kitsune_mlir.dialects.edges import Grid, Slice
+from kitsune_mlir.dialects.iteration import is_halo
 from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.verify import captures, walk
 
@@ -35,9 +36,12 @@ class Tiling:
         """Clone every op, in order."""
         inside = {r for op in self.grid.space.ops for r in op.results}
         for n, op in enumerate(self.grid.space.ops):
+            if op.name == "tensor.extract_slice" and op.operands[0] not in inside and self._load_slice(n, op):
+                continue
             local = {v: self.mapping[v] for v in [*op.operands, *captures(op)] if v in inside}
             parts = self._load_operands(n, op, inside, local)
             self._slice_constants(n, op, local, parts)
+            self._slice_halos(n, op, local, parts)
             copy = op.clone().operation
             replace_uses_inside(copy, local)
             for k, part in parts.items():
@@ -45,6 +49,21 @@ class Tiling:
             self._shrink(n, op, copy)
             self._shift_indices(n, copy)
             self.mapping.update(zip(op.results, copy.results, strict=True))
+
+    def _load_slice(self, n: int, op: ir.Operation) -> bool:
+        """Read only what a slice of an outside tensor keeps, where it is a box of the same rank; whether that was so."""
+        source, sizes = op.operands[0], static_ints(op, "static_sizes")
+        access = self.grid.space.accesses[n]
+        strided = any(s != 1 for s in static_ints(op, "static_strides"))
+        if access is None or strided or len(op.operands) > 1 or not _is_outside(source) or sizes != shape_of(op.results[0]):
+            return False
+        starts = static_ints(op, "static_offsets")
+        slices = [
+            Slice(d, a.scale, a.extent) if d is not None else Slice(None, start=start, length=size)
+            for (d, a), start, size in zip(self.grid.space.along(n, access.operands[0]), starts, sizes, strict=True)
+        ]
+        self.mapping[op.results[0]] = self.load(source, slices)
+        return True
 
     def result_slices(self, value: ir.Value) -> list[Slice]:
         """Where a tile's part of a yielded value belongs in the whole."""
@@ -89,6 +108,19 @@ class Tiling:
             offsets, sizes = self.place(slices, shape_of(value))
             parts[k] = extract_slice(local[value], offsets, sizes)
 
+    def _slice_halos(self, n: int, op: ir.Operation, local: dict, parts: dict[int, ir.Value]) -> None:
+        """What is padded for a convolution is whole along the padded dimensions: the window of the tile is cut out here."""
+        access = self.grid.space.accesses[n]
+        for k, value in enumerate(op.operands):
+            maker = defining_op(value)
+            if maker is None or not is_halo(maker) or access is None:
+                continue
+            kept = self.grid.space.result_dims(self.grid.space.ops.index(maker), 0)
+            slices = [Slice(d, a.scale, a.extent) for d, a in self.grid.space.along(n, access.operands[k])]
+            slices = [Slice(None) if d is not None else s for s, d in zip(slices, kept, strict=True)]
+            if any(s.dim is not None and self.offsets[s.dim] is not None for s in slices):
+                parts[k] = extract_slice(local[value], *self.place(slices, shape_of(local[value])))
+
     def place(self, slices: list[Slice], shape: list[int]) -> tuple[list[ir.Value | int], list[int]]:
         """Offsets (values where they move, else 0) and sizes of a tile's part of a tensor of `shape`."""
         offsets: list[ir.Value | int] = []
@@ -96,8 +128,8 @@ class Tiling:
         for part, extent in zip(slices, shape, strict=True):
             moving = self.offsets[part.dim] if part.dim is not None else None
             if part.dim is None or moving is None:
-                offsets.append(0)
-                sizes.append(extent)
+                offsets.append(part.start)
+                sizes.append(extent if part.length is None else part.length)
                 continue
             start = moving
             if part.scale != 1:
@@ -141,6 +173,12 @@ class Tiling:
                 total = arith.addi(inner.results[0], offset)
             for user, number in users:
                 user.operation.operands[number] = total
+
+
+def _is_outside(value: ir.Value) -> bool:
+    """Whether a tensor is an argument, a stage's result or a view of one: something with a buffer."""
+    maker = defining_op(value)
+    return maker is None or maker.name not in ("arith.constant", "tensor.splat")
 
 
 def extract_slice(source: ir.Value, offsets: list[ir.Value | int], sizes: list[int]) -> ir.Value:

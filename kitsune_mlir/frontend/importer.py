@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves
 from torch_mlir import ir
 
 from kitsune_mlir.errors import FrontendError
@@ -63,7 +64,7 @@ def import_model(
     with _timed(seconds, "lower"):
         lower_to_linalg(module)
         places = settle(module)
-        _name_arguments(module, main.arguments)
+        _describe_arguments(module, main.arguments, tree_leaves((tuple(args), dict(kwargs or {}))))
     results = tuple(r if r.index is None else replace(r, index=places[r.index]) for r in main.results)
     in_spec, out_spec = program.call_spec
     if in_spec is None or out_spec is None:
@@ -71,11 +72,22 @@ def import_model(
     return ImportedModel(module, main.arguments, results, main.fixed_inputs, in_spec, out_spec, seconds)
 
 
-def _name_arguments(module: ir.Module, arguments: Sequence[Argument]) -> None:
+def _describe_arguments(module: ir.Module, arguments: Sequence[Argument], leaves: Sequence[Any]) -> None:
+    """Say of each argument its name, what it is, and, of images given with channels innermost, their order in memory."""
     function = module.body.operations[0]
     with module.context:
-        named = [ir.DictAttr.get({"kitsune.name": ir.StringAttr.get(a.name)}) for a in arguments]
-        function.arg_attrs = ir.ArrayAttr.get(named)
+        described = []
+        for argument in arguments:
+            said = {"kitsune.name": ir.StringAttr.get(argument.name), "kitsune.kind": ir.StringAttr.get(argument.kind)}
+            given = leaves[argument.position] if argument.position is not None and argument.position < len(leaves) else None
+            if isinstance(given, torch.Tensor) and _is_channels_last(given):
+                said["kitsune.memory"] = ir.DenseI64ArrayAttr.get([0, 2, 3, 1])
+            described.append(ir.DictAttr.get(said))
+        function.arg_attrs = ir.ArrayAttr.get(described)
+
+
+def _is_channels_last(tensor: torch.Tensor) -> bool:
+    return tensor.ndim == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def encode(description: dict[str, Any], address: int) -> Any:
 
     Args:
         description: `dtype`, `shape`, `strides_bytes`, `box` (outermost first; no stride for the last dimension), `swizzle`
-            (0, 32, 64, 128 bytes) and `fill` ("zero", "nan"): what the compiler writes into the manifest.
+            (0, 32, 64, 128 bytes), `fill` ("zero", "nan") and `steps` (empty: all 1): what the compiler writes into the manifest.
         address: of the tensor's first element in global memory, a multiple of 16.
 
     Returns:
@@ -63,7 +63,7 @@ def encode(description: dict[str, Any], address: int) -> Any:
         # A vector has no strides, but the driver wants the array to exist.
         [cu.cuuint64_t(stride) for stride in reversed(description["strides_bytes"])] or [cu.cuuint64_t(16)],
         [cu.cuuint32_t(extent) for extent in reversed(description["box"])],
-        [cu.cuuint32_t(1)] * rank,
+        [cu.cuuint32_t(step) for step in reversed(description.get("steps") or [1] * rank)],
         cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         swizzles[description["swizzle"]],
         cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kitsune_mlir.codegen.gpu.attention import AttentionEngine
+from kitsune_mlir.codegen.gpu.chain import ChainEngine
+from kitsune_mlir.codegen.gpu.conv import ConvEngine
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.gemv import GemvEngine
 from kitsune_mlir.codegen.gpu.generic import GenericEngine
@@ -14,7 +17,13 @@ from kitsune_mlir.errors import CompileError
 
 __all__ = ["ENGINES", "FALLBACK", "choose"]
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (MmaEngine(), GemvEngine(), SimtEngine(), GenericEngine())}
+ENGINES: dict[str, Engine] = {
+    engine.name: engine
+    for engine in (
+        *(AttentionEngine(), ChainEngine(), ConvEngine(), MmaEngine(), GemvEngine()),
+        *(SimtEngine(), GenericEngine()),
+    )
+}
 """Every engine by its name, which is what a task's `engine` attribute says."""
 
 FALLBACK = ("simt", "generic")

@@ -40,6 +40,7 @@ class TensorMap:
         swizzle: bytes of the span within which 16-byte pieces are permuted in shared memory: 0, 32, 64 or 128. The
             shared-memory layout is `layouts.SharedTile`'s.
         fill: what reading outside of the shape gives: "zero" or "nan". Writing outside does nothing.
+        steps: take every so manieth element of the box, by dimension; empty is every one. The last dimension's is 1.
 
     Raises:
         CompileError: the driver would reject it; the message names the limit and the value.
@@ -51,9 +52,10 @@ class TensorMap:
     box: tuple[int, ...]
     swizzle: int = 128
     fill: str = "zero"
+    steps: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in ("shape", "strides_bytes", "box"):
+        for field in ("shape", "strides_bytes", "box", "steps"):
             object.__setattr__(self, field, tuple(int(number) for number in getattr(self, field)))
         self._check()
 
@@ -72,7 +74,9 @@ class TensorMap:
     @property
     def box_bytes(self) -> int:
         """Bytes that one load brings (what the barrier expects); parts outside of the shape count too."""
-        return math.prod(self.box) * ELEMENT_BYTES[self.dtype]
+        steps = self.steps or (1,) * self.rank
+        taken = math.prod(-(-extent // step) for extent, step in zip(self.box, steps, strict=True))
+        return taken * ELEMENT_BYTES[self.dtype]
 
     def manifest(self) -> dict[str, Any]:
         """Plain form for JSON; `runtime.tensormap.encode` reads it."""
@@ -83,6 +87,7 @@ class TensorMap:
             "box": list(self.box),
             "swizzle": self.swizzle,
             "fill": self.fill,
+            "steps": list(self.steps),
         }
 
     def _check(self) -> None:
@@ -103,6 +108,11 @@ class TensorMap:
         for stride in self.strides_bytes:
             require(stride % 16 == 0, f"strides are multiples of 16 bytes, not {stride}")
             require(0 <= stride < 1 << 40, f"strides are below 2^40 bytes, not {stride}")
+        require(
+            not self.steps
+            or (len(self.steps) == self.rank and all(1 <= step <= 8 for step in self.steps) and self.steps[-1] == 1),
+            f"steps are 1 to 8, one a dimension, 1 for the last, not {list(self.steps)}",
+        )
         require(self.swizzle in (0, 32, 64, 128), f"the swizzle is 0, 32, 64 or 128 bytes, not {self.swizzle}")
         inner = self.box[-1] * size
         require(inner % 16 == 0, f"the innermost box extent is a multiple of 16 bytes, not {inner}")

@@ -1,0 +1,81 @@
+"""The `conv` engine: convolutions with channels innermost as implicit products on tensor cores.
+
+Rows of the product are the weight's output channels, columns are pixels (`conv_tiles` says why, and how a tile lies in
+shared memory). One block has a multiprocessor to itself: two threads of a warpgroup load image and weight (`conv_ring`), two warpgroups multiply
+and store (`conv_epilogue`). Padding costs nothing: TMA gives zeros outside of the image.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, fence_async, fence_async_shared
+from kitsune_mlir.codegen.gpu.builder import if_
+from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.conv_epilogue import Epilogue
+from kitsune_mlir.codegen.gpu.conv_plan import ConvPlan, make_plan
+from kitsune_mlir.codegen.gpu.conv_ring import Stages
+from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.mma_match import Mismatch
+from kitsune_mlir.codegen.gpu.roles import specialize
+from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.codegen.gpu.value import Value, i32
+
+__all__ = ["ConvEngine"]
+
+PRODUCER_REGISTERS = 40
+STORED = 1  # the named barrier of the warpgroups that store
+
+
+class ConvEngine(Engine):
+    """See the module's docstring."""
+
+    name: ClassVar[str] = "conv"
+
+    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+        try:
+            return make_plan(self.name, task, limits)
+        except Mismatch as reason:
+            return Decline(self.name, str(reason))
+
+    def emit(self, plan: Plan, task: TaskContext) -> None:
+        conv: ConvPlan = plan.private
+        stages = Stages(conv, task)
+        # The engine before may have used the same shared memory through the other proxy.
+        fence_async_shared()
+        task.sync()
+
+        def produce() -> None:
+            if_(task.thread == 0, lambda: _each_tile(task, stages.load_images))
+            if_(task.thread == 32, lambda: _each_tile(task, stages.load_weights))
+
+        def consume(group: Value) -> None:
+            def work(tile: TileContext, done: Value) -> None:
+                accumulators = stages.product(group, done)
+                Epilogue(conv, tile, group, accumulators).store()
+                _finish(task, tile)
+
+            _each_tile(task, work)
+
+        specialize(task, produce, consume, PRODUCER_REGISTERS)
+
+
+def _each_tile(task: TaskContext, work) -> None:
+    """A loop over the block's tiles; `work` gets the tile and how many were before it."""
+
+    def body(tile: TileContext, done: Value) -> Value:
+        tile.resolve()
+        work(tile, done)
+        return done + 1
+
+    task.for_each_tile(body, [i32(0)])
+
+
+def _finish(task: TaskContext, tile: TileContext) -> None:
+    """The consumers have stored the tile: one thread posts."""
+    if not task.view.posts:
+        return
+    if task.kernel.fences:
+        fence_async()
+    NamedBarrier(STORED, 256).sync()
+    if_(task.thread == 128, tile.post)

@@ -1,0 +1,296 @@
+"""Reading the body of a task that is a convolution: which loop walks what, where the image begins, what follows it.
+
+The convolution is a `linalg.generic` out[pixel.., channel] += image[pixel*stride + tap*dilation.., c] * weight[channel, tap.., c].
+Its image may be a window of a padded tensor; the padding becomes a distance from the image's first element. Everything else
+in the body is element-wise work on the result. It is looked at by pulling: from the stores through the operations down to
+loads, every dimension of every tensor named by the *side* of the tile that it lies along: a pixel dimension (the number of
+the image's dimension), or `CHANNEL`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.mma_match import Mismatch, is_constant, wide_dims
+from kitsune_mlir.codegen.gpu.tasks import Load, Offset, TaskView
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, static_ints, terms_of
+from kitsune_mlir.dialects.products import body_of, is_contraction
+
+__all__ = ["CHANNEL", "Axis", "Convolution", "Side", "Sides", "match", "operand_sides", "stored_sides"]
+
+CHANNEL = -1
+Side = int | None
+"""The image's dimension whose pixels are walked, `CHANNEL`, or None where the extent is 1."""
+Sides = tuple[Side, ...]
+
+_DTYPES = ("bf16", "f16")
+_DYNAMIC = ir.ShapedType.get_dynamic_size()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Axis:
+    """One dimension of the image but its channels: batch, rows, columns, ...
+
+    Attributes:
+        size: pixels of the tile along it.
+        stride: from one pixel to the next, in elements of the image.
+        taps: of the weight along it; 1 for a batch.
+        dilation: from one tap to the next.
+        starts: these, added up, are the first element that tap 0 of the tile's first pixel reads ...
+        low: ... but for this much padding before the image.
+    """
+
+    size: int
+    stride: int
+    taps: int
+    dilation: int
+    starts: tuple[Offset, ...]
+    low: int
+
+    @property
+    def reach(self) -> int:
+        """Elements that the tile's pixels read together."""
+        return (self.size - 1) * self.stride + (self.taps - 1) * self.dilation + 1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Convolution:
+    """A body that was understood.
+
+    Attributes:
+        task: where it comes from.
+        op: the convolution.
+        image, weight: what it reads.
+        axes: one for each dimension of the image but the last, which holds the channels.
+        channels: that are summed, C.
+        features: channels of the tile's result.
+        dtype: of both factors, "bf16" or "f16".
+        sides: of the convolution's result.
+    """
+
+    task: TaskView
+    op: ir.Operation
+    image: Load
+    weight: Load
+    axes: tuple[Axis, ...]
+    channels: int
+    features: int
+    dtype: str
+    sides: Sides
+
+    @property
+    def taps(self) -> int:
+        """All positions of the weight."""
+        total = 1
+        for axis in self.axes:
+            total *= axis.taps
+        return total
+
+
+def match(task: TaskView) -> Convolution:
+    """Read the body of a task.
+
+    Raises:
+        Mismatch: it is no single convolution of bf16 or f16 with channels innermost and element-wise work after it.
+    """
+    products = [op for op in task.work() if is_contraction(op)]
+    if len(products) != 1:
+        raise Mismatch(f"{len(products)} products in one task; one is done")
+    found = _convolution(task, products[0])
+    if not task.stores:
+        raise Mismatch("the task stores nothing")
+    for store in task.stores:
+        if task.load_of(store.tensor) is not None:
+            raise Mismatch("a tensor is copied from memory to memory")
+        _check(found, store.tensor, stored_sides(found, store.tensor))
+    return found
+
+
+def _convolution(task: TaskView, op: ir.Operation) -> Convolution:
+    types = [str(ir.ShapedType(value.type).element_type) for value in op.operands]
+    if types[0] != types[1] or types[0] not in _DTYPES or types[2] != "f32":
+        raise Mismatch(f"a convolution of {types[0]} and {types[1]} into {types[2]}; bf16 or f16 into f32 are done")
+    image_map, weight_map, out_map = affine_maps(op)
+    kinds = iterator_kinds(op)
+    outs = [_plain(expression) for expression in out_map.results]
+    weights = [_plain(expression) for expression in weight_map.results]
+    if None in outs or None in weights:
+        raise Mismatch("the weight or the result is not indexed by plain loops")
+    sizes = dict(zip(weights, shape_of(op.operands[1]), strict=True))
+    sizes.update(zip(outs, shape_of(op.results[0]), strict=True))
+    *pixels, summed = (terms_of(expression) for expression in image_map.results)
+    feature, last = weights[0], weights[-1]
+    if summed is None or list(summed.items()) != [(last, 1)] or kinds[last] != "reduction" or feature not in outs:
+        raise Mismatch("the channels are not the innermost dimension of image and weight")
+    image, starts, lows = _image(task, op.operands[0])
+    axes, sides, taps = [], {feature: CHANNEL}, []
+    for number, terms in enumerate(pixels):
+        if terms is None:
+            raise Mismatch(f"the image is indexed by {image_map.results[number]}")
+        along = [loop for loop in terms if kinds[loop] == "parallel"]
+        within = [loop for loop in terms if kinds[loop] == "reduction"]
+        if len(along) != 1 or len(within) > 1 or along[0] not in outs:
+            raise Mismatch(f"the image is indexed by {image_map.results[number]}")
+        sides[along[0]] = number
+        taps += within
+        axes.append(
+            Axis(
+                sizes[along[0]],
+                terms[along[0]],
+                sizes[within[0]] if within else 1,
+                terms[within[0]] if within else 1,
+                starts[number],
+                lows[number],
+            )
+        )
+    if taps != weights[1:-1] or set(sides) != set(outs):
+        raise Mismatch("groups, or taps in another order than the image's dimensions")
+    weight = task.load_of(op.operands[1])
+    if weight is None or list(weight.sizes[1:]) != list(weight.buffer.shape[1:]) or len(weight.sizes) != len(weights):
+        raise Mismatch("the weight is not read from memory, whole but for its features")
+    walked = tuple(sides[loop] if sizes[loop] != 1 else None for loop in outs)
+    return Convolution(task, op, image, weight, tuple(axes), sizes[last], sizes[feature], types[0], walked)
+
+
+def _plain(expression: ir.AffineExpr) -> int | None:
+    return expression.position if isinstance(expression, ir.AffineDimExpr) else None
+
+
+def _image(task: TaskView, value: ir.Value) -> tuple[Load, list[tuple[Offset, ...]], list[int]]:
+    """The load behind an image; for each of its dimensions where the image begins in the buffer, and the padding before it."""
+    rank = len(shape_of(value))
+    starts: list[tuple[Offset, ...]] = [()] * rank
+    lows = [0] * rank
+    padded = [False] * rank
+    while (load := task.load_of(value)) is None:
+        op = value.owner
+        if isinstance(op, ir.Block) or op.name not in ("tensor.extract_slice", "tensor.pad"):
+            raise Mismatch("the image is computed in the task")
+        if op.name == "tensor.pad":
+            if len(op.operands) != 1 or not _pads_with_zero(op):
+                raise Mismatch("the image is padded with something else than zeros")
+            low, high = static_ints(op, "static_low"), static_ints(op, "static_high")
+            lows = [a + b for a, b in zip(lows, low, strict=True)]
+            padded = [p or a != 0 or b != 0 for p, a, b in zip(padded, low, high, strict=True)]
+        else:
+            if any(stride != 1 for stride in static_ints(op, "static_strides")) or len(shape_of(op.operands[0])) != rank:
+                raise Mismatch("a strided slice of the image")
+            dynamic = iter(list(op.operands)[1:])
+            offsets = [next(dynamic) if n == _DYNAMIC else n for n in static_ints(op, "static_offsets")]
+            starts = [(*start, offset) for start, offset in zip(starts, offsets, strict=True)]
+        value = op.operands[0]
+    if len(load.sizes) != rank:
+        raise Mismatch("the image drops a dimension of its buffer")
+    for dim, (size, extent) in enumerate(zip(load.sizes, load.buffer.shape, strict=True)):
+        if padded[dim] and size != extent:
+            raise Mismatch("a part of the image is padded")
+        starts[dim] = (*starts[dim], load.offsets[dim])
+    return load, starts, lows
+
+
+def _pads_with_zero(pad: ir.Operation) -> bool:
+    value = list(pad.regions[0].blocks[0].operations)[-1].operation.operands[0]
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != "arith.constant":
+        return False
+    return ir.FloatAttr(owner.attributes["value"]).value == 0
+
+
+# --- what follows the convolution ------------------------------------------------------------------------------------
+
+
+def operand_sides(op: ir.Operation, number: int, result: int, sides: Sides) -> Sides:
+    """The sides of an operand's dimensions, from those of the result of an element-wise op or a reshape by ones."""
+    value = op.operands[number]
+    if not isinstance(value.type, ir.ShapedType):
+        return ()
+    if op.name in ("tensor.expand_shape", "tensor.collapse_shape"):
+        wide = [sides[dim] for dim in wide_dims(shape_of(op.results[0]))]
+        places = dict(zip(wide_dims(shape_of(value)), wide, strict=True))
+        return tuple(places.get(dim) for dim in range(len(shape_of(value))))
+    maps = affine_maps(op)
+    loops: dict[int, Side] = {}
+    for expression, side in zip(maps[len(maps) - len(op.results) + result].results, sides, strict=True):
+        if isinstance(expression, ir.AffineDimExpr):
+            loops[expression.position] = side
+    found: list[Side] = []
+    for expression, extent in zip(maps[number].results, shape_of(value), strict=True):
+        if extent == 1:
+            found.append(None)
+        elif isinstance(expression, ir.AffineDimExpr) and expression.position in loops:
+            found.append(loops[expression.position])
+        else:
+            raise Mismatch(f"an element-wise operand is indexed by {expression}")
+    return tuple(found)
+
+
+def stored_sides(found: Convolution, value: ir.Value) -> Sides:
+    """The sides of a stored tensor: followed up from the convolution's result, whose every wide side it must have."""
+    known: dict[ir.Value, Sides] = {found.op.results[0]: found.sides}
+    for op in found.task.work():
+        if op == found.op or not len(op.results):
+            continue
+        for number, operand in enumerate(op.operands):
+            if operand in known:
+                known.update(_forward(op, number, known[operand]))
+                break
+    if value not in known:
+        raise Mismatch("a result is not made from the convolution's")
+    sides = known[value]
+    if set(sides) - {None} != set(found.sides) - {None}:
+        raise Mismatch("a result is not a whole tile of the convolution's")
+    return sides
+
+
+def _forward(op: ir.Operation, number: int, sides: Sides) -> dict[ir.Value, Sides]:
+    """The sides of an element-wise op's results, from those of one operand."""
+    if op.name in ("tensor.expand_shape", "tensor.collapse_shape"):
+        wide = [sides[dim] for dim in wide_dims(shape_of(op.operands[0]))]
+        if len(wide) != len(wide_dims(shape_of(op.results[0]))):
+            return {}
+        places = dict(zip(wide_dims(shape_of(op.results[0])), wide, strict=True))
+        return {op.results[0]: tuple(places.get(dim) for dim in range(len(shape_of(op.results[0]))))}
+    if op.name != "linalg.generic":
+        return {}
+    maps = affine_maps(op)
+    loops = {e.position: s for e, s in zip(maps[number].results, sides, strict=True) if isinstance(e, ir.AffineDimExpr)}
+    found = {}
+    for index, result in enumerate(op.results):
+        out = maps[len(maps) - len(op.results) + index].results
+        wide = [extent != 1 for extent in shape_of(result)]
+        if all(not w or (isinstance(e, ir.AffineDimExpr) and e.position in loops) for e, w in zip(out, wide, strict=True)):
+            found[result] = tuple(loops[e.position] if w else None for e, w in zip(out, wide, strict=True))
+    return found
+
+
+def _check(found: Convolution, value: ir.Value, sides: Sides) -> None:
+    """Everything that a value is made of is the convolution, an element-wise step, a load or a constant."""
+    if not isinstance(value.type, ir.ShapedType) or is_constant(value) or found.task.load_of(value) is not None:
+        return
+    if value == found.op.results[0]:
+        if [side for side in sides if side is not None] != [side for side in found.sides if side is not None]:
+            raise Mismatch("the convolution's result is read along other dimensions")
+        _check(found, found.op.operands[2], found.sides)
+        return
+    op = value.owner
+    if isinstance(op, ir.Block):
+        raise Mismatch("an element-wise operand is neither loaded nor computed")
+    result = list(op.results).index(value)
+    for number in _read_operands(op):
+        _check(found, op.operands[number], operand_sides(op, number, result, sides))
+
+
+def _read_operands(op: ir.Operation) -> Sequence[int]:
+    if op.name in ("tensor.expand_shape", "tensor.collapse_shape", "linalg.fill"):
+        return (0,)
+    if op.name != "linalg.generic" or any(kind != "parallel" for kind in iterator_kinds(op)):
+        raise Mismatch(f"'{op.name}' is neither the convolution nor element-wise")
+    for inner in body_of(op):
+        if inner.regions or not inner.name.startswith(("arith.", "math.")):
+            raise Mismatch(f"an element-wise body holds '{inner.name}'")
+    arguments = op.regions[0].blocks[0].arguments
+    inputs = len(op.operands) - len(op.results)
+    return [n for n in range(len(op.operands)) if n < inputs or len(list(arguments[n].uses))]

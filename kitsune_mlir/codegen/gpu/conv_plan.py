@@ -1,0 +1,154 @@
+"""Planning a convolution: its tile in shared memory, TMA's views of image and weight, the rings of stages."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from kitsune_mlir.codegen.gpu.conv_match import Convolution, match
+from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.mma_match import Mismatch
+from kitsune_mlir.codegen.gpu.mma_window import multiple_of
+from kitsune_mlir.codegen.gpu.roles import SHARED_REGISTERS, THREADS
+from kitsune_mlir.codegen.gpu.tasks import TaskView, element_bytes
+from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
+from kitsune_mlir.codegen.gpu.conv_tiles import Geometry, Problem, best_arrangement
+from kitsune_mlir.errors import CompileError
+from kitsune_mlir.shared_tile import SharedTile
+
+__all__ = ["PAIRED_ROWS", "ConvPlan", "make_plan"]
+
+PAIRED_ROWS = 16
+"""Rows of the product whose order is changed so that a thread's two rows, 8 apart, are neighbouring features."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvPlan:
+    """What the engine decided.
+
+    Attributes:
+        conv: the body.
+        problem: its tile, as the whole of a convolution.
+        geometry: how the tile lies in shared memory.
+        paired: row 16b + 8h + l of the product is feature 16b + 2l + h; else rows are features.
+        image_map, weight_map: one box a stage.
+    """
+
+    conv: Convolution
+    problem: Problem
+    geometry: Geometry
+    paired: bool
+    image_map: TensorMap
+    weight_map: TensorMap
+
+    @property
+    def image_tile(self) -> SharedTile:
+        """A stage of the image: rows are pixels, columns channels."""
+        rows = -(-self.geometry.image_bytes // (2 * self.problem.chunk) // 8) * 8
+        return SharedTile(rows, self.problem.chunk, 2, 2 * self.problem.chunk)
+
+    @property
+    def weight_tile(self) -> SharedTile:
+        """A stage of the weight: rows are features, columns channels of one tap."""
+        return SharedTile(self.geometry.weight_rows, self.problem.chunk, 2, 2 * self.problem.chunk)
+
+    @property
+    def taps_apart(self) -> int:
+        """Taps that have a stage of the image of their own."""
+        return 1 if self.geometry.halo else math.prod(self.problem.taps)
+
+    @property
+    def taps_together(self) -> int:
+        """Taps that read one stage of the image."""
+        return math.prod(self.problem.taps) if self.geometry.halo else 1
+
+    @property
+    def images(self) -> int:
+        """Stages of the image that a tile takes."""
+        return self.problem.chunks * self.taps_apart
+
+    @property
+    def steps(self) -> int:
+        """Stages of the weight that a tile takes."""
+        return self.images * self.taps_together
+
+
+def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
+    """Plan a task.
+
+    Raises:
+        Mismatch: it is no convolution, or nothing for tensor cores or TMA.
+    """
+    if limits.chip != "sm_90a":
+        raise Mismatch(f"wgmma needs sm_90a, not {limits.chip}")
+    plan = _decide(match(task), limits)
+    geometry = plan.geometry
+    uses = (MapUse(plan.conv.image.buffer, plan.image_map), MapUse(plan.conv.weight.buffer, plan.weight_map))
+    barriers: tuple[int, ...] = ()
+    for stages in (geometry.image_stages, geometry.weight_stages):
+        barriers += (1,) * stages + (2,) * stages
+    return Plan(
+        engine=engine,
+        task=task,
+        shared_bytes=geometry.shared_bytes,
+        threads=THREADS,
+        registers=SHARED_REGISTERS,
+        barriers=barriers,
+        tensor_maps=uses,
+        async_reads=any(use.buffer.role != "input" for use in uses),
+        parameters={
+            "tile": [*plan.problem.pixels, plan.problem.features],
+            "instruction": f"m64n{geometry.columns}k16 {plan.conv.dtype}",
+            "image": "once for all taps" if geometry.halo else "once for each tap",
+            "stages": [geometry.image_stages, geometry.weight_stages],
+        },
+        private=plan,
+    )
+
+
+def _decide(conv: Convolution, limits: Limits) -> ConvPlan:
+    axes = conv.axes
+    problem = Problem(
+        tuple(axis.size for axis in axes),
+        tuple(axis.stride for axis in axes),
+        tuple(axis.taps for axis in axes),
+        tuple(axis.dilation for axis in axes),
+        conv.channels,
+        conv.features,
+    )
+    found = best_arrangement(problem, problem.pixels, conv.features, limits.shared_bytes, min(conv.task.tiles, 132))
+    if isinstance(found, str):
+        raise Mismatch(found)
+    geometry = found[1]
+    paired = conv.weight.buffer.shape[0] % PAIRED_ROWS == 0 and multiple_of(conv.weight.offsets[0]) % PAIRED_ROWS == 0
+    try:
+        return ConvPlan(conv, problem, geometry, paired, _image_map(conv, problem, geometry), _weight_map(conv, problem, geometry, paired))
+    except CompileError as error:
+        raise Mismatch(str(error)) from error
+
+
+def _image_map(conv: Convolution, problem: Problem, geometry: Geometry) -> TensorMap:
+    buffer = conv.image.buffer
+    strides = tuple(stride * element_bytes(buffer.element) for stride in buffer.strides[:-1])
+    if geometry.halo:
+        return TensorMap(conv.dtype, buffer.shape, strides, (*geometry.loaded, problem.chunk), 2 * problem.chunk)
+    box = tuple((size - 1) * stride + 1 for size, stride in zip(problem.pixels, problem.strides, strict=True))
+    steps = (*problem.strides, 1) if max(problem.strides) > 1 else ()
+    return TensorMap(conv.dtype, buffer.shape, strides, (*box, problem.chunk), 2 * problem.chunk, steps=steps)
+
+
+def _weight_map(conv: Convolution, problem: Problem, geometry: Geometry, paired: bool) -> TensorMap:
+    """Features by taps by channels; with the features of a block of 16 as 2 x 8, the odd ones after the even ones."""
+    features, channels = conv.weight.buffer.shape[0], conv.weight.buffer.shape[-1]
+    taps = math.prod(problem.taps)
+    tap, row = 2 * channels, 2 * channels * taps
+    rows = min(geometry.weight_rows, -(-problem.features // PAIRED_ROWS) * PAIRED_ROWS)
+    if not paired:
+        return TensorMap(conv.dtype, (features, taps, channels), (row, tap), (rows, 1, problem.chunk), 2 * problem.chunk)
+    return TensorMap(
+        conv.dtype,
+        (features // PAIRED_ROWS, 2, PAIRED_ROWS // 2, taps, channels),
+        (PAIRED_ROWS * row, row, 2 * row, tap),
+        (rows // PAIRED_ROWS, 2, PAIRED_ROWS // 2, 1, problem.chunk),
+        2 * problem.chunk,
+    )

@@ -1,0 +1,192 @@
+"""Convolutions as products of the weight with a tile of pixels: how a tile lies in shared memory, and which tiles are fastest.
+
+Pure Python, no IR. The weight's output channels ("features") are the rows of the product, 64 for each of two warpgroups; pixels are its
+columns, up to 256 at a time. Of the image a stage of shared memory holds `chunk` channels, in one of two ways:
+
+- *taps apart*: the pixels that one tap of the weight sees, loaded once for every tap;
+- *halo*: all that the tile's pixels see, loaded once for all taps. A tap then is a distance in rows: rows are 32 to 128 bytes, and
+  tensor cores start reading at any of them. Columns between the tile's rows of pixels are computed and dropped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+__all__ = ["Geometry", "Problem", "arrange", "choose_tile", "cycles"]
+
+GROUP_ROWS = 64
+MOST_COLUMNS = 256
+MOST_BOX = 256
+MOST_STAGES = 8
+MOST_WEIGHT_STAGES = 24
+
+MACS = 2048  # multiply-adds that a multiprocessor does in a cycle (16-bit)
+SHARED_RATE = 128  # bytes of shared memory a cycle
+CACHE_RATE = 4000  # bytes a cycle from the second-level cache to all multiprocessors together ...
+LINK_RATE = 60  # ... and to one of them
+TILE_CYCLES = 1800  # until the first operands arrive, and from the last product to the last store
+COLUMN_CYCLES = 6  # of the stores, a column
+STEP_CYCLES = 40  # barriers of a step that are not hidden
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A convolution. Tuples have one entry for each dimension of the image but its channels: batch, rows, columns, ...
+
+    Attributes:
+        pixels: extents of the result.
+        strides, taps, dilations: of the weight; 1 for the batch.
+        channels: of the image.
+        features: channels of the result.
+    """
+
+    pixels: tuple[int, ...]
+    strides: tuple[int, ...]
+    taps: tuple[int, ...]
+    dilations: tuple[int, ...]
+    channels: int
+    features: int
+
+    @property
+    def chunk(self) -> int:
+        """Channels of a stage: 64, 32 or 16, a row of 128, 64 or 32 bytes."""
+        return 64 if self.channels > 32 else 32 if self.channels > 16 else 16
+
+    @property
+    def chunks(self) -> int:
+        """Stages that hold all channels."""
+        return -(-self.channels // self.chunk)
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """How a tile lies in shared memory.
+
+    Attributes:
+        halo: a stage of the image serves all taps.
+        loaded: rows of a stage, along each dimension of the tile.
+        pitches: rows from one pixel to the next, along each dimension.
+        positions: rows from the first pixel to the last, and one.
+        by_features: the warpgroups have different features of all pixels, and not different pixels of the same features.
+        columns: of one warpgroup's product, a multiple of 8; columns are pixels and what lies between them.
+        image_bytes, weight_bytes: of a stage.
+        image_stages, weight_stages: how many there are.
+    """
+
+    halo: bool
+    loaded: tuple[int, ...]
+    pitches: tuple[int, ...]
+    positions: int
+    by_features: bool
+    columns: int
+    image_bytes: int
+    weight_bytes: int
+    image_stages: int
+    weight_stages: int
+
+    @property
+    def weight_rows(self) -> int:
+        """Features that a stage holds."""
+        return 2 * GROUP_ROWS if self.by_features else GROUP_ROWS
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of all stages, the image's first; each starts at a multiple of 1024."""
+        return self.image_stages * self.image_bytes + self.weight_stages * self.weight_bytes
+
+
+def arrange(problem: Problem, tile: tuple[int, ...], features: int, halo: bool, shared_bytes: int) -> Geometry | str:
+    """Lay out a tile of `tile` pixels by `features`, or the reason why it cannot be."""
+    if halo:
+        if max(problem.strides) > 1 or max(problem.taps) == 1:
+            return "a halo needs steps of one pixel and several taps"
+        loaded = tuple(size + (t - 1) * d for size, t, d in zip(tile, problem.taps, problem.dilations, strict=True))
+        boxes = loaded
+    else:
+        loaded = tile
+        boxes = tuple((size - 1) * stride + 1 for size, stride in zip(tile, problem.strides, strict=True))
+    if max(boxes) > MOST_BOX:
+        return f"{max(boxes)} elements along one dimension; TMA loads {MOST_BOX}"
+    pitches = tuple(math.prod(loaded[dim + 1 :]) for dim in range(len(loaded)))
+    positions = 1 + sum((size - 1) * pitch for size, pitch in zip(tile, pitches, strict=True))
+    by_features = features > GROUP_ROWS
+    columns = _up(positions if by_features else -(-positions // 2), 8)
+    if columns > MOST_COLUMNS or features > 2 * GROUP_ROWS:
+        return f"{features} features by {positions} columns; {2 * GROUP_ROWS} by {MOST_COLUMNS} fit the registers"
+    row = problem.chunk * 2
+    image = _up(math.prod(loaded) * row, 1024)
+    weight = (2 if by_features else 1) * GROUP_ROWS * row
+    taps = math.prod(problem.taps)
+    if halo:
+        image_stages = 2 if 2 * image + 4 * weight <= shared_bytes else 1
+        weight_stages = min(MOST_WEIGHT_STAGES, (shared_bytes - image_stages * image) // weight, 2 * taps)
+    else:
+        image_stages = weight_stages = min(MOST_STAGES, shared_bytes // (image + weight))
+    if weight_stages < 2:
+        return f"stages of {image} and {weight} bytes do not fit {shared_bytes}"
+    return Geometry(
+        halo, loaded, pitches, positions, by_features, columns, image, weight, image_stages, weight_stages
+    )  # fmt: skip
+
+
+def cycles(problem: Problem, geometry: Geometry, active: int) -> float:
+    """Time of one tile where `active` multiprocessors work at a time."""
+    steps = problem.chunks * math.prod(problem.taps)
+    row = problem.chunk * 2
+    tensor = steps * 2 * GROUP_ROWS * geometry.columns * problem.chunk / MACS
+    shared = steps * 2 * (GROUP_ROWS + geometry.columns) * row / SHARED_RATE
+    images = problem.chunks if geometry.halo else steps
+    loaded = steps * geometry.weight_bytes + images * math.prod(geometry.loaded) * row
+    cache = loaded / min(LINK_RATE, CACHE_RATE / active)
+    return max(tensor, shared, cache) + steps * STEP_CYCLES + TILE_CYCLES + COLUMN_CYCLES * geometry.columns
+
+
+def best_arrangement(
+    problem: Problem, tile: tuple[int, ...], features: int, shared_bytes: int, active: int
+) -> tuple[float, Geometry] | str:
+    """The faster way to hold a tile, with its time; or the reason why there is none."""
+    found = [arrange(problem, tile, features, halo, shared_bytes) for halo in (False, True)]
+    timed = [(cycles(problem, g, active), g) for g in found if isinstance(g, Geometry)]
+    if not timed:
+        return str(found[0])
+    return min(timed, key=lambda pair: pair[0])
+
+
+def choose_tile(problem: Problem, workers: int, shared_bytes: int) -> tuple[tuple[int, ...], int] | None:
+    """Pixels along each dimension, and features, of the tiles that together take the least time; None if nothing fits."""
+    best: tuple[float, tuple[int, ...], int] | None = None
+    widths = sorted({min(problem.features, GROUP_ROWS), min(problem.features, 2 * GROUP_ROWS)})
+    for features, tile in itertools.product(widths, _pixel_tiles(problem.pixels)):
+        count = -(-problem.features // features)
+        for size, whole in zip(tile, problem.pixels, strict=True):
+            count *= -(-whole // size)
+        found = best_arrangement(problem, tile, features, shared_bytes, min(count, workers))
+        if isinstance(found, str):
+            continue
+        total = -(-count // workers) * found[0]
+        if best is None or total < best[0]:
+            best = (total, tile, features)
+    return None if best is None else best[1:]
+
+
+def _pixel_tiles(pixels: tuple[int, ...]):
+    """Tiles of up to 512 pixels: runs of the last dimension, then whole runs of the one before, and so on."""
+    for dim in range(len(pixels)):
+        whole = math.prod(pixels[dim + 1 :])
+        if whole > 2 * MOST_COLUMNS:
+            continue
+        for size in sorted({-(-pixels[dim] // parts) for parts in range(1, pixels[dim] + 1)}):
+            if size * whole > 2 * MOST_COLUMNS:
+                break
+            yield (*(1 for _ in pixels[:dim]), size, *pixels[dim + 1 :])
+    if len(pixels) >= 2:  # blocks of rows and columns
+        sides = [{-(-extent // parts) for parts in range(1, 17)} for extent in pixels[-2:]]
+        for rows, cols in itertools.product(*sides):
+            if rows > 1 and cols < pixels[-1] and 16 <= rows * cols <= 2 * MOST_COLUMNS:
+                yield (*(1 for _ in pixels[:-2]), rows, cols)
+
+
+def _up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit

@@ -1,0 +1,358 @@
+"""`kitsune-channels-last`: convolutions for tensor cores read and write images with the channels innermost."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+from torch_mlir.dialects import linalg, tensor
+
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, static_ints
+from kitsune_mlir.dialects.products import body_of, defining_op
+from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.target import find_target
+
+from .base import Pass
+from .remarks import remark
+
+LAST = (0, 2, 3, 1)  # dimension i of the channels-last form is dimension LAST[i] of the usual one
+FIRST = (0, 3, 1, 2)  # the inverse
+CHANNELS = 8  # 16 bytes: the least stride that TMA takes
+TYPES = ("bf16", "f16")
+MEMORY, ORDER, KIND = "kitsune.memory", "kitsune.order", "kitsune.kind"
+"""Of an argument: the order of dimensions in the caller's memory, the order that the program takes, weight or input."""
+
+PARALLEL = "#linalg.iterator_type<parallel>"
+
+
+def permuted(values, order) -> list:
+    """The values in another order."""
+    return [values[i] for i in order]
+
+
+def transposed(value: ir.Value, order) -> ir.Value:
+    """linalg.transpose of a tensor, at the insertion point."""
+    empty = tensor.empty(permuted(shape_of(value), order), ir.ShapedType(value.type).element_type)
+    return linalg.transpose(value, outs=[empty], permutation=list(order)).results[0]
+
+
+def is_image(value: ir.Value) -> bool:
+    """Whether a value is a tensor of batch, channels, rows and columns."""
+    return isinstance(value.type, ir.RankedTensorType) and ir.RankedTensorType(value.type).rank == 4
+
+
+class _Rewriter:
+    """Walks a function in order; `twins` holds the channels-last form of values that have one."""
+
+    def __init__(self, function: ir.Operation):
+        self.function = function
+        self.block = function.regions[0].blocks[0]
+        self.twins: dict[ir.Value, ir.Value] = {}
+        self.borrowed: set[ir.Value] = set()  # values whose twin is a transposed copy
+
+    def run(self) -> None:
+        operations = [o.operation for o in self.block.operations]
+        if not any(_is_convolution(op) for op in operations):
+            return
+        self._open_arguments()
+        for op in operations:
+            with op.location:
+                self._visit(op)
+        self._order_weights()
+        self._order_results()
+        _settle_type(self.function)
+
+    def _visit(self, op: ir.Operation) -> None:
+        if _is_convolution(op):
+            self._convolution(op)
+        elif op.name in ("linalg.pooling_nchw_max", "linalg.pooling_nchw_sum") and self._native(op.operands[0]):
+            self._pooling(op)
+        elif op.name == "tensor.concat" and is_image(op.results[0]) and any(map(self._native, op.operands)):
+            self._concat(op)
+        elif op.name == "linalg.generic" and any(map(self._native, op.operands)):
+            if _is_element_wise(op):
+                self._element_wise(op)
+            else:
+                self._read_native(op)
+
+    # --- forms of values -----------------------------------------------------------------------------------------------
+
+    def _native(self, value: ir.Value) -> bool:
+        """Whether a value is computed with its channels innermost, and its usual form would be a transposition."""
+        maker = defining_op(value)
+        if maker is not None and maker.name == "tensor.pad":
+            return self._native(maker.operands[0])
+        return value in self.twins and value not in self.borrowed
+
+    def _twin(self, value: ir.Value) -> ir.Value:
+        """The channels-last form of a value, made where the value is made."""
+        if value in self.twins:
+            return self.twins[value]
+        maker = defining_op(value)
+        if maker is None:
+            with ir.InsertionPoint.at_block_begin(self.block):
+                made = transposed(value, LAST)
+        elif maker.name == "tensor.pad" and len(maker.operands) == 1:
+            made = self._padded(maker)
+        elif maker.name in ("tensor.empty", "linalg.fill"):
+            made = _like(maker)
+        else:
+            with ir.InsertionPoint.after(maker):
+                made = transposed(value, LAST)
+        self.twins[value] = made
+        self.borrowed.add(value)
+        return made
+
+    def _padded(self, pad: ir.Operation) -> ir.Value:
+        source = self._twin(pad.operands[0])
+        shape = permuted(shape_of(pad.results[0]), LAST)
+        with ir.InsertionPoint.after(pad), pad.location:
+            copy = pad.clone().operation
+        copy.operands[0] = source
+        copy.results[0].set_type(ir.RankedTensorType.get(shape, ir.ShapedType(source.type).element_type))
+        for name in ("static_low", "static_high"):
+            copy.attributes[name] = ir.DenseI64ArrayAttr.get(permuted(static_ints(pad, name), LAST))
+        return copy.results[0]
+
+    def _replace(self, op: ir.Operation, results: list[ir.Value]) -> None:
+        """Let `results`, channels last, stand for those of `op`."""
+        for old, new in zip(op.results, results, strict=True):
+            with ir.InsertionPoint(op):
+                back = transposed(new, FIRST)
+            self.twins[back] = new
+            old.replace_all_uses_with(back)
+        op.erase()
+
+    # --- operations ----------------------------------------------------------------------------------------------------
+
+    def _convolution(self, op: ir.Operation) -> None:
+        image, weight, start = op.operands
+        images, weights = self._twin(image), self._twin(weight)
+        keep = {name: op.attributes[name] for name in ("strides", "dilations")}
+        with ir.InsertionPoint(op):
+            empty = tensor.empty(permuted(shape_of(op.results[0]), LAST), ir.F32Type.get())
+            zeros = linalg.fill(_zero(), outs=[empty])
+            made = linalg.conv_2d_nhwc_fhwc(images, weights, outs=[zeros], **keep)
+            addend = self._addend(start)
+            if addend is not None:
+                made = _sum(made, *addend)
+        remark(op, "images with channels innermost")
+        self._replace(op, [made])
+
+    def _addend(self, start: ir.Value) -> tuple[ir.Value, ir.AffineMap] | None:
+        """What a convolution starts from, as an operand of an addition afterwards; None for zeros."""
+        maker = defining_op(start)
+        if maker is not None and maker.name == "linalg.fill" and _is_zero(maker.operands[0]):
+            return None
+        if maker is not None and maker.name == "linalg.broadcast" and len(shape_of(maker.operands[0])) == 1:
+            kept = set(range(4)) - set(ir.DenseI64ArrayAttr(maker.attributes["dimensions"]))
+            return maker.operands[0], ir.AffineMap.get(4, 0, [ir.AffineDimExpr.get(LAST.index(kept.pop()))])
+        return self._twin(start), ir.AffineMap.get_identity(4)
+
+    def _pooling(self, op: ir.Operation) -> None:
+        builder = getattr(linalg, op.name.removeprefix("linalg.").replace("nchw", "nhwc"))
+        keep = {name: op.attributes[name] for name in ("strides", "dilations")}
+        source, start = self._twin(op.operands[0]), self._twin(op.operands[2])
+        with ir.InsertionPoint(op):
+            made = builder(source, op.operands[1], outs=[start], **keep)
+        self._replace(op, [made])
+
+    def _concat(self, op: ir.Operation) -> None:
+        operands = [self._twin(value) for value in op.operands]
+        dim = LAST.index(ir.IntegerAttr(op.attributes["dim"]).value)
+        type_ = ir.RankedTensorType.get(permuted(shape_of(op.results[0]), LAST), ir.ShapedType(op.results[0].type).element_type)
+        with ir.InsertionPoint(op):
+            attributes = {"dim": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)}
+            made = ir.Operation.create("tensor.concat", [type_], operands, attributes)
+        self._replace(op, [made.results[0]])
+
+    def _element_wise(self, op: ir.Operation) -> None:
+        """The same work on channels-last tensors: loops in the order LAST."""
+        maps, operands = affine_maps(op), list(op.operands)
+        for number, value in enumerate(operands):
+            results = list(maps[number].results)
+            if is_image(value) and (self._native(value) or maps[number] == ir.AffineMap.get_identity(4)):
+                operands[number], results = self._twin(value), permuted(results, LAST)
+            maps[number] = ir.AffineMap.get(4, 0, [_renamed(result) for result in results])
+        self._replace(op, list(_rebuilt(op, operands, maps, [value.type for value in operands[-len(op.results) :]]).results))
+
+    def _read_native(self, op: ir.Operation) -> None:
+        """Read the channels-last forms by permuted maps, where the op itself stays as it is."""
+        maps, operands = affine_maps(op), list(op.operands)
+        for number, value in enumerate(operands[: len(operands) - len(op.results)]):
+            if is_image(value) and self._native(value):
+                operands[number] = self._twin(value)
+                maps[number] = ir.AffineMap.get(maps[number].n_dims, 0, permuted(list(maps[number].results), LAST))
+        new = _rebuilt(op, operands, maps, [result.type for result in op.results])
+        for old, made in zip(op.results, new.results, strict=True):
+            old.replace_all_uses_with(made)
+        op.erase()
+
+    # --- the function's boundary ---------------------------------------------------------------------------------------
+
+    def _open_arguments(self) -> None:
+        """Inputs that the caller has in channels-last memory are taken so."""
+        for number, argument in enumerate(self.block.arguments):
+            attributes = _attributes_of(self.function, number)
+            if MEMORY not in attributes or tuple(ir.DenseI64ArrayAttr(attributes[MEMORY])) != LAST:
+                continue
+            shape = shape_of(argument)
+            argument.set_type(ir.RankedTensorType.get(permuted(shape, LAST), ir.ShapedType(argument.type).element_type))
+            with ir.InsertionPoint.at_block_begin(self.block), ir.Location.unknown():
+                usual = transposed(argument, FIRST)
+            argument.replace_all_uses_except(usual, usual.owner.operation)
+            self.twins[usual] = argument
+            _set_attribute(self.function, number, ORDER, LAST)
+
+    def _order_weights(self) -> None:
+        """Weights that are only read with the channels innermost are taken so: the runtime lays them out once."""
+        for number, argument in enumerate(self.block.arguments):
+            users = [use.owner.operation for use in argument.uses]
+            kind = _attributes_of(self.function, number)
+            if KIND not in kind or ir.StringAttr(kind[KIND]).value == "input" or not users:
+                continue
+            twin = self.twins.get(argument)
+            if twin is None or any(user.results[0] != twin for user in users if user.results):
+                continue
+            argument.set_type(twin.type)
+            twin.replace_all_uses_with(argument)
+            users[0].erase()
+            _set_attribute(self.function, number, ORDER, LAST)
+
+    def _order_results(self) -> None:
+        """Where an input is channels last, so are the results that are computed so."""
+        if not any(ORDER in _attributes_of(self.function, n) and MEMORY in _attributes_of(self.function, n)
+                   for n in range(len(self.block.arguments))):  # fmt: skip
+            return
+        terminator = list(self.block.operations)[-1].operation
+        attributes = []
+        for number, value in enumerate(terminator.operands):
+            native = is_image(value) and value in self.twins and value not in self.borrowed
+            if native:
+                terminator.operands[number] = self.twins[value]
+            order = {ORDER: ir.DenseI64ArrayAttr.get(list(LAST))} if native else {}
+            attributes.append(ir.DictAttr.get(order))
+        self.function.attributes["res_attrs"] = ir.ArrayAttr.get(attributes)
+
+
+def _is_convolution(op: ir.Operation) -> bool:
+    """Whether tensor cores could do a convolution: 16-bit factors, and channels that TMA can step over."""
+    if op.name != "linalg.conv_2d_nchw_fchw":
+        return False
+    types = {str(ir.ShapedType(value.type).element_type) for value in list(op.operands)[:2]}
+    accumulates = str(ir.ShapedType(op.results[0].type).element_type) == "f32"
+    return len(types) == 1 and types <= set(TYPES) and accumulates and shape_of(op.operands[0])[1] % CHANNELS == 0
+
+
+def _is_element_wise(op: ir.Operation) -> bool:
+    """A generic over the points of images, whose body does not ask where it is."""
+    identity = ir.AffineMap.get_identity(4)
+    return (
+        iterator_kinds(op) == ["parallel"] * 4
+        and all(map_ == identity for map_ in affine_maps(op)[-len(op.results) :])
+        and all(inner.name.startswith(("arith.", "math.")) for inner in body_of(op))
+    )
+
+
+def _renamed(expression: ir.AffineExpr) -> ir.AffineExpr:
+    """An index of a tensor in terms of loops in the order LAST."""
+    if isinstance(expression, ir.AffineDimExpr):
+        return ir.AffineDimExpr.get(LAST.index(expression.position))
+    names = [ir.AffineDimExpr.get(LAST.index(d)) for d in range(4)]
+    return expression.compose(ir.AffineMap.get(4, 0, names))
+
+
+def _rebuilt(op: ir.Operation, operands, maps, types) -> ir.Operation:
+    """A linalg.generic with other operands and maps and the same body, before `op`."""
+    with ir.InsertionPoint(op):
+        copy = op.clone().operation
+    for number, value in enumerate(operands):
+        copy.operands[number] = value
+    for result, type_ in zip(copy.results, types, strict=True):
+        result.set_type(type_)
+    copy.attributes["indexing_maps"] = ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps])
+    return copy
+
+
+def _like(maker: ir.Operation) -> ir.Value:
+    """An empty or constant-filled tensor in channels-last form."""
+    result = maker.results[0]
+    with ir.InsertionPoint.after(maker), maker.location:
+        empty = tensor.empty(permuted(shape_of(result), LAST), ir.ShapedType(result.type).element_type)
+        return empty if maker.name == "tensor.empty" else linalg.fill(maker.operands[0], outs=[empty])
+
+
+def _zero() -> ir.Value:
+    return ir.Operation.create(
+        "arith.constant", [ir.F32Type.get()], attributes={"value": ir.FloatAttr.get(ir.F32Type.get(), 0.0)}
+    ).results[0]
+
+
+def _is_zero(value: ir.Value) -> bool:
+    maker = defining_op(value)
+    return maker is not None and maker.name == "arith.constant" and ir.FloatAttr(maker.attributes["value"]).value == 0
+
+
+def _sum(value: ir.Value, addend: ir.Value, map_: ir.AffineMap) -> ir.Value:
+    """value + addend, where `map_` says which loops of the four walk the addend."""
+    identity = ir.AffineMap.get_identity(4)
+    empty = tensor.empty(shape_of(value), ir.F32Type.get())
+    op = ir.Operation.create(
+        "linalg.generic",
+        [value.type],
+        [value, addend, empty],
+        {
+            "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in (identity, map_, identity)]),
+            "iterator_types": ir.ArrayAttr.get([ir.Attribute.parse(PARALLEL)] * 4),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([2, 1]),
+        },
+        regions=1,
+    )
+    f32 = ir.F32Type.get()
+    block = op.regions[0].blocks.append(f32, f32, f32, arg_locs=[ir.Location.current] * 3)
+    with ir.InsertionPoint(block):
+        total = ir.Operation.create("arith.addf", [f32], list(block.arguments)[:2])
+        ir.Operation.create("linalg.yield", [], [total.results[0]])
+    return op.results[0]
+
+
+def _attributes_of(function: ir.Operation, argument: int) -> ir.DictAttr | dict:
+    if "arg_attrs" not in function.attributes:
+        return {}
+    return ir.DictAttr(ir.ArrayAttr(function.attributes["arg_attrs"])[argument])
+
+
+def _set_attribute(function: ir.Operation, argument: int, name: str, order) -> None:
+    every = [ir.DictAttr(a) for a in ir.ArrayAttr(function.attributes["arg_attrs"])]
+    changed = {item.name: item.attr for item in every[argument]} | {name: ir.DenseI64ArrayAttr.get(list(order))}
+    every[argument] = ir.DictAttr.get(changed)
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get(every)
+
+
+def _settle_type(function: ir.Operation) -> None:
+    """The function's type follows its arguments and what it returns."""
+    block = function.regions[0].blocks[0]
+    returned = list(block.operations)[-1].operation.operands
+    type_ = ir.FunctionType.get([a.type for a in block.arguments], [v.type for v in returned])
+    function.attributes["function_type"] = ir.TypeAttr.get(type_)
+
+
+@dataclass(frozen=True)
+class ChannelsLast(Pass):
+    """Rewrite 16-bit convolutions (groups = 1) for a GPU to channels-last images, and what lies between them with them.
+
+    Element-wise work, padding, pooling and concatenation follow; transpositions are left where images come in or leave in
+    the usual order. Weights, and inputs that the caller has in channels-last memory, become arguments in that order
+    (attribute `kitsune.order`). Option: `target`; nothing changes for the host.
+    """
+
+    name: ClassVar[str] = "kitsune-channels-last"
+    target: str = "host"
+
+    def run(self, module: ir.Operation) -> None:
+        if not find_target(self.target).is_gpu:
+            return
+        with module.context, ir.Location.unknown():
+            functions = [op for op in walk(module) if op.name == "func.func" and "kitsune.program" not in op.attributes]
+            for function in functions:
+                if len(function.regions[0].blocks) == 1:
+                    _Rewriter(function).run()

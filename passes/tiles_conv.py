@@ -1,0 +1,65 @@
+"""Tiles of convolutions on a GPU: which stages ask for engine `conv`, and how many pixels and features a tile has."""
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.conv_tiles import Problem, choose_tile
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, terms_of
+from kitsune_mlir.dialects.iteration import Space
+from kitsune_mlir.dialects.products import is_contraction, is_projected_product
+from kitsune_mlir.target import Target
+
+STAGE_BYTES = 4096  # shared memory that the kernel keeps for itself
+
+
+def conv_tile(space: Space, target: Target) -> list[int] | None:
+    """Tile sizes of the shared dimensions of a stage that is one channels-last convolution of 16-bit factors; None for others."""
+    products = [n for n, op in enumerate(space.ops) if is_contraction(op)]
+    if len(products) != 1 or is_projected_product(space.ops[products[0]]):
+        return None
+    op = space.ops[products[0]]
+    found = convolution_of(op)
+    if found is None:
+        return None
+    problem, loops = found
+    chosen = choose_tile(problem, target.workers, target.fast_bytes - STAGE_BYTES)
+    if chosen is None:
+        return None
+    tile = dict(zip(loops, (*chosen[0], chosen[1]), strict=True))
+    shared = {d.loops.get(products[0]) for d in space.dims}
+    whole = dict(zip(loops, (*problem.pixels, problem.features), strict=True))
+    if any(tile[loop] != whole[loop] and loop not in shared for loop in loops) or not shared <= set(loops):
+        return None
+    return [tile[d.loops[products[0]]] for d in space.dims]
+
+
+def convolution_of(op: ir.Operation) -> tuple[Problem, list[int]] | None:
+    """A product as a convolution, and its loops: those over pixels in the order of the image's dimensions, then the features."""
+    if str(ir.ShapedType(op.operands[0].type).element_type) not in ("bf16", "f16"):
+        return None
+    image, weight, out = affine_maps(op)
+    if not all(isinstance(e, ir.AffineDimExpr) for e in [*weight.results, *out.results]):
+        return None
+    kinds = iterator_kinds(op)
+    features, *taps, channels = [ir.AffineDimExpr(e).position for e in weight.results]
+    sizes = dict(zip([features, *taps, channels], shape_of(op.operands[1]), strict=True))
+    sizes.update(zip([ir.AffineDimExpr(e).position for e in out.results], shape_of(op.results[0]), strict=True))
+    *pixels, summed = [terms_of(e) for e in image.results]
+    if summed != {channels: 1} or kinds[channels] != "reduction" or kinds[features] != "parallel":
+        return None
+    columns: list[tuple[int, int, int, int]] = []  # of each dimension: loop, stride, taps, dilation
+    seen: list[int] = []
+    for terms in pixels:
+        along = [loop for loop in terms or {} if kinds[loop] == "parallel"]
+        within = [loop for loop in terms or {} if kinds[loop] == "reduction"]
+        if terms is None or len(along) != 1 or len(within) > 1 or along[0] == features:
+            return None
+        seen += within
+        columns.append(
+            (along[0], terms[along[0]], sizes[within[0]] if within else 1, terms[within[0]] if within else 1)
+        )  # fmt: skip
+    if seen != taps:
+        return None
+    loops = [column[0] for column in columns]
+    strides, extents, dilations = (tuple(column[part] for column in columns) for part in (1, 2, 3))
+    problem = Problem(tuple(sizes[loop] for loop in loops), strides, extents, dilations, sizes[channels], sizes[features])
+    return problem, [*loops, features]

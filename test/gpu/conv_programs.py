@@ -1,0 +1,292 @@
+"""Convolutions on a GPU, in two steps, so that the machine with the GPU needs no compiler.
+
+    python -m test.gpu.conv_programs build DIR [names...]                     compile to packages (needs no GPU)
+    python -m test.gpu.conv_programs run DIR [--time] [--json FILE]           check and time them (needs a Hopper GPU)
+
+`run` compares with float64 on fresh random inputs, and with cuDNN (both memory formats, `cudnn.benchmark`) in CUDA graphs, one replay
+of each in turn. One worker process runs the cases; one that hangs or crashes costs only itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import statistics
+import subprocess
+import sys
+import threading
+import zlib
+from pathlib import Path
+
+import torch
+from torch import nn
+
+LIMIT = 2e-2
+SECONDS = 40
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A convolution with what follows it.
+
+    Attributes:
+        batch, channels, height, width, features: of image and result.
+        kernel, stride, padding, dilation, groups: of the convolution.
+        bias, relu, residual: what follows; a residual is a second input.
+        last: images are in channels-last memory.
+        timed: a benchmark: its ratio counts.
+    """
+
+    batch: int
+    channels: int
+    height: int
+    width: int
+    features: int
+    kernel: int = 3
+    stride: int = 1
+    padding: int = 1
+    dilation: int = 1
+    groups: int = 1
+    bias: bool = False
+    relu: bool = False
+    residual: bool = False
+    last: bool = True
+    dtype: str = "bf16"
+    timed: bool = False
+
+    def model(self) -> Block:
+        """The model, its weights from a fixed seed."""
+        torch.manual_seed(0)
+        made = Block(self).eval().to(DTYPES[self.dtype])
+        return made.to(memory_format=torch.channels_last) if self.last else made
+
+    def inputs(self, device: str = "cpu") -> tuple[torch.Tensor, ...]:
+        """Random inputs."""
+        shapes = [(self.batch, self.channels, self.height, self.width)]
+        if self.residual:
+            rows, cols = (
+                (extent + 2 * self.padding - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
+                for extent in (self.height, self.width)
+            )
+            shapes.append((self.batch, self.features, rows, cols))
+        made = [torch.randn(*shape, device=device).to(DTYPES[self.dtype]) for shape in shapes]
+        return tuple(x.to(memory_format=torch.channels_last) if self.last else x for x in made)
+
+
+class Block(nn.Module):
+    """A convolution, a residual added, a ReLU."""
+
+    def __init__(self, case: Case):
+        super().__init__()
+        self.relu = case.relu
+        self.convolution = nn.Conv2d(
+            case.channels, case.features, case.kernel, case.stride, case.padding, case.dilation, case.groups, case.bias
+        )
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        made = self.convolution(x)
+        if residual is not None:
+            made = made + residual
+        return torch.relu(made) if self.relu else made
+
+
+CASES: dict[str, Case] = {
+    **{
+        f"resnet_{size}x{channels}_b{batch}": Case(batch, channels, size, size, channels, timed=True)
+        for size, channels in ((56, 64), (28, 128), (14, 256), (7, 512))
+        for batch in (1, 8, 32)
+    },
+    "fused_56x64_b8": Case(8, 64, 56, 56, 64, bias=True, relu=True, residual=True),
+    "one_256_64": Case(8, 256, 56, 56, 64, kernel=1, padding=0),
+    "one_64_256": Case(8, 64, 56, 56, 256, kernel=1, padding=0),
+    "stride_64_128": Case(8, 64, 56, 56, 128, stride=2),
+    "one_stride": Case(8, 64, 56, 56, 128, kernel=1, padding=0, stride=2),
+    "stem": Case(8, 3, 224, 224, 64, kernel=7, stride=2, padding=3),
+    "first": Case(8, 128, 28, 28, 128, last=False),
+    "odd": Case(1, 8, 7, 9, 3, bias=True, relu=True),
+    "odd_channels": Case(2, 40, 13, 11, 27, bias=True),
+    "wide": Case(1, 16, 5, 129, 24),
+    "long": Case(1, 8, 3, 1000, 16, bias=True, residual=True),
+    "one_pixel": Case(1, 64, 1, 1, 64, bias=True),
+    "no_padding": Case(3, 32, 17, 19, 96, padding=0, relu=True),
+    "dilated": Case(2, 32, 20, 20, 48, padding=2, dilation=2, bias=True),
+    "five": Case(2, 24, 14, 14, 80, kernel=5, padding=2),
+    "three_images": Case(7, 48, 7, 7, 130, bias=True, residual=True),
+    "half": Case(2, 64, 14, 14, 64, dtype="f16", bias=True),
+    "first_odd": Case(3, 16, 9, 7, 40, last=False, bias=True, relu=True, residual=True),
+    "depthwise": Case(2, 32, 14, 14, 32, groups=32, bias=True),
+    "grouped": Case(2, 32, 14, 14, 64, groups=4, bias=True),
+    "stride_odd": Case(2, 16, 15, 13, 33, stride=2, bias=True),
+}
+
+
+def build(folder: Path, names: list[str]) -> int:
+    """Compile cases to `NAME.kit`, without weights; the number of those that failed or spill."""
+    import kitsune_mlir
+    import kitsune_mlir.errors
+
+    folder.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    for name in names or list(CASES):
+        case = CASES[name]
+        try:
+            program = kitsune_mlir.compile(case.model(), case.inputs(), target="sm_90a")
+        except kitsune_mlir.errors.KitsuneError as error:
+            print(f"{name}: {error}")
+            failed += 1
+            continue
+        program.save(folder / f"{name}.kit", weights=False)
+        kernel = program.summary["kernels"][0]
+        failed += bool(kernel["spill_store_bytes"])
+        stages = ", ".join(f"{c['task']}:{c['engine']}" for c in program.summary["engines"])
+        tiles = [s["tile"] for s in program.summary["stages"]]
+        seconds = sum(program.seconds.values())
+        print(f"{name}: {seconds:.1f} s, {kernel['registers']} registers, {kernel['spill_store_bytes']} spilled; {stages} {tiles}", flush=True)
+    return failed
+
+
+def check(folder: Path, name: str, timed: bool) -> dict:
+    """Run one package on fresh inputs against float64; time it, and cuDNN, if asked."""
+    import kitsune_mlir
+
+    case = CASES[name]
+    model = case.model().cuda()
+    torch.manual_seed(zlib.crc32(name.encode()))
+    inputs = case.inputs("cuda")
+    program = kitsune_mlir.load(folder / f"{name}.kit", weights=dict(model.named_parameters()))
+    errors = []
+    with torch.no_grad():
+        for _ in range(2):  # other weights, changed in place, the second time
+            exact = case.model().cuda().double()
+            exact.load_state_dict({key: value.double() for key, value in model.state_dict().items()})
+            wanted = exact(*(x.double() for x in inputs))
+            got = program(*inputs)
+            torch.cuda.synchronize()
+            errors.append(((got.double() - wanted).norm() / wanted.norm().clamp_min(1e-30)).item())
+            model.convolution.weight.mul_(0.5)
+        layout = "channels last" if got.is_contiguous(memory_format=torch.channels_last) else "usual"
+    result = {"case": name, "errors": errors, "layout": layout, "ok": all(e <= LIMIT for e in errors)}
+    if timed:
+        result["microseconds"] = time_case(case, model, inputs, program)
+    return result
+
+
+def time_case(case: Case, model: Block, inputs: tuple[torch.Tensor, ...], program) -> dict[str, float]:
+    """Median microseconds of one replay: ours, and cuDNN's in both memory formats."""
+    torch.backends.cudnn.benchmark = True
+    calls = {"kitsune": lambda: program(*inputs)}
+    for name, form in (("cudnn", torch.contiguous_format), ("cudnn_last", torch.channels_last)):
+        peer = case.model().cuda().to(memory_format=form)
+        given = [x.contiguous(memory_format=form) for x in inputs]
+        calls[name] = lambda peer=peer, given=given: peer(*given)
+    with torch.no_grad():
+        graphs = {name: captured(call) for name, call in calls.items()}
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(60):
+        for name, (graph, _) in graphs.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times[name].append(start.elapsed_time(end) * 1e3)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def captured(call) -> tuple:
+    """A graph of one call, and what it made (which must live as long)."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = call()
+    return graph, kept
+
+
+def run(folder: Path, timed: bool, out: Path | None) -> int:
+    """Check every package of a folder; the number of cases that failed."""
+    left = sorted((p.stem for p in folder.glob("*.kit")), key=list(CASES).index)
+    results: list[dict] = []
+    while left:
+        done = _work(folder, left, timed)
+        if len(done) < len(left):
+            done.append({"case": left[len(done)], "ok": False, "error": "no answer: it hung or crashed"})
+        results += done
+        left = left[len(done) :]
+    bad = sum(not result["ok"] for result in results)
+    ratios = []
+    for result in results:
+        times = result.get("microseconds", {})
+        line = " ".join(f"{key} {value:.2f}" for key, value in times.items())
+        if times:
+            ratio = min(times["cudnn"], times["cudnn_last"]) / times["kitsune"]
+            line += f" ratio {ratio:.2f}"
+            ratios += [ratio] * CASES[result["case"]].timed
+        errors = " ".join(f"{e:.1e}" for e in result.get("errors", []))
+        print(f"{'ok  ' if result['ok'] else 'FAIL'} {result['case']:22s} {errors} {line} {result.get('error', '')}", flush=True)
+    if ratios:
+        print(f"geometric mean of {len(ratios)} ratios to cuDNN: {math.exp(statistics.mean(map(math.log, ratios))):.2f}")
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps({"results": results}, indent=1))
+    print(f"{len(results) - bad} passed, {bad} failed")
+    return bad
+
+
+def _work(folder: Path, names: list[str], timed: bool) -> list[dict]:
+    """What one worker answers for cases, in order, until it is done, dies, or is silent for too long."""
+    command = [sys.executable, "-m", "test.gpu.conv_programs", "work", str(folder), *names, *["--time"] * timed]
+    worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    found: list[dict] = []
+    assert worker.stdout is not None
+    while len(found) < len(names):
+        timer = threading.Timer(SECONDS, worker.kill)
+        timer.start()
+        line = worker.stdout.readline()
+        timer.cancel()
+        if not line:
+            break
+        if line.startswith("{"):
+            found.append(json.loads(line))
+    worker.kill()
+    worker.wait()
+    return found
+
+
+def work(folder: Path, names: list[str], timed: bool) -> int:
+    """Print one line of JSON a case. An error of the driver ends the process: nothing can be trusted after it."""
+    for name in names:
+        try:
+            print(json.dumps(check(folder, name, timed)), flush=True)
+        except Exception as error:
+            text = str(error).split("\n")[0]
+            print(json.dumps({"case": name, "ok": False, "error": f"{type(error).__name__}: {text}"}), flush=True)
+            if "CUDA" in text or "illegal" in text:
+                return 1
+    return 0
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", choices=["build", "run", "work"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--time", action="store_true")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    if given.mode == "build":
+        return build(given.folder, given.names)
+    if given.mode == "work":
+        return work(given.folder, given.names, given.time)
+    return run(given.folder, given.time, given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

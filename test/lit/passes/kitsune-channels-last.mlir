@@ -1,0 +1,60 @@
+// A convolution reads and writes images with the channels innermost, and what is around it follows: padding, the bias as an
+// addition of its own, ReLU. The weight becomes an argument in that order; the image is turned where it comes in and goes out.
+// RUN: kitsune-opt %s --split-input-file --kitsune-channels-last=target=sm_90a | FileCheck %s
+
+// CHECK-LABEL: func.func @block
+// CHECK-SAME: %[[X:.*]]: tensor<2x16x8x8xbf16>
+// CHECK-SAME: %[[W:.*]]: tensor<32x3x3x16xbf16> {kitsune.kind = "parameter", kitsune.order = array<i64: 0, 2, 3, 1>}
+// CHECK-SAME: %[[B:.*]]: tensor<32xf32>
+// CHECK: %[[T:.*]] = linalg.transpose ins(%[[X]] {{.*}} permutation = [0, 2, 3, 1]
+// CHECK: %[[P:.*]] = tensor.pad %[[T]] low[0, 1, 1, 0] high[0, 1, 1, 0]
+// CHECK: %[[C:.*]] = linalg.conv_2d_nhwc_fhwc {{.*}} ins(%[[P]], %[[W]] : tensor<2x10x10x16xbf16>, tensor<32x3x3x16xbf16>)
+// CHECK: %[[S:.*]] = linalg.generic {{.*}} ins(%[[C]], %[[B]] : tensor<2x8x8x32xf32>, tensor<32xf32>)
+// CHECK: %[[R:.*]] = linalg.generic {{.*}} ins(%[[S]] : tensor<2x8x8x32xf32>)
+// CHECK: %[[O:.*]] = linalg.transpose ins(%[[R]] {{.*}} permutation = [0, 3, 1, 2]
+// CHECK: return %[[O]]
+#id = affine_map<(d0, d1, d2, d3) -> (d0, d1, d2, d3)>
+func.func @block(%x: tensor<2x16x8x8xbf16>, %w: tensor<32x16x3x3xbf16> {kitsune.kind = "parameter"}, %b: tensor<32xf32>) -> tensor<2x32x8x8xbf16> {
+  %zero = arith.constant 0.0 : bf16
+  %padded = tensor.pad %x low[0, 0, 1, 1] high[0, 0, 1, 1] {
+  ^bb0(%i: index, %j: index, %k: index, %l: index):
+    tensor.yield %zero : bf16
+  } : tensor<2x16x8x8xbf16> to tensor<2x16x10x10xbf16>
+  %e = tensor.empty() : tensor<2x32x8x8xf32>
+  %start = linalg.broadcast ins(%b : tensor<32xf32>) outs(%e : tensor<2x32x8x8xf32>) dimensions = [0, 2, 3]
+  %c = linalg.conv_2d_nchw_fchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>} ins(%padded, %w : tensor<2x16x10x10xbf16>, tensor<32x16x3x3xbf16>) outs(%start : tensor<2x32x8x8xf32>) -> tensor<2x32x8x8xf32>
+  %n = tensor.empty() : tensor<2x32x8x8xbf16>
+  %r = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel", "parallel", "parallel"]} ins(%c : tensor<2x32x8x8xf32>) outs(%n : tensor<2x32x8x8xbf16>) {
+  ^bb0(%in: f32, %out: bf16):
+    %t = arith.truncf %in : f32 to bf16
+    linalg.yield %t : bf16
+  } -> tensor<2x32x8x8xbf16>
+  return %r : tensor<2x32x8x8xbf16>
+}
+
+// -----
+
+// An input that the caller has in channels-last memory is taken so, and so is the result: nothing is transposed.
+// CHECK-LABEL: func.func @last
+// CHECK-SAME: %[[X:.*]]: tensor<2x8x8x16xbf16> {kitsune.memory = array<i64: 0, 2, 3, 1>, kitsune.order = array<i64: 0, 2, 3, 1>}
+// CHECK-SAME: -> (tensor<2x4x4x32xf32> {kitsune.order = array<i64: 0, 2, 3, 1>})
+// CHECK: %[[C:.*]] = linalg.conv_2d_nhwc_fhwc {dilations = dense<1> : tensor<2xi64>, strides = dense<2> : tensor<2xi64>} ins(%[[X]]
+// CHECK: return %[[C]]
+func.func @last(%x: tensor<2x16x8x8xbf16> {kitsune.memory = array<i64: 0, 2, 3, 1>}, %w: tensor<32x16x2x2xbf16> {kitsune.kind = "parameter"}) -> tensor<2x32x4x4xf32> {
+  %f = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<2x32x4x4xf32>
+  %z = linalg.fill ins(%f : f32) outs(%e : tensor<2x32x4x4xf32>) -> tensor<2x32x4x4xf32>
+  %c = linalg.conv_2d_nchw_fchw {dilations = dense<1> : tensor<2xi64>, strides = dense<2> : tensor<2xi64>} ins(%x, %w : tensor<2x16x8x8xbf16>, tensor<32x16x2x2xbf16>) outs(%z : tensor<2x32x4x4xf32>) -> tensor<2x32x4x4xf32>
+  return %c : tensor<2x32x4x4xf32>
+}
+
+// -----
+
+// Factors of 32 bits stay as they are.
+// CHECK-LABEL: func.func @wide
+// CHECK-NOT: transpose
+// CHECK: linalg.conv_2d_nchw_fchw
+func.func @wide(%x: tensor<2x16x8x8xf32>, %w: tensor<32x16x3x3xf32>, %z: tensor<2x32x6x6xf32>) -> tensor<2x32x6x6xf32> {
+  %c = linalg.conv_2d_nchw_fchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>} ins(%x, %w : tensor<2x16x8x8xf32>, tensor<32x16x3x3xf32>) outs(%z : tensor<2x32x6x6xf32>) -> tensor<2x32x6x6xf32>
+  return %c : tensor<2x32x6x6xf32>
+}
