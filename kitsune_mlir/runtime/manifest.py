@@ -64,6 +64,8 @@ class Manifest:
         shared_bytes: dynamic shared memory per block.
         slots: number of semaphore counters.
         scratch_bytes: global memory per block.
+        partial_bytes: global memory for partial results of tiles that several blocks share.
+        streaming: nothing in the kernel waits, and every tile gets a block of its own.
         arena_bytes: size of the arena.
         input_bytes, result_bytes: size of each input and result.
         tiles: tiles of all tasks together: more blocks than this have nothing to do.
@@ -84,6 +86,8 @@ class Manifest:
     tiles: int
     tasks: tuple[tuple[str, str, int], ...]
     debug: bool = False
+    partial_bytes: int = 0
+    streaming: bool = False
 
     @property
     def counter_bytes(self) -> int:
@@ -96,9 +100,14 @@ class Manifest:
         return COUNTERS + 2 * self.counter_bytes
 
     @property
+    def partials_offset(self) -> int:
+        """Where partial results are in the workspace."""
+        return self.debug_offset + DEBUG_BYTES
+
+    @property
     def scratch_offset(self) -> int:
         """Where the scratch of block 0 is in the workspace."""
-        return self.debug_offset + DEBUG_BYTES
+        return self.partials_offset + self.partial_bytes
 
     def workspace_bytes(self, blocks: int) -> int:
         """Size of the workspace for a grid of `blocks`."""
@@ -107,7 +116,7 @@ class Manifest:
     @property
     def cleared_bytes(self) -> int:
         """How much of the workspace must be zero before the first launch."""
-        return self.scratch_offset
+        return self.partials_offset
 
     def to_json(self) -> str:
         """The manifest as JSON text."""

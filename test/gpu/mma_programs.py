@@ -1,19 +1,21 @@
 """Products through the `mma` engine on a device: programs built on one machine, run and checked against torch on another.
 
-    python test/gpu/mma_programs.py build DIR     # needs the compiler, no GPU
-    python test/gpu/mma_programs.py run DIR       # needs a Hopper GPU, torch, cuda-bindings; no compiler
+    python test/gpu/mma_programs.py build DIR [NAME ...]    # needs the compiler, no GPU
+    python test/gpu/mma_programs.py run DIR [NAME ...]      # needs a Hopper GPU, torch, cuda-bindings; no compiler
+    python test/gpu/mma_programs.py run DIR --time --json   # also times the large ones beside torch; one JSON line each
 
-Each program runs in a process of its own with a time limit. Tolerances are against float64: 2^-8 of an element (bf16's
+The programs run one after the other in a process of their own; when one hangs or crashes, a fresh process goes on with the
+next. Tolerances are against float64: 2^-8 of an element (bf16's
 rounding; 2^-11 for f16) plus a part of the results' size, as intermediate layers round too.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
+import argparse
 import dataclasses
-import itertools
+import faulthandler
 import json
-import subprocess
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -21,8 +23,9 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 from mma_text import Layer, program  # noqa: E402
+from primitives_check import MARK, _attempt  # noqa: E402
 
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 15
 
 BIG: dict[str, list[Layer]] = {
     "big_8192": [Layer(8192, 8192, 8192)],
@@ -36,6 +39,7 @@ BIG: dict[str, list[Layer]] = {
     "big_128x4096x4096": [Layer(128, 4096, 4096, tile=(128, 64))],
     "big_300x1000x704": [Layer(300, 1000, 704, tile=(128, 64))],
     "big_65536x256x256": [Layer(65536, 256, 256, epilogue=("bias", "relu"))],
+    "big_65536x256x256_gelu": [Layer(65536, 256, 256, epilogue=("bias", "gelu"))],
 }
 """Timed beside `torch.matmul` (without the epilogue)."""
 
@@ -60,6 +64,11 @@ SMALL: dict[str, list[Layer]] = {
     "k700_copied": [Layer(300, 1000, 700, epilogue=("init", "relu"))],
     "k712_tail": [Layer(300, 1000, 712, epilogue=("init", "relu"))],
     "k12288": [Layer(128, 64, 12288, tile=(128, 64))],
+    "shared_tiles": [Layer(128, 512, 4096, epilogue=("bias", "gelu"))],
+    "shared_tiles_uneven": [Layer(129, 200, 1000, tile=(64, 104), b="kn", out="f32")],
+    "shared_tiles_copied": [Layer(129, 200, 1026, tile=(128, 200))],
+    "shared_tiles_narrow": [Layer(30, 8, 3000)],
+    "five_layers_shared": [Layer(128, 1024, 1024, (128, 128), epilogue=("bias", "relu"))] * 5,
     "batch": [Layer(100, 96, 64, batch=6)],
     "batch_shared_kn": [Layer(100, 96, 64, batch=6, b="kn", shared_b=True)],
     "heads": [Layer(128, 128, 64, batch=4, heads=4)],
@@ -143,8 +152,8 @@ def reference(layers: list[Layer], tensors: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def one(folder: Path, name: str) -> None:
-    """Run one program twice and check both runs; time it if it is a big one. Prints one line; exits 1 if it is wrong."""
+def check(folder: Path, name: str, timing: bool) -> tuple[bool, dict[str, Any]]:
+    """Run one program twice and check both runs; whether it is right, and what was found (`timed`'s fields if `timing`)."""
     import torch
 
     from kitsune_mlir.runtime.cuda_executor import CudaExecutor
@@ -155,7 +164,6 @@ def one(folder: Path, name: str) -> None:
         Layer(**{**layer, "tile": tuple(layer["tile"]), "epilogue": tuple(layer["epilogue"])}) for layer in case["layers"]
     ]
     dtypes = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
-    torch.manual_seed(0)
     tensors = {}
     for item in case["inputs"]:
         scale = layers[int(item["name"][-1])].k ** -0.5 if item["name"].startswith("b") and "bias" not in item["name"] else 1.0
@@ -166,100 +174,160 @@ def one(folder: Path, name: str) -> None:
     manifest = Manifest.from_json((folder / f"{name}.manifest.json").read_text())
     executor = CudaExecutor(manifest, (folder / f"{name}.cubin").read_bytes())
     pointers = [t.data_ptr() for t in (*tensors.values(), *outputs.values())]
-    stream = torch.cuda.current_stream().cuda_stream
     wanted = reference(layers, tensors)
-    worst = 0.0
+    found: dict[str, Any] = {"error": 0.0, "blocks": executor.blocks}
+    first: dict[str, Any] = {}
     for _ in range(2):
         for output in outputs.values():
             output.fill_(float("nan"))
         torch.cuda.synchronize()
-        executor.run(pointers, stream)
+        executor.run(pointers, torch.cuda.current_stream().cuda_stream)
         torch.cuda.synchronize()
         for key, output in outputs.items():
-            got, want = output.double(), wanted[key]
-            step = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-18}[output.dtype]
-            size = want.pow(2).mean().sqrt()
-            looser = 1.0 if len(layers) == 1 else 8.0
-            excess = (
-                ((got - want).abs() / (step * want.abs() + looser * (2.0**-10 if step > 2.0**-17 else 2.0**-16) * size))
-                .max()
-                .item()
-            )
-            worst = max(worst, excess) if excess == excess else float("nan")
-    ok = worst <= 1.05
-    line = f"{name:24s} {'ok   ' if ok else 'WRONG'} error {worst:6.3f} of the tolerance, {executor.blocks} blocks"
-    if not ok:
-        key = next(iter(outputs))
-        bad = ~((outputs[key].double() - wanted[key]).abs() <= 2.0**-7 * wanted[key].abs() + 0.02)
-        places = bad.nonzero()
-        line += f"; {len(places)} of {bad.numel()} wrong in {key}, first {places[:3].tolist()}, last {places[-1:].tolist()}"
-        for place in places[:3].tolist():
-            line += f"; {outputs[key][tuple(place)].item():.4g} for {wanted[key][tuple(place)].item():.4g}"
-    if name in BIG:
-        line += timed(layers[0], tensors, outputs, executor, pointers, stream)
-    print(line, flush=True)
-    sys.exit(not ok)
+            excess = _excess(output, wanted[key], deep=len(layers) > 1)
+            found["error"] = max(found["error"], excess) if excess == excess else float("nan")
+            if not torch.equal(output, first.setdefault(key, output.clone())):
+                found["wrong"] = f"two runs differ in {key}"
+    if not found["error"] <= 1.05:
+        found["wrong"] = _places(outputs, wanted)
+    if timing and "wrong" not in found:
+        found.update(timed(layers[0], tensors, outputs, executor, pointers))
+    return "wrong" not in found, found
 
 
-def timed(layer: Layer, tensors: dict, outputs: dict, executor: Any, pointers: list[int], stream: int) -> str:
-    """TFLOP/s of the program and of `torch.matmul`, interleaved: medians of 9 rounds."""
+def _excess(got: Any, want: Any, deep: bool) -> float:
+    """The largest error as a part of what is tolerated."""
+    import torch
+
+    step = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-18}[got.dtype]
+    size = want.pow(2).mean().sqrt()
+    floor = (8.0 if deep else 1.0) * (2.0**-10 if step > 2.0**-17 else 2.0**-16)
+    return ((got.double() - want).abs() / (step * want.abs() + floor * size)).max().item()
+
+
+def _places(outputs: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """Where the first result is wrong."""
+    key = next(iter(outputs))
+    bad = ~((outputs[key].double() - wanted[key]).abs() <= 2.0**-7 * wanted[key].abs() + 0.02)
+    places = bad.nonzero()
+    text = f"{len(places)} of {bad.numel()} wrong in {key}, first {places[:3].tolist()}, last {places[-1:].tolist()}"
+    for place in places[:3].tolist():
+        text += f"; {outputs[key][tuple(place)].item():.4g} for {wanted[key][tuple(place)].item():.4g}"
+    return text
+
+
+def peer(layer: Layer, tensors: dict[str, Any], out: Any) -> Any:
+    """What torch does for the layer, as a function: the library's product, with its fused epilogue where it has one."""
     import torch
 
     a, b = tensors["a0"], tensors["b0"]
     a = a.transpose(-1, -2) if layer.a == "km" else a
     b = b if layer.b == "kn" else b.transpose(-1, -2)
-    out = torch.empty_like(outputs["out0"])
-    work = 2 * layer.m * layer.n * layer.k
-    repeats = max(3, min(200, int(2e12 * 5 / work)))
-
-    def measure(action) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        action()
-        start.record()
-        for _ in range(repeats):
-            action()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / repeats * 1e-3
-
-    ours, theirs = [], []
-    for _ in range(9):
-        ours.append(measure(lambda: executor.run(pointers, stream)))
-        theirs.append(measure(lambda: torch.matmul(a, b, out=out)))
-    mine, other = sorted(ours)[4], sorted(theirs)[4]
-    return f"; {mine * 1e6:8.1f} us {work / mine * 1e-12:6.1f} TFLOP/s, torch {other * 1e6:8.1f} us {work / other * 1e-12:6.1f}"
+    if layer.batch > 1:
+        return lambda: torch.matmul(a, b, out=out)
+    if "bias" not in layer.epilogue:
+        return lambda: torch.mm(a, b, out=out)
+    bias = tensors["bias0"]
+    if layer.epilogue == ("bias",):
+        return lambda: torch.addmm(bias, a, b, out=out)
+    gelu = "gelu" in layer.epilogue
+    return lambda: torch._addmm_activation(bias, a, b, use_gelu=gelu, out=out)
 
 
-def run(folder: Path, names: list[str]) -> int:
-    """Run the programs, each in a process of its own; the number of those that failed. Small ones run side by side."""
+def timed(layer: Layer, tensors: dict, outputs: dict, executor: Any, pointers: list[int]) -> dict[str, float]:
+    """Microseconds of the program and of torch: both as graphs of several launches, interleaved; medians of 30 rounds."""
+    import torch
 
-    def start(name: str) -> tuple[str, str, bool]:
-        command = [sys.executable, __file__, "one", str(folder), name]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            return name, f"{name:24s} FAILED: not done after {LIMIT_SECONDS} s", False
-        text = done.stdout.strip() or f"{name:24s} FAILED {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
-        return name, text, done.returncode == 0
+    work = 2 * layer.batch * layer.m * layer.n * layer.k
+    launches = max(1, min(20, int(1.5e11 / work)))
+    theirs = peer(layer, tensors, torch.empty_like(outputs["out0"]))
+    stream = torch.cuda.Stream()
+    graphs = []
+    for action in (lambda: executor.run(pointers, stream.cuda_stream), theirs):
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                action()
+            stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                for _ in range(launches):
+                    action()
+        graphs.append(graph)
+    torch.cuda.synchronize()
+    times: list[list[float]] = [[], []]
+    for _ in range(33):
+        for graph, found in zip(graphs, times, strict=True):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            found.append(start.elapsed_time(end) / launches * 1e3)
+    ours, other = (statistics.median(found[3:]) for found in times)
+    return {
+        "us": round(ours, 2),
+        "torch_us": round(other, 2),
+        "ratio": round(other / ours, 3),
+        "tflops": round(work / ours * 1e-6, 1),
+    }
 
-    wanted = names or list(CASES)
-    small, big = [name for name in wanted if name not in BIG], [name for name in wanted if name in BIG]
-    failed = []
-    with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        for name, text, ok in itertools.chain(pool.map(start, small), map(start, big)):
-            print(text, flush=True)
-            if not ok:
-                failed.append(name)
-    print(f"{len(failed)} failed{': ' + ', '.join(failed) if failed else ''}")
+
+def run(folder: Path, names: list[str], timing: bool, as_json: bool) -> int:
+    """Run the programs; the number of those that failed."""
+    left = names or [name for name in (BIG if timing else CASES) if (folder / f"{name}.json").exists()]
+    failed, ratios = [], []
+    while left:
+        command = [sys.executable, __file__, "cases", str(folder), *(["--time"] if timing else []), *left]
+        for name, right, remark in _attempt(command, tuple(left), LIMIT_SECONDS):
+            found = json.loads(remark) if remark.startswith("{") else {"wrong": remark}
+            if as_json:
+                print(json.dumps({"name": name, "ok": right, **found}), flush=True)
+            else:
+                print(f"{'ok  ' if right else 'FAIL'} {name:28s} {found}", flush=True)
+            failed += [] if right else [name]
+            ratios += [found["ratio"]] if "ratio" in found else []
+            left.remove(name)
+    summary = f"{len(failed)} failed{': ' + ', '.join(failed) if failed else ''}"
+    if ratios:
+        summary += f"; torch's time / ours: geometric mean {statistics.geometric_mean(ratios):.3f}, least {min(ratios):.3f}"
+    print(summary, file=sys.stderr if as_json else sys.stdout, flush=True)
     return len(failed)
 
 
-def main() -> None:
-    mode, folder, *names = sys.argv[1:]
-    if mode == "one":
-        one(Path(folder), names[0])
-    sys.exit(min(1, {"build": build, "run": run}[mode](Path(folder), names)))
+def cases(folder: Path, names: list[str], timing: bool) -> int:
+    """Run programs one after the other and report each; ends when one has lost the context."""
+    import torch
+
+    torch.manual_seed(time.time_ns() % (1 << 31))
+    torch.zeros(1, device="cuda")
+    print(MARK, flush=True)
+    for name in names:
+        faulthandler.dump_traceback_later(LIMIT_SECONDS - 3)  # where it hangs, before it is killed
+        try:
+            right, found = check(folder, name, timing and name in BIG)
+            remark, alive = json.dumps(found), True
+        except Exception as error:  # the next program needs a fresh process
+            right, remark, alive = False, f"{type(error).__name__}: {error}", False
+        print(MARK + json.dumps([name, right, remark, alive]), flush=True)
+        if not alive:
+            return 1
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", choices=["build", "run", "cases"], help="'cases': what 'run' starts")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--time", action="store_true", help="run and time the large products")
+    parser.add_argument("--json", action="store_true", help="one line of JSON a program")
+    options = parser.parse_intermixed_args()
+    if options.mode == "build":
+        return int(bool(build(options.folder, options.names)))
+    if options.mode == "cases":
+        return cases(options.folder, options.names, options.time)
+    return int(bool(run(options.folder, options.names, options.time, options.json)))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -13,6 +13,7 @@ from kitsune_mlir.codegen.gpu.builder import for_, if_, sync_block
 from kitsune_mlir.codegen.gpu.engine import Plan
 from kitsune_mlir.codegen.gpu.handoff import Counters
 from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.split import Place
 from kitsune_mlir.codegen.gpu.tasks import Buffer, Offset, TaskView, Wait
 from kitsune_mlir.codegen.gpu.value import Value, as_type, cast, constant, i32, wrap
 from kitsune_mlir.errors import UnsupportedError
@@ -59,6 +60,8 @@ class TaskContext:
         barrier_base: Value,
         tensor_maps: Sequence[Value],
         first: Value,
+        place: Place | None = None,
+        partials: Value | None = None,
     ):
         self.kernel = kernel
         self.plan = plan
@@ -71,6 +74,13 @@ class TaskContext:
         self.barriers = [Barrier(offset(barrier_base, Barrier.BYTES * i)) for i in range(len(plan.barriers))]
         self._tensor_maps = list(tensor_maps)
         self._first = first
+        self.place, self.partials = place, partials
+        self.ahead: Callable[[], None] = lambda: None
+
+    @property
+    def first(self) -> Value:
+        """Number of this block's first tile (or piece); the next ones follow `blocks` apart."""
+        return self._first
 
     def tensor_map(self, index: int) -> Value:
         """Pointer to the plan's `index`-th tensor map."""
@@ -91,6 +101,15 @@ class TaskContext:
             return body(TileContext(self, number), *values)
 
         return for_(self._first, self.view.tiles, self.blocks, step, carried)
+
+    def for_each_piece(self, body: Callable[..., Yielded], carried: Sequence[Value] = ()) -> list[Value]:
+        """Emit the loop over this block's pieces of tiles; `body(tile, piece, *carried)` returns the next carried values."""
+        pieces = self.plan.split.pieces if self.plan.split else 1
+
+        def step(number: Value, *values: Value) -> Yielded:
+            return body(TileContext(self, number // pieces), number % pieces if pieces > 1 else i32(0), *values)
+
+        return for_(self._first, self.plan.pieces, self.blocks, step, carried)
 
     def symbol(self, name: str) -> str:
         """A symbol like `name` that the module does not have yet; it is taken from now on."""

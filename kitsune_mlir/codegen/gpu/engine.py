@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kitsune_mlir.codegen.gpu.smem import SHARED_LIMIT
+from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.tasks import Buffer, TaskView
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 
@@ -50,12 +51,14 @@ class Limits:
         shared_bytes: shared memory that one task may ask for.
         threads: most threads a block can have.
         debug: waits are bounded and report what they waited for.
+        workers: multiprocessors that the program is planned for; it runs on any number.
     """
 
     chip: str = "sm_90a"
     shared_bytes: int = SHARED_LIMIT - BARRIER_BYTES
     threads: int = 1024
     debug: bool = False
+    workers: int = 132
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +91,10 @@ class Plan:
         async_writes: some global data is written by the async proxy. The engine itself waits for its bulk stores (for
             completion, not only for the reads) in the threads that started them before it calls `finish` or `post`.
         parameters: what was decided, for `explain` (tile shapes, stages, ...): plain values only.
+        split: several blocks share each tile (`TaskContext.for_each_piece`), or None.
+        streaming: tiles are short and a block keeps nothing from one to the next. If all tasks of a program are so and none
+            waits, every tile gets a block of its own: the hardware hands them out in order, which keeps memory busier than
+            blocks that stay and drift apart (0.99 of a copy's bandwidth against 0.95).
         private: the engine's own data for `emit`.
     """
 
@@ -102,7 +109,14 @@ class Plan:
     async_reads: bool = False
     async_writes: bool = False
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    split: Split | None = None
+    streaming: bool = False
     private: Any = None
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of work that are dealt out to the blocks: tiles, or parts of tiles."""
+        return self.task.tiles * (self.split.pieces if self.split else 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +131,8 @@ class Engine:
     """Base of all engines. Engines have no state: one object serves every program."""
 
     name: ClassVar[str] = ""
+    prefetches: ClassVar[bool] = False
+    """Whether `prefetch` does anything."""
 
     def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
         """Decide whether and how to do `task`. Must not change the IR."""
@@ -137,6 +153,12 @@ class Engine:
 
         task.for_each_tile(body)
 
+    def prefetch(self, plan: Plan, task: TaskContext) -> None:
+        """Emit what brings the beginning of the block's first tile to L2, as far as nobody writes it: weights.
+
+        One warp runs it while tasks before this one are still at work; it waits for nothing and touches no shared memory.
+        """
+
 
 # The names below are what `executor.py` provides; they are repeated here as the reference of the interface.
 #
@@ -149,6 +171,9 @@ class Engine:
 #     .tensor_map(i): Value                  pointer to the i-th tensor map (prefetched at the start of the kernel)
 #     .pointer(buffer): Value                pointer to its first element in global memory (!llvm.ptr<1>)
 #     .for_each_tile(body, carried=())       emit the loop over this block's tiles; body(tile, *carried) -> next carried
+#     .for_each_piece(body, carried=())      the same over pieces: body(tile, piece, *carried), piece i32 (plans with `split`)
+#     .place: Place                          where partial results and their counters are (`split.py`); .partials: pointer
+#     .ahead()                               emit `prefetch` of the next task that has one, for the calling warp
 #     .sync()                                block barrier
 #     .function(name, types, emit)           add an internal function to the module, for code that is outlined
 #   TileContext (has the above as .task)

@@ -1,6 +1,7 @@
 """The executor: one persistent kernel that walks all tiles of a tile program.
 
-Block b of G takes the tiles b, b + G, b + 2G, ... of the concatenation of all tasks. It runs them in this order, and every
+Block b of G takes the tiles b, b + G, b + 2G, ... of the concatenation of all tasks (of a task whose tiles are shared by
+several blocks, `split.py`, the pieces of tiles). It runs them in this order, and every
 wait is for an earlier tile; as all blocks are resident (cooperative launch), the block that has the first unfinished
 tile can always run. The code is one loop a task, which starts with the block after the one that has the last tile of the task
 before.
@@ -9,6 +10,7 @@ before.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
 from torch_mlir import ir
@@ -22,6 +24,7 @@ from kitsune_mlir.codegen.gpu.handoff import Counters
 from kitsune_mlir.codegen.gpu.kernel import Kernel
 from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.smem import SharedSpan
+from kitsune_mlir.codegen.gpu.split import lay_out
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.codegen.gpu.tma import prefetch_map
@@ -85,6 +88,7 @@ class _Builder:
         self.decisions = tuple(decisions)
         self.plans = [decision.plan for decision in decisions]
         self.threads = _threads(self.plans, limits)
+        self.places, self.partial_bytes, self.slots = lay_out([plan.split for plan in self.plans], program.slots)
         self.maps: dict[tuple[int, int, TensorMap], int] = {}
         for plan in self.plans:
             for use in plan.tensor_maps:
@@ -125,19 +129,37 @@ class _Builder:
         scratch = offset(workspace, manifest.scratch_offset)
         if manifest.scratch_bytes:
             scratch = offset(scratch, i64(block) * manifest.scratch_bytes)
+
+        def context(number: int, first: Value) -> TaskContext:
+            plan, place = self.plans[number], self.places[number]
+            own = [maps[self.maps[use.buffer.argument, use.buffer.offset, use.map]] for use in plan.tensor_maps]
+            partials = offset(workspace, manifest.partials_offset + place.offset) if place else None
+            return TaskContext(state, plan, kernel.shared(shared), scratch, barrier_base, own, first, place, partials)
+
+        def prefetch(after: int) -> None:
+            """What the next task after number `after` that reads much can fetch now."""
+            for number in range(after + 1, len(self.plans)):
+                engine = self.engines[self.plans[number].engine]
+                if engine.prefetches:
+                    done = sum(plan.pieces for plan in self.plans[:number])
+                    engine.prefetch(self.plans[number], context(number, _advance(block, done, blocks)))
+                    break
+
+        if self.plans and not self.engines[self.plans[0].engine].prefetches:
+            if_(thread < 32, lambda: prefetch(0))
         first, used = block, 0
-        for plan in self.plans:
+        for number, plan in enumerate(self.plans):
             if plan.barriers:
                 # What the task before did to shared memory comes before what the async proxy does there for this one.
                 fence_async_shared()
                 initialize(list(zip(barriers, plan.barriers, strict=False)), used=barriers[:used])
                 used = len(plan.barriers)
-            own = [maps[self.maps[use.buffer.argument, use.buffer.offset, use.map]] for use in plan.tensor_maps]
-            task = TaskContext(state, plan, kernel.shared(shared), scratch, barrier_base, own, first)
+            task = context(number, first)
+            task.ahead = functools.partial(prefetch, number)
             with ir.Location.name(plan.task.name):
                 self.engines[plan.engine].emit(plan, task)
             if plan is not self.plans[-1]:
-                first = _advance(first, plan.task.tiles, blocks)
+                first = _advance(first, plan.pieces, blocks)
         counters.close(self.threads)
 
     def _barriers(self, kernel: Kernel) -> SharedSpan:
@@ -172,14 +194,16 @@ class _Builder:
             parameters=tuple(parameters),
             threads=self.threads,
             shared_bytes=0,
-            slots=program.slots,
+            slots=self.slots,
+            partial_bytes=self.partial_bytes,
             scratch_bytes=-(-max(plan.scratch_bytes for plan in self.plans) // 256) * 256,
             arena_bytes=sizes("arena")[0],
             input_bytes=sizes("input"),
             result_bytes=sizes("result"),
-            tiles=sum(task.tiles for task in program.tasks),
+            tiles=sum(plan.pieces for plan in self.plans),
             tasks=tuple((plan.task.name, plan.engine, plan.task.tiles) for plan in self.plans),
             debug=self.limits.debug,
+            streaming=all(plan.streaming and not plan.scratch_bytes for plan in self.plans) and not self.slots,
         )
 
 

@@ -25,7 +25,7 @@ from kitsune_mlir.codegen.gpu.value import Scalar, TypeLike, Value, as_value, ca
 from kitsune_mlir.layouts import Layout, WgmmaAccumulator
 from kitsune_mlir.shared_tile import SharedTile
 
-__all__ = ["ColumnValues", "Fragment", "RowValues", "in_tile", "vector_limit"]
+__all__ = ["ColumnValues", "Fragment", "RowValues", "in_tile", "stage_accumulator", "store_matrices", "vector_limit"]
 
 
 def _at(operand: Any, register: int) -> Any:
@@ -301,13 +301,9 @@ class Fragment:
             raise ValueError(f"{dtype} has {size} bytes, the tile's elements {tile.element_bytes}")
         layout = self.layout
         if isinstance(layout, WgmmaAccumulator) and layout.vector == 2 and size == 2 and layout.n % 16 == 0:
-            lane = thread & 31
-            at_row = (thread // 32 << 4) + (lane & 15) + row
-            words = self.packed(dtype, relu)
             for step in range(layout.n // 16):
-                at_col = (lane >> 4 << 3) + (16 * step + col) % tile.panel_cols
-                panel = (16 * step + col) // tile.panel_cols * tile.panel_bytes
-                _stmatrix(offset(offset(pointer, tile.offset(at_row, at_col)), panel), words[4 * step : 4 * step + 4])
+                values = self.registers[8 * step : 8 * step + 8]
+                stage_accumulator(values, thread, tile, pointer, 16 * step + col, dtype, row, relu)
             return
 
         def write(at_row: Value, at_col: Value, values: list[Value]) -> None:
@@ -338,7 +334,31 @@ class Fragment:
         return Fragment.load(layout, thread, read, vector_limit(layout, 16 // size))
 
 
-def _stmatrix(pointer: Value, words: Sequence[Value]) -> None:
+def stage_accumulator(
+    values: Sequence[Value],
+    thread: Value,
+    tile: SharedTile,
+    pointer: Value,
+    col: int,
+    dtype: str,
+    row: int = 0,
+    relu: bool = False,
+) -> None:
+    """Write 16 columns of a warpgroup's accumulator (8 registers, 64 rows) into shared memory as a 16-bit `dtype`.
+
+    Args:
+        thread: index of the thread in the warpgroup.
+        tile, pointer: where to; see `Fragment.store_swizzled`.
+        col: the first of the columns there, a multiple of 16; `row` of the rows, a multiple of 8.
+    """
+    lane = thread & 31
+    at_row = (thread // 32 << 4) + (lane & 15) + row
+    at_col = (lane >> 4 << 3) + col % tile.panel_cols
+    panel = col // tile.panel_cols * tile.panel_bytes
+    store_matrices(offset(offset(pointer, tile.offset(at_row, at_col)), panel), pack_values(values, dtype, relu))
+
+
+def store_matrices(pointer: Value, words: Sequence[Value]) -> None:
     """Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8."""
     attributes = ("#nvvm.mma_layout<row>", "#nvvm.ld_st_matrix_shape<m=8,n=8>", "#nvvm.ld_st_matrix_elt_type<b16>")
     nvvm.stmatrix(pointer.ir, [word.ir for word in words], *[ir.Attribute.parse(text) for text in attributes])

@@ -1,28 +1,37 @@
 """The `mma` engine: products on Hopper's tensor cores, with everything element-wise around them done in registers.
 
-One block of 256 threads has a multiprocessor to itself. Its two warpgroups share a tile of up to 128 x 256; both operands
-stream through a ring of stages in shared memory (`mma_ring`), or are copied there where TMA cannot read them (`mma_copy`).
-The accumulators then run through the task's element-wise steps and are stored (`mma_epilogue`).
+One block has a multiprocessor to itself, and its warpgroups have roles. One produces: a thread of it keeps a ring of stages in
+shared memory full of operands by TMA (`mma_load`; where TMA cannot read them, three warps copy, `mma_copy`), another
+thread stores finished tiles and posts (`mma_store`). Two consume (`mma_ring`): they share a tile of up to 128 x 256, run their
+accumulators through the task's element-wise steps and hand them over (`mma_epilogue`). Where there are too few tiles for all
+multiprocessors, several blocks share each (`mma_split`).
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.barriers import fence_async_shared
+from kitsune_mlir.codegen.gpu.barriers import Slot
 from kitsune_mlir.codegen.gpu.builder import if_, warp_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.mma_copy import Copier
 from kitsune_mlir.codegen.gpu.mma_epilogue import Epilogue
+from kitsune_mlir.codegen.gpu.mma_load import Loader
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.mma_order import ordered
-from kitsune_mlir.codegen.gpu.mma_plan import THREADS, MmaPlan, make_plan
-from kitsune_mlir.codegen.gpu.mma_ring import Ring
+from kitsune_mlir.codegen.gpu.mma_plan import COPY_THREADS, MmaPlan, make_plan
+from kitsune_mlir.codegen.gpu.mma_ring import Stages
+from kitsune_mlir.codegen.gpu.mma_split import Pieces
+from kitsune_mlir.codegen.gpu.mma_store import Handover, Storer
+from kitsune_mlir.codegen.gpu.roles import specialize
 from kitsune_mlir.codegen.gpu.tasks import TaskView
-from kitsune_mlir.codegen.gpu.value import Value, i32
+from kitsune_mlir.codegen.gpu.value import Value
 
 __all__ = ["MmaEngine"]
+
+PRODUCER_REGISTERS = 40
+COPIER_REGISTERS = 56
 
 
 class MmaEngine(Engine):
@@ -38,70 +47,55 @@ class MmaEngine(Engine):
 
     def emit(self, plan: Plan, task: TaskContext) -> None:
         mma: MmaPlan = plan.private
-        # The engine before may have used the same shared memory through the other proxy.
-        fence_async_shared()
-        task.sync()
-        if mma.boxes is None:
-            task.for_each_tile(lambda tile: _copied(mma, task, ordered(tile)))
-        else:
-            task.for_each_tile(lambda tile, first: _streamed(mma, task, tile.number, first), [i32(0)])
+        stages, storer = Stages(mma, task), Storer(mma, task)
+
+        def produce() -> None:
+            if mma.boxes is None:
+                if_(warp_id(task.thread) < COPY_THREADS // 32, Copier(mma, task, stages).run)
+            else:
+                if_(task.thread == 0, Loader(mma, task, stages).run)
+            if storer.needed:
+                if_(task.thread == COPY_THREADS, storer.run)
+
+        registers = PRODUCER_REGISTERS if mma.boxes else COPIER_REGISTERS
+        specialize(task, produce, lambda group: _consume(mma, task, stages, group), registers)
 
 
-def _working(task: TaskContext, emit) -> None:
-    """Emit code for the first 256 threads; surplus ones go straight to the barrier at the tile's end."""
-    if task.threads == THREADS:
-        emit()
-    else:
-        if_(warp_id(task.thread) < THREADS // 32, emit)
+def _consume(mma: MmaPlan, task: TaskContext, stages: Stages, group: Value) -> None:
+    """All the block's tiles, or pieces of tiles, by one of the two consumers."""
+    pieces, handover = Pieces(mma, task), Handover(mma, task)
+    staged, announced = handover.ring(0), handover.announcements()
 
+    def finish(tile: TileContext, piece: Value, accumulators: list[Value], *state: Value) -> list[Value]:
+        """Store a tile; `state` is where the consumer is in the rings of slices and of announcements."""
+        slot, told = Slot(*state[:2]), Slot(*state[2:])
+        if mma.split:
+            accumulators = pieces.collect(tile, piece, group, accumulators)
+        Epilogue(mma, tile, group, accumulators).store(slot, told)
+        for _ in range(mma.geometry.n // mma.slice * len(mma.results) if mma.results else 0):
+            slot = staged.next(slot)
+        return [*slot.values, *announced.next(told).values]
 
-def _streamed(mma: MmaPlan, task: TaskContext, number: Value, first: Value) -> Value:
-    """One tile with operands through the ring; `first` is the number of its first chunk. Returns the next tile's."""
-    tile = ordered(TileContext(task, number))
-    tile.resolve()
-    thread, group = task.thread, warp_id(task.thread, 4)
-    ring = Ring(mma, task, thread, group)
-    following = first + mma.sum.chunks
+    def consume(tile: TileContext, piece: Value, *state: Value) -> list[Value]:
+        tile = ordered(tile)
+        tile.resolve()
+        begin, end = pieces.chunks(piece)
+        accumulators, at = stages.product(group, Slot(*state[:2]), end - begin)
+        rest = list(state[2:])
 
-    def start() -> None:
-        if_(first == 0, lambda: ring.prefill(tile, first))  # later tiles: done by the tile before
-        for wait in task.view.waits:
-            tile.poll(wait)
-        ring.fill_held(tile, first)
+        def mine() -> list[Value]:
+            if mma.split is None:
+                return finish(tile, piece, accumulators, *rest)
 
-    def work() -> None:
-        if_(thread == 0, start)
-        accumulators = ring.product(tile, first)
+            def hand_over() -> list[Value]:
+                pieces.hand_over(tile, piece, group, accumulators)
+                return rest
 
-        def look_ahead() -> None:
-            after = number + task.blocks
-            if_(after < task.view.tiles, lambda: ring.prefill(ordered(TileContext(task, after)), following))
+            last = pieces.finishes(piece)
+            return if_(last, lambda: finish(tile, piece, accumulators, *rest), hand_over, ["i32"] * len(rest))
 
-        if_(thread == 0, look_ahead)
-        _finish(mma, tile, thread, group, accumulators)
+        rest = mine() if mma.geometry.groups == 2 else if_(group == 0, mine, lambda: rest, ["i32"] * len(rest))
+        return [*at.values, *rest]
 
-    _working(task, work)
-    tile.finish()
-    return following
-
-
-def _copied(mma: MmaPlan, task: TaskContext, tile: TileContext) -> None:
-    """One tile with operands that the threads copy."""
-    tile.resolve()
-    thread, group = task.thread, warp_id(task.thread, 4)
-    tile.wait()
-
-    def work() -> None:
-        accumulators = Copier(mma, task, thread, group).product(tile)
-        _finish(mma, tile, thread, group, accumulators)
-
-    _working(task, work)
-    tile.finish()
-
-
-def _finish(mma: MmaPlan, tile: TileContext, thread: Value, group: Value, accumulators: list[Value]) -> None:
-    epilogue = Epilogue(mma, tile, thread, group, accumulators)
-    if mma.geometry.groups == 2:
-        epilogue.store()
-    else:
-        if_(group == 0, epilogue.store)
+    start = [*stages.ring.consumer_start().values, *staged.producer_start().values, *announced.producer_start().values]
+    task.for_each_piece(consume, start)

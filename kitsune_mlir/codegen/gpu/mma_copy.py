@@ -1,6 +1,7 @@
-"""The main loop of a product whose operands TMA cannot load: all threads copy chunks into swizzled shared memory.
+"""The producer of a product whose operands TMA cannot load: three warps copy chunks into swizzled shared memory.
 
-The loads of a chunk are under way while the chunk before is multiplied. Two stages take turns, with one barrier a chunk.
+Pieces of 4, 8 or 16 bytes go by `cp.async`, which tells the stage's barrier when they have come, so many are in flight;
+elements that are not aligned so (odd rows of 16-bit numbers) go through registers.
 """
 
 from __future__ import annotations
@@ -9,82 +10,85 @@ import dataclasses
 import functools
 import math
 
-from kitsune_mlir.codegen.gpu import wgmma
-from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, fence_async_shared
+from torch_mlir.dialects import nvvm
+
+from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, Slot
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.elements import load_elements
-from kitsune_mlir.codegen.gpu.memory import offset, store
+from kitsune_mlir.codegen.gpu.memory import copy_async, offset, store
 from kitsune_mlir.codegen.gpu.mma_operand import CHUNK, Operand
-from kitsune_mlir.codegen.gpu.mma_plan import COPY_STAGES, THREADS, MmaPlan
-from kitsune_mlir.codegen.gpu.mma_ring import operands
+from kitsune_mlir.codegen.gpu.mma_order import ordered
+from kitsune_mlir.codegen.gpu.mma_plan import COPY_THREADS, MmaPlan
+from kitsune_mlir.codegen.gpu.mma_ring import Stages
+from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.value import Value, bitcast, i64, select, vector
 from kitsune_mlir.shared_tile import SharedTile
 
 __all__ = ["Copier"]
 
+BARRIER = 1
+"""Named barrier of the copying threads."""
 PIECE = 8
-"""Elements of 16 bytes, what a thread writes to shared memory at a time."""
+"""Elements of 16 bytes, what lies together in swizzled shared memory."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Copier:
-    """Emits the loop; attributes as `mma_ring.Ring`'s."""
+    """Emits the producer; attributes as `mma_load.Loader`'s."""
 
     plan: MmaPlan
     task: TaskContext
-    thread: Value
-    group: Value
+    stages: Stages
 
-    def product(self, tile: TileContext) -> list[Value]:
-        """The warpgroup's accumulators, complete. Both warpgroups call it, after the waits."""
-        plan = self.plan
-        starts = [operand.window.start(tile) for operand in (plan.a, plan.b)]
-        accumulators = self._step(starts, 0, None)
-        if plan.sum.chunks > 1:
+    def run(self) -> None:
+        """All tiles of the block; `COPY_THREADS` threads."""
+        slot = self.stages.ring.producer_start()
+        self.task.for_each_piece(lambda tile, *state: self._piece(ordered(tile), *state), slot.values)
 
-            def step(chunk: Value, *carried: Value) -> list[Value]:
-                return self._step(starts, chunk, list(carried))
+    def _piece(self, tile: TileContext, piece: Value, stage: Value, parity: Value) -> list[Value]:
+        view = tile.task.view
+        tile.resolve()
+        if view.waits:
+            if_(self.task.thread == 0, lambda: [tile.poll(wait) for wait in view.waits] and None)
+            NamedBarrier(BARRIER, COPY_THREADS).sync()
+        starts = [operand.window.start(tile) for operand in (self.plan.a, self.plan.b)]
 
-            accumulators = for_(1, plan.sum.chunks, 1, step, accumulators)
-        return wgmma.wait(0, accumulators)
+        def chunk(index: Value, stage: Value, parity: Value) -> list[Value]:
+            slot = Slot(stage, parity)
+            self.stages.ring.empty(stage).wait(parity)
+            self._copy(starts, slot, index)
+            return self.stages.ring.next(slot).values
 
-    def _step(self, starts: list[Value], chunk: Value | int, accumulators: list[Value] | None) -> list[Value]:
-        """Copy a chunk and start its product; `accumulators` are those of the chunk before, in flight."""
-        plan = self.plan
-        stage = offset(self.task.shared, chunk % COPY_STAGES * plan.stage_bytes)
+        return for_(*Pieces(self.plan, self.task).chunks(piece), 1, chunk, [stage, parity])
+
+    def _copy(self, starts: list[Value], slot: Slot, chunk: Value) -> None:
+        plan, stage, full = self.plan, self.stages.pointer(slot.stage), self.stages.ring.full(slot.stage)
         jobs = [
             self._job(plan.a, plan.a_tile, starts[0], stage, chunk),
             self._job(plan.b, plan.b_tile, starts[1], offset(stage, plan.a_tile.bytes), chunk),
         ]
-        # Whole pieces are under way while the chunk before is multiplied; narrow loads would take too many registers.
-        early = [job.read(index) for job in jobs if job.width == PIECE for index in range(job.rounds)]
-        if accumulators is not None:
-            accumulators = wgmma.wait(0, accumulators)
-        for piece in early:
-            _put(*piece)
         for job in jobs:
-            if job.width != PIECE:
-                for_(0, job.rounds, 1, job.copy)
-        fence_async_shared()
-        NamedBarrier(1, THREADS).sync()
-        a, b = operands(plan, stage, self.group)
-        return wgmma.multiply(accumulators, a, b, plan.geometry.n, plan.pattern.product.dtype, plan.sum.steps)
+            for_(0, job.rounds, 1, job.copy)
+        if any(job.asynchronous for job in jobs):
+            # One arrival more is pending until this thread's copies so far are done.
+            nvvm.cp_async_mbarrier_arrive(full.pointer.ir)
+        full.arrive()
 
-    def _job(self, operand: Operand, tile: SharedTile, start: Value, target: Value, chunk: Value | int) -> _Job:
+    def _job(self, operand: Operand, tile: SharedTile, start: Value, target: Value, chunk: Value) -> _Job:
         window, order = operand.window, self.plan.sum
-        inner: Value | int = chunk
+        inner = chunk
         if order.outer:
             inner, rest = chunk % order.inner_chunks, chunk // order.inner_chunks
             for side, length in reversed(order.outer):
                 start = offset(start, i64(rest % length) * (window.stride(side) * window.bytes))
                 rest = rest // length
-        return _Job(operand, tile, order.inner, start, target, inner * CHUNK, self.thread)
+        return _Job(operand, tile, order.inner, start, target, inner * CHUNK, self.task.thread)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """Copying one operand's chunk, by pieces of 16 bytes.
+    """Copying one operand's chunk, by pieces.
 
     Attributes:
         operand, tile: what, and its layout in shared memory.
@@ -100,13 +104,8 @@ class _Job:
     inner: tuple[str, int]
     start: Value
     target: Value
-    first: Value | int
+    first: Value
     thread: Value
-
-    @property
-    def rounds(self) -> int:
-        """Pieces of each thread."""
-        return -(-self.tile.rows * self.tile.cols // (PIECE * THREADS))
 
     @property
     def width(self) -> int:
@@ -117,42 +116,51 @@ class _Job:
             return 1
         return math.gcd(PIECE, limit, window.align((side,)) // window.bytes)
 
-    def read(self, index: Value | int) -> tuple[Value, Value, Value | None]:
-        """Load one piece: its 16 bytes, its place in shared memory, and whether it exists (None: always)."""
-        window, tile, width = self.operand.window, self.tile, self.width
-        across = tile.cols // PIECE  # pieces of a row of the tile, which memory runs along
-        piece = self.thread + index * THREADS
-        row, col = piece // across, piece % across * PIECE
-        exists = None if tile.rows * across % THREADS == 0 else piece < tile.rows * across
-        # In the tile, the sum runs along the rows, or down the rows if the operand is transposed.
-        place = (
-            {self.operand.side: col, self.inner[0]: row}
-            if self.operand.transposed
-            else {self.operand.side: row, self.inner[0]: col}
-        )
-        place[self.inner[0]] = place[self.inner[0]] + self.first
-        limits = {self.operand.side: self.operand.size, self.inner[0]: self.inner[1]}
-        moving = self.operand.side if self.operand.transposed else self.inner[0]
-        words = []
-        for part in range(0, PIECE, width):
-            at = {**place, moving: place[moving] + part}
-            sides = list(at)
-            inside = (at[sides[0]] < limits[sides[0]]) & (at[sides[1]] < limits[sides[1]])
-            pointer = self.start
-            for side in sides:
-                pointer = offset(pointer, i64(at[side]) * (window.stride(side) * window.bytes))
-            pointer = select(inside, pointer, self.start)
-            for value in load_elements(pointer, "i16", width, align=2 * width, constant=window.constant):
-                words.append(select(inside, value, 0))
-        return bitcast(vector(words), "vector<4xi32>"), offset(self.target, tile.offset(row, col)), exists
+    @property
+    def asynchronous(self) -> bool:
+        """Whether `cp.async` can copy the operand: 4 bytes at least, and neighbours in memory."""
+        return self.width > 1
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of the chunk."""
+        return self.tile.rows * self.tile.cols // (self.width if self.asynchronous else PIECE)
+
+    @property
+    def rounds(self) -> int:
+        """Pieces of each thread."""
+        return -(-self.pieces // COPY_THREADS)
 
     def copy(self, index: Value) -> None:
-        """Copy one piece."""
-        _put(*self.read(index))
+        """Copy one piece: its place in the tile comes from the thread and the round `index`."""
+        piece = self.thread + index * COPY_THREADS
+        across = self.tile.cols // (self.width if self.asynchronous else PIECE)
+        row, part = piece // across, piece % across
+        exists = None if self.pieces % COPY_THREADS == 0 else row < self.tile.rows
+        emit = functools.partial(self._asynchronous if self.asynchronous else self._through_registers, row, part)
+        emit() if exists is None else if_(exists, emit)
 
+    def _asynchronous(self, row: Value, part: Value) -> None:
+        col = part * self.width
+        pointer, inside = self._source(row, col)
+        copy_async(offset(self.target, self.tile.offset(row, col)), pointer, 2 * self.width, inside)
 
-def _put(words: Value, target: Value, exists: Value | None) -> None:
-    if exists is None:
-        store(words, target)
-    else:
-        if_(exists, functools.partial(store, words, target))
+    def _through_registers(self, row: Value, part: Value) -> None:
+        words = []
+        for element in range(PIECE):
+            pointer, inside = self._source(row, part * PIECE + element)
+            loaded = load_elements(pointer, "i16", 1, constant=self.operand.window.constant)[0]
+            words.append(select(inside, loaded, 0))
+        store(bitcast(vector(words), "vector<4xi32>"), offset(self.target, self.tile.offset(row, part * PIECE)))
+
+    def _source(self, row: Value, col: Value) -> tuple[Value, Value]:
+        """Where an element of the tile is in global memory, and whether it exists; if not, another that does."""
+        operand, window, (inner, length) = self.operand, self.operand.window, self.inner
+        # In the tile, the sum runs along the rows, or down the rows if the operand is transposed.
+        along, summed = (col, row) if operand.transposed else (row, col)
+        summed = summed + self.first
+        inside = (along < operand.size) & (summed < length)
+        pointer = self.start
+        for side, at in ((operand.side, along), (inner, summed)):
+            pointer = offset(pointer, i64(at) * (window.stride(side) * window.bytes))
+        return select(inside, pointer, self.start), inside

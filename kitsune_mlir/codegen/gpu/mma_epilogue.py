@@ -1,8 +1,9 @@
-"""From accumulators to memory: the element-wise steps of a body, evaluated in registers, and the stores.
+"""From accumulators to memory: the element-wise steps of a body, evaluated in registers, and what consumers do to store.
 
-A thread holds pairs of neighbouring columns in two rows, 8 apart (`layouts.WgmmaAccumulator`). Each pair is worked on from the
-accumulators to the store before the next, so that few registers are live; what depends only on the column, or only on
-the row, is computed once.
+Results that TMA stores are staged in shared memory, slice by slice, for the storing thread (`mma_store`); others are stored
+here. A thread holds pairs of neighbouring columns in two rows, 8 apart (`layouts.WgmmaAccumulator`). Each pair is worked on
+from the accumulators to the store before the next, so that few registers are live; what depends only on the column, or
+only on the row, is computed once.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ import functools
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.builder import if_
+from kitsune_mlir.codegen.gpu.barriers import Slot, fence_async, fence_async_shared
+from kitsune_mlir.codegen.gpu.builder import if_, sync_warp
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.elements import load_elements, store_elements
+from kitsune_mlir.codegen.gpu.fragment import stage_accumulator
 from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Step, is_constant
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
 from kitsune_mlir.codegen.gpu.mma_scalar import constant_of, emit_body
+from kitsune_mlir.codegen.gpu.mma_store import Handover
 from kitsune_mlir.codegen.gpu.mma_window import Window
 from kitsune_mlir.codegen.gpu.value import Value, i32, i64, select
 
@@ -50,16 +54,17 @@ class Epilogue:
     Args:
         plan: what was decided.
         tile: the tile.
-        thread: index of the thread in the block, i32.
-        group: index of its warpgroup.
+        group: index of the warpgroup among the consumers.
         accumulators: of the warpgroup's product.
     """
 
-    def __init__(self, plan: MmaPlan, tile: TileContext, thread: Value, group: Value, accumulators: list[Value]):
+    def __init__(self, plan: MmaPlan, tile: TileContext, group: Value, accumulators: list[Value]):
         self.plan, self.tile, self.accumulators = plan, tile, accumulators
         self.pattern = plan.pattern
+        self.group = group
         geometry = plan.geometry
-        local, lane = thread % 128, thread % 32
+        self.thread = tile.task.thread % 128
+        local, lane = self.thread, tile.task.thread % 32
         self.row = local // 32 * 16 + lane // 4
         if geometry.by_rows:
             self.row = self.row + group * 64
@@ -70,16 +75,58 @@ class Epilogue:
         self.addresses: dict[tuple, Value] = {}
         self.windows: dict[tuple, Window] = {}
 
-    def store(self) -> None:
-        """Write every result of the task."""
-        rows = [self._row(half) for half in range(2)]
-        for block in range(self.plan.geometry.n // 8):
-            col, cols_inside = self._cols(block)
-            for half, (row, row_inside) in enumerate(rows):
-                pair = Pair(half, block, row, col, row_inside, cols_inside)
+    def store(self, slot: Slot, told: Slot) -> None:
+        """Hand over or write every result of the task.
+
+        Args:
+            slot: of the ring of staged slices, the first to fill.
+            told: of the ring of announcements.
+        """
+        staged = {result.number for result in self.plan.results}
+        step = self.plan.slice or 8
+        for first in range(0, self.plan.geometry.n, step):
+            for number, store in enumerate(self.pattern.task.stores):
+                if number in staged:
+                    self._stage(store.tensor, first // 8, slot)
+                    slot = Handover(self.plan, self.tile.task).ring(0).next(slot)
+            for block in range(first // 8, (first + step) // 8):
                 for number, store in enumerate(self.pattern.task.stores):
-                    window = self._window(("store", number), store, self.pattern.value_sides(store.tensor))
-                    self._write(window, number, pair, self._evaluate(store.tensor, pair))
+                    if number not in staged:
+                        window = self._window(("store", number), store, self.pattern.value_sides(store.tensor))
+                        for pair in self._pairs(block):
+                            self._write(window, number, pair, self._evaluate(store.tensor, pair))
+        if self.plan.announces:
+            self._announce(told)
+
+    def _pairs(self, block: int) -> list[Pair]:
+        """What the thread holds of 8 columns: a pair in each of two rows."""
+        col, cols_inside = self._cols(block)
+        return [Pair(half, block, row, col, inside, cols_inside) for half, (row, inside) in enumerate(map(self._row, range(2)))]
+
+    def _stage(self, value: ir.Value, block: int, slot: Slot) -> None:
+        """Put a slice of a result, from an 8-column block on, into its slot, and tell the storing thread."""
+        handover, tile = Handover(self.plan, self.tile.task), self.plan.out_tile
+        ring, pointer = handover.ring(self.group), handover.pointer(self.group, slot.stage)
+        ring.empty(slot.stage).wait(slot.parity)
+        for step in range(tile.cols // 16):
+            values: list[Value] = []
+            for number in (2 * step, 2 * step + 1):
+                for pair in self._pairs(block + number):
+                    pieces = self._evaluate(value, pair)
+                    values += pieces * (2 // len(pieces))
+            stage_accumulator(values, self.thread, tile, pointer, 16 * step, str(ir.ShapedType(value.type).element_type))
+        fence_async_shared()
+        sync_warp()
+        if_(self.thread % 32 == 0, ring.full(slot.stage).arrive)
+
+    def _announce(self, told: Slot) -> None:
+        """Tell the storing thread that the warp has written its part of the tile."""
+        ring = Handover(self.plan, self.tile.task).announcements()
+        ring.empty(told.stage).wait(told.parity)
+        if self.tile.task.kernel.fences:
+            fence_async()
+        sync_warp()
+        if_(self.thread % 32 == 0, ring.full(told.stage).arrive)
 
     def _row(self, half: int) -> tuple[Value, Value | None]:
         row, geometry = self.row + 8 * half, self.plan.geometry

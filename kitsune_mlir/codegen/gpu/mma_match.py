@@ -289,7 +289,7 @@ def name_sides(sides: Sides, product: Product) -> None:
     named = [*zip(reversed(wide), (COL, ROW), strict=False), *((loop, f"k{loop}") for loop, _ in product.sums)]
     for loop, name in named:
         root = sides.find(("loop", product.op, loop))
-        if root in sides.names:
+        if sides.names.get(root, name) != name:
             raise Mismatch("one tensor is walked along two sides of the tile")
         sides.names[root] = name
 

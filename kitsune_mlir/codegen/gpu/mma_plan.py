@@ -1,22 +1,28 @@
-"""Planning a product: how the block's two warpgroups share the tile, how the operands come in, how deep the ring is."""
+"""Planning a product: how two warpgroups share the tile, how the operands come in and results go out, how deep the ring is."""
 
 from __future__ import annotations
 
 import dataclasses
 
+from kitsune_mlir.codegen.gpu.barriers import Ring
 from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.mma_cost import choose_pieces
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch, Pattern, match
 from kitsune_mlir.codegen.gpu.mma_operand import CHUNK, Box, Operand, Sum, box_of, choose_sum, merge_sums
+from kitsune_mlir.codegen.gpu.mma_result import SLOTS, Result, results_of
 from kitsune_mlir.codegen.gpu.mma_window import Window
+from kitsune_mlir.codegen.gpu.roles import CONSUMERS, SHARED_REGISTERS, THREADS
+from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.shared_tile import SharedTile
 
-__all__ = ["Geometry", "MmaPlan", "make_plan"]
+__all__ = ["COPY_THREADS", "Geometry", "MmaPlan", "make_plan"]
 
-THREADS = 256
-REGISTERS = 255
 MOST_STAGES = 8
-COPY_STAGES = 2
+COPY_THREADS = 96
+"""Threads that copy operands which TMA cannot load: three warps of the producer; the fourth has the stores."""
+WARPS = 4
+"""Warps of a warpgroup."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,10 +78,13 @@ class MmaPlan:
         geometry: the warpgroups' shares.
         sum: order of the sum.
         a, b: the operands.
-        boxes: TMA's views of A and B; None if the threads copy both into shared memory themselves.
+        boxes: TMA's views of A and B; None if threads copy both into shared memory.
         why_copied: the reason for that.
         a_tile, b_tile: layout of a stage in shared memory; B follows A.
         stages: of the ring.
+        results: the results that TMA stores.
+        slice: columns of a result that are staged at a time.
+        split: pieces of the sum that different blocks do, or None.
     """
 
     pattern: Pattern
@@ -88,6 +97,9 @@ class MmaPlan:
     a_tile: SharedTile
     b_tile: SharedTile
     stages: int
+    results: tuple[Result, ...]
+    slice: int
+    split: Split | None = None
 
     @property
     def stage_bytes(self) -> int:
@@ -96,8 +108,24 @@ class MmaPlan:
 
     @property
     def prefill(self) -> int:
-        """Chunks of a tile that are started before its first product."""
-        return min(self.stages, self.sum.chunks)
+        """Chunks of which the constant operand is loaded before the waits."""
+        return min(self.stages, self.sum.chunks // (self.split.pieces if self.split else 1))
+
+    @property
+    def partial_bytes(self) -> int:
+        """Accumulators of a warpgroup."""
+        return 64 * self.geometry.n * 4
+
+    @property
+    def out_tile(self) -> SharedTile:
+        """Layout of a slice of a result in shared memory."""
+        return SharedTile(64, self.slice, 2, 2 * self.slice)
+
+    @property
+    def announces(self) -> bool:
+        """Whether the consumers tell the storing thread that a tile is written: there are posts, and stores of their own."""
+        stores = self.pattern.task.stores
+        return bool(self.pattern.task.posts) and len(self.results) < len(stores)
 
 
 def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
@@ -115,18 +143,26 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
         "tile": [geometry.rows, geometry.cols, mma.sum.length],
         "instruction": f"m64n{geometry.n}k16 {mma.pattern.product.dtype}",
         "operands": "TMA" if boxes else f"copied by threads: {mma.why_copied}",
+        "results": f"{len(mma.results)} of {len(task.stores)} by TMA",
         "stages": mma.stages,
     }
+    if mma.split:
+        parameters["pieces"] = mma.split.pieces
     return Plan(
         engine=engine,
         task=task,
-        shared_bytes=mma.stages * mma.stage_bytes,
+        shared_bytes=mma.stages * mma.stage_bytes + _staging_bytes(mma.results, mma.slice, geometry.groups),
         threads=THREADS,
-        registers=REGISTERS,
-        barriers=(1,) * mma.stages + (2,) * mma.stages if boxes else (),
-        tensor_maps=tuple(MapUse(box.window.buffer, box.map) for box in boxes),
+        registers=SHARED_REGISTERS,
+        barriers=_barriers(mma),
+        tensor_maps=(
+            *(MapUse(box.window.buffer, box.map) for box in boxes),
+            *(MapUse(result.window.buffer, result.map) for result in mma.results),
+        ),
         async_reads=any(not box.window.constant for box in boxes),
+        async_writes=bool(mma.results),
         parameters=parameters,
+        split=mma.split,
         private=mma,
     )
 
@@ -148,8 +184,32 @@ def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
     why = a_box if isinstance(a_box, str) else b_box if isinstance(b_box, str) else ""
     boxes = (a_box, b_box) if isinstance(a_box, Box) and isinstance(b_box, Box) else None
     a_tile, b_tile = _stage_tile(a, geometry.a_rows), _stage_tile(b, geometry.b_rows)
-    stages = min(MOST_STAGES, limits.shared_bytes // (a_tile.bytes + b_tile.bytes)) if boxes else COPY_STAGES
-    return MmaPlan(pattern, geometry, sum, a, b, boxes, why, a_tile, b_tile, stages)
+    results, slice = results_of(pattern, geometry.n, geometry.covered_rows, geometry.covered_cols)
+    left = limits.shared_bytes - _staging_bytes(results, slice, geometry.groups)
+    stages = min(MOST_STAGES, left // (a_tile.bytes + b_tile.bytes))
+    mma = MmaPlan(pattern, geometry, sum, a, b, boxes, why, a_tile, b_tile, stages, results, slice)
+    pieces = choose_pieces(pattern.task.tiles, sum.chunks, geometry.covered_rows, geometry.covered_cols, limits.workers)
+    if pieces == 1:
+        return mma
+    sharers = pattern.task.tiles * geometry.groups
+    split = Split(pieces, sharers * (pieces - 1) * mma.partial_bytes, sharers, sharers)
+    return dataclasses.replace(mma, split=split)
+
+
+def _staging_bytes(results: tuple[Result, ...], slice: int, groups: int) -> int:
+    return groups * SLOTS * 64 * slice * 2 if results else 0
+
+
+def _barriers(mma: MmaPlan) -> tuple[int, ...]:
+    """The ring's, one ring of staged slices for each storing warpgroup, one ring of announced tiles (`mma_store`)."""
+    full = 1 if mma.boxes else COPY_THREADS
+    counts = (full,) * mma.stages + (CONSUMERS,) * mma.stages
+    if mma.results:
+        counts += ((WARPS,) * SLOTS + (1,) * SLOTS) * mma.geometry.groups
+    if mma.announces:
+        counts += (WARPS * mma.geometry.groups,) * SLOTS + (1,) * SLOTS
+    assert len(counts) * 8 >= Ring.bytes(mma.stages)
+    return counts
 
 
 def _operand(window: Window, side: str, size: int, sum: Sum) -> Operand:

@@ -89,7 +89,7 @@ def compile_gpu(module: ir.Module, name: str, target: Target | str, debug: bool 
                 op.erase()
         if not (left := program_functions(clone)):
             raise CompileError(f"the module holds no tile program '{name}'")
-        emitted = replace_program(left[0], Limits(chip=target.chip, debug=debug))
+        emitted = replace_program(left[0], Limits(chip=target.chip, debug=debug, workers=target.workers))
         try:
             clone.verify()
         except ir.MLIRError as error:

@@ -1,0 +1,108 @@
+"""Pieces of a product's sum: which chunks a block multiplies, and how the blocks that share a tile add their accumulators.
+
+Each thread writes its accumulators to global memory and reads those of the same thread of the other blocks, 16 bytes at a
+time, neighbours by neighbouring threads: the order in memory is that of the registers.
+"""
+
+from __future__ import annotations
+
+from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
+from kitsune_mlir.codegen.gpu.builder import for_, if_
+from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.elements import load_elements
+from kitsune_mlir.codegen.gpu.inline import inline_ptx
+from kitsune_mlir.codegen.gpu.memory import offset, store
+from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
+from kitsune_mlir.codegen.gpu.split import Place, Split
+from kitsune_mlir.codegen.gpu.value import Value, i32, i64, vector
+
+__all__ = ["Pieces"]
+
+BARRIER = 2
+"""Named barrier of the first consumer; the second has the next one."""
+GROUP = 128
+
+
+class Pieces:
+    """The pieces of a task's tiles, while its code is emitted."""
+
+    def __init__(self, plan: MmaPlan, task: TaskContext):
+        self.plan, self.task = plan, task
+
+    @property
+    def split(self) -> Split | None:
+        """None: every tile is one piece."""
+        return self.plan.split
+
+    def chunks(self, piece: Value) -> tuple[Value | int, Value | int]:
+        """The first chunk of a piece, and the first after it."""
+        chunks = self.plan.sum.chunks
+        if self.split is None:
+            return 0, chunks
+        return piece * chunks // self.split.pieces, (piece + 1) * chunks // self.split.pieces
+
+    def finishes(self, piece: Value) -> Value:
+        """Whether the piece's block adds up the tile and stores it."""
+        assert self.split is not None
+        return piece == self.split.pieces - 1
+
+    def hand_over(self, tile: TileContext, piece: Value, group: Value, accumulators: list[Value]) -> None:
+        """Write a consumer's accumulators and announce them."""
+        place, counters = self._place(), self.task.kernel.counters
+        before = place.before
+        if before is not None:
+            first = self._local() == 0
+            if_(first, lambda: counters.poll(i32(before[0]), before[1], self.task.view.number))
+            self._meet(group)
+        target = self._pointer(tile, piece, group)
+        for number in range(0, len(accumulators), 4):
+            values = accumulators[number : number + 4]
+            store(vector(values), offset(target, number * (4 * GROUP)))
+        self._meet(group)
+        if_(self._local() == 0, lambda: counters.post(self._arrival(tile, group)))
+
+    def collect(self, tile: TileContext, piece: Value, group: Value, accumulators: list[Value]) -> list[Value]:
+        """The sum of all pieces, of which the block's own, `piece`, is the last."""
+        assert self.split is not None
+        counters, others = self.task.kernel.counters, self.split.pieces - 1
+        arrival = self._arrival(tile, group)
+        if_(self._local() == 0, lambda: counters.poll(arrival, others, self.task.view.number))
+        self._meet(group)
+
+        def add(piece: Value, *sums: Value) -> list[Value]:
+            source = self._pointer(tile, piece, group)
+            found: list[Value] = []
+            for number in range(0, len(sums), 4):
+                found += load_elements(offset(source, number * (4 * GROUP)), "f32", 4, align=16)
+            return [mine + other for mine, other in zip(sums, found, strict=True)]
+
+        # Never a loop of one iteration to the compiler: ptxas starts all loads of straight code at once, and spills.
+        accumulators = for_(0, _opaque(piece), 1, add, accumulators)
+        self._meet(group)
+        if_(self._local() == 0, lambda: counters.post(i32(self._place().read)))
+        return accumulators
+
+    def _place(self) -> Place:
+        assert self.task.place is not None
+        return self.task.place
+
+    def _local(self) -> Value:
+        return self.task.thread % GROUP
+
+    def _meet(self, group: Value) -> None:
+        NamedBarrier(group + BARRIER, GROUP).sync()
+
+    def _arrival(self, tile: TileContext, group: Value) -> Value:
+        return tile.number * self.plan.geometry.groups + group + self._place().arrivals
+
+    def _pointer(self, tile: TileContext, piece: Value, group: Value) -> Value:
+        """Where the calling thread's accumulators of a piece are."""
+        assert self.split is not None and self.task.partials is not None
+        number = (tile.number * (self.split.pieces - 1) + piece) * self.plan.geometry.groups + group
+        start = offset(self.task.partials, i64(number) * self.plan.partial_bytes)
+        return offset(start, self._local() * 16)
+
+
+def _opaque(value: Value) -> Value:
+    """An i32 that LLVM knows nothing about (inline PTX, because every typed operation would be seen through)."""
+    return inline_ptx("mov.b32 $0, $1;", "=r,r", [value], ["i32"])[0]

@@ -1,0 +1,119 @@
+"""The storing role of a product: one thread that stores what the consumers staged, and posts when a tile is in memory.
+
+Consumers hand over slices of results (`mma_epilogue` stages them) through a ring of slots each, and tiles that they stored
+themselves through a ring of announcements. So they go on with the next tile while this one is on its way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kitsune_mlir.codegen.gpu import tma
+from kitsune_mlir.codegen.gpu.barriers import Ring, Slot, fence_async
+from kitsune_mlir.codegen.gpu.builder import if_
+from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
+from kitsune_mlir.codegen.gpu.mma_order import ordered
+from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
+from kitsune_mlir.codegen.gpu.mma_result import SLOTS, Result
+from kitsune_mlir.codegen.gpu.mma_split import Pieces
+from kitsune_mlir.codegen.gpu.value import Value
+
+__all__ = ["Handover", "Storer"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Handover:
+    """Where consumers and the storing thread meet."""
+
+    plan: MmaPlan
+    task: TaskContext
+
+    def ring(self, group: Value | int) -> Ring:
+        """Slots of staged slices of a warpgroup."""
+        start = offset(self.task.barrier_base, Ring.bytes(self.plan.stages))
+        return Ring(offset(start, group * Ring.bytes(SLOTS)), SLOTS)
+
+    def announcements(self) -> Ring:
+        """Tiles whose direct stores the consumers have made."""
+        staged = self.plan.geometry.groups * Ring.bytes(SLOTS) if self.plan.results else 0
+        return Ring(offset(self.task.barrier_base, Ring.bytes(self.plan.stages) + staged), SLOTS)
+
+    def pointer(self, group: Value | int, slot: Value) -> Value:
+        """A slot's slice in shared memory."""
+        bytes = self.plan.out_tile.bytes
+        start = offset(self.task.shared, self.plan.stages * self.plan.stage_bytes)
+        return offset(offset(start, group * (SLOTS * bytes)), slot * bytes)
+
+
+class Storer:
+    """Emits the role; see the module's docstring."""
+
+    def __init__(self, plan: MmaPlan, task: TaskContext):
+        self.plan, self.task, self.handover = plan, task, Handover(plan, task)
+
+    @property
+    def needed(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.plan.results or self.task.view.posts)
+
+    def run(self) -> None:
+        """All tiles of the block; one thread."""
+        announced = self.handover.announcements()
+        state = [*self.handover.ring(0).consumer_start().values, *announced.consumer_start().values]
+
+        def step(tile: TileContext, piece: Value, *state: Value) -> list[Value]:
+            tile = ordered(tile)
+            if self.plan.split is None:
+                return self._tile(tile, *state)
+            finishes = Pieces(self.plan, self.task).finishes(piece)
+            return if_(finishes, lambda: self._tile(tile, *state), lambda: state, ["i32"] * len(state))
+
+        self.task.for_each_piece(step, state)
+        if self.plan.results:
+            tma.wait(0)
+
+    def _tile(self, tile: TileContext, *state: Value) -> list[Value]:
+        slot, told = Slot(*state[:2]), Slot(*state[2:])
+        posts = bool(self.task.view.posts)
+        tile.resolve()
+        if self.plan.results:
+            slot = self._store(tile, slot, read=not posts)
+        if self.plan.announces:
+            ring = self.handover.announcements()
+            ring.full(told.stage).wait(told.parity)
+            ring.empty(told.stage).arrive()
+            told = ring.next(told)
+        if posts:
+            fence_async()
+            tile.post()
+        return [*slot.values, *told.values]
+
+    def _store(self, tile: TileContext, slot: Slot, read: bool) -> Slot:
+        """Store all slices of a tile; with `read` return when shared memory has been read, else when all is written."""
+        groups = self.plan.geometry.groups
+        rings = [self.handover.ring(group) for group in range(groups)]
+        last: tuple[int, Slot] | None = None
+        for piece in range(self.plan.geometry.n // self.plan.slice):
+            for index, result in enumerate(self.plan.results):
+                for group in range(groups):
+                    rings[group].full(slot.stage).wait(slot.parity)
+                    place = self._place(tile, result, group, piece * self.plan.slice)
+                    number = (2 if self.plan.boxes else 0) + index
+                    tma.store_tile(self.task.tensor_map(number), self.handover.pointer(group, slot.stage), place)
+                    tma.commit()
+                    if last is not None:
+                        tma.wait(1, read=True)
+                        rings[last[0]].empty(last[1].stage).arrive()
+                    last = group, slot
+                slot = rings[0].next(slot)
+        assert last is not None
+        tma.wait(0, read=read)
+        rings[last[0]].empty(last[1].stage).arrive()
+        return slot
+
+    def _place(self, tile: TileContext, result: Result, group: int, col: int) -> list[Value]:
+        geometry = self.plan.geometry
+        moved = {ROW: 64 * group if geometry.by_rows else 0, COL: col + geometry.part * group}
+        return [tile.index(dim.start) + moved.get(dim.side, 0) for dim in result.window.dims]

@@ -1,0 +1,70 @@
+"""Tiles that several blocks share: each does a piece of the sum, and the last piece's block adds the others' partial results.
+
+The pieces of a tile are neighbours in the order in which blocks take work, and only the last one waits, for earlier ones: so
+the rule that lets every program make progress holds. The order of the additions is fixed, so results do not depend on timing.
+
+Partial results lie in memory that all tasks of a program share. Two regions take turns; a task writes into its region only
+after the task that had it before has read everything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+__all__ = ["Place", "Split", "lay_out"]
+
+REGIONS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """What a plan wants.
+
+    Attributes:
+        pieces: of each tile, at least 2.
+        bytes: of the partial results of all tiles.
+        arrivals: counters that pieces use to announce theirs.
+        reads: posts that a task makes, one after each read of partial results, until all are read.
+    """
+
+    pieces: int
+    bytes: int
+    arrivals: int
+    reads: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """What a task gets.
+
+    Attributes:
+        offset: of its partial results, in bytes from the start of the memory of all.
+        arrivals: number of its first counter.
+        read: number of the counter for `Split.reads`.
+        before: (counter, posts) to wait for before the first write, or None.
+    """
+
+    offset: int
+    arrivals: int
+    read: int
+    before: tuple[int, int] | None
+
+
+def lay_out(splits: Sequence[Split | None], counters: int) -> tuple[list[Place | None], int, int]:
+    """Places of all tasks' partial results; the bytes of them all; the number of counters, `counters` other ones included."""
+    size = -(-max((split.bytes for split in splits if split), default=0) // 256) * 256
+    places: list[Place | None] = []
+    last: list[tuple[int, int] | None] = [None] * REGIONS
+    region = used = 0
+    for split in splits:
+        if split is None:
+            places.append(None)
+            continue
+        read = counters + split.arrivals
+        places.append(Place(region * size, counters, read, last[region]))
+        last[region] = (read, split.reads)
+        counters = read + 1
+        used = max(used, region + 1)
+        region = (region + 1) % REGIONS
+    return places, used * size, counters
