@@ -51,7 +51,7 @@ def build(folder: Path, cases: list[BenchCase]) -> int:
         path = folder / f"{case.name}.kit"
         try:
             program = kitsune_mlir.compile(model, args, target="sm_90a")
-            program.save(path, weights=False)
+            program.save(path, weights=False, ir=False)
         except kitsune_mlir.errors.KitsuneError as error:
             print(f"{case.name}: {error}", flush=True)
             failed += 1

@@ -225,10 +225,11 @@ class Program:
 
         return explain_text(self.summary)
 
-    def save(self, path: str | os.PathLike[str], *, weights: bool = True) -> None:
+    def save(self, path: str | os.PathLike[str], *, weights: bool = True, ir: bool = True) -> None:
         """Write the program to a `.kit` file (a zip; no pickle). `kitsune_mlir.load` reads it, without torch-mlir.
 
         With `weights=False` parameters and buffers stay out, and `load` must be given them (constants are always stored).
+        With `ir=False` the texts of all levels stay out: the file is a tenth as large, and `ir` of what is loaded has nothing.
         The file is written beside `path` and then moved there, so that a failure leaves an older file as it was.
         """
         from kitsune_mlir.runtime.package import write_package
@@ -237,7 +238,9 @@ class Program:
             raise PackageError(f"the model's arguments or output have a structure that a file cannot hold: {self._out_spec}")
         stored = [w.name for w in self.signature.weights if weights or w.kind == "constant"]
         tensors = {name: self.weights[name] for name in stored}
-        write_package(path, self.target, self.signature, tensors, self._ir, self.summary, self.artifacts)
+        texts = self._ir if ir else {}
+        code = {name: data for name, data in self.artifacts.items() if ir or not name.endswith(".ptx")}
+        write_package(path, self.target, self.signature, tensors, texts, self.summary, code)
 
     def __repr__(self) -> str:
         stages = len(self.summary.get("stages", []))

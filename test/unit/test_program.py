@@ -106,6 +106,10 @@ def test_package_round_trip_without_the_compiler(net, tmp_path: Path) -> None:
         kitsune_mlir.load(tmp_path / "bare.kit")
     again = kitsune_mlir.load(tmp_path / "bare.kit", weights={**dict(model.named_parameters()), **dict(model.named_buffers())})
     check(again(*args, **kwargs), model, args, kwargs)
+    program.save(tmp_path / "short.kit", ir=False)
+    short = kitsune_mlir.load(tmp_path / "short.kit")
+    check(short(*args, **kwargs), model, args, kwargs)
+    assert short.levels == () and (tmp_path / "short.kit").stat().st_size < (tmp_path / "m.kit").stat().st_size
 
 
 def test_damaged_packages(net, tmp_path: Path) -> None:
