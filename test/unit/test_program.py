@@ -153,8 +153,8 @@ def test_a_failed_save_keeps_the_old_file(net, tmp_path: Path, monkeypatch) -> N
 def test_gpu_code_without_a_gpu() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    model = torch.nn.Linear(16, 8).to(torch.bfloat16)
-    x = torch.randn(4, 16).to(torch.bfloat16)
+    model = torch.nn.Linear(64, 96).to(torch.bfloat16)
+    x = torch.randn(300, 64).to(torch.bfloat16)
     program = kitsune_mlir.compile(model, (x,), target="sm_90a")
     assert "wgmma" in program.ir("ptx") and program.artifacts["kernel.cubin"][:4] == b"\x7fELF"
     assert program.summary["kernels"][0]["spill_store_bytes"] == 0
