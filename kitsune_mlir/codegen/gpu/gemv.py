@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.barriers import Slot, fence_async, fence_async_shared
+from kitsune_mlir.codegen.gpu.barriers import Slot, fence_async
 from kitsune_mlir.codegen.gpu.builder import for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
@@ -30,6 +30,7 @@ class GemvEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "gemv"
+    prefetches: ClassVar[bool] = True
 
     def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
         try:
@@ -40,16 +41,20 @@ class GemvEngine(Engine):
     def emit(self, plan: Plan, task: TaskContext) -> None:
         gemv: GemvPlan = plan.private
         stages = Stages(gemv, task)
-        # The engine before may have used the same shared memory through the other proxy.
-        fence_async_shared()
-        task.sync()
         warp = warp_id(task.thread)
 
+        def load() -> None:
+            Stream(stages).run()
+            task.ahead()
+
         def others() -> None:
-            if_(warp == CONSUMERS, Stream(stages).run)
+            if_(warp == CONSUMERS, load)
 
         if_(warp < CONSUMERS, lambda: _multiply(stages), others)
         task.sync()
+
+    def prefetch(self, plan: Plan, task: TaskContext) -> None:
+        Stream(Stages(plan.private, task)).prefetch()
 
 
 def _multiply(stages: Stages) -> None:

@@ -90,21 +90,23 @@ class Multiplier:
 class _Tensor(Multiplier):
     def __init__(self, stages: Stages):
         super().__init__(stages)
-        self.groups = self.geometry.lines // 16
-        self.blocks = -(-self.geometry.rows // 8)
-        self.sums = 4 * self.groups * self.blocks
+        geometry = self.geometry
+        self.groups, self.blocks, self.sums = geometry.lines // 16, geometry.warp_blocks, geometry.sums
         self.dtype = stages.plan.pattern.product.dtype
+        # Warps that share a part of the sum are neighbours.
+        self.rows_part, self.sum_part = self.warp % geometry.row_parts, self.warp // geometry.row_parts
 
     def _chunk(self, sums: list[Value], weights: Value, source: Value, left: Value | None) -> list[Value]:
         geometry = self.geometry
-        warps = CONSUMERS // geometry.panels  # that share a panel
-        panel, line = self.warp // warps, self._line()
-        for step in range(0, 8 // warps, 4):
-            piece = self.lane % 4 + (self.warp % warps * 4 + step)
+        pieces = 8 * geometry.panels // geometry.sum_parts  # of 16 bytes, that a warp has of each line
+        line, first_row = self._line(), self.rows_part * (8 * self.blocks)
+        for step in range(0, pieces, 4):
+            number = self.sum_part * pieces + step
+            panel, piece = number // 8, number % 8 + self.lane % 4
             b = []
             for block in range(self.blocks):
-                row = line + 8 * block
-                if geometry.resident and 8 * (block + 1) > geometry.rows:
+                row = line + first_row + 8 * block
+                if geometry.resident and geometry.rows % 8:
                     row = minimum(row, geometry.rows - 1)
                 b.append(unpack(self._input(source, row, panel, piece, left)))
             lines = offset(weights, panel * (geometry.lines * PANEL))
@@ -126,21 +128,25 @@ class _Tensor(Multiplier):
 
     def publish(self, sums: list[Value], first_row: int) -> None:
         line, row = self._line(), self.lane % 4
-        last = min(self.blocks, (first_row + self.geometry.sum_rows) // 8)
-        for group in range(self.groups):
-            for block in range(first_row // 8, last):
-                first = 4 * (group * self.blocks + block)
-                for number, value in enumerate(sums[first : first + 4]):
-                    # Index 2t is row t of eight, index 2t + 1 is row t + 4.
-                    inside = row + (8 * block - first_row + 4 * (number % 2))
-                    store(value, self._place(self.warp, inside, line + (16 * group + 8 * (number // 2))))
+        first_block = first_row // 8
+        for number in range(first_block, first_block + self.geometry.sum_rows // 8):
+            block = number % self.blocks
+
+            def write(number: int = number, block: int = block) -> None:
+                for group in range(self.groups):
+                    first = 4 * (group * self.blocks + block)
+                    for place, value in enumerate(sums[first : first + 4]):
+                        # Index 2t is row t of eight, index 2t + 1 is row t + 4.
+                        inside = row + (8 * (number - first_block) + 4 * (place % 2))
+                        store(value, self._place(self.sum_part, inside, line + (16 * group + 8 * (place // 2))))
+
+            if_(self.rows_part == number // self.blocks, write)
 
 
 class _Fma(Multiplier):
     def __init__(self, stages: Stages):
         super().__init__(stages)
-        self.own = self.geometry.lines // CONSUMERS
-        self.sums = self.own * self.geometry.rows
+        self.own, self.sums = self.geometry.lines // CONSUMERS, self.geometry.sums
 
     def _chunk(self, sums: list[Value], weights: Value, source: Value, left: Value | None) -> list[Value]:
         geometry = self.geometry

@@ -27,19 +27,22 @@ THREADS = 32 * (CONSUMERS + 1)
 REGISTERS = 168
 PANEL = 128
 """Bytes of a column's weights in a panel: the width of the swizzle."""
-PANELS = (8, 4)
-"""Panels of a chunk, from the best on: one for each multiplying warp, or for two."""
+PANELS = (8, 4, 2)
+"""Panels of a chunk, from the best on: long runs of DRAM."""
 BOX_ROWS = (32, 16, 8)
 """Columns of the product that one copy brings: the most that divide the tile, so that no weight is read twice."""
-PASS_BLOCKS = (2, 1)
-"""Columns of a pass and product, in blocks of 16 (tensor cores) or 8 (f32), from the best on."""
-MOST_SUMS = {2: 128, 4: 64}
-"""By element size: most rows times blocks of columns of a pass, which take registers."""
-ENOUGH_STAGES, LEAST_STAGES, MOST_STAGES = 4, 3, 16
-RESIDENT_BYTES = 64 << 10
-"""Activations up to this size stay in shared memory even if every one is used once."""
+SUM_REGISTERS = 64
+"""Most registers of a thread for the sums of a pass."""
+ENOUGH_BYTES = 64 << 10
+"""Of weights under way: what keeps a multiprocessor's part of DRAM busy, and some more."""
+LEAST_STAGES, MOST_STAGES = 3, 16
+RESIDENT_BYTES = 16 << 10
+"""Activations up to this size stay in shared memory. Larger ones would be late: a copy waits for those started before it."""
+MOST_ROWS_A_WARP = 32
 SUM_ROWS = 16
 """Rows whose partial sums are exchanged at a time."""
+FREE_READS, USUAL_LINES = 0.3, 32
+"""Activations read from L2 for each weight read from DRAM that cost no time; lines of a pass if nothing asks for more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,9 +131,29 @@ class Geometry:
         return self.weights_bytes + (0 if self.resident else self.panels * self.activations_panel)
 
     @property
+    def row_parts(self) -> int:
+        """Parts into which warps on tensor cores divide the rows."""
+        return -(-self.rows // MOST_ROWS_A_WARP)
+
+    @property
+    def sum_parts(self) -> int:
+        """Parts into which warps on tensor cores divide each chunk of the sum."""
+        return CONSUMERS // self.row_parts
+
+    @property
+    def warp_blocks(self) -> int:
+        """Blocks of 8 rows that a warp on tensor cores has."""
+        return -(-self.rows // (8 * self.row_parts))
+
+    @property
+    def sums(self) -> int:
+        """Registers of a multiplying thread for the sums of a pass."""
+        return 4 * self.warp_blocks * self.lines // 16 if self.tensor_cores else self.lines // CONSUMERS * self.rows
+
+    @property
     def copies(self) -> int:
-        """Partial sums of one element that warps hand to each other: on tensor cores each warp has a part of every chunk."""
-        return CONSUMERS if self.tensor_cores else 1
+        """Partial sums of one element that warps hand to each other: on tensor cores each has a part of every chunk."""
+        return self.sum_parts if self.tensor_cores else 1
 
     @property
     def sum_rows(self) -> int:
@@ -263,26 +286,29 @@ def _choose(pattern: GemvPattern, moving: bool, limits: Limits) -> Geometry:
     size = {"f32": 4}.get(product.dtype, 2)
     rows, depth = product.rows, product.sums[0][1]
     block = 16 if size == 2 else 8
+    resident = not moving and rows * depth * size <= RESIDENT_BYTES
     geometries = []
-    for resident in (False,) if moving else (True, False):
-        for blocks in PASS_BLOCKS:
-            sums = blocks * products * rows
-            if blocks > 1 and ((blocks - 1) * block >= product.cols or sums > MOST_SUMS[size]):
-                continue
-            for panels in PANELS:
-                start = Geometry(rows, product.cols, depth, products, size, blocks * block, panels, resident, 0)
-                stages = min(MOST_STAGES, (limits.shared_bytes - start.shared_bytes) // start.stage_bytes)
-                if stages >= LEAST_STAGES:
-                    geometries.append(dataclasses.replace(start, stages=stages))
+    for pass_cols in range(block, _up(product.cols, block) + 1, block):
+        for panels in PANELS:
+            start = Geometry(rows, product.cols, depth, products, size, pass_cols, panels, resident, 0)
+            stages = min(MOST_STAGES, (limits.shared_bytes - start.shared_bytes) // start.stage_bytes)
+            whole = panels * 2 >= start.sum_parts if start.tensor_cores else panels >= 4
+            if stages >= LEAST_STAGES and whole and (start.sums <= SUM_REGISTERS or pass_cols == block):
+                geometries.append(dataclasses.replace(start, stages=stages))
     if not geometries:
-        raise Mismatch(f"{rows} rows and a sum of {depth} leave no room for a ring of {LEAST_STAGES} stages")
+        raise Mismatch(f"{products} products of {rows} rows leave no room for a ring of {LEAST_STAGES} stages")
     return min(geometries, key=_badness)
 
 
 def _badness(geometry: Geometry) -> tuple:
-    """Order of preference: a ring that is deep enough; activations read once; wide passes, long runs."""
-    wasteful = geometry.resident and geometry.passes == 1 and geometry.rows * geometry.depth * geometry.bytes > RESIDENT_BYTES
-    return (geometry.stages < ENOUGH_STAGES, geometry.resident == wasteful, -geometry.lines, -geometry.chunk)
+    """Order of preference: a ring that is deep enough; activations read from L2 seldom; long runs; passes of usual size."""
+    reads = 0.0 if geometry.resident else geometry.rows * geometry.passes / (geometry.cols * geometry.products)
+    return (
+        geometry.stages * geometry.weights_bytes < ENOUGH_BYTES,
+        max(reads, FREE_READS),
+        -geometry.panels,
+        abs(geometry.lines - USUAL_LINES),
+    )
 
 
 def _up(number: int, unit: int) -> int:

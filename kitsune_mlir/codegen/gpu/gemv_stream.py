@@ -19,6 +19,9 @@ from kitsune_mlir.codegen.gpu.value import Value, i32, i64, minimum
 
 __all__ = ["Stages", "Stream"]
 
+PREFETCHED = 96 << 10
+"""Bytes that a block brings to L2 for a later task: the time between two tasks, for every multiprocessor's part of DRAM."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Stages:
@@ -77,14 +80,33 @@ class Stream:
         start = self.ring.producer_start()
         self.task.for_each_tile(self._tile, [*start.values, i32(1)])
 
+    def prefetch(self) -> None:
+        """Bring the first weights of the block's first tile to L2."""
+        task, geometry = self.task, self.geometry
+        if self.plan.weights_wait:
+            return
+        run = min(geometry.depth * geometry.bytes, max(PANEL, PREFETCHED // geometry.lines // PANEL * PANEL))
+        columns = min(geometry.pass_cols, geometry.cols)
+
+        def fetch() -> None:
+            tile = TileContext(task, task.first)
+            tile.resolve()
+            for source in self.plan.weights:
+
+                def column(col: Value, source: Source = source) -> None:
+                    start = offset(source.window.start(tile), i64(col) * (source.window.stride(COL) * geometry.bytes))
+                    tma.prefetch_span(start, run)
+
+                for_(self.lane, columns, 32, column)
+
+        if_(task.first < task.view.tiles, fetch)
+
     def _tile(self, tile: TileContext, stage: Value, parity: Value, first: Value) -> list[Value]:
         tile.resolve()
         geometry = self.geometry
         total = geometry.passes * geometry.chunks
-        ahead = min(geometry.stages, total)
+        ahead = min(geometry.stages, total) if self.task.view.waits and not self.plan.weights_wait else 0
         start = Slot(stage, parity)
-        if self.plan.weights_wait:
-            self._poll(tile)
 
         def begin(number: Value, *carried: Value) -> list[Value]:
             return self._weights(tile, number, Slot(*carried)).values
@@ -98,11 +120,12 @@ class Stream:
                 self._activations(tile, number, Slot(*carried))
             return following.values
 
-        filled = for_(0, ahead, 1, begin, start.values)
+        filled = for_(0, ahead, 1, begin, start.values) if ahead else start.values
+        if not geometry.resident or self.plan.weights_wait:
+            self._poll(tile)
         if geometry.resident:
             if_(first == 1, lambda: self._resident(tile))
-        else:
-            self._poll(tile)
+        elif ahead:
             for_(0, ahead, 1, complete, start.values)
         if total > ahead:
             filled = for_(ahead, total, 1, both, filled)
@@ -123,7 +146,8 @@ class Stream:
     def _resident(self, tile: TileContext) -> None:
         """Load all activations, row by row."""
         geometry, window = self.geometry, self.plan.input.window
-        self._poll(tile)
+        if not self.plan.weights_wait:
+            self._poll(tile)
         source = window.start(tile)
         bytes = geometry.depth * geometry.bytes
         if_(self.lane == 0, lambda: self.stages.arrived.arrive_and_expect(geometry.rows * bytes))
