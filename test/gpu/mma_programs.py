@@ -63,7 +63,7 @@ SMALL: dict[str, list[Layer]] = {
     "k100_kn": [Layer(300, 250, 100, b="kn")],
     "k700_copied": [Layer(300, 1000, 700, epilogue=("init", "relu"))],
     "k712_tail": [Layer(300, 1000, 712, epilogue=("init", "relu"))],
-    "k12288": [Layer(128, 64, 12288, tile=(128, 64))],
+    "k12288": [Layer(128, 128, 12288, tile=(128, 128))],
     "shared_tiles": [Layer(128, 512, 4096, epilogue=("bias", "gelu"))],
     "shared_tiles_uneven": [Layer(129, 200, 1000, tile=(64, 104), b="kn", out="f32")],
     "shared_tiles_copied": [Layer(129, 200, 1026, tile=(128, 200))],

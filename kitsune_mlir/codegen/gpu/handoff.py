@@ -10,6 +10,7 @@ import dataclasses
 
 from kitsune_mlir.codegen.gpu import semaphore
 from kitsune_mlir.codegen.gpu.builder import block_id, for_, grid_size, if_, sync_block, thread_id, while_
+from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.memory import atomic, load, load_acquire, offset, store
 from kitsune_mlir.codegen.gpu.value import Value, cast, i32
 from kitsune_mlir.runtime.manifest import COUNTERS, SLOT_STRIDE
@@ -42,20 +43,25 @@ class Counters:
 
     @staticmethod
     def open(workspace: Value, bytes: int, slots: int, debug: bool) -> Counters:
-        """Read the block's parity word. Nothing waits for it before its first use."""
+        """Read the block's parity word. Nothing waits for it before its first use. Without counters there is none."""
+        if not slots:
+            return Counters(workspace, i32(0), workspace, 0, 0, debug)
         parity = load(offset(workspace, block_id() * 4), "i32")
         base = offset(workspace, COUNTERS)
-        current = offset(base, parity * bytes) if slots else base
+        current = offset(base, parity * bytes)
         return Counters(workspace, parity, current, bytes, slots, debug)
 
     def close(self, threads: int) -> None:
         """Clear the other array and flip the parity word, at the kernel's end. All threads call it."""
-        if self.slots:
-            other = offset(offset(self.workspace, COUNTERS), (1 - self.parity) * self.bytes)
-            start, step = block_id() * threads + thread_id(), grid_size() * threads
-            for_(start, self.slots, step, lambda slot: store(i32(0), offset(other, slot * SLOT_STRIDE)))
+        if not self.slots:
+            return
+        other = offset(offset(self.workspace, COUNTERS), (1 - self.parity) * self.bytes)
+        start, step = block_id() * threads + thread_id(), grid_size() * threads
+        for_(start, self.slots, step, lambda slot: store(i32(0), offset(other, slot * SLOT_STRIDE)))
         sync_block()  # everybody has read the word
-        if_(thread_id() == 0, lambda: store(1 - self.parity, offset(self.workspace, block_id() * 4)))
+        # Computed again, because an address that lives from the kernel's start to here is spilled by kernels full of registers.
+        word = offset(self.workspace, fresh(block_id()) * 4)
+        if_(thread_id() == 0, lambda: store(1 - self.parity, word))
 
     def address(self, slot: Value) -> Value:
         """Pointer to the counter of `slot` (i32)."""

@@ -8,6 +8,7 @@ What needs it, and why (tried with the MLIR of LLVM 24 and the NVPTX backend of 
 * `red`, and `atom` with an order or scope: `llvm.atomicrmw` silently drops both. Vector reductions (`.v4.bf16x2`)
 have none.
 * `cp.reduce.async.bulk`: the intrinsic was renamed between LLVM 22 and 24.
+* `fresh`: LLVM has no way to keep address arithmetic inside a loop, beside the code that uses it.
 * Cache hints on plain loads and stores; `tanh.approx` (see `fastmath.py`); `%globaltimer`.
 
 A call with side effects is marked `convergent` when the IR text is written (`llvm_text.mark_inline_asm`).
@@ -22,7 +23,7 @@ from torch_mlir.dialects import llvm
 
 from kitsune_mlir.codegen.gpu.value import TypeLike, Value, as_type, wrap
 
-__all__ = ["inline_ptx"]
+__all__ = ["fresh", "inline_ptx", "pinned"]
 
 
 def inline_ptx(
@@ -49,3 +50,18 @@ def inline_ptx(
     if len(types) == 1:
         return [wrap(operation.res)]
     return [wrap(llvm.extractvalue(type, operation.res, [index])) for index, type in enumerate(types)]
+
+
+def fresh(value: Value) -> Value:
+    """The same i32, in a way that the compiler cannot see.
+
+    What is computed from it is computed where it stands: not hoisted out of a loop, where it would hold registers all the time.
+    """
+    return inline_ptx("mov.b32 $0, $1;", "=r,r", [value], ["i32"])[0]
+
+
+def pinned(values: Sequence[Value]) -> list[Value]:
+    """The same i32 or f32 values; they are computed here, and not moved to their uses by LLVM."""
+    letters = ["f" if str(value.type) == "f32" else "r" for value in values]
+    constraints = [f"={letter}" for letter in letters] + [str(index) for index in range(len(values))]
+    return inline_ptx("// pinned", ",".join(constraints), values, [value.type for value in values])

@@ -16,6 +16,7 @@ from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, Slot
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.elements import load_elements
+from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.memory import copy_async, offset, store
 from kitsune_mlir.codegen.gpu.mma_operand import CHUNK, Operand
 from kitsune_mlir.codegen.gpu.mma_order import ordered
@@ -83,7 +84,7 @@ class Copier:
             for side, length in reversed(order.outer):
                 start = offset(start, i64(rest % length) * (window.stride(side) * window.bytes))
                 rest = rest // length
-        return _Job(operand, tile, order.inner, start, target, inner * CHUNK, self.task.thread)
+        return _Job(operand, tile, order.inner, start, target, inner * CHUNK, fresh(self.task.thread))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,6 +19,7 @@ from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.elements import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.fragment import stage_accumulator
 from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.mma_gather import extract_pair, tables_of, walked_loop
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Step, is_constant
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
 from kitsune_mlir.codegen.gpu.mma_scalar import constant_of, emit_body
@@ -74,6 +75,7 @@ class Epilogue:
         self.known: dict[tuple, list[Value]] = {}
         self.addresses: dict[tuple, Value] = {}
         self.windows: dict[tuple, Window] = {}
+        self.tables = tables_of(plan.pattern.task)
 
     def store(self, slot: Slot, told: Slot) -> None:
         """Hand over or write every result of the task.
@@ -181,12 +183,29 @@ class Epilogue:
                 for number in range(len(step.op.operands))
             ]
             index = functools.partial(self._index, step, pair, lane)
-            yielded.append(emit_body(step.op, elements, self.tile, index))
+            extract = functools.partial(self._extract, step, pair, lane)
+            yielded.append(emit_body(step.op, elements, self.tile, index, extract))
         return {(result, *key): [lane[number] for lane in yielded] for number, result in enumerate(step.op.results)}
 
     def _index(self, step: Step, pair: Pair, lane: int, loop: int) -> Value:
         side = self.pattern.loop_side(step.op, loop)
         return pair.row if side == ROW else pair.col + lane if side == COL else i32(0)
+
+    def _extract(self, step: Step, pair: Pair, lane: int, inner: ir.Operation, indices: list[ir.Value]) -> Value:
+        """What a body reads by index; where the last index is the column, both elements of the pair at once."""
+        table = self.tables[inner.operands[0]]
+        loop = walked_loop(inner.operands[len(inner.operands) - 1])
+        together = loop is not None and self.pattern.loop_side(step.op, loop) == COL
+        together = together and table.buffer.shape[-1] % 2 == 0 and self._even_columns()
+        key = (inner, pair.half, pair.block) if together else (inner, pair.half, pair.block, lane)
+        if key not in self.known:
+            self.known[key] = extract_pair(self.tile, table, indices, together)
+        return self.known[key][lane if together else 0]
+
+    def _even_columns(self) -> bool:
+        """Whether each pair of columns starts at an even column of the whole: a store says so."""
+        store = self.pattern.task.stores[0]
+        return self._together(self._window(("store", 0), store, self.pattern.value_sides(store.tensor)))
 
     def _operand(self, op: ir.Operation, number: int, pair: Pair) -> list[Value]:
         """The pair's elements of an operand: loaded, constant or computed."""

@@ -10,7 +10,7 @@ from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.elements import load_elements
-from kitsune_mlir.codegen.gpu.inline import inline_ptx
+from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.memory import offset, store
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
 from kitsune_mlir.codegen.gpu.split import Place, Split
@@ -77,7 +77,7 @@ class Pieces:
             return [mine + other for mine, other in zip(sums, found, strict=True)]
 
         # Never a loop of one iteration to the compiler: ptxas starts all loads of straight code at once, and spills.
-        accumulators = for_(0, _opaque(piece), 1, add, accumulators)
+        accumulators = for_(0, fresh(piece), 1, add, accumulators)
         self._meet(group)
         if_(self._local() == 0, lambda: counters.post(i32(self._place().read)))
         return accumulators
@@ -101,8 +101,3 @@ class Pieces:
         number = (tile.number * (self.split.pieces - 1) + piece) * self.plan.geometry.groups + group
         start = offset(self.task.partials, i64(number) * self.plan.partial_bytes)
         return offset(start, self._local() * 16)
-
-
-def _opaque(value: Value) -> Value:
-    """An i32 that LLVM knows nothing about (inline PTX, because every typed operation would be seen through)."""
-    return inline_ptx("mov.b32 $0, $1;", "=r,r", [value], ["i32"])[0]
