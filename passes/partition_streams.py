@@ -13,12 +13,12 @@ from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.target import Target, find_target
 
 from . import gpu_chains
-from .base import Pass
+from .base import Pass, PassFailure
 from .grouping import inner_elements, product_of
 from .remarks import remark
 from .scatter import INTO, UPDATES, producer_that_adds, scatter_add_of
-from .tiles_conv import conv_tile
 from .tiles_attention import attention_tile
+from .tiles_conv import conv_tile
 from .tiles_gemv import gemv_tile
 
 HOST_TILE_ELEMENTS = 16384  # 64 KiB of f32: a tile and its neighbours stay in a core's second-level cache
@@ -135,11 +135,13 @@ class PartitionStreams(Pass):
     """Choose engine and tile sizes of every stage; all stages share one pipeline and every worker runs tiles of every stage.
 
     Tile sizes follow from capacity: a tile and its neighbours stay close to a worker, and there are enough tiles for all
-    workers. `--remarks` prints the choice. Option: `target`.
+    workers. `--remarks` prints the choice. Options: `target`; `tiles`, sizes that replace the choice for stages by name, as in
+    `tiles=product_0:64x128,reduce_1:8` (what `kitsune_mlir.tuning` measured).
     """
 
     name: ClassVar[str] = "kitsune-partition-streams"
     target: str = "host"
+    tiles: tuple[str, ...] = ()
 
     def run(self, module: ir.Operation) -> None:
         target = find_target(self.target)
@@ -158,6 +160,7 @@ class PartitionStreams(Pass):
         engine, tile = ("attention", attention) if attention else (engine, tile)
         convolved = conv_tile(space, target) if target.is_gpu else None
         engine, tile = ("conv", convolved) if convolved else (engine, tile)
+        tile = self._given(stage, tile)
         stage.attributes["engine"] = ir.StringAttr.get(engine)
         stage.attributes["tile"] = ir.DenseI64ArrayAttr.get(tile)
         scatter = scatter_add_of(stage) if target.is_gpu else None
@@ -171,3 +174,14 @@ class PartitionStreams(Pass):
             remark(stage, f"rows are added with atomics, {rows} a task")
         sizes = "x".join(str(d.size) for d in space.dims) or "nothing parallel"
         remark(stage, f"engine {engine}, tiles of {'x'.join(map(str, tile)) or 'everything'} over {sizes}")
+
+    def _given(self, stage: ir.Operation, chosen: list[int]) -> list[int]:
+        """The tile that option `tiles` has for a stage, else the chosen one."""
+        for item in self.tiles:
+            name, _, sizes = item.partition(":")
+            if name == ir.StringAttr(stage.attributes["sym_name"]).value:
+                tile = [int(size) for size in sizes.split("x") if size.isdigit()]
+                if len(tile) != len(chosen) or not all(tile):
+                    raise PassFailure(stage, f"has {len(chosen)} dimensions to tile, which option 'tiles' ({item}) does not fit")
+                return tile
+        return chosen
