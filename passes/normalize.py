@@ -24,6 +24,8 @@ from kitsune_mlir.dialects.verify import walk
 
 from .base import Pass
 from .narrow import narrow
+from .narrow_results import narrow_results
+from .unit_moves import reshape_unit_moves
 
 # Named ops that stay named while element-wise ops are fused: upstream's fuser looks at linalg.generic only, and it would
 # put element-wise arithmetic inside products (recomputing it for every output element) if it saw them.
@@ -246,7 +248,9 @@ class Normalize(Pass):
         )
         with module.context, ir.Location.unknown():
             show_reshapes(module)
+            reshape_unit_moves(module)
             fold_movement(module)
+            narrow_results(module)
         run_upstream(module, "canonicalize,cse")
 
 

@@ -1,0 +1,34 @@
+// A transposition that only moves dimensions of extent 1 is a reshape; any other one stays a movement of data.
+// RUN: kitsune-opt %s --split-input-file --kitsune-normalize | FileCheck %s
+
+// CHECK-LABEL: func.func @one_token
+// CHECK-NOT: linalg.generic
+// CHECK: tensor.collapse_shape %arg0 {{.*}} : tensor<2x1x4x8xf32> into tensor<2x4x8xf32>
+// CHECK: tensor.expand_shape {{.*}} : tensor<2x4x8xf32> into tensor<2x4x1x8xf32>
+func.func @one_token(%x: tensor<2x1x4x8xf32>) -> tensor<2x4x1x8xf32> {
+  %e = tensor.empty() : tensor<2x4x1x8xf32>
+  %t = linalg.transpose ins(%x : tensor<2x1x4x8xf32>) outs(%e : tensor<2x4x1x8xf32>) permutation = [0, 2, 1, 3]
+  return %t : tensor<2x4x1x8xf32>
+}
+
+// -----
+
+// CHECK-LABEL: func.func @two_tokens
+// CHECK: linalg.generic
+func.func @two_tokens(%x: tensor<2x2x4x8xf32>) -> tensor<2x4x2x8xf32> {
+  %e = tensor.empty() : tensor<2x4x2x8xf32>
+  %t = linalg.transpose ins(%x : tensor<2x2x4x8xf32>) outs(%e : tensor<2x4x2x8xf32>) permutation = [0, 2, 1, 3]
+  return %t : tensor<2x4x2x8xf32>
+}
+
+// -----
+
+// CHECK-LABEL: func.func @column
+// CHECK-NOT: linalg.generic
+// CHECK: tensor.collapse_shape %arg0 {{.*}} : tensor<8x1xf32> into tensor<8xf32>
+// CHECK: tensor.expand_shape {{.*}} : tensor<8xf32> into tensor<1x8xf32>
+func.func @column(%x: tensor<8x1xf32>) -> tensor<1x8xf32> {
+  %e = tensor.empty() : tensor<1x8xf32>
+  %t = linalg.transpose ins(%x : tensor<8x1xf32>) outs(%e : tensor<1x8xf32>) permutation = [1, 0]
+  return %t : tensor<1x8xf32>
+}
