@@ -164,16 +164,27 @@ def report() -> str:
     for group, title in titles.items():
         if group in groups:
             lines += [f"## {title}", "", *tables.get(group, group_table)(groups[group]), ""]
+    lines += ["## Cost of a call", "", *call_cost(), ""]
     lines += ["## Correctness on the device", "", *correctness(), ""]
     lines += ["## Runs", "", *(f"{n}. {where(run)}" for n, run in enumerate(record.runs, 1)), ""]
     return "\n".join(lines)
 
 
+def load(name: str) -> dict[str, Any]:
+    """A recorded run that is no record of cases."""
+    return json.loads((RESULTS / name).read_text())
+
+
+def call_cost() -> list[str]:
+    """What a call costs the processor."""
+    run = load("call-h200.json")
+    rows = [f"| {name} | {value:.2f} |" for name, value in run["microseconds"].items()]
+    note = "Microseconds of a call of a program of two inputs and one output, enqueued back to back, and of its parts."
+    return [f"{note} {where(run)}", "", "| what | µs |", "| --- | --- |", *rows]
+
+
 def correctness() -> list[str]:
     """The recorded checks that time nothing."""
-
-    def load(name: str) -> dict[str, Any]:
-        return json.loads((RESULTS / name).read_text())
 
     def right(run: Mapping[str, Any]) -> str:
         return f"{sum(r['ok'] for r in run['results'])} of {len(run['results'])} right"
