@@ -48,6 +48,7 @@ class _Rewriter:
         self.block = function.regions[0].blocks[0]
         self.twins: dict[ir.Value, ir.Value] = {}
         self.borrowed: set[ir.Value] = set()  # values whose twin is a transposed copy
+        self.widened: dict[ir.Value, ir.Value] = {}
 
     def run(self) -> None:
         operations = [o.operation for o in self.block.operations]
@@ -92,7 +93,7 @@ class _Rewriter:
             with ir.InsertionPoint.at_block_begin(self.block):
                 made = transposed(value, LAST)
         elif maker.name == "tensor.pad" and len(maker.operands) == 1:
-            made = self._padded(maker)
+            made = self._padded(maker, self._twin(maker.operands[0]))
         elif maker.name in ("tensor.empty", "linalg.fill"):
             made = _like(maker)
         else:
@@ -102,9 +103,23 @@ class _Rewriter:
         self.borrowed.add(value)
         return made
 
-    def _padded(self, pad: ir.Operation) -> ir.Value:
-        source = self._twin(pad.operands[0])
-        shape = permuted(shape_of(pad.results[0]), LAST)
+    def _wide_twin(self, value: ir.Value) -> ir.Value:
+        """The channels-last form with zeros as further channels, up to a number that TMA can step over."""
+        channels = shape_of(value)[1]
+        missing = -channels % CHANNELS
+        if not missing:
+            return self._twin(value)
+        if value not in self.widened:
+            maker = defining_op(value)
+            if maker is not None and maker.name == "tensor.pad" and len(maker.operands) == 1:
+                self.widened[value] = self._padded(maker, self._wide_twin(maker.operands[0]))
+            else:
+                self.widened[value] = _with_zeros(self._twin(value), missing, self.block)
+        return self.widened[value]
+
+    def _padded(self, pad: ir.Operation, source: ir.Value) -> ir.Value:
+        """`pad` of a channels-last source."""
+        shape = [*permuted(shape_of(pad.results[0]), LAST)[:3], shape_of(source)[3]]
         with ir.InsertionPoint.after(pad), pad.location:
             copy = pad.clone().operation
         copy.operands[0] = source
@@ -126,11 +141,11 @@ class _Rewriter:
 
     def _convolution(self, op: ir.Operation) -> None:
         image, weight, start = op.operands
-        images, weights = self._twin(image), self._twin(weight)
+        images, weights = self._wide_twin(image), self._wide_twin(weight)
         keep = {name: op.attributes[name] for name in ("strides", "dilations")}
         with ir.InsertionPoint(op):
             empty = tensor.empty(permuted(shape_of(op.results[0]), LAST), ir.F32Type.get())
-            zeros = linalg.fill(_zero(), outs=[empty])
+            zeros = linalg.fill(_zero(ir.F32Type.get()), outs=[empty])
             made = linalg.conv_2d_nhwc_fhwc(images, weights, outs=[zeros], **keep)
             addend = self._addend(start)
             if addend is not None:
@@ -235,12 +250,12 @@ class _Rewriter:
 
 
 def _is_convolution(op: ir.Operation) -> bool:
-    """Whether tensor cores could do a convolution: 16-bit factors, and channels that TMA can step over."""
+    """Whether tensor cores could do a convolution: 16-bit factors."""
     if op.name != "linalg.conv_2d_nchw_fchw":
         return False
     types = {str(ir.ShapedType(value.type).element_type) for value in list(op.operands)[:2]}
     accumulates = str(ir.ShapedType(op.results[0].type).element_type) == "f32"
-    return len(types) == 1 and types <= set(TYPES) and accumulates and shape_of(op.operands[0])[1] % CHANNELS == 0
+    return len(types) == 1 and types <= set(TYPES) and accumulates
 
 
 def _is_element_wise(op: ir.Operation) -> bool:
@@ -281,10 +296,20 @@ def _like(maker: ir.Operation) -> ir.Value:
         return empty if maker.name == "tensor.empty" else linalg.fill(maker.operands[0], outs=[empty])
 
 
-def _zero() -> ir.Value:
-    return ir.Operation.create(
-        "arith.constant", [ir.F32Type.get()], attributes={"value": ir.FloatAttr.get(ir.F32Type.get(), 0.0)}
-    ).results[0]
+def _with_zeros(value: ir.Value, channels: int, block: ir.Block) -> ir.Value:
+    """A channels-last tensor with channels of zeros after its own. (As a `tensor.pad` it would be folded into others.)"""
+    maker = defining_op(value)
+    shape, element = shape_of(value), ir.ShapedType(value.type).element_type
+    type_ = ir.RankedTensorType.get([*shape[:3], shape[3] + channels], element)
+    with ir.InsertionPoint.at_block_begin(block) if maker is None else ir.InsertionPoint.after(maker):
+        zeros = linalg.fill(_zero(element), outs=[tensor.empty([*shape[:3], channels], element)])
+        attributes = {"dim": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 3)}
+        return ir.Operation.create("tensor.concat", [type_], [value, zeros], attributes).results[0]
+
+
+def _zero(element: ir.Type) -> ir.Value:
+    attributes = {"value": ir.FloatAttr.get(element, 0.0)}
+    return ir.Operation.create("arith.constant", [element], attributes=attributes).results[0]
 
 
 def _is_zero(value: ir.Value) -> bool:

@@ -17,7 +17,9 @@ def narrow(value: ir.Value, depth: int = DEPTH) -> ir.Value | None:
     tensor, beside the original. The original is left for dead-code elimination, or for other users.
     """
     op = defining_op(value)
-    if op is None or depth == 0 or not isinstance(ir.ShapedType(value.type).element_type, ir.FloatType):
+    if op is None or depth == 0 or not isinstance(value.type, ir.ShapedType):
+        return None
+    if not isinstance(ir.ShapedType(value.type).element_type, ir.FloatType):
         return None
     if is_movement(op) and body_of(op):
         if body_of(op)[0].name != "arith.extf":

@@ -12,7 +12,7 @@ STAGE_BYTES = 4096  # shared memory that the kernel keeps for itself
 
 
 def conv_tile(space: Space, target: Target) -> list[int] | None:
-    """Tile sizes of the shared dimensions of a stage that is one channels-last convolution of 16-bit factors; None for others."""
+    """Tile sizes of a stage that is one channels-last convolution of 16-bit factors; None for other stages."""
     products = [n for n, op in enumerate(space.ops) if is_contraction(op)]
     if len(products) != 1 or is_projected_product(space.ops[products[0]]):
         return None
@@ -33,7 +33,7 @@ def conv_tile(space: Space, target: Target) -> list[int] | None:
 
 
 def convolution_of(op: ir.Operation) -> tuple[Problem, list[int]] | None:
-    """A product as a convolution, and its loops: those over pixels in the order of the image's dimensions, then the features."""
+    """A product as a convolution, and its loops: over pixels in the order of the image's dimensions, then the features."""
     if str(ir.ShapedType(op.operands[0].type).element_type) not in ("bf16", "f16"):
         return None
     image, weight, out = affine_maps(op)

@@ -3,8 +3,8 @@
     python -m test.gpu.conv_programs build DIR [names...]                     compile to packages (needs no GPU)
     python -m test.gpu.conv_programs run DIR [--time] [--json FILE]           check and time them (needs a Hopper GPU)
 
-`run` compares with float64 on fresh random inputs, and with cuDNN (both memory formats, `cudnn.benchmark`) in CUDA graphs, one replay
-of each in turn. One worker process runs the cases; one that hangs or crashes costs only itself.
+`run` compares with float64 on fresh random inputs, and with cuDNN (both memory formats, `cudnn.benchmark`) in CUDA graphs,
+one replay of each in turn. One worker process runs the cases; one that hangs or crashes costs only itself.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 import threading
 import zlib
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -61,7 +62,7 @@ class Case:
         """The model, its weights from a fixed seed."""
         torch.manual_seed(0)
         made = Block(self).eval().to(DTYPES[self.dtype])
-        return made.to(memory_format=torch.channels_last) if self.last else made
+        return in_format(made, torch.channels_last) if self.last else made
 
     def inputs(self, device: str = "cpu") -> tuple[torch.Tensor, ...]:
         """Random inputs."""
@@ -74,6 +75,11 @@ class Case:
             shapes.append((self.batch, self.features, rows, cols))
         made = [torch.randn(*shape, device=device).to(DTYPES[self.dtype]) for shape in shapes]
         return tuple(x.to(memory_format=torch.channels_last) if self.last else x for x in made)
+
+
+def in_format(model: nn.Module, form: torch.memory_format) -> Any:
+    """The model with its weights in a memory format (torch's type stubs do not know this use of `to`)."""
+    return model.to(memory_format=form)  # type: ignore[call-overload]
 
 
 class Block(nn.Module):
@@ -143,8 +149,7 @@ def build(folder: Path, names: list[str]) -> int:
         failed += bool(kernel["spill_store_bytes"])
         stages = ", ".join(f"{c['task']}:{c['engine']}" for c in program.summary["engines"])
         tiles = [s["tile"] for s in program.summary["stages"]]
-        seconds = sum(program.seconds.values())
-        print(f"{name}: {seconds:.1f} s, {kernel['registers']} registers, {kernel['spill_store_bytes']} spilled; {stages} {tiles}", flush=True)
+        print(f"{name}: {kernel['registers']} registers, {kernel['spill_store_bytes']} spilled; {stages} {tiles}", flush=True)
     return failed
 
 
@@ -179,7 +184,7 @@ def time_case(case: Case, model: Block, inputs: tuple[torch.Tensor, ...], progra
     torch.backends.cudnn.benchmark = True
     calls = {"kitsune": lambda: program(*inputs)}
     for name, form in (("cudnn", torch.contiguous_format), ("cudnn_last", torch.channels_last)):
-        peer = case.model().cuda().to(memory_format=form)
+        peer = in_format(case.model().cuda(), form)
         given = [x.contiguous(memory_format=form) for x in inputs]
         calls[name] = lambda peer=peer, given=given: peer(*given)
     with torch.no_grad():
@@ -209,27 +214,19 @@ def captured(call) -> tuple:
     return graph, kept
 
 
-def run(folder: Path, timed: bool, out: Path | None) -> int:
-    """Check every package of a folder; the number of cases that failed."""
-    left = sorted((p.stem for p in folder.glob("*.kit")), key=list(CASES).index)
+def run(folder: Path, names: list[str], timed: bool, out: Path | None) -> int:
+    """Check the packages of a folder; the number of cases that failed."""
+    left = names or sorted((p.stem for p in folder.glob("*.kit")), key=list(CASES).index)
     results: list[dict] = []
     while left:
         done = _work(folder, left, timed)
         if len(done) < len(left):
             done.append({"case": left[len(done)], "ok": False, "error": "no answer: it hung or crashed"})
+            report(done[-1])
         results += done
         left = left[len(done) :]
     bad = sum(not result["ok"] for result in results)
-    ratios = []
-    for result in results:
-        times = result.get("microseconds", {})
-        line = " ".join(f"{key} {value:.2f}" for key, value in times.items())
-        if times:
-            ratio = min(times["cudnn"], times["cudnn_last"]) / times["kitsune"]
-            line += f" ratio {ratio:.2f}"
-            ratios += [ratio] * CASES[result["case"]].timed
-        errors = " ".join(f"{e:.1e}" for e in result.get("errors", []))
-        print(f"{'ok  ' if result['ok'] else 'FAIL'} {result['case']:22s} {errors} {line} {result.get('error', '')}", flush=True)
+    ratios = [ratio_of(r) for r in results if "microseconds" in r and CASES[r["case"]].timed]
     if ratios:
         print(f"geometric mean of {len(ratios)} ratios to cuDNN: {math.exp(statistics.mean(map(math.log, ratios))):.2f}")
     if out is not None:
@@ -237,6 +234,21 @@ def run(folder: Path, timed: bool, out: Path | None) -> int:
         out.write_text(json.dumps({"results": results}, indent=1))
     print(f"{len(results) - bad} passed, {bad} failed")
     return bad
+
+
+def ratio_of(result: dict) -> float:
+    """cuDNN's better time by ours."""
+    times = result["microseconds"]
+    return min(times["cudnn"], times["cudnn_last"]) / times["kitsune"]
+
+
+def report(result: dict) -> None:
+    """One line of a result."""
+    line = " ".join(f"{key} {value:.2f}" for key, value in result.get("microseconds", {}).items())
+    if line:
+        line += f" ratio {ratio_of(result):.2f}"
+    errors = " ".join(f"{e:.1e}" for e in result.get("errors", []))
+    print(f"{'ok  ' if result['ok'] else 'FAIL'} {result['case']:22s} {errors} {line} {result.get('error', '')}", flush=True)
 
 
 def _work(folder: Path, names: list[str], timed: bool) -> list[dict]:
@@ -254,6 +266,7 @@ def _work(folder: Path, names: list[str], timed: bool) -> list[dict]:
             break
         if line.startswith("{"):
             found.append(json.loads(line))
+            report(found[-1])
     worker.kill()
     worker.wait()
     return found
@@ -285,7 +298,7 @@ def main() -> int:
         return build(given.folder, given.names)
     if given.mode == "work":
         return work(given.folder, given.names, given.time)
-    return run(given.folder, given.time, given.json)
+    return run(given.folder, given.names, given.time, given.json)
 
 
 if __name__ == "__main__":

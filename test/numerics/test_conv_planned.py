@@ -1,4 +1,4 @@
-"""Convolutions planned for the GPU, run on the host: channels-last forms, halos, tiles and memory orders are right whoever runs them."""
+"""Convolutions planned for the GPU, run on the host: channels-last forms, halos, tiles and memory orders are right."""
 
 import pytest
 import torch

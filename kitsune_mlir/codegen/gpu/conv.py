@@ -1,8 +1,8 @@
 """The `conv` engine: convolutions with channels innermost as implicit products on tensor cores.
 
-Rows of the product are the weight's output channels, columns are pixels (`conv_tiles` says why, and how a tile lies in
-shared memory). One block has a multiprocessor to itself: two threads of a warpgroup load image and weight (`conv_ring`), two warpgroups multiply
-and store (`conv_epilogue`). Padding costs nothing: TMA gives zeros outside of the image.
+Rows of the product are the weight's output channels, columns are pixels (`conv_tiles` says how a tile lies in shared memory).
+One block has a multiprocessor to itself: two threads of a warpgroup load image and weight (`conv_ring`), two warpgroups
+multiply and store (`conv_epilogue`). Padding costs nothing: TMA gives zeros outside of the image.
 """
 
 from __future__ import annotations

@@ -178,7 +178,9 @@ class Epilogue:
         pointer = self.tile.pointer(record.buffer)
         size = element_bytes(record.buffer.element)
         for start, stride in zip(record.offsets, record.buffer.strides, strict=True):
-            pointer = offset(pointer, start * stride * size if isinstance(start, int) else i64(self.tile.index(start)) * (stride * size))
+            pointer = offset(
+                pointer, start * stride * size if isinstance(start, int) else i64(self.tile.index(start)) * (stride * size)
+            )
         return pointer
 
     def _place(self, record: Load | Store, strides: dict[int, int], half: int, column: int, clamped: bool) -> Value:
@@ -229,7 +231,9 @@ class Epilogue:
                 place = self._place(load, strides, half, column, clamped=True)
                 found[half, column] = load_elements(place, dtype, 1, constant=constant)[0]
         return [
-            found[half if (half, 0) in found else 0, column if (0, column) in found else 0] for half in (0, 1) for column in (0, 1)
+            found[half if (half, 0) in found else 0, column if (0, column) in found else 0]
+            for half in (0, 1)
+            for column in (0, 1)
         ]
 
     def _write(self, store: Store, sides: Sides, block: Block) -> None:

@@ -1,6 +1,9 @@
 """Reading the body of a task that is a convolution: which loop walks what, where the image begins, what follows it.
 
-The convolution is a `linalg.generic` out[pixel.., channel] += image[pixel*stride + tap*dilation.., c] * weight[channel, tap.., c].
+The convolution is a `linalg.generic`
+
+    out[pixel.., channel] += image[pixel*stride + tap*dilation.., c] * weight[channel, tap.., c]
+
 Its image may be a window of a padded tensor; the padding becomes a distance from the image's first element. Everything else
 in the body is element-wise work on the result. It is looked at by pulling: from the stores through the operations down to
 loads, every dimension of every tensor named by the *side* of the tile that it lies along: a pixel dimension (the number of
@@ -115,10 +118,7 @@ def _convolution(task: TaskView, op: ir.Operation) -> Convolution:
         raise Mismatch(f"a convolution of {types[0]} and {types[1]} into {types[2]}; bf16 or f16 into f32 are done")
     image_map, weight_map, out_map = affine_maps(op)
     kinds = iterator_kinds(op)
-    outs = [_plain(expression) for expression in out_map.results]
-    weights = [_plain(expression) for expression in weight_map.results]
-    if None in outs or None in weights:
-        raise Mismatch("the weight or the result is not indexed by plain loops")
+    outs, weights = _loops(out_map), _loops(weight_map)
     sizes = dict(zip(weights, shape_of(op.operands[1]), strict=True))
     sizes.update(zip(outs, shape_of(op.results[0]), strict=True))
     *pixels, summed = (terms_of(expression) for expression in image_map.results)
@@ -155,8 +155,11 @@ def _convolution(task: TaskView, op: ir.Operation) -> Convolution:
     return Convolution(task, op, image, weight, tuple(axes), sizes[last], sizes[feature], types[0], walked)
 
 
-def _plain(expression: ir.AffineExpr) -> int | None:
-    return expression.position if isinstance(expression, ir.AffineDimExpr) else None
+def _loops(map_: ir.AffineMap) -> list[int]:
+    """The loops of a map of plain loops."""
+    if not all(isinstance(expression, ir.AffineDimExpr) for expression in map_.results):
+        raise Mismatch("the weight or the result is not indexed by plain loops")
+    return [ir.AffineDimExpr(expression).position for expression in map_.results]
 
 
 def _image(task: TaskView, value: ir.Value) -> tuple[Load, list[tuple[Offset, ...]], list[int]]:

@@ -6,13 +6,13 @@ import dataclasses
 import math
 
 from kitsune_mlir.codegen.gpu.conv_match import Convolution, match
+from kitsune_mlir.codegen.gpu.conv_tiles import Geometry, Problem, best_arrangement
 from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.mma_window import multiple_of
 from kitsune_mlir.codegen.gpu.roles import SHARED_REGISTERS, THREADS
 from kitsune_mlir.codegen.gpu.tasks import TaskView, element_bytes
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
-from kitsune_mlir.codegen.gpu.conv_tiles import Geometry, Problem, best_arrangement
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.shared_tile import SharedTile
 
@@ -122,7 +122,9 @@ def _decide(conv: Convolution, limits: Limits) -> ConvPlan:
     geometry = found[1]
     paired = conv.weight.buffer.shape[0] % PAIRED_ROWS == 0 and multiple_of(conv.weight.offsets[0]) % PAIRED_ROWS == 0
     try:
-        return ConvPlan(conv, problem, geometry, paired, _image_map(conv, problem, geometry), _weight_map(conv, problem, geometry, paired))
+        return ConvPlan(
+            conv, problem, geometry, paired, _image_map(conv, problem, geometry), _weight_map(conv, problem, geometry, paired)
+        )
     except CompileError as error:
         raise Mismatch(str(error)) from error
 

@@ -1,11 +1,12 @@
 """Convolutions as products of the weight with a tile of pixels: how a tile lies in shared memory, and which tiles are fastest.
 
-Pure Python, no IR. The weight's output channels ("features") are the rows of the product, 64 for each of two warpgroups; pixels are its
-columns, up to 256 at a time. Of the image a stage of shared memory holds `chunk` channels, in one of two ways:
+Pure Python, no IR. The weight's output channels ("features") are the rows of the product, 64 for each of two warpgroups;
+pixels are its columns, up to 256 at a time: any multiple of eight, which suits images of 7 or 14 pixels a row. Of the image
+a stage of shared memory holds `chunk` channels, in one of two ways:
 
 - *taps apart*: the pixels that one tap of the weight sees, loaded once for every tap;
-- *halo*: all that the tile's pixels see, loaded once for all taps. A tap then is a distance in rows: rows are 32 to 128 bytes, and
-  tensor cores start reading at any of them. Columns between the tile's rows of pixels are computed and dropped.
+- *halo*: all that the tile's pixels see, loaded once for all taps. A tap then is a distance in rows: rows are 32 to 128
+  bytes, and tensor cores start reading at any of them. Columns between the tile's rows of pixels are computed and dropped.
 """
 
 from __future__ import annotations

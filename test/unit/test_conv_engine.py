@@ -1,0 +1,165 @@
+"""The conv engine without a GPU: what it takes and declines, how tiles lie in shared memory, kernels without spills."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.conv import ConvEngine
+from kitsune_mlir.codegen.gpu.conv_plan import ConvPlan
+from kitsune_mlir.codegen.gpu.conv_tiles import Geometry, Problem, arrange, best_arrangement, choose_tile, cycles
+from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.program import compile_gpu
+from kitsune_mlir.codegen.gpu.tasks import ProgramView
+from kitsune_mlir.dialects import new_context
+from kitsune_mlir.frontend import import_model
+from kitsune_mlir.passmanager import run_pipeline
+from kitsune_mlir.pipeline import LOWER, PLAN
+from test.gpu.conv_programs import CASES, Case
+
+SHARED = Limits().shared_bytes
+MODULES: list[ir.Module] = []
+"""What plans refer to lives as long as its module."""
+
+
+def lowered(case: Case) -> ir.Module:
+    """The tile program of a case."""
+    module = import_model(case.model(), case.inputs(), context=new_context()).module
+    run_pipeline(module, f"builtin.module({','.join([*PLAN, *LOWER])})", target="sm_90a")
+    MODULES.append(module)
+    return module
+
+
+def program_of(module: ir.Module) -> ir.Operation:
+    return next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
+
+
+def planned(case: Case) -> Plan | Decline:
+    """The engine's answer for the last task of a case."""
+    module = lowered(case)
+    with module.context, ir.Location.unknown():
+        view = ProgramView(program_of(module))
+        return ConvEngine().plan(view.tasks[-1], Limits())
+
+
+@pytest.mark.parametrize(
+    "name", ["odd", "odd_channels", "five", "dilated", "stride_odd", "three_images", "first_odd", "half", "one_pixel"]
+)
+def test_cases_assemble_without_spills(name: str) -> None:
+    module = lowered(CASES[name])
+    with module.context, ir.Location.unknown():
+        code = compile_gpu(module, "main_p0", "sm_90a")
+    assert "conv" in {choice.engine for choice in code.engines} <= {"conv", "simt"}
+    assert not code.resources.spills and not code.resources.stack_bytes and not code.warnings
+    assert "wgmma.mma_async" in code.ptx
+
+
+@pytest.mark.parametrize("name", ["resnet_56x64_b32", "resnet_28x128_b32"])
+def test_the_widest_tiles_do_not_spill(name: str) -> None:
+    module = lowered(CASES[name])
+    with module.context, ir.Location.unknown():
+        code = compile_gpu(module, "main_p0", "sm_90a")
+    assert not code.resources.spills and not code.warnings
+
+
+def test_padding_needs_no_stage_of_its_own() -> None:
+    plan = planned(Case(2, 64, 14, 14, 64, bias=True, relu=True))
+    assert isinstance(plan, Plan), plan
+    conv: ConvPlan = plan.private
+    assert plan.task.number == 0 and conv.conv.image.buffer.role == "input"
+    assert [axis.low for axis in conv.conv.axes] == [0, 1, 1]
+
+
+def test_strides_are_steps_of_the_tensor_map() -> None:
+    plan = planned(Case(2, 64, 14, 14, 64, stride=2))
+    assert isinstance(plan, Plan), plan
+    conv: ConvPlan = plan.private
+    assert not conv.geometry.halo and conv.image_map.steps == (1, 2, 2, 1)
+    pixels = math.prod(conv.problem.pixels)
+    assert conv.image_map.box_bytes == pixels * 64 * 2
+
+
+def test_features_are_paired_where_sixteen_divide_them() -> None:
+    for features, paired in ((64, True), (48, True), (27, False)):
+        plan = planned(Case(1, 64, 8, 8, features))
+        assert isinstance(plan, Plan), plan
+        assert plan.private.paired is paired
+
+
+@pytest.mark.parametrize("case", [Case(1, 32, 8, 8, 32, groups=32), Case(1, 32, 8, 8, 32, groups=4)])
+def test_groups_are_declined(case: Case) -> None:
+    module = lowered(case)
+    with module.context, ir.Location.unknown():
+        for task in ProgramView(program_of(module)).tasks:
+            answer = ConvEngine().plan(task, Limits())
+            assert isinstance(answer, Decline) and answer.reason
+
+
+def test_wide_factors_are_declined() -> None:
+    model, inputs = Case(1, 16, 8, 8, 16).model().float(), (torch.randn(1, 16, 8, 8),)
+    module = import_model(model, inputs, context=new_context()).module
+    run_pipeline(module, f"builtin.module({','.join([*PLAN, *LOWER])})", target="sm_90a")
+    with module.context, ir.Location.unknown():
+        answers = [ConvEngine().plan(task, Limits()) for task in ProgramView(program_of(module)).tasks]
+    assert all(isinstance(answer, Decline) for answer in answers)
+
+
+PROBLEMS = [
+    Problem((2, 9, 11), (1, 1, 1), (1, 3, 3), (1, 1, 1), 64, 64),
+    Problem((1, 7, 7), (1, 1, 1), (1, 5, 5), (1, 1, 1), 32, 128),
+    Problem((3, 6, 5), (1, 1, 1), (1, 3, 3), (1, 2, 2), 16, 100),
+    Problem((2, 8, 8), (1, 2, 2), (1, 3, 3), (1, 1, 1), 128, 64),
+    Problem((4, 5, 6), (1, 1, 1), (1, 1, 1), (1, 1, 1), 64, 64),
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("halo", [False, True])
+def test_every_tap_of_every_pixel_is_in_the_stage(problem: Problem, halo: bool) -> None:
+    """The row that tensor cores read for a pixel and a tap is the row that TMA wrote there."""
+    geometry = arrange(problem, problem.pixels, min(problem.features, 128), halo, SHARED)
+    if isinstance(geometry, str):
+        assert halo and (max(problem.strides) > 1 or max(problem.taps) == 1)
+        return
+    loaded = list(itertools.product(*map(range, geometry.loaded)))
+    rows = {element: row for row, element in enumerate(loaded)}
+    for tap in itertools.product(*map(range, problem.taps)) if halo else [(0,) * len(problem.taps)]:
+        distances = [t * d for t, d in zip(tap, problem.dilations, strict=True)]
+        shift = sum(d * pitch for d, pitch in zip(distances, geometry.pitches, strict=True))
+        for pixel in itertools.product(*map(range, problem.pixels)):
+            column = sum(place * pitch for place, pitch in zip(pixel, geometry.pitches, strict=True))
+            assert column < geometry.positions
+            assert rows[tuple(p + d for p, d in zip(pixel, distances, strict=True))] == column + shift
+
+
+def test_stages_fit() -> None:
+    for problem in PROBLEMS:
+        found = best_arrangement(problem, problem.pixels, min(problem.features, 128), SHARED, 1)
+        assert not isinstance(found, str), found
+        geometry: Geometry = found[1]
+        assert geometry.shared_bytes <= SHARED and geometry.weight_stages >= 2
+        assert geometry.image_bytes % 1024 == 0 and geometry.weight_bytes % 1024 == 0
+        assert geometry.columns * (1 if geometry.by_features else 2) >= geometry.positions
+
+
+@pytest.mark.parametrize("batch", [1, 8, 32])
+@pytest.mark.parametrize("size, channels", [(56, 64), (28, 128), (14, 256), (7, 512)])
+def test_tiles_fill_the_machine(batch: int, size: int, channels: int) -> None:
+    problem = Problem((batch, size, size), (1, 1, 1), (1, 3, 3), (1, 1, 1), channels, channels)
+    chosen = choose_tile(problem, 132, SHARED)
+    assert chosen is not None
+    tile, features = chosen
+    count = -(-channels // features) * math.prod(-(-w // t) for w, t in zip(problem.pixels, tile, strict=True))
+    assert count >= 40
+    assert arrange(problem, tile, features, True, SHARED)
+
+
+def test_a_halo_saves_traffic_where_features_are_few() -> None:
+    problem = Problem((1, 7, 56), (1, 1, 1), (1, 3, 3), (1, 1, 1), 64, 64)
+    apart, halo = (arrange(problem, problem.pixels, 64, kind, SHARED) for kind in (False, True))
+    assert isinstance(apart, Geometry) and isinstance(halo, Geometry)
+    assert cycles(problem, halo, 132) < cycles(problem, apart, 132)
