@@ -20,12 +20,12 @@ from .scatter import INTO, UPDATES, producer_that_adds, scatter_add_of
 from .tiles_attention import attention_tile
 from .tiles_conv import conv_tile
 from .tiles_gemv import gemv_tile
+from .tiles_mma import mma_tile, sum_terms
 
 HOST_TILE_ELEMENTS = 16384  # 64 KiB of f32: a tile and its neighbours stay in a core's second-level cache
 GPU_TILE_ELEMENTS = 8192  # 32 elements a thread of a 256-thread block: enough loads in flight for a multiprocessor
 UPDATE_ROWS = 64  # rows of a scatter-add a task
 HOST_ROWS, HOST_COLUMNS = 64, 256
-MMA_ROWS, MMA_COLUMNS = 128, (256, 128, 64)
 
 
 def product_roles(op: ir.Operation) -> dict[int, str]:
@@ -42,7 +42,7 @@ def engine_of(space: Space) -> str:
         return "chain"
     if any(is_projected_product(op) for op in products):
         return "mma"
-    if products or not space.dims or _opaque(space):
+    if products or _opaque(space):
         return "generic"
     return "simt"
 
@@ -109,25 +109,12 @@ def choose_tile(space: Space, engine: str, target: Target) -> list[int]:
     roles = product_roles(space.ops[product])
     kinds = [roles.get(d.loops.get(product, -1), "batch") for d in space.dims]
     if target.is_gpu:
-        return _mma_tile(sizes, kinds, target)
+        return mma_tile(sizes, kinds, sum_terms(space.ops[product]), target)
     tile, columns = [], {"m": HOST_ROWS, "n": HOST_COLUMNS, "batch": 1}
     for size, kind in zip(sizes, kinds, strict=True):
         tile.append(min(size, columns[kind]))
     least = [{"m": 16, "n": 64, "batch": 1}[k] for k in kinds]
     return _even(sizes, _spread(sizes, tile, 4 * target.workers, [min(x, t) for x, t in zip(least, tile, strict=True)]))
-
-
-def _mma_tile(sizes: list[int], kinds: list[str], target: Target) -> list[int]:
-    """128 rows, and the widest columns that still give each multiprocessor a tile."""
-    tile = [1] * len(sizes)
-    for columns in MMA_COLUMNS:
-        # Only the last m and the last n dimension are tiled; further ones count as batch dimensions.
-        for i, (size, kind) in enumerate(zip(sizes, kinds, strict=True)):
-            last = kind != "batch" and kind not in kinds[i + 1 :]
-            tile[i] = min(size, MMA_ROWS if kind == "m" else columns) if last else 1
-        if product_of(-(-s // t) for s, t in zip(sizes, tile, strict=True)) >= target.workers:
-            break
-    return tile
 
 
 @dataclass(frozen=True)
@@ -182,6 +169,6 @@ class PartitionStreams(Pass):
             if name == ir.StringAttr(stage.attributes["sym_name"]).value:
                 tile = [int(size) for size in sizes.split("x") if size.isdigit()]
                 if len(tile) != len(chosen) or not all(tile):
-                    raise PassFailure(stage, f"has {len(chosen)} dimensions to tile, which option 'tiles' ({item}) does not fit")
+                    raise PassFailure(stage, f"has {len(chosen)} dimensions to tile; option 'tiles' says {item}")
                 return tile
         return chosen

@@ -1,9 +1,9 @@
 """How long a product takes by tile and pieces: a model of the chip in plain numbers. Pure Python, no IR.
 
-A block multiplies one chunk (64 elements of the sum, 128 bytes a row) after the other, at the pace of the tensor cores or of
-its loads, whichever is slower. Before the first chunk comes a latency, after the last one the epilogue; where blocks share a
-tile, writing and reading the partial results. Blocks work in waves. The constants fit times measured on an H200
-(`test/unit/test_mma_cost.py` has them).
+A block multiplies one chunk (128 bytes a row along the sum) after the other, at the pace of the tensor cores or of its loads,
+whichever is slower; all blocks together are slower than one, because they share L2 and the power supply. Before a block's first
+chunk comes a latency, after its last one the store; where blocks share a tile, writing and reading the partial results. The
+constants fit times measured on an H200 (`test/unit/test_mma_cost.py` has them).
 """
 
 from __future__ import annotations
@@ -14,20 +14,28 @@ import functools
 __all__ = ["MOST_PIECES", "Work", "choose_pieces", "microseconds"]
 
 CHUNK_BYTES = 128
-TENSOR_RATE = 3.55e6
-"""Multiplications and additions (16-bit) of a multiprocessor in a microsecond."""
-LOAD_RATE = 1.0e5
+TENSOR_RATE = 3.75e6
+"""16-bit multiplications (each with an addition) of a multiprocessor in a microsecond, at full clock."""
+SUSTAINED_RATE = 2.8e6
+"""The same when all multiprocessors work for long."""
+SUSTAINED_AFTER = 40.0
+"""Microseconds of products after which the limits of power and L2 show."""
+LOAD_RATE = 1.75e5
 """Bytes that a multiprocessor takes from L2 in a microsecond."""
-STORE_RATE = 6.0e4
+SUSTAINED_LOADS = 1.05e7
+"""Bytes that all multiprocessors together take from L2 in a microsecond, for long."""
+START = 2.9
+"""Microseconds from a task's start to the first product, and from the last store to the end."""
+STORE_RATE = 3.6e4
 """Bytes of a result that a multiprocessor brings from accumulators to memory in a microsecond."""
-PARTIAL_RATE = 8.0e4
-"""Bytes of partial results that a multiprocessor writes or reads in a microsecond."""
-START = 2.5
-"""Microseconds from a kernel's, or a task's, start to the first product."""
-MEET = 1.5
+TURN = 0.25
+"""Microseconds from a block's one tile to its next."""
+MEET = 1.0
 """Microseconds from one block's announcement to another's reaction."""
-DRAM_RATE = 4.0e6
-"""Bytes of memory in a microsecond, for the whole chip."""
+PARTIAL_RATE = 1.05e5
+"""Bytes of partial results that a multiprocessor writes or reads in a microsecond."""
+FEW_ROWS = 1.3
+"""How much slower tiles of 64 rows are, whose warpgroups have different columns."""
 MOST_PIECES = 8
 LEAST_CHUNKS = 4
 """Chunks that a piece has at least."""
@@ -41,6 +49,7 @@ class Work:
         tiles: number of tiles.
         chunks: of the sum.
         rows, cols: that a block multiplies a tile, padding included.
+        steps: products of tensor cores for one of the result: 1, or more where an element is a sum of several.
         element_bytes: of the operands.
         result_bytes: of a result's element.
     """
@@ -49,36 +58,39 @@ class Work:
     chunks: int
     rows: int
     cols: int
+    steps: int = 1
     element_bytes: int = 2
     result_bytes: int = 2
 
-    @property
-    def chunk(self) -> float:
-        """Microseconds of one chunk."""
-        terms = CHUNK_BYTES // self.element_bytes
-        products = self.rows * self.cols * terms * (self.element_bytes / 2) / TENSOR_RATE
-        return max(products, (self.rows + self.cols) * CHUNK_BYTES / LOAD_RATE)
+    def chunk(self, busy: int) -> tuple[float, float]:
+        """Microseconds of one chunk, at first and for long, while `busy` blocks work."""
+        # tf32 has half the rate of 16-bit types, and half as many elements a chunk.
+        products = self.rows * self.cols * (CHUNK_BYTES // 2) * self.steps * (FEW_ROWS if self.rows <= 64 else 1)
+        bytes = (self.rows + self.cols) * CHUNK_BYTES
+        first = max(products / TENSOR_RATE, bytes / LOAD_RATE)
+        return first, max(first, products / SUSTAINED_RATE, bytes * busy / SUSTAINED_LOADS)
 
 
 @functools.cache
 def microseconds(work: Work, pieces: int, workers: int) -> float:
     """Time of the whole product with `pieces` blocks a tile, on `workers` multiprocessors."""
-    waves = -(-work.tiles * pieces // workers)
-    length = -(-work.chunks // pieces)
+    count = work.tiles * pieces
+    waves = -(-count // workers)
+    chunks = waves * -(-work.chunks // pieces)
+    fast, slow = work.chunk(min(count, workers))
+    time = chunks * fast
+    if time > SUSTAINED_AFTER:
+        time = SUSTAINED_AFTER + (chunks - SUSTAINED_AFTER / fast) * slow
     area = work.rows * work.cols
     store = area * work.result_bytes / STORE_RATE
-    time = START + waves * length * work.chunk + store
-    if waves > 1:
-        # Loads go on while a tile is stored, products wait for about half of it.
-        time += (waves - 1) * store / 2
+    # All tiles but the last are stored while others are loaded.
+    time += START + store + (waves - 1) * (TURN + 0.3 * store)
     if pieces > 1:
-        partial = area * 4 / PARTIAL_RATE
-        time += MEET + waves * partial * pieces
+        time += waves * (MEET + pieces * area * 4 / PARTIAL_RATE)
     return time
 
 
-def choose_pieces(tiles: int, chunks: int, rows: int, cols: int, workers: int) -> int:
+def choose_pieces(work: Work, workers: int) -> int:
     """How many blocks should share each tile."""
-    most = max(1, min(MOST_PIECES, chunks // LEAST_CHUNKS))
-    work = Work(tiles, chunks, rows, cols)
+    most = max(1, min(MOST_PIECES, work.chunks // LEAST_CHUNKS))
     return min(range(1, most + 1), key=lambda pieces: (microseconds(work, pieces, workers), pieces))

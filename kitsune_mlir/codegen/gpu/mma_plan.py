@@ -6,7 +6,7 @@ import dataclasses
 
 from kitsune_mlir.codegen.gpu.barriers import Ring
 from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
-from kitsune_mlir.codegen.gpu.mma_cost import choose_pieces
+from kitsune_mlir.codegen.gpu.mma_cost import Work, choose_pieces
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch, Pattern, match
 from kitsune_mlir.codegen.gpu.mma_operand import CHUNK, Box, Operand, Sum, box_of, choose_sum, merge_sums
 from kitsune_mlir.codegen.gpu.mma_result import SLOTS, Result, results_of
@@ -188,7 +188,8 @@ def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
     left = limits.shared_bytes - _staging_bytes(results, slice, geometry.groups)
     stages = min(MOST_STAGES, left // (a_tile.bytes + b_tile.bytes))
     mma = MmaPlan(pattern, geometry, sum, a, b, boxes, why, a_tile, b_tile, stages, results, slice)
-    pieces = choose_pieces(pattern.task.tiles, sum.chunks, geometry.covered_rows, geometry.covered_cols, limits.workers)
+    work = Work(pattern.task.tiles, sum.chunks, geometry.covered_rows, geometry.covered_cols)
+    pieces = choose_pieces(work, limits.workers)
     if pieces == 1:
         return mma
     sharers = pattern.task.tiles * geometry.groups

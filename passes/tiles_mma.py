@@ -1,0 +1,60 @@
+"""Tiles of products on tensor cores, from the model of the chip in `codegen/gpu/mma_cost.py`."""
+
+import math
+from collections.abc import Sequence
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.mma_cost import Work, choose_pieces, microseconds
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.target import Target
+
+__all__ = ["ROWS", "mma_tile", "sum_terms"]
+
+ROWS, COLUMNS = (128, 64), (256, 128, 64, 32)
+CHUNK = 64
+"""Terms of the sum that a block multiplies at a time."""
+NEAR_BYTES = 8 << 20
+"""Operands of together as many bytes are read again from L2 at full speed: then tiles of 64 rows pay, which read more."""
+
+
+def sum_terms(op: ir.Operation) -> int:
+    """The number of terms of each element of a contraction."""
+    extents: dict[int, int] = {}
+    for value, map_ in zip(op.operands, affine_maps(op), strict=True):
+        for extent, expression in zip(shape_of(value), map_.results, strict=True):
+            if isinstance(expression, ir.AffineDimExpr):
+                extents[expression.position] = extent
+    return math.prod(extents.get(loop, 1) for loop, kind in enumerate(iterator_kinds(op)) if kind == "reduction")
+
+
+def mma_tile(sizes: Sequence[int], kinds: Sequence[str], terms: int, target: Target) -> list[int]:
+    """The tile of each shared dimension of a product that takes the least time.
+
+    Args:
+        sizes: of the shared dimensions.
+        kinds: "m" (rows), "n" (columns) or "batch" of each. Only the last "m" and the last "n" are tiled.
+        terms: of the sum.
+    """
+    places = {kind: last for last, kind in enumerate(kinds) if kind != "batch"}
+    row, col = (sizes[places[kind]] if kind in places else 1 for kind in ("m", "n"))
+    others = math.prod(size for place, size in enumerate(sizes) if place not in places.values())
+    chunks = -(-terms // CHUNK)
+
+    def time(rows: int, cols: int) -> float:
+        work = Work(others * -(-row // rows) * -(-col // cols), chunks, -(-min(rows, row) // 64) * 64, _up(min(cols, col)))
+        return microseconds(work, choose_pieces(work, target.workers), target.workers)
+
+    near = (row + col) * terms * 2 <= NEAR_BYTES
+    heights = ROWS if near or row <= 64 else ROWS[:1]
+    # Of equal ones the first: larger tiles read less.
+    rows, cols = min(((rows, cols) for rows in heights for cols in COLUMNS), key=lambda tile: time(*tile))
+    tile = [1] * len(sizes)
+    for kind, most in (("m", rows), ("n", cols)):
+        if kind in places:
+            tile[places[kind]] = min(sizes[places[kind]], most)
+    return tile
+
+
+def _up(cols: int) -> int:
+    return -(-cols // 8) * 8
