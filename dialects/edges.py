@@ -72,11 +72,16 @@ def grid_of(stage: ir.Operation) -> Grid:
 
 @dataclass(frozen=True)
 class Slice:
-    """What a tile reads of one tensor dimension: `scale * offset(dim)` onwards, `size(tile)` elements; whole if dim is None."""
+    """What a tile reads of one tensor dimension: `scale * offset(dim)` onwards, `size(tile)` elements.
+
+    Where `dim` is None it is the same for every tile: `length` elements from `start`, or everything without a length.
+    """
 
     dim: int | None
     scale: int = 1
     extent: int = 1
+    start: int = 0
+    length: int | None = None
 
     def size(self, tile: int) -> int:
         """Elements read for a tile of the shared dimension."""

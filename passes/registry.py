@@ -38,6 +38,7 @@ PIPELINE: list[str] = [
     "kitsune-channels-last",
     "kitsune-normalize",
     "kitsune-hoist-gathers",
+    "kitsune-fuse-attention",
     "kitsune-form-stages",
     "kitsune-partition-streams",
     "kitsune-place-buffers",

@@ -63,6 +63,7 @@ class Epilogue:
         self.plan, self.tile, self.accumulators = plan, tile, accumulators
         self.pattern = plan.pattern
         self.group = group
+        self.approximate = all(str(store.buffer.element) == "bf16" for store in self.pattern.task.stores)
         geometry = plan.geometry
         self.thread = tile.task.thread % 128
         local, lane = self.thread, tile.task.thread % 32
@@ -184,7 +185,7 @@ class Epilogue:
             ]
             index = functools.partial(self._index, step, pair, lane)
             extract = functools.partial(self._extract, step, pair, lane)
-            yielded.append(emit_body(step.op, elements, self.tile, index, extract))
+            yielded.append(emit_body(step.op, elements, self.tile, index, extract, self.approximate))
         return {(result, *key): [lane[number] for lane in yielded] for number, result in enumerate(step.op.results)}
 
     def _index(self, step: Step, pair: Pair, lane: int, loop: int) -> Value:

@@ -9,10 +9,11 @@ product's tile, its sum (`k`), or to nothing, where the extent is 1.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.mma_gather import tables_of
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_projected_product
@@ -174,7 +175,7 @@ def match(task: TaskView) -> Pattern:
     for op in task.work():
         if op.name == "tensor.empty" or (len(op.results) and is_constant(op.results[0])):
             continue
-        step = read_step(op, sides)
+        step = read_step(op, sides, tables_of(task))
         if step is not None:
             steps.update(dict.fromkeys(op.results, step))
             continue
@@ -204,19 +205,25 @@ def is_constant(value: ir.Value) -> bool:
     )
 
 
-def _check_captures(op: ir.Operation) -> None:
-    """A body may use constants and index arithmetic from outside."""
+def _check_captures(op: ir.Operation, tables: Collection[ir.Value]) -> None:
+    """A body may use constants and index arithmetic from outside, and tables that it indexes."""
     block = op.regions[0].blocks[0]
     for inner in body_of(op):
         for operand in inner.operands:
             owner = operand.owner
             outside = owner != block if isinstance(owner, ir.Block) else owner.operation.block != block
+            if inner.name == "tensor.extract" and operand in tables:
+                continue
             if outside and not is_constant(operand) and not isinstance(operand.type, ir.IndexType):
                 raise Mismatch(f"an element-wise body uses a {operand.type} that is computed outside of it")
 
 
-def read_step(op: ir.Operation, sides: Sides) -> Step | None:
-    """The step that `op` is, with its loops united; None for anything else."""
+def read_step(op: ir.Operation, sides: Sides, tables: Collection[ir.Value] = ()) -> Step | None:
+    """The step that `op` is, with its loops united; None for anything else.
+
+    Args:
+        tables: tensors whose elements the engine can read by index.
+    """
     if op.name in ("tensor.expand_shape", "tensor.collapse_shape"):
         source, result = shape_of(op.operands[0]), shape_of(op.results[0])
         if [d for d in source if d != 1] != [d for d in result if d != 1]:
@@ -233,9 +240,10 @@ def read_step(op: ir.Operation, sides: Sides) -> Step | None:
     # An init is read only where the body uses its argument.
     numbers = [n for n in range(len(op.operands)) if n < inputs or len(list(arguments[n].uses))]
     for inner in body_of(op):
-        if inner.regions or not inner.name.startswith(("arith.", "math.", "linalg.index")):
+        gathers = inner.name == "tensor.extract" and inner.operands[0] in tables
+        if inner.regions or not (gathers or inner.name.startswith(("arith.", "math.", "linalg.index"))):
             raise Mismatch(f"an element-wise body holds '{inner.name}'")
-    _check_captures(op)
+    _check_captures(op, tables)
     sides.generic(op, numbers)
     return Step(op, "map", tuple(numbers))
 

@@ -8,6 +8,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith
 
 from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.simt_math import APPROXIMATIONS
 from kitsune_mlir.codegen.gpu.value import Value, wrap
 from kitsune_mlir.dialects.products import body_of, yield_of
 
@@ -15,7 +16,12 @@ __all__ = ["constant_of", "emit_body"]
 
 
 def emit_body(
-    op: ir.Operation, arguments: Sequence[Value | None], tile: TileContext, index: Callable[[int], Value]
+    op: ir.Operation,
+    arguments: Sequence[Value | None],
+    tile: TileContext,
+    index: Callable[[int], Value],
+    extract: Callable[[ir.Operation, Sequence[ir.Value]], Value] | None = None,
+    approximate: bool = False,
 ) -> list[Value]:
     """Emit a body for one element; the values it yields.
 
@@ -23,6 +29,8 @@ def emit_body(
         arguments: the element of each operand; None where the body does not use it.
         tile: resolves index arithmetic from outside the body.
         index: the position of the element along a loop, i32 (for `linalg.index`).
+        extract: the element that a `tensor.extract` reads at some indices (`index` values); None: the body has none.
+        approximate: the results are rounded to bf16: `simt_math`'s functions are exact enough.
     """
     block = op.regions[0].blocks[0]
     known: dict[ir.Value, ir.Value] = {
@@ -38,6 +46,13 @@ def emit_body(
         if inner.name == "linalg.index":
             dim = ir.IntegerAttr(inner.attributes["dim"]).value
             known[inner.results[0]] = arith.index_castui(ir.IndexType.get(), index(dim).ir)
+            continue
+        if inner.name == "tensor.extract" and extract is not None:
+            known[inner.results[0]] = extract(inner, [lookup(value) for value in list(inner.operands)[1:]]).ir
+            continue
+        if approximate and inner.name in APPROXIMATIONS and isinstance(inner.results[0].type, ir.F32Type):
+            operands = [wrap(lookup(operand)) for operand in inner.operands]
+            known[inner.results[0]] = APPROXIMATIONS[inner.name](*operands).ir
             continue
         copy = ir.Operation.create(
             inner.name,

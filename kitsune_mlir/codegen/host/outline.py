@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
+from kitsune_mlir.codegen.scatter_loops import expand_scatter_adds
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.errors import UnsupportedError
 
@@ -213,6 +214,7 @@ def _body_function(task, captured, memrefs, buffers) -> func.FuncOp:
                 clone_with(op.operation, mapping)
         with task.location:
             func.ReturnOp([])
+    expand_scatter_adds(function.operation)
     _drop_unused(entry)
     return function
 

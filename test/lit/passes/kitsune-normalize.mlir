@@ -231,3 +231,44 @@ func.func @half_narrow(%x: tensor<8x4xbf16>, %y: tensor<8x2xf32>, %w: tensor<6x8
   %p = linalg.matmul ins(%c, %w : tensor<8x6xf32>, tensor<6x8xf32>) outs(%acc : tensor<8x8xf32>) -> tensor<8x8xf32>
   return %p : tensor<8x8xf32>
 }
+
+// -----
+
+// What is rounded to bf16 and widened again for a reduction is passed on as bf16, and the reduction widens it.
+// CHECK-LABEL: func.func @rounded
+// CHECK: %[[R:.*]] = linalg.generic
+// CHECK: linalg.yield %{{.*}} : bf16
+// CHECK-NEXT: } -> tensor<8x4xbf16>
+// CHECK: linalg.generic {{.*}} ins(%[[R]] : tensor<8x4xbf16>)
+// CHECK: arith.extf
+// CHECK: arith.addf
+func.func @rounded(%x: tensor<8x4xf32>, %z: tensor<8xf32>) -> tensor<8xf32> {
+  %a = math.tanh %x : tensor<8x4xf32>
+  %b = arith.truncf %a : tensor<8x4xf32> to tensor<8x4xbf16>
+  %c = arith.extf %b : tensor<8x4xbf16> to tensor<8x4xf32>
+  %s = linalg.reduce ins(%c : tensor<8x4xf32>) outs(%z : tensor<8xf32>) dimensions = [1]
+    (%in: f32, %out: f32) {
+      %t = arith.addf %in, %out : f32
+      linalg.yield %t : f32
+    }
+  return %s : tensor<8xf32>
+}
+
+// -----
+
+// Not where the wide tensor is returned: the caller wants f32.
+// CHECK-LABEL: func.func @returned_wide
+// CHECK: arith.extf
+// CHECK-NEXT: linalg.yield %{{.*}} : f32
+// CHECK-NEXT: } -> tensor<8x4xf32>
+func.func @returned_wide(%x: tensor<8x4xf32>, %z: tensor<8xf32>) -> (tensor<8xf32>, tensor<8x4xf32>) {
+  %a = math.tanh %x : tensor<8x4xf32>
+  %b = arith.truncf %a : tensor<8x4xf32> to tensor<8x4xbf16>
+  %c = arith.extf %b : tensor<8x4xbf16> to tensor<8x4xf32>
+  %s = linalg.reduce ins(%c : tensor<8x4xf32>) outs(%z : tensor<8xf32>) dimensions = [1]
+    (%in: f32, %out: f32) {
+      %t = arith.addf %in, %out : f32
+      linalg.yield %t : f32
+    }
+  return %s, %c : tensor<8xf32>, tensor<8x4xf32>
+}

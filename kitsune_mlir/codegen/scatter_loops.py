@@ -1,4 +1,4 @@
-"""`kitsune.scatter_add` as a loop over its elements, for the generic engine: one atomic addition each."""
+"""`kitsune.scatter_add` as a loop over its elements, for code that is lowered by upstream: one atomic addition each."""
 
 from __future__ import annotations
 

@@ -1,0 +1,47 @@
+"""Elements that an element-wise body reads by index (`tensor.extract`): a gathered row of a table that lies in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch_mlir import ir
+from torch_mlir.dialects import arith
+
+from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.elements import load_elements
+from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.tasks import Load, TaskView, element_bytes
+from kitsune_mlir.codegen.gpu.value import Value, as_type, i64, wrap
+from kitsune_mlir.dialects.products import defining_op
+
+__all__ = ["extract_pair", "tables_of", "walked_loop"]
+
+
+def tables_of(task: TaskView) -> dict[ir.Value, Load]:
+    """The tensors of a task that a body may index: whole buffers."""
+    return {load.tensor: load for load in task.loads if load.whole}
+
+
+def walked_loop(index: ir.Value) -> int | None:
+    """The loop of which an index of a body is the position, in the tile or in the whole; None for anything else."""
+    op = defining_op(index)
+    if op is not None and op.name == "arith.addi":
+        inner = [o for o in map(defining_op, op.operands) if o is not None and o.name == "linalg.index"]
+        op = inner[0] if len(inner) == 1 else None
+    return ir.IntegerAttr(op.attributes["dim"]).value if op is not None and op.name == "linalg.index" else None
+
+
+def extract_pair(tile: TileContext, table: Load, indices: Sequence[ir.Value], together: bool) -> list[Value]:
+    """The element of a table at `indices` (index values), and where `together`, its right neighbour too in one access.
+
+    Args:
+        together: the element's offset is even and the neighbour exists.
+    """
+    buffer = table.buffer
+    place = i64(0)
+    for index, stride in zip(indices, buffer.strides, strict=True):
+        place = place + wrap(arith.index_castui(as_type("i64"), index)) * stride
+    size = element_bytes(buffer.element)
+    pointer = offset(tile.pointer(buffer), place * size)
+    count = 2 if together else 1
+    return load_elements(pointer, str(buffer.element), count, align=count * size, constant=buffer.role == "input")

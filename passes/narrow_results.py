@@ -1,0 +1,56 @@
+"""Results that are exact widenings stay narrow: what torch rounds to bf16 and computes on in f32 is stored as bf16.
+
+The importer writes LayerNorm of a bf16 tensor as a widened tensor and f32 work on it. Where a stage ends between the two, the
+tensor goes through memory; half of the bytes hold nothing.
+"""
+
+from torch_mlir import ir
+from torch_mlir.dialects import tensor
+
+from kitsune_mlir.dialects.access import iterator_kinds, shape_of
+from kitsune_mlir.dialects.products import defining_op, is_generic, yield_of
+from kitsune_mlir.dialects.verify import walk
+
+
+def narrow_results(module: ir.Operation) -> None:
+    """Let element-wise ops yield the narrow value that they widen last, and their users widen it."""
+    for op in [op for op in walk(module) if is_generic(op)]:
+        if all(kind == "parallel" for kind in iterator_kinds(op)):
+            for number in range(len(op.results)):
+                _narrow(op, number)
+
+
+def _narrow(op: ir.Operation, number: int) -> None:
+    inputs = len(op.operands) - len(op.results)
+    block, result = op.regions[0].blocks[0], op.results[number]
+    widening = defining_op(yield_of(op).operands[number])
+    if widening is None or widening.name != "arith.extf" or widening.operation.block != block:
+        return
+    source = widening.operands[0]
+    if defining_op(source) is None or list(block.arguments[inputs + number].uses):
+        return  # a pure cast of an operand: its users read the operand (passes/narrow.py)
+    uses = [(use.owner.operation, use.operand_number) for use in result.uses]
+    if not uses or not all(_reads(user, operand) for user, operand in uses):
+        return
+    with ir.InsertionPoint(op), op.location:
+        op.operands[inputs + number] = tensor.empty(shape_of(result), source.type)
+    block.arguments[inputs + number].set_type(source.type)
+    result.set_type(ir.RankedTensorType.get(shape_of(result), source.type))
+    yield_of(op).operands[number] = source
+    for user, operand in uses:
+        _widen_inside(user, operand, widening.results[0].type)
+
+
+def _reads(user: ir.Operation, operand: int) -> bool:
+    """Whether a use is an input of a linalg.generic."""
+    return is_generic(user) and operand < len(user.operands) - len(user.results)
+
+
+def _widen_inside(user: ir.Operation, operand: int, wide: ir.Type) -> None:
+    """Widen an input at the start of a generic's body, for a narrower tensor than before."""
+    block = user.regions[0].blocks[0]
+    argument = block.arguments[operand]
+    argument.set_type(ir.ShapedType(user.operands[operand].type).element_type)
+    with ir.InsertionPoint.at_block_begin(block), user.location:
+        cast = ir.Operation.create("arith.extf", [wide], [argument])
+    argument.replace_all_uses_except(cast.results[0], cast)
