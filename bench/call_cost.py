@@ -39,7 +39,10 @@ def inputs(device: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 def build(folder: Path) -> None:
     """Compile the program."""
+    from bench.timing import note_commit
+
     folder.mkdir(parents=True, exist_ok=True)
+    note_commit(folder)
     kitsune_mlir.compile(Tiny(), inputs("cpu"), target="sm_90a").save(folder / NAME)
 
 

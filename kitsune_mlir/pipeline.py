@@ -21,12 +21,14 @@ from kitsune_mlir.passmanager import run_pipeline
 from kitsune_mlir.runtime.program import Program, Runner
 from kitsune_mlir.runtime.signature import Input, Output, Signature, Weight
 from kitsune_mlir.target import Target, find_target
+from kitsune_mlir.tuning import PARTITION, TuningCache, device_name, milliseconds, partition, progress, tensor_types, tune
 
 # passes/registry.py lists the passes in order, each a file of its name in passes/:
 #   PLAN    linalg on tensors -> stage graph with its schedule (normalize, form-stages, ..., synchronize)
 #   LOWER   stage graph -> tile program, and the proof that it cannot deadlock (materialize, check-progress)
 _at = PIPELINE.index("kitsune-materialize")
 PLAN, LOWER = PIPELINE[:_at], PIPELINE[_at:]
+_partition = PLAN.index(PARTITION)
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,10 @@ class Options:
         on_remark: called with each remark of the planning passes (what was fused, what was not and why).
         on_phase: called with the name of each phase as it starts (for progress displays).
         reproducer_dir: where a failing pass writes its input; None is the system's temporary folder.
+        tune: measure tile sizes of every stage on this machine, with a progress bar, and keep what was learned on disk
+            (`kitsune_mlir.tuning`); the target's device must be here.
+        tune_seconds: no measurement is started later than that; the planner's choice stands for stages that were not reached.
+        cache_dir: where measurements are kept; None is KITSUNE_CACHE_DIR or the user's folder for caches.
     """
 
     threads: int | None = None
@@ -46,6 +52,9 @@ class Options:
     on_remark: Callable[[Any], None] | None = None
     on_phase: Callable[[str], None] | None = None
     reproducer_dir: str | None = None
+    tune: bool = False
+    tune_seconds: float = 120.0
+    cache_dir: str | None = None
 
 
 @dataclass
@@ -107,7 +116,12 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
             reproducer_dir=options.reproducer_dir,
         )
 
-    phases.run("plan", lambda: passes(PLAN))
+    if options.tune:
+        phases.run("plan", lambda: passes(PLAN[:_partition]))
+        tiles = phases.run("tune", lambda: tuned_tiles(module, machine, options))
+        phases.run("partition", lambda: passes([partition(tiles), *PLAN[_partition + 1 :]]))
+    else:
+        phases.run("plan", lambda: passes(PLAN))
     texts["stages"] = str(module)
     orders = memory_orders(module, name)
     summary = summarize(module.operation, machine)
@@ -137,6 +151,35 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
     )
 
 
+def tuned_tiles(module: ir.Module, machine: Target, options: Options) -> dict[str, tuple[int, ...]]:
+    """Tiles by stage, where a measurement found better ones than the planner's."""
+    generate = gpu_code if machine.is_gpu else host_code
+
+    def measure(stage: ir.Module, partitioning: str) -> float:
+        with stage.context:
+            copy = ir.Module.parse(str(stage), stage.context)
+        names = [partitioning, *PIPELINE[_partition + 1 :]]
+        run_pipeline(copy, f"builtin.module({','.join(names)})", target=machine.name, reproducer_dir=False)
+        runner, _, problem = generate(copy, "main_p0", machine, options, {}, {"stages": []})
+        if runner is None:
+            raise TargetError(problem)
+        return milliseconds(runner, *tensor_types(stage))
+
+    if machine.is_gpu and not cuda_is_usable():
+        raise TargetError("tuning measures on the device, and no CUDA device is usable here")
+    cache = TuningCache(device_name("cuda" if machine.is_gpu else "cpu"), options.cache_dir)
+    with progress() as on_step:
+        found = tune(module, machine, measure, cache, options.tune_seconds, on_step)
+    return {stage.name: stage.tile for stage in found if stage.tile != stage.planned}
+
+
+def cuda_is_usable() -> bool:
+    """Whether PyTorch sees a CUDA device."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def choose_target(model: Any, args: Sequence[Any]) -> str:
     """ "sm_90a" where the model's or the arguments' tensors are on a Hopper GPU, else "host"."""
     import torch
@@ -157,7 +200,7 @@ class NothingToRun:
 
     device: str
 
-    def run(self, pointers: list[int], stream: int) -> None:
+    def run(self, pointers: Sequence[int], stream: int) -> None:
         """Nothing to do."""
 
 

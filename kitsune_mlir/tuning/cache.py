@@ -1,0 +1,63 @@
+"""Measurements on disk, one small file for a stage on a device.
+
+A file is written beside its place and moved there, so two processes that measure the same stage do not disturb each other: one
+of two whole files stays. A file that cannot be read counts as none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+
+__all__ = ["TuningCache", "cache_folder"]
+
+FORMAT = 1
+
+
+def cache_folder() -> Path:
+    """KITSUNE_CACHE_DIR, or `kitsune-mlir` in the user's folder for caches."""
+    if named := os.environ.get("KITSUNE_CACHE_DIR"):
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kitsune-mlir"
+
+
+class TuningCache:
+    """Times of tiles by stage, for one device.
+
+    Args:
+        device: its name.
+        folder: where all devices' caches are; None is `cache_folder()`.
+    """
+
+    def __init__(self, device: str, folder: str | os.PathLike[str] | None = None):
+        name = re.sub(r"[^A-Za-z0-9]+", "-", device).strip("-").lower()[:40]
+        name += "-" + hashlib.sha256(device.encode()).hexdigest()[:8]  # a processor's name lists all its features
+        self.folder = Path(folder or cache_folder()) / "tuning" / name
+
+    def get(self, key: str) -> dict[tuple[int, ...], float] | None:
+        """Milliseconds by tile, of a stage that was measured to the end; None of any other."""
+        try:
+            data = json.loads((self.folder / f"{key}.json").read_text())
+            if data["format"] != FORMAT:
+                return None
+            times = {tuple(map(int, tile.split("x"))): float(ms) for tile, ms in data["milliseconds"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+        return times or None
+
+    def put(self, key: str, stage: str, times: dict[tuple[int, ...], float]) -> None:
+        """Keep the times of a stage; `stage` is its name, for people."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        text = {"format": FORMAT, "stage": stage, "milliseconds": {"x".join(map(str, t)): ms for t, ms in times.items()}}
+        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=f".{key}.")
+        try:
+            with os.fdopen(handle, "w") as stream:
+                json.dump(text, stream, indent=1)
+            os.replace(temporary, self.folder / f"{key}.json")
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise

@@ -1,0 +1,124 @@
+"""Measures the stages of a program and says which tiles it should be planned with."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from importlib import metadata
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects.edges import stage_space, stages_of
+from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.passmanager import run_pipeline
+from kitsune_mlir.target import Target
+from kitsune_mlir.tuning.cache import TuningCache
+from kitsune_mlir.tuning.candidates import candidates
+from kitsune_mlir.tuning.isolate import isolate
+from kitsune_mlir.tuning.stage_key import stage_key
+
+__all__ = ["PARTITION", "Tuned", "partition", "tune"]
+
+PARTITION = "kitsune-partition-streams"
+
+Tile = tuple[int, ...]
+Measure = Callable[[ir.Module, str], float]
+"""Milliseconds of a module that holds one stage, planned by this text for `kitsune-partition-streams`."""
+
+
+@dataclasses.dataclass
+class Tuned:
+    """What is known of a stage.
+
+    Attributes:
+        name: of the stage.
+        key: of `stage_key`.
+        planned: the planner's tile.
+        times: milliseconds by tile.
+    """
+
+    name: str
+    key: str
+    planned: Tile
+    times: dict[Tile, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def tile(self) -> Tile:
+        """The fastest; the planner's where nothing was measured."""
+        return min(self.times, key=lambda t: self.times[t]) if self.times else self.planned
+
+
+def partition(tiles: dict[str, Tile]) -> str:
+    """The pass with tiles for stages by name, as an element of a pipeline."""
+    if not tiles:
+        return PARTITION
+    written = ",".join(f"{name}:{'x'.join(map(str, tile))}" for name, tile in tiles.items())
+    return f"{PARTITION}{{tiles={{{written}}}}}"
+
+
+def tune(
+    module: ir.Module,
+    target: Target,
+    measure: Measure,
+    cache: TuningCache,
+    seconds: float,
+    on_step: Callable[[str, int, int], None] | None = None,
+) -> list[Tuned]:
+    """Choose tiles for the stages of a module that has been through `kitsune-form-stages`; it is left as it is.
+
+    Args:
+        measure: times a stage alone. A `KitsuneError` from it means that this tile cannot be had.
+        cache: what is known already, and what is learned.
+        seconds: no measurement is started later than that; stages that were not measured to the end are not kept.
+        on_step: called before each measurement with the stage's name, the number of measurements so far and of all.
+    """
+    stages = {ir.StringAttr(s.attributes["sym_name"]).value: s for s in _stages(module.operation)}
+    version = metadata.version("kitsune-mlir")
+    found = [
+        (Tuned(name, stage_key(stages[name], target.name, version), tile), sizes)
+        for name, tile, sizes in _planned(module, target)
+    ]
+    known: dict[str, dict[Tile, float]] = {}
+    wanted: dict[str, tuple[Tuned, ir.Module, list[Tile]]] = {}
+    for tuned, sizes in found:
+        if tuned.key in known or tuned.key in wanted:
+            continue
+        times = cache.get(tuned.key)
+        alone = None if times else isolate(stages[tuned.name])
+        if times is not None:
+            known[tuned.key] = times
+        elif alone is not None and tuned.planned:
+            wanted[tuned.key] = tuned, alone, candidates(sizes, tuned.planned)
+    total, done, start = sum(len(tiles) for *_, tiles in wanted.values()), 0, time.monotonic()
+    for key, (tuned, alone, tiles) in wanted.items():
+        times = {}
+        for tile in tiles:
+            if time.monotonic() - start > seconds:
+                break
+            if on_step is not None:
+                on_step(tuned.name, done, total)
+            done += 1
+            with contextlib.suppress(KitsuneError):
+                times[tile] = measure(alone, partition({tuned.name: tile}))
+        else:
+            if times:
+                cache.put(key, tuned.name, times)
+        known[key] = times
+    return [dataclasses.replace(tuned, times=known.get(tuned.key, {})) for tuned, _ in found]
+
+
+def _planned(module: ir.Module, target: Target) -> Iterator[tuple[str, Tile, list[int]]]:
+    """Each stage by name with the planner's tile, and the sizes of what it is tiled along."""
+    with module.context:
+        copy = module.operation.clone(ip=False).operation
+        run_pipeline(copy, f"builtin.module({PARTITION})", target=target.name)
+        for stage in _stages(copy):
+            tile = tuple(ir.DenseI64ArrayAttr(stage.attributes["tile"]))
+            yield ir.StringAttr(stage.attributes["sym_name"]).value, tile, [d.size for d in stage_space(stage).dims]
+
+
+def _stages(module: ir.Operation) -> list[ir.Operation]:
+    return [s.operation for op in walk(module) if op.name == "kitsune.pipeline" for s in stages_of(op)]

@@ -1,0 +1,183 @@
+"""Tuning with a clock that is made up, and once for real on this processor."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import kitsune_mlir
+from kitsune_mlir.dialects import new_context
+from kitsune_mlir.errors import CompileError, TargetError
+from kitsune_mlir.frontend import import_model
+from kitsune_mlir.passmanager import PassPipelineError, run_pipeline
+from kitsune_mlir.target import find_target
+from kitsune_mlir.tuning import TuningCache, partition, tensor_types, tune
+from kitsune_mlir.tuning.candidates import LIMIT, candidates
+from kitsune_mlir.tuning.isolate import isolate
+from kitsune_mlir.tuning.search import _stages
+from kitsune_mlir.tuning.stage_key import stage_key
+
+
+class Sums(torch.nn.Module):
+    """Three stages; the first and the last do the same to different tensors of one shape."""
+
+    def forward(self, x, y):
+        a = x.sum(1)
+        b = torch.sort(y, 1).values
+        return a, b.sum(1), b
+
+
+def formed(model=None, args=None):
+    """A module that has been through kitsune-form-stages."""
+    args = args or (torch.randn(8192, 40), torch.randn(8192, 40))
+    imported = import_model(model or Sums(), args, context=new_context())
+    run_pipeline(imported.module, "builtin.module(kitsune-normalize,kitsune-form-stages)", target="h200")
+    return imported.module
+
+
+class Clock:
+    """Says how long a stage takes: the sum of its tile's sizes off what it likes best."""
+
+    def __init__(self, best, refuse=()):
+        self.best, self.refuse, self.asked = best, refuse, []
+
+    def __call__(self, module, text):
+        name, tile = text.split("tiles={")[1].rstrip("}").split(":")
+        sizes = tuple(map(int, tile.split("x")))
+        self.asked.append((name, sizes))
+        if sizes in self.refuse:
+            raise CompileError("no engine takes it")
+        return 1.0 + sum(abs(s - self.best) for s in sizes)
+
+
+def test_candidates_begin_with_the_planners_and_stay_within_sizes():
+    found = candidates((1000, 7), (64, 7))
+    assert found[0] == (64, 7) and len(found) == len(set(found)) <= LIMIT
+    assert {(32, 7), (128, 7), (64, 4)} <= set(found[:6])
+    assert all(1 <= a <= 1000 and 1 <= b <= 7 for a, b in found)
+    assert candidates((1,), (1,)) == [(1,)] and len(candidates((4096,) * 3, (16, 16, 16))) == LIMIT
+
+
+def test_the_fastest_tile_is_chosen_and_kept(tmp_path):
+    module, target, cache = formed(), find_target("h200"), TuningCache("GPU 1", tmp_path)
+    clock = Clock(best=8)
+    steps = []
+    found = tune(module, target, clock, cache, 60, lambda *step: steps.append(step))
+    tuned = [s for s in found if s.times]
+    assert tuned and all(abs(s.tile[0] - 8) <= abs(s.planned[0] - 8) for s in tuned)
+    assert any(s.tile != s.planned for s in tuned)
+    assert [done for _, done, _ in steps] == list(range(len(clock.asked))) and steps[0][2] == len(clock.asked)
+    # Equal stages are measured once: the two sums over rows.
+    sums = [s for s in found if s.name.startswith("reduce")]
+    assert len(sums) == 2 and sums[0].key == sums[1].key and sums[0].tile == sums[1].tile
+    assert {name for name, _ in clock.asked if name.startswith("reduce")} == {sums[0].name}
+    # A second time, in another model's words, nothing is measured; on another device it is.
+    again = Clock(best=1)
+    assert [s.tile for s in tune(formed(), target, again, cache, 60)] == [s.tile for s in found] and not again.asked
+    tune(formed(), target, again, TuningCache("GPU 2", tmp_path), 60)
+    assert again.asked
+
+
+def test_tiles_that_cannot_be_had_are_left_out(tmp_path):
+    module, target = formed(), find_target("h200")
+    planned = tune(module, target, Clock(best=1), TuningCache("a", tmp_path), 0)[0]
+    assert planned.tile == planned.planned and not planned.times
+    found = tune(module, target, Clock(best=planned.planned[0], refuse={planned.planned}), TuningCache("b", tmp_path), 60)[0]
+    assert found.times and found.tile != found.planned and planned.planned not in found.times
+
+
+def test_time_is_boxed_and_unfinished_stages_are_not_kept(tmp_path, monkeypatch):
+    import kitsune_mlir.tuning.search as module_
+
+    now = iter(range(10_000))
+    monkeypatch.setattr(module_.time, "monotonic", lambda: float(next(now)))
+    clock, cache = Clock(best=8), TuningCache("a", tmp_path)
+    found = tune(formed(), find_target("h200"), clock, cache, 2.5)
+    assert len(clock.asked) == 2
+    assert all(cache.get(s.key) is None for s in found)
+
+
+def test_keys_tell_computations_apart_but_not_names():
+    def keys(module, context="t"):
+        return [stage_key(s, context) for s in _stages(module.operation)]
+
+    first = keys(formed())
+    assert first == keys(formed())
+    assert not set(first) & set(keys(formed(args=(torch.randn(96, 41), torch.randn(96, 41)))))
+    assert not set(first) & set(keys(formed(), "another target"))
+
+
+def test_a_stage_alone_is_a_program():
+    module = formed()
+    for stage in _stages(module.operation):
+        alone = isolate(stage)
+        assert alone is not None and alone.operation.verify()
+        _, results = tensor_types(alone)
+        assert len(results) >= 1
+        run_pipeline(
+            alone,
+            f"builtin.module({partition({})},kitsune-place-buffers,kitsune-synchronize,kitsune-materialize,kitsune-check-progress)",
+            target="h200",
+        )
+        assert "kitsune.task" in str(alone)
+
+
+def test_the_partitioner_takes_tiles_by_name():
+    module = formed()
+    name = next(s.attributes["sym_name"].value for s in _stages(module.operation) if "reduce" in str(s.attributes["sym_name"]))
+    run_pipeline(module, f"builtin.module({partition({name: (12,), 'unknown': (3,)})})", target="h200")
+    tiles = {s.attributes["sym_name"].value: str(s.attributes["tile"]) for s in _stages(module.operation)}
+    assert tiles[name] == "array<i64: 12>"
+    with pytest.raises(PassPipelineError, match="has 1 dimensions to tile"):
+        run_pipeline(formed(), f"builtin.module({partition({name: (12, 4)})})", target="h200", reproducer_dir=False)
+
+
+def test_damaged_and_foreign_files_count_as_none(tmp_path):
+    cache = TuningCache("NVIDIA H200", tmp_path)
+    cache.put("k", "stage", {(64, 128): 0.5, (32, 128): 0.25})
+    assert cache.get("k") == {(64, 128): 0.5, (32, 128): 0.25} and cache.get("other") is None
+    file = cache.folder / "k.json"
+    for text in ("", "[]", "{}", '{"format": 9, "milliseconds": {"1": 1}}', '{"format": 1, "milliseconds": {"axb": 1}}'):
+        file.write_text(text)
+        assert cache.get("k") is None
+    assert TuningCache("x" * 500, tmp_path).folder.name != TuningCache("x" * 501, tmp_path).folder.name
+
+
+WRITER = """
+import sys
+from kitsune_mlir.tuning.cache import TuningCache
+cache = TuningCache("GPU", sys.argv[1])
+for n in range(300):
+    cache.put("key", "stage", {(8 * (n % 50) + 8, 4): float(n), (1, 1): 2.0})
+    assert cache.get("key") is not None
+"""
+
+
+def test_two_processes_share_a_cache(tmp_path):
+    both = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stderr=subprocess.PIPE) for _ in range(2)]
+    for process in both:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    files = list(TuningCache("GPU", tmp_path).folder.iterdir())
+    assert [f.name for f in files] == ["key.json"] and json.loads(files[0].read_text())["stage"] == "stage"
+
+
+def test_tuning_for_real_on_the_host(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(24, 40), torch.nn.ReLU(), torch.nn.Softmax(-1)).eval()
+    x = torch.randn(500, 24)
+    options = {"tune": True, "cache_dir": str(tmp_path), "threads": 1}
+    program = kitsune_mlir.compile(model, (x,), target="host", options=options)
+    assert "tune" in program.seconds and list(tmp_path.rglob("*.json"))
+    with torch.no_grad():
+        torch.testing.assert_close(program(x), model(x))
+    again = kitsune_mlir.compile(model, (x,), target="host", options=options)
+    assert again.seconds["tune"] < program.seconds["tune"] / 2
+
+
+def test_tuning_for_a_gpu_needs_one():
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(TargetError, match="no CUDA device is usable here"):
+        kitsune_mlir.compile(torch.nn.ReLU(), (torch.randn(8),), target="sm_90a", options={"tune": True})
