@@ -27,21 +27,24 @@ from primitives_check import MARK, _attempt  # noqa: E402
 
 LIMIT_SECONDS = 15
 
+PRODUCTS = (
+    *((8192, 8192, 8192), (4096, 12288, 6144), (2048, 6144, 12288), (512, 4096, 14336)),
+    *((1024, 1024, 1024), (128, 4096, 4096), (300, 1000, 704), (300, 1000, 700)),
+)
+FORMS = {"": ("mk", "nk"), "_kn": ("mk", "kn"), "_km": ("km", "nk"), "_km_kn": ("km", "kn")}
+
 BIG: dict[str, list[Layer]] = {
-    "big_8192": [Layer(8192, 8192, 8192)],
-    "big_8192_kn": [Layer(8192, 8192, 8192, b="kn")],
-    "big_8192_km": [Layer(8192, 8192, 8192, a="km")],
-    "big_8192_gelu": [Layer(8192, 8192, 8192, epilogue=("bias", "gelu"))],
-    "big_4096x12288x6144": [Layer(4096, 12288, 6144)],
-    "big_2048x6144x12288": [Layer(2048, 6144, 12288)],
-    "big_512x4096x14336": [Layer(512, 4096, 14336, tile=(128, 128))],
-    "big_1024": [Layer(1024, 1024, 1024, tile=(128, 64))],
-    "big_128x4096x4096": [Layer(128, 4096, 4096, tile=(128, 64))],
-    "big_300x1000x704": [Layer(300, 1000, 704, tile=(128, 64))],
-    "big_65536x256x256": [Layer(65536, 256, 256, epilogue=("bias", "relu"))],
-    "big_65536x256x256_gelu": [Layer(65536, 256, 256, epilogue=("bias", "gelu"))],
+    **{f"{m}x{n}x{k}{suffix}": [Layer(m, n, k, tile=(), a=a, b=b)] for m, n, k in PRODUCTS for suffix, (a, b) in FORMS.items()},
+    "8192x8192x8192_gelu": [Layer(8192, 8192, 8192, tile=(), epilogue=("bias", "gelu"))],
+    "65536x256x256_relu": [Layer(65536, 256, 256, tile=(), epilogue=("bias", "relu"))],
+    "65536x256x256_gelu": [Layer(65536, 256, 256, tile=(), epilogue=("bias", "gelu"))],
+    "65536x128x64_relu": [Layer(65536, 128, 64, tile=(), epilogue=("bias", "relu"))],
+    "16384x1024x256_gelu": [Layer(16384, 1024, 256, tile=(), epilogue=("bias", "gelu"))],
+    "2048x1024x1024_relu": [Layer(2048, 1024, 1024, tile=(), epilogue=("bias", "relu"))],
+    "batch_64x512x512x64": [Layer(512, 512, 64, tile=(), batch=64)],
+    "batch_2048x27x27x128": [Layer(27, 27, 128, tile=(), batch=2048)],
 }
-"""Timed beside `torch.matmul` (without the epilogue)."""
+"""Timed beside torch; without a tile: the planner's."""
 
 SMALL: dict[str, list[Layer]] = {
     "square": [Layer(1024, 1024, 1024)],
@@ -102,7 +105,7 @@ def build(folder: Path, names: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     bad = 0
     for name in names or CASES:
-        layers = CASES[name]
+        layers = [planned(layer) for layer in CASES[name]]
         text, inputs, results = program(layers)
         start = time.perf_counter()
         with new_context(), ir.Location.unknown():
@@ -119,6 +122,17 @@ def build(folder: Path, names: list[str]) -> int:
         description = {"layers": [dataclasses.asdict(layer) for layer in layers], "inputs": inputs, "results": results}
         (folder / f"{name}.json").write_text(json.dumps(description))
     return bad
+
+
+def planned(layer: Layer) -> Layer:
+    """The layer with the planner's tile, if it has none."""
+    from kitsune_mlir.passes.tiles_mma import mma_tile
+    from kitsune_mlir.target import find_target
+
+    if layer.tile:
+        return layer
+    _, rows, cols = mma_tile((layer.batch, layer.m, layer.n), ("batch", "m", "n"), layer.k, find_target("sm_90a"))
+    return dataclasses.replace(layer, tile=(rows, cols))
 
 
 def reference(layers: list[Layer], tensors: dict[str, Any]) -> dict[str, Any]:

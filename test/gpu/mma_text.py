@@ -25,7 +25,7 @@ class Layer:
     m: int
     n: int
     k: int
-    tile: tuple[int, int] = (128, 256)
+    tile: tuple[int, ...] = (128, 256)
     a: str = "mk"
     b: str = "nk"
     dtype: str = "bf16"
