@@ -242,7 +242,7 @@ func.func @half_narrow(%x: tensor<8x4xbf16>, %y: tensor<8x2xf32>, %w: tensor<6x8
 // CHECK: linalg.generic {{.*}} ins(%[[R]] : tensor<8x4xbf16>)
 // CHECK: arith.extf
 // CHECK: arith.addf
-func.func @rounded(%x: tensor<8x4xf32>, %z: tensor<8xf32>) -> tensor<8xf32> {
+func.func @rounded(%x: tensor<8x4xf32>, %z: tensor<8xf32>, %y: tensor<8xf32>) -> (tensor<8xf32>, tensor<8xf32>) {
   %a = math.tanh %x : tensor<8x4xf32>
   %b = arith.truncf %a : tensor<8x4xf32> to tensor<8x4xbf16>
   %c = arith.extf %b : tensor<8x4xbf16> to tensor<8x4xf32>
@@ -251,7 +251,12 @@ func.func @rounded(%x: tensor<8x4xf32>, %z: tensor<8xf32>) -> tensor<8xf32> {
       %t = arith.addf %in, %out : f32
       linalg.yield %t : f32
     }
-  return %s : tensor<8xf32>
+  %m = linalg.reduce ins(%c : tensor<8x4xf32>) outs(%y : tensor<8xf32>) dimensions = [1]
+    (%in: f32, %out: f32) {
+      %t = arith.maximumf %in, %out : f32
+      linalg.yield %t : f32
+    }
+  return %s, %m : tensor<8xf32>, tensor<8xf32>
 }
 
 // -----
