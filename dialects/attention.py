@@ -1,0 +1,249 @@
+"""Recognising attention: softmax(scale * q k^T, masked) v, in whatever operations and reshapes it comes.
+
+The same reader serves whole tensors, where a pass looks for attention, and one tile of them, where an engine does. It starts
+from the second product, reads what its first factor is computed from as a tree (`scalar_tree`), and takes that apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from torch_mlir import ir
+
+from .access import affine_maps, is_tensor, iterator_kinds
+from .factors import FactorError, Flat, flat, unify
+from .iteration import is_reshape
+from .products import body_of, defining_op, is_contraction, is_generic, is_projected_product, yield_of
+from .scalar_tree import Node, Tree, TreeReader, generic_loops, walked
+from .softmax_tree import NoAttention, Step, read_softmax, require, unrounded
+
+__all__ = ["Attention", "NoAttention", "Operand", "Step", "read_attention"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Operand:
+    """A tensor in memory and, for each of its dimensions, the factors that walk it (none where the extent is 1)."""
+
+    value: ir.Value
+    dims: tuple[Flat, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Attention:
+    """An attention that was understood.
+
+    Attributes:
+        product, weighted: the two contractions, q k^T and p v.
+        query, key, value: q, k and v.
+        keys, values: k and v again, in parts where they are concatenations along the keys. A part's own dimension along them
+            has a factor of its own.
+        column: the factors of the keys' positions; width: of q's and k's elements; head: of v's elements.
+        scale: factor of the scores.
+        steps: what happens to the scaled scores before the softmax, in order.
+        guarded: rows without any key give zeros (otherwise NaN).
+        result: the tensor that leaves, and its dimensions.
+        operations: everything between the operands and the result.
+    """
+
+    product: ir.Operation
+    weighted: ir.Operation
+    query: Operand
+    key: Operand
+    value: Operand
+    keys: tuple[Operand, ...]
+    values: tuple[Operand, ...]
+    column: Flat
+    width: Flat
+    head: Flat
+    scale: float
+    steps: tuple[Step, ...]
+    guarded: bool
+    result: Operand
+
+    @property
+    def outer(self) -> Flat:
+        """The factors of the result but for its elements', in the result's order: batch, heads, rows."""
+        return tuple(factor for dim in self.result.dims for factor in dim if factor not in self.head)
+
+    @property
+    def dtype(self) -> str:
+        """Element type of q, k and v."""
+        return str(ir.ShapedType(self.query.value.type).element_type)
+
+    @property
+    def columns(self) -> int:
+        """Number of keys."""
+        return math.prod(factor.size for factor in self.column)
+
+
+def read_attention(weighted: ir.Operation) -> Attention:
+    """The attention whose second product is `weighted`.
+
+    Raises:
+        NoAttention: it is none, or of a form that is not known.
+    """
+    try:
+        return _read(weighted)
+    except FactorError as error:
+        raise NoAttention(str(error)) from error
+
+
+def _read(weighted: ir.Operation) -> Attention:
+    require(is_projected_product(weighted), "no product by plain maps")
+    product, number = _score_product(weighted)
+    require(is_projected_product(product), "the scores are no product by plain maps")
+    reader = TreeReader({product.results[0]: "score"})
+    weights = reader.node(weighted.operands[number])
+    value = reader.node(weighted.operands[1 - number])
+    loops, maps = generic_loops(weighted), affine_maps(weighted)
+    walked(weights.dims, maps[number], loops)
+    walked(value.dims, maps[1 - number], loops)
+    outputs = TreeReader({weighted.results[0]: "result"})
+    last = _follow(weighted.results[0])
+    result = outputs.node(last)
+    walked(outputs.node(weighted.results[0]).dims, maps[2], loops)
+    first_loops, first_maps = generic_loops(product), affine_maps(product)
+    sides = [reader.node(operand) for operand in list(product.operands)[:2]]
+    for side, map_ in zip(sides, first_maps, strict=False):
+        walked(side.dims, map_, first_loops)
+    walked(reader.node(product.results[0]).dims, first_maps[2], first_loops)
+    leaves = [_parts(side, reader) for side in (*sides, value)]
+    # From here on no factor is split any more.
+    column = _summed(weighted, loops)
+    keyed = [any(factor in flat(dim) for dim in side.dims for factor in column) for side in sides]
+    require(not column or keyed.count(True) == 1, "not one of the scores' factors walks the keys")
+    at = keyed.index(True) if column else 1
+    query, keys = leaves[1 - at], leaves[at]
+    require(len(query) == 1, "the queries are a concatenation")
+    scale, steps, guarded = read_softmax(reader.tree(weights), column)
+    width = _summed(product, first_loops)
+    head = tuple(f for dim in value.dims for f in flat(dim) if f not in column and not any(f in d for d in _dims(query[0])))
+    attention = Attention(
+        product,
+        weighted,
+        _operand(query[0]),
+        _operand(_leaf(sides[at])),
+        _operand(_leaf(value)),
+        tuple(map(_operand, keys)),
+        tuple(map(_operand, leaves[2])),
+        column,
+        width,
+        head,
+        scale,
+        steps,
+        guarded,
+        Operand(last, _dims(result)),
+    )
+    _check(attention, outputs.tree(result))
+    return attention
+
+
+def _check(attention: Attention, result: Tree) -> None:
+    require(unrounded(result) == ("hole", "result"), "the result is changed on its way")
+    types = {str(ir.ShapedType(v.type).element_type) for op in (attention.product, attention.weighted) for v in op.operands}
+    require(types in ({"bf16", "f32"}, {"f16", "f32"}), f"products of {', '.join(sorted(types))}")
+    for op in (attention.product, attention.weighted):
+        inputs = {str(ir.ShapedType(v.type).element_type) for v in list(op.operands)[:2]}
+        require(inputs == {attention.dtype}, "factors of other types than the queries'")
+    outer = attention.outer
+    seen = {f for dim in attention.query.dims for f in dim}
+    require(set(outer) | set(attention.width) == seen, "the result and the queries have different rows")
+    inner = {*attention.column, *attention.width}
+    require(not inner & {*outer, *attention.head}, "the result is walked along keys")
+    for parts, last in ((attention.keys, attention.width), (attention.values, attention.head)):
+        for part in parts:
+            mine = {f for dim in part.dims for f in dim}
+            require(set(last) <= mine and not (mine - {*outer, *last, *attention.column} and len(parts) == 1), "odd factors")
+
+
+def _dims(node: Node) -> tuple[Flat, ...]:
+    return tuple(flat(dim) for dim in node.dims)
+
+
+def _operand(node: Node) -> Operand:
+    return Operand(node.value, _dims(node))
+
+
+def _summed(op: ir.Operation, loops: list) -> Flat:
+    pairs = zip(loops, iterator_kinds(op), strict=True)
+    return tuple(factor for loop, kind in pairs if kind == "reduction" for factor in flat(loop))
+
+
+def _score_product(weighted: ir.Operation) -> tuple[ir.Operation, int]:
+    """The contraction behind one factor of `weighted`, and the number of that factor."""
+    found: dict[int, tuple[ir.Operation, int]] = {}
+    for number, operand in enumerate(list(weighted.operands)[:2]):
+        pending, seen = [operand], set()
+        while pending:
+            op = defining_op(pending.pop())
+            if op is None or hash(op) in seen or not (is_generic(op) or is_reshape(op)):
+                continue
+            seen.add(hash(op))
+            if is_contraction(op):
+                found[hash(op)] = (op, number)
+            else:
+                pending += [v for v in op.operands if is_tensor(v)]
+            require(len(seen) < 64, "too long a way between the products")
+    reached = [pair for pair in found.values() if _exponential_between(pair[0], weighted.operands[pair[1]])]
+    require(len(reached) == 1, "no softmax between two products")
+    return reached[0]
+
+
+def _exponential_between(product: ir.Operation, weights: ir.Value) -> bool:
+    """Whether an exponential lies between a contraction and what is computed from it."""
+    pending, seen = [weights], set()
+    while pending:
+        op = defining_op(pending.pop())
+        if op is None or hash(op) in seen or not (is_generic(op) or is_reshape(op)) or op == product:
+            continue
+        seen.add(hash(op))
+        if is_generic(op) and any(inner.name == "math.exp" for inner in body_of(op)):
+            return True
+        pending += [v for v in op.operands if is_tensor(v)]
+    return False
+
+
+def _follow(value: ir.Value) -> ir.Value:
+    """The last tensor of a chain of single uses that only rounds and moves `value`."""
+    while True:
+        users = {hash(use.owner): use.owner.operation for use in value.uses}
+        user = next(iter(users.values()), None)
+        if len(users) != 1 or user is None or not (is_reshape(user) or _rounds(user)):
+            return value
+        value = user.results[0]
+
+
+def _rounds(op: ir.Operation) -> bool:
+    if not is_generic(op) or len(op.operands) != 2 or "reduction" in iterator_kinds(op):
+        return False
+    if not all(map_.is_permutation for map_ in affine_maps(op)):
+        return False
+    body = [inner.name for inner in body_of(op)]
+    last = yield_of(op).operands[0]
+    return body == ["arith.truncf"] or (body == [] and last == op.regions[0].blocks[0].arguments[0])
+
+
+def _leaf(node: Node) -> Node:
+    """The tensor in memory that an operand is, looking through movement."""
+    while node.op is not None:
+        require(is_reshape(node.op) or not body_of(node.op), "a factor of a product is computed")
+        node = node.sources[0]
+    return node
+
+
+def _parts(node: Node, reader: TreeReader) -> list[Node]:
+    """The tensors in memory that an operand is, looking through movement and a concatenation."""
+    node = _leaf(node)
+    maker = defining_op(node.value)
+    if maker is None or maker.name != "tensor.concat":
+        return [node]
+    joined = ir.IntegerAttr(maker.attributes["dim"]).value
+    parts = []
+    for operand in maker.operands:
+        part = reader.node(operand)
+        for dim, (mine, whole) in enumerate(zip(part.dims, node.dims, strict=True)):
+            if dim != joined:
+                unify(mine, whole)
+        parts += _parts(part, reader)
+    return parts

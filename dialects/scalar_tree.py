@@ -1,0 +1,253 @@
+"""What one element of a tensor is computed from, as a tree: `linalg.generic` bodies put into each other.
+
+Trees are tuples, so equal computations are equal values:
+
+    ("const", number, type)          ("index", factors)               ("load", value, dims)
+    ("outside", value)               ("op", name, flags, type, *operands)
+    ("max" | "sum", along, operand)  a reduction over the factors `along`
+    ("hole", name)                   what the reader was asked to stop at
+
+`factors`, `along` and each of `dims` are final factors (`factors.Flat`): where the loop or the tensor's dimension lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch_mlir import ir
+
+from .access import affine_maps, is_tensor, iterator_kinds, reassociation, shape_of
+from .factors import FactorError, Factors, flat, fresh, unify
+from .iteration import is_reshape
+from .products import body_of, constant_fill, defining_op, is_generic, is_movement, yield_of
+from .verify import captures
+
+__all__ = ["Node", "Tree", "TreeReader", "constant_number", "contains", "generic_loops", "nodes_of", "reduction_kind", "walked"]
+
+Tree = tuple[Any, ...]
+
+_REDUCTIONS = {"arith.maximumf": "max", "arith.maxnumf": "max", "arith.addf": "sum"}
+
+
+class Node:
+    """A tensor on the way from a load or hole to the tree's root: its dimensions, and the operation looked into.
+
+    Attributes:
+        value: the tensor.
+        op: what makes it, or None where the reader stops.
+        dims: its dimensions.
+        loops: those of `op`, if it is a `linalg.generic`.
+        sources: the operands of `op` that are tensors, by number.
+    """
+
+    def __init__(self, value: ir.Value, op: ir.Operation | None):
+        self.value, self.op = value, op
+        self.dims: list[Factors] = [fresh(size) for size in shape_of(value)]
+        self.loops: list[Factors] = []
+        self.sources: dict[int, Node] = {}
+
+
+def generic_loops(op: ir.Operation) -> list[Factors]:
+    """New loops of a `linalg.generic`."""
+    maps = affine_maps(op)
+    sizes = [1] * maps[0].n_dims
+    for value, map_ in zip(op.operands, maps, strict=True):
+        if is_tensor(value):
+            for expression, size in zip(map_.results, shape_of(value), strict=True):
+                if isinstance(expression, ir.AffineDimExpr):
+                    sizes[expression.position] = size
+    return [fresh(size) for size in sizes]
+
+
+def walked(dims: list[Factors], map_: ir.AffineMap, loops: list[Factors]) -> None:
+    """Unite the dimensions of a tensor with the loops that walk it.
+
+    Raises:
+        FactorError: a dimension is indexed by something else than a loop.
+    """
+    for dim, expression in zip(dims, map_.results, strict=True):
+        if isinstance(expression, ir.AffineDimExpr):
+            unify(dim, loops[expression.position])
+        elif flat(dim):
+            raise FactorError(f"an operand is indexed by {expression}, which is no plain loop")
+
+
+def reduction_kind(op: ir.Operation) -> str | None:
+    """ "max" or "sum" of a generic that reduces one tensor, from the operation's neutral start; else None."""
+    if not is_generic(op) or len(op.operands) != 2 or len(op.results) != 1 or "reduction" not in iterator_kinds(op):
+        return None
+    body = body_of(op)
+    if len(body) != 1 or body[0].name not in _REDUCTIONS or yield_of(op).operands[0] != body[0].results[0]:
+        return None
+    kind = _REDUCTIONS[body[0].name]
+    start = constant_fill(defining_op(op.operands[1]))
+    if set(body[0].operands) != set(op.regions[0].blocks[0].arguments) or start is None:
+        return None
+    return kind if constant_number(start.results[0]) == {"sum": 0.0, "max": float("-inf")}[kind] else None
+
+
+def constant_number(value: ir.Value) -> float | int | None:
+    """The number of a scalar constant, of a constant tensor of one number, or of a fill with it; None for anything else."""
+    maker = defining_op(value)
+    maker = constant_fill(maker) or maker
+    if maker is None or maker.name != "arith.constant":
+        return None
+    attribute = maker.attributes["value"]
+    if isinstance(attribute, ir.DenseElementsAttr):
+        if not attribute.is_splat:
+            return None
+        attribute = attribute.get_splat_value()
+    if isinstance(attribute, ir.FloatAttr):
+        return ir.FloatAttr(attribute).value
+    return ir.IntegerAttr(attribute).value if isinstance(attribute, ir.IntegerAttr) else None
+
+
+class TreeReader:
+    """Reads trees. `node` unites dimensions; `tree` is asked afterwards, when no factor will be split any more.
+
+    What depends on a hole is looked into wherever it is element-wise or a reduction, and one tensor is one node. What does
+    not is looked into only where that costs nothing (movement, indices, constants): it is a node of its own for each use, as
+    one tensor may be walked along rows here and along columns there.
+
+    Args:
+        holes: values that are not looked into, with their names.
+    """
+
+    def __init__(self, holes: dict[ir.Value, str]):
+        self.holes = holes
+        self._nodes: dict[ir.Value, Node] = {}
+        self._depends: dict[ir.Value, bool] = {}
+        self._trees: dict[int, Tree] = {}
+
+    def depends(self, value: ir.Value) -> bool:
+        """Whether a value is computed from a hole by generics and reshapes."""
+        if value not in self._depends:
+            op = defining_op(value)
+            looked = op is not None and (is_generic(op) or is_reshape(op))
+            self._depends[value] = value in self.holes or (
+                looked and any(self.depends(v) for v in op.operands if is_tensor(v))  # type: ignore[union-attr]
+            )
+        return self._depends[value]
+
+    def node(self, value: ir.Value) -> Node:
+        """The node of a tensor, with all below it.
+
+        Raises:
+            FactorError: dimensions do not fit.
+        """
+        if value in self._nodes:
+            return self._nodes[value]
+        depends = self.depends(value)
+        op = defining_op(value)
+        if value in self.holes or (not depends and not _is_free(op)) or constant_number(value) is not None:
+            op = None
+        node = Node(value, op)
+        if depends:
+            self._nodes[value] = node
+        if op is None:
+            return node
+        if is_reshape(op):
+            node.sources[0] = self.node(op.operands[0])
+            _reshape(op, node)
+            return node
+        if len(captures(op)) > len(set(captures(op)) & set(op.operands)) and any(is_tensor(v) for v in captures(op)):
+            raise FactorError("a body gathers from a tensor")
+        node.loops = generic_loops(op)
+        maps = affine_maps(op)
+        inputs = len(op.operands) - len(op.results)
+        for number, operand in enumerate(list(op.operands)[:inputs]):
+            if is_tensor(operand):
+                node.sources[number] = self.node(operand)
+                walked(node.sources[number].dims, maps[number], node.loops)
+        walked(node.dims, maps[inputs + list(op.results).index(value)], node.loops)
+        return node
+
+    def tree(self, node: Node) -> Tree:
+        """The tree of an element.
+
+        Raises:
+            FactorError: an operation is neither element-wise nor a plain reduction.
+        """
+        if id(node) not in self._trees:
+            self._trees[id(node)] = self._read(node)
+        return self._trees[id(node)]
+
+    def _read(self, node: Node) -> Tree:
+        value, op = node.value, node.op
+        if value in self.holes:
+            return ("hole", self.holes[value])
+        if (number := constant_number(value)) is not None:
+            return ("const", number, str(ir.ShapedType(value.type).element_type))
+        if op is None:
+            return ("load", value, tuple(flat(dim) for dim in node.dims))
+        if is_reshape(op):
+            return self.tree(node.sources[0])
+        if (kind := reduction_kind(op)) is not None:
+            pairs = zip(node.loops, iterator_kinds(op), strict=True)
+            return (kind, tuple(f for loop, k in pairs if k == "reduction" for f in flat(loop)), self.tree(node.sources[0]))
+        if "reduction" in iterator_kinds(op):
+            raise FactorError("a reduction that is neither a maximum nor a sum")
+        return self._body(node, op)
+
+    def _body(self, node: Node, op: ir.Operation) -> Tree:
+        number = {argument: n for n, argument in enumerate(op.regions[0].blocks[0].arguments)}
+        inside = {hash(o) for o in body_of(op)}
+
+        def tree(value: ir.Value) -> Tree:
+            if value in number:
+                if number[value] in node.sources:
+                    return self.tree(node.sources[number[value]])
+                if is_tensor(op.operands[number[value]]):
+                    raise FactorError("an element-wise body reads what it overwrites")
+                return outside(op.operands[number[value]])
+            maker = defining_op(value)
+            if maker is None or hash(maker) not in inside:
+                return outside(value)
+            if maker.name == "linalg.index":
+                return ("index", flat(node.loops[ir.IntegerAttr(maker.attributes["dim"]).value]))
+            if maker.regions or len(maker.results) != 1 or not maker.name.startswith(("arith.", "math.")):
+                raise FactorError(f"an element-wise body holds '{maker.name}'")
+            if (constant := constant_number(value)) is not None:
+                return ("const", constant, str(value.type))
+            flags = str(maker.attributes["predicate"]) if "predicate" in maker.attributes else ""
+            return ("op", maker.name, flags, str(value.type), *(tree(operand) for operand in maker.operands))
+
+        def outside(value: ir.Value) -> Tree:
+            constant = constant_number(value)
+            return ("outside", value) if constant is None else ("const", constant, str(value.type))
+
+        return tree(yield_of(op).operands[list(op.results).index(node.value)])
+
+
+def _is_free(op: ir.Operation | None) -> bool:
+    """Whether looking through an operation costs nothing: movement, and tensors made of indices and constants."""
+    if op is None:
+        return False
+    if is_reshape(op) or is_movement(op):
+        return True
+    return is_generic(op) and len(op.operands) == len(op.results) and not any(is_tensor(v) for v in _read_inside(op))
+
+
+def _read_inside(op: ir.Operation) -> list[ir.Value]:
+    return [v for v in captures(op) if v not in list(op.operands)]
+
+
+def _reshape(op: ir.Operation, node: Node) -> None:
+    source = node.sources[0].dims
+    wide, narrow = (node.dims, source) if op.name == "tensor.expand_shape" else (source, node.dims)
+    for whole, group in zip(narrow, reassociation(op), strict=True):
+        unify(whole, [factor for dim in group for factor in wide[dim]])
+
+
+def nodes_of(tree: Tree) -> Iterator[Tree]:
+    """A tree's nodes, from the root; shared ones again each time."""
+    yield tree
+    children = tree[4:] if tree[0] == "op" else tree[2:] if tree[0] in ("max", "sum") else ()
+    for child in children:
+        yield from nodes_of(child)
+
+
+def contains(tree: Tree, kind: str) -> bool:
+    """Whether some node is of a kind."""
+    return any(node[0] == kind for node in nodes_of(tree))

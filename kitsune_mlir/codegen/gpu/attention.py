@@ -1,0 +1,51 @@
+"""The `attention` engine: softmax(scale * q k^T, masked) v for a tile of query rows, without ever storing scores.
+
+A block of 384 threads has a multiprocessor to itself. One warpgroup moves data (`attention_roles`): q, and blocks of keys and
+values through a ring. Two compute (`attention_consume`), with the softmax of `attention_scores`. Keys that no row attends
+to under a causal mask are not read, and the tiles with the most keys come first (`attention_walk`).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from kitsune_mlir.codegen.gpu import roles
+from kitsune_mlir.codegen.gpu.attention_consume import consume_tiles
+from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan, make_plan
+from kitsune_mlir.codegen.gpu.attention_roles import Meeting, load_tiles, store_tiles
+from kitsune_mlir.codegen.gpu.attention_walk import Walk
+from kitsune_mlir.codegen.gpu.barriers import fence_async_shared
+from kitsune_mlir.codegen.gpu.builder import if_
+from kitsune_mlir.codegen.gpu.context import TaskContext
+from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.dialects.attention import NoAttention
+
+__all__ = ["AttentionEngine"]
+
+
+class AttentionEngine(Engine):
+    """See the module's docstring."""
+
+    name: ClassVar[str] = "attention"
+
+    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+        try:
+            return make_plan(self.name, task, limits)
+        except NoAttention as reason:
+            return Decline(self.name, str(reason))
+
+    def emit(self, plan: Plan, task: TaskContext) -> None:
+        attention: AttentionPlan = plan.private
+        # The engine before may have used the same shared memory through the other proxy.
+        fence_async_shared()
+        task.sync()
+        meeting = Meeting(attention, task, Walk(attention, task, attention.chip))
+
+        def produce() -> None:
+            if_(task.thread == 0, lambda: load_tiles(meeting, 0))
+            if_(task.thread == 32, lambda: store_tiles(meeting))
+            if attention.split:
+                if_(task.thread == 64, lambda: load_tiles(meeting, 1))
+
+        roles.specialize(task, produce, lambda group: consume_tiles(meeting, group), producer_registers=40)

@@ -1,0 +1,265 @@
+"""What a consumer warpgroup does: scores of a block on the tensor cores, softmax in registers, weighted sums of the values.
+
+The products of a block's scores and of the values before it are started together; while the second still runs, the softmax
+of the first is computed. The two warpgroups take turns at starting products, so that one computes softmax while the other
+multiplies (Shah et al., FlashAttention-3, arXiv 2407.08608, section 3).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kitsune_mlir.codegen.gpu import wgmma
+from kitsune_mlir.codegen.gpu.attention_plan import GROUP_ROWS
+from kitsune_mlir.codegen.gpu.attention_roles import Meeting
+from kitsune_mlir.codegen.gpu.attention_scores import Scores, Softmax, exp2
+from kitsune_mlir.codegen.gpu.attention_walk import block_count
+from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, Slot, fence_async_shared
+from kitsune_mlir.codegen.gpu.builder import for_, if_
+from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.convert import pack_values
+from kitsune_mlir.codegen.gpu.fragment import stage_accumulator
+from kitsune_mlir.codegen.gpu.memory import load, offset, store
+from kitsune_mlir.codegen.gpu.value import Value, f32, i32, maximum, select
+
+__all__ = ["consume_tiles"]
+
+TURN = 1  # named barriers 1 and 2: whose turn it is to start products
+JOIN = 3  # named barrier of both consumers
+MERGED = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What a consumer carries from block to block: its place in the ring, softmax, weights of the last block, and sums."""
+
+    slot: Slot
+    softmax: Softmax
+    weights: list[Value]
+    sums: list[Value]
+
+    @property
+    def values(self) -> list[Value]:
+        return [*self.slot.values, *self.softmax.values, *self.weights, *self.sums]
+
+
+def consume_tiles(meeting: Meeting, group: Value) -> None:
+    """All tiles of a task, by consumer warpgroup `group` (i32, 0 or 1)."""
+    plan, task = meeting.plan, meeting.task
+    ring = meeting.ring(group if plan.split else 0)
+    if not plan.split:
+        if_(group == 1, NamedBarrier(TURN, 256).arrive)
+
+    def tile(tile: TileContext, stage: Value, parity: Value, turn: Value) -> list[Value]:
+        consumer = _Consumer(meeting, group, meeting.walk.tile(tile), turn)
+        return [*consumer.run(Slot(stage, parity)).values, turn ^ 1]
+
+    task.for_each_tile(tile, [*ring.consumer_start().values, i32(0)])
+    if not plan.split:
+        if_(group == 0, NamedBarrier(TURN, 256).sync)
+
+
+class _Consumer:
+    def __init__(self, meeting: Meeting, group: Value, tile: TileContext, turn: Value):
+        self.meeting, self.group, self.tile, self.turn = meeting, group, tile, turn
+        self.plan = plan = meeting.plan
+        thread = meeting.task.thread
+        self.local = thread & 127
+        self.lane = thread & 31
+        self.first = i32(0) if plan.split else group * GROUP_ROWS
+        self.row = self.first + (self.local // 32 * 16 + self.lane // 4)
+        self.scores = Scores(plan, tile, self.row, self.lane)
+        self.ring = meeting.ring(group if plan.split else 0)
+        self.dtype = plan.pattern.attention.dtype
+
+    def run(self, slot: Slot) -> Slot:
+        """One tile; the ring's next slot."""
+        plan = self.plan
+        self.blocks = block_count(plan, self.tile)
+        if not plan.split:
+            state = self._walk(slot, self.blocks - 1)
+            self._store(state)
+            return state.slot
+        first = self.blocks - 1 - self.group
+        width = len(self._nothing().values)
+        types = ["i32", "i32", *["f32"] * 4, *["i32"] * (plan.block // 4), *["f32"] * (plan.pattern.head // 2)]
+        assert len(types) == width
+
+        def some() -> list[Value]:
+            return self._walk(slot, first).values
+
+        def none() -> list[Value]:
+            self.meeting.query_full.wait(self.turn)
+            self._arrive(self.meeting.query_empty)
+            return [*slot.values, *self._nothing().values[2:]]
+
+        state = self._state(if_(first >= 0, some, none, types))
+        self._merge(state)
+        return state.slot
+
+    def _nothing(self) -> State:
+        """The state of a consumer without any block."""
+        zero, low = f32(0.0), f32(float("-inf"))
+        plan = self.plan
+        softmax = Softmax((low, low), (zero, zero))
+        return State(Slot(i32(0), i32(0)), softmax, [i32(0)] * (plan.block // 4), [zero] * (plan.pattern.head // 2))
+
+    def _state(self, values: list[Value]) -> State:
+        count = self.plan.block // 4
+        return State(
+            Slot(values[0], values[1]), Softmax.of(values[2:6]), list(values[6 : 6 + count]), list(values[6 + count :])
+        )
+
+    # --- the blocks --------------------------------------------------------------------------------------------------
+
+    def _walk(self, slot: Slot, first: Value) -> State:
+        """All blocks of this consumer from `first` down; sums are complete afterwards."""
+        scores, plan = self.scores, self.plan
+        self.meeting.query_full.wait(self.turn)
+        raw, slot = self._score(slot)
+        raw = wgmma.wait(0, raw)
+        self._release_before(slot)
+        bare = not scores.everywhere and not scores.steps and plan.pattern.keys % plan.block == 0
+        weights, softmax, _ = scores.weigh(raw if bare else scores.masked(raw, first), None, not bare)
+        sums = [f32(0.0)] * (plan.pattern.head // 2)
+        state = State(slot, softmax, pack_values(_fragments(weights), self.dtype), sums)
+        step = plan.rings
+        count = first // step if step > 1 else first  # blocks after the first one
+
+        def block(masked: bool):
+            def body(index: Value, *values: Value) -> list[Value]:
+                key = first - (index + 1) * step if step > 1 else first - 1 - index
+                return self._block(self._state(list(values)), key, masked).values
+
+            return body
+
+        if scores.everywhere:
+            state = self._state(for_(0, count, 1, block(True), state.values))
+        else:
+            whole = scores.unmasked_blocks(self.first)
+            # Blocks first - step, first - 2 step, ... at or above `whole` are masked.
+            ends = maximum(first - whole, 0) // step if step > 1 else maximum(first - whole, 0)
+            state = self._state(for_(0, ends, 1, block(True), state.values))
+            state = self._state(for_(ends, count, 1, block(False), state.values))
+        self._arrive(self.meeting.query_empty)
+        slot = state.slot
+        sums, slot = self._weighted(state.sums, state.weights, slot)
+        sums = wgmma.wait(0, sums)
+        self._release_before(slot)
+        return State(slot, state.softmax, state.weights, sums)
+
+    def _block(self, state: State, key: Value, masked: bool) -> State:
+        self._turn()
+        raw, slot = self._score(state.slot)
+        sums, after = self._weighted(state.sums, state.weights, slot)
+        self._pass_turn()
+        raw = wgmma.wait(1, raw)
+        self._release_before(slot)
+        raw = self.scores.masked(raw, key) if masked else raw
+        weights, softmax, factors = self.scores.weigh(raw, state.softmax, masked)
+        assert factors is not None
+        sums = wgmma.wait(0, sums)
+        self._release_before(after)
+        sums = [value * factors[register // 2 % 2] for register, value in enumerate(sums)]
+        return State(after, softmax, pack_values(_fragments(weights), self.dtype), sums)
+
+    def _score(self, slot: Slot) -> tuple[list[Value], Slot]:
+        """Start the product of q and the next block of keys."""
+        plan = self.plan
+        self.ring.full(slot.stage).wait(slot.parity)
+        query = wgmma.SharedOperand(plan.query_tile, self.meeting.query, row=self.first)
+        keys = wgmma.SharedOperand(plan.key_tile, self._at(slot))
+        steps = -(-plan.pattern.width // 16)
+        return wgmma.multiply(None, query, keys, plan.block, self.dtype, steps), self.ring.next(slot)
+
+    def _weighted(self, sums: list[Value], weights: list[Value], slot: Slot) -> tuple[list[Value], Slot]:
+        """Start adding weights times the next block of values."""
+        plan = self.plan
+        self.ring.full(slot.stage).wait(slot.parity)
+        values = wgmma.SharedOperand(plan.value_tile, self._at(slot), transposed=True)
+        return wgmma.multiply(sums, weights, values, plan.pattern.head, self.dtype), self.ring.next(slot)
+
+    def _at(self, slot: Slot) -> Value:
+        return self.meeting.slot(self.group if self.plan.split else 0, slot.stage)
+
+    def _release_before(self, slot: Slot) -> None:
+        """The slot before `slot` has been read."""
+        slots = self.plan.slots
+        before = select(slot.stage == 0, i32(slots - 1), slot.stage - 1)
+        self._arrive(self.ring.empty(before))
+
+    def _arrive(self, barrier) -> None:
+        if_(self.local == 0, barrier.arrive)
+
+    def _turn(self) -> None:
+        if not self.plan.split:
+            NamedBarrier(self.group + TURN, 256).sync()
+
+    def _pass_turn(self) -> None:
+        if not self.plan.split:
+            NamedBarrier(TURN + 1 - self.group, 256).arrive()
+
+    # --- results -----------------------------------------------------------------------------------------------------
+
+    def _store(self, state: State, group: Value | int | None = None) -> None:
+        """Leave the result in shared memory for the storing thread."""
+        plan, meeting = self.plan, self.meeting
+        factors = self.scores.finish(state.softmax)
+        values = [value * factors[register // 2 % 2] for register, value in enumerate(state.sums)]
+
+        def write(group: int) -> None:
+            meeting.result_empty[group].wait(self.turn ^ 1)
+            place = offset(meeting.result, group * GROUP_ROWS * 128)
+            for col in range(0, plan.pattern.head // 16 * 16, 16):
+                stage_accumulator(values[col // 2 : col // 2 + 8], self.local, plan.result_tile, place, col, self.dtype)
+            if plan.pattern.head % 16:  # eight columns more: the padding beside them is not stored
+                rest = values[-4:]
+                stage_accumulator([*rest, *rest], self.local, plan.result_tile, place, plan.pattern.head // 16 * 16, self.dtype)
+            fence_async_shared()
+            meeting.result_full[group].arrive()
+
+        if plan.split:
+            write(0)
+        elif len(plan.results) == 2:
+            if_(self.group == 0, lambda: write(0), lambda: write(1))
+
+    def _merge(self, state: State) -> None:
+        """Join the two consumers' parts of the same rows: the second leaves its own in shared memory, the first adds it."""
+        meeting, plan = self.meeting, self.plan
+        base = offset(offset(meeting.task.shared, plan.merge_at), self.local * 4)
+        values = [*state.softmax.values, *state.sums]
+
+        def leave() -> None:
+            for number, value in enumerate(values):
+                store(value, offset(base, number * 512))
+            NamedBarrier(JOIN, 256).sync()
+            NamedBarrier(MERGED, 256).sync()
+
+        def join() -> None:
+            NamedBarrier(JOIN, 256).sync()
+            other = [load(offset(base, number * 512), "f32") for number in range(len(values))]
+            softmax, sums = self._joined(state, Softmax.of(other), other[4:])
+            NamedBarrier(MERGED, 256).arrive()
+            self._store(State(state.slot, softmax, [], sums))
+
+        if_(self.group == 0, join, leave)
+
+    def _joined(self, state: State, other: Softmax, sums: list[Value]) -> tuple[Softmax, list[Value]]:
+        factor = self.scores.factor if self.scores.pure else 1.0
+        tops, totals, mine, theirs = [], [], [], []
+        for half in range(2):
+            a, b = state.softmax.top[half], other.top[half]
+            top = maximum(a, b)
+            safe = select(top == float("-inf"), f32(0.0), top)
+            mine.append(exp2((a - safe) * factor))
+            theirs.append(exp2((b - safe) * factor))
+            tops.append(top)
+            totals.append(state.softmax.total[half] * mine[half] + other.total[half] * theirs[half])
+        halves = [register // 2 % 2 for register in range(len(sums))]
+        joined = [a * mine[h] + b * theirs[h] for a, b, h in zip(state.sums, sums, halves, strict=True)]
+        return Softmax((tops[0], tops[1]), (totals[0], totals[1])), joined
+
+
+def _fragments(weights: list[Value]) -> list[Value]:
+    """Accumulators of 64 x n in the order of A's registers: they are the same (`layouts.WgmmaA`)."""
+    return weights

@@ -1,0 +1,153 @@
+"""Reading the body of a task as one tile of attention: which tensors are q, k, v and the result, and along what each lies.
+
+Every dimension of a window belongs to a *side*: a row dimension of the tile ("row0", "row1", ... in the order of the result),
+the keys ("key"), the elements of q's and k's heads ("width") or of v's and the result's ("head"), or to none ("").
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.mma_window import Window
+from kitsune_mlir.codegen.gpu.tasks import Load, Store, TaskView
+from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.attention import Attention, NoAttention, Operand, read_attention
+from kitsune_mlir.dialects.factors import Factor
+from kitsune_mlir.dialects.products import is_contraction
+from kitsune_mlir.dialects.scalar_tree import nodes_of
+
+__all__ = ["Masked", "Part", "Pattern", "match"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Part:
+    """A stretch of keys with their values.
+
+    Attributes:
+        key, value: where they are.
+        size: number of keys.
+    """
+
+    key: Window
+    value: Window
+    size: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Masked:
+    """A tensor that masks or biases scores; `sides` of its wide dimensions in order."""
+
+    window: Window
+    sides: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pattern:
+    """A tile that was understood.
+
+    Attributes:
+        attention: what is computed.
+        rows: extents of the tile's row dimensions ("row0", ...), outermost first.
+        query, result: where they are.
+        parts: the keys and values, in order.
+        loads: windows of what the steps' trees read, by the tensor and where its dimensions lie.
+    """
+
+    attention: Attention
+    rows: tuple[int, ...]
+    query: Window
+    result: Window
+    parts: tuple[Part, ...]
+    sides: dict[Factor, str]
+    loads: dict[tuple, Masked]
+
+    @property
+    def row_count(self) -> int:
+        """Rows of the tile."""
+        return math.prod(self.rows)
+
+    @property
+    def keys(self) -> int:
+        """Keys of all parts."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def width(self) -> int:
+        """Elements of a head of q and k."""
+        return self.attention.width[0].size
+
+    @property
+    def head(self) -> int:
+        """Elements of a head of v and the result."""
+        return self.attention.head[0].size
+
+
+def match(task: TaskView) -> Pattern:
+    """Read a task.
+
+    Raises:
+        NoAttention: its body is none, or holds more than that.
+    """
+    products = [op for op in task.work() if is_contraction(op)]
+    if len(products) != 2:
+        raise NoAttention(f"{len(products)} products; attention has two")
+    attention = read_attention(products[1])
+    if len(task.stores) != 1 or task.stores[0].tensor != attention.result.value:
+        raise NoAttention("the task stores something else than the attention's result")
+    for name, factors in (("keys", attention.column), ("width", attention.width), ("head", attention.head)):
+        if len(factors) != 1:
+            raise NoAttention(f"{len(factors)} dimensions of the {name}; one is done")
+    sides: dict[Factor, str] = {attention.column[0]: "key", attention.width[0]: "width", attention.head[0]: "head"}
+    for number, factor in enumerate(attention.outer):
+        sides[factor] = f"row{number}"
+    for operand in (*attention.keys, *attention.values):
+        for factor in (factor for dim in operand.dims for factor in dim):
+            if factor in attention.outer:
+                raise NoAttention("a tile has rows of several heads or batches")
+            sides.setdefault(factor, "key")  # a part of a concatenation has a dimension of its own
+    parts = []
+    if len(attention.keys) != len(attention.values):
+        raise NoAttention("keys and values are concatenated differently")
+    for key, value in zip(attention.keys, attention.values, strict=True):
+        sizes = {_extent(operand, sides, "key") for operand in (key, value)}
+        if len(sizes) != 1:
+            raise NoAttention("keys and values are concatenated differently")
+        parts.append(Part(_window(task, key, sides), _window(task, value, sides), sizes.pop()))
+    loads = {}
+    for node in (node for step in attention.steps for node in nodes_of(step.tree) if node[0] == "load"):
+        mine = tuple(sides[factor] for dim in node[2] for factor in dim)
+        if any(len(dim) > 1 for dim in node[2]) or any(side in ("width", "head") for side in mine):
+            raise NoAttention("a mask that is reshaped inside of the tile")
+        loads[node] = Masked(_window(task, Operand(node[1], node[2]), sides), mine)
+    return Pattern(
+        attention,
+        tuple(factor.size for factor in attention.outer),
+        _window(task, attention.query, sides),
+        _record_window(task.stores[0], attention.result, sides),
+        tuple(parts),
+        sides,
+        loads,
+    )
+
+
+def _extent(operand: Operand, sides: dict[Factor, str], side: str) -> int:
+    return math.prod(factor.size for dim in operand.dims for factor in dim if sides[factor] == side)
+
+
+def _window(task: TaskView, operand: Operand, sides: dict[Factor, str]) -> Window:
+    value: ir.Value = operand.value
+    load = task.load_of(value)
+    if load is None:
+        raise NoAttention("an operand is not in memory")
+    return _record_window(load, operand, sides)
+
+
+def _record_window(record: Load | Store, operand: Operand, sides: dict[Factor, str]) -> Window:
+    if any(len(dim) > 1 for dim in operand.dims) or [n for n in record.sizes if n != 1] != [
+        n for n in shape_of(operand.value) if n != 1
+    ]:
+        raise NoAttention("an operand is reshaped inside of the tile")
+    return Window.of(record, [sides[dim[0]] for dim in operand.dims if dim])

@@ -1,0 +1,231 @@
+"""Deciding how a tile of attention runs: block sizes, shared memory, tensor maps.
+
+A tile has up to 128 rows, 64 for each of two consumer warpgroups, which walk the same blocks of keys. With 64 rows or fewer
+both have the same rows, and every other block of keys each; their results are joined at the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kitsune_mlir.codegen.gpu import roles
+from kitsune_mlir.codegen.gpu.attention_match import Pattern, match
+from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.mma_window import Dim, Window
+from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
+from kitsune_mlir.dialects.attention import NoAttention
+from kitsune_mlir.errors import CompileError
+from kitsune_mlir.shared_tile import SharedTile
+
+__all__ = ["GROUP_ROWS", "PANEL", "AttentionPlan", "Box", "make_plan"]
+
+GROUP_ROWS = 64
+PANEL = 64  # columns of a panel: 128 bytes, the width of the swizzle
+MOST_SLOTS = 12
+MERGED_THREADS = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """TMA's view of a window.
+
+    Attributes:
+        map: one box is one panel.
+        dims: the map's dimensions; their sides say where a tile's coordinates are added.
+        panels: boxes along the elements of a head.
+    """
+
+    map: TensorMap
+    dims: tuple[Dim, ...]
+    panels: int
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionPlan:
+    """What was decided for a task.
+
+    Attributes:
+        pattern: the body.
+        split: both warpgroups have all rows, and every other block of keys each.
+        block: keys of a block.
+        slots: blocks of keys or values that a ring holds; there are two rings if `split`, else one.
+        query_tile, key_tile, value_tile, result_tile: how they lie in shared memory.
+        query: TMA's view of q, keys, values: of each part; results: of the rows of each warpgroup that has some.
+        result_at, ring_at, merge_at: offsets in shared memory; q is at 0.
+        chip: the processor.
+    """
+
+    pattern: Pattern
+    split: bool
+    block: int
+    slots: int
+    query_tile: SharedTile
+    key_tile: SharedTile
+    value_tile: SharedTile
+    result_tile: SharedTile
+    query: Box
+    keys: tuple[Box, ...]
+    values: tuple[Box, ...]
+    results: tuple[Box, ...]
+    result_at: int
+    ring_at: int
+    merge_at: int
+    chip: str
+
+    @property
+    def aliased(self) -> bool:
+        """Whether the result takes the place of q in shared memory."""
+        return self.result_at == 0
+
+    @property
+    def slot_bytes(self) -> int:
+        """Shared memory of a slot."""
+        return max(self.key_tile.bytes, self.value_tile.bytes)
+
+    @property
+    def rings(self) -> int:
+        """Rings of slots: one for each warpgroup if they walk different blocks."""
+        return 2 if self.split else 1
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of keys of all parts."""
+        return sum(self.part_blocks)
+
+    @property
+    def part_blocks(self) -> tuple[int, ...]:
+        """Blocks of keys of each part."""
+        return tuple(-(-part.size // self.block) for part in self.pattern.parts)
+
+    @property
+    def boxes(self) -> tuple[Box, ...]:
+        """All boxes, in the order of the plan's tensor maps: q, results, keys, values."""
+        return (self.query, *self.results, *self.keys, *self.values)
+
+
+def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
+    """Plan a task.
+
+    Raises:
+        NoAttention: it cannot be done.
+    """
+    pattern = match(task)
+    plan = _choose(pattern, limits)
+    shared = plan.ring_at + plan.rings * plan.slots * plan.slot_bytes
+    buffers = [
+        pattern.query.buffer,
+        *[pattern.result.buffer] * len(plan.results),
+        *(part.key.buffer for part in pattern.parts),
+        *(part.value.buffer for part in pattern.parts),
+    ]
+    # q full, q empty; result full and empty of each warpgroup; full and empty of each ring's slots
+    barriers = [1, roles.CONSUMERS, *[128] * 2, *[1] * 2]
+    for _ in range(plan.rings):
+        barriers += [1] * plan.slots + [roles.CONSUMERS // plan.rings] * plan.slots
+    return Plan(
+        engine,
+        task,
+        shared_bytes=shared,
+        threads=roles.THREADS,
+        registers=roles.SHARED_REGISTERS,
+        barriers=tuple(barriers),
+        tensor_maps=tuple(MapUse(buffer, box.map) for buffer, box in zip(buffers, plan.boxes, strict=True)),
+        async_reads=True,
+        async_writes=True,
+        parameters={
+            "rows": pattern.row_count,
+            "keys": plan.block,
+            "slots": plan.slots * plan.rings,
+            "split": plan.split,
+            "steps": [step.kind for step in pattern.attention.steps],
+        },
+        private=plan,
+    )
+
+
+def _choose(pattern: Pattern, limits: Limits) -> AttentionPlan:
+    rows = pattern.row_count
+    split = rows <= GROUP_ROWS
+    if rows > 2 * GROUP_ROWS:
+        raise NoAttention(f"a tile of {rows} rows; {2 * GROUP_ROWS} are done")
+    if not split and len(pattern.rows) > 1:
+        raise NoAttention("more than 64 rows in several dimensions")
+    wide, deep = (-(-size // PANEL) * PANEL for size in (pattern.width, pattern.head))
+    covered = GROUP_ROWS if split else 2 * GROUP_ROWS
+    query_tile, result_tile = SharedTile(covered, wide, 2), SharedTile(covered, deep, 2)
+    merge = MERGED_THREADS * (pattern.head // 2 + 4) * 4 if split else 0
+    for block in (128, 64, 32):
+        if block > 64 and max(wide, deep) > 128:
+            continue
+        key_tile, value_tile = SharedTile(block, wide, 2), SharedTile(block, deep, 2)
+        slot = max(key_tile.bytes, value_tile.bytes)
+        rings = 2 if split else 1
+        for aliased in (False, True):
+            result_at = 0 if aliased else query_tile.bytes
+            merge_at = max(query_tile.bytes, result_at + result_tile.bytes)
+            ring_at = -(-(merge_at + merge) // 1024) * 1024
+            slots = min(MOST_SLOTS, (limits.shared_bytes - ring_at) // (slot * rings))
+            if slots >= (4 if block > 32 else 2):
+                return AttentionPlan(
+                    pattern,
+                    split,
+                    block,
+                    slots,
+                    query_tile,
+                    key_tile,
+                    value_tile,
+                    result_tile,
+                    _rows_box(pattern, pattern.query, "width", wide),
+                    tuple(_box(part.key, (("key", block), ("width", PANEL)), wide // PANEL) for part in pattern.parts),
+                    tuple(_box(part.value, (("key", block), ("head", PANEL)), deep // PANEL) for part in pattern.parts),
+                    _result_boxes(pattern, split, deep),
+                    result_at,
+                    ring_at,
+                    merge_at,
+                    limits.chip,
+                )
+    raise NoAttention(f"heads of {pattern.width} and {pattern.head} elements do not fit shared memory")
+
+
+def _rows_box(pattern: Pattern, window: Window, side: str, elements: int, most: int = 2 * GROUP_ROWS) -> Box:
+    sides = [(f"row{number}", min(extent, most)) for number, extent in enumerate(pattern.rows)]
+    return _box(window, (*sides, (side, PANEL)), elements // PANEL)
+
+
+def _result_boxes(pattern: Pattern, split: bool, deep: int) -> tuple[Box, ...]:
+    firsts = (0,) if split else (0, GROUP_ROWS)
+    counts = (min(GROUP_ROWS, pattern.row_count - first) for first in firsts)
+    return tuple(_rows_box(pattern, pattern.result, "head", deep, rows) for rows in counts)
+
+
+def _box(window: Window, sides: tuple[tuple[str, int], ...], panels: int) -> Box:
+    """The map of a window whose last dimensions are `sides`, with their box extents, in this order.
+
+    Raises:
+        NoAttention: TMA cannot read it.
+    """
+    others = [dim for dim in window.dims if dim.side not in dict(sides)]
+    if any(dim.side for dim in others):
+        raise NoAttention("an operand lies along a side that it should not have")
+    inner = []
+    for side, _ in sides:
+        found = [dim for dim in window.dims if dim.side == side]
+        # A dimension of one element has no place in the window.
+        inner += found or [Dim(side, 1, 1, 0, 0)]
+        if side == "key" and found and found[0].size != found[0].extent:
+            raise NoAttention("the keys are a part of a longer tensor")
+    dims = (*others, *inner)
+    if len(dims) > 5:
+        raise NoAttention(f"{len(dims)} dimensions, TMA has 5")
+    if inner[-1].stride != 1:
+        raise NoAttention("the elements of a head are not neighbours in memory")
+    strides = tuple(dim.stride * window.bytes if dim.extent != 1 else 16 for dim in dims[:-1])
+    if any(stride % 16 for stride in strides) or window.buffer.offset % 16:
+        raise NoAttention("a stride is no multiple of 16 bytes")
+    box = (*(1 for _ in others), *(extent for _, extent in sides))
+    try:
+        map_ = TensorMap(window.dtype, tuple(dim.extent for dim in dims), strides, box)
+    except CompileError as error:
+        raise NoAttention(str(error)) from error
+    return Box(map_, dims, panels)

@@ -1,0 +1,154 @@
+"""What the producer's warpgroup does: one thread loads q, keys and values, another stores results and posts."""
+
+from __future__ import annotations
+
+from kitsune_mlir.codegen.gpu import tma
+from kitsune_mlir.codegen.gpu.attention_plan import GROUP_ROWS, AttentionPlan, Box
+from kitsune_mlir.codegen.gpu.attention_walk import Walk, block_count, part_of
+from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot, fence_async
+from kitsune_mlir.codegen.gpu.builder import for_, if_
+from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.value import Value, i32
+
+__all__ = ["Meeting", "load_tiles", "store_tiles"]
+
+
+class Meeting:
+    """Where the roles meet: mbarriers and places in shared memory.
+
+    Tiles are counted by their parity ("turn"): the barriers of q and of the results complete one phase a tile.
+    """
+
+    def __init__(self, plan: AttentionPlan, task: TaskContext, walk: Walk):
+        self.plan, self.task, self.walk = plan, task, walk
+        self.query_full, self.query_empty = task.barriers[0], task.barriers[1]
+        self.result_full, self.result_empty = task.barriers[2:4], task.barriers[4:6]
+        self.query = task.shared
+        self.result = offset(task.shared, plan.result_at)
+
+    def ring(self, number: Value | int) -> Ring:
+        """The ring of blocks number 0, or 1 if there are two."""
+        stride = 2 * self.plan.slots * Barrier.BYTES
+        return Ring(offset(offset(self.task.barrier_base, 6 * Barrier.BYTES), number * stride), self.plan.slots)
+
+    def slot(self, ring: Value | int, stage: Value) -> Value:
+        """Pointer to a slot of a ring."""
+        plan = self.plan
+        start = offset(self.task.shared, plan.ring_at)
+        return offset(offset(start, ring * (plan.slots * plan.slot_bytes)), stage * plan.slot_bytes)
+
+
+def load_tiles(meeting: Meeting, number: int) -> None:
+    """One thread loads what ring `number` needs for all tiles; that of ring 0 loads q too.
+
+    Blocks come from the last one down, as those are masked. A block of keys goes ahead of the values of the block before.
+    """
+    plan, task = meeting.plan, meeting.task
+    ring = meeting.ring(number)
+
+    def tile(tile: TileContext, stage: Value, parity: Value, turn: Value) -> list[Value]:
+        tile = meeting.walk.tile(tile)
+        for wait in task.view.waits:
+            tile.poll(wait)
+        slot = Slot(stage, parity)
+        first = block_count(plan, tile) - (1 + number)
+
+        def both(block: Value, stage: Value, parity: Value) -> list[Value]:
+            after = _load_block(meeting, number, tile, plan.keys, 0, first - block, Slot(stage, parity))
+            before = first - block + plan.rings
+            return _load_block(meeting, number, tile, plan.values, 1, before, after).values
+
+        def some() -> list[Value]:
+            after = _load_block(meeting, number, tile, plan.keys, 0, first, slot)
+            if number == 0:  # after the first keys: their place is free before q's is
+                _load_query(meeting, tile, turn)
+            after = Slot(*for_(plan.rings, first + 1, plan.rings, both, after.values))
+            last = first % plan.rings if plan.rings > 1 else i32(0)
+            return _load_block(meeting, number, tile, plan.values, 1, last, after).values
+
+        if number == 0:
+            loaded = some()
+        else:
+            loaded = if_(first >= 0, some, lambda: slot.values, ["i32", "i32"])
+        return [*loaded, turn ^ 1]
+
+    task.for_each_tile(tile, [*ring.producer_start().values, i32(0)])
+
+
+def _load_query(meeting: Meeting, tile: TileContext, turn: Value) -> None:
+    plan = meeting.plan
+    meeting.query_empty.wait(turn ^ 1)
+    if plan.aliased:
+        for group in range(len(plan.results)):
+            meeting.result_empty[group].wait(turn ^ 1)
+    box = plan.query
+    meeting.query_full.arrive_and_expect(box.panels * box.map.box_bytes)
+    for panel in range(box.panels):
+        target = offset(meeting.query, panel * plan.query_tile.panel_bytes)
+        tma.load_tile(target, meeting.task.tensor_map(0), meeting.query_full, _place(tile, box, panel))
+
+
+def _load_block(
+    meeting: Meeting, number: int, tile: TileContext, boxes: tuple[Box, ...], which: int, block: Value, slot: Slot
+) -> Slot:
+    """Load a block of keys (`which` 0) or values (1) into a slot of ring `number`; the slot after it."""
+    plan, ring = meeting.plan, meeting.ring(number)
+    ring.empty(slot.stage).wait(slot.parity)
+    full, target = ring.full(slot.stage), meeting.slot(number, slot.stage)
+    full.arrive_and_expect(boxes[0].panels * boxes[0].map.box_bytes)
+    maps = 1 + len(plan.results) + which * len(boxes)
+    panel_bytes = (plan.value_tile if which else plan.key_tile).panel_bytes
+
+    def load(part: int, local: Value) -> None:
+        for panel in range(boxes[part].panels):
+            place = _place(tile, boxes[part], panel, local * plan.block)
+            tma.load_tile(offset(target, panel * panel_bytes), meeting.task.tensor_map(maps + part), full, place)
+
+    def choose(parts: list[tuple[int, Value]]) -> None:
+        (part, local), rest = parts[-1], parts[:-1]
+        if rest:
+            if_(local >= 0, lambda: load(part, local), lambda: choose(rest))
+        else:
+            load(part, local)
+
+    choose(part_of(plan, block))
+    return ring.next(slot)
+
+
+def _place(tile: TileContext, box: Box, panel: int, key: Value | int = 0, row: int = 0) -> list[Value | int]:
+    """The coordinates of a box: `key` is added along the keys, `row` along the first row dimension that the box has."""
+    place: list[Value | int] = []
+    for number, dim in enumerate(box.dims):
+        start = tile.index(dim.start)
+        if number == len(box.dims) - 1:
+            start = start + 64 * panel
+        elif dim.side == "key":
+            start = start + key
+        elif dim.side.startswith("row") and row:
+            start, row = start + row, 0
+        place.append(start)
+    return place
+
+
+def store_tiles(meeting: Meeting) -> None:
+    """One thread stores the results of all tiles, as the consumers leave them in shared memory, and posts."""
+    plan, task = meeting.plan, meeting.task
+
+    def tile(tile: TileContext, turn: Value) -> Value:
+        tile = meeting.walk.tile(tile)
+        for group, box in enumerate(plan.results):
+            meeting.result_full[group].wait(turn)
+            for panel in range(box.panels):
+                source = offset(meeting.result, panel * plan.result_tile.panel_bytes + group * GROUP_ROWS * 128)
+                tma.store_tile(task.tensor_map(1 + group), source, _place(tile, box, panel, row=group * GROUP_ROWS))
+            tma.commit()
+        tma.wait(0)
+        for group in range(len(plan.results)):
+            meeting.result_empty[group].arrive()
+        if task.view.posts:
+            fence_async()
+            tile.post()
+        return turn ^ 1
+
+    task.for_each_tile(tile, [i32(0)])

@@ -1,0 +1,261 @@
+"""Scores in registers: scaling, biases and masks, and the online softmax over blocks of keys.
+
+A thread holds pairs of neighbouring keys in two rows, 8 apart (`layouts.WgmmaAccumulator`). All exponentials are powers of 2:
+the scale and log2(e) are one factor, which an FMA applies on the way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from torch_mlir import ir
+from torch_mlir.dialects import nvvm
+
+from kitsune_mlir.codegen.gpu.attention_match import Masked
+from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan
+from kitsune_mlir.codegen.gpu.attention_walk import causal_limit, part_of
+from kitsune_mlir.codegen.gpu.builder import shuffle_xor
+from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.elements import load_elements
+from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.value import Value, as_type, cast, constant, f32, fma, i32, i64, maximum, minimum, select, wrap
+from kitsune_mlir.dialects.attention import Step
+from kitsune_mlir.dialects.scalar_tree import Tree
+from kitsune_mlir.layouts import WgmmaAccumulator
+
+__all__ = ["Scores", "Softmax", "exp2"]
+
+LOG2_E = 1.4426950408889634
+
+
+def exp2(value: Value) -> Value:
+    """2 to the power of an f32, with the special-function unit: 2 ulp, denormal results become 0."""
+    return wrap(nvvm.ex2(value.ir, ftz=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Softmax:
+    """What a thread knows of its two rows so far: the maximum, and its own part of the sum of powers of 2.
+
+    The maximum is of the scores as they leave the product if nothing is added to them, and of scaled ones otherwise.
+    """
+
+    top: tuple[Value, Value]
+    total: tuple[Value, Value]
+
+    @property
+    def values(self) -> list[Value]:
+        """For loops to carry."""
+        return [*self.top, *self.total]
+
+    @staticmethod
+    def of(values: Sequence[Value]) -> Softmax:
+        """From what a loop carried."""
+        return Softmax((values[0], values[1]), (values[2], values[3]))
+
+
+class Scores:
+    """Evaluates a tile's scores for one consumer.
+
+    Args:
+        plan: what was decided.
+        tile: the tile.
+        row: first of the thread's rows in the tile, i32; the other is row + 8.
+        lane: index of the thread in its warp.
+    """
+
+    def __init__(self, plan: AttentionPlan, tile: TileContext, row: Value, lane: Value):
+        self.plan, self.tile = plan, tile
+        self.attention = plan.pattern.attention
+        self.layout = WgmmaAccumulator(plan.block)
+        self.col = (lane & 3) * 2
+        self.rows = [self._rows(row + 8 * half) for half in range(2)]
+        self.steps = self.attention.steps
+        self.limits = self._limits()
+        self.columns = plan.pattern.keys
+        self.pure = all(step.kind != "bias" and step.number == -math.inf for step in self.steps) and self.attention.scale > 0
+        """Whether scores are only scaled and masked: then the scale is applied with the maximum, in one FMA."""
+        self.factor = self.attention.scale * LOG2_E
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether every block needs masks or biases, not only those at the end."""
+        return len(self.plan.pattern.parts) > 1 or any(step.kind != "causal" for step in self.steps) or not self.pure
+
+    def _rows(self, row: Value) -> list[Value]:
+        """The indices of a row of the tile along each row dimension."""
+        extents = self.plan.pattern.rows
+        row = minimum(row, self.plan.pattern.row_count - 1)
+        found: list[Value] = []
+        for extent in reversed(extents[1:]):
+            found.insert(0, row % extent)
+            row = row // extent
+        return [row, *found] if extents else []
+
+    def _limits(self) -> list[Value] | None:
+        """For each of the two rows the last key that the causal mask allows."""
+        limits: list[Value] | None = None
+        for step in self.steps:
+            if step.kind == "causal":
+                mine = [causal_limit(step, self._along(step, half), self.tile) for half in range(2)]
+                limits = mine if limits is None else [minimum(a, b) for a, b in zip(limits, mine, strict=True)]
+        return limits
+
+    def _along(self, step: Step, half: int) -> Value:
+        index = i32(0)
+        for factor in step.row:
+            index = index * factor.size + self._row_of(factor, half)
+        return index
+
+    def _row_of(self, factor, half: int) -> Value:
+        return self.rows[half][int(self.plan.pattern.sides[factor].removeprefix("row"))]
+
+    def unmasked_blocks(self, first_row: Value | int = 0) -> Value:
+        """How many blocks, from the first, need no mask at all (only of tiles without biases and other masks)."""
+        whole = i32(self.columns // self.plan.block)
+        for step in self.steps:
+            if step.kind == "causal":
+                whole = minimum(whole, maximum(causal_limit(step, i32(first_row), self.tile) + 1, 0) // self.plan.block)
+        return whole
+
+    # --- masks and biases --------------------------------------------------------------------------------------------
+
+    def masked(self, scores: list[Value], block: Value) -> list[Value]:
+        """Scores of a block with everything applied; raw ones if `pure`, otherwise scaled by log2(e) too."""
+        base, inside = self._place(block)
+        changed = list(scores)
+        for register in range(len(scores)):
+            half = register // 2 % 2
+            key = base + (self.layout.register_col(register) + self.col)
+            changed[register] = self._element(scores[register], half, key, inside)
+        return changed
+
+    def _place(self, block: Value) -> tuple[Value, Value]:
+        """The first key of a block, and the first key that its part does not have any more."""
+        first_block, first_key = i32(0), i32(0)
+        end = i32(self.plan.pattern.parts[0].size)
+        blocks = keys = 0
+        for (number, local), part in zip(part_of(self.plan, block), self.plan.pattern.parts, strict=True):
+            if number:
+                here = local >= 0
+                first_block = select(here, i32(blocks), first_block)
+                first_key = select(here, i32(keys), first_key)
+                end = select(here, i32(keys + part.size), end)
+            blocks += self.plan.part_blocks[number]
+            keys += part.size
+        return first_key + (block - first_block) * self.plan.block, end
+
+    def _element(self, score: Value, half: int, key: Value, end: Value) -> Value:
+        value = score if self.pure else score * self.factor
+        inside = key < end
+        if self.pure:
+            if self.limits is not None:
+                inside = inside & (key <= self.limits[half])
+            for step in self.steps:
+                if step.kind == "keep":
+                    inside = inside & self._tree(step.tree, half, minimum(key, end - 1))
+            return select(inside, value, f32(-math.inf))
+        there = minimum(key, end - 1)
+        for step in self.steps:
+            if step.kind == "bias":
+                value = fma(cast(self._tree(step.tree, half, there), "f32"), LOG2_E, value)
+            else:
+                keep = key <= self._limit(step, half) if step.kind == "causal" else self._tree(step.tree, half, there)
+                value = select(keep, value, f32(step.number * LOG2_E))
+        return select(inside, value, f32(-math.inf))
+
+    def _limit(self, step: Step, half: int) -> Value:
+        return causal_limit(step, self._along(step, half), self.tile)
+
+    def _tree(self, tree: Tree, half: int, key: Value) -> Value:
+        """A scalar of a mask or bias at one row and key."""
+        kind = tree[0]
+        if kind == "const":
+            return constant(bool(tree[1]) if tree[2] == "i1" else tree[1], "i64" if tree[2] == "index" else tree[2])
+        if kind == "outside":
+            return cast(self.tile.index(tree[1]), "i64") if _is_index(tree[1].type) else self.tile.index(tree[1])
+        if kind == "index":
+            total = i32(0)
+            for factor in tree[1]:
+                total = total * factor.size + self._position(self.plan.pattern.sides[factor], half, key)
+            return cast(total, "i64")
+        if kind == "load":
+            return self._load(self.plan.pattern.loads[tree], half, key)
+        operands = [self._tree(operand, half, key).ir for operand in tree[4:]]
+        if tree[1] in ("arith.index_cast", "arith.index_castui"):
+            return cast(wrap(operands[0]), "i64" if tree[3] == "index" else tree[3])
+        type_ = "i64" if tree[3] == "index" else tree[3]
+        attributes = {"predicate": ir.Attribute.parse(tree[2])} if tree[2] else {}
+        return wrap(ir.Operation.create(tree[1], [as_type(type_)], operands, attributes))
+
+    def _position(self, side: str, half: int, key: Value) -> Value:
+        return key if side == "key" else self.rows[half][int(side.removeprefix("row"))]
+
+    def _load(self, masked: Masked, half: int, key: Value) -> Value:
+        window = masked.window
+        place = window.start(self.tile)
+        for side in masked.sides:
+            place = offset(place, i64(self._position(side, half, key)) * (window.stride(side) * window.bytes))
+        return load_elements(place, window.dtype, 1, constant=window.constant)[0]
+
+    # --- softmax -----------------------------------------------------------------------------------------------------
+
+    def weigh(
+        self, scores: list[Value], before: Softmax | None, masked: bool
+    ) -> tuple[list[Value], Softmax, tuple[Value, Value] | None]:
+        """Powers of 2 of a block's scores, relative to the maximum so far.
+
+        Args:
+            before: what the blocks before gave; None for the first.
+            masked: rows may have no key yet, whose maximum is minus infinity.
+
+        Returns:
+            The weights, the new state, and the factors that bring sums of the blocks before to the new maximum.
+        """
+        factor = self.factor if self.pure else 1.0
+        tops, totals, factors, weights = [], [], [], list(scores)
+        for half in range(2):
+            mine = [register for register in range(len(scores)) if register // 2 % 2 == half]
+            top = _tree_of([scores[register] for register in mine], maximum)
+            for mask in (1, 2):
+                top = maximum(top, shuffle_xor(top, mask))
+            if before is not None:
+                top = maximum(top, before.top[half])
+            safe = select(top == -math.inf, f32(0.0), top) if masked else top
+            shift = safe * -factor
+            for register in mine:
+                weights[register] = exp2(fma(scores[register], factor, shift) if factor != 1.0 else scores[register] + shift)
+            total = _tree_of([weights[register] for register in mine], lambda a, b: a + b)
+            if before is not None:
+                old = before.top[half]
+                rescale = exp2(fma(old, factor, shift) if factor != 1.0 else old + shift)
+                factors.append(rescale)
+                total = fma(before.total[half], rescale, total)
+            tops.append(top)
+            totals.append(total)
+        state = Softmax((tops[0], tops[1]), (totals[0], totals[1]))
+        return weights, state, (factors[0], factors[1]) if before is not None else None
+
+    def finish(self, state: Softmax) -> tuple[Value, Value]:
+        """One over each row's sum, over all threads that share the row; of rows without any key 0 if guarded, else NaN."""
+        found = []
+        for total in state.total:
+            for mask in (1, 2):
+                total = total + shuffle_xor(total, mask)
+            if self.attention.guarded:
+                total = select(total == 0.0, f32(1.0), total)
+            found.append(f32(1.0) / total)
+        return found[0], found[1]
+
+
+def _is_index(type_: ir.Type) -> bool:
+    return isinstance(type_, ir.IndexType)
+
+
+def _tree_of(values: list[Value], combine) -> Value:
+    """A reduction as a tree: short chains of dependent operations."""
+    while len(values) > 1:
+        values = [combine(*values[i : i + 2]) if i + 1 < len(values) else values[i] for i in range(0, len(values), 2)]
+    return values[0]

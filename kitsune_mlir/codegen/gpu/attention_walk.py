@@ -1,0 +1,147 @@
+"""Which tile comes when, and which blocks of keys it reads."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from torch_mlir import ir
+from torch_mlir.dialects import llvm
+
+from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan
+from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.codegen.gpu.value import Value, as_type, cast, i32, i64, maximum, minimum, wrap
+from kitsune_mlir.dialects.attention import Step
+from kitsune_mlir.target import find_target
+
+__all__ = ["Walk", "block_count", "causal_limit", "part_of", "tile_costs", "tile_order"]
+
+MOST_TILES = 16384
+"""A longer table of tiles would not fit constant memory; so many tiles are even enough without one."""
+
+OVERHEAD = 1.0
+"""What a tile takes beyond its blocks of keys, in blocks."""
+
+_OPERATIONS = {
+    "arith.addi": lambda a, b: a + b,
+    "arith.subi": lambda a, b: a - b,
+    "arith.muli": lambda a, b: a * b,
+    "arith.minui": min,
+    "arith.minsi": min,
+    "arith.maxui": max,
+    "arith.maxsi": max,
+}
+
+
+class Walk:
+    """The order in which a task's tiles are done: as they are numbered, unless some have more keys than others.
+
+    Waits are for earlier tasks only, so the order inside a task is free. It is a table in constant memory.
+    """
+
+    def __init__(self, plan: AttentionPlan, task: TaskContext, chip: str):
+        self.task = task
+        self.symbol: str | None = None
+        costs = tile_costs(plan, task.view)
+        if costs is None or len(costs) > MOST_TILES:
+            return
+        order = tile_order(costs, find_target(chip).workers)
+        self.symbol = task.symbol(f"{task.view.name}_order")
+        listed = ", ".join(map(str, order))
+        text = (
+            f"llvm.mlir.global internal constant @{self.symbol}(dense<[{listed}]> : tensor<{len(order)}xi16>) "
+            f"{{addr_space = 4 : i32}} : !llvm.array<{len(order)} x i16>"
+        )
+        ir.InsertionPoint.at_block_begin(task.kernel.module_block).insert(ir.Operation.parse(text))
+
+    def tile(self, tile: TileContext) -> TileContext:
+        """The tile to do in the place of `tile`, with its offsets computed."""
+        if self.symbol is not None:
+            table = wrap(llvm.mlir_addressof(as_type("!llvm.ptr<4>"), self.symbol))
+            address = wrap(llvm.ptrtoint(as_type("i64"), table.ir)) + i64(tile.number) * 2
+            place = llvm.inttoptr(table.type, address.ir)
+            tile = TileContext(self.task, cast(wrap(llvm.load(as_type("i16"), place)), "i32", signed=False))
+        tile.resolve()
+        return tile
+
+
+def tile_order(costs: Sequence[float], blocks: int) -> list[int]:
+    """An order of tiles of unequal cost for `blocks` blocks that take every `blocks`-th of them.
+
+    The most expensive come first; in each round those blocks that have had least so far get the most expensive ones.
+    """
+    load = [0.0] * blocks
+    taken: list[list[int]] = [[] for _ in range(blocks)]
+    falling = sorted(range(len(costs)), key=lambda tile: -costs[tile])
+    for start in range(0, len(costs), blocks):
+        idle = sorted(range(blocks), key=lambda block: load[block])
+        for tile, block in zip(falling[start : start + blocks], idle, strict=False):
+            load[block] += costs[tile]
+            taken[block].append(tile)
+    taken.sort(key=len, reverse=True)  # the last, incomplete round belongs to the first blocks
+    return [mine[round_] for round_ in range(len(taken[0])) for mine in taken if round_ < len(mine)]
+
+
+def tile_costs(plan: AttentionPlan, task: TaskView) -> list[float] | None:
+    """Blocks of keys of each tile, in the order of their numbers, with `OVERHEAD`; None if all have the same."""
+    steps = [step for step in plan.pattern.attention.steps if step.kind == "causal"]
+    if not steps or len(plan.pattern.parts) > 1 or task.tiles > MOST_TILES:
+        return None
+    costs = []
+    for coordinates in itertools.product(*(range(extent) for extent in task.grid)):
+        known = dict(zip(task.coordinates, coordinates, strict=True))
+        blocks = plan.blocks
+        for step in steps:
+            limit = last_row(step) + step.constant + sum(_evaluate(value, known) * factor for value, factor in step.terms)
+            blocks = min(blocks, max(limit, 0) // plan.block + 1)
+        costs.append(blocks + OVERHEAD)
+    return costs if len(set(costs)) > 1 else None
+
+
+def _evaluate(value: ir.Value, known: Mapping[ir.Value, int]) -> int:
+    """An index computed from a tile's coordinates."""
+    if value in known:
+        return known[value]
+    op = value.owner
+    if op.name == "arith.constant":
+        return ir.IntegerAttr(op.attributes["value"]).value
+    operands = [_evaluate(operand, known) for operand in op.operands]
+    return operands[0] if len(operands) == 1 else _OPERATIONS[op.name](*operands)
+
+
+def last_row(step: Step) -> int:
+    """The last index along a causal step's row."""
+    last = 0
+    for factor in step.row:
+        last = last * factor.size + factor.size - 1
+    return last
+
+
+def causal_limit(step: Step, row: Value | int, tile: TileContext) -> Value:
+    """The last key that row `row` (its index along the step's row) attends to; may be negative."""
+    limit = i32(row) + step.constant if isinstance(row, Value) else i32(row + step.constant)
+    for value, factor in step.terms:
+        limit = limit + tile.index(value) * factor
+    return limit
+
+
+def block_count(plan: AttentionPlan, tile: TileContext) -> Value:
+    """Blocks of keys, from the first, that some row of the tile attends to; at least one."""
+    blocks = i32(plan.blocks)
+    if len(plan.pattern.parts) > 1:
+        return blocks
+    for step in plan.pattern.attention.steps:
+        if step.kind == "causal":
+            blocks = minimum(blocks, maximum(causal_limit(step, last_row(step), tile), 0) // plan.block + 1)
+    return blocks
+
+
+def part_of(plan: AttentionPlan, block: Value) -> list[tuple[int, Value]]:
+    """For each part of the keys: its number, and the block's number within it; a block belongs to the last part for which
+    that is not negative."""
+    found, first = [], 0
+    for number, blocks in enumerate(plan.part_blocks):
+        found.append((number, block - first))
+        first += blocks
+    return found
