@@ -138,7 +138,7 @@ def test_every_tap_of_every_pixel_is_in_the_stage(problem: Problem, halo: bool) 
 
 def test_stages_fit() -> None:
     for problem in PROBLEMS:
-        found = best_arrangement(problem, problem.pixels, min(problem.features, 128), SHARED, 1)
+        found = best_arrangement(problem, problem.pixels, min(problem.features, 128), 1, 132, SHARED)
         assert not isinstance(found, str), found
         geometry: Geometry = found[1]
         assert geometry.shared_bytes <= SHARED and geometry.weight_stages >= 2
@@ -154,8 +154,16 @@ def test_tiles_fill_the_machine(batch: int, size: int, channels: int) -> None:
     assert chosen is not None
     tile, features = chosen
     count = -(-channels // features) * math.prod(-(-w // t) for w, t in zip(problem.pixels, tile, strict=True))
-    assert count >= 40
-    assert arrange(problem, tile, features, True, SHARED)
+    found = best_arrangement(problem, tile, features, count, 132, SHARED)
+    assert not isinstance(found, str) and count * found[2] >= 56
+
+
+def test_few_tiles_are_cut_into_pieces() -> None:
+    plan = planned(CASES["resnet_7x512_b1"])
+    assert isinstance(plan, Plan), plan
+    assert plan.split is not None and plan.pieces >= 56
+    conv: ConvPlan = plan.private
+    assert plan.split.bytes == plan.task.tiles * (plan.split.pieces - 1) * 2 * 64 * conv.geometry.columns * 4
 
 
 def test_a_halo_saves_traffic_where_features_are_few() -> None:

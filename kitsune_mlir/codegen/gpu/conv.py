@@ -7,6 +7,7 @@ multiply and store (`conv_epilogue`). Padding costs nothing: TMA gives zeros out
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, fence_async, fence_async_shared
@@ -17,6 +18,7 @@ from kitsune_mlir.codegen.gpu.conv_plan import ConvPlan, make_plan
 from kitsune_mlir.codegen.gpu.conv_ring import Stages
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
+from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.roles import specialize
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.codegen.gpu.value import Value, i32
@@ -46,32 +48,44 @@ class ConvEngine(Engine):
         task.sync()
 
         def produce() -> None:
-            if_(task.thread == 0, lambda: _each_tile(task, stages.load_images))
-            if_(task.thread == 32, lambda: _each_tile(task, stages.load_weights))
+            if_(task.thread == 0, lambda: _each_piece(task, stages, stages.load_images))
+            if_(task.thread == 32, lambda: _each_piece(task, stages, stages.load_weights))
 
-        def consume(group: Value) -> None:
-            def work(tile: TileContext, done: Value) -> None:
-                accumulators = stages.product(group, done)
-                Epilogue(conv, tile, group, accumulators).store()
-                _finish(task, tile)
-
-            _each_tile(task, work)
-
-        specialize(task, produce, consume, PRODUCER_REGISTERS)
+        specialize(task, produce, lambda group: _consume(conv, task, stages, group), PRODUCER_REGISTERS)
 
 
-def _each_tile(task: TaskContext, work) -> None:
-    """A loop over the block's tiles; `work` gets the tile and how many were before it."""
+def _consume(conv: ConvPlan, task: TaskContext, stages: Stages, group: Value) -> None:
+    """All pieces of the block, by one of the two consumers."""
+    pieces = Pieces(conv, task)
 
-    def body(tile: TileContext, done: Value) -> Value:
+    def work(tile: TileContext, piece: Value, done: Value) -> None:
+        accumulators = stages.product(group, piece, done)
+
+        def finish() -> None:
+            total = accumulators if conv.split is None else pieces.collect(tile, piece, group, accumulators)
+            Epilogue(conv, tile, group, total).store()
+            _post(task, tile)
+
+        if conv.split is None:
+            finish()
+        else:
+            if_(pieces.finishes(piece), finish, lambda: pieces.hand_over(tile, piece, group, accumulators))
+
+    _each_piece(task, stages, work)
+
+
+def _each_piece(task: TaskContext, stages: Stages, work: Callable[[TileContext, Value, Value], None]) -> None:
+    """A loop over the block's pieces; `work` gets the tile, the piece and how many stages of the image were used before."""
+
+    def body(tile: TileContext, piece: Value, done: Value) -> Value:
         tile.resolve()
-        work(tile, done)
-        return done + 1
+        work(tile, piece, done)
+        return done + stages.range(piece)[1]
 
-    task.for_each_tile(body, [i32(0)])
+    task.for_each_piece(body, [i32(0)])
 
 
-def _finish(task: TaskContext, tile: TileContext) -> None:
+def _post(task: TaskContext, tile: TileContext) -> None:
     """The consumers have stored the tile: one thread posts."""
     if not task.view.posts:
         return

@@ -11,6 +11,7 @@ from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.mma_window import multiple_of
 from kitsune_mlir.codegen.gpu.roles import SHARED_REGISTERS, THREADS
+from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.tasks import TaskView, element_bytes
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
@@ -32,6 +33,7 @@ class ConvPlan:
         geometry: how the tile lies in shared memory.
         paired: row 16b + 8h + l of the product is feature 16b + 2l + h; else rows are features.
         image_map, weight_map: one box a stage.
+        split: pieces of the sum that different blocks do, or None.
     """
 
     conv: Convolution
@@ -40,6 +42,12 @@ class ConvPlan:
     paired: bool
     image_map: TensorMap
     weight_map: TensorMap
+    split: Split | None = None
+
+    @property
+    def partial_bytes(self) -> int:
+        """One warpgroup's accumulators."""
+        return self.geometry.partial_bytes
 
     @property
     def image_tile(self) -> SharedTile:
@@ -66,11 +74,6 @@ class ConvPlan:
     def images(self) -> int:
         """Stages of the image that a tile takes."""
         return self.problem.chunks * self.taps_apart
-
-    @property
-    def steps(self) -> int:
-        """Stages of the weight that a tile takes."""
-        return self.images * self.taps_together
 
 
 def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
@@ -101,7 +104,9 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
             "instruction": f"m64n{geometry.columns}k16 {plan.conv.dtype}",
             "image": "once for all taps" if geometry.halo else "once for each tap",
             "stages": [geometry.image_stages, geometry.weight_stages],
+            "pieces": plan.split.pieces if plan.split else 1,
         },
+        split=plan.split,
         private=plan,
     )
 
@@ -116,15 +121,17 @@ def _decide(conv: Convolution, limits: Limits) -> ConvPlan:
         conv.channels,
         conv.features,
     )
-    found = best_arrangement(problem, problem.pixels, conv.features, limits.shared_bytes, min(conv.task.tiles, 132))
+    tiles = conv.task.tiles
+    found = best_arrangement(problem, problem.pixels, conv.features, tiles, limits.workers, limits.shared_bytes)
     if isinstance(found, str):
         raise Mismatch(found)
-    geometry = found[1]
+    _, geometry, pieces = found
+    sharers = tiles * geometry.groups
+    split = Split(pieces, sharers * (pieces - 1) * geometry.partial_bytes, sharers, sharers) if pieces > 1 else None
     paired = conv.weight.buffer.shape[0] % PAIRED_ROWS == 0 and multiple_of(conv.weight.offsets[0]) % PAIRED_ROWS == 0
     try:
-        return ConvPlan(
-            conv, problem, geometry, paired, _image_map(conv, problem, geometry), _weight_map(conv, problem, geometry, paired)
-        )
+        maps = _image_map(conv, problem, geometry), _weight_map(conv, problem, geometry, paired)
+        return ConvPlan(conv, problem, geometry, paired, *maps, split)
     except CompileError as error:
         raise Mismatch(str(error)) from error
 

@@ -1,7 +1,7 @@
 """The main loop of a convolution: two rings of stages, for the image and for the weight, filled by TMA, read by wgmma.
 
 Stages of a ring are numbered over all tiles that a block has of the task. A *step* is one stage of the weight: one tap, `chunk`
-channels. `taps_together` steps read the same stage of the image.
+channels. `taps_together` steps read the same stage of the image. A piece of a tile is a range of the image's stages.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.conv_plan import PAIRED_ROWS, ConvPlan
 from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.value import Value, i32
 
 __all__ = ["Stages"]
@@ -59,12 +60,17 @@ class Stages:
 
     # --- the producers ---------------------------------------------------------------------------------------------------
 
-    def load_images(self, tile: TileContext, tiles: Value) -> None:
-        """One thread loads what a tile reads of the image, after the waits; `tiles` were done before."""
+    def range(self, piece: Value) -> tuple[Value, Value]:
+        """The first stage of the image that a piece takes, and how many."""
+        begin, end = map(i32, Pieces(self.plan, self.task).chunks(piece, self.plan.images))
+        return begin, i32(self.plan.images) if self.plan.split is None else end - begin
+
+    def load_images(self, tile: TileContext, piece: Value, done: Value) -> None:
+        """One thread loads what a piece reads of the image, after the waits; `done` stages were used before."""
         plan = self.plan
         for wait in self.task.view.waits:
             tile.poll(wait)
-        first = tiles * plan.images
+        begin, count = self.range(piece)
         starts = []
         for axis in plan.conv.axes:
             start = i32(-axis.low)
@@ -73,33 +79,35 @@ class Stages:
             starts.append(start)
 
         def load(number: Value) -> None:
-            stage = _Stage(self.images, first + number)
+            stage = _Stage(self.images, done + number)
             stage.wait_empty()
+            number = begin + number
             chunk, tap = number // plan.taps_apart, number % plan.taps_apart
             place = [start + shift for start, shift in zip(starts, self._taps(tap, plan.taps_apart), strict=True)]
             target = offset(self.task.shared, stage.index * plan.geometry.image_bytes)
             full = stage.fill(plan.image_map.box_bytes)
             tma.load_tile(target, self.task.tensor_map(0), full, [*place, chunk * plan.problem.chunk])
 
-        for_(0, plan.images, 1, load)
+        for_(0, count, 1, load)
 
-    def load_weights(self, tile: TileContext, tiles: Value) -> None:
-        """One thread loads what a tile reads of the weight."""
+    def load_weights(self, tile: TileContext, piece: Value, done: Value) -> None:
+        """One thread loads what a piece reads of the weight."""
         plan = self.plan
-        first = tiles * plan.steps
-        taps = math.prod(plan.problem.taps)
+        together, taps = plan.taps_together, math.prod(plan.problem.taps)
+        begin, count = self.range(piece)
         feature = tile.index(plan.conv.weight.offsets[0])
         rows = [feature // PAIRED_ROWS, i32(0), i32(0)] if plan.paired else [feature]
 
         def load(step: Value) -> None:
-            stage = _Stage(self.weights, first + step)
+            stage = _Stage(self.weights, done * together + step)
             stage.wait_empty()
+            step = begin * together + step
             target = offset(self._weights_start(), stage.index * plan.geometry.weight_bytes)
             full = stage.fill(plan.weight_map.box_bytes)
             place = [*rows, step % taps, step // taps * plan.problem.chunk]
             tma.load_tile(target, self.task.tensor_map(1), full, place)
 
-        for_(0, plan.steps, 1, load)
+        for_(0, count * together, 1, load)
 
     def _taps(self, tap: Value, apart: int) -> list[Value]:
         """The distance of a tap from the first, in elements of the image along each dimension."""
@@ -117,27 +125,27 @@ class Stages:
 
     # --- the consumers ---------------------------------------------------------------------------------------------------
 
-    def product(self, group: Value, tiles: Value) -> list[Value]:
-        """A warpgroup's part of a tile: its accumulators, complete."""
-        steps = self.plan.steps
-        accumulators = self._multiply(None, group, tiles, i32(0))
+    def product(self, group: Value, piece: Value, done: Value) -> list[Value]:
+        """A warpgroup's part of a piece: its accumulators, complete."""
+        steps = self.range(piece)[1] * self.plan.taps_together
+        accumulators = self._multiply(None, group, done, i32(0))
 
         def step(number: Value, *carried: Value) -> list[Value]:
-            started = self._multiply(list(carried), group, tiles, number)
+            started = self._multiply(list(carried), group, done, number)
             wgmma.wait(1, [])
-            self._release(tiles, number - 1)
+            self._release(done, number - 1)
             return started
 
-        if steps > 1:
+        if self.plan.images * self.plan.taps_together > 1:
             accumulators = for_(1, steps, 1, step, accumulators)
         accumulators = wgmma.wait(0, accumulators)
-        self._release(tiles, i32(steps - 1))
+        self._release(done, steps - 1)
         return accumulators
 
-    def _multiply(self, accumulators: list[Value] | None, group: Value, tiles: Value, step: Value) -> list[Value]:
+    def _multiply(self, accumulators: list[Value] | None, group: Value, done: Value, step: Value) -> list[Value]:
         plan, geometry = self.plan, self.plan.geometry
-        weight = _Stage(self.weights, tiles * plan.steps + step)
-        image = _Stage(self.images, tiles * plan.images + step // plan.taps_together)
+        weight = _Stage(self.weights, done * plan.taps_together + step)
+        image = _Stage(self.images, done + step // plan.taps_together)
         image.wait_full()
         weight.wait_full()
         shift = i32(0)
@@ -156,11 +164,11 @@ class Stages:
         b = wgmma.SharedOperand(plan.image_tile, offset(self.task.shared, image.index * geometry.image_bytes), row=shift)
         return wgmma.multiply(accumulators, a, b, geometry.columns, plan.conv.dtype, plan.problem.chunk // 16)
 
-    def _release(self, tiles: Value, step: Value) -> None:
+    def _release(self, done: Value, step: Value) -> None:
         """The warpgroup has done a step. One thread speaks for it: `wgmma.wait` is for the instruction as a whole."""
         plan = self.plan
-        weight = _Stage(self.weights, tiles * plan.steps + step)
-        image = _Stage(self.images, tiles * plan.images + step // plan.taps_together)
+        weight = _Stage(self.weights, done * plan.taps_together + step)
+        image = _Stage(self.images, done + step // plan.taps_together)
 
         def release() -> None:
             self.weights.empty(weight.index).arrive()

@@ -30,6 +30,8 @@ LINK_RATE = 60  # ... and to one of them
 TILE_CYCLES = 1800  # until the first operands arrive, and from the last product to the last store
 COLUMN_CYCLES = 6  # of the stores, a column
 STEP_CYCLES = 40  # barriers of a step that are not hidden
+EXCHANGE_CYCLES = 3000  # until the last piece of a tile has the partial results of the others
+MOST_PIECES = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +94,14 @@ class Geometry:
         """Features that a stage holds."""
         return 2 * GROUP_ROWS if self.by_features else GROUP_ROWS
 
+    groups = 2
+    """Warpgroups with accumulators of their own."""
+
+    @property
+    def partial_bytes(self) -> int:
+        """One warpgroup's accumulators."""
+        return GROUP_ROWS * self.columns * 4
+
     @property
     def shared_bytes(self) -> int:
         """Shared memory of all stages, the image's first; each starts at a multiple of 1024."""
@@ -132,27 +142,43 @@ def arrange(problem: Problem, tile: tuple[int, ...], features: int, halo: bool, 
     )  # fmt: skip
 
 
-def cycles(problem: Problem, geometry: Geometry, active: int) -> float:
-    """Time of one tile where `active` multiprocessors work at a time."""
-    steps = problem.chunks * math.prod(problem.taps)
+def cycles(problem: Problem, geometry: Geometry, active: int, pieces: int = 1) -> float:
+    """Time of one tile where `active` multiprocessors work at a time; of the longest of `pieces` that share the tile."""
+    taps = math.prod(problem.taps)
+    images = -(-problem.chunks * (1 if geometry.halo else taps) // pieces)
+    steps = images * (taps if geometry.halo else 1)
     row = problem.chunk * 2
     tensor = steps * 2 * GROUP_ROWS * geometry.columns * problem.chunk / MACS
     shared = steps * 2 * (GROUP_ROWS + geometry.columns) * row / SHARED_RATE
-    images = problem.chunks if geometry.halo else steps
     loaded = steps * geometry.weight_bytes + images * math.prod(geometry.loaded) * row
     cache = loaded / min(LINK_RATE, CACHE_RATE / active)
-    return max(tensor, shared, cache) + steps * STEP_CYCLES + TILE_CYCLES + COLUMN_CYCLES * geometry.columns
+    total = max(tensor, shared, cache) + steps * STEP_CYCLES + TILE_CYCLES + COLUMN_CYCLES * geometry.columns
+    if pieces > 1:
+        total += EXCHANGE_CYCLES + pieces * geometry.groups * geometry.partial_bytes / min(LINK_RATE, CACHE_RATE / active)
+    return total
+
+
+def best_pieces(problem: Problem, geometry: Geometry, tiles: int, workers: int) -> tuple[float, int]:
+    """In how many pieces, each some channels (or taps) of the sum, to cut every tile, and the time of all tiles then."""
+    images = problem.chunks * (1 if geometry.halo else math.prod(problem.taps))
+    found = []
+    for pieces in range(1, min(MOST_PIECES, images, max(1, workers // tiles)) + 1):
+        count = tiles * pieces
+        found.append((-(-count // workers) * cycles(problem, geometry, min(count, workers), pieces), pieces))
+    return min(found)
 
 
 def best_arrangement(
-    problem: Problem, tile: tuple[int, ...], features: int, shared_bytes: int, active: int
-) -> tuple[float, Geometry] | str:
-    """The faster way to hold a tile, with its time; or the reason why there is none."""
+    problem: Problem, tile: tuple[int, ...], features: int, tiles: int, workers: int, shared_bytes: int
+) -> tuple[float, Geometry, int] | str:
+    """The fastest way to hold and to cut a tile: time of all `tiles`, layout, pieces; or the reason why there is none."""
     found = [arrange(problem, tile, features, halo, shared_bytes) for halo in (False, True)]
-    timed = [(cycles(problem, g, active), g) for g in found if isinstance(g, Geometry)]
-    if not timed:
-        return str(found[0])
-    return min(timed, key=lambda pair: pair[0])
+    timed = []
+    for geometry in found:
+        if isinstance(geometry, Geometry):
+            total, pieces = best_pieces(problem, geometry, tiles, workers)
+            timed.append((total, geometry, pieces))
+    return min(timed, key=lambda item: item[0]) if timed else str(found[0])
 
 
 def choose_tile(problem: Problem, workers: int, shared_bytes: int) -> tuple[tuple[int, ...], int] | None:
@@ -163,12 +189,9 @@ def choose_tile(problem: Problem, workers: int, shared_bytes: int) -> tuple[tupl
         count = -(-problem.features // features)
         for size, whole in zip(tile, problem.pixels, strict=True):
             count *= -(-whole // size)
-        found = best_arrangement(problem, tile, features, shared_bytes, min(count, workers))
-        if isinstance(found, str):
-            continue
-        total = -(-count // workers) * found[0]
-        if best is None or total < best[0]:
-            best = (total, tile, features)
+        found = best_arrangement(problem, tile, features, count, workers, shared_bytes)
+        if not isinstance(found, str) and (best is None or found[0] < best[0]):
+            best = (found[0], tile, features)
     return None if best is None else best[1:]
 
 

@@ -1,7 +1,7 @@
 """The `mma` engine: products on Hopper's tensor cores, with everything element-wise around them done in registers.
 
 One block has a multiprocessor to itself, and its warpgroups have roles. One produces: a thread of it keeps a ring of stages in
-shared memory full of operands by TMA (`mma_load`; where TMA cannot read them, three warps copy, `mma_copy`), another
+shared memory full of operands by TMA (`mma_load`; where TMA cannot read them, some warps copy, `mma_copy`), another
 thread stores finished tiles and posts (`mma_store`). Two consume (`mma_ring`): they share a tile of up to 128 x 256, run their
 accumulators through the task's element-wise steps and hand them over (`mma_epilogue`). Where there are too few tiles for all
 multiprocessors, several blocks share each (`mma_split`).
@@ -17,10 +17,11 @@ from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.mma_copy import Copier
 from kitsune_mlir.codegen.gpu.mma_epilogue import Epilogue
+from kitsune_mlir.codegen.gpu.mma_halves import Halver
 from kitsune_mlir.codegen.gpu.mma_load import Loader
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.mma_order import ordered
-from kitsune_mlir.codegen.gpu.mma_plan import COPY_THREADS, MmaPlan, make_plan
+from kitsune_mlir.codegen.gpu.mma_plan import STORING_THREAD, MmaPlan, make_plan
 from kitsune_mlir.codegen.gpu.mma_ring import Stages
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.mma_store import Handover, Storer
@@ -51,13 +52,17 @@ class MmaEngine(Engine):
 
         def produce() -> None:
             if mma.boxes is None:
-                if_(warp_id(task.thread) < COPY_THREADS // 32, Copier(mma, task, stages).run)
+                if_(warp_id(task.thread) < mma.copiers // 32, Copier(mma, task, stages).run)
             else:
                 if_(task.thread == 0, Loader(mma, task, stages).run)
+            if mma.exact:
+                first, count = mma.halvers
+                warp = warp_id(task.thread)
+                if_((warp >= first // 32) & (warp < (first + count) // 32), Halver(mma, task, stages).run)
             if storer.needed:
-                if_(task.thread == COPY_THREADS, storer.run)
+                if_(task.thread == STORING_THREAD, storer.run)
 
-        registers = PRODUCER_REGISTERS if mma.boxes else COPIER_REGISTERS
+        registers = PRODUCER_REGISTERS if mma.boxes and not mma.exact else COPIER_REGISTERS
         specialize(task, produce, lambda group: _consume(mma, task, stages, group), registers)
 
 
@@ -79,7 +84,7 @@ def _consume(mma: MmaPlan, task: TaskContext, stages: Stages, group: Value) -> N
     def consume(tile: TileContext, piece: Value, *state: Value) -> list[Value]:
         tile = ordered(tile)
         tile.resolve()
-        begin, end = pieces.chunks(piece)
+        begin, end = pieces.chunks(piece, mma.sum.chunks)
         accumulators, at = stages.product(group, Slot(*state[:2]), end - begin)
         rest = list(state[2:])
 

@@ -1,4 +1,4 @@
-"""The producer of a product whose operands TMA cannot load: three warps copy chunks into swizzled shared memory.
+"""The producer of a product whose operands TMA cannot load: some warps copy chunks into swizzled shared memory.
 
 Pieces of 4, 8 or 16 bytes go by `cp.async`, which tells the stage's barrier when they have come, so many are in flight;
 elements that are not aligned so (odd rows of 16-bit numbers) go through registers.
@@ -18,9 +18,9 @@ from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.elements import load_elements
 from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.memory import copy_async, offset, store
-from kitsune_mlir.codegen.gpu.mma_operand import CHUNK, Operand
+from kitsune_mlir.codegen.gpu.mma_operand import Operand
 from kitsune_mlir.codegen.gpu.mma_order import ordered
-from kitsune_mlir.codegen.gpu.mma_plan import COPY_THREADS, MmaPlan
+from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
 from kitsune_mlir.codegen.gpu.mma_ring import Stages
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.value import Value, bitcast, i64, select, vector
@@ -30,8 +30,8 @@ __all__ = ["Copier"]
 
 BARRIER = 1
 """Named barrier of the copying threads."""
-PIECE = 8
-"""Elements of 16 bytes, what lies together in swizzled shared memory."""
+PIECE_BYTES = 16
+"""What lies together in swizzled shared memory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Copier:
     stages: Stages
 
     def run(self) -> None:
-        """All tiles of the block; `COPY_THREADS` threads."""
+        """All tiles of the block; the plan's `copiers` threads."""
         slot = self.stages.ring.producer_start()
         self.task.for_each_piece(lambda tile, *state: self._piece(ordered(tile), *state), slot.values)
 
@@ -52,7 +52,7 @@ class Copier:
         tile.resolve()
         if view.waits:
             if_(self.task.thread == 0, lambda: [tile.poll(wait) for wait in view.waits] and None)
-            NamedBarrier(BARRIER, COPY_THREADS).sync()
+            NamedBarrier(BARRIER, self.plan.copiers).sync()
         starts = [operand.window.start(tile) for operand in (self.plan.a, self.plan.b)]
 
         def chunk(index: Value, stage: Value, parity: Value) -> list[Value]:
@@ -61,7 +61,7 @@ class Copier:
             self._copy(starts, slot, index)
             return self.stages.ring.next(slot).values
 
-        return for_(*Pieces(self.plan, self.task).chunks(piece), 1, chunk, [stage, parity])
+        return for_(*Pieces(self.plan, self.task).chunks(piece, self.plan.sum.chunks), 1, chunk, [stage, parity])
 
     def _copy(self, starts: list[Value], slot: Slot, chunk: Value) -> None:
         plan, stage, full = self.plan, self.stages.pointer(slot.stage), self.stages.ring.full(slot.stage)
@@ -77,14 +77,14 @@ class Copier:
         full.arrive()
 
     def _job(self, operand: Operand, tile: SharedTile, start: Value, target: Value, chunk: Value) -> _Job:
-        window, order = operand.window, self.plan.sum
+        plan, window, order = self.plan, operand.window, self.plan.sum
         inner = chunk
         if order.outer:
             inner, rest = chunk % order.inner_chunks, chunk // order.inner_chunks
             for side, length in reversed(order.outer):
                 start = offset(start, i64(rest % length) * (window.stride(side) * window.bytes))
                 rest = rest // length
-        return _Job(operand, tile, order.inner, start, target, inner * CHUNK, fresh(self.task.thread))
+        return _Job(operand, tile, order.inner, start, target, inner * order.chunk, fresh(self.task.thread), plan.copiers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +98,7 @@ class _Job:
         target: pointer to the tile in shared memory.
         first: of the inner loop, the chunk's first.
         thread: index of the thread.
+        threads: that copy.
     """
 
     operand: Operand
@@ -107,6 +108,12 @@ class _Job:
     target: Value
     first: Value
     thread: Value
+    threads: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return self.operand.window.bytes
 
     @property
     def width(self) -> int:
@@ -115,44 +122,48 @@ class _Job:
         side, limit = (self.operand.side, self.operand.size) if self.operand.transposed else (inner, length)
         if window.stride(side) not in (0, 1):
             return 1
-        return math.gcd(PIECE, limit, window.align((side,)) // window.bytes)
+        return math.gcd(PIECE_BYTES // self.size, limit, window.align((side,)) // self.size)
 
     @property
     def asynchronous(self) -> bool:
-        """Whether `cp.async` can copy the operand: 4 bytes at least, and neighbours in memory."""
-        return self.width > 1
+        """Whether `cp.async` can copy the operand: 4 bytes at least that are neighbours in memory."""
+        return self.width * self.size >= 4
+
+    @property
+    def piece(self) -> int:
+        """Elements that are copied at a time."""
+        return self.width if self.asynchronous else PIECE_BYTES // self.size
 
     @property
     def pieces(self) -> int:
         """Pieces of the chunk."""
-        return self.tile.rows * self.tile.cols // (self.width if self.asynchronous else PIECE)
+        return self.tile.rows * self.tile.cols // self.piece
 
     @property
     def rounds(self) -> int:
         """Pieces of each thread."""
-        return -(-self.pieces // COPY_THREADS)
+        return -(-self.pieces // self.threads)
 
     def copy(self, index: Value) -> None:
         """Copy one piece: its place in the tile comes from the thread and the round `index`."""
-        piece = self.thread + index * COPY_THREADS
-        across = self.tile.cols // (self.width if self.asynchronous else PIECE)
-        row, part = piece // across, piece % across
-        exists = None if self.pieces % COPY_THREADS == 0 else row < self.tile.rows
-        emit = functools.partial(self._asynchronous if self.asynchronous else self._through_registers, row, part)
+        piece = self.thread + index * self.threads
+        across = self.tile.cols // self.piece
+        row, col = piece // across, piece % across * self.piece
+        exists = None if self.pieces % self.threads == 0 else row < self.tile.rows
+        emit = functools.partial(self._asynchronous if self.asynchronous else self._through_registers, row, col)
         emit() if exists is None else if_(exists, emit)
 
-    def _asynchronous(self, row: Value, part: Value) -> None:
-        col = part * self.width
+    def _asynchronous(self, row: Value, col: Value) -> None:
         pointer, inside = self._source(row, col)
-        copy_async(offset(self.target, self.tile.offset(row, col)), pointer, 2 * self.width, inside)
+        copy_async(offset(self.target, self.tile.offset(row, col)), pointer, self.width * self.size, inside)
 
-    def _through_registers(self, row: Value, part: Value) -> None:
+    def _through_registers(self, row: Value, col: Value) -> None:
         words = []
-        for element in range(PIECE):
-            pointer, inside = self._source(row, part * PIECE + element)
+        for element in range(self.piece):
+            pointer, inside = self._source(row, col + element)
             loaded = load_elements(pointer, "i16", 1, constant=self.operand.window.constant)[0]
             words.append(select(inside, loaded, 0))
-        store(bitcast(vector(words), "vector<4xi32>"), offset(self.target, self.tile.offset(row, part * PIECE)))
+        store(bitcast(vector(words), "vector<4xi32>"), offset(self.target, self.tile.offset(row, col)))
 
     def _source(self, row: Value, col: Value) -> tuple[Value, Value]:
         """Where an element of the tile is in global memory, and whether it exists; if not, another that does."""

@@ -14,7 +14,7 @@ from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.inline import inline_ptx
 from kitsune_mlir.codegen.gpu.memory import offset, shared_address
-from kitsune_mlir.codegen.gpu.mma_operand import CHUNK, Box
+from kitsune_mlir.codegen.gpu.mma_operand import Box
 from kitsune_mlir.codegen.gpu.mma_order import ordered
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
 from kitsune_mlir.codegen.gpu.mma_ring import Stages
@@ -49,7 +49,7 @@ class Loader:
         """`first` is 1 in the block's first tile, where every stage is empty, and 0 later."""
         tile.resolve()
         early = self.early
-        begin, end = Pieces(self.plan, self.task).chunks(piece)
+        begin, end = Pieces(self.plan, self.task).chunks(piece, self.plan.sum.chunks)
         if early:
 
             def weights(chunk: Value) -> None:
@@ -96,7 +96,7 @@ class Loader:
         rest = inner = chunk
         if order.outer:
             inner, rest = chunk % order.inner_chunks, chunk // order.inner_chunks
-        positions[order.inner[0]] = inner * CHUNK
+        positions[order.inner[0]] = inner * order.chunk
         for side, length in reversed(order.outer):
             positions[side] = rest % length
             rest = rest // length

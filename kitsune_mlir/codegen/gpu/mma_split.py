@@ -6,27 +6,46 @@ time, neighbours by neighbouring threads: the order in memory is that of the reg
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.elements import load_elements
 from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.memory import offset, store
-from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
 from kitsune_mlir.codegen.gpu.split import Place, Split
 from kitsune_mlir.codegen.gpu.value import Value, i32, i64, vector
 
-__all__ = ["Pieces"]
+__all__ = ["Pieces", "SplitPlan"]
 
 BARRIER = 2
 """Named barrier of the first consumer; the second has the next one."""
 GROUP = 128
 
 
+class _Shares(Protocol):
+    @property
+    def groups(self) -> int: ...
+
+
+class SplitPlan(Protocol):
+    """What is asked of a plan: `split`, the bytes of one warpgroup's accumulators, and how many warpgroups have their own."""
+
+    @property
+    def split(self) -> Split | None: ...
+
+    @property
+    def partial_bytes(self) -> int: ...
+
+    @property
+    def geometry(self) -> _Shares: ...
+
+
 class Pieces:
     """The pieces of a task's tiles, while its code is emitted."""
 
-    def __init__(self, plan: MmaPlan, task: TaskContext):
+    def __init__(self, plan: SplitPlan, task: TaskContext):
         self.plan, self.task = plan, task
 
     @property
@@ -34,9 +53,8 @@ class Pieces:
         """None: every tile is one piece."""
         return self.plan.split
 
-    def chunks(self, piece: Value) -> tuple[Value | int, Value | int]:
-        """The first chunk of a piece, and the first after it."""
-        chunks = self.plan.sum.chunks
+    def chunks(self, piece: Value, chunks: int) -> tuple[Value | int, Value | int]:
+        """The first chunk of a piece, and the first after it; the tile has `chunks`."""
         if self.split is None:
             return 0, chunks
         return piece * chunks // self.split.pieces, (piece + 1) * chunks // self.split.pieces
