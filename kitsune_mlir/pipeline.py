@@ -20,8 +20,9 @@ from kitsune_mlir.passes.summary import summarize
 from kitsune_mlir.passmanager import run_pipeline
 from kitsune_mlir.runtime.program import Program, Runner
 from kitsune_mlir.runtime.signature import Input, Output, Signature, Weight
+from kitsune_mlir.runtime.timer import device_name, milliseconds
 from kitsune_mlir.target import Target, find_target
-from kitsune_mlir.tuning import PARTITION, TuningCache, device_name, milliseconds, partition, progress, tensor_types, tune
+from kitsune_mlir.tuning import PARTITION, TuningCache, partition, plan, progress, tensor_types, tune
 
 # passes/registry.py lists the passes in order, each a file of its name in passes/:
 #   PLAN    linalg on tensors -> stage graph with its schedule (normalize, form-stages, ..., synchronize)
@@ -38,21 +39,25 @@ class Options:
     Attributes:
         threads: host target: workers of one call; None is all processors.
         debug: GPU target: waits are bounded, and a wait that gives up reports block, task and slot instead of hanging.
+        timestamps: GPU target: every block writes when it began and ended each task (`Program.timeline`); costs little.
         on_remark: called with each remark of the planning passes (what was fused, what was not and why).
         on_phase: called with the name of each phase as it starts (for progress displays).
         reproducer_dir: where a failing pass writes its input; None is the system's temporary folder.
         tune: measure tile sizes of every stage on this machine, with a progress bar, and keep what was learned on disk
             (`kitsune_mlir.tuning`); the target's device must be here.
+        tuned_for: name of a device ("NVIDIA H200") whose measurements are used; nothing is measured, the device may be elsewhere.
         tune_seconds: no measurement is started later than that; the planner's choice stands for stages that were not reached.
         cache_dir: where measurements are kept; None is KITSUNE_CACHE_DIR or the user's folder for caches.
     """
 
     threads: int | None = None
     debug: bool = False
+    timestamps: bool = False
     on_remark: Callable[[Any], None] | None = None
     on_phase: Callable[[str], None] | None = None
     reproducer_dir: str | None = None
     tune: bool = False
+    tuned_for: str = ""
     tune_seconds: float = 120.0
     cache_dir: str | None = None
 
@@ -116,7 +121,7 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
             reproducer_dir=options.reproducer_dir,
         )
 
-    if options.tune:
+    if options.tune or options.tuned_for:
         phases.run("plan", lambda: passes(PLAN[:_partition]))
         tiles = phases.run("tune", lambda: tuned_tiles(module, machine, options))
         phases.run("partition", lambda: passes([partition(tiles), *PLAN[_partition + 1 :]]))
@@ -165,6 +170,9 @@ def tuned_tiles(module: ir.Module, machine: Target, options: Options) -> dict[st
             raise TargetError(problem)
         return milliseconds(runner, *tensor_types(stage))
 
+    if options.tuned_for:
+        found = plan(module, machine, TuningCache(options.tuned_for, options.cache_dir))[0]
+        return {stage.name: stage.tile for stage in found if stage.tile != stage.planned}
     if machine.is_gpu and not cuda_is_usable():
         raise TargetError("tuning measures on the device, and no CUDA device is usable here")
     cache = TuningCache(device_name("cuda" if machine.is_gpu else "cpu"), options.cache_dir)
@@ -220,7 +228,7 @@ def gpu_code(module: ir.Module, name: str, machine: Target, options: Options, te
     from kitsune_mlir.codegen.gpu.program import compile_gpu
     from kitsune_mlir.runtime.cuda_runner import CudaRunner
 
-    code = compile_gpu(module, name, machine, debug=options.debug)
+    code = compile_gpu(module, name, machine, debug=options.debug, timestamps=options.timestamps)
     texts |= {"gpu": code.gpu_ir, "llvm": code.llvm_ir, "ptx": code.ptx}
     summary["kernels"] = [{"threads": code.manifest.threads, **asdict(code.resources)}]
     summary["engines"] = [asdict(choice) for choice in code.engines]

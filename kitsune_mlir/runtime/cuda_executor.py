@@ -23,6 +23,7 @@ from kitsune_mlir.runtime.driver import Device, allocate, call, capture_id, driv
 from kitsune_mlir.runtime.launch import Config, library
 from kitsune_mlir.runtime.manifest import DEBUG_FIELDS, MAX_BLOCKS, Manifest
 from kitsune_mlir.runtime.tensormap import encode
+from kitsune_mlir.runtime.timeline import Timeline
 
 __all__ = ["CudaExecutor"]
 
@@ -80,7 +81,8 @@ class CudaExecutor:
     Attributes:
         manifest: as given.
         device: the device.
-        blocks: size of the grid: as many blocks as can run at a time, and no more than there are tiles.
+        blocks: size of the grid: as many blocks as can run at a time, and no more than there are tiles. Where nothing waits
+            (`Manifest.streaming`), as many as there are tiles.
 
     Raises:
         TargetError: the device cannot run the kernel.
@@ -91,7 +93,7 @@ class CudaExecutor:
         self.device = Device.open(device)
         self._function = load(self.device, cubin, manifest.kernel, manifest.threads, manifest.shared_bytes)
         resident = self._function.resident * self.device.multiprocessors
-        self.blocks = max(1, min(resident, manifest.tiles, MAX_BLOCKS))
+        self.blocks = manifest.tiles if manifest.streaming else max(1, min(resident, manifest.tiles, MAX_BLOCKS))
         self._launch, self._is_capturing = library().launch, library().is_capturing
         self._handle = int(self._function.handle)
         self._pointer_count = len(manifest.input_bytes) + len(manifest.result_bytes)
@@ -170,6 +172,24 @@ class CudaExecutor:
                 f"({engine}, {tiles} tiles) for slot {fields['slot']}: {fields['seen']} posts of {fields['wanted']}"
             )
 
+    def timeline(self, stream: int = 0) -> Timeline:
+        """When each block began and ended each task of the last run on a stream. Waits for the stream.
+
+        Raises:
+            KitsuneError: the program was not compiled with timestamps, or has not run on this stream.
+        """
+        state = self._states.get(stream)
+        if not self.manifest.timestamps or state is None:
+            raise KitsuneError(
+                f"kernel '{self.manifest.kernel}' has no times: compile with options(timestamps=True) and run it on this stream"
+            )
+        self.device.activate()
+        call("cuStreamSynchronize", stream)
+        raw = np.zeros((self.blocks, len(self.manifest.tasks), 2), dtype=np.uint64)
+        address = state.workspace.address + self.manifest.timestamps_offset(self.blocks)
+        call("cuMemcpyDtoH", raw.ctypes.data, address, raw.nbytes)
+        return Timeline(self.manifest.tasks, (raw - raw.min()).astype(np.float64) / 1e3)
+
     def close(self) -> None:
         """Give the memory of all streams back. No launch may be under way."""
         with self._lock:
@@ -207,7 +227,7 @@ class CudaExecutor:
         values = (ctypes.c_uint64 * (self._pointer_count + 2))(*(0,) * self._pointer_count, arena.address, workspace.address)
         first = ctypes.addressof(values)
         table = (ctypes.c_uint64 * len(manifest.parameters))(*range(first, first + 8 * len(values), 8))
-        config = Config(self.blocks, manifest.threads, manifest.shared_bytes, stream)
+        config = Config(self.blocks, manifest.threads, manifest.shared_bytes, stream, not manifest.streaming)
         flag = ctypes.c_int()
         maps = [collections.OrderedDict() for _ in self._maps]
         state = _State(

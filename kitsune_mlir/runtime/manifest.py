@@ -8,6 +8,7 @@ stream's launches of the program and must be zero before the first of them:
     COUNTERS + n         the second array
     then                 DEBUG_BYTES of report, written when a wait of a debug build gives up
     then                 `scratch_bytes` for each block
+    then                 for each block, the start and the end of each task (builds with timestamps)
 
 A run counts in one array and clears the other for the next run, so that repeated launches and replays of a captured
 graph need nothing between them.
@@ -19,7 +20,7 @@ import dataclasses
 import json
 from typing import Any
 
-__all__ = ["COUNTERS", "DEBUG_BYTES", "DEBUG_FIELDS", "MAX_BLOCKS", "SLOT_STRIDE", "Manifest", "Parameter"]
+__all__ = ["COUNTERS", "DEBUG_BYTES", "DEBUG_FIELDS", "MAX_BLOCKS", "SLOT_STRIDE", "TIMESTAMP_BYTES", "Manifest", "Parameter"]
 
 FORMAT = 1
 
@@ -31,6 +32,9 @@ SLOT_STRIDE = 32
 DEBUG_BYTES = 256
 DEBUG_FIELDS = ("gave_up", "block", "task", "slot", "seen", "wanted")
 """The words of a debug report; `gave_up` is 1 once the others are valid."""
+
+TIMESTAMP_BYTES = 16
+"""Two 64-bit times in nanoseconds of the device's clock: a block's start and end of a task."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +70,7 @@ class Manifest:
         scratch_bytes: global memory per block.
         partial_bytes: global memory for partial results of tiles that several blocks share.
         streaming: nothing in the kernel waits, and every tile gets a block of its own.
+        timestamps: whether every block writes when it began and ended each task.
         arena_bytes: size of the arena.
         input_bytes, result_bytes: size of each input and result.
         tiles: tiles of all tasks together: more blocks than this have nothing to do.
@@ -88,6 +93,7 @@ class Manifest:
     debug: bool = False
     partial_bytes: int = 0
     streaming: bool = False
+    timestamps: bool = False
 
     @property
     def counter_bytes(self) -> int:
@@ -109,9 +115,13 @@ class Manifest:
         """Where the scratch of block 0 is in the workspace."""
         return self.partials_offset + self.partial_bytes
 
+    def timestamps_offset(self, blocks: int) -> int:
+        """Where the timestamps of block 0 are in the workspace of a grid of `blocks`."""
+        return self.scratch_offset + blocks * self.scratch_bytes
+
     def workspace_bytes(self, blocks: int) -> int:
         """Size of the workspace for a grid of `blocks`."""
-        return self.scratch_offset + blocks * self.scratch_bytes
+        return self.timestamps_offset(blocks) + (blocks * len(self.tasks) * TIMESTAMP_BYTES if self.timestamps else 0)
 
     @property
     def cleared_bytes(self) -> int:

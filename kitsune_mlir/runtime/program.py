@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from kitsune_mlir.errors import ArgumentError, PackageError, TargetError
 from kitsune_mlir.runtime.direct import DirectCall, direct_call
 from kitsune_mlir.runtime.signature import Signature, torch_dtype
+from kitsune_mlir.runtime.timeline import Timeline
 
 __all__ = ["LEVELS", "Program", "Runner"]
 
@@ -201,6 +202,20 @@ class Program:
                     if weight.name == output.mutates and placed.data_ptr() != by_name[output.mutates].data_ptr():
                         placed.copy_(value)
         return self._unflatten(out, self._out_spec)
+
+    def timeline(self) -> Timeline:
+        """When each block worked on each task in the last call, on the current stream (a program compiled with `timestamps`).
+
+        Raises:
+            ArgumentError: the program does not run on a GPU.
+            KitsuneError: it was not compiled with timestamps, or has not been called on this stream.
+        """
+        executor = getattr(self._usable_runner(), "executor", None)
+        if executor is None or not hasattr(executor, "timeline"):
+            raise ArgumentError(f"a program for target '{self.target}' has no timeline; programs for GPUs have")
+        import torch
+
+        return executor.timeline(torch.cuda.current_stream().cuda_stream)
 
     def ir(self, level: str) -> str:
         """The program's text at a level: linalg, stages, tiles, gpu, llvm or ptx.

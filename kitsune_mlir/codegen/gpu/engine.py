@@ -51,14 +51,19 @@ class Limits:
         shared_bytes: shared memory that one task may ask for.
         threads: most threads a block can have.
         debug: waits are bounded and report what they waited for.
+        timestamps: every block writes when it began and ended each task.
         workers: multiprocessors that the program is planned for; it runs on any number.
+        matmul_precision: how f32 products are done, as `torch.set_float32_matmul_precision` names it: "highest" as exact as
+            f32 arithmetic, "high" and "medium" in TF32.
     """
 
     chip: str = "sm_90a"
     shared_bytes: int = SHARED_LIMIT - BARRIER_BYTES
     threads: int = 1024
     debug: bool = False
+    timestamps: bool = False
     workers: int = 132
+    matmul_precision: str = "highest"
 
 
 @dataclasses.dataclass(frozen=True)

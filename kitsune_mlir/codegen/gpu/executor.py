@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.barriers import Barrier, fence_async_shared, initialize
-from kitsune_mlir.codegen.gpu.builder import block_id, grid_size, if_, thread_id
+from kitsune_mlir.codegen.gpu.builder import block_id, global_timer, grid_size, if_, thread_id
 from kitsune_mlir.codegen.gpu.context import KernelState, TaskContext
 from kitsune_mlir.codegen.gpu.engine import BARRIER_BYTES, Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.engines import ENGINES, choose
 from kitsune_mlir.codegen.gpu.handoff import Counters
 from kitsune_mlir.codegen.gpu.kernel import Kernel
-from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.memory import offset, store
 from kitsune_mlir.codegen.gpu.smem import SharedSpan
 from kitsune_mlir.codegen.gpu.split import lay_out
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
@@ -30,7 +30,7 @@ from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.codegen.gpu.tma import prefetch_map
 from kitsune_mlir.codegen.gpu.value import Value, i64, select
 from kitsune_mlir.errors import CompileError
-from kitsune_mlir.runtime.manifest import Manifest, Parameter
+from kitsune_mlir.runtime.manifest import TIMESTAMP_BYTES, Manifest, Parameter
 
 __all__ = ["Decision", "Executor", "build"]
 
@@ -157,10 +157,21 @@ class _Builder:
             task = context(number, first)
             task.ahead = functools.partial(prefetch, number)
             with ir.Location.name(plan.task.name):
+                self._note_time(workspace, manifest, thread, block, blocks, 2 * number)
                 self.engines[plan.engine].emit(plan, task)
+                self._note_time(workspace, manifest, thread, block, blocks, 2 * number + 1)
             if plan is not self.plans[-1]:
                 first = _advance(first, plan.pieces, blocks)
         counters.close(self.threads)
+
+    def _note_time(self, workspace: Value, manifest: Manifest, thread: Value, block: Value, blocks: Value, place: int) -> None:
+        """Let one thread write the time, where timestamps are wanted. `place`: twice the task's number, plus 1 for its end."""
+        if not manifest.timestamps:
+            return
+        scratch = offset(workspace, manifest.scratch_offset)
+        first = offset(scratch, i64(blocks) * manifest.scratch_bytes)
+        mine = offset(first, i64(block) * (len(self.plans) * TIMESTAMP_BYTES))
+        if_(thread == 0, lambda: store(global_timer(), offset(mine, 8 * place), 8))
 
     def _barriers(self, kernel: Kernel) -> SharedSpan:
         """The place of mbarriers, as many as the task with the most has; every task initialises its own there."""
@@ -203,6 +214,7 @@ class _Builder:
             tiles=sum(plan.pieces for plan in self.plans),
             tasks=tuple((plan.task.name, plan.engine, plan.task.tiles) for plan in self.plans),
             debug=self.limits.debug,
+            timestamps=self.limits.timestamps,
             streaming=all(plan.streaming and not plan.scratch_bytes for plan in self.plans) and not self.slots,
         )
 

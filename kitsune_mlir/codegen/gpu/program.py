@@ -8,7 +8,7 @@ from typing import Any
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.assemble import finalize, program_functions, replace_program, unwrap
-from kitsune_mlir.codegen.gpu.cubin import KernelResources, assemble
+from kitsune_mlir.codegen.gpu.cubin import KernelResources, assemble_best
 from kitsune_mlir.codegen.gpu.engine import Limits
 from kitsune_mlir.codegen.gpu.executor import Decision
 from kitsune_mlir.codegen.gpu.ptx import to_ptx, translate
@@ -66,12 +66,20 @@ class GpuCode:
     llvm_ir: str
 
 
-def compile_gpu(module: ir.Module, name: str, target: Target | str, debug: bool = False, fastmath: str = "contract") -> GpuCode:
+def compile_gpu(
+    module: ir.Module,
+    name: str,
+    target: Target | str,
+    debug: bool = False,
+    fastmath: str = "contract",
+    timestamps: bool = False,
+) -> GpuCode:
     """Compile the tile program `name` of a module, which is left as it is.
 
     Args:
         target: a GPU target, or its name.
         debug: waits are bounded, and the first that gives up is reported (`CudaExecutor.check`) instead of hanging.
+        timestamps: every block writes when it began and ended each task (`CudaExecutor.timeline`).
         fastmath: floating-point freedom; see `fastmath.py`.
 
     Raises:
@@ -89,7 +97,7 @@ def compile_gpu(module: ir.Module, name: str, target: Target | str, debug: bool 
                 op.erase()
         if not (left := program_functions(clone)):
             raise CompileError(f"the module holds no tile program '{name}'")
-        emitted = replace_program(left[0], Limits(chip=target.chip, debug=debug, workers=target.workers))
+        emitted = replace_program(left[0], Limits(chip=target.chip, debug=debug, timestamps=timestamps, workers=target.workers))
         try:
             clone.verify()
         except ir.MLIRError as error:
@@ -100,7 +108,7 @@ def compile_gpu(module: ir.Module, name: str, target: Target | str, debug: bool 
     # Unrolling batches loads of plain loops; code written for many registers is unrolled where it should be.
     unroll = all(decision.plan.registers <= PLAIN_REGISTERS for decision in emitted.decisions)
     ptx = to_ptx(llvm_ir, target.chip, unroll=unroll)
-    cubin = assemble(ptx, target.chip)
+    cubin = assemble_best(ptx, target.chip)
     return GpuCode(
         ptx=ptx,
         cubin=cubin.data,
