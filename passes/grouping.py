@@ -4,7 +4,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import is_tensor, shape_of
 from kitsune_mlir.dialects.iteration import Space, is_free, is_reshape, is_view, iteration_space
-from kitsune_mlir.dialects.products import defining_op, is_contraction, is_projected_product
+from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.target import Target
 
@@ -12,6 +12,7 @@ from . import gpu_chains
 from .copies import root_of
 from .fuse_attention import find_attention
 from .siblings import share_a_pass
+from .small_stages import one_row, worth_a_hand_off
 
 TILE_COLUMNS = 256  # what a GPU's tile has at most of the last of several shared dimensions
 MIN_ROWS = 16  # rows that a tile of a product should have, so that the weights it reads are used that often
@@ -136,7 +137,8 @@ class Grouping:
         if self._through_view(a, b):
             return "a reshape between them splits or merges dimensions"
         merged = self.space(group)
-        if not merged.dims:
+        small = self._small(group, merged)
+        if not merged.dims and not small:
             return "they share no parallel dimension"
         if self.would_cycle(a, b):
             return "another stage runs between them"
@@ -144,12 +146,22 @@ class Grouping:
             return reason if self.chains == "false" else self._chain_reason(a, b, merged)
         for part in (self.members[a], self.members[b]):
             alone, together = _tiles(self.space(part)), _tiles(merged)
-            if together < min(alone, -(-self.target.workers // 4)):
+            if together < min(alone, -(-self.target.workers // 4)) and not small:
                 return f"too few tiles would be left ({together})"
         needed = self._bytes_per_tile(group, merged)
         if needed > self.target.fast_bytes:
             return f"a tile would need {needed} bytes on chip, there are {self.target.fast_bytes}"
         return None
+
+    def _small(self, group: list[ir.Operation], space: Space) -> bool:
+        """Whether a group without products is so small that few tiles, or one of a single row, beat several stages."""
+        if any(is_contraction(op) or not is_generic(op) for op in group):
+            return False
+        if not space.dims and any(not one_row(op) for op in group):
+            return False
+        values = {v for op in group for v in [*op.operands, *op.results] if is_tensor(v)}
+        bytes_ = sum(product_of(shape_of(v)) * element_bytes(v.type) for v in values)
+        return worth_a_hand_off(bytes_, product_of(d.size for d in space.dims), self.target)
 
     def _needs_chain(self, group: list[ir.Operation], merged: Space) -> str | None:
         """Why a group is no single product whose factors come from memory and whose columns are tiled; None if it is."""
@@ -206,7 +218,7 @@ class Grouping:
         if self.target.is_gpu and any(is_contraction(op) and not is_projected_product(op) for op in group):
             return 0  # a convolution's tile is cut along every dimension, and stays in registers
         rows = MIN_ROWS if any(is_contraction(op) for op in group) else 1
-        lead = space.dims[0].size
+        lead = space.dims[0].size if space.dims else 1
         inside = [r for op in group for r in op.results if is_tensor(r)]
         sizes = [product_of(shape_of(v)) * element_bytes(v.type) * min(rows, lead) // lead for v in inside]
         if self.target.is_gpu and len(space.dims) > 1:  # tiled along the last one too

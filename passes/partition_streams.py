@@ -82,11 +82,11 @@ def _spread(sizes: list[int], tile: list[int], wanted: int, least: list[int]) ->
     return tile
 
 
-def _even(sizes: list[int], tile: list[int]) -> list[int]:
-    """Equal tiles: as many as before, each as small as that allows (the last dimension in eights), so that the last one
+def _even(sizes: list[int], tile: list[int], unit: int = 8) -> list[int]:
+    """Equal tiles: as many as before, each as small as that allows (the last dimension in units), so that the last one
     overlaps little."""
     even = [-(-s // -(-s // t)) for s, t in zip(sizes, tile, strict=True)]
-    even[-1] = min(sizes[-1], -(-even[-1] // 8) * 8)
+    even[-1] = min(sizes[-1], -(-even[-1] // unit) * unit)
     return even
 
 
@@ -105,7 +105,8 @@ def choose_tile(space: Space, engine: str, target: Target) -> list[int]:
         least = [1] * len(sizes)
         if len(sizes) > 1 or inner == 1:
             least[-1] = min(tile[-1], 256)  # 32 lanes times a 16-byte vector of bf16: whole warps read whole lines
-        return _even(sizes, _spread(sizes, tile, 2 * target.workers, least))
+        rows = len(sizes) == 1 and inner > 1  # the one dimension is not that of neighbours in memory
+        return _even(sizes, _spread(sizes, tile, 2 * target.workers, least), 1 if rows and target.is_gpu else 8)
     roles = product_roles(space.ops[product])
     kinds = [roles.get(d.loops.get(product, -1), "batch") for d in space.dims]
     if target.is_gpu:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.barriers import Barrier, fence_async
-from kitsune_mlir.codegen.gpu.builder import for_, if_, sync_block
+from kitsune_mlir.codegen.gpu.builder import for_, if_, sync_block, sync_warp
 from kitsune_mlir.codegen.gpu.engine import Plan
 from kitsune_mlir.codegen.gpu.handoff import Counters
 from kitsune_mlir.codegen.gpu.memory import offset
@@ -177,6 +177,20 @@ class TileContext:
         """The calling threads wait, each by itself, for every slot of `wait`; no block barrier."""
         lo = self.index(wait.lo)
         self._poll_from(wait, lo, 1)
+        if self.task.plan.async_reads or self.task.kernel.fences:
+            fence_async()
+
+    def poll_by_warp(self, lane: Value) -> None:
+        """All waits of the task, by the 32 lanes of the calling warp, without a block barrier.
+
+        A lane polls every 32nd slot of a range: polls of one thread after each other take more than half a microsecond each.
+        """
+        for wait in self.task.view.waits:
+            if self._single(wait):
+                if_(lane == 0, functools.partial(self._poll_from, wait, self.index(wait.lo), 1))
+            else:
+                self._poll_from(wait, self.index(wait.lo) + lane, 32)
+        sync_warp()
         if self.task.plan.async_reads or self.task.kernel.fences:
             fence_async()
 

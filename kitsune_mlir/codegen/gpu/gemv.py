@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.barriers import Slot, fence_async
-from kitsune_mlir.codegen.gpu.builder import for_, if_, warp_id
+from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.gemv_multiply import multiplier
@@ -85,14 +85,10 @@ def _multiply(stages: Stages) -> None:
 
 
 def _wait(stages: Stages, tile: TileContext) -> None:
-    """The first thread waits for what the element-wise steps read; the barrier before the first of them tells the others."""
-
-    def poll() -> None:
-        for wait in stages.task.view.waits:
-            tile.poll(wait)
-
-    if stages.task.view.waits:
-        if_(stages.task.thread == 0, poll)
+    """The first warp waits for what the element-wise steps read; the barrier before the first of them tells the others."""
+    task = stages.task
+    if task.view.waits:
+        if_(warp_id(task.thread) == 0, lambda: tile.poll_by_warp(lane_id(task.thread)))
 
 
 def _post(stages: Stages, tile: TileContext) -> None:

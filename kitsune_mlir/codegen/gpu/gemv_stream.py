@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from kitsune_mlir.codegen.gpu import tma
-from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot, fence_async
+from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot
 from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id, sync_warp
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.gemv_plan import PANEL, GemvPlan, Source
@@ -132,16 +132,9 @@ class Stream:
         return [*filled, i32(0)]
 
     def _poll(self, tile: TileContext) -> None:
-        """Wait for what other tiles have to finish first: one lane, then the warp."""
-
-        def poll() -> None:
-            for wait in self.task.view.waits:
-                tile.poll(wait)
-
+        """Wait for what other tiles have to finish first."""
         if self.task.view.waits:
-            if_(self.lane == 0, poll)
-            sync_warp()
-            fence_async()
+            tile.poll_by_warp(self.lane)
 
     def _resident(self, tile: TileContext) -> None:
         """Load all activations, row by row."""
