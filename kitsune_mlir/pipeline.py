@@ -45,7 +45,7 @@ class Options:
         reproducer_dir: where a failing pass writes its input; None is the system's temporary folder.
         tune: measure tile sizes of every stage on this machine, with a progress bar, and keep what was learned on disk
             (`kitsune_mlir.tuning`); the target's device must be here.
-        tuned_for: name of a device ("NVIDIA H200") whose measurements are used; nothing is measured, the device may be elsewhere.
+        tuned_for: name of a device ("NVIDIA H200") whose measurements are used; nothing is measured, and it may be elsewhere.
         tune_seconds: no measurement is started later than that; the planner's choice stands for stages that were not reached.
         cache_dir: where measurements are kept; None is KITSUNE_CACHE_DIR or the user's folder for caches.
     """

@@ -6,8 +6,6 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from torch_mlir import ir
-
 from kitsune_mlir.runtime.program import Runner
 from kitsune_mlir.runtime.signature import torch_dtype
 
@@ -28,22 +26,26 @@ def device_name(device: str) -> str:
     return f"{host_cpu()}-{torch.get_num_threads()}-threads"
 
 
-def milliseconds(runner: Runner, inputs: Sequence[ir.RankedTensorType], results: Sequence[ir.RankedTensorType]) -> float:
+TensorType = tuple[Sequence[int], str]
+"""Shape, and MLIR's spelling of the element type."""
+
+
+def milliseconds(runner: Runner, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float:
     """Median time of a run on random inputs of these types.
 
     Integers are below every input's smallest extent, because they may index any of them.
     """
     import torch
 
-    bound = max(1, min((extent for t in inputs for extent in t.shape if extent > 1), default=1))
+    bound = max(1, min((extent for shape, _ in inputs for extent in shape if extent > 1), default=1))
     given = []
-    for type_ in inputs:
-        shape, dtype = list(type_.shape), torch_dtype(str(type_.element_type))
+    for shape, element in inputs:
+        dtype = torch_dtype(element)
         if dtype.is_floating_point:
-            given.append(torch.randn(shape, device=runner.device).to(dtype))
+            given.append(torch.randn(*shape, device=runner.device).to(dtype))
         else:
-            given.append(torch.randint(0, 2 if dtype == torch.bool else bound, shape, device=runner.device).to(dtype))
-    made = [torch.empty(list(t.shape), dtype=torch_dtype(str(t.element_type)), device=runner.device) for t in results]
+            given.append(torch.randint(0, 2 if dtype == torch.bool else bound, tuple(shape), device=runner.device).to(dtype))
+    made = [torch.empty(*shape, dtype=torch_dtype(element), device=runner.device) for shape, element in results]
     pointers = tuple(t.data_ptr() for t in (*given, *made))
     cuda = runner.device.startswith("cuda")
     stream = torch.cuda.current_stream(runner.device).cuda_stream if cuda else 0

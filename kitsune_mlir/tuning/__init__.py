@@ -8,16 +8,15 @@ fastest is what the program is then planned with. Results are kept on disk by de
 from kitsune_mlir.tuning.cache import TuningCache
 from kitsune_mlir.tuning.isolate import tensor_types
 from kitsune_mlir.tuning.progress import progress
-from kitsune_mlir.tuning.search import PARTITION, Tuned, partition, tune
-from kitsune_mlir.tuning.timer import device_name, milliseconds
+from kitsune_mlir.tuning.search import PARTITION, Tuned, Work, partition, plan, tune
 
 __all__ = [
     "PARTITION",
     "Tuned",
     "TuningCache",
-    "device_name",
-    "milliseconds",
+    "Work",
     "partition",
+    "plan",
     "progress",
     "tensor_types",
     "tune",

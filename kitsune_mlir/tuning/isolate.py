@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
 from kitsune_mlir.dialects.stage_graph import PipelineOp, YieldOp, pack, unpack
 from kitsune_mlir.dialects.verify import captures, walk
+from kitsune_mlir.runtime.timer import TensorType
 
 __all__ = ["isolate", "tensor_types"]
 
@@ -48,8 +51,13 @@ def isolate(stage: ir.Operation) -> ir.Module | None:
         return module
 
 
-def tensor_types(module: ir.Module) -> tuple[list[ir.RankedTensorType], list[ir.RankedTensorType]]:
-    """What the function of an isolated stage takes and returns."""
+def tensor_types(module: ir.Module) -> tuple[list[TensorType], list[TensorType]]:
+    """What the function of an isolated stage takes and returns: shapes and element types."""
     (function,) = [op for op in module.body.operations if op.operation.name == "func.func"]
     type_ = ir.FunctionType(ir.TypeAttr(function.operation.attributes["function_type"]).value)
-    return [ir.RankedTensorType(t) for t in type_.inputs], [ir.RankedTensorType(t) for t in type_.results]
+
+    def plain(types: Iterable[ir.Type]) -> list[TensorType]:
+        tensors = map(ir.RankedTensorType, types)
+        return [(list(t.shape), str(t.element_type)) for t in tensors]
+
+    return plain(type_.inputs), plain(type_.results)

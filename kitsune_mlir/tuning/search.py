@@ -20,7 +20,7 @@ from kitsune_mlir.tuning.candidates import candidates
 from kitsune_mlir.tuning.isolate import isolate
 from kitsune_mlir.tuning.stage_key import stage_key
 
-__all__ = ["PARTITION", "Tuned", "partition", "tune"]
+__all__ = ["PARTITION", "Tuned", "Work", "partition", "plan", "tune"]
 
 PARTITION = "kitsune-partition-streams"
 
@@ -59,6 +59,41 @@ def partition(tiles: dict[str, Tile]) -> str:
     return f"{PARTITION}{{tiles={{{written}}}}}"
 
 
+@dataclasses.dataclass
+class Work:
+    """A stage that is to be measured.
+
+    Attributes:
+        stage: which.
+        module: it alone.
+        tiles: what to measure, the planner's tile first.
+    """
+
+    stage: Tuned
+    module: ir.Module
+    tiles: list[Tile]
+
+
+def plan(module: ir.Module, target: Target, cache: TuningCache) -> tuple[list[Tuned], list[Work]]:
+    """All stages of a module that has been through `kitsune-form-stages`, and those to measure, equal ones once.
+
+    Stages that the cache knows have their times.
+    """
+    version = metadata.version("kitsune-mlir")
+    stages = {ir.StringAttr(s.attributes["sym_name"]).value: s for s in _stages(module.operation)}
+    found: list[Tuned] = []
+    work: dict[str, Work] = {}
+    for name, tile, sizes in _planned(module, target):
+        stage = Tuned(name, stage_key(stages[name], target.name, version), tile)
+        stage.times = cache.get(stage.key) or {}
+        found.append(stage)
+        if not stage.times and stage.key not in work and tile:
+            alone = isolate(stages[name])
+            if alone is not None:
+                work[stage.key] = Work(stage, alone, candidates(sizes, tile))
+    return found, list(work.values())
+
+
 def tune(
     module: ir.Module,
     target: Target,
@@ -75,39 +110,23 @@ def tune(
         seconds: no measurement is started later than that; stages that were not measured to the end are not kept.
         on_step: called before each measurement with the stage's name, the number of measurements so far and of all.
     """
-    stages = {ir.StringAttr(s.attributes["sym_name"]).value: s for s in _stages(module.operation)}
-    version = metadata.version("kitsune-mlir")
-    found = [
-        (Tuned(name, stage_key(stages[name], target.name, version), tile), sizes)
-        for name, tile, sizes in _planned(module, target)
-    ]
-    known: dict[str, dict[Tile, float]] = {}
-    wanted: dict[str, tuple[Tuned, ir.Module, list[Tile]]] = {}
-    for tuned, sizes in found:
-        if tuned.key in known or tuned.key in wanted:
-            continue
-        times = cache.get(tuned.key)
-        alone = None if times else isolate(stages[tuned.name])
-        if times is not None:
-            known[tuned.key] = times
-        elif alone is not None and tuned.planned:
-            wanted[tuned.key] = tuned, alone, candidates(sizes, tuned.planned)
-    total, done, start = sum(len(tiles) for *_, tiles in wanted.values()), 0, time.monotonic()
-    for key, (tuned, alone, tiles) in wanted.items():
-        times = {}
-        for tile in tiles:
-            if time.monotonic() - start > seconds:
+    found, wanted = plan(module, target, cache)
+    total, done, start = sum(len(work.tiles) for work in wanted), 0, time.monotonic()
+    learned: dict[str, dict[Tile, float]] = {}
+    for work in wanted:
+        times = learned[work.stage.key] = {}
+        for tile in work.tiles:
+            if time.monotonic() - start >= seconds:
                 break
             if on_step is not None:
-                on_step(tuned.name, done, total)
+                on_step(work.stage.name, done, total)
             done += 1
             with contextlib.suppress(KitsuneError):
-                times[tile] = measure(alone, partition({tuned.name: tile}))
+                times[tile] = measure(work.module, partition({work.stage.name: tile}))
         else:
             if times:
-                cache.put(key, tuned.name, times)
-        known[key] = times
-    return [dataclasses.replace(tuned, times=known.get(tuned.key, {})) for tuned, _ in found]
+                cache.put(work.stage.key, work.stage.name, times)
+    return [dataclasses.replace(stage, times=learned.get(stage.key, stage.times)) for stage in found]
 
 
 def _planned(module: ir.Module, target: Target) -> Iterator[tuple[str, Tile, list[int]]]:

@@ -174,6 +174,13 @@ def test_tuning_for_real_on_the_host(tmp_path):
         torch.testing.assert_close(program(x), model(x))
     again = kitsune_mlir.compile(model, (x,), target="host", options=options)
     assert again.seconds["tune"] < program.seconds["tune"] / 2
+    # What is known of a device serves where the device is not.
+    known = next(tmp_path.rglob("*.json"))
+    times = json.loads(known.read_text())["milliseconds"]
+    times["7"] = 0.0
+    TuningCache("far away", tmp_path).put(known.stem, "stage", {tuple(map(int, t.split("x"))): ms for t, ms in times.items()})
+    far = kitsune_mlir.compile(model, (x,), target="host", options={"tuned_for": "far away", "cache_dir": str(tmp_path)})
+    assert far.summary["stages"][0]["tile"] == [7]
 
 
 def test_tuning_for_a_gpu_needs_one():
