@@ -1,7 +1,7 @@
 """Tiles by measurement where the GPU's machine has no compiler: what `Options(tune=True)` does in one place, in three steps.
 
-    python -m bench.tiles build DIR [PATTERN...] [--most 6]     each stage alone, in the planner's tile and its neighbours; no GPU
-    python -m bench.tiles run DIR --json FILE [--seconds 60]    times them (needs a Hopper GPU, no compiler)
+    python -m bench.tiles build DIR [PATTERN...] [--most 6]     each stage alone, in the planner's tile and its neighbours
+    python -m bench.tiles run DIR --json FILE [--seconds 60]    times them (needs a Hopper GPU and no compiler; `build` none)
     python -m bench.tiles learn FILE                            shows how far the planner is from the best tile, and keeps the
                                                                 times: `Options(tuned_for="NVIDIA H200")` then plans with them
 
