@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kitsune_mlir.errors import CompileError, TargetError
 
-__all__ = ["CHIPS", "Cubin", "KernelResources", "assemble", "find_ptxas"]
+__all__ = ["CHIPS", "Cubin", "KernelResources", "assemble", "assemble_best", "find_ptxas"]
 
 CHIPS = frozenset({"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_103", "sm_103a", "sm_120", "sm_120a"})
 """Chips that can be asked for. nvJitLink ends the process on a name that it does not know."""
@@ -104,6 +104,23 @@ def assemble(ptx: str, chip: str = "sm_90a", opt: int = 3, assembler: str = "aut
         raise TargetError("ptxas is not installed: install the package 'nvidia-cuda-nvcc' (in the extra 'gpu')")
     data, log = _run_ptxas(program, ptx, options) if program else _run_nvjitlink(ptx, options)
     return Cubin(data, chip, _parse_resources(log), _parse_warnings(log), log)
+
+
+def assemble_best(ptx: str, chip: str = "sm_90a") -> Cubin:
+    """Assemble with full optimisation, or with less where that runs out of registers.
+
+    At level 3 ptxas (CUDA 13.0) moves code across waits in long sequences of products whose factors are registers, until it
+    spills and serialises wgmma; at level 1 the same code fits.
+    """
+    full = assemble(ptx, chip)
+    if not any(kernel.spills for kernel in full.kernels.values()) and not full.warnings:
+        return full
+    less = assemble(ptx, chip, opt=1)
+
+    def cost(cubin: Cubin) -> tuple[int, int]:
+        return (len(cubin.warnings), sum(kernel.spill_store_bytes for kernel in cubin.kernels.values()))
+
+    return min(full, less, key=cost)
 
 
 def _run_ptxas(program: Path, ptx: str, options: list[str]) -> tuple[bytes, str]:

@@ -38,6 +38,8 @@ class SharedOperand:
             run-time value), `col` the first of k (a multiple of one step). Transposed: `row` is the first of k (a
             multiple of 16, may be a run-time value), `col` the first of m or n (a whole panel).
         transposed: whether m or n is contiguous ("MN-major"); 16-bit types only.
+        distance: bytes from `pointer` to the start of the tile (a multiple of `tile.alignment`). It becomes part of the
+            instructions' constants, so that many tiles share the registers of one descriptor.
     """
 
     tile: SharedTile
@@ -45,6 +47,7 @@ class SharedOperand:
     row: Value | int = 0
     col: int = 0
     transposed: bool = False
+    distance: int = 0
 
     def descriptor(self) -> Value:
         """wgmma's i64 descriptor of the operand's first step."""
@@ -58,9 +61,10 @@ class SharedOperand:
     def step(self, index: int) -> int:
         """What step `index` adds to the descriptor: the distance in 16-byte units."""
         if self.transposed:
-            return index * (STEP_BYTES // 2) * self.tile.swizzle >> 4
+            return self.distance + index * (STEP_BYTES // 2) * self.tile.swizzle >> 4
         elements = STEP_BYTES // self.tile.element_bytes
-        return self.tile.k_major_start(0, self.col + index * elements) - self.tile.k_major_start(0, self.col) >> 4
+        moved = self.tile.k_major_start(0, self.col + index * elements) - self.tile.k_major_start(0, self.col)
+        return self.distance + moved >> 4
 
     def steps(self) -> int:
         """Steps from the operand's start to the tile's end along k; a run-time `row` of a transposed one counts as 0."""
@@ -76,6 +80,7 @@ def multiply(
     n: int,
     dtype: str = "bf16",
     steps: int | None = None,
+    fence: bool = True,
 ) -> list[Value]:
     """Start D = A*B (accumulators None) or D += A*B over `steps` steps along k, as one committed group.
 
@@ -86,6 +91,8 @@ def multiply(
         n: a multiple of 8 up to 256.
         dtype: of A and B: "bf16", "f16" or "tf32".
         steps: instructions; default: to the end of A (registers) or of B's tile.
+        fence: begin with `wgmma.fence`. Only a group that continues the one before (the same accumulators, A's registers
+            written before that one's fence) does without. With A in registers, more fences make ptxas copy and spill.
 
     Returns:
         The n/2 accumulators, in flight until `wait`.
@@ -118,7 +125,7 @@ def multiply(
     b_number = base + len(a_values)
     lines = [
         "{ .reg .pred first, rest; .reg .b64 da, db; setp.ne.b32 first, 0, 0; setp.ne.b32 rest, 1, 0;",
-        "wgmma.fence.sync.aligned;",
+        *(["wgmma.fence.sync.aligned;"] if fence else []),
     ]
     for step in range(steps):
         lines.append(f"add.s64 db, ${b_number}, {b.step(step)};")

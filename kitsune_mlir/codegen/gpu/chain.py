@@ -1,0 +1,43 @@
+"""The `chain` engine: whole chains of row-local layers in one task, on tensor cores, with nothing between them in memory.
+
+One warpgroup moves weights and rows into shared memory (`chain_sources`), two multiply and do everything else in registers
+(`chain_compute`, `chain_eval`); each has rows of its own, so they never exchange data. What a layer leaves in the accumulators
+is, rounded and packed, the next layer's factor.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from kitsune_mlir.codegen.gpu import roles
+from kitsune_mlir.codegen.gpu.barriers import fence_async_shared
+from kitsune_mlir.codegen.gpu.chain_compute import Computer
+from kitsune_mlir.codegen.gpu.chain_plan import ChainPlan, make_plan
+from kitsune_mlir.codegen.gpu.chain_sources import Mover
+from kitsune_mlir.codegen.gpu.context import TaskContext
+from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.mma_match import Mismatch
+from kitsune_mlir.codegen.gpu.tasks import TaskView
+
+__all__ = ["ChainEngine"]
+
+MOVER_REGISTERS = 24
+
+
+class ChainEngine(Engine):
+    """See the module's docstring."""
+
+    name: ClassVar[str] = "chain"
+
+    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+        try:
+            return make_plan(self.name, task, limits)
+        except Mismatch as reason:
+            return Decline(self.name, str(reason))
+
+    def emit(self, plan: Plan, task: TaskContext) -> None:
+        chain: ChainPlan = plan.private
+        # The engine before may have used the same shared memory through the other proxy.
+        fence_async_shared()
+        task.sync()
+        roles.specialize(task, Mover(chain, task).run, lambda group: Computer(chain, task, group).run(), MOVER_REGISTERS)

@@ -1,0 +1,310 @@
+"""The computing warpgroups of a chain: products whose factors are registers or shared memory, and the work between them."""
+
+from __future__ import annotations
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu import tma, wgmma
+from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, Ring, fence_async, fence_async_shared
+from kitsune_mlir.codegen.gpu.barriers import Slot as RingSlot
+from kitsune_mlir.codegen.gpu.builder import for_, if_
+from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place, folded_start
+from kitsune_mlir.codegen.gpu.chain_match import SUM, Range, zero
+from kitsune_mlir.codegen.gpu.chain_memory import Memory
+from kitsune_mlir.codegen.gpu.chain_parts import WeightPanel, align, swizzled
+from kitsune_mlir.codegen.gpu.chain_plan import ChainPlan, Slot
+from kitsune_mlir.codegen.gpu.chain_sources import resolve, slot_barriers, slot_pointer
+from kitsune_mlir.codegen.gpu.chain_store import Storer
+from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.elements import load_elements
+from kitsune_mlir.codegen.gpu.inline import fresh
+from kitsune_mlir.codegen.gpu.memory import offset, store
+from kitsune_mlir.codegen.gpu.mma_match import COL
+from kitsune_mlir.codegen.gpu.value import Value, bitcast, i32, i64, select, vector
+from kitsune_mlir.dialects.access import shape_of
+
+__all__ = ["Computer"]
+
+GROUP = 128
+BOTH = 2 * GROUP
+TURN, OWN, PAIR = 2, 4, 6
+"""Named barriers: whose turn it is (two), each warpgroup's own (two), both warpgroups."""
+
+
+class Computer:
+    """Emits the computing warpgroups of a task.
+
+    Args:
+        group: number of the warpgroup, 0 or 1 (i32, the same for the whole warpgroup).
+    """
+
+    def __init__(self, plan: ChainPlan, task: TaskContext, group: Value):
+        self.plan, self.task, self.group = plan, task, group
+        self.ring = Ring(task.barrier_base, plan.stages)
+        self.thread = task.thread & (GROUP - 1)
+        self.elected = self.thread == 0
+        self.own = NamedBarrier(group + OWN, GROUP)
+        self._last: Value | None = None
+        self.folded: dict[ir.Value, ir.Value] = {}
+        self.starts: dict[ir.Value, ir.Value] = {}
+        for layer in plan.chain.layers:
+            found = folded_start(plan.chain, layer.result)
+            if found is not None:
+                self.folded[layer.result], self.starts[layer.result] = found
+
+    def run(self) -> None:
+        """All threads of the warpgroup call it."""
+        plan = self.plan
+        self._prepare()
+        if plan.groups == 1:
+            if_(self.group == 0, self._tiles)
+        else:
+            self._tiles()
+
+    def _tiles(self) -> None:
+        plan, task = self.plan, self.task
+        turns = any(plan.turns)
+        if turns:
+            if_(self.group == 1, NamedBarrier(TURN, BOTH).arrive)
+        task.for_each_tile(self._tile, [i32(0), *self.ring.consumer_start().values])
+        if turns:
+            if_(self.group == 0, NamedBarrier(TURN, BOTH).sync)
+        if any(output.map is not None for output in plan.outputs):
+            if_(self.elected, lambda: tma.wait(0))
+
+    # --- once a task -------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Vectors along the columns, and weights that TMA cannot load, into shared memory; then both warpgroups meet."""
+        plan = self.plan
+        thread = self.group * GROUP + self.thread
+        for place in plan.vectors.values():
+            start, window = self.task.pointer(place.window.buffer), place.window
+            first = sum(dim.start * dim.stride for dim in window.dims if isinstance(dim.start, int))
+            start = offset(start, first * window.bytes)
+
+            def copy(index: Value, place=place, window=window, start=start) -> None:
+                exists = index < place.length
+                at = offset(start, i64(select(exists, index, 0)) * (window.stride(COL) * window.bytes))
+                value = load_elements(at, window.dtype, 1, "f32", constant=True)[0]
+                store(select(exists, value, 0.0), offset(offset(self.task.shared, place.offset), index * 4))
+
+            for_(thread, align(place.length, 8), BOTH, copy)
+        for n, place in enumerate(plan.resident):
+            if place is not None and plan.weights[n].why:
+                for panel in plan.weights[n].panels:
+                    self._copy_panel(n, panel, offset(self.task.shared, place), thread)
+                    place += panel.bytes
+        fence_async_shared()
+        NamedBarrier(PAIR, BOTH).sync()
+
+    def _copy_panel(self, layer: int, panel: WeightPanel, target: Value, thread: Value) -> None:
+        """Write one panel of a weight element by element, eight at a time, with zeros outside of the weight."""
+        weight = self.plan.weights[layer]
+        window, tile, cols = weight.window, panel.tile, weight.layer.cols
+        ends = weight.layer.ranges[panel.range]
+        start = self.task.pointer(window.buffer)
+        first = sum(dim.start * dim.stride for dim in window.dims if isinstance(dim.start, int))
+        start = offset(start, first * window.bytes)
+        across = tile.cols // 8
+
+        def piece(index: Value) -> None:
+            row, col = index // across, index % across * 8
+            words = []
+            for part in range(8):
+                n, k = (col + part, row) if weight.transposed else (row, col + part)
+                inside = (n < cols) & (k + panel.first < ends.start + ends.length)
+                at = i64(n) * window.stride(COL) + i64(k + panel.first) * window.stride(SUM)
+                pointer = select(inside, offset(start, at * window.bytes), start)
+                words.append(select(inside, load_elements(pointer, "i16", 1, constant=True)[0], 0))
+            store(bitcast(vector(words), "vector<4xi32>"), offset(target, tile.offset(row, col)))
+
+        for_(thread, tile.rows * across, BOTH, piece)
+
+    # --- a tile ------------------------------------------------------------------------------------------------------
+
+    def _tile(self, tile: TileContext, count: Value, stage: Value, parity: Value) -> list[Value]:
+        plan = self.plan
+        resolve(tile)
+        slots = {slot: slot_pointer(self.task, slot, self.group, count) for slot in plan.slots}
+        memory = Memory(plan, tile, self.task.shared, fresh(self.thread), self.group, slots)
+        evaluator = Evaluator(plan.chain, memory, tile.index, self.folded)
+        ring, filled = RingSlot(stage, parity), set()
+        for number in range(len(plan.chain.layers)):
+            ring = self._layer(number, evaluator, slots, count, ring, filled)
+            for store_ in plan.order.stores[number]:
+                output = next(output for output in plan.outputs if output.store is store_)
+                Storer(plan, self.task, tile, fresh(self.thread), self.group, self.own).store(output, evaluator)
+            evaluator.keep(plan.order.kept[number])
+            evaluator.sums = {}
+            self._release_read(number, count)
+        for slot in plan.slots:
+            if slot.read:
+                self.own.sync()
+                self._release(slot, count)
+        self._post(tile)
+        return [count + 1, *ring.values]
+
+    def _release(self, slot: Slot, count: Value) -> None:
+        empty = slot_barriers(self.plan, self.task, slot, self.group, count)[1]
+        if_(self.elected, empty.arrive)
+
+    def _release_read(self, number: int, count: Value) -> None:
+        """Give back what product `number` was the last to read."""
+        plan = self.plan
+        done = [slot for slot in plan.slots if slot.last == number and not slot.read]
+
+        def release() -> None:
+            if plan.resident[number] is None:
+                assert self._last is not None
+                self.ring.empty(self._last).arrive()
+            for slot in done:
+                slot_barriers(plan, self.task, slot, self.group, count)[1].arrive()
+
+        if done or plan.resident[number] is None:
+            if_(self.elected, release)
+
+    def _post(self, tile: TileContext) -> None:
+        """The task's posts, after both warpgroups have written everything."""
+        if not self.task.view.posts:
+            return
+        if any(output.map is not None for output in self.plan.outputs):
+            if_(self.elected, lambda: tma.wait(0))
+        if self.task.kernel.fences:
+            fence_async()
+        NamedBarrier(PAIR, GROUP * self.plan.groups).sync()
+        if_(self.elected & (self.group == 0), tile.post)
+
+    # --- a product ---------------------------------------------------------------------------------------------------
+
+    def _layer(
+        self, number: int, evaluator: Evaluator, slots: dict[Slot, Value], count: Value, ring: RingSlot, filled: set[Slot]
+    ) -> RingSlot:
+        plan, layer = self.plan, self.plan.chain.layers[number]
+        words = {
+            n: [self._words(evaluator, part, unit) for unit in range(plan.units)]
+            for n, part in enumerate(layer.ranges)
+            if self._slot(part) is None
+        }
+        self._wait_weights(number, ring)
+        sums = [self._start(evaluator, number, unit) for unit in range(plan.units)]
+        if plan.turns[number]:
+            NamedBarrier(self.group + TURN, BOTH).sync()
+        for slot in plan.slots:
+            if slot not in filled and any(self._slot(part) is slot for part in layer.ranges):
+                full, _, parity = slot_barriers(plan, self.task, slot, self.group, count)
+                full.wait(parity)
+                filled.add(slot)
+
+        def multiply(panel: WeightPanel, start: Value, place: int) -> None:
+            part = layer.ranges[panel.range]
+            transposed = plan.weights[number].transposed
+            b = wgmma.SharedOperand(panel.tile, start, transposed=transposed, distance=place)
+            for unit in range(plan.units):
+                slot = self._slot(part)
+                if slot is None:
+                    first = panel.panel.start // 16 * 4
+                    a = words[panel.range][unit][first : first + panel.panel.width // 4]
+                else:
+                    a = self._factor(slot, slots[slot], panel, unit)
+                steps = panel.panel.width // 16
+                fence = plan.resident[number] is None or panel.first == 0
+                sums[unit] = wgmma.multiply(sums[unit], a, b, align(layer.cols, 8), layer.dtype, steps, fence)
+
+        ring = self._panels(number, multiply, ring)
+        flat = wgmma.wait(0, [value for unit in sums for value in unit or ()])
+        size = align(layer.cols, 8) // 2
+        evaluator.sums[layer.result] = [flat[size * unit : size * (unit + 1)] for unit in range(plan.units)]
+        return ring
+
+    def _wait_weights(self, number: int, ring: RingSlot) -> None:
+        """Wait for a layer's first panels, before the sums' start is read.
+
+        Between two products there is a branch then: within one basic block, ptxas would fetch the next start before it has
+        packed the sums, and run out of registers.
+        """
+        if self.plan.resident[number] is None:
+            self.ring.full(ring.stage).wait(ring.parity)
+        elif not self.plan.weights[number].why:
+            self.task.barriers[self.plan.resident_barrier].wait(0)
+
+    def _panels(self, number: int, multiply, ring: RingSlot) -> RingSlot:
+        """Issue the products with a layer's panels, where they are, and pass the turn on; the next place in the ring."""
+        plan = self.plan
+
+        def pass_turn() -> None:
+            if plan.turns[number]:
+                NamedBarrier(TURN + 1 - self.group, BOTH).arrive()
+
+        resident = plan.resident[number]
+        if resident is not None:
+            for panel in plan.weights[number].panels:
+                multiply(panel, self.task.shared, resident)
+                resident += panel.bytes
+            pass_turn()
+            return ring
+        stages = [part for part in plan.sequence if part.layer == number]
+        before = None
+        for index, part in enumerate(stages):
+            if index:
+                self.ring.full(ring.stage).wait(ring.parity)
+            start = offset(self.task.shared, ring.stage * plan.stage_bytes)
+            for panel, place in part.panels:
+                multiply(panel, start, place)
+            if index == len(stages) - 1:
+                pass_turn()
+            if before is not None:
+                wgmma.wait(min(7, len(part.panels) * plan.units), ())
+                if_(self.elected, self.ring.empty(before).arrive)
+            before, ring = ring.stage, self.ring.next(ring)
+        self._last = before
+        return ring
+
+    def _slot(self, part: Range) -> Slot | None:
+        return next((slot for slot in self.plan.slots if part.value in slot.source.values), None)
+
+    def _factor(self, slot: Slot, pointer: Value, panel: WeightPanel, unit: int) -> wgmma.SharedOperand:
+        rows = self.plan.group_rows
+        number = slot.source.panels.index(panel.panel)
+        tile = swizzled(rows, panel.panel.box)
+        distance = slot.source.panel_offset(number, rows) + 64 * unit * tile.swizzle
+        return wgmma.SharedOperand(tile, pointer, distance=distance)
+
+    def _start(self, evaluator: Evaluator, number: int, unit: int) -> list[Value] | None:
+        """What a product's sums start from; None for zeros."""
+        layer = self.plan.chain.layers[number]
+        folded = self.starts.get(layer.result)
+        if folded is None and zero(layer.start):
+            return None
+        sums: list[Value] = []
+        for block in range(align(layer.cols, 8) // 8):
+            for half in range(2):
+                place = Place(unit, half, block)
+                if folded is not None:
+                    op = next(iter(layer.result.uses)).owner.operation
+                    lanes = evaluator.inner(op, folded, place)
+                else:
+                    lanes = evaluator.tensor(layer.start, place)
+                sums += [lanes.at(0), lanes.at(1)]
+        return sums
+
+    def _words(self, evaluator: Evaluator, part: Range, unit: int) -> list[Value]:
+        """A computed factor as wgmma's A, packed pairs, with zeros beyond its columns."""
+        cols = shape_of(part.value)[1]
+        words = []
+        for block in range(align(cols, 16) // 8):
+            for half in range(2):
+                words.append(self._factor_word(evaluator, part, Place(unit, half, block), cols))
+        return words
+
+    @staticmethod
+    def _factor_word(evaluator: Evaluator, part: Range, place: Place, cols: int) -> Value:
+        if 8 * place.block >= cols:
+            return i32(0)
+        word = evaluator.tensor(part.value, place).word
+        if 8 * place.block + 8 <= cols:
+            return word
+        col = evaluator.memory.col(place)
+        if cols % 2:
+            word = select(col + 1 < cols, word, word & 0xFFFF)
+        return select(col < cols, word, 0)

@@ -1,0 +1,370 @@
+"""Element-wise work of a chain on fragments: tensors are pulled pair by pair through the operations that make them.
+
+A place is (unit, half, block): of the thread's rows, number `half` of its two in the 64 rows of tile `unit`; of the columns,
+the pair that it has in the 8 of `block` (the accumulator layout of wgmma). What does not depend on the row or on the column is
+computed once and shared. Rounding to 16 bits happens pair by pair, in one instruction with a ReLU around it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from torch_mlir import ir
+from torch_mlir.dialects import arith
+
+from kitsune_mlir.codegen.gpu.chain_lanes import Lanes, add_packed
+from kitsune_mlir.codegen.gpu.chain_match import Chain, Step, zero
+from kitsune_mlir.codegen.gpu.chain_memory import Memory
+from kitsune_mlir.codegen.gpu.chain_rows import reduce_row
+from kitsune_mlir.codegen.gpu.convert import pack_pair
+from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, is_constant
+from kitsune_mlir.codegen.gpu.mma_scalar import constant_of
+from kitsune_mlir.codegen.gpu.value import Value, wrap
+from kitsune_mlir.dialects.access import affine_maps, shape_of
+from kitsune_mlir.dialects.products import yield_of
+
+__all__ = ["Evaluator", "Place", "folded_start"]
+
+_SHORT = ("bf16", "f16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """See the module's docstring."""
+
+    unit: int
+    half: int
+    block: int
+
+
+class Evaluator:
+    """Pulls tensors of one tile; one object a warpgroup and tile.
+
+    Args:
+        chain: the body.
+        memory: reads loads at places.
+        index: emits an `index` value of the task, i32.
+        folded: by product result, the value of a body that its sums already are (`folded_start`).
+    """
+
+    def __init__(self, chain: Chain, memory: Memory, index: Callable[[ir.Value], Value], folded: dict[ir.Value, ir.Value]):
+        self.chain, self.memory, self.index = chain, memory, index
+        self.folded = {inner: result for result, inner in folded.items()}
+        self.sums: dict[ir.Value, list[list[Value]]] = {}
+        """Accumulators of each product, by unit."""
+        self.known: dict[tuple, Lanes] = {}
+        self.kept: dict[tuple, Lanes] = {}
+        self._deps: dict[tuple, frozenset[str]] = {}
+
+    def keep(self, values: tuple[ir.Value, ...]) -> None:
+        """Forget everything but `values`, which stay in registers at all places."""
+        kept: dict[tuple, Lanes] = {}
+        for value in values:
+            for place in self.places(value):
+                key = self._key(value, self._tensor_deps(value), place)
+                if key not in kept:
+                    kept[key] = self.kept.get(key) or self.tensor(value, place).settled()
+        self.kept, self.known = kept, {}
+        self.memory.forget()
+
+    def places(self, value: ir.Value) -> list[Place]:
+        """All places of a tensor."""
+        shape = shape_of(value)
+        blocks = -(-shape[1] // 8) if len(shape) == 2 else 1
+        return [Place(u, h, b) for u in range(self.memory.units) for b in range(blocks) for h in range(2)]
+
+    # --- tensors -----------------------------------------------------------------------------------------------------
+
+    def tensor(self, value: ir.Value, place: Place) -> Lanes:
+        """The elements of a computed tensor."""
+        key = self._key(value, self._tensor_deps(value), place)
+        if key in self.kept:
+            return self.kept[key]
+        if key not in self.known:
+            self.known[key] = self._tensor(value, place)
+        return self.known[key]
+
+    def _tensor(self, value: ir.Value, place: Place) -> Lanes:
+        if value in self.sums:
+            first = 4 * place.block + 2 * place.half
+            return Lanes("f32", scalars=self.sums[value][place.unit][first : first + 2])
+        step = self.chain.steps[value]
+        if step.kind == "alias":
+            return self._alias(value, step, place)
+        if step.kind == "concat":
+            return self._concat(value, step, place)
+        if step.kind == "reduce":
+            return reduce_row(self, step, place)
+        if step.op.name == "linalg.fill":
+            return self.operand(step.op, 0, place)
+        return self.inner(step.op, yield_of(step.op).operands[list(step.op.results).index(value)], place)
+
+    def _alias(self, value: ir.Value, step: Step, place: Place) -> Lanes:
+        source = step.op.operands[0]
+        lanes = self._any(source, dataclasses.replace(place, block=0))
+        if len(shape_of(value)) == 1 and len(shape_of(source)) == 2 and not lanes.uniform:
+            return Lanes(lanes.dtype, scalars=[self.memory.first_of_row(lanes.at(0))])
+        return lanes
+
+    def _concat(self, value: ir.Value, step: Step, place: Place) -> Lanes:
+        block = place.block
+        for part in step.op.operands:
+            blocks = shape_of(part)[1] // 8
+            if block < blocks or part == step.op.operands[len(step.op.operands) - 1]:
+                return self._any(part, dataclasses.replace(place, block=block))
+            block -= blocks
+        raise AssertionError(value)
+
+    def _any(self, value: ir.Value, place: Place) -> Lanes:
+        load = self.chain.task.load_of(value)
+        if load is None:
+            return self.tensor(value, place)
+        return self.memory.load(load, (ROW, COL)[: len(shape_of(value))], place, shape_of(value)[-1])
+
+    def operand(self, op: ir.Operation, number: int, place: Place) -> Lanes:
+        """The elements of an operand of a generic."""
+        value = op.operands[number]
+        if is_constant(value):
+            return Lanes(_element(value), scalars=[constant_of(value)])
+        load = self.chain.task.load_of(value)
+        sides = self.chain.operand_sides(op, number) if op.name != "linalg.fill" else ()
+        if load is not None:
+            shape = [extent for extent in shape_of(value) if extent != 1]
+            cols = shape[sides.index(COL)] if COL in sides else 1
+            return self.memory.load(load, sides, place, cols)
+        if COL not in sides:
+            place = dataclasses.replace(place, block=0)
+            lanes = self.tensor(value, place)
+            if len(shape_of(value)) == 2 and not lanes.uniform:  # one column, read by all
+                return Lanes(lanes.dtype, scalars=[self.memory.first_of_row(lanes.at(0))])
+            return lanes
+        return self.tensor(value, place)
+
+    # --- bodies ------------------------------------------------------------------------------------------------------
+
+    def inner(self, op: ir.Operation, value: ir.Value, place: Place) -> Lanes:
+        """The elements of a value of a generic's body."""
+        if value in self.folded:
+            return self.tensor(self.folded[value], place)
+        key = (op, *self._key(value, self._inner_deps(op, value), place))
+        if key not in self.known:
+            self.known[key] = self._inner(op, value, place)
+        return self.known[key]
+
+    def _inner(self, op: ir.Operation, value: ir.Value, place: Place) -> Lanes:
+        block = op.regions[0].blocks[0]
+        if isinstance(value.owner, ir.Block):
+            if value.owner == block:
+                return self.operand(op, list(block.arguments).index(value), place)
+            return Lanes("index", scalars=[self._to_index(self.index(value))])
+        maker = value.owner.operation
+        if maker.block != block:
+            if maker.name == "arith.constant":
+                return Lanes(str(value.type), scalars=[constant_of(value)])
+            return Lanes("index", scalars=[self._to_index(self.index(value))])
+        if maker.name == "linalg.index":
+            return self._index(op, ir.IntegerAttr(maker.attributes["dim"]).value, place)
+        if maker.name == "tensor.extract":
+            return self._extract(op, maker, place)
+        wide = COL in self._inner_deps(op, value)
+        if str(value.type) in _SHORT and wide:
+            rounded = self._rounded(op, value, place)
+            if rounded is not None:
+                return rounded
+        if maker.name == "arith.extf" and str(value.type) == "f32":
+            return Lanes("f32", scalars=self.inner(op, maker.operands[0], place).wide)
+        operands = [self.inner(op, operand, place) for operand in maker.operands]
+        number = list(maker.results).index(value)
+        return Lanes(str(value.type), scalars=[_clone(maker, operands, lane, number) for lane in range(2 if wide else 1)])
+
+    def _rounded(self, op: ir.Operation, value: ir.Value, place: Place) -> Lanes | None:
+        """A 16-bit value that is a rounded f32 value, with a ReLU before or after; None if it is made otherwise."""
+        relu, dtype = False, str(value.type)
+        while True:
+            if (source := relu_of(value)) is not None:
+                relu, value = True, source
+            elif (
+                _is(value, "arith.truncf")
+                and _is(value.owner.operands[0], "arith.extf")
+                and (str(value.owner.operands[0].owner.operands[0].type) == dtype)
+            ):
+                value = value.owner.operands[0].owner.operands[0]
+            elif _is(value, "arith.truncf") and (source := relu_of(value.owner.operands[0])) is not None:
+                if not _is(source, "arith.extf"):
+                    wide = self.inner(op, source, place)
+                    return Lanes(dtype, word=pack_pair(wide.at(0), wide.at(1), dtype, True))
+                relu, value = True, source.owner.operands[0]
+                if str(value.type) != dtype:
+                    return None
+            else:
+                break
+        if not _is(value, "arith.truncf") or str(value.owner.operands[0].type) != "f32":
+            if not relu:
+                return None
+            wide = self.inner(op, value, place).wide
+            return Lanes(dtype, word=pack_pair(wide[0], wide[-1], dtype, True))
+        source = value.owner.operands[0]
+        if not relu and (parts := self._sum_of_short(op, source, dtype)):
+            a, b = (self.inner(op, part, place) for part in parts)
+            return Lanes(dtype, word=add_packed(a.word, b.word, dtype))
+        wide = self.inner(op, source, place)
+        return Lanes(dtype, word=pack_pair(wide.at(0), wide.at(1), dtype, relu))
+
+    def _sum_of_short(self, op: ir.Operation, value: ir.Value, dtype: str) -> list[ir.Value] | None:
+        """The two 16-bit values whose f32 sum `value` is, if both differ from column to column."""
+        if not _is(value, "arith.addf"):
+            return None
+        parts = [x.owner.operands[0] for x in value.owner.operands if _is(x, "arith.extf")]
+        if len(parts) != 2 or any(str(x.type) != dtype or COL not in self._inner_deps(op, x) for x in parts):
+            return None
+        return parts
+
+    def _index(self, op: ir.Operation, loop: int, place: Place) -> Lanes:
+        if self.chain.sides[op][loop] == ROW:
+            return Lanes("index", scalars=[self._to_index(self.memory.row(place))])
+        col = self.memory.col(place)
+        return Lanes("index", scalars=[self._to_index(col), self._to_index(col + 1)])
+
+    def _extract(self, op: ir.Operation, maker: ir.Operation, place: Place) -> Lanes:
+        load = self.chain.task.load_of(maker.operands[0])
+        assert load is not None
+        places = [self.inner(op, operand, place) for operand in list(maker.operands)[1:]]
+        last = maker.operands[len(maker.operands) - 1]
+        along = _is(last, "linalg.index") and not places[-1].uniform
+        cols = max((shape_of(r)[1] for r in op.results if len(shape_of(r)) == 2), default=1)
+        return self.memory.extract(load, [p.scalars for p in places], along, place, cols)
+
+    @staticmethod
+    def _to_index(value: Value) -> Value:
+        return wrap(arith.index_castui(ir.IndexType.get(), value.ir))
+
+    # --- what depends on what ----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _key(value: ir.Value, deps: frozenset[str], place: Place) -> tuple:
+        return (
+            value,
+            place.unit if ROW in deps else None,
+            place.half if ROW in deps else None,
+            place.block if COL in deps else None,
+        )
+
+    def _tensor_deps(self, value: ir.Value) -> frozenset[str]:
+        key = (value,)
+        if key not in self._deps:
+            shape = shape_of(value)
+            deps = {ROW} | ({COL} if len(shape) == 2 else set())
+            step = self.chain.steps.get(value)
+            if step is not None and step.kind == "map" and step.op.name == "linalg.generic":
+                deps = set(self._inner_deps(step.op, yield_of(step.op).operands[list(step.op.results).index(value)]))
+            elif step is not None and step.op.name == "linalg.fill":
+                deps = set()
+            self._deps[key] = frozenset(deps)
+        return self._deps[key]
+
+    def _inner_deps(self, op: ir.Operation, value: ir.Value) -> frozenset[str]:
+        key = (op, value)
+        if key not in self._deps:
+            self._deps[key] = frozenset(self._find_deps(op, value))
+        return self._deps[key]
+
+    def _find_deps(self, op: ir.Operation, value: ir.Value) -> set[str]:
+        block = op.regions[0].blocks[0]
+        if isinstance(value.owner, ir.Block):
+            if value.owner != block:
+                return set()
+            number = list(block.arguments).index(value)
+            operand = op.operands[number]
+            if is_constant(operand):
+                return set()
+            sides = set(self.chain.operand_sides(op, number))
+            if self.chain.task.load_of(operand) is None:
+                return set(self._tensor_deps(operand)) & (sides | {ROW})
+            return sides
+        maker = value.owner.operation
+        if maker.block != block:
+            return set()
+        if maker.name == "linalg.index":
+            return {self.chain.sides[op][ir.IntegerAttr(maker.attributes["dim"]).value]}
+        found: set[str] = set()
+        for operand in maker.operands:
+            if not isinstance(operand.type, ir.ShapedType):
+                found |= self._inner_deps(op, operand)
+        return found
+
+
+def folded_start(chain: Chain, result: ir.Value) -> tuple[ir.Value, ir.Value] | None:
+    """A bias that a product can start from instead of having it added afterwards.
+
+    Returns:
+        (the value of the body of the only reader that adds it, the value that is added), or None.
+    """
+    uses = list(result.uses)
+    if len(uses) != 1 or uses[0].owner.name != "linalg.generic":
+        return None
+    layer = next(layer for layer in chain.layers if layer.result == result)
+    op = uses[0].owner.operation
+    if not zero(layer.start) or chain.steps[op.results[0]].kind != "map":
+        return None
+    number = list(op.operands).index(result)
+    argument = op.regions[0].blocks[0].arguments[number]
+    readers = list(argument.uses)
+    if len(readers) != 1 or readers[0].owner.name != "arith.addf" or len(affine_maps(op)[number].results) != 2:
+        return None
+    add = readers[0].owner.operation
+    other = next((operand for operand in add.operands if operand != argument), None)
+    if other is None:
+        return None
+    bias = other.owner.operands[0] if _is(other, "arith.extf") else other
+    if not isinstance(bias.owner, ir.Block) or bias.owner != op.regions[0].blocks[0]:
+        return None
+    at = list(op.regions[0].blocks[0].arguments).index(bias)
+    if chain.task.load_of(op.operands[at]) is None or ROW in chain.operand_sides(op, at):
+        return None
+    return add.results[0], other
+
+
+def relu_of(value: ir.Value) -> ir.Value | None:
+    """What `value` is the ReLU of, or None."""
+    if _is(value, "arith.maximumf"):
+        a, b = value.owner.operands
+        return a if _is_zero(b) else b if _is_zero(a) else None
+    if _is(value, "arith.select") and _is(value.owner.operands[0], "arith.cmpf"):
+        test, yes, no = value.owner.operands
+        a, b = test.owner.operands
+        greater = ir.IntegerAttr(test.owner.attributes["predicate"]).value in (2, 9)  # ogt, ugt
+        # ogt makes 0 of NaN, where torch and `cvt.relu` keep it; only ugt is the same.
+        if (
+            greater
+            and a == yes
+            and _is_zero(b)
+            and _is_zero(no)
+            and ir.IntegerAttr(test.owner.attributes["predicate"]).value == 9
+        ):
+            return a
+    return None
+
+
+def _is(value: ir.Value, name: str) -> bool:
+    return not isinstance(value.owner, ir.Block) and value.owner.name == name
+
+
+def _is_zero(value: ir.Value) -> bool:
+    if not _is(value, "arith.constant") or not isinstance(value.type, ir.FloatType):
+        return False
+    return ir.FloatAttr(value.owner.attributes["value"]).value == 0
+
+
+def _element(value: ir.Value) -> str:
+    return str(ir.ShapedType(value.type).element_type if isinstance(value.type, ir.ShapedType) else value.type)
+
+
+def _clone(maker: ir.Operation, operands: list[Lanes], lane: int, number: int) -> Value:
+    copy = ir.Operation.create(
+        maker.name,
+        results=[result.type for result in maker.results],
+        operands=[operand.at(lane).ir for operand in operands],
+        attributes={name: maker.attributes[name] for name in maker.attributes},
+    )
+    return wrap(copy.results[number])

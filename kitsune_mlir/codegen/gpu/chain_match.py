@@ -1,0 +1,328 @@
+"""Reading the body of a task as a chain: products whose rows are the tile's rows, with row-local work between them.
+
+Every tensor of the body lies along the rows of the tile, its columns, or both: a computed tensor of rank 2 is rows x columns,
+one of rank 1 has a value a row. A product sums over *ranges* of columns: what a concatenation puts side by side stays where it
+is, and each range is read from its own place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch, is_constant, wide_dims
+from kitsune_mlir.codegen.gpu.tasks import Load, TaskView
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.products import body_of, constant_fill, is_contraction, is_projected_product, yield_of
+
+__all__ = ["SUM", "Chain", "Gather", "Layer", "Range", "Step", "match_chain", "zero"]
+
+SUM = "sum"
+"""The side of a weight's dimension that the product sums over."""
+
+_DTYPES = ("bf16", "f16")
+_MOVES = ("tensor.expand_shape", "tensor.collapse_shape")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """An operation that is no product.
+
+    Attributes:
+        op: the operation.
+        kind: "map" (element-wise, gathers included), "reduce" (over the columns), "alias" (a unit dimension more or less),
+            "concat".
+        operands: numbers of the operands that it reads.
+    """
+
+    op: ir.Operation
+    kind: str
+    operands: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Gather:
+    """Rows of a table: element (row, col) is `table[index(row), col]`.
+
+    Attributes:
+        op: the generic.
+        table: the tensor that rows are taken from.
+        index: value of the generic's body that is the row's number in the table (index type).
+    """
+
+    op: ir.Operation
+    table: Load
+    index: ir.Value
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Range:
+    """A part of a product's sum.
+
+    Attributes:
+        value: the tensor whose columns are summed.
+        start: of the sum, where its first column stands.
+        length: its columns.
+    """
+
+    value: ir.Value
+    start: int
+    length: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Layer:
+    """A product: rows x cols += ranges times weight.
+
+    Attributes:
+        op: the contraction.
+        ranges: what it sums over, in order.
+        weight: the other factor, loaded whole.
+        sides: side (COL or SUM) of each wide dimension of the weight.
+        cols: its columns.
+        dtype: element type of both factors, "bf16" or "f16".
+    """
+
+    op: ir.Operation
+    ranges: tuple[Range, ...]
+    weight: Load
+    sides: tuple[str, ...]
+    cols: int
+    dtype: str
+
+    @property
+    def result(self) -> ir.Value:
+        """The tensor of sums, f32."""
+        return self.op.results[0]
+
+    @property
+    def start(self) -> ir.Value:
+        """The tensor that the sums start from."""
+        return self.op.operands[2]
+
+    @property
+    def depth(self) -> int:
+        """Terms of a sum."""
+        return sum(part.length for part in self.ranges)
+
+
+@dataclasses.dataclass(eq=False)
+class Chain:
+    """A body that was understood.
+
+    Attributes:
+        task: where it comes from.
+        rows: rows of a tile.
+        layers: the products, in order.
+        steps: by the value that each makes; products are not among them.
+        sides: side of each loop, by operation.
+    """
+
+    task: TaskView
+    rows: int
+    layers: tuple[Layer, ...]
+    steps: dict[ir.Value, Step]
+    sides: dict[ir.Operation, tuple[str, ...]]
+
+    def operand_sides(self, op: ir.Operation, number: int) -> tuple[str, ...]:
+        """The side of each wide dimension of an operand of a generic."""
+        operand = op.operands[number]
+        if not isinstance(operand.type, ir.ShapedType):
+            return ()
+        results = affine_maps(op)[number].results
+        return tuple(self._side(op, results[dim]) for dim in wide_dims(shape_of(operand)))
+
+    def _side(self, op: ir.Operation, expression: ir.AffineExpr) -> str:
+        if not isinstance(expression, ir.AffineDimExpr):
+            raise Mismatch(f"an operand is indexed by {expression}, which is no plain loop")
+        return self.sides[op][expression.position]
+
+    def gather(self, value: ir.Value) -> Gather | None:
+        """`value` as rows of a table, if it is nothing else."""
+        step = self.steps.get(value)
+        if step is None or step.kind != "map" or len(step.op.results) != 1 or len(shape_of(value)) != 2:
+            return None
+        extract = yield_of(step.op).operands[0].owner
+        if isinstance(extract, ir.Block) or extract.name != "tensor.extract" or len(extract.operands) != 3:
+            return None
+        table = self.task.load_of(extract.operands[0])
+        column = extract.operands[2].owner
+        if table is None or not table.whole or isinstance(column, ir.Block) or column.name != "linalg.index":
+            return None
+        if self.sides[step.op][ir.IntegerAttr(column.attributes["dim"]).value] != COL:
+            return None
+        if shape_of(extract.operands[0])[1] < shape_of(value)[1]:
+            return None
+        return Gather(step.op, table, extract.operands[1])
+
+
+def zero(value: ir.Value) -> bool:
+    """Whether a tensor is filled with 0."""
+    while not isinstance(value.owner, ir.Block) and value.owner.name in _MOVES:
+        value = value.owner.operands[0]
+    maker = None if isinstance(value.owner, ir.Block) else constant_fill(value.owner.operation)
+    return maker is not None and ir.FloatAttr(maker.attributes["value"]).value == 0
+
+
+def match_chain(task: TaskView) -> Chain:
+    """Read the body of a task.
+
+    Raises:
+        Mismatch: it is no chain of products of bf16 or f16.
+    """
+    work = [op for op in task.work() if op.name != "tensor.empty" and not (len(op.results) and is_constant(op.results[0]))]
+    products = [op for op in work if is_contraction(op)]
+    if not products:
+        raise Mismatch("no product")
+    rows = {shape_of(op.results[0])[0] for op in products if shape_of(op.results[0])}
+    if len(rows) != 1:
+        raise Mismatch("the products' rows differ")
+    chain = Chain(task, rows.pop(), (), {}, {})
+    layers = []
+    for op in work:
+        if is_contraction(op):
+            layers.append(_layer(chain, op))
+        else:
+            step = _step(chain, op)
+            chain.steps.update(dict.fromkeys(op.results, step))
+    chain.layers = tuple(layers)
+    _check(chain)
+    return chain
+
+
+def _loops(chain: Chain, op: ir.Operation) -> tuple[str, ...]:
+    """The side of each loop of a generic: the result's dimensions are rows and columns, sums run along columns."""
+    out = affine_maps(op)[len(op.operands) - len(op.results)]
+    shape = shape_of(op.results[0])
+    if len(shape) not in (1, 2) or shape[0] != chain.rows:
+        raise Mismatch(f"'{op.name}' makes a tensor of shape {shape}, not of {chain.rows} rows")
+    sides = [COL] * len(iterator_kinds(op))
+    for expression, side in zip(out.results, (ROW, COL), strict=False):
+        if not isinstance(expression, ir.AffineDimExpr):
+            raise Mismatch("a result is not indexed by plain loops")
+        sides[expression.position] = side
+    return tuple(sides)
+
+
+def _layer(chain: Chain, op: ir.Operation) -> Layer:
+    if not is_projected_product(op):
+        raise Mismatch("a convolution")
+    types = [str(ir.ShapedType(operand.type).element_type) for operand in op.operands]
+    if types[0] != types[1] or types[0] not in _DTYPES or types[2] != "f32":
+        raise Mismatch(f"a product of {types[0]} and {types[1]} into {types[2]}; bf16 or f16 into f32 are done")
+    if [inner.name for inner in body_of(op)][-2:] != ["arith.mulf", "arith.addf"]:
+        raise Mismatch("the product's body is not a multiplication and an addition in f32")
+    loops = chain.sides[op] = _loops(chain, op)
+    kinds = iterator_kinds(op)
+    if kinds.count("reduction") != 1 or kinds.count("parallel") != len(shape_of(op.results[0])):
+        raise Mismatch("a product over several dimensions")
+    maps = [[e.position for e in m.results] for m in affine_maps(op)]
+    names = [SUM if kind == "reduction" else side for kind, side in zip(kinds, loops, strict=True)]
+    a, b = (0, 1) if ROW in [names[loop] for loop in maps[0]] else (1, 0)
+    if [names[loop] for loop in maps[a]] != [ROW, SUM] or ROW in [names[loop] for loop in maps[b]]:
+        raise Mismatch("a product whose rows are not the tile's")
+    weight = chain.task.load_of(op.operands[b])
+    if weight is None:
+        raise Mismatch("both factors of a product are computed")
+    if weight.buffer.role != "input" or not all(isinstance(start, int) for start in weight.offsets):
+        raise Mismatch("weights that are computed, or differ from tile to tile")
+    shape = shape_of(op.operands[b])
+    sides = tuple(names[maps[b][dim]] for dim in wide_dims(shape))
+    result = shape_of(op.results[0])
+    return Layer(op, _ranges(chain, op.operands[a], 0), weight, sides, result[1] if len(result) == 2 else 1, types[0])
+
+
+def _ranges(chain: Chain, value: ir.Value, start: int) -> tuple[Range, ...]:
+    step = chain.steps.get(value)
+    if step is None or step.kind != "concat":
+        return (Range(value, start, shape_of(value)[1]),)
+    ranges: list[Range] = []
+    for part in step.op.operands:
+        ranges += _ranges(chain, part, start)
+        start += shape_of(part)[1]
+    return tuple(ranges)
+
+
+def _step(chain: Chain, op: ir.Operation) -> Step:
+    if op.name in _MOVES:
+        source, result = shape_of(op.operands[0]), shape_of(op.results[0])
+        if [d for d in source if d != 1] != [d for d in result if d != 1] or not 1 <= len(result) <= 2 or len(source) > 2:
+            raise Mismatch(f"'{op.name}' splits or merges dimensions")
+        return Step(op, "alias", (0,))
+    if op.name == "tensor.concat":
+        if ir.IntegerAttr(op.attributes["dim"]).value != 1 or len(shape_of(op.results[0])) != 2:
+            raise Mismatch("a concatenation that is not of columns")
+        return Step(op, "concat", tuple(range(len(op.operands))))
+    if op.name == "linalg.fill":
+        return Step(op, "map", (0,))
+    if op.name != "linalg.generic":
+        raise Mismatch(f"'{op.name}' is no step of a chain")
+    chain.sides[op] = _loops(chain, op)
+    _check_body(chain, op)
+    inputs, arguments = len(op.operands) - len(op.results), op.regions[0].blocks[0].arguments
+    numbers = tuple(n for n in range(len(op.operands)) if n < inputs or len(list(arguments[n].uses)))
+    for number in numbers:
+        _check_operand(chain, op, number)
+    if "reduction" not in iterator_kinds(op):
+        return Step(op, "map", numbers)
+    if len(op.results) != 1 or len(shape_of(op.results[0])) != 1:
+        raise Mismatch("a reduction that does not run over the columns")
+    return Step(op, "reduce", numbers)
+
+
+def _check_operand(chain: Chain, op: ir.Operation, number: int) -> None:
+    """Computed operands are walked as they lie; loaded ones may be walked along rows and columns in any way."""
+    operand = op.operands[number]
+    sides = chain.operand_sides(op, number)
+    if len(set(sides)) != len(sides):
+        raise Mismatch("an operand is walked along its diagonal")
+    if isinstance(operand.type, ir.ShapedType) and chain.task.load_of(operand) is None and not is_constant(operand):
+        wanted = [side for side, extent in zip((ROW, COL), shape_of(operand), strict=False) if extent != 1]
+        if list(sides) != wanted:
+            raise Mismatch("a computed tensor is transposed")
+
+
+def _check_body(chain: Chain, op: ir.Operation) -> None:
+    block = op.regions[0].blocks[0]
+    for inner in body_of(op):
+        if inner.regions or not inner.name.startswith(("arith.", "math.", "linalg.index", "tensor.extract")):
+            raise Mismatch(f"a body holds '{inner.name}'")
+        for operand in inner.operands:
+            owner = operand.owner
+            outside = owner != block if isinstance(owner, ir.Block) else owner.operation.block != block
+            table = inner.name == "tensor.extract" and operand == inner.operands[0]
+            if outside and table and chain.task.load_of(operand) is None:
+                raise Mismatch("rows are taken from a computed tensor")
+            if outside and not table and not is_constant(operand) and not isinstance(operand.type, ir.IndexType):
+                raise Mismatch(f"a body uses a {operand.type} that is computed outside of it")
+
+
+def _check(chain: Chain) -> None:
+    """Everything that a body reads is loaded, constant or computed, and the results are whole tiles."""
+    made = {layer.result for layer in chain.layers} | set(chain.steps)
+
+    def known(values: Sequence[ir.Value]) -> bool:
+        return all(
+            not isinstance(v.type, ir.ShapedType) or v in made or chain.task.load_of(v) is not None or is_constant(v)
+            for v in values
+        )
+
+    for step in chain.steps.values():
+        if not known([step.op.operands[number] for number in step.operands]):
+            raise Mismatch(f"an operand of '{step.op.name}' is neither loaded nor computed")
+    for layer in chain.layers:
+        if not known([part.value for part in layer.ranges]):
+            raise Mismatch("a factor of a product is neither loaded nor computed")
+    if not chain.task.stores:
+        raise Mismatch("the task stores nothing")
+    for store in chain.task.stores:
+        if store.tensor not in made or chain.steps.get(store.tensor, None) is not None and _is_concat(chain, store.tensor):
+            raise Mismatch("a result is copied or concatenated, not computed")
+        if shape_of(store.tensor)[0] != chain.rows:
+            raise Mismatch("a result has other rows than the products")
+
+
+def _is_concat(chain: Chain, value: ir.Value) -> bool:
+    return chain.steps[value].kind == "concat"

@@ -1,0 +1,184 @@
+"""Where the element-wise steps of a chain read loaded tensors: shared memory where they lie there anyway, or global memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch_mlir.dialects import arith
+
+from kitsune_mlir.codegen.gpu.builder import shuffle
+from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
+from kitsune_mlir.codegen.gpu.chain_parts import load_key, swizzled
+from kitsune_mlir.codegen.gpu.chain_plan import ChainPlan, Slot
+from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.elements import load_elements
+from kitsune_mlir.codegen.gpu.memory import load, offset
+from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
+from kitsune_mlir.codegen.gpu.mma_window import Window
+from kitsune_mlir.codegen.gpu.tasks import Load
+from kitsune_mlir.codegen.gpu.value import Value, as_type, i64, minimum, select, unpack, wrap
+
+if TYPE_CHECKING:
+    from kitsune_mlir.codegen.gpu.chain_eval import Place
+
+__all__ = ["Memory", "to_integer"]
+
+
+class Memory:
+    """Reads for one warpgroup and tile.
+
+    Args:
+        plan: the decisions.
+        tile: the tile.
+        shared: pointer to the task's shared memory.
+        thread: index of the thread in its warpgroup.
+        group: number of the warpgroup, 0 or 1.
+        slots: pointer to each source's rows of this warpgroup and tile.
+    """
+
+    def __init__(
+        self, plan: ChainPlan, tile: TileContext, shared: Value, thread: Value, group: Value, slots: dict[Slot, Value]
+    ):
+        self.plan, self.tile, self.shared, self.slots = plan, tile, shared, slots
+        self.units = plan.units
+        self.lane = thread & 31
+        self.quad = self.lane & 3
+        self.local_row = (thread // 32 << 4) + (self.lane >> 2)
+        self.first_row = group * plan.group_rows + self.local_row
+        self.known: dict[tuple, Lanes] = {}
+        self.addresses: dict[tuple, Value] = {}
+        self._windows: dict[tuple, Window] = {}
+
+    def forget(self) -> None:
+        """Read again from now on."""
+        self.known, self.addresses = {}, {}
+
+    def row(self, place: Place) -> Value:
+        """The thread's row in the tile; the tile's last one for rows beyond it."""
+        row = self.first_row + (64 * place.unit + 8 * place.half)
+        return row if self.plan.covered else minimum(row, self.plan.chain.rows - 1)
+
+    def row_exists(self, place: Place) -> Value | None:
+        """Whether the row belongs to the tile; None if all do."""
+        return None if self.plan.covered else self.first_row + (64 * place.unit + 8 * place.half) < self.plan.chain.rows
+
+    def col(self, place: Place) -> Value:
+        """The left one of the thread's two columns."""
+        return (self.quad << 1) + 8 * place.block
+
+    def first_of_row(self, value: Value) -> Value:
+        """`value` of the lane that has column 0 of the same row."""
+        return shuffle(value, self.lane & ~3)
+
+    def load(self, record: Load, sides: tuple[str, ...], place: Place, cols: int) -> Lanes:
+        """The elements of a loaded tensor whose wide dimensions lie along `sides`; it has `cols` columns."""
+        key = (
+            load_key(record),
+            sides,
+            (place.unit, place.half) if ROW in sides else None,
+            place.block if COL in sides else None,
+        )
+        if key not in self.known:
+            self.known[key] = self._load(record, sides, place, cols)
+        return self.known[key]
+
+    def _load(self, record: Load, sides: tuple[str, ...], place: Place, cols: int) -> Lanes:
+        vector = self.plan.vectors.get(load_key(record)) if sides == (COL,) else None
+        if vector is not None:
+            at = offset(offset(self.shared, self.quad << 3), vector.offset + 32 * place.block)
+            pair = unpack(load(at, "vector<2xf32>", 8))
+            dtype = vector.window.dtype
+            return Lanes(dtype, scalars=pair) if dtype == "f32" else Lanes(dtype, wide=pair)
+        if sides == (ROW, COL):
+            for slot, pointer in self.slots.items():
+                if slot.read and slot.source.gather is None and load_key(slot.source.load) == load_key(record):
+                    return self._staged(slot, pointer, place)
+        return self._global(record, sides, place, cols)
+
+    def _staged(self, slot: Slot, pointer: Value, place: Place) -> Lanes:
+        source, rows, col = slot.source, self.plan.group_rows, 8 * place.block
+        number, panel = next((n, p) for n, p in enumerate(source.panels) if p.start <= col < p.start + p.box)
+        tile = swizzled(rows, panel.box)
+        at = tile.offset(self.local_row + (64 * place.unit + 8 * place.half), (self.quad << 1) + (col - panel.start))
+        word = load(offset(offset(pointer, at), source.panel_offset(number, rows)), "i32")
+        return Lanes(source.window.dtype, word=word)
+
+    def _global(self, record: Load, sides: tuple[str, ...], place: Place, cols: int) -> Lanes:
+        window = Window.of(record, sides)
+        start = self._start(load_key(record), window)
+        if ROW in sides:
+            start = self._row_start((load_key(record), sides), start, window, place)
+        if COL not in sides:
+            return _lanes(window.dtype, load_elements(start, window.dtype, 1, constant=window.constant))
+        together = window.stride(COL) == 1 and window.align((COL,)) >= min(16, 2 * window.bytes) and cols % 2 == 0
+        return self._pair(start, window, window.stride(COL), place, cols, together)
+
+    def _start(self, key: tuple, window: Window) -> Value:
+        if key not in self.addresses:
+            self.addresses[key] = window.start(self.tile)
+        return self.addresses[key]
+
+    def _row_start(self, key: tuple, start: Value, window: Window, place: Place) -> Value:
+        known = (key, place.unit, place.half)
+        if known not in self.addresses:
+            self.addresses[known] = offset(start, i64(self.row(place)) * (window.stride(ROW) * window.bytes))
+        return self.addresses[known]
+
+    def _pair(self, start: Value, window: Window, stride: int, place: Place, cols: int, together: bool) -> Lanes:
+        """Two elements `stride` apart, the first of them at the place's column after `start`."""
+        size, dtype, col = window.bytes, window.dtype, self.col(place)
+        if cols <= 1:
+            return _lanes(dtype, load_elements(start, dtype, 1, constant=window.constant))
+        partial = 8 * place.block + 8 > cols
+        if together:
+            at = select(col < cols, col, 0) if partial else col
+            pointer = offset(start, i64(at) * size)
+            if size == 2 and dtype in ("bf16", "f16"):
+                return Lanes(dtype, word=load(pointer, "i32", 4, window.constant))
+            return Lanes(dtype, scalars=load_elements(pointer, dtype, 2, align=min(16, 2 * size), constant=window.constant))
+        values = []
+        for lane in range(2):
+            at = select(col + lane < cols, col + lane, 0) if partial else col + lane
+            values += load_elements(offset(start, i64(at) * (stride * size)), dtype, 1, constant=window.constant)
+        return Lanes(dtype, scalars=values)
+
+    def extract(self, table: Load, indices: list[list[Value]], along: bool, place: Place, cols: int) -> Lanes:
+        """Elements of a table by index values: `indices` has one or two for each of its dimensions.
+
+        Args:
+            along: the last index is the column itself.
+            cols: columns of the tensor that is made.
+        """
+        sides = [f"table{dim}" for dim, extent in enumerate(table.sizes) if extent != 1]
+        window = Window.of(table, sides)
+        base = self._start(load_key(table), window)
+        strides = [window.stride(f"table{dim}") for dim in range(len(indices))]
+
+        def moved(pointer: Value, dims: range, lane: int) -> Value:
+            for dim in dims:
+                index = to_integer(indices[dim][lane % len(indices[dim])])
+                pointer = offset(pointer, index * (strides[dim] * window.bytes))
+            return pointer
+
+        if along:
+            row = moved(base, range(len(indices) - 1), 0)
+            aligned = all(stride * window.bytes % (2 * window.bytes) == 0 for stride in strides[:-1])
+            together = aligned and strides[-1] == 1 and window.align(sides) >= min(16, 2 * window.bytes) and cols % 2 == 0
+            return self._pair(row, window, strides[-1], place, cols, together)
+        count = max(len(index) for index in indices)
+        values = [
+            load_elements(moved(base, range(len(indices)), lane), window.dtype, 1, constant=window.constant)[0]
+            for lane in range(count)
+        ]
+        return _lanes(window.dtype, values)
+
+
+def _lanes(dtype: str, values: list[Value]) -> Lanes:
+    return Lanes(dtype, scalars=values)
+
+
+def to_integer(index: Value) -> Value:
+    """An `index` value as i64."""
+    if str(index.type) != "index":
+        return i64(index)
+    return wrap(arith.index_castui(as_type("i64"), index.ir))

@@ -1,0 +1,70 @@
+"""When each tensor of a chain is computed, and which ones stay in registers from one product to the next."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.chain_match import Chain
+from kitsune_mlir.codegen.gpu.tasks import Store
+from kitsune_mlir.dialects.access import shape_of
+
+__all__ = ["Order", "order_of"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """The times of a chain: time i is right after product i, -1 is before the first.
+
+    Attributes:
+        ready: time at which a tensor can be computed; what depends on loads only has -1.
+        kept: for each product, the tensors that are in registers while the next one runs. They are of times up to the
+            product's and are used after it; what is of time -1 is computed again where it is used.
+        stores: for each product, the stores that follow it.
+    """
+
+    ready: dict[ir.Value, int]
+    kept: tuple[tuple[ir.Value, ...], ...]
+    stores: tuple[tuple[Store, ...], ...]
+
+
+def order_of(chain: Chain) -> Order:
+    """Products run in the order of the body; everything else as early as it can, so that sums are soon 16-bit numbers."""
+    ready: dict[ir.Value, int] = {layer.result: number for number, layer in enumerate(chain.layers)}
+
+    def time(value: ir.Value) -> int:
+        if value not in ready:
+            step = chain.steps.get(value)
+            operands = [step.op.operands[number] for number in step.operands] if step else []
+            ready[value] = max((time(operand) for operand in operands), default=-1)
+        return ready[value]
+
+    last: dict[ir.Value, int] = {}
+
+    def used(value: ir.Value, at: int) -> None:
+        step = chain.steps.get(value)
+        if step is not None and step.kind == "concat":
+            for part in step.op.operands:
+                used(part, at)
+        else:
+            last[value] = max(last.get(value, -1), at)
+
+    for value, step in chain.steps.items():
+        if step.kind != "concat":
+            for number in step.operands:
+                used(step.op.operands[number], time(value))
+    for number, layer in enumerate(chain.layers):
+        used(layer.start, number)
+        for part in layer.ranges:
+            used(part.value, number)
+    made = [value for value in (*ready, *last) if value in chain.steps or any(value == layer.result for layer in chain.layers)]
+    count = len(chain.layers)
+    kept = tuple(
+        tuple(dict.fromkeys(v for v in made if 0 <= time(v) <= number < last.get(v, -1) and len(shape_of(v)) in (1, 2)))
+        for number in range(count)
+    )
+    stores = tuple(
+        tuple(store for store in chain.task.stores if max(0, time(store.tensor)) == number) for number in range(count)
+    )
+    return Order(ready, kept, stores)

@@ -1,0 +1,254 @@
+"""The moving warpgroup of a chain: warp 0 streams weights, warps 1 and 2 bring the rows of one computing warpgroup each.
+
+Rows come by TMA, or, where they are gathered or badly aligned, by the 32 lanes of the warp: pieces of 16 bytes (`cp.async`),
+of 4, or single elements, into the same swizzled layout. All waits for other tasks are here: what the computing warpgroups do
+in a tile follows from a barrier that these warps complete after their waits.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from kitsune_mlir.codegen.gpu import tma
+from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, fence_async_shared
+from kitsune_mlir.codegen.gpu.barriers import Slot as RingSlot
+from kitsune_mlir.codegen.gpu.builder import for_, if_, shuffle, sync_warp, warp_id
+from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
+from kitsune_mlir.codegen.gpu.chain_match import SUM
+from kitsune_mlir.codegen.gpu.chain_memory import Memory, to_integer
+from kitsune_mlir.codegen.gpu.chain_parts import Panel, Source, Weight, align, swizzled
+from kitsune_mlir.codegen.gpu.chain_plan import ChainPlan, Slot, Stage
+from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.memory import (
+    Cache,
+    copy_async,
+    copy_async_commit,
+    copy_async_wait,
+    load,
+    offset,
+    store,
+)
+from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
+from kitsune_mlir.codegen.gpu.value import Value, cast, i16, i32, i64, minimum, select
+
+__all__ = ["Mover", "resolve", "slot_barriers", "slot_pointer"]
+
+UNROLL = 4
+
+
+def resolve(tile: TileContext) -> None:
+    """Compute all of the tile's offsets here, so that code inside branches can use the same values."""
+    view = tile.task.view
+    for record in (*view.loads, *view.stores):
+        for start in record.offsets:
+            tile.index(start)
+    for wait in view.waits:
+        tile.index(wait.lo)
+        tile.index(wait.hi)
+    for post in view.posts:
+        tile.index(post.slot)
+
+
+def slot_barriers(plan: ChainPlan, task: TaskContext, slot: Slot, group: Value, count: Value) -> tuple[Barrier, Barrier, Value]:
+    """The "full" and "empty" barriers of a slot's place for tile `count` of this block, and the parity of "full"."""
+    place = group * slot.depth + count % slot.depth
+    base = offset(task.barrier_base, Barrier.BYTES * slot.barrier)
+    full = Barrier(offset(base, place * Barrier.BYTES))
+    empty = Barrier(offset(base, (place + plan.groups * slot.depth) * Barrier.BYTES))
+    return full, empty, count // slot.depth & 1
+
+
+def slot_pointer(task: TaskContext, slot: Slot, group: Value, count: Value) -> Value:
+    """Where the rows of a slot are for tile `count` of this block."""
+    place = group * slot.depth + count % slot.depth
+    return offset(offset(task.shared, slot.offset), place * slot.bytes)
+
+
+class Mover:
+    """Emits the moving warpgroup of a task."""
+
+    def __init__(self, plan: ChainPlan, task: TaskContext):
+        self.plan, self.task = plan, task
+        self.ring = Ring(task.barrier_base, plan.stages)
+
+    def run(self) -> None:
+        """All threads of the warpgroup call it."""
+        warp, lane = warp_id(self.task.thread), self.task.thread & 31
+        if_((warp == 0) & (lane == 0), self._weights)
+        if self.plan.slots:
+            if_((warp - 1).below(self.plan.groups), lambda: self._rows(warp - 1, lane))
+
+    # --- weights -----------------------------------------------------------------------------------------------------
+
+    def _weights(self) -> None:
+        plan, task = self.plan, self.task
+        stay = [(n, place) for n, place in enumerate(plan.resident) if place is not None and not plan.weights[n].why]
+        if stay:
+            barrier = task.barriers[plan.resident_barrier]
+            barrier.arrive_and_expect(sum(panel.tile.bytes for n, _ in stay for panel in plan.weights[n].panels))
+            for n, place in stay:
+                for number, panel in enumerate(plan.weights[n].panels):
+                    self._load_panel(n, number, offset(task.shared, place), barrier)
+                    place += panel.bytes
+        if not plan.sequence:
+            return
+
+        def tile(_: TileContext, stage: Value, parity: Value) -> list[Value]:
+            slot = RingSlot(stage, parity)
+            for part in plan.sequence:
+                self.ring.empty(slot.stage).wait(slot.parity)
+                self.ring.full(slot.stage).arrive_and_expect(part.box_bytes)
+                self._load_stage(part, slot.stage)
+                slot = self.ring.next(slot)
+            return slot.values
+
+        task.for_each_tile(tile, self.ring.producer_start().values)
+
+    def _load_stage(self, part: Stage, stage: Value) -> None:
+        start = offset(self.task.shared, stage * self.plan.stage_bytes)
+        panels = self.plan.weights[part.layer].panels
+        for panel, place in part.panels:
+            self._load_panel(part.layer, panels.index(panel), offset(start, place), self.ring.full(stage))
+
+    def _load_panel(self, layer: int, number: int, target: Value, barrier: Barrier) -> None:
+        """TMA of one panel: one box, or one for each panel of columns of a transposed weight."""
+        weight = self.plan.weights[layer]
+        panel = weight.panels[number]
+        map_ = self.task.tensor_map(self.plan.weight_maps[layer][number])
+        start = _constant_start(weight, SUM if weight.transposed else COL)
+        if not weight.transposed:
+            tma.load_tile(target, map_, barrier, [start, panel.first], cache=Cache.KEEP)
+            return
+        for across in range(panel.tile.panels):
+            place = offset(target, across * panel.tile.panel_bytes)
+            tma.load_tile(place, map_, barrier, [start + panel.first, across * panel.tile.panel_cols], cache=Cache.KEEP)
+
+    # --- rows --------------------------------------------------------------------------------------------------------
+
+    def _rows(self, group: Value, lane: Value) -> None:
+        """One warp, for the rows of one warpgroup."""
+
+        def tile(tile: TileContext, count: Value) -> Value:
+            resolve(tile)
+            if self.task.view.waits:
+                for wait in self.task.view.waits:
+                    if_(lane == 0, functools.partial(tile.poll, wait))
+                sync_warp()
+            copied = []
+            for slot in self.plan.slots:
+                full, empty, parity = slot_barriers(self.plan, self.task, slot, group, count)
+                empty.wait(parity ^ 1)
+                target = slot_pointer(self.task, slot, group, count)
+                if slot.source.maps:
+                    if_(lane == 0, functools.partial(self._load_rows, slot, tile, group, target, full))
+                else:
+                    _Copy(self.plan, slot.source, tile, group, lane, target).emit()
+                    copied.append(full)
+            if copied:
+                copy_async_commit()
+                copy_async_wait(0)
+                fence_async_shared()
+                sync_warp()
+                if_(lane == 0, lambda: [barrier.arrive() for barrier in copied] and None)
+            return count + 1
+
+        self.task.for_each_tile(tile, [i32(0)])
+
+    def _load_rows(self, slot: Slot, tile: TileContext, group: Value, target: Value, full: Barrier) -> None:
+        source, rows = slot.source, self.plan.group_rows
+        full.arrive_and_expect(sum(map_.box_bytes for map_ in source.maps))
+        start = next((tile.index(dim.start) for dim in source.window.dims if dim.side == ROW), i32(0))
+        for number, panel in enumerate(source.panels):
+            tma.load_tile(
+                offset(target, source.panel_offset(number, rows)),
+                self.task.tensor_map(slot.maps[number]),
+                full,
+                [start + group * rows, panel.start],
+            )
+
+
+def _constant_start(weight: Weight, side: str) -> int:
+    return next((dim.start for dim in weight.window.dims if dim.side == side and isinstance(dim.start, int)), 0)
+
+
+class _RowOf(Memory):
+    """Reads for one row of the tile that a lane chooses."""
+
+    chosen: Value
+
+    def row(self, place: Place) -> Value:
+        return self.chosen
+
+
+class _Copy:
+    """Copies the rows of a source by the lanes of a warp; 32 rows at a time, whose numbers the lanes hold."""
+
+    def __init__(self, plan: ChainPlan, source: Source, tile: TileContext, group: Value, lane: Value, target: Value):
+        self.plan, self.source, self.tile = plan, source, tile
+        self.group, self.lane, self.target = group, lane, target
+        window = source.window
+        self.size = window.bytes
+        aligned = window.align((COL,)) if window.stride(COL) == 1 else self.size
+        self.piece = max(width for width in (2, 4, 16) if aligned % width == 0 and source.length * self.size % width == 0)
+
+    def emit(self) -> None:
+        """Start all copies; single elements are written at once."""
+        start = self._start()
+        columns = sum(panel.width for panel in self.source.panels)
+        across = columns * self.size // self.piece  # pieces of a row, with those of zeros
+        for first in range(0, self.plan.group_rows, 32):
+            row = self._row_number(first)
+            batch = math.gcd(UNROLL, across)
+
+            def step(index: Value, first: int = first, row: Value = row, batch: int = batch) -> None:
+                for number in range(batch):
+                    self._piece(start, row, first, across, self.lane + (index + number) * 32)
+
+            for_(0, across, batch, step)
+
+    def _start(self) -> Value:
+        """Pointer to column 0 of row 0 of the tile's rows, or of the table."""
+        return self.source.window.start(self.tile)
+
+    def _row_number(self, first: int) -> Value:
+        """The lane's row of 32: its distance from `_start` in rows, i32."""
+        row = minimum(self.group * self.plan.group_rows + (self.lane + first), self.plan.chain.rows - 1)
+        gather = self.source.gather
+        if gather is None:
+            return row
+        memory = _RowOf(self.plan, self.tile, self.tile.task.shared, self.lane, self.group, {})
+        memory.chosen = row
+        evaluator = Evaluator(self.plan.chain, memory, self.tile.index, {})
+        index = evaluator.inner(gather.op, gather.index, Place(0, 0, 0)).at(0)
+        return cast(to_integer(index), "i32")
+
+    def _piece(self, start: Value, row: Value, first: int, across: int, number: Value) -> None:
+        """Copy piece `number` of a block of 32 rows."""
+        window = self.source.window
+        local, piece = number // across, number % across
+        col = piece * (self.piece // self.size)
+        exists = col < self.source.length
+        padded = any(panel.start + panel.width > self.source.length for panel in self.source.panels)
+        at = i64(shuffle(row, local)) * (window.stride(ROW) * self.size)
+        pointer = offset(offset(start, at), i64(select(exists, col, 0) if padded else col) * (window.stride(COL) * self.size))
+        target = offset(self.target, self._place(local + first, col))
+        if self.piece == self.size:
+            value = load(pointer, "i16", 2, window.constant)
+            store(select(exists, value, i16(0)) if padded else value, target)
+        else:
+            copy_async(target, pointer, self.piece, exists if padded else None)
+
+    def _place(self, row: Value, col: Value) -> Value:
+        """Byte offset of an element in the slot: full panels have one stride, only the last may be narrower."""
+        rows = self.plan.group_rows
+        panels: tuple[Panel, ...] = self.source.panels
+        place = swizzled(rows, panels[0].box).offset(row, col % panels[0].box if len(panels) > 1 else col)
+        if len(panels) == 1:
+            return place
+        number = col // panels[0].box
+        bytes_ = align(rows * panels[0].box * 2, 1024)
+        if panels[-1].box != panels[0].box:
+            tail = swizzled(rows, panels[-1].box).offset(row, col - panels[-1].start)
+            place = select(number == len(panels) - 1, tail, place)
+        return place + number * bytes_

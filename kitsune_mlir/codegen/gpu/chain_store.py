@@ -1,0 +1,104 @@
+"""Results of a chain: through swizzled shared memory and TMA where memory allows it, else from the threads' registers."""
+
+from __future__ import annotations
+
+import functools
+
+from kitsune_mlir.codegen.gpu import tma
+from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, fence_async_shared
+from kitsune_mlir.codegen.gpu.builder import if_
+from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
+from kitsune_mlir.codegen.gpu.chain_parts import sides_of
+from kitsune_mlir.codegen.gpu.chain_plan import ChainPlan, Output
+from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.elements import element_bytes, store_elements
+from kitsune_mlir.codegen.gpu.fragment import store_matrices
+from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
+from kitsune_mlir.codegen.gpu.mma_window import Window
+from kitsune_mlir.codegen.gpu.value import Value, i32, i64
+from kitsune_mlir.dialects.access import shape_of
+
+__all__ = ["Storer"]
+
+
+class Storer:
+    """Writes results for one warpgroup and tile.
+
+    Args:
+        plan: the decisions.
+        task, tile: where it runs.
+        thread: index of the thread in its warpgroup.
+        group: number of the warpgroup.
+        barrier: over the warpgroup.
+    """
+
+    def __init__(
+        self, plan: ChainPlan, task: TaskContext, tile: TileContext, thread: Value, group: Value, barrier: NamedBarrier
+    ):
+        self.plan, self.task, self.tile = plan, task, tile
+        self.thread, self.group, self.barrier = thread, group, barrier
+
+    def store(self, output: Output, evaluator: Evaluator) -> None:
+        """Write one result."""
+        if output.tile is not None:
+            self._by_tma(output, evaluator)
+        else:
+            self._by_threads(output, evaluator)
+
+    def _by_tma(self, output: Output, evaluator: Evaluator) -> None:
+        plan, tile, value = self.plan, output.tile, output.store.tensor
+        map_ = output.map
+        assert tile is not None and map_ is not None
+        cols = shape_of(value)[1]
+        space = offset(self.task.shared, self.group * plan.staging_bytes + plan.staging)
+        lane = self.thread & 31
+        row = (self.thread // 32 << 4) + (lane & 15)
+        elected = self.thread == 0
+        window = Window.of(
+            output.store, [side for side, extent in zip((ROW, COL), shape_of(value), strict=True) if extent != 1]
+        )
+        start = next((self.tile.index(dim.start) for dim in window.dims if dim.side == ROW), i32(0))
+        for first in range(0, cols, tile.cols):
+            if_(elected, lambda: tma.wait(0, read=True))
+            self.barrier.sync()
+            for unit in range(plan.units):
+                for col in range(first, min(first + tile.cols, -(-cols // 16) * 16), 16):
+                    words = [self._word(evaluator, value, unit, h, col // 8 + b, cols) for b in range(2) for h in range(2)]
+                    at = tile.offset(row + 64 * unit, (lane >> 4 << 3) + (col - first))
+                    store_matrices(offset(space, at), words)
+            fence_async_shared()
+            self.barrier.sync()
+
+            def send(first: int = first) -> None:
+                place = [start + self.group * plan.group_rows, first]
+                tma.store_tile(self.task.tensor_map(map_), space, place)
+                tma.commit()
+
+            if_(elected, send)
+
+    @staticmethod
+    def _word(evaluator: Evaluator, value, unit: int, half: int, block: int, cols: int) -> Value:
+        return evaluator.tensor(value, Place(unit, half, block)).word if 8 * block < cols else i32(0)
+
+    def _by_threads(self, output: Output, evaluator: Evaluator) -> None:
+        store, memory = output.store, evaluator.memory
+        value, shape = store.tensor, shape_of(store.tensor)
+        window = Window.of(store, sides_of(value))
+        start = window.start(self.tile)
+        cols = shape[1] if len(shape) == 2 else 1
+        size, dtype, stride = element_bytes(window.dtype), window.dtype, window.stride(COL)
+        together = stride == 1 and cols % 2 == 0 and window.align((COL,)) >= min(16, 2 * size)
+        for place in evaluator.places(value):
+            lanes, col = evaluator.tensor(value, place), memory.col(place)
+            pointer = offset(start, i64(memory.row(place)) * (window.stride(ROW) * size))
+            exists = memory.row_exists(place)
+            for lane in (0,) if together else (0, 1):
+                if cols == 1 and lane:
+                    continue
+                inside = col + lane < cols if 8 * place.block + 8 > cols else None
+                condition = inside if exists is None else exists if inside is None else inside & exists
+                at = offset(pointer, i64(col + lane) * (stride * size)) if cols > 1 else pointer
+                items = [lanes.at(0), lanes.at(1)] if together else [lanes.at(lane)]
+                write = functools.partial(store_elements, items, at, dtype, len(items) * size)
+                write() if condition is None else if_(condition, write)

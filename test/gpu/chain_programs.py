@@ -1,0 +1,256 @@
+"""Chains of layers through the `chain` engine on a device: models built on one machine, run and checked on another.
+
+    python -m test.gpu.chain_programs build DIR [names...]     # needs the compiler, no GPU
+    python -m test.gpu.chain_programs run DIR [names...] [--time] [--json FILE]     # needs a Hopper GPU; no compiler
+
+Each model runs in a process of its own with a time limit, on fresh random inputs, against float64. With `--time`, beside
+eager PyTorch under a CUDA graph (and `torch.compile` under one with `--compiled`), interleaved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+LIMIT_SECONDS = 60
+TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 2e-3}
+
+
+def mlp(widths: Sequence[int], activation: Callable[[], nn.Module] = nn.ReLU, last: bool = True) -> nn.Module:
+    """Linear layers with an activation behind each (behind the last one: if `last`)."""
+    layers: list[nn.Module] = []
+    for number, (a, b) in enumerate(zip(widths, widths[1:], strict=False)):
+        layers.append(nn.Linear(a, b))
+        if last or number < len(widths) - 2:
+            layers.append(activation())
+    return nn.Sequential(*layers)
+
+
+class Residual(nn.Module):
+    """y = x + norm(mlp(x)), with the sum's square root of x beside it."""
+
+    def __init__(self, width: int, norm: Callable[[int], nn.Module]):
+        super().__init__()
+        self.layers, self.norm = mlp([width] * 3, last=False), norm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.norm(self.layers(x))
+
+
+class Gated(nn.Module):
+    """silu(gate(x)) * up(x), then down."""
+
+    def __init__(self, width: int, hidden: int):
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(width, hidden), nn.Linear(width, hidden), nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+class Heads(nn.Module):
+    """Two results of one trunk, one of them narrow, and a softmax."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.trunk, self.wide, self.narrow = mlp([width, width, width]), nn.Linear(width, 96), nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        h = self.trunk(x)
+        return torch.softmax(self.wide(h), -1), self.narrow(h), h
+
+
+class Edge(nn.Module):
+    """Rows of a table by two indices beside the rows themselves, through a chain."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.layers, self.norm = mlp([3 * width, width, width], last=False), nn.LayerNorm(width)
+
+    def forward(self, nodes: Tensor, edges: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        return edges + self.norm(self.layers(torch.cat([edges, nodes[source], nodes[target]], -1)))
+
+
+class Columns(nn.Module):
+    """x @ W with W as it lies: sum x columns."""
+
+    def __init__(self, widths: Sequence[int]):
+        super().__init__()
+        self.weights = nn.ParameterList(torch.randn(a, b) for a, b in zip(widths, widths[1:], strict=False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for weight in self.weights:
+            x = torch.relu(x @ weight)
+        return x
+
+
+def rows(count: int, width: int) -> Callable[[torch.device, torch.dtype], tuple[Tensor, ...]]:
+    return lambda device, dtype: (torch.randn(count, width, device=device).to(dtype),)
+
+
+def edges(nodes: int, count: int, width: int) -> Callable[[torch.device, torch.dtype], tuple[Tensor, ...]]:
+    def make(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        values = [torch.randn(n, width, device=device).to(dtype) for n in (nodes, count)]
+        return (*values, *(torch.randint(0, nodes, (count,), device=device) for _ in range(2)))
+
+    return make
+
+
+def zoo(name: str, size: str):
+    from bench.models import make
+
+    def model() -> nn.Module:
+        return make(name, size=size, dtype=torch.bfloat16, seed=0)[0]
+
+    def args(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        _, given = make(name, size=size, dtype=dtype, seed=0)
+        return tuple(torch.randn_like(a, device=device) if a.is_floating_point() else a.to(device) for a in given)
+
+    return model, args
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], Callable]] = {
+    "two_1000": (lambda: mlp([64, 256, 256]), rows(1000, 64)),
+    "two_7": (lambda: mlp([64, 64, 64]), rows(7, 64)),
+    "two_129": (lambda: mlp([64, 128, 64]), rows(129, 64)),
+    "two_129_kn": (lambda: Columns([64, 96, 80]), rows(129, 64)),
+    "ragged_13_27_3": (lambda: mlp([13, 64, 27, 3], last=False), rows(1000, 13)),
+    "ragged_63_1": (lambda: mlp([63, 128, 1], last=False), rows(300, 63)),
+    "gelu": (lambda: mlp([64, 128, 64], nn.GELU), rows(300, 64)),
+    "tanh": (lambda: mlp([48, 48, 48], nn.Tanh), rows(300, 48)),
+    "layer_norm": (lambda: Residual(128, nn.LayerNorm), rows(1000, 128)),
+    "rms_norm": (lambda: Residual(96, nn.RMSNorm), rows(1000, 96)),
+    "gated": (lambda: Gated(64, 128), rows(1000, 64)),
+    "heads": (lambda: Heads(128), rows(1000, 128)),
+    "edge": (lambda: Edge(64), edges(500, 1000, 64)),
+    "edge_128": (lambda: Edge(128), edges(2000, 120000, 128)),
+    "narrow_16x8": (lambda: mlp([16] * 9), rows(1_000_001, 16)),
+    "mlp_256x8": (lambda: mlp([256] * 9), rows(262144, 256)),
+    "mlp_64_256x8": (lambda: mlp([64] + [256] * 8), rows(262144, 64)),
+    "mlp_256x2": (lambda: mlp([256] * 3), rows(262144, 256)),
+    "nerf_small": zoo("nerf", "small"),
+    "nerf": zoo("nerf", "full"),
+    "mgn_small": zoo("mgn", "small"),
+    "mgn": zoo("mgn", "full"),
+}
+
+
+def sweep_case(name: str) -> tuple[Callable[[], nn.Module], Callable]:
+    """`sweep_WIDTH_DEPTH_ROWS`: a chain of equal layers."""
+    width, depth, count = (int(part) for part in name.split("_")[1:])
+    return (lambda: mlp([width] * (depth + 1))), rows(count, width)
+
+
+def case(name: str) -> tuple[Callable[[], nn.Module], Callable]:
+    return sweep_case(name) if name.startswith("sweep_") else CASES[name]
+
+
+def build(folder: Path, names: Sequence[str]) -> int:
+    """Compile models to packages without weights; the number of those that spill or have no chain."""
+    import kitsune_mlir
+    from kitsune_mlir import pipeline
+
+    pipeline.PLAN = [p.replace("kitsune-form-stages", "kitsune-form-stages{chains=true}") for p in pipeline.PLAN]
+    folder.mkdir(parents=True, exist_ok=True)
+    bad = 0
+    for name in names or CASES:
+        torch.manual_seed(0)
+        make_model, make_args = case(name)
+        model = make_model().to(torch.bfloat16).eval()
+        program = kitsune_mlir.compile(model, make_args(torch.device("cpu"), torch.bfloat16), target="sm_90a")
+        program.save(folder / f"{name}.kit", weights=False)
+        kernel, engines = program.summary["kernels"][0], program.summary["engines"]
+        chained = [e for e in engines if e["engine"] == "chain"]
+        bad += kernel["spill_store_bytes"] > 0 or not chained
+        print(f"{name}: {', '.join(e['engine'] for e in engines)}; {kernel['spill_store_bytes']} bytes spilled", flush=True)
+        for engine in engines:
+            print(f"    {engine['task']} {engine['tiles']} tiles {engine['parameters']} {engine['declined'] or ''}"[:300])
+    return bad
+
+
+def one(path: Path, timed: bool, compiled: bool) -> dict:
+    """Run one package twice against float64; time it if asked."""
+    from torch.utils import _pytree as pytree
+
+    import kitsune_mlir
+    from bench.timing import graphed, time_calls
+
+    torch.manual_seed(0)
+    make_model, make_args = case(path.stem)
+    model = make_model().to(torch.bfloat16).eval().cuda()
+    torch.manual_seed(1)
+    args = make_args(torch.device("cuda"), torch.bfloat16)
+    state = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
+    program = kitsune_mlir.load(path, weights=state)
+    with torch.no_grad():
+        part = [a.double() if a.is_floating_point() else a for a in args]
+        wanted = pytree.tree_leaves(copy.deepcopy(model).double()(*part))
+        errors = []
+        for _ in range(2):
+            got = pytree.tree_leaves(program(*args))
+            torch.cuda.synchronize()
+            errors.append([((g.double() - w).norm() / w.norm()).item() for g, w in zip(got, wanted, strict=True)])
+        result = {"case": path.stem, "errors": errors, "ok": all(e <= TOLERANCE[torch.bfloat16] for run in errors for e in run)}
+        if timed:
+            calls = {"kitsune": graphed(lambda: program(*args)), "eager": graphed(lambda: model(*args))}
+            if compiled:
+                fast = torch.compile(model)
+                calls["compile"] = graphed(lambda: fast(*args))
+            n = 8192
+            a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+            if path.stem.startswith(("mlp", "nerf")):
+                calls["product_8192"] = lambda: a @ b
+            result["milliseconds"] = time_calls(calls)
+    return result
+
+
+def run(folder: Path, names: Sequence[str], timed: bool, compiled: bool, out: Path | None) -> int:
+    """Run packages, each in a process of its own; the number of those that failed."""
+    failed, records = 0, []
+    for path in sorted(folder.glob("*.kit")):
+        if names and path.stem not in names:
+            continue
+        options = [o for o, wanted in (("--time", timed), ("--compiled", compiled)) if wanted]
+        command = [sys.executable, "-m", "test.gpu.chain_programs", "one", str(path), *options]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+            text = done.stdout.strip().splitlines()[-1:] or [f"FAILED {done.stderr.strip()[-300:]}"]
+            record = json.loads(text[0]) if done.returncode == 0 else {"case": path.stem, "ok": False, "why": text[0]}
+        except subprocess.TimeoutExpired:
+            record = {"case": path.stem, "ok": False, "why": f"not done after {LIMIT_SECONDS} s"}
+        records.append(record)
+        failed += not record["ok"]
+        print(json.dumps(record), flush=True)
+    if out is not None:
+        out.write_text(json.dumps(records, indent=1))
+    print(f"{len(records) - failed} passed, {failed} failed")
+    return failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", choices=["build", "run", "one"])
+    parser.add_argument("path", type=Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--time", action="store_true")
+    parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    if given.mode == "build":
+        return build(given.path, given.names)
+    if given.mode == "run":
+        return run(given.path, given.names, given.time, given.compiled, given.json)
+    print(json.dumps(one(given.path, given.time, given.compiled)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
