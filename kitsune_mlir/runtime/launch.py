@@ -37,17 +37,18 @@ class ConfigLayout(ctypes.Structure):
 
 
 class Config:
-    """A cooperative launch of `blocks` × `threads` on a stream.
+    """A launch of `blocks` × `threads` on a stream; a cooperative one runs all blocks at the same time.
 
     Attributes:
         address: of the CUlaunchConfig, for as long as this object lives.
     """
 
-    def __init__(self, blocks: int, threads: int, shared_bytes: int, stream: int):
+    def __init__(self, blocks: int, threads: int, shared_bytes: int, stream: int, cooperative: bool = True):
         self._attribute = _Attribute(_COOPERATIVE)
         self._attribute.value[0] = 1
         ones = (1, 1)
-        self._config = ConfigLayout((blocks, *ones), (threads, *ones), shared_bytes, stream, ctypes.pointer(self._attribute), 1)
+        attributes = ctypes.pointer(self._attribute), int(cooperative)
+        self._config = ConfigLayout((blocks, *ones), (threads, *ones), shared_bytes, stream, *attributes)
         self.address = ctypes.addressof(self._config)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import numpy as np
+from bulk_emulator import BulkCopies
 from kernel_emulator import KernelBlock, Machine
 from simt import DTYPES, Race, Space, _unsigned
 from torch_mlir import ir
@@ -31,7 +32,7 @@ APPROXIMATE = {
 """Instructions whose last bits only the hardware knows: emulated exactly."""
 
 
-class VectorBlock(KernelBlock):
+class VectorBlock(BulkCopies, KernelBlock):
     """A block whose values may be vectors: arrays of one row a thread."""
 
     def op(self, op, mask):
@@ -44,6 +45,8 @@ class VectorBlock(KernelBlock):
 
     def simple(self, op, operands, mask):
         name = op.name
+        if (found := self.bulk(op, operands, mask)) is not NotImplemented:
+            return found
         if name == "llvm.load":
             return self.load(op, operands[0], mask)
         if name == "llvm.store":

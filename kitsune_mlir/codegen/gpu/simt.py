@@ -14,11 +14,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
-from kitsune_mlir.codegen.gpu.simt_choose import THREADS, Choice, choose
+from kitsune_mlir.codegen.gpu.simt_choose import Choice, choose
+from kitsune_mlir.codegen.gpu.simt_choose_rows import AS_RULES_SAY, Tuning
+from kitsune_mlir.codegen.gpu.simt_eval import Windows
 from kitsune_mlir.codegen.gpu.simt_maps import MapSchedule, emit_maps
 from kitsune_mlir.codegen.gpu.simt_rows import emit_rows
+from kitsune_mlir.codegen.gpu.simt_stage import Pipeline
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.errors import KitsuneError
 
@@ -30,9 +33,12 @@ class SimtEngine(Engine):
 
     name: ClassVar[str] = "simt"
 
+    def __init__(self, tuning: Tuning = AS_RULES_SAY):
+        self.tuning = tuning
+
     def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
         try:
-            choice = choose(task)
+            choice = choose(task, self.tuning)
         except KitsuneError as error:
             return Decline(self.name, str(error))
         if choice.shared_bytes > limits.shared_bytes:
@@ -41,20 +47,35 @@ class SimtEngine(Engine):
             engine=self.name,
             task=task,
             shared_bytes=choice.shared_bytes,
-            threads=THREADS,
+            threads=choice.threads,
+            barriers=(1,) * choice.staging.slots if choice.staging else (),
+            async_reads=choice.staging is not None and any(p.window.buffer.role != "input" for p in choice.staging.loads),
+            async_writes=choice.staging is not None and bool(choice.staging.stores),
             registers=choice.registers,
             parameters=choice.words,
+            streaming=choice.staging is None or choice.staging.slots == 1,
             private=choice,
         )
+
+    def emit(self, plan: Plan, task: TaskContext) -> None:
+        choice: Choice = plan.private
+        if choice.staging is None:
+            super().emit(plan, task)
+            return
+        Pipeline(choice.staging, choice.graph, task).run(lambda tile, windows: self._emit_work(choice, tile, windows))
 
     def emit_tile(self, plan: Plan, tile: TileContext) -> None:
         choice: Choice = plan.private
         tile.wait()
+        self._emit_work(choice, tile, None)
+        # Without posts and shared memory nobody waits for this tile inside the kernel, and warps may run ahead.
+        if plan.task.posts or plan.shared_bytes:
+            tile.finish()
+
+    @staticmethod
+    def _emit_work(choice: Choice, tile: TileContext, windows: Windows | None) -> None:
         for schedule in choice.schedules:
             if isinstance(schedule, MapSchedule):
                 emit_maps(schedule, choice.graph, tile)
             else:
-                emit_rows(schedule, choice.graph, tile)
-        # Without posts and shared memory nobody waits for this tile inside the kernel, and warps may run ahead.
-        if plan.task.posts or plan.shared_bytes:
-            tile.finish()
+                emit_rows(schedule, choice.graph, tile, windows)

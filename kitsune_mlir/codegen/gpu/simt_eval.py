@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from torch_mlir import ir
 
@@ -29,19 +29,22 @@ from kitsune_mlir.codegen.gpu.simt_index import (
     scale,
     with_units,
 )
-from kitsune_mlir.codegen.gpu.simt_memory import Memory
+from kitsune_mlir.codegen.gpu.simt_memory import Memory, SharedWindow
 from kitsune_mlir.codegen.gpu.simt_scalar import Lanes, ScalarEmitter, carrier, materialize
-from kitsune_mlir.codegen.gpu.tasks import Offset
+from kitsune_mlir.codegen.gpu.tasks import Load, Offset, Store
 from kitsune_mlir.codegen.gpu.value import Value, constant, select
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, reassociation, shape_of, static_ints
 from kitsune_mlir.errors import UnsupportedError
 
-__all__ = ["Evaluator"]
+__all__ = ["Evaluator", "Windows"]
 
 _UNROLLED = 16
 """Reductions of up to this many elements, done by one thread, have no loop."""
 
 Coordinates = tuple[Index, ...]
+
+Windows = Mapping[ir.Value | Store, SharedWindow]
+"""Windows in shared memory: of loads by the tensor that is loaded, of stores by the store."""
 
 
 class Evaluator:
@@ -49,13 +52,17 @@ class Evaluator:
 
     Args:
         shared: reductions whose results threads make together: they are put in by `define`, never evaluated here.
+        windows: loads (by tensor) and stores whose windows are in shared memory.
     """
 
-    def __init__(self, graph: Graph, tile: TileContext, width: int, shared: Sequence[ir.Operation] = ()):
+    def __init__(
+        self, graph: Graph, tile: TileContext, width: int, shared: Sequence[ir.Operation] = (), windows: Windows | None = None
+    ):
         self.graph, self.tile, self.width = graph, tile, width
         self.shared = set(shared)
         self.scalars = ScalarEmitter(width, graph.precision)
         self.memory = Memory(tile, self.scalars)
+        self.windows = windows or {}
         self._memo: list[dict] = [{}]
         self._coordinates = [
             Linear.of(Atom(value, 1, extent)) if extent > 1 else Linear()
@@ -63,9 +70,8 @@ class Evaluator:
         ]
 
         # The tile computes an offset where it is first asked for: here, before any loop or branch.
-        windows = (*graph.task.loads, *graph.task.stores)
         slices = [op for op in graph.task.work() if op.name == "tensor.extract_slice"]
-        offsets = [offset for window in windows for offset in window.offsets]
+        offsets = [offset for record in (*graph.task.loads, *graph.task.stores) for offset in record.offsets]
         for offset in (*offsets, *(operand for op in slices for operand in list(op.operands)[1:])):
             self.outer(offset)
 
@@ -97,7 +103,7 @@ class Evaluator:
                 return memo[key]
         if tensor in self.graph.loads:
             load = self.graph.loads[tensor]
-            values = self.memory.load(load, self._place(load.offsets, load.sizes, tensor, coordinates))
+            values = self.memory.load(self.windows.get(tensor, load.buffer), self._place(load, tensor, coordinates))
         else:
             op = tensor.owner
             if isinstance(op, ir.Block):
@@ -106,15 +112,16 @@ class Evaluator:
         self._memo[-1][key] = values
         return values
 
-    def place(self, window, coordinates: Coordinates) -> Coordinates:
-        """Coordinates in the buffer of a load's or store's tensor coordinates."""
-        return self._place(window.offsets, window.sizes, window.tensor, coordinates)
+    def store(self, store: Store, coordinates: Coordinates, values: Lanes) -> None:
+        """Write elements of a result."""
+        self.memory.store(self.windows.get(store, store.buffer), self._place(store, store, coordinates), values)
 
-    def _place(
-        self, offsets: Sequence[Offset], sizes: Sequence[int], tensor: ir.Value, coordinates: Coordinates
-    ) -> Coordinates:
-        full = with_units(coordinates, shape_of(tensor), sizes)
-        return tuple(add(index, self.outer(offset)) for index, offset in zip(full, offsets, strict=True))
+    def _place(self, window: Load | Store, key: object, coordinates: Coordinates) -> Coordinates:
+        """Coordinates in the buffer, or in its part in shared memory, of a tensor's coordinates."""
+        full = with_units(coordinates, shape_of(window.tensor), window.sizes)
+        if key in self.windows:
+            return tuple(full)
+        return tuple(add(index, self.outer(offset)) for index, offset in zip(full, window.offsets, strict=True))
 
     def outer(self, offset: Offset) -> Linear:
         """An index computed in the task from its coordinates."""

@@ -82,7 +82,7 @@ def _section(
 
             def write(where=where, values=values) -> None:
                 for store, lanes in zip(schedule.stores, values, strict=True):
-                    evaluator.memory.store(store.buffer, evaluator.place(store, where), lanes)
+                    evaluator.store(store, where, lanes)
 
             if inside is None:
                 write()

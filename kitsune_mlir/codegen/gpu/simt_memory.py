@@ -5,18 +5,21 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import ClassVar
+
+from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.elements import element_bytes, load_elements
 from kitsune_mlir.codegen.gpu.memory import offset, store
 from kitsune_mlir.codegen.gpu.simt_index import Index, Linear, add, at, emit, scale
 from kitsune_mlir.codegen.gpu.simt_scalar import Lanes, ScalarEmitter, carrier
-from kitsune_mlir.codegen.gpu.tasks import Buffer, Load
+from kitsune_mlir.codegen.gpu.tasks import Buffer
 from kitsune_mlir.codegen.gpu.value import Value, cast, constant, vector
 
-__all__ = ["Access", "Memory"]
+__all__ = ["Access", "Memory", "SharedWindow"]
 
-_ALIGNED = {"input": 16, "result": 16, "arena": 256}
+_ALIGNED = {"input": 16, "result": 16, "arena": 256, "shared": 16}
 """Alignment of a program's arguments in bytes."""
 
 _NARROW = ("bf16", "f16")
@@ -30,11 +33,43 @@ class Access:
         writes: it is a store.
         bytes: bytes moved.
         instructions: how many loads or stores that takes.
+        shared: it is to shared memory.
     """
 
     writes: bool
     bytes: int
     instructions: int
+    shared: bool = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SharedWindow:
+    """A tile's window of a buffer, in shared memory, with the attributes of a `Buffer` that accesses ask for.
+
+    Attributes:
+        pointer: where it begins.
+        element: element type.
+        shape: extents, row-major and contiguous.
+        offset: what the address of its beginning is known to be a multiple of (an address that is 0 modulo that).
+    """
+
+    pointer: Value
+    element: ir.Type
+    shape: tuple[int, ...]
+    offset: int
+    role: ClassVar[str] = "shared"
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * element_bytes(str(self.element))
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return tuple(math.prod(self.shape[i + 1 :]) for i in range(len(self.shape)))
+
+    @property
+    def memory(self) -> object:
+        return self
 
 
 class Memory:
@@ -52,9 +87,9 @@ class Memory:
     def leave(self) -> None:
         self._known.pop()
 
-    def load(self, load: Load, coordinates: Sequence[Index]) -> Lanes:
+    def load(self, buffer: Buffer | SharedWindow, coordinates: Sequence[Index]) -> Lanes:
         """The elements of a buffer at coordinates; one if all points of the vector read the same one."""
-        buffer, width = load.buffer, self.scalars.width
+        width = self.scalars.width
         dtype = str(buffer.element)
         index = _linearized(buffer, coordinates)
         if isinstance(index, Linear) and index.lane == 1 and width > 1:
@@ -68,7 +103,7 @@ class Memory:
                 found[part] = self._load(buffer, part, dtype, 1)[0]
         return [found[part] for part in parts]
 
-    def _load(self, buffer: Buffer, index: Linear, dtype: str, count: int) -> Lanes:
+    def _load(self, buffer: Buffer | SharedWindow, index: Linear, dtype: str, count: int) -> Lanes:
         """One load; what is known in this scope is not loaded again."""
         key = (buffer.memory, dtype, index, count)
         known = next((memo[key] for memo in self._known if key in memo), None)
@@ -76,18 +111,18 @@ class Memory:
             known = self._known[-1][key] = self._read(buffer, index, dtype, count)
         return known
 
-    def _read(self, buffer: Buffer, index: Linear, dtype: str, count: int) -> Lanes:
+    def _read(self, buffer: Buffer | SharedWindow, index: Linear, dtype: str, count: int) -> Lanes:
         register = carrier(buffer.element)
         memory = "i64" if dtype == "index" else dtype
         align = self._align(buffer, index, memory)
-        self._record(False, memory, count, align)
+        self._record(buffer, False, memory, count, align)
         place = self._pointer(buffer, index, memory)
         constant_data = buffer.role == "input"
         if count == 1:
             return load_elements(place, memory, 1, register, None, constant_data)
         return load_elements(place, memory, count, register, align, constant_data)
 
-    def store(self, buffer: Buffer, coordinates: Sequence[Index], values: Lanes) -> None:
+    def store(self, buffer: Buffer | SharedWindow, coordinates: Sequence[Index], values: Lanes) -> None:
         """Write the points of a vector, or the one value that all of them have."""
         width, dtype = self.scalars.width, str(buffer.element)
         memory = "i64" if dtype == "index" else dtype
@@ -102,9 +137,9 @@ class Memory:
         for e, value in enumerate(full):
             self._store(buffer, at(index, e), memory, [value])
 
-    def _store(self, buffer: Buffer, index: Linear, memory: str, values: Lanes) -> None:
+    def _store(self, buffer: Buffer | SharedWindow, index: Linear, memory: str, values: Lanes) -> None:
         align = self._align(buffer, index, memory)
-        self._record(True, memory, len(values), align)
+        self._record(buffer, True, memory, len(values), align)
         place = self._pointer(buffer, index, memory)
         size = element_bytes(memory)
         run = max(1, min(len(values), align // size, 16 // size))
@@ -118,24 +153,24 @@ class Memory:
         for number, piece in enumerate(pieces):
             store(piece[0] if len(piece) == 1 else vector(piece), offset(place, number * run * size), min(16, run * size))
 
-    def _record(self, writes: bool, memory: str, count: int, align: int) -> None:
+    def _record(self, buffer: Buffer | SharedWindow, writes: bool, memory: str, count: int, align: int) -> None:
         size = element_bytes(memory)
         each = max(1, min(count, align // size, 16 // size))
-        self.accesses.append(Access(writes, count * size, -(-count // each)))
+        self.accesses.append(Access(writes, count * size, -(-count // each), buffer.role == "shared"))
 
     @staticmethod
-    def _align(buffer: Buffer, index: Linear, memory: str) -> int:
+    def _align(buffer: Buffer | SharedWindow, index: Linear, memory: str) -> int:
         """Bytes that the address is known to be a multiple of, a power of two up to 16."""
         known = math.gcd(index.multiple * element_bytes(memory), buffer.offset, _ALIGNED[buffer.role], 16)
         return known & -known
 
-    def _pointer(self, buffer: Buffer, index: Linear, memory: str) -> Value:
+    def _pointer(self, buffer: Buffer | SharedWindow, index: Linear, memory: str) -> Value:
         size = element_bytes(memory)
         wide = buffer.bytes >= 1 << 31
         key = (buffer.memory, size, index.terms)
         pointer = next((memo[key] for memo in self._known if key in memo), None)
         if pointer is None:
-            pointer = self.tile.pointer(buffer)
+            pointer = buffer.pointer if isinstance(buffer, SharedWindow) else self.tile.pointer(buffer)
             if index.terms:
                 moved = scale(Linear(index.terms), size)
                 assert isinstance(moved, Linear)
@@ -145,7 +180,7 @@ class Memory:
         return offset(pointer, place) if place < 1 << 31 else offset(pointer, constant(place, "i64"))
 
 
-def _linearized(buffer: Buffer, coordinates: Sequence[Index]) -> Index:
+def _linearized(buffer: Buffer | SharedWindow, coordinates: Sequence[Index]) -> Index:
     """Element offset in a contiguous buffer."""
     total: Index = Linear()
     for index, stride in zip(coordinates, buffer.strides, strict=True):

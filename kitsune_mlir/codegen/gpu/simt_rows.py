@@ -19,7 +19,7 @@ from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.memory import offset
-from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
+from kitsune_mlir.codegen.gpu.simt_eval import Evaluator, Windows
 from kitsune_mlir.codegen.gpu.simt_exchange import Combiner, Partial, Sharing
 from kitsune_mlir.codegen.gpu.simt_graph import ArgReduction, Graph
 from kitsune_mlir.codegen.gpu.simt_index import Atom, Index, Linear, add, clamp, emit
@@ -42,9 +42,11 @@ class _Column:
     inside: Value | None
 
 
-def emit_rows(schedule: RowSchedule, graph: Graph, tile: TileContext, probe: bool = False) -> list[Access]:
+def emit_rows(
+    schedule: RowSchedule, graph: Graph, tile: TileContext, windows: Windows | None = None, probe: bool = False
+) -> list[Access]:
     """Emit a tile; returns what it loads and stores. With `probe`, just one step along rows and columns."""
-    emitter = _Rows(schedule, graph, tile, probe)
+    emitter = _Rows(schedule, graph, tile, windows, probe)
     if tile.task.threads == schedule.threads:
         emitter.emit()
     else:
@@ -54,10 +56,10 @@ def emit_rows(schedule: RowSchedule, graph: Graph, tile: TileContext, probe: boo
 
 
 class _Rows:
-    def __init__(self, schedule: RowSchedule, graph: Graph, tile: TileContext, probe: bool):
+    def __init__(self, schedule: RowSchedule, graph: Graph, tile: TileContext, windows: Windows | None, probe: bool):
         self.schedule, self.graph, self.tile, self.probe = schedule, graph, tile, probe
         self.space = schedule.space
-        self.evaluator = Evaluator(graph, tile, schedule.width, self.space.shared)
+        self.evaluator = Evaluator(graph, tile, schedule.width, self.space.shared, windows)
         self.levels = levels_of(graph, self.space)
         self.spans = scratch_bytes(schedule, graph)
 
@@ -268,7 +270,7 @@ class _Rows:
         combiners = self._combiners(number)
         counts = [len(items) for items in parts]
         every = [combiner for combiner, count in zip(combiners, counts, strict=True) for _ in range(count)]
-        scratch = offset(self.tile.task.shared, self.spans[number][0])
+        scratch = offset(self.tile.task.shared, self.schedule.scratch + self.spans[number][0])
         flat = self.sharing.reduce(every, [partial for items in parts for partial in items], scratch, self.sync)
         if self.schedule.parts > 1 and len(self.levels) == 1:
             self.sync()  # with several levels, the next one's barrier keeps the scratch of this one until it is read
@@ -332,7 +334,7 @@ class _Rows:
     def _write(self, inside: Value | None, stores, places, made) -> None:
         def write() -> None:
             for store, coordinates, lanes in zip(stores, places, made, strict=True):
-                self.evaluator.memory.store(store.buffer, self.evaluator.place(store, coordinates), lanes)
+                self.evaluator.store(store, coordinates, lanes)
 
         if inside is None:
             write()

@@ -24,6 +24,7 @@ class RowSchedule:
         unroll: vectors that a thread has of the contiguous direction and of rows at a time: rows if columns are contiguous.
         steps: columns (or vectors of columns) of a thread that are evaluated together; all of them if `resident`.
         resident: values stay in registers from level to level.
+        scratch: where in the block's shared memory warps exchange their parts.
     """
 
     space: RowSpace
@@ -33,6 +34,7 @@ class RowSchedule:
     unroll: int
     steps: int
     resident: bool
+    scratch: int = 0
 
     @property
     def slow(self) -> int:

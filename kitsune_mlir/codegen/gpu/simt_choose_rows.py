@@ -1,0 +1,206 @@
+"""Rows: which threads share them, how long they stay in registers, and what goes through shared memory.
+
+The rules, in the order in which they are applied:
+
+1. Vectors: the width with the fewest loads and stores an element, by a trial emission; the smaller one if it is close.
+2. Where rows begin at addresses that allow no wide accesses, tiles go through shared memory (`simt_stage`).
+3. A row gets the fewest neighbouring threads (a power of two) that keep `ROW_ELEMENTS` of it in a thread's registers, half as
+   many where it needs more than a warp (every reduction then costs a barrier, which only other blocks can fill).
+4. A row that does not fit the registers of `MOST_THREADS` stays in shared memory between passes, and is read again from
+   memory if it does not fit there either.
+5. A thread has at least `BYTES_IN_FLIGHT` on the way, as far as `ROW_ELEMENTS` and the tile allow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.simt_graph import Graph, generic_sizes
+from kitsune_mlir.codegen.gpu.simt_memory import Access
+from kitsune_mlir.codegen.gpu.simt_probe import probe
+from kitsune_mlir.codegen.gpu.simt_rows import emit_rows
+from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule, levels_of, scratch_bytes
+from kitsune_mlir.codegen.gpu.simt_space import RowSpace, find_rows
+from kitsune_mlir.codegen.gpu.simt_stage import Staging, is_contiguous, stage
+from kitsune_mlir.codegen.gpu.simt_widths import best_width
+from kitsune_mlir.codegen.gpu.tasks import Load, Store, element_bytes
+from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.verify import captures
+from kitsune_mlir.errors import UnsupportedError
+
+__all__ = ["AS_RULES_SAY", "RowChoice", "Tuning", "choose_rows", "registers_of", "row_schedule", "shared_bytes"]
+
+THREADS = 256
+MOST_THREADS = 1024
+
+BYTES_IN_FLIGHT = 64
+"""Bytes that a thread should have on the way: 256 threads, four blocks a multiprocessor."""
+
+ROW_ELEMENTS = 32
+"""Elements of rows that a thread keeps at a time, where several passes go over them."""
+
+LINE = 128
+"""Bytes that neighbouring threads should read side by side: a line of the cache."""
+
+WIDE = 16
+"""Bytes of the widest access."""
+
+SHARED_BYTES = 220 << 10
+"""What tiles in shared memory may take."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """A choice to be made otherwise than the rules would; None leaves it to them.
+
+    Attributes:
+        elements: of a row that a thread has.
+        threads: of a block.
+        staged: whether tiles go through shared memory.
+        slots: tiles in shared memory at a time.
+    """
+
+    elements: int | None = None
+    threads: int | None = None
+    staged: bool | None = None
+    slots: int | None = None
+
+
+AS_RULES_SAY = Tuning()
+
+
+@dataclasses.dataclass(frozen=True)
+class RowChoice:
+    """A schedule of rows, and what goes through shared memory beside it."""
+
+    schedule: RowSchedule
+    staging: Staging | None
+    levels: int
+
+
+def choose_rows(graph: Graph, wide: list[ir.Operation], stores: list[Store], tuning: Tuning) -> RowChoice:
+    """A schedule for reductions that threads make together, and for stores of rows.
+
+    Raises:
+        UnsupportedError: the reductions are not over the same columns.
+    """
+    space = find_rows(graph, wide, stores)
+    for op in wide:
+        if op not in space.shared:
+            limit = "the reductions of a task are over the same columns"
+            raise UnsupportedError(op.name, limit, generic_sizes(op), str(op.location))
+    extent = (space.cols if space.row_major else space.rows)[-1][1]
+    widths = [width for width in (1, 2, 4, 8, 16) if extent % width == 0]
+
+    def trial(width: int) -> list[Access]:
+        schedule = RowSchedule(space, THREADS, width, 1, 1, 1, True)
+        return probe(graph.task, THREADS, lambda tile: emit_rows(schedule, graph, tile, probe=True))
+
+    width, accesses = best_width(widths, trial, graph)
+    read = max(1, sum(access.bytes for access in accesses if not access.writes))
+    levels = len(levels_of(graph, space))
+    if not space.row_major:
+        return RowChoice(_column_schedule(space, width, read, levels + bool(space.full)), None, levels)
+    loads, writes = _rows_of_memory(graph, space)
+    windows: list[Load | Store] = [*loads, *writes]
+    narrow = any(_row_bytes(window, space) % WIDE for window in windows)
+    fits = -(-space.col_count // MOST_THREADS) <= ROW_ELEMENTS
+    staged = bool(loads) and (narrow or not fits) if tuning.staged is None else tuning.staged
+    staging = None
+    if staged:
+        ragged = [store for store in writes if _row_bytes(store, space) % WIDE]
+        slots = tuning.slots or 1
+        staging = probe(graph.task, THREADS, lambda tile: stage(graph, tile, loads, ragged, slots))
+        if staging.bytes > SHARED_BYTES:
+            staging = None
+    schedule = row_schedule(space, width, read, staging is not None, tuning)
+    if staging is not None:
+        schedule = dataclasses.replace(schedule, scratch=staging.bytes)
+    return RowChoice(schedule, staging, levels)
+
+
+def _rows_of_memory(graph: Graph, space: RowSpace) -> tuple[list[Load], list[Store]]:
+    """Loads and stores of whole rows that are one piece of memory; not what is gathered by index."""
+    gathered = {value for op in graph.task.work() if len(op.regions) for value in captures(op)}
+    points = space.row_count * space.col_count
+    loads = [
+        load
+        for load in graph.task.loads
+        if load.tensor not in gathered
+        and is_contiguous(load)
+        and math.prod(shape_of(load.tensor)) == points
+        and (graph.task.tiles == 1 or not all(isinstance(start, int) for start in load.offsets))
+    ]
+    return loads, [store for store in space.full if is_contiguous(store)]
+
+
+def _row_bytes(window: Load | Store, space: RowSpace) -> int:
+    return space.col_count * element_bytes(window.buffer.element)
+
+
+def row_schedule(space: RowSpace, width: int, read: int, staged: bool, tuning: Tuning) -> RowSchedule:
+    """Who shares rows.
+
+    Args:
+        width: points of a vector.
+        read: bytes that a vector loads.
+        staged: rows are read from shared memory.
+    """
+    rows, cols = space.row_count, space.col_count
+    vectors = -(-cols // width)
+
+    def enough(fast: int) -> bool:
+        steps = -(-vectors // fast)
+        elements = tuning.elements or (ROW_ELEMENTS if fast <= 32 or staged else ROW_ELEMENTS // 2)
+        if fast < 32 and fast * read < LINE and not staged:
+            return False
+        if rows * fast < THREADS // 2 and steps > 2:
+            return False  # threads would be idle
+        return steps * width <= elements
+
+    fast = 1
+    while fast < MOST_THREADS and fast < vectors and not enough(fast):
+        fast *= 2
+    threads = tuning.threads or max(THREADS, fast)
+    fast = min(fast, threads)
+    steps = -(-vectors // fast)
+    slow = threads // fast
+    if steps * width > 2 * ROW_ELEMENTS:
+        group = max(1, min(steps, BYTES_IN_FLIGHT * 2 // read, ROW_ELEMENTS // width))
+        return RowSchedule(space, threads, width, fast, 1, group, False)
+    unroll = max(1, min(BYTES_IN_FLIGHT // (steps * read), ROW_ELEMENTS // (steps * width), -(-rows // slow)))
+    return RowSchedule(space, threads, width, fast, unroll, steps, True)
+
+
+def _column_schedule(space: RowSpace, width: int, read: int, passes: int) -> RowSchedule:
+    """Rows are neighbours in memory: threads lie along them, and the rest of the block divides the columns."""
+    vectors = -(-space.row_count // width)
+    fast = 1
+    while fast < vectors and fast < THREADS // 2:
+        fast *= 2
+    # A whole warp side by side is what memory wants; beyond that, threads are better used for more columns at a time.
+    fast = min(fast, 32)
+    steps = -(-space.col_count // (THREADS // fast))
+    resident = passes > 1 and steps * width <= 2 * ROW_ELEMENTS
+    group = steps if resident else max(1, min(steps, BYTES_IN_FLIGHT // read, ROW_ELEMENTS // width))
+    return RowSchedule(space, THREADS, width, fast, 1, group, resident)
+
+
+def registers_of(choice: RowChoice, graph: Graph) -> int:
+    """Registers a thread: enough for the values that live from level to level, and for addresses and temporaries."""
+    schedule = choice.schedule
+    levels = (2 if choice.levels < 4 else 4) if schedule.resident else 1
+    alive = schedule.steps * schedule.width * schedule.unroll * levels
+    most = 65536 // schedule.threads
+    for registers in (40, 48, 64, 80, 128, 168):
+        if alive + 28 <= registers:
+            return min(registers, most)
+    return min(255, most)
+
+
+def shared_bytes(choice: RowChoice, graph: Graph) -> int:
+    """Shared memory of a block: tiles, and what warps exchange."""
+    return choice.schedule.scratch + scratch_bytes(choice.schedule, graph)[-1][1]

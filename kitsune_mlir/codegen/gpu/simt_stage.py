@@ -1,0 +1,278 @@
+"""Windows of loads and stores that pass through shared memory: whole, in bulk copies, whatever their rows' lengths.
+
+Rows of 13 bf16 begin at any even address, so threads can read them two bytes at a time only; but a tile of such rows is one
+piece of memory. It is brought in by one bulk copy, tiles ahead of its use, and rows are taken apart in shared memory, where
+narrow accesses are cheap. Results go the same way back. A long row, which several passes go over, stays there between them.
+
+Bulk copies begin and end at multiples of 16 bytes. A tile that does not is brought in with what lies around it in the same
+16 bytes; on the way out, its first and last few bytes are stored by threads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu import tma
+from kitsune_mlir.codegen.gpu.barriers import Barrier, fence_async_shared
+from kitsune_mlir.codegen.gpu.builder import if_
+from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.memory import load, offset, store
+from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
+from kitsune_mlir.codegen.gpu.simt_graph import Graph
+from kitsune_mlir.codegen.gpu.simt_index import Linear, add, emit, scale
+from kitsune_mlir.codegen.gpu.simt_memory import SharedWindow
+from kitsune_mlir.codegen.gpu.tasks import Load, Store, element_bytes
+from kitsune_mlir.codegen.gpu.value import Value, i32, select
+
+__all__ = ["Pipeline", "Place", "Staging", "is_contiguous", "stage"]
+
+ALIGN = 128
+"""Where windows begin in shared memory."""
+
+EDGE = 16
+"""Bulk copies begin and end at multiples of this."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A window's place in a slot.
+
+    Attributes:
+        window: the load or store.
+        start: bytes from the slot's beginning.
+        bytes: size of the window.
+        align: what its address in global memory is known to be a multiple of, at most 16.
+    """
+
+    window: Load | Store
+    start: int
+    bytes: int
+    align: int
+
+    @property
+    def room(self) -> int:
+        """Bytes that it takes in shared memory."""
+        return _room(self.bytes, self.align)
+
+
+@dataclasses.dataclass(frozen=True)
+class Staging:
+    """What goes through shared memory.
+
+    Attributes:
+        loads, stores: windows, each with its place in a slot.
+        slots: tiles that are there at a time, the one in work included.
+        load_bytes, store_bytes: size of a slot of each kind. There are two slots of stores.
+    """
+
+    loads: tuple[Place, ...]
+    stores: tuple[Place, ...]
+    slots: int
+    load_bytes: int
+    store_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return self.slots * self.load_bytes + 2 * self.store_bytes
+
+
+def is_contiguous(window: Load | Store) -> bool:
+    """Whether a window is one piece of its buffer."""
+    partial = False
+    for size, extent in zip(reversed(window.sizes), reversed(window.buffer.shape), strict=True):
+        if partial and size != 1:
+            return False
+        partial = partial or size != extent
+    return True
+
+
+def stage(graph: Graph, tile: TileContext, loads: Sequence[Load], stores: Sequence[Store], slots: int) -> Staging:
+    """Places for some contiguous windows.
+
+    Args:
+        tile: any tile (of a probe): alignment is read off the offsets.
+    """
+    evaluator = Evaluator(graph, tile, 1)
+
+    def places(windows: Sequence[Load | Store]) -> tuple[tuple[Place, ...], int]:
+        found, end = [], 0
+        for window in windows:
+            size = element_bytes(window.buffer.element)
+            align = math.gcd(_start(evaluator, window).multiple * size, window.buffer.offset, EDGE)
+            bytes = math.prod(window.sizes) * size
+            found.append(Place(window, end, bytes, align))
+            end += _room(bytes, align)
+        return tuple(found), end
+
+    (inward, load_bytes), (outward, store_bytes) = places(loads), places(stores)
+    return Staging(inward, outward, slots, load_bytes, store_bytes)
+
+
+def _room(bytes: int, align: int) -> int:
+    return -(-(bytes + EDGE) // ALIGN) * ALIGN if align < EDGE or bytes % EDGE else -(-bytes // ALIGN) * ALIGN
+
+
+def _start(evaluator: Evaluator, window: Load | Store) -> Linear:
+    """The window's first element in its buffer."""
+    total = Linear()
+    for start, stride in zip(window.offsets, window.buffer.strides, strict=True):
+        total = add(total, scale(evaluator.outer(start), stride))
+        assert isinstance(total, Linear)
+    return total
+
+
+class Pipeline:
+    """The copies of one task, emitted around the code of its tiles.
+
+    Every thread runs `run`; thread 0 starts the copies. Loads of a tile start `slots - 1` tiles ahead, in the slot that the
+    tile before the current one has left.
+    """
+
+    def __init__(self, staging: Staging, graph: Graph, task: TaskContext):
+        self.staging, self.graph, self.task = staging, graph, task
+        self.outputs = offset(task.shared, staging.slots * staging.load_bytes)
+        self.posts = bool(task.view.posts)
+
+    def run(self, emit) -> None:
+        """All tiles of the block; `emit(tile, windows)` emits the work on one, `windows` are by tensor."""
+        slots, task = self.staging.slots, self.task
+
+        def ahead() -> None:
+            for number in range(slots - 1):
+                self._load(task.first + task.blocks * number, i32(number))
+
+        if_(task.thread == 0, ahead)
+
+        def body(tile: TileContext, slot: Value, parity: Value, turn: Value) -> list[Value]:
+            tile.wait()
+            free = select(slot == 0, i32(slots - 1), slot - 1)
+            if_(task.thread == 0, lambda: self._load(tile.number + task.blocks * (slots - 1), free))
+            if self.staging.loads:
+                self._barrier(slot).wait(parity)
+            evaluator = Evaluator(self.graph, tile, 1)
+            windows = self._windows(evaluator, slot, turn)
+            emit(tile, windows)
+            if self.staging.stores:
+                self._store_begin()
+                self._store(evaluator, windows)
+            if self.posts or not self.staging.stores:
+                tile.finish()
+            following = slot + 1
+            wraps = following == slots
+            return [select(wraps, i32(0), following), select(wraps, parity ^ 1, parity), turn ^ 1]
+
+        task.for_each_tile(body, [i32(0), i32(0), i32(0)])
+        if self.staging.stores:
+            if_(task.thread == 0, lambda: tma.wait(0))
+            task.sync()
+
+    def _barrier(self, slot: Value) -> Barrier:
+        return Barrier(offset(self.task.barrier_base, slot * Barrier.BYTES))
+
+    def _load(self, number: Value, slot: Value) -> None:
+        """Start the copies of tile `number`, if there is one; one thread."""
+        if not self.staging.loads:
+            return
+
+        def start() -> None:
+            tile = TileContext(self.task, number)
+            for wait in self.task.view.waits:
+                tile.poll(wait)
+            evaluator = Evaluator(self.graph, tile, 1)
+            copies, total = [], i32(0)
+            for place in self.staging.loads:
+                source, shift = self._address(evaluator, place)
+                if shift is None:
+                    bytes: Value = i32(-(-place.bytes // EDGE) * EDGE)
+                else:
+                    source = offset(source, 0 - shift)
+                    bytes = (shift + (place.bytes + EDGE - 1)) & -EDGE
+                copies.append((offset(self.task.shared, slot * self.staging.load_bytes + place.start), source, bytes))
+                total = total + bytes
+            barrier = self._barrier(slot)
+            barrier.arrive_and_expect(total)
+            for target, source, bytes in copies:
+                tma.load_span(target, source, bytes, barrier)
+
+        if_(number < self.task.view.tiles, start)
+
+    def _address(self, evaluator: Evaluator, place: Place) -> tuple[Value, Value | None]:
+        """A window's address, and how many bytes it lies behind a multiple of 16 (None: it is one)."""
+        buffer = place.window.buffer
+        moved = scale(_start(evaluator, place.window), element_bytes(buffer.element))
+        assert isinstance(moved, Linear)
+        start = emit(moved, "i64" if buffer.bytes >= 1 << 31 else "i32")
+        shift = None if place.align == EDGE else (i32(emit(moved, "i32")) & (EDGE - 1))
+        return offset(evaluator.tile.pointer(buffer), start), shift
+
+    def _windows(self, evaluator: Evaluator, slot: Value, turn: Value) -> dict[ir.Value, SharedWindow]:
+        staging, found = self.staging, {}
+        for places, base in (
+            (staging.loads, offset(self.task.shared, slot * staging.load_bytes)),
+            (staging.stores, offset(self.outputs, turn * staging.store_bytes)),
+        ):
+            for place in places:
+                pointer = offset(base, place.start)
+                _, shift = self._address(evaluator, place)
+                if shift is not None:
+                    pointer = offset(pointer, shift)
+                found[_key(place.window)] = SharedWindow(
+                    pointer, place.window.buffer.element, tuple(place.window.sizes), place.align
+                )
+        return found
+
+    def _store_begin(self) -> None:
+        """What the tile wrote to shared memory becomes visible to bulk copies, and the other slot of stores is free."""
+        fence_async_shared()
+        if_(self.task.thread == 0, lambda: tma.wait(0, read=True))
+        self.task.sync()
+
+    def _store(self, evaluator: Evaluator, windows: dict) -> None:
+        whole = all(place.align == EDGE and place.bytes % EDGE == 0 for place in self.staging.stores)
+        thread = self.task.thread
+        if whole:
+
+            def copy() -> None:
+                for place in self.staging.stores:
+                    target, _ = self._address(evaluator, place)
+                    tma.store_span(target, windows[_key(place.window)].pointer, place.bytes)
+                tma.commit()
+                if self.posts:
+                    tma.wait(0)
+
+            if_(thread == 0, copy)
+            return
+        for place in self.staging.stores:
+            self._store_ragged(evaluator, place, windows[_key(place.window)].pointer)
+        if self.posts:
+            if_(thread == 0, lambda: tma.wait(0))
+
+    def _store_ragged(self, evaluator: Evaluator, place: Place, source: Value) -> None:
+        """The multiples of 16 bytes by a bulk copy, what sticks out at both ends by threads."""
+        thread, unit = self.task.thread, place.align
+        target, shift = self._address(evaluator, place)
+        head = i32(0) if shift is None else (0 - shift) & (EDGE - 1)
+        middle = (i32(place.bytes) - head) & -EDGE
+        tail = i32(place.bytes) - head - middle
+
+        def copy() -> None:
+            tma.store_span(offset(target, head), offset(source, head), middle)
+            tma.commit()
+
+        if_(thread == 0, copy)
+
+        def move(at: Value) -> None:
+            store(load(offset(source, at), f"i{8 * unit}"), offset(target, at))
+
+        # Both ends are shorter than 16 bytes: the first 16 threads have the head, the next 16 the tail.
+        place_in = (thread % EDGE) * unit
+        if_(thread.below(EDGE) & (place_in < head), lambda: move(place_in))
+        if_((thread - EDGE).below(EDGE) & (place_in < tail), lambda: move(head + middle + place_in))
+
+
+def _key(window: Load | Store):
+    return window.tensor if isinstance(window, Load) else window

@@ -1,0 +1,31 @@
+"""How wide vectors should be: found by emitting the code once for each width and counting its accesses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kitsune_mlir.codegen.gpu.simt_graph import Graph
+from kitsune_mlir.codegen.gpu.simt_memory import Access
+from kitsune_mlir.codegen.gpu.tasks import element_bytes
+
+__all__ = ["best_width"]
+
+CLOSE = 0.9
+"""A wider vector must bring the accesses below this share of the narrower one's."""
+
+
+def best_width(widths: Sequence[int], trial: Callable[[int], list[Access]], graph: Graph) -> tuple[int, list[Access]]:
+    """The width with the fewest memory instructions a point, and its accesses; `trial` emits a vector of some width."""
+    windows = (*graph.task.loads, *graph.task.stores)
+    narrowest = min(element_bytes(window.buffer.element) for window in windows)
+    best: tuple[int, list[Access]] | None = None
+    cost = 0.0
+    for width in widths:
+        if width > 1 and (width * narrowest > 16 or width > 8 and narrowest > 1):
+            break
+        accesses = trial(width)
+        each = sum(access.instructions for access in accesses) / width
+        if best is None or each < CLOSE * cost:
+            best, cost = (width, accesses), each
+    assert best is not None
+    return best

@@ -1,0 +1,80 @@
+"""Bulk copies and mbarriers for the emulator of whole blocks: copies happen at once, and what must come before is checked."""
+
+from __future__ import annotations
+
+import numpy as np
+from simt import Race
+
+UNIT = 16  # bulk copies begin and end at multiples of this
+
+
+class BulkCopies:
+    """What `nvvm.mbarrier.*` and `nvvm.cp.async.bulk.*` do; a mixin for `VectorBlock`."""
+
+    def bulk(self, op, operands, mask):
+        """Run an operation; NotImplemented if it is none of these."""
+        name = op.name
+        if name in ("nvvm.fence.proxy", "nvvm.fence.mbarrier.init", "nvvm.mbarrier.inval"):
+            return None
+        if name in ("nvvm.cp.async.bulk.commit.group", "nvvm.cp.async.bulk.wait_group"):
+            return None
+        if name == "llvm.inline_asm" and str(op.attributes["asm_string"]).startswith('"mov.b32'):
+            return operands[0]
+        if name == "llvm.addrspacecast":
+            return operands[0]
+        states = self.__dict__.setdefault("barrier_states", {})
+        if name == "nvvm.mbarrier.init":
+            states[self._one(operands[0], mask)] = {
+                "arrivals": self._one(operands[1], mask),
+                "bytes": 0,
+                "phases": 0,
+                "came": 0,
+            }
+            return None
+        if name == "nvvm.mbarrier.arrive.expect_tx":
+            state = states[self._one(operands[0], mask)]
+            state["came"] += int(mask.sum())
+            state["bytes"] += self._one(operands[1], mask)
+            return None
+        if name == "nvvm.mbarrier.try_wait.parity":
+            state = states[self._one(operands[0], mask)]
+            assert state["phases"] % 2 != self._one(operands[1], mask), "a wait for copies that nobody has started"
+            return None
+        if name == "nvvm.cp.async.bulk.shared.cluster.global":
+            target, source, barrier, size = (self._one(operand, mask) for operand in operands[:4])
+            self._copy(target, source, size, mask, inward=True)
+            state = states[barrier]
+            state["bytes"] -= size
+            if not state["bytes"] and state["came"] == state["arrivals"]:
+                state["came"], state["phases"] = 0, state["phases"] + 1
+            return None
+        if name == "nvvm.cp.async.bulk.global.shared.cta":
+            target, source, size = (self._one(operand, mask) for operand in operands[:3])
+            self._copy(target, source, size, mask, inward=False)
+            return None
+        return NotImplemented
+
+    @staticmethod
+    def _one(value: np.ndarray, mask: np.ndarray) -> int:
+        """The number that all active threads have."""
+        found = set(np.asarray(value)[mask].tolist())
+        assert len(found) == 1, "threads disagree"
+        return int(found.pop())
+
+    def _copy(self, target: int, source: int, size: int, mask: np.ndarray, inward: bool) -> None:
+        assert mask.sum() == 1, "one thread starts a copy"
+        assert size % UNIT == 0 and target % UNIT == 0 and source % UNIT == 0, "a bulk copy that is not aligned"
+        if not size:
+            return
+        to, into = self.machine.at(np.array([target]))
+        of, out_of = self.machine.at(np.array([source]))
+        into, out_of = int(into[0]), int(out_of[0])
+        zone = 64  # the red zone of `vector_emulator`; loads may touch what lies in the same 16 bytes as the buffer's end
+        assert into + size <= len(to.data) - zone and out_of + size <= len(of.data) - zone + UNIT - 1, "outside of its buffer"
+        if inward and (to.read[into : into + size] == self.phase).any():
+            raise Race("a copy into shared memory that was read since the last barrier")
+        if not inward:
+            written = of.written[out_of : out_of + size] == self.phase
+            if (written & (of.writer[out_of : out_of + size] != int(np.flatnonzero(mask)[0]))).any():
+                raise Race("a copy out of shared memory that another thread wrote since the last barrier")
+        to.data[into : into + size] = of.data[out_of : out_of + size]
