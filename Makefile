@@ -58,7 +58,7 @@ opinfo: $(STAMP)
 # Programs are built, then run: `build` needs no GPU and `run` no compiler, so that the two may happen on different machines.
 gpu-test: $(STAMP)
 	@$(BIN)/python -m pytest -m gpu $(ARGS)
-	@set -e; for kind in run_programs simt_programs mma_programs zoo graphs; do \
+	@set -e; for kind in run_programs simt_programs mma_programs gemv_programs attention_programs conv_programs zoo graphs; do \
 	  $(BIN)/python -m test.gpu.$$kind build $(GPU_OUT)/$$kind; \
 	  $(BIN)/python -m test.gpu.$$kind run $(GPU_OUT)/$$kind; \
 	done
@@ -66,6 +66,7 @@ gpu-test: $(STAMP)
 gpu-bench: $(STAMP)
 	@$(BIN)/python -m bench.suite build $(GPU_OUT)/bench $(CASES)
 	@$(BIN)/python -m bench.suite run $(GPU_OUT)/bench $(CASES) --json $(GPU_OUT)/bench.json $(ARGS)
+	@$(BIN)/python -m bench.counters $(GPU_OUT)/bench $(CASES) --json $(GPU_OUT)/bench.json
 	@$(BIN)/python -m bench.report $(GPU_OUT)/bench.json
 
 clean:
