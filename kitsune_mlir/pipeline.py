@@ -43,6 +43,8 @@ class Options:
         on_remark: called with each remark of the planning passes (what was fused, what was not and why).
         on_phase: called with the name of each phase as it starts (for progress displays).
         reproducer_dir: where a failing pass writes its input; None is the system's temporary folder.
+        matmul_precision: GPU target: how f32 products are done, "highest" (as exact as f32 arithmetic), "high" or "medium" (in
+            TF32); None is the framework's setting, `torch.get_float32_matmul_precision()`, when the program is compiled.
         tune: measure tile sizes of every stage on this machine, with a progress bar, and keep what was learned on disk
             (`kitsune_mlir.tuning`); the target's device must be here.
         tuned_for: name of a device ("NVIDIA H200") whose measurements are used; nothing is measured, and it may be elsewhere.
@@ -56,6 +58,7 @@ class Options:
     on_remark: Callable[[Any], None] | None = None
     on_phase: Callable[[str], None] | None = None
     reproducer_dir: str | None = None
+    matmul_precision: str | None = None
     tune: bool = False
     tuned_for: str = ""
     tune_seconds: float = 120.0
@@ -176,7 +179,7 @@ def tuned_tiles(module: ir.Module, machine: Target, options: Options) -> dict[st
     if machine.is_gpu and not cuda_is_usable():
         raise TargetError("tuning measures on the device, and no CUDA device is usable here")
     cache = TuningCache(device_name("cuda" if machine.is_gpu else "cpu"), options.cache_dir)
-    with progress() as on_step:
+    with progress(options.on_phase) as on_step:
         found = tune(module, machine, measure, cache, options.tune_seconds, on_step)
     return {stage.name: stage.tile for stage in found if stage.tile != stage.planned}
 
@@ -225,10 +228,14 @@ def host_code(module: ir.Module, name: str, machine: Target, options: Options, t
 
 def gpu_code(module: ir.Module, name: str, machine: Target, options: Options, texts: dict[str, str], summary: dict):
     """Tile program -> gpu and nvvm dialects -> LLVM -> PTX -> cubin. Needs no GPU; running does."""
+    import torch
+
     from kitsune_mlir.codegen.gpu.program import compile_gpu
     from kitsune_mlir.runtime.cuda_runner import CudaRunner
 
-    code = compile_gpu(module, name, machine, debug=options.debug, timestamps=options.timestamps)
+    precision = options.matmul_precision or torch.get_float32_matmul_precision()
+    code = compile_gpu(module, name, machine, debug=options.debug, timestamps=options.timestamps, matmul_precision=precision)
+    summary["matmul_precision"] = precision
     texts |= {"gpu": code.gpu_ir, "llvm": code.llvm_ir, "ptx": code.ptx}
     summary["kernels"] = [{"threads": code.manifest.threads, **asdict(code.resources)}]
     summary["engines"] = [asdict(choice) for choice in code.engines]

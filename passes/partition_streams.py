@@ -20,7 +20,8 @@ from .scatter import INTO, UPDATES, producer_that_adds, scatter_add_of
 from .tiles_attention import attention_tile
 from .tiles_conv import conv_tile
 from .tiles_gemv import gemv_tile
-from .tiles_mma import mma_tile, sum_terms
+from .tiles_mma import element_bytes, mma_tile, sum_terms
+from .tiles_simt import simt_tile
 
 HOST_TILE_ELEMENTS = 16384  # 64 KiB of f32: a tile and its neighbours stay in a core's second-level cache
 GPU_TILE_ELEMENTS = 8192  # 32 elements a thread of a 256-thread block: enough loads in flight for a multiprocessor
@@ -90,14 +91,16 @@ def _even(sizes: list[int], tile: list[int], unit: int = 8) -> list[int]:
     return even
 
 
-def choose_tile(space: Space, engine: str, target: Target) -> list[int]:
-    """Tile sizes of a stage's shared dimensions."""
+def choose_tile(space: Space, engine: str, target: Target, alone: bool = False) -> list[int]:
+    """Tile sizes of a stage's shared dimensions; `alone`: it is the only stage of its pipeline."""
     sizes = [d.size for d in space.dims]
     if not sizes:
         return []
     if engine == "chain":
         return [gpu_chains.tile_rows(sizes[0], target)]
     product = next((n for n, op in enumerate(space.ops) if is_contraction(op)), None)
+    if product is None and target.is_gpu:
+        return simt_tile(space, target, alone)
     if product is None or (target.is_gpu and engine != "mma"):
         elements = GPU_TILE_ELEMENTS if target.is_gpu else HOST_TILE_ELEMENTS
         inner = 1 if product is not None else inner_elements(space)
@@ -110,7 +113,8 @@ def choose_tile(space: Space, engine: str, target: Target) -> list[int]:
     roles = product_roles(space.ops[product])
     kinds = [roles.get(d.loops.get(product, -1), "batch") for d in space.dims]
     if target.is_gpu:
-        return mma_tile(sizes, kinds, sum_terms(space.ops[product]), target)
+        op = space.ops[product]
+        return mma_tile(sizes, kinds, sum_terms(op), target, element_bytes(op))
     tile, columns = [], {"m": HOST_ROWS, "n": HOST_COLUMNS, "batch": 1}
     for size, kind in zip(sizes, kinds, strict=True):
         tile.append(min(size, columns[kind]))
@@ -136,14 +140,15 @@ class PartitionStreams(Pass):
         with module.context, ir.Location.unknown():
             for op in list(walk(module)):
                 if op.name == "kitsune.pipeline":
-                    for stage in stages_of(op):
-                        self._schedule(stage, target)
+                    stages = stages_of(op)
+                    for stage in stages:
+                        self._schedule(stage, target, len(stages) == 1)
 
-    def _schedule(self, stage: ir.Operation, target: Target) -> None:
+    def _schedule(self, stage: ir.Operation, target: Target, alone: bool) -> None:
         space = stage_space(stage)
         engine = engine_of(space)
         few_rows = gemv_tile(space, target) if target.is_gpu and engine == "mma" else None
-        engine, tile = ("gemv", few_rows) if few_rows else (engine, choose_tile(space, engine, target))
+        engine, tile = ("gemv", few_rows) if few_rows else (engine, choose_tile(space, engine, target, alone))
         attention = attention_tile(space)
         engine, tile = ("attention", attention) if attention else (engine, tile)
         convolved = conv_tile(space, target) if target.is_gpu else None

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.mma_cost import Work, choose_pieces, microseconds
+from kitsune_mlir.codegen.gpu.mma_cost import CHUNK_BYTES, Work, choose_pieces, microseconds
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.target import Target
 
-__all__ = ["ROWS", "mma_tile", "sum_terms"]
+__all__ = ["ROWS", "element_bytes", "mma_tile", "sum_terms"]
 
 ROWS, COLUMNS = (128, 64), (256, 128, 64, 32)
-CHUNK = 64
-"""Terms of the sum that a block multiplies at a time."""
+EXACT_PRODUCTS = 3
+MOST_EXACT_COLUMNS = 128
+"""Wider tiles of f32 leave room for two stages only."""
 NEAR_BYTES = 8 << 20
 """Operands of together as many bytes are read again from L2 at full speed: then tiles of 64 rows pay, which read more."""
 
@@ -28,27 +29,43 @@ def sum_terms(op: ir.Operation) -> int:
     return math.prod(extents.get(loop, 1) for loop, kind in enumerate(iterator_kinds(op)) if kind == "reduction")
 
 
-def mma_tile(sizes: Sequence[int], kinds: Sequence[str], terms: int, target: Target) -> list[int]:
+def element_bytes(op: ir.Operation) -> int:
+    """Bytes of an element of a contraction's operands: 2, or 4 for what is no 16-bit float."""
+    return 2 if all(str(ir.ShapedType(value.type).element_type) in ("bf16", "f16") for value in list(op.operands)[:2]) else 4
+
+
+def mma_tile(sizes: Sequence[int], kinds: Sequence[str], terms: int, target: Target, element_bytes: int = 2) -> list[int]:
     """The tile of each shared dimension of a product that takes the least time.
 
     Args:
         sizes: of the shared dimensions.
         kinds: "m" (rows), "n" (columns) or "batch" of each. Only the last "m" and the last "n" are tiled.
         terms: of the sum.
+        element_bytes: of the operands: f32 ones are multiplied by three products of tf32 numbers.
     """
+    exact = element_bytes > 2
     places = {kind: last for last, kind in enumerate(kinds) if kind != "batch"}
     row, col = (sizes[places[kind]] if kind in places else 1 for kind in ("m", "n"))
     others = math.prod(size for place, size in enumerate(sizes) if place not in places.values())
-    chunks = -(-terms // CHUNK)
+    chunks = -(-terms * element_bytes // CHUNK_BYTES)
 
     def time(rows: int, cols: int) -> float:
-        work = Work(others * -(-row // rows) * -(-col // cols), chunks, -(-min(rows, row) // 64) * 64, _up(min(cols, col)))
+        work = Work(
+            others * -(-row // rows) * -(-col // cols),
+            chunks,
+            -(-min(rows, row) // 64) * 64,
+            _up(min(cols, col)),
+            EXACT_PRODUCTS if exact else 1,
+            element_bytes,
+            element_bytes,
+        )
         return microseconds(work, choose_pieces(work, target.workers), target.workers)
 
-    near = (row + col) * terms * 2 <= NEAR_BYTES
+    near = (row + col) * terms * element_bytes <= NEAR_BYTES
     heights = ROWS if near or row <= 64 else ROWS[:1]
     # Of equal ones the first: larger tiles read less.
-    rows, cols = min(((rows, cols) for rows in heights for cols in COLUMNS), key=lambda tile: time(*tile))
+    widths = [cols for cols in COLUMNS if not exact or cols <= MOST_EXACT_COLUMNS]
+    rows, cols = min(((rows, cols) for rows in heights for cols in widths), key=lambda tile: time(*tile))
     tile = [1] * len(sizes)
     for kind, most in (("m", rows), ("n", cols)):
         if kind in places:

@@ -41,6 +41,11 @@ BIG: dict[str, list[Layer]] = {
     "65536x128x64_relu": [Layer(65536, 128, 64, tile=(), epilogue=("bias", "relu"))],
     "16384x1024x256_gelu": [Layer(16384, 1024, 256, tile=(), epilogue=("bias", "gelu"))],
     "2048x1024x1024_relu": [Layer(2048, 1024, 1024, tile=(), epilogue=("bias", "relu"))],
+    **{
+        f"f32_{m}x{n}x{k}{suffix}": [Layer(m, n, k, tile=(), a=a, b=b, dtype="f32", out="f32")]
+        for m, n, k in ((4096, 4096, 4096), (1024, 1024, 1024), (2048, 512, 1024))
+        for suffix, (a, b) in list(FORMS.items())[:2]
+    },
     "batch_64x512x512x64": [Layer(512, 512, 64, tile=(), batch=64)],
     "batch_2048x27x27x128": [Layer(27, 27, 128, tile=(), batch=2048)],
 }
@@ -72,6 +77,11 @@ SMALL: dict[str, list[Layer]] = {
     "shared_tiles_copied": [Layer(129, 200, 1026, tile=(128, 200))],
     "shared_tiles_narrow": [Layer(30, 8, 3000)],
     "five_layers_shared": [Layer(128, 1024, 1024, (128, 128), epilogue=("bias", "relu"))] * 5,
+    "f32": [Layer(300, 520, 256, tile=(128, 128), dtype="f32", out="f32", epilogue=("bias", "relu"))],
+    "f32_wide": [Layer(512, 512, 1000, tile=(128, 256), dtype="f32", out="f32")],
+    "f32_kn": [Layer(129, 200, 132, tile=(128, 128), dtype="f32", out="f32", b="kn")],
+    "f32_km_k13": [Layer(100, 27, 13, tile=(128, 128), dtype="f32", out="f32", a="km")],
+    "f32_shared_tiles": [Layer(128, 256, 4096, tile=(128, 128), dtype="f32", out="f32")],
     "batch": [Layer(100, 96, 64, batch=6)],
     "batch_shared_kn": [Layer(100, 96, 64, batch=6, b="kn", shared_b=True)],
     "heads": [Layer(128, 128, 64, batch=4, heads=4)],
@@ -131,7 +141,8 @@ def planned(layer: Layer) -> Layer:
 
     if layer.tile:
         return layer
-    _, rows, cols = mma_tile((layer.batch, layer.m, layer.n), ("batch", "m", "n"), layer.k, find_target("sm_90a"))
+    sizes, bytes = (layer.batch, layer.m, layer.n), 4 if layer.dtype == "f32" else 2
+    _, rows, cols = mma_tile(sizes, ("batch", "m", "n"), layer.k, find_target("sm_90a"), bytes)
     return dataclasses.replace(layer, tile=(rows, cols))
 
 
@@ -245,7 +256,7 @@ def peer(layer: Layer, tensors: dict[str, Any], out: Any) -> Any:
     if layer.epilogue == ("bias",):
         return lambda: torch.addmm(bias, a, b, out=out)
     gelu = "gelu" in layer.epilogue
-    return lambda: torch._addmm_activation(bias, a, b, use_gelu=gelu, out=out)
+    return lambda: torch.ops.aten._addmm_activation.out(bias, a, b, use_gelu=gelu, out=out)
 
 
 def timed(layer: Layer, tensors: dict, outputs: dict, executor: Any, pointers: list[int]) -> dict[str, float]:

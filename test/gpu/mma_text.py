@@ -190,8 +190,9 @@ class TaskText:
         if layer.swap:
             ins.reverse()
         kinds = ["parallel"] * len(shape) + ["reduction"]
-        body = [f"%x = arith.extf %e0 : {layer.dtype} to f32", f"%y = arith.extf %e1 : {layer.dtype} to f32"]
-        body += ["%p = arith.mulf %x, %y : f32", "%s = arith.addf %e2, %p : f32", "linalg.yield %s : f32"]
+        x, y = ("%e0", "%e1") if layer.dtype == "f32" else ("%x", "%y")
+        body = [f"{to} = arith.extf {e} : {layer.dtype} to f32" for to, e in ((x, "%e0"), (y, "%e1")) if to != e]
+        body += [f"%p = arith.mulf {x}, {y} : f32", "%s = arith.addf %e2, %p : f32", "linalg.yield %s : f32"]
         value = self.generic([ins[0][2], ins[1][2], map_of(tile_letters)], kinds, [i[:2] for i in ins], (init, acc), body)
         value = self.steps(value, acc, empty, bias, bias_dtype, identity, column, parallel, starts, shape)
         if posts:

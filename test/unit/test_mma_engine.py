@@ -14,6 +14,7 @@ from kitsune_mlir.codegen.gpu.mma_order import GROUP, _grouped
 from kitsune_mlir.codegen.gpu.mma_plan import Geometry, MmaPlan
 from kitsune_mlir.codegen.gpu.mma_window import multiple_of
 from kitsune_mlir.codegen.gpu.program import compile_gpu
+from kitsune_mlir.codegen.gpu.split import Split, lay_out
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context
 
@@ -106,11 +107,80 @@ def test_swapped_inputs_are_told_apart_by_the_result(context) -> None:
     assert (mma.pattern.product.a, mma.pattern.product.b) == (1, 0)
 
 
-def test_single_precision_is_declined(context) -> None:
-    text = program([Layer(64, 64, 64, dtype="f32")])[0]
-    text = text.replace("%x = arith.extf %e0 : f32 to f32", "").replace("%y = arith.extf %e1 : f32 to f32", "")
-    decision = planned(text.replace("arith.mulf %x, %y", "arith.mulf %e0, %e1"))
-    assert isinstance(decision, Decline) and "bf16 or f16" in decision.reason
+def test_single_precision_is_three_products_of_halves_or_one_rounded(context) -> None:
+    text = program([Layer(512, 512, 96, tile=(128, 128), dtype="f32", out="f32")])[0]
+    exact, rounded = planned(text), planned(text, matmul_precision="high")
+    assert isinstance(exact, Plan) and isinstance(rounded, Plan)
+    assert exact.private.exact and not rounded.private.exact
+    assert exact.private.stage_bytes == 2 * rounded.private.stage_bytes == 2 * (128 + 128) * 128
+    assert [use.map.dtype for use in exact.tensor_maps] == ["f32", "f32"]
+    assert [use.map.dtype for use in rounded.tensor_maps] == ["tf32", "tf32"]  # TMA rounds, tensor cores would cut off
+    assert exact.private.sum.chunks == rounded.private.sum.chunks == 3
+    assert exact.parameters["instruction"] == "m64n128k8 tf32, three times"
+
+
+def test_single_precision_is_never_read_transposed(context) -> None:
+    mma = decided(Layer(512, 512, 96, tile=(128, 128), dtype="f32", out="f32", b="kn"))
+    assert mma.boxes is None and not mma.b.transposed
+
+
+def test_double_precision_is_declined(context) -> None:
+    text = program([Layer(64, 64, 64, dtype="f32", out="f32")])[0].replace("f32", "f64")
+    decision = planned(text)
+    assert isinstance(decision, Decline) and "f64" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("layer", "slice", "box"),
+    [
+        (Layer(512, 512, 64), 64, (64, 64)),
+        (Layer(512, 480, 64, tile=(128, 96)), 32, (64, 32)),
+        (Layer(48, 32, 64), 16, (64, 16)),  # sticks out of the tensor, where TMA writes nothing
+        (Layer(256, 64, 64, batch=3), 64, (1, 64, 64)),
+    ],
+    ids=lambda value: str(value) if isinstance(value, int | tuple) else "",
+)
+def test_results_that_tma_stores(context, layer: Layer, slice: int, box: tuple[int, ...]) -> None:
+    mma = decided(layer)
+    assert [result.number for result in mma.results] == [0] and mma.slice == slice
+    assert mma.results[0].map.box == box and mma.out_tile.rows == 64
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Layer(512, 512, 64, out="f32"),
+        Layer(512, 250, 64),  # rows of 500 bytes
+        Layer(512, 512, 64, tile=(96, 128)),  # the next tile's rows would be overwritten
+        Layer(512, 520, 64, tile=(128, 104)),
+    ],
+    ids=["f32", "odd_stride", "rows", "columns"],
+)
+def test_results_that_threads_store(context, layer: Layer) -> None:
+    assert decided(layer).results == ()
+
+
+def test_few_tiles_are_shared_by_blocks(context) -> None:
+    plan = planned(program([Layer(128, 1024, 4096, tile=(128, 128))])[0])
+    assert isinstance(plan, Plan) and plan.split is not None
+    pieces = plan.split.pieces
+    assert 2 <= pieces <= 8 and plan.pieces == 8 * pieces
+    assert plan.split.bytes == 8 * (pieces - 1) * 128 * 128 * 4
+    assert plan.split.arrivals == plan.split.reads == 16  # one of each warpgroup of each tile
+    many = planned(program([Layer(8192, 1024, 4096, tile=(128, 128))])[0])
+    assert isinstance(many, Plan) and many.split is None
+
+
+def test_partial_results_of_tasks_take_turns() -> None:
+    split = Split(pieces=2, bytes=1000, arrivals=4, reads=3)
+    places, bytes, counters = lay_out([split, None, split, split], 10)
+    assert places[1] is None and bytes == 2 * 1024
+    first, second, third = (place for place in places if place is not None)
+    assert (first.offset, second.offset, third.offset) == (0, 1024, 0)
+    assert (first.arrivals, first.read, first.before) == (10, 14, None)
+    assert second.before is None
+    # The third writes where the first's partial results were: not before all of them have been read.
+    assert third.before == (first.read, 3) and counters == 10 + 3 * 5
 
 
 def test_large_tiles_are_declined(context) -> None:

@@ -25,7 +25,7 @@ where the producing thread calls `tile.poll(wait)` itself, after the loads that 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kitsune_mlir.codegen.gpu.smem import SHARED_LIMIT
@@ -157,6 +157,17 @@ class Engine:
             self.emit_tile(plan, tile)
 
         task.for_each_tile(body)
+
+    def join(self, plans: Sequence[Plan], limits: Limits) -> Sequence[Plan] | None:
+        """New plans for successive tasks that the engine emits together (`emit_joined`); None if it does not.
+
+        They have the same barriers, which are initialised before the first of the tasks only.
+        """
+        return None
+
+    def emit_joined(self, plans: Sequence[Plan], tasks: Sequence[TaskContext]) -> None:
+        """Emit all tiles that a block has of successive tasks, those of the first task first; otherwise as `emit`."""
+        raise NotImplementedError(f"{type(self).__name__}.emit_joined")
 
     def prefetch(self, plan: Plan, task: TaskContext) -> None:
         """Emit what brings the beginning of the block's first tile to L2, as far as nobody writes it: weights.

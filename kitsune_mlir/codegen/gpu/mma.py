@@ -71,12 +71,12 @@ def _consume(mma: MmaPlan, task: TaskContext, stages: Stages, group: Value) -> N
     pieces, handover = Pieces(mma, task), Handover(mma, task)
     staged, announced = handover.ring(0), handover.announcements()
 
-    def finish(tile: TileContext, piece: Value, accumulators: list[Value], *state: Value) -> list[Value]:
+    def finish(epilogue: Epilogue, piece: Value, accumulators: list[Value], *state: Value) -> list[Value]:
         """Store a tile; `state` is where the consumer is in the rings of slices and of announcements."""
         slot, told = Slot(*state[:2]), Slot(*state[2:])
         if mma.split:
-            accumulators = pieces.collect(tile, piece, group, accumulators)
-        Epilogue(mma, tile, group, accumulators).store(slot, told)
+            accumulators = pieces.collect(epilogue.tile, piece, group, accumulators)
+        epilogue.store(accumulators, slot, told)
         for _ in range(mma.geometry.n // mma.slice * len(mma.results) if mma.results else 0):
             slot = staged.next(slot)
         return [*slot.values, *announced.next(told).values]
@@ -85,19 +85,21 @@ def _consume(mma: MmaPlan, task: TaskContext, stages: Stages, group: Value) -> N
         tile = ordered(tile)
         tile.resolve()
         begin, end = pieces.chunks(piece, mma.sum.chunks)
-        accumulators, at = stages.product(group, Slot(*state[:2]), end - begin)
+        epilogue = Epilogue(mma, tile, group)
+        meanwhile = epilogue.preload if mma.split is None else lambda: None
+        accumulators, at = stages.product(group, Slot(*state[:2]), end - begin, meanwhile)
         rest = list(state[2:])
 
         def mine() -> list[Value]:
             if mma.split is None:
-                return finish(tile, piece, accumulators, *rest)
+                return finish(epilogue, piece, accumulators, *rest)
 
             def hand_over() -> list[Value]:
                 pieces.hand_over(tile, piece, group, accumulators)
                 return rest
 
             last = pieces.finishes(piece)
-            return if_(last, lambda: finish(tile, piece, accumulators, *rest), hand_over, ["i32"] * len(rest))
+            return if_(last, lambda: finish(epilogue, piece, accumulators, *rest), hand_over, ["i32"] * len(rest))
 
         rest = mine() if mma.geometry.groups == 2 else if_(group == 0, mine, lambda: rest, ["i32"] * len(rest))
         return [*at.values, *rest]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-__all__ = ["MOST_PIECES", "Work", "choose_pieces", "microseconds"]
+__all__ = ["CHUNK_BYTES", "MOST_PIECES", "Work", "choose_pieces", "microseconds"]
 
 CHUNK_BYTES = 128
 TENSOR_RATE = 3.75e6

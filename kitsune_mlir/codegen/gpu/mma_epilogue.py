@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 from torch_mlir import ir
 
@@ -18,6 +19,7 @@ from kitsune_mlir.codegen.gpu.builder import if_, sync_warp
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.elements import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.fragment import stage_accumulator
+from kitsune_mlir.codegen.gpu.memory import load as read
 from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.mma_gather import extract_pair, tables_of, walked_loop
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Step, is_constant
@@ -25,9 +27,13 @@ from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
 from kitsune_mlir.codegen.gpu.mma_scalar import constant_of, emit_body
 from kitsune_mlir.codegen.gpu.mma_store import Handover
 from kitsune_mlir.codegen.gpu.mma_window import Window
-from kitsune_mlir.codegen.gpu.value import Value, i32, i64, select
+from kitsune_mlir.codegen.gpu.value import Value, bitcast, i32, i64, select, unpack
+from kitsune_mlir.dialects.products import body_of
 
 __all__ = ["Epilogue"]
+
+PRELOADED = 48
+"""Registers for what is loaded before the accumulators are complete."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +62,11 @@ class Epilogue:
         plan: what was decided.
         tile: the tile.
         group: index of the warpgroup among the consumers.
-        accumulators: of the warpgroup's product.
     """
 
-    def __init__(self, plan: MmaPlan, tile: TileContext, group: Value, accumulators: list[Value]):
-        self.plan, self.tile, self.accumulators = plan, tile, accumulators
+    def __init__(self, plan: MmaPlan, tile: TileContext, group: Value):
+        self.plan, self.tile = plan, tile
+        self.accumulators: list[Value] = []
         self.pattern = plan.pattern
         self.group = group
         self.approximate = all(str(store.buffer.element) == "bf16" for store in self.pattern.task.stores)
@@ -74,17 +80,37 @@ class Epilogue:
         if geometry.part:
             self.col = self.col + group * geometry.part
         self.known: dict[tuple, list[Value]] = {}
+        self.words: dict[ir.Value, list[Value]] = {}  # pairs by 8-column block
         self.addresses: dict[tuple, Value] = {}
         self.windows: dict[tuple, Window] = {}
         self.tables = tables_of(plan.pattern.task)
 
-    def store(self, slot: Slot, told: Slot) -> None:
+    def preload(self) -> None:
+        """Start to load pairs that depend only on the column (a bias): they come while the last products are made."""
+        left = PRELOADED
+        uses = [(step.op, number) for step in dict.fromkeys(self.pattern.steps.values()) for number in step.operands]
+        for op, number in [*uses, (self.pattern.product.op, 2)]:
+            load = self.pattern.task.load_of(op.operands[number])
+            if load is None or self.pattern.operand_sides(op, number) != (COL,) or load.tensor in self.words:
+                continue
+            window = self._window((load.tensor, (COL,)), load, (COL,))
+            blocks = self.plan.geometry.n // 8
+            if window.dtype not in ("bf16", "f16") or not window.constant or not self._together(window) or blocks > left:
+                continue
+            left -= blocks
+            places = [self._address(window, (load.tensor, (COL,)), self._pairs(block)[0]) for block in range(blocks)]
+            # No constant load: LLVM would move it to its use, behind the products.
+            self.words[load.tensor] = [read(place, "i32") for place in places]
+
+    def store(self, accumulators: list[Value], slot: Slot, told: Slot) -> None:
         """Hand over or write every result of the task.
 
         Args:
+            accumulators: of the warpgroup's product.
             slot: of the ring of staged slices, the first to fill.
             told: of the ring of announcements.
         """
+        self.accumulators = accumulators
         staged = {result.number for result in self.plan.results}
         step = self.plan.slice or 8
         for first in range(0, self.plan.geometry.n, step):
@@ -110,17 +136,35 @@ class Epilogue:
         """Put a slice of a result, from an 8-column block on, into its slot, and tell the storing thread."""
         handover, tile = Handover(self.plan, self.tile.task), self.plan.out_tile
         ring, pointer = handover.ring(self.group), handover.pointer(self.group, slot.stage)
+        # Elements that come from memory are asked for together, so that their ways overlap.
+        early = [self._columns(value, block, step) for step in range(tile.cols // 16)] if self._reads_elements() else []
         ring.empty(slot.stage).wait(slot.parity)
         for step in range(tile.cols // 16):
-            values: list[Value] = []
-            for number in (2 * step, 2 * step + 1):
-                for pair in self._pairs(block + number):
-                    pieces = self._evaluate(value, pair)
-                    values += pieces * (2 // len(pieces))
+            values = early[step] if early else self._columns(value, block, step)
             stage_accumulator(values, self.thread, tile, pointer, 16 * step, str(ir.ShapedType(value.type).element_type))
         fence_async_shared()
         sync_warp()
         if_(self.thread % 32 == 0, ring.full(slot.stage).arrive)
+
+    def _columns(self, value: ir.Value, block: int, step: int) -> list[Value]:
+        """The thread's elements of 16 columns of a result, in the order of the accumulators."""
+        values: list[Value] = []
+        for number in (2 * step, 2 * step + 1):
+            for pair in self._pairs(block + number):
+                pieces = self._evaluate(value, pair)
+                values += pieces * (2 // len(pieces))
+        return values
+
+    def _reads_elements(self) -> bool:
+        """Whether some step reads a matrix, or a table by index."""
+        for step in dict.fromkeys(self.pattern.steps.values()):
+            if step.kind == "map" and any(inner.name == "tensor.extract" for inner in body_of(step.op)):
+                return True
+            for number in step.operands:
+                load = self.pattern.task.load_of(step.op.operands[number])
+                if load is not None and set(self.pattern.operand_sides(step.op, number)) == {ROW, COL}:
+                    return True
+        return False
 
     def _announce(self, told: Slot) -> None:
         """Tell the storing thread that the warp has written its part of the tile."""
@@ -192,7 +236,7 @@ class Epilogue:
         side = self.pattern.loop_side(step.op, loop)
         return pair.row if side == ROW else pair.col + lane if side == COL else i32(0)
 
-    def _extract(self, step: Step, pair: Pair, lane: int, inner: ir.Operation, indices: list[ir.Value]) -> Value:
+    def _extract(self, step: Step, pair: Pair, lane: int, inner: ir.Operation, indices: Sequence[ir.Value]) -> Value:
         """What a body reads by index; where the last index is the column, both elements of the pair at once."""
         table = self.tables[inner.operands[0]]
         loop = walked_loop(inner.operands[len(inner.operands) - 1])
@@ -219,7 +263,11 @@ class Epilogue:
         sides = self.pattern.operand_sides(op, number)
         key = (load.tensor, sides, pair.half if ROW in sides else None, pair.block if COL in sides else None)
         if key not in self.known:
-            self.known[key] = self._read(self._window((load.tensor, sides), load, sides), key[:2], pair)
+            window = self._window((load.tensor, sides), load, sides)
+            if sides == (COL,) and load.tensor in self.words:
+                self.known[key] = unpack(bitcast(self.words[load.tensor][pair.block], f"vector<2x{window.dtype}>"))
+            else:
+                self.known[key] = self._read(window, key[:2], pair)
         return self.known[key]
 
     # --- memory ------------------------------------------------------------------------------------------------------

@@ -163,11 +163,14 @@ class Sides:
                 self.unite(node, ("loop", op, expression.position))
 
 
-def match(task: TaskView) -> Pattern:
+def match(task: TaskView, dtypes: Sequence[str] = _DTYPES) -> Pattern:
     """Read the body of a task.
 
+    Args:
+        dtypes: element types of the product's operands that the engine does.
+
     Raises:
-        Mismatch: it is no single product of bf16 or f16 with element-wise work around it.
+        Mismatch: it is no single product of them with element-wise work around it.
     """
     sides = Sides(task)
     steps: dict[ir.Value, Step] = {}
@@ -181,7 +184,7 @@ def match(task: TaskView) -> Pattern:
             continue
         if not is_contraction(op):
             raise Mismatch(f"'{op.name}' is neither a product nor element-wise")
-        products.append(read_product(op))
+        products.append(read_product(op, dtypes))
         sides.generic(op, (0, 1, 2))
     if len(products) != 1:
         raise Mismatch(f"{len(products)} products in one task; one is done")

@@ -9,10 +9,12 @@ from kitsune_mlir.codegen.gpu.mma_window import Dim, Window
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
 
-__all__ = ["CHUNK", "Box", "Operand", "Sum", "box_of", "merge_sums", "choose_sum"]
+__all__ = ["CHUNK_BYTES", "Box", "Operand", "Sum", "box_of", "merge_sums", "choose_sum"]
 
-CHUNK = 64
-"""Elements along the sum that one stage of the ring holds: 128 bytes, the width of the swizzle."""
+CHUNK_BYTES = 128
+"""Bytes along the sum that one stage of the ring holds: the width of the swizzle."""
+STEP_BYTES = 32
+"""Bytes along the sum of one instruction."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,17 +22,24 @@ class Sum:
     """The order of a sum: an innermost loop in chunks, and loops around it.
 
     Attributes:
-        inner: side and length of the loop that is walked in chunks of `CHUNK`.
+        inner: side and length of the loop that is walked in chunks.
         outer: the other loops, outermost first.
+        element_bytes: of the operands.
     """
 
     inner: tuple[str, int]
     outer: tuple[tuple[str, int], ...] = ()
+    element_bytes: int = 2
+
+    @property
+    def chunk(self) -> int:
+        """Elements of a chunk."""
+        return CHUNK_BYTES // self.element_bytes
 
     @property
     def inner_chunks(self) -> int:
         """Chunks of one run of the inner loop."""
-        return -(-self.inner[1] // CHUNK)
+        return -(-self.inner[1] // self.chunk)
 
     @property
     def chunks(self) -> int:
@@ -42,8 +51,9 @@ class Sum:
 
     @property
     def steps(self) -> int:
-        """Instructions of 16 elements a chunk; those that would only add zeros are left out."""
-        return min(CHUNK // 16, -(-self.inner[1] // 16))
+        """Instructions a chunk; those that would only add zeros are left out."""
+        elements = STEP_BYTES // self.element_bytes
+        return min(self.chunk, self.inner[1] + elements - 1) // elements
 
     @property
     def length(self) -> int:
@@ -77,7 +87,7 @@ class Box:
 
     Attributes:
         window: the operand's window; static starts along the inner loop of the sum have become part of the buffer's offset.
-        map: box = one panel of a stage: `rows` x CHUNK, or CHUNK x 64 of a transposed operand.
+        map: box = one panel of a stage: `rows` x one chunk, or one chunk x 64 of a transposed operand.
         dims: the map's dimensions, as those of the window.
         panels: boxes a stage.
     """
@@ -124,19 +134,20 @@ def _joined(window: Window, outer: str, inner: str) -> Window | None:
 def choose_sum(loops: list[tuple[str, int]], a: Window, b: Window) -> Sum:
     """Chunks run along a loop that is contiguous in memory, of both operands if there is one; else along the longest."""
     if not loops:
-        return Sum(("k", 1))
+        return Sum(("k", 1), (), a.bytes)
     inner = max(loops, key=lambda loop: (sum(window.stride(loop[0]) == 1 for window in (a, b)), loop[1]))
-    return Sum(inner, tuple(loop for loop in loops if loop != inner))
+    return Sum(inner, tuple(loop for loop in loops if loop != inner), a.bytes)
 
 
-def box_of(operand: Operand, sum: Sum, rows: int) -> Box | str:
+def box_of(operand: Operand, sum: Sum, rows: int, dtype: str) -> Box | str:
     """TMA's view of an operand, or the reason why there is none.
 
     Args:
+        dtype: of the map: "tf32" rounds f32 elements to what tensor cores multiply.
         rows: rows of a stage's tile along the operand's side (a multiple of 8, of 64 if transposed).
     """
     window, inner = operand.window, sum.inner[0]
-    moved = _clip(window, inner)
+    moved = _clip(window, inner, sum.chunk)
     if isinstance(moved, str):
         return moved
     window = moved
@@ -154,9 +165,9 @@ def box_of(operand: Operand, sum: Sum, rows: int) -> Box | str:
     odd = next((stride for stride in strides if stride % 16), 0) or window.buffer.offset % 16
     if odd:
         return f"a stride or start of {odd} bytes is no multiple of 16"
-    box = (*(1 for _ in others), CHUNK, CHUNK) if operand.transposed else (*(1 for _ in others), rows, CHUNK)
+    box = (*(1 for _ in others), sum.chunk, 64) if operand.transposed else (*(1 for _ in others), rows, sum.chunk)
     try:
-        tensor_map = TensorMap(window.dtype, tuple(dim.extent for dim in dims), tuple(strides), box)
+        tensor_map = TensorMap(dtype, tuple(dim.extent for dim in dims), tuple(strides), box)
     except CompileError as error:
         return str(error)
     return Box(window, tensor_map, dims, rows // 64 if operand.transposed else 1)
@@ -167,10 +178,10 @@ def _dim(window: Window, side: str) -> Dim:
     return next((dim for dim in window.dims if dim.side == side), Dim(side, 1, 1, 1, 0))
 
 
-def _clip(window: Window, inner: str) -> Window | str:
+def _clip(window: Window, inner: str, chunk: int) -> Window | str:
     """The window with the inner loop's part of the tensor as the whole tensor, so that TMA fills with zeros beyond it."""
     dim = _dim(window, inner)
-    if dim.size == dim.extent or dim.size % CHUNK == 0:
+    if dim.size == dim.extent or dim.size % chunk == 0:
         return window
     if not isinstance(dim.start, int):
         return f"a part of {dim.size} along the sum starts anywhere"

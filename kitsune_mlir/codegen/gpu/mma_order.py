@@ -14,12 +14,11 @@ GROUP = 16
 def ordered(tile: TileContext) -> TileContext:
     """Another tile of the same task: a permutation of the numbers, of rows and columns of tiles.
 
-    Waits are for earlier tasks only, so the order inside a task is free. Tasks that wait keep theirs: what they wait for
-    becomes ready in that order.
+    Waits are for earlier tasks only, so the order inside a task is free. A task that waits for another product's rows has
+    them group by group, as that product makes them.
     """
-    view = tile.task.view
-    wide = [extent for extent in view.grid if extent != 1]
-    if len(wide) < 2 or view.waits or wide[-2] <= GROUP:
+    wide = [extent for extent in tile.task.view.grid if extent != 1]
+    if len(wide) < 2:
         return tile
     return TileContext(tile.task, _grouped(tile.number, wide[-2], wide[-1]))
 
@@ -28,6 +27,8 @@ def _grouped(number: Value, rows: int, cols: int) -> Value:
     """Row-major number of the tile at place `number` of the walk: groups of `GROUP` rows, each column by column."""
     area = rows * cols
     plane, number = number // area * area, number % area
+    if rows <= GROUP:
+        return plane + number % rows * cols + number // rows
     size = GROUP * cols
     group, inside = number // size, number % size
     row, col = inside % GROUP, inside // GROUP

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from kitsune_mlir.codegen.gpu.barriers import Ring
 from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.mma_cost import Work, choose_pieces
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch, Pattern, match
-from kitsune_mlir.codegen.gpu.mma_operand import CHUNK, Box, Operand, Sum, box_of, choose_sum, merge_sums
+from kitsune_mlir.codegen.gpu.mma_operand import Box, Operand, Sum, box_of, choose_sum, merge_sums
 from kitsune_mlir.codegen.gpu.mma_result import SLOTS, Result, results_of
 from kitsune_mlir.codegen.gpu.mma_window import Window
 from kitsune_mlir.codegen.gpu.roles import CONSUMERS, SHARED_REGISTERS, THREADS
@@ -16,11 +15,13 @@ from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.shared_tile import SharedTile
 
-__all__ = ["COPY_THREADS", "Geometry", "MmaPlan", "make_plan"]
+__all__ = ["STORING_THREAD", "Geometry", "MmaPlan", "make_plan"]
 
 MOST_STAGES = 8
-COPY_THREADS = 96
-"""Threads that copy operands which TMA cannot load: three warps of the producer; the fourth has the stores."""
+STORING_THREAD = 96
+"""The thread that stores and posts: in the producer's last warp."""
+EXACT_PRODUCTS = 3
+"""Products of tf32 numbers for one of f32 numbers."""
 WARPS = 4
 """Warps of a warpgroup."""
 
@@ -84,6 +85,7 @@ class MmaPlan:
         stages: of the ring.
         results: the results that TMA stores.
         slice: columns of a result that are staged at a time.
+        exact: f32 operands are multiplied as sums of two tf32 (`mma_halves`), which lie behind each other in a stage.
         split: pieces of the sum that different blocks do, or None.
     """
 
@@ -99,12 +101,39 @@ class MmaPlan:
     stages: int
     results: tuple[Result, ...]
     slice: int
+    exact: bool = False
     split: Split | None = None
+
+    @property
+    def operand_bytes(self) -> int:
+        """A and B of a stage."""
+        return self.a_tile.bytes + self.b_tile.bytes
 
     @property
     def stage_bytes(self) -> int:
         """Shared memory of a stage."""
-        return self.a_tile.bytes + self.b_tile.bytes
+        return self.operand_bytes * (2 if self.exact else 1)
+
+    @property
+    def stage_barriers(self) -> int:
+        """mbarriers of the ring of stages: full and empty ones, and, if `exact`, halved ones."""
+        return self.stages * (3 if self.exact else 2)
+
+    @property
+    def kind(self) -> str:
+        """What tensor cores multiply."""
+        dtype = self.pattern.product.dtype
+        return "tf32" if dtype == "f32" else dtype
+
+    @property
+    def copiers(self) -> int:
+        """Threads that copy operands which TMA cannot load: the first warps of the producer."""
+        return 64 if self.exact else 96
+
+    @property
+    def halvers(self) -> tuple[int, int]:
+        """The first of the threads that halve f32 operands, and their number: warps between those that load and the last."""
+        return (32, 64) if self.boxes else (self.copiers, 32)
 
     @property
     def prefill(self) -> int:
@@ -136,12 +165,12 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     """
     if limits.chip != "sm_90a":
         raise Mismatch(f"wgmma needs sm_90a, not {limits.chip}")
-    mma = _decide(match(task), limits)
+    mma = _decide(match(task, ("bf16", "f16", "f32")), limits)
     geometry = mma.geometry
     boxes = mma.boxes or ()
     parameters = {
         "tile": [geometry.rows, geometry.cols, mma.sum.length],
-        "instruction": f"m64n{geometry.n}k16 {mma.pattern.product.dtype}",
+        "instruction": f"m64n{geometry.n}k{32 // mma.sum.element_bytes} {mma.kind}{', three times' if mma.exact else ''}",
         "operands": "TMA" if boxes else f"copied by threads: {mma.why_copied}",
         "results": f"{len(mma.results)} of {len(task.stores)} by TMA",
         "stages": mma.stages,
@@ -180,15 +209,26 @@ def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
     sum = choose_sum(loops, a_window, b_window)
     a, b = _operand(a_window, ROW, product.rows, sum), _operand(b_window, COL, product.cols, sum)
     geometry = Geometry.of(product.rows, product.cols, b.transposed)
-    a_box, b_box = box_of(a, sum, geometry.a_rows), box_of(b, sum, geometry.b_rows)
+    exact = product.dtype == "f32" and limits.matmul_precision == "highest"
+    dtype = product.dtype if product.dtype != "f32" or exact else "tf32"
+    a_box, b_box = box_of(a, sum, geometry.a_rows, dtype), box_of(b, sum, geometry.b_rows, dtype)
     why = a_box if isinstance(a_box, str) else b_box if isinstance(b_box, str) else ""
     boxes = (a_box, b_box) if isinstance(a_box, Box) and isinstance(b_box, Box) else None
-    a_tile, b_tile = _stage_tile(a, geometry.a_rows), _stage_tile(b, geometry.b_rows)
+    a_tile, b_tile = _stage_tile(a, geometry.a_rows, sum), _stage_tile(b, geometry.b_rows, sum)
     results, slice = results_of(pattern, geometry.n, geometry.covered_rows, geometry.covered_cols)
     left = limits.shared_bytes - _staging_bytes(results, slice, geometry.groups)
-    stages = min(MOST_STAGES, left // (a_tile.bytes + b_tile.bytes))
-    mma = MmaPlan(pattern, geometry, sum, a, b, boxes, why, a_tile, b_tile, stages, results, slice)
-    work = Work(pattern.task.tiles, sum.chunks, geometry.covered_rows, geometry.covered_cols)
+    stages = min(MOST_STAGES, left // ((a_tile.bytes + b_tile.bytes) * (2 if exact else 1)))
+    if stages < 2:
+        raise Mismatch(f"a tile of {product.rows} x {product.cols} of f32 leaves no room for two stages in shared memory")
+    mma = MmaPlan(pattern, geometry, sum, a, b, boxes, why, a_tile, b_tile, stages, results, slice, exact)
+    work = Work(
+        pattern.task.tiles,
+        sum.chunks,
+        geometry.covered_rows,
+        geometry.covered_cols,
+        EXACT_PRODUCTS if exact else 1,
+        sum.element_bytes,
+    )
     pieces = choose_pieces(work, limits.workers)
     if pieces == 1:
         return mma
@@ -203,23 +243,26 @@ def _staging_bytes(results: tuple[Result, ...], slice: int, groups: int) -> int:
 
 def _barriers(mma: MmaPlan) -> tuple[int, ...]:
     """The ring's, one ring of staged slices for each storing warpgroup, one ring of announced tiles (`mma_store`)."""
-    full = 1 if mma.boxes else COPY_THREADS
+    full = 1 if mma.boxes else mma.copiers
     counts = (full,) * mma.stages + (CONSUMERS,) * mma.stages
+    if mma.exact:
+        counts += (mma.halvers[1] // 32,) * mma.stages
     if mma.results:
         counts += ((WARPS,) * SLOTS + (1,) * SLOTS) * mma.geometry.groups
     if mma.announces:
         counts += (WARPS * mma.geometry.groups,) * SLOTS + (1,) * SLOTS
-    assert len(counts) * 8 >= Ring.bytes(mma.stages)
     return counts
 
 
 def _operand(window: Window, side: str, size: int, sum: Sum) -> Operand:
-    """Transposed if memory runs along `side`, and not along the sum."""
-    return Operand(window, side, size, window.stride(side) == 1 and window.stride(sum.inner[0]) != 1)
+    """Transposed if memory runs along `side`, and not along the sum; tensor cores read only 16-bit elements so."""
+    transposed = window.bytes == 2 and window.stride(side) == 1 and window.stride(sum.inner[0]) != 1
+    return Operand(window, side, size, transposed)
 
 
-def _stage_tile(operand: Operand, rows: int) -> SharedTile:
-    return SharedTile(CHUNK, rows, 2) if operand.transposed else SharedTile(rows, CHUNK, 2)
+def _stage_tile(operand: Operand, rows: int, sum: Sum) -> SharedTile:
+    size = sum.element_bytes
+    return SharedTile(sum.chunk, rows, size) if operand.transposed else SharedTile(rows, sum.chunk, size)
 
 
 def _up(number: int, unit: int) -> int:

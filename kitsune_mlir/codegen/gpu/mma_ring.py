@@ -6,12 +6,14 @@ next tile while the last one is stored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kitsune_mlir.codegen.gpu import wgmma
-from kitsune_mlir.codegen.gpu.barriers import Ring, Slot, fence_async_shared
+from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot, fence_async_shared
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TaskContext
 from kitsune_mlir.codegen.gpu.memory import offset
-from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
+from kitsune_mlir.codegen.gpu.mma_plan import EXACT_PRODUCTS, MmaPlan
 from kitsune_mlir.codegen.gpu.value import Value
 from kitsune_mlir.shared_tile import SharedTile
 
@@ -26,35 +28,53 @@ class Stages:
         self.ring = Ring(task.barrier_base, plan.stages)
 
     def pointer(self, stage: Value) -> Value:
-        """Where a stage starts in shared memory: A, then B."""
+        """Where a stage starts in shared memory: A, then B (then, of f32 operands, the rests of both)."""
         return offset(self.task.shared, stage * self.plan.stage_bytes)
 
-    def product(self, group: Value, slot: Slot, chunks: Value | int) -> tuple[list[Value], Slot]:
-        """A consumer's part of a tile: its accumulators after `chunks` chunks, and where it is in the ring afterwards."""
+    def halved(self, stage: Value) -> Barrier:
+        """Tells that both halves of the stage's f32 operands are there."""
+        return Barrier(offset(self.task.barrier_base, (stage + 2 * self.plan.stages) * Barrier.BYTES))
+
+    def product(self, group: Value, slot: Slot, chunks: Value | int, meanwhile: Callable[[], None]) -> tuple[list[Value], Slot]:
+        """A consumer's part of a tile: its accumulators after `chunks` chunks, and where it is in the ring afterwards.
+
+        `meanwhile` emits what can be done while the last chunk is multiplied.
+        """
         accumulators = self._multiply(None, group, slot)
+        groups = EXACT_PRODUCTS if self.plan.exact else 1  # of instructions a chunk
 
         def step(_: Value, stage: Value, parity: Value, *carried: Value) -> list[Value]:
             before = Slot(stage, parity)
             now = self.ring.next(before)
             started = self._multiply(list(carried), group, now)
-            wgmma.wait(1, [])
+            wgmma.wait(groups, [])
             self._release(before)
             return [*now.values, *started]
 
         if not isinstance(chunks, int) or chunks > 1:
             stage, parity, *accumulators = for_(1, chunks, 1, step, [*slot.values, *accumulators])
             slot = Slot(stage, parity)
+        meanwhile()
         accumulators = wgmma.wait(0, accumulators)
         self._release(slot)
         return accumulators, self.ring.next(slot)
 
     def _multiply(self, accumulators: list[Value] | None, group: Value, slot: Slot) -> list[Value]:
         plan = self.plan
-        self.ring.full(slot.stage).wait(slot.parity)
+        barrier = self.halved(slot.stage) if plan.exact else self.ring.full(slot.stage)
+        barrier.wait(slot.parity)
         if plan.boxes is None:
             fence_async_shared()  # threads wrote what the tensor cores read
-        a, b = _operands(plan, self.pointer(slot.stage), group)
-        return wgmma.multiply(accumulators, a, b, plan.geometry.n, plan.pattern.product.dtype, plan.sum.steps)
+        stage = self.pointer(slot.stage)
+        a, b = _operands(plan, stage, group)
+        pairs = [(a, b)]
+        if plan.exact:
+            a_rest, b_rest = _operands(plan, offset(stage, plan.operand_bytes), group)
+            pairs += [(a_rest, b), (a, b_rest)]
+        for left, right in pairs:
+            accumulators = wgmma.multiply(accumulators, left, right, plan.geometry.n, plan.kind, plan.sum.steps)
+        assert accumulators is not None
+        return accumulators
 
     def _release(self, slot: Slot) -> None:
         """The warpgroup has read the stage. One thread speaks for it: `wgmma.wait` is for the instruction as a whole."""

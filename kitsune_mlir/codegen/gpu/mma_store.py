@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from kitsune_mlir.codegen.gpu import tma
-from kitsune_mlir.codegen.gpu.barriers import Ring, Slot, fence_async
+from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot, fence_async
 from kitsune_mlir.codegen.gpu.builder import if_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.memory import offset
@@ -32,13 +32,13 @@ class Handover:
 
     def ring(self, group: Value | int) -> Ring:
         """Slots of staged slices of a warpgroup."""
-        start = offset(self.task.barrier_base, Ring.bytes(self.plan.stages))
+        start = offset(self.task.barrier_base, self.plan.stage_barriers * Barrier.BYTES)
         return Ring(offset(start, group * Ring.bytes(SLOTS)), SLOTS)
 
     def announcements(self) -> Ring:
         """Tiles whose direct stores the consumers have made."""
         staged = self.plan.geometry.groups * Ring.bytes(SLOTS) if self.plan.results else 0
-        return Ring(offset(self.task.barrier_base, Ring.bytes(self.plan.stages) + staged), SLOTS)
+        return Ring(offset(self.task.barrier_base, self.plan.stage_barriers * Barrier.BYTES + staged), SLOTS)
 
     def pointer(self, group: Value | int, slot: Value) -> Value:
         """A slot's slice in shared memory."""
@@ -70,9 +70,8 @@ class Storer:
             finishes = Pieces(self.plan, self.task).finishes(piece)
             return if_(finishes, lambda: self._tile(tile, *state), lambda: state, ["i32"] * len(state))
 
+        # No wait at the end: shared memory has been read, and who reads the results in this kernel waits for the posts.
         self.task.for_each_piece(step, state)
-        if self.plan.results:
-            tma.wait(0)
 
     def _tile(self, tile: TileContext, *state: Value) -> list[Value]:
         slot, told = Slot(*state[:2]), Slot(*state[2:])

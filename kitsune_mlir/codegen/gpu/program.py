@@ -73,6 +73,7 @@ def compile_gpu(
     debug: bool = False,
     fastmath: str = "contract",
     timestamps: bool = False,
+    matmul_precision: str = "highest",
 ) -> GpuCode:
     """Compile the tile program `name` of a module, which is left as it is.
 
@@ -81,6 +82,7 @@ def compile_gpu(
         debug: waits are bounded, and the first that gives up is reported (`CudaExecutor.check`) instead of hanging.
         timestamps: every block writes when it began and ended each task (`CudaExecutor.timeline`).
         fastmath: floating-point freedom; see `fastmath.py`.
+        matmul_precision: of f32 products; see `engine.Limits`.
 
     Raises:
         CompileError: there is no such program, no engine takes a task, or LLVM or ptxas reject the code.
@@ -97,7 +99,14 @@ def compile_gpu(
                 op.erase()
         if not (left := program_functions(clone)):
             raise CompileError(f"the module holds no tile program '{name}'")
-        emitted = replace_program(left[0], Limits(chip=target.chip, debug=debug, timestamps=timestamps, workers=target.workers))
+        limits = Limits(
+            chip=target.chip,
+            debug=debug,
+            timestamps=timestamps,
+            workers=target.workers,
+            matmul_precision=matmul_precision,
+        )
+        emitted = replace_program(left[0], limits)
         try:
             clone.verify()
         except ir.MLIRError as error:

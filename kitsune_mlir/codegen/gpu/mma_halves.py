@@ -1,0 +1,82 @@
+"""f32 products as exact as f32 arithmetic, on tensor cores: each operand as the sum of two tf32 numbers.
+
+A tensor core reads the upper 19 bits of an f32 number as tf32. So a number x is its own upper half, x' , and the rest x - x'
+is exact in f32 and has its upper half read in turn. Of the four products of halves, the three that matter are added:
+a'b' + (a - a')b' + a'(b - b'); what is left out is about 2^-20 of each product. (Markidis et al., "NVIDIA Tensor Core
+Programmability, Performance & Precision", 2018.) Infinite operands give NaN.
+
+Warps of the producer compute the rests of a stage when it is full, and put them behind it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kitsune_mlir.codegen.gpu.barriers import Slot, fence_async_shared
+from kitsune_mlir.codegen.gpu.builder import for_, if_, sync_warp
+from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.memory import load, offset, store
+from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
+from kitsune_mlir.codegen.gpu.mma_ring import Stages
+from kitsune_mlir.codegen.gpu.mma_split import Pieces
+from kitsune_mlir.codegen.gpu.value import Value, bitcast, unpack, vector
+
+__all__ = ["Halver"]
+
+UPPER = 0xFFFFE000
+"""The bits of an f32 number that tf32 has."""
+AT_A_TIME = 4
+"""Vectors of 16 bytes that a thread has in flight."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Halver:
+    """Emits the role; `plan.exact` is set."""
+
+    plan: MmaPlan
+    task: TaskContext
+    stages: Stages
+
+    def run(self) -> None:
+        """All tiles of the block; the plan's `halvers`."""
+        slot = self.stages.ring.consumer_start()
+        self.task.for_each_piece(self._piece, slot.values)
+
+    def _piece(self, tile: TileContext, piece: Value, stage: Value, parity: Value) -> list[Value]:
+        begin, end = Pieces(self.plan, self.task).chunks(piece, self.plan.sum.chunks)
+
+        def chunk(_: Value, stage: Value, parity: Value) -> list[Value]:
+            slot = Slot(stage, parity)
+            self.stages.ring.full(stage).wait(parity)
+            self._halve(self.stages.pointer(stage))
+            fence_async_shared()
+            sync_warp()
+            if_(self.task.thread % 32 == 0, self.stages.halved(stage).arrive)
+            return self.stages.ring.next(slot).values
+
+        return for_(begin, end, 1, chunk, [stage, parity])
+
+    def _halve(self, start: Value) -> None:
+        first, count = self.plan.halvers
+        bytes = self.plan.operand_bytes
+        place = (self.task.thread - first) * 16
+
+        def some(at: Value) -> None:
+            sources = [offset(start, at + number * 16 * count) for number in range(AT_A_TIME)]
+            for source, found in zip(sources, [load(source, "vector<4xf32>") for source in sources], strict=True):
+                store(vector([_rest(value) for value in unpack(found)]), offset(source, bytes))
+
+        step = 16 * count * AT_A_TIME
+        whole = bytes // step * step
+        for_(place, whole, step, some)
+
+        def one(at: Value) -> None:
+            source = offset(start, at)
+            store(vector([_rest(value) for value in unpack(load(source, "vector<4xf32>"))]), offset(source, bytes))
+
+        if whole < bytes:
+            for_(place + whole, bytes, 16 * count, one)
+
+
+def _rest(value: Value) -> Value:
+    return value - bitcast(bitcast(value, "i32") & UPPER, "f32")
