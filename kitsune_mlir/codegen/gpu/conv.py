@@ -21,7 +21,7 @@ from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.roles import specialize
 from kitsune_mlir.codegen.gpu.tasks import TaskView
-from kitsune_mlir.codegen.gpu.value import Value, i32
+from kitsune_mlir.codegen.gpu.value import Value
 
 __all__ = ["ConvEngine"]
 
@@ -48,8 +48,9 @@ class ConvEngine(Engine):
         task.sync()
 
         def produce() -> None:
-            if_(task.thread == 0, lambda: _each_piece(task, stages, stages.load_images))
-            if_(task.thread == 32, lambda: _each_piece(task, stages, stages.load_weights))
+            images, weights = stages.images.producer_start().values, stages.weights.producer_start().values
+            if_(task.thread == 0, lambda: _each_piece(task, stages.load_images, images))
+            if_(task.thread == 32, lambda: _each_piece(task, stages.load_weights, weights))
 
         specialize(task, produce, lambda group: _consume(conv, task, stages, group), PRODUCER_REGISTERS)
 
@@ -58,8 +59,8 @@ def _consume(conv: ConvPlan, task: TaskContext, stages: Stages, group: Value) ->
     """All pieces of the block, by one of the two consumers."""
     pieces = Pieces(conv, task)
 
-    def work(tile: TileContext, piece: Value, done: Value) -> None:
-        accumulators = stages.product(group, piece, done)
+    def work(tile: TileContext, piece: Value, *state: Value) -> list[Value]:
+        accumulators, after = stages.product(group, piece, list(state))
 
         def finish() -> None:
             total = accumulators if conv.split is None else pieces.collect(tile, piece, group, accumulators)
@@ -70,19 +71,19 @@ def _consume(conv: ConvPlan, task: TaskContext, stages: Stages, group: Value) ->
             finish()
         else:
             if_(pieces.finishes(piece), finish, lambda: pieces.hand_over(tile, piece, group, accumulators))
+        return after
 
-    _each_piece(task, stages, work)
+    _each_piece(task, work, stages.start())
 
 
-def _each_piece(task: TaskContext, stages: Stages, work: Callable[[TileContext, Value, Value], None]) -> None:
-    """A loop over the block's pieces; `work` gets the tile, the piece and how many stages of the image were used before."""
+def _each_piece(task: TaskContext, work: Callable[..., list[Value]], start: list[Value]) -> None:
+    """A loop over the block's pieces; `work` gets the tile, the piece and a state, and gives the next state."""
 
-    def body(tile: TileContext, piece: Value, done: Value) -> Value:
+    def body(tile: TileContext, piece: Value, *state: Value) -> list[Value]:
         tile.resolve()
-        work(tile, piece, done)
-        return done + stages.range(piece)[1]
+        return work(tile, piece, *state)
 
-    task.for_each_piece(body, [i32(0)])
+    task.for_each_piece(body, start)
 
 
 def _post(task: TaskContext, tile: TileContext) -> None:

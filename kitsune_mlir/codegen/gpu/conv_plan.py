@@ -57,7 +57,7 @@ class ConvPlan:
 
     @property
     def weight_tile(self) -> SharedTile:
-        """A stage of the weight: rows are features, columns channels of one tap."""
+        """One tap of a stage of the weight: rows are features, columns channels."""
         return SharedTile(self.geometry.weight_rows, self.problem.chunk, 2, 2 * self.problem.chunk)
 
     @property
@@ -69,6 +69,11 @@ class ConvPlan:
     def taps_together(self) -> int:
         """Taps that read one stage of the image."""
         return math.prod(self.problem.taps) if self.geometry.halo else 1
+
+    @property
+    def steps(self) -> int:
+        """Stages of the weight that go with one of the image."""
+        return self.taps_together // self.geometry.weight_taps
 
     @property
     def images(self) -> int:
@@ -147,17 +152,18 @@ def _image_map(conv: Convolution, problem: Problem, geometry: Geometry) -> Tenso
 
 
 def _weight_map(conv: Convolution, problem: Problem, geometry: Geometry, paired: bool) -> TensorMap:
-    """Features by taps by channels; with the features of a block of 16 as 2 x 8, the odd ones after the even ones."""
+    """Taps by features by channels; with the features of a block of 16 as 2 x 8, the odd ones after the even ones."""
     features, channels = conv.weight.buffer.shape[0], conv.weight.buffer.shape[-1]
     taps = math.prod(problem.taps)
     tap, row = 2 * channels, 2 * channels * taps
     rows = min(geometry.weight_rows, -(-problem.features // PAIRED_ROWS) * PAIRED_ROWS)
     if not paired:
-        return TensorMap(conv.dtype, (features, taps, channels), (row, tap), (rows, 1, problem.chunk), 2 * problem.chunk)
+        box = (geometry.weight_taps, rows, problem.chunk)
+        return TensorMap(conv.dtype, (taps, features, channels), (tap, row), box, 2 * problem.chunk)
     return TensorMap(
         conv.dtype,
-        (features // PAIRED_ROWS, 2, PAIRED_ROWS // 2, taps, channels),
-        (PAIRED_ROWS * row, row, 2 * row, tap),
-        (rows // PAIRED_ROWS, 2, PAIRED_ROWS // 2, 1, problem.chunk),
+        (taps, features // PAIRED_ROWS, 2, PAIRED_ROWS // 2, channels),
+        (tap, PAIRED_ROWS * row, row, 2 * row),
+        (geometry.weight_taps, rows // PAIRED_ROWS, 2, PAIRED_ROWS // 2, problem.chunk),
         2 * problem.chunk,
     )

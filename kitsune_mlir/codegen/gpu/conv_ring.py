@@ -1,52 +1,24 @@
 """The main loop of a convolution: two rings of stages, for the image and for the weight, filled by TMA, read by wgmma.
 
-Stages of a ring are numbered over all tiles that a block has of the task. A *step* is one stage of the weight: one tap, `chunk`
-channels. `taps_together` steps read the same stage of the image. A piece of a tile is a range of the image's stages.
+Both rings run on over all tiles that a block has of the task. With one stage of the image go `ConvPlan.steps` stages of the
+weight, each of `Geometry.weight_taps` taps. A piece of a tile is a range of the image's stages.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import math
 
 from kitsune_mlir.codegen.gpu import tma, wgmma
-from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring
+from kitsune_mlir.codegen.gpu.barriers import Ring, Slot
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.conv_plan import PAIRED_ROWS, ConvPlan
 from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
-from kitsune_mlir.codegen.gpu.value import Value, i32
+from kitsune_mlir.codegen.gpu.value import Value, constant, i32
 
 __all__ = ["Stages"]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Stage:
-    """One stage of a ring, by its number in the block's sequence."""
-
-    ring: Ring
-    number: Value
-
-    @property
-    def index(self) -> Value:
-        return self.number % self.ring.stages
-
-    @property
-    def parity(self) -> Value:
-        return self.number // self.ring.stages & 1
-
-    def wait_full(self) -> None:
-        self.ring.full(self.index).wait(self.parity)
-
-    def wait_empty(self) -> None:
-        self.ring.empty(self.index).wait(self.parity ^ 1)
-
-    def fill(self, bytes: int) -> Barrier:
-        """The barrier for a load of `bytes` into the stage."""
-        full = self.ring.full(self.index)
-        full.arrive_and_expect(bytes)
-        return full
 
 
 class Stages:
@@ -58,15 +30,15 @@ class Stages:
         self.images = Ring(task.barrier_base, geometry.image_stages)
         self.weights = Ring(offset(task.barrier_base, Ring.bytes(geometry.image_stages)), geometry.weight_stages)
 
-    # --- the producers ---------------------------------------------------------------------------------------------------
-
     def range(self, piece: Value) -> tuple[Value, Value]:
         """The first stage of the image that a piece takes, and how many."""
         begin, end = map(i32, Pieces(self.plan, self.task).chunks(piece, self.plan.images))
         return begin, i32(self.plan.images) if self.plan.split is None else end - begin
 
-    def load_images(self, tile: TileContext, piece: Value, done: Value) -> None:
-        """One thread loads what a piece reads of the image, after the waits; `done` stages were used before."""
+    # --- the producers ---------------------------------------------------------------------------------------------------
+
+    def load_images(self, tile: TileContext, piece: Value, *state: Value) -> list[Value]:
+        """One thread loads what a piece reads of the image, after the waits; `state` is where it is in the ring."""
         plan = self.plan
         for wait in self.task.view.waits:
             tile.poll(wait)
@@ -78,106 +50,113 @@ class Stages:
                 start = start + tile.index(part)
             starts.append(start)
 
-        def load(number: Value) -> None:
-            stage = _Stage(self.images, done + number)
-            stage.wait_empty()
+        def load(number: Value, *state: Value) -> list[Value]:
+            slot = Slot(*state)
+            self.images.empty(slot.stage).wait(slot.parity)
             number = begin + number
             chunk, tap = number // plan.taps_apart, number % plan.taps_apart
-            place = [start + shift for start, shift in zip(starts, self._taps(tap, plan.taps_apart), strict=True)]
-            target = offset(self.task.shared, stage.index * plan.geometry.image_bytes)
-            full = stage.fill(plan.image_map.box_bytes)
+            place = [start + shift for start, shift in zip(starts, self._distances(tap), strict=True)]
+            target = offset(self.task.shared, slot.stage * plan.geometry.image_bytes)
+            full = self.images.full(slot.stage)
+            full.arrive_and_expect(plan.image_map.box_bytes)
             tma.load_tile(target, self.task.tensor_map(0), full, [*place, chunk * plan.problem.chunk])
+            return self.images.next(slot).values
 
-        for_(0, count, 1, load)
+        return for_(0, count, 1, load, state)
 
-    def load_weights(self, tile: TileContext, piece: Value, done: Value) -> None:
-        """One thread loads what a piece reads of the weight."""
-        plan = self.plan
-        together, taps = plan.taps_together, math.prod(plan.problem.taps)
+    def load_weights(self, tile: TileContext, piece: Value, *state: Value) -> list[Value]:
+        """One thread loads what a piece reads of the weight; `state` is where it is in the ring."""
+        plan, geometry = self.plan, self.plan.geometry
         begin, count = self.range(piece)
         feature = tile.index(plan.conv.weight.offsets[0])
         rows = [feature // PAIRED_ROWS, i32(0), i32(0)] if plan.paired else [feature]
+        stages = math.prod(plan.problem.taps) // geometry.weight_taps  # for each chunk of channels
 
-        def load(step: Value) -> None:
-            stage = _Stage(self.weights, done * together + step)
-            stage.wait_empty()
-            step = begin * together + step
-            target = offset(self._weights_start(), stage.index * plan.geometry.weight_bytes)
-            full = stage.fill(plan.weight_map.box_bytes)
-            place = [*rows, step % taps, step // taps * plan.problem.chunk]
+        def load(step: Value, *state: Value) -> list[Value]:
+            slot = Slot(*state)
+            self.weights.empty(slot.stage).wait(slot.parity)
+            step = begin * plan.steps + step
+            target = offset(self._weights_start(), slot.stage * geometry.weight_bytes)
+            full = self.weights.full(slot.stage)
+            full.arrive_and_expect(plan.weight_map.box_bytes)
+            place = [step % stages * geometry.weight_taps, *rows, step // stages * plan.problem.chunk]
             tma.load_tile(target, self.task.tensor_map(1), full, place)
+            return self.weights.next(slot).values
 
-        for_(0, count * together, 1, load)
+        return for_(0, count * plan.steps, 1, load, state)
 
-    def _taps(self, tap: Value, apart: int) -> list[Value]:
-        """The distance of a tap from the first, in elements of the image along each dimension."""
-        if apart == 1:
+    def _distances(self, tap: Value) -> list[Value]:
+        """How far the image's elements of a tap that has a stage of its own are from the first tap's."""
+        if self.plan.taps_apart == 1:
             return [i32(0) for _ in self.plan.problem.taps]
-        return [place * dilation for place, dilation in zip(self._places(tap), self.plan.problem.dilations, strict=True)]
-
-    def _places(self, tap: Value) -> list[Value]:
-        """A tap's number along each dimension."""
-        places: list[Value] = []
-        for count in reversed(self.plan.problem.taps):
-            places.append(tap % count if count > 1 else i32(0))
+        distances: list[Value] = []
+        for count, dilation in zip(reversed(self.plan.problem.taps), reversed(self.plan.problem.dilations), strict=True):
+            distances.append(tap % count * dilation if count > 1 else i32(0))
             tap = tap // count if count > 1 else tap
-        return places[::-1]
+        return distances[::-1]
 
     # --- the consumers ---------------------------------------------------------------------------------------------------
 
-    def product(self, group: Value, piece: Value, done: Value) -> list[Value]:
-        """A warpgroup's part of a piece: its accumulators, complete."""
-        steps = self.range(piece)[1] * self.plan.taps_together
-        accumulators = self._multiply(None, group, done, i32(0))
+    def start(self) -> list[Value]:
+        """Where a consumer is in both rings at the beginning."""
+        return [*self.images.consumer_start().values, *self.weights.consumer_start().values]
 
-        def step(number: Value, *carried: Value) -> list[Value]:
-            started = self._multiply(list(carried), group, done, number)
-            wgmma.wait(1, [])
-            self._release(done, number - 1)
-            return started
+    def product(self, group: Value, piece: Value, state: list[Value]) -> tuple[list[Value], list[Value]]:
+        """A warpgroup's part of a piece: its accumulators, complete, and the new state."""
+        plan = self.plan
+        zeros = [constant(0.0, "f32")] * (plan.geometry.columns // 2)
 
-        if self.plan.images * self.plan.taps_together > 1:
-            accumulators = for_(1, steps, 1, step, accumulators)
-        accumulators = wgmma.wait(0, accumulators)
-        self._release(done, steps - 1)
+        def image(number: Value, *carried: Value) -> list[Value]:
+            now, weight = Slot(*carried[:2]), Slot(*carried[2:4])
+            # Read last, and not given back yet: there is nothing of the kind at first.
+            before, weight_before = Slot(*carried[4:6]), Slot(*carried[6:8])
+            accumulators = list(carried[8:])
+            self.images.full(now.stage).wait(now.parity)
+            for step in range(plan.steps):
+                accumulators = self._multiply(accumulators, group, now, weight, step)
+                wgmma.wait(plan.geometry.weight_taps, [])
+                exists = number > 0 if step == 0 else None
+                self._release(self.weights, weight_before, exists)
+                if step == 0:
+                    self._release(self.images, before, exists)
+                weight_before, weight = weight, self.weights.next(weight)
+            return [*self.images.next(now).values, *weight.values, *now.values, *weight_before.values, *accumulators]
+
+        done = for_(0, self.range(piece)[1], 1, image, [*state, *state, *zeros])
+        accumulators = wgmma.wait(0, done[8:])
+        self._release(self.images, Slot(*done[4:6]), None)
+        self._release(self.weights, Slot(*done[6:8]), None)
+        return accumulators, done[:4]
+
+    def _multiply(self, accumulators: list[Value], group: Value, image: Slot, weight: Slot, step: int) -> list[Value]:
+        """Start the products of one stage of the weight: one group of instructions a tap."""
+        plan, geometry = self.plan, self.plan.geometry
+        self.weights.full(weight.stage).wait(weight.parity)
+        rows = offset(self._weights_start(), weight.stage * geometry.weight_bytes)
+        pixels = offset(self.task.shared, image.stage * geometry.image_bytes)
+        feature, column = (group * 64, 0) if geometry.by_features else (0, group * geometry.columns)
+        for number in range(geometry.weight_taps):
+            # A row that is no multiple of 8 is fine: the swizzle goes by addresses, and stages start at its period.
+            shift = self._shift(step * geometry.weight_taps + number) * plan.image_tile.swizzle
+            a = wgmma.SharedOperand(plan.weight_tile, rows, row=feature, distance=number * plan.weight_tile.bytes)
+            b = wgmma.SharedOperand(plan.image_tile, pixels, row=column, distance=shift)
+            steps, first = plan.problem.chunk // 16, number == 0
+            accumulators = wgmma.multiply(accumulators, a, b, geometry.columns, plan.conv.dtype, steps, fence=first)
         return accumulators
 
-    def _multiply(self, accumulators: list[Value] | None, group: Value, done: Value, step: Value) -> list[Value]:
-        plan, geometry = self.plan, self.plan.geometry
-        weight = _Stage(self.weights, done * plan.taps_together + step)
-        image = _Stage(self.images, done + step // plan.taps_together)
-        image.wait_full()
-        weight.wait_full()
-        shift = i32(0)
-        if plan.taps_together > 1:
-            places = self._places(step % plan.taps_together)
-            for place, dilation, pitch in zip(places, plan.problem.dilations, geometry.pitches, strict=True):
-                shift = shift + place * (dilation * pitch)
-        if not geometry.by_features:
-            shift = shift + group * geometry.columns
-        a = wgmma.SharedOperand(
-            plan.weight_tile,
-            offset(self._weights_start(), weight.index * geometry.weight_bytes),
-            row=group * 64 if geometry.by_features else 0,
-        )
-        # A row that is no multiple of 8 is fine: the swizzle goes by addresses, and stages start at multiples of its period.
-        b = wgmma.SharedOperand(plan.image_tile, offset(self.task.shared, image.index * geometry.image_bytes), row=shift)
-        return wgmma.multiply(accumulators, a, b, geometry.columns, plan.conv.dtype, plan.problem.chunk // 16)
+    def _shift(self, tap: int) -> int:
+        """Rows from what the first tap reads of a stage to what tap number `tap` reads."""
+        if self.plan.taps_together == 1:
+            return 0
+        problem = self.plan.problem
+        places = list(itertools.product(*map(range, problem.taps)))[tap]
+        parts = zip(places, problem.dilations, self.plan.geometry.pitches, strict=True)
+        return sum(place * dilation * pitch for place, dilation, pitch in parts)
 
-    def _release(self, done: Value, step: Value) -> None:
-        """The warpgroup has done a step. One thread speaks for it: `wgmma.wait` is for the instruction as a whole."""
-        plan = self.plan
-        weight = _Stage(self.weights, done * plan.taps_together + step)
-        image = _Stage(self.images, done + step // plan.taps_together)
-
-        def release() -> None:
-            self.weights.empty(weight.index).arrive()
-            if plan.taps_together == 1:
-                self.images.empty(image.index).arrive()
-            else:
-                if_(step % plan.taps_together == plan.taps_together - 1, self.images.empty(image.index).arrive)
-
-        if_(self.task.thread % 128 == 0, release)
+    def _release(self, ring: Ring, slot: Slot, condition: Value | None) -> None:
+        """The warpgroup has read a stage. One thread speaks for it: `wgmma.wait` is for the instruction as a whole."""
+        speaks = self.task.thread % 128 == 0
+        if_(speaks if condition is None else speaks & condition, ring.empty(slot.stage).arrive)
 
     def _weights_start(self) -> Value:
         return offset(self.task.shared, self.plan.geometry.image_stages * self.plan.geometry.image_bytes)

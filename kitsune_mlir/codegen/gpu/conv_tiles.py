@@ -22,6 +22,7 @@ MOST_COLUMNS = 256
 MOST_BOX = 256
 MOST_STAGES = 8
 MOST_WEIGHT_STAGES = 24
+MOST_WEIGHT_BYTES = 24576
 
 MACS = 2048  # multiply-adds that a multiprocessor does in a cycle (16-bit)
 SHARED_RATE = 128  # bytes of shared memory a cycle
@@ -74,6 +75,7 @@ class Geometry:
         positions: rows from the first pixel to the last, and one.
         by_features: the warpgroups have different features of all pixels, and not different pixels of the same features.
         columns: of one warpgroup's product, a multiple of 8; columns are pixels and what lies between them.
+        weight_taps: taps that a stage of the weight holds.
         image_bytes, weight_bytes: of a stage.
         image_stages, weight_stages: how many there are.
     """
@@ -84,6 +86,7 @@ class Geometry:
     positions: int
     by_features: bool
     columns: int
+    weight_taps: int
     image_bytes: int
     weight_bytes: int
     image_stages: int
@@ -130,15 +133,17 @@ def arrange(problem: Problem, tile: tuple[int, ...], features: int, halo: bool, 
     image = _up(math.prod(loaded) * row, 1024)
     weight = (2 if by_features else 1) * GROUP_ROWS * row
     taps = math.prod(problem.taps)
+    together = problem.taps[-1] if halo and weight * problem.taps[-1] <= MOST_WEIGHT_BYTES else 1
+    weight *= together
     if halo:
-        image_stages = 2 if 2 * image + 4 * weight <= shared_bytes else 1
-        weight_stages = min(MOST_WEIGHT_STAGES, (shared_bytes - image_stages * image) // weight, 2 * taps)
+        image_stages = 2 if 2 * image + 3 * weight <= shared_bytes else 1
+        weight_stages = min(MOST_WEIGHT_STAGES, (shared_bytes - image_stages * image) // weight, 2 * taps // together)
     else:
         image_stages = weight_stages = min(MOST_STAGES, shared_bytes // (image + weight))
     if weight_stages < 2:
         return f"stages of {image} and {weight} bytes do not fit {shared_bytes}"
     return Geometry(
-        halo, loaded, pitches, positions, by_features, columns, image, weight, image_stages, weight_stages
+        halo, loaded, pitches, positions, by_features, columns, together, image, weight, image_stages, weight_stages
     )  # fmt: skip
 
 
@@ -150,9 +155,10 @@ def cycles(problem: Problem, geometry: Geometry, active: int, pieces: int = 1) -
     row = problem.chunk * 2
     tensor = steps * 2 * GROUP_ROWS * geometry.columns * problem.chunk / MACS
     shared = steps * 2 * (GROUP_ROWS + geometry.columns) * row / SHARED_RATE
-    loaded = steps * geometry.weight_bytes + images * math.prod(geometry.loaded) * row
+    loaded = steps // geometry.weight_taps * geometry.weight_bytes + images * math.prod(geometry.loaded) * row
     cache = loaded / min(LINK_RATE, CACHE_RATE / active)
-    total = max(tensor, shared, cache) + steps * STEP_CYCLES + TILE_CYCLES + COLUMN_CYCLES * geometry.columns
+    total = max(tensor, shared, cache) + steps // geometry.weight_taps * STEP_CYCLES
+    total += TILE_CYCLES + COLUMN_CYCLES * geometry.columns
     if pieces > 1:
         total += EXCHANGE_CYCLES + pieces * geometry.groups * geometry.partial_bytes / min(LINK_RATE, CACHE_RATE / active)
     return total
