@@ -74,17 +74,18 @@ args_option = click.option(
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The .kit file to write.")
 @click.option("--no-weights", is_flag=True, help="Leave parameters and buffers out of the file.")
 @click.option("--remarks", is_flag=True, help="Print what the passes have to say about their choices.")
+@click.option("--tune", is_flag=True, help="Measure tile sizes on this machine (once: results are kept on disk).")
 @target_option
 @args_option
 @readable
-def compile(model: str, output: str, no_weights: bool, remarks: bool, target: str, args_text: str | None) -> None:
+def compile(model: str, output: str, no_weights: bool, remarks: bool, tune: bool, target: str, args_text: str | None) -> None:
     """Compile MODEL (path/to/file.py:function) and write a .kit file.
 
     The function takes nothing and returns (model, args), or a model where --args is given.
     """
     if not Path(output).absolute().parent.is_dir():  # before minutes of work
         raise KitsuneError(f"no folder '{Path(output).parent}' to write {Path(output).name} to")
-    program = compiled(model, args_text, target, remarks)
+    program = compiled(model, args_text, target, remarks, tune)
     with Progress(err).running("writing"):
         program.save(output, weights=not no_weights)
     size = Path(output).stat().st_size
@@ -162,7 +163,7 @@ def doctor() -> None:
         raise SystemExit(1)
 
 
-def compiled(spec: str, args_text: str | None, target: str, remarks: bool) -> Any:
+def compiled(spec: str, args_text: str | None, target: str, remarks: bool, tune: bool = False) -> Any:
     """The program of a user's model, with progress by phase."""
     with Progress(err).running("loading the model") as progress:
         from .user_code import load_model
@@ -171,6 +172,7 @@ def compiled(spec: str, args_text: str | None, target: str, remarks: bool) -> An
         options = kitsune_mlir.Options(
             on_phase=lambda name: progress.phase(f"compiling: {name}"),
             on_remark=(lambda r: click.echo(r.render(), err=True)) if remarks else None,
+            tune=tune,
         )
         return kitsune_mlir.compile(model, args, kwargs, target=target, options=options)
 

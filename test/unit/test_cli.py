@@ -123,6 +123,24 @@ def test_inputs_that_do_not_fit(package: Path, tmp_path: Path):
     assert done.exit_code == 1 and "pass --random, or --inputs FILE.safetensors with: x f32[4, 16], scale f32[8]" in done.output
 
 
+def test_compile_tuned(user: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("KITSUNE_CACHE_DIR", str(tmp_path / "cache"))
+    command = (
+        "compile",
+        f"{user}/models.py:Model",
+        "--args",
+        "f32[2,16]",
+        "--target",
+        "host",
+        "-o",
+        tmp_path / "t.kit",
+        "--tune",
+    )
+    done = kitsune(*command)
+    assert done.exit_code == 0 and "tune" in done.output, done.output
+    assert list((tmp_path / "cache" / "tuning").rglob("*.json"))
+
+
 def test_explain_a_package_and_a_model(package: Path, user: Path):
     done = kitsune("explain", package)
     assert done.exit_code == 0 and "launch" in done.output

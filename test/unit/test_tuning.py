@@ -13,7 +13,7 @@ from kitsune_mlir.errors import CompileError, TargetError
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.passmanager import PassPipelineError, run_pipeline
 from kitsune_mlir.target import find_target
-from kitsune_mlir.tuning import TuningCache, partition, tensor_types, tune
+from kitsune_mlir.tuning import TuningCache, partition, progress, tensor_types, tune
 from kitsune_mlir.tuning.candidates import LIMIT, candidates
 from kitsune_mlir.tuning.isolate import isolate
 from kitsune_mlir.tuning.search import _stages
@@ -181,6 +181,16 @@ def test_tuning_for_real_on_the_host(tmp_path):
     TuningCache("far away", tmp_path).put(known.stem, "stage", {tuple(map(int, t.split("x"))): ms for t, ms in times.items()})
     far = kitsune_mlir.compile(model, (x,), target="host", options={"tuned_for": "far away", "cache_dir": str(tmp_path)})
     assert far.summary["stages"][0]["tile"] == [7]
+
+
+def test_steps_are_announced_in_words_or_as_a_bar(capsys):
+    said = []
+    with progress(said.append) as on_step:
+        on_step("product_0", 2, 10)
+    assert said == ["tune product_0, 3 of 10"] and not capsys.readouterr().err
+    with progress() as on_step:
+        on_step("product_0", 2, 10)
+    assert "product_0" in capsys.readouterr().err
 
 
 def test_tuning_for_a_gpu_needs_one():
