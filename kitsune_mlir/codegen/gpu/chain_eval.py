@@ -13,7 +13,7 @@ from collections.abc import Callable
 from torch_mlir import ir
 from torch_mlir.dialects import arith
 
-from kitsune_mlir.codegen.gpu.chain_lanes import Lanes, add_packed
+from kitsune_mlir.codegen.gpu.chain_lanes import Lanes, add_packed, pin
 from kitsune_mlir.codegen.gpu.chain_match import Chain, Step, zero
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
 from kitsune_mlir.codegen.gpu.chain_rows import reduce_row
@@ -59,13 +59,16 @@ class Evaluator:
 
     def keep(self, values: tuple[ir.Value, ...]) -> None:
         """Forget everything but `values`, which stay in registers at all places."""
+        made: dict[tuple, Lanes] = {}
         kept: dict[tuple, Lanes] = {}
         for value in values:
             for place in self.places(value):
                 key = self._key(value, self._tensor_deps(value), place)
-                if key not in kept:
-                    kept[key] = self.kept.get(key) or self.tensor(value, place).settled()
-        self.kept, self.known = kept, {}
+                if key in self.kept:
+                    kept[key] = self.kept[key]
+                elif key not in made:
+                    made[key] = self.tensor(value, place).settled()
+        self.kept, self.known = kept | pin(made), {}
         self.memory.forget()
 
     def places(self, value: ir.Value) -> list[Place]:

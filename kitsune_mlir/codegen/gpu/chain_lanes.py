@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch_mlir.dialects import arith
 
 from kitsune_mlir.codegen.gpu.convert import pack_pair, unpack_pair
+from kitsune_mlir.codegen.gpu.inline import pinned
 from kitsune_mlir.codegen.gpu.value import Value, bitcast, cast, pack, unpack, wrap
 
-__all__ = ["Lanes", "add_packed"]
+__all__ = ["Lanes", "add_packed", "pin"]
 
 
 class Lanes:
@@ -83,6 +85,19 @@ class Lanes:
         values = self.scalars
         return values[lane % len(values)]
 
+    @property
+    def registers(self) -> list[Value]:
+        """What a settled object consists of, where that is 32 bits wide."""
+        if self._word is not None:
+            return [self._word]
+        return [value for value in self.scalars if str(value.type) in ("f32", "i32")]
+
+    def replaced(self, registers: Sequence[Value]) -> Lanes:
+        """The same with other `registers`."""
+        if not registers:
+            return self
+        return Lanes(self.dtype, word=registers[0]) if self._word is not None else Lanes(self.dtype, scalars=registers)
+
     def settled(self) -> Lanes:
         """The elements in the form that takes the fewest registers."""
         if self.short and not self.uniform:
@@ -94,3 +109,12 @@ def add_packed(a: Value, b: Value, dtype: str) -> Value:
     """The sum of two packed pairs, each rounded once: the same as adding in f32 and rounding."""
     type_ = f"vector<2x{dtype}>"
     return bitcast(wrap(arith.addf(bitcast(a, type_).ir, bitcast(b, type_).ir)), "i32")
+
+
+def pin(lanes: dict[Any, Lanes]) -> dict[Any, Lanes]:
+    """The same settled lanes, in registers from here on: LLVM does not compute them later, where they are used."""
+    values = [value for item in lanes.values() for value in item.registers]
+    if not values:
+        return lanes
+    rest = iter(pinned(values))
+    return {key: item.replaced([next(rest) for _ in item.registers]) for key, item in lanes.items()}
