@@ -121,7 +121,7 @@ class Plan:
     @property
     def pieces(self) -> int:
         """Pieces of work that are dealt out to the blocks: tiles, or parts of tiles."""
-        return self.task.tiles * (self.split.pieces if self.split else 1)
+        return self.split.count(self.task.tiles) if self.split else self.task.tiles
 
 
 @dataclasses.dataclass(frozen=True)

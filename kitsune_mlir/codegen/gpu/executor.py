@@ -85,8 +85,10 @@ class _Builder:
         engines: Mapping[str, Engine],
     ):
         self.program, self.name, self.limits, self.engines = program, name, limits, engines
-        self.decisions = tuple(decisions)
-        self.plans = [decision.plan for decision in decisions]
+        self.plans, self.runs = _join([decision.plan for decision in decisions], engines, limits)
+        self.decisions = tuple(
+            dataclasses.replace(decision, plan=plan) for decision, plan in zip(decisions, self.plans, strict=True)
+        )
         self.threads = _threads(self.plans, limits)
         self.places, self.partial_bytes, self.slots = lay_out([plan.split for plan in self.plans], program.slots)
         self.maps: dict[tuple[int, int, TensorMap], int] = {}
@@ -148,20 +150,28 @@ class _Builder:
         if self.plans and not self.engines[self.plans[0].engine].prefetches:
             if_(thread < 32, lambda: prefetch(0))
         first, used = block, 0
-        for number, plan in enumerate(self.plans):
-            if plan.barriers:
+        for run in self.runs:
+            plans = [self.plans[number] for number in run]
+            if plans[0].barriers:
                 # What the task before did to shared memory comes before what the async proxy does there for this one.
                 fence_async_shared()
-                initialize(list(zip(barriers, plan.barriers, strict=False)), used=barriers[:used])
-                used = len(plan.barriers)
-            task = context(number, first)
-            task.ahead = functools.partial(prefetch, number)
-            with ir.Location.name(plan.task.name):
-                self._note_time(workspace, manifest, thread, block, blocks, 2 * number)
-                self.engines[plan.engine].emit(plan, task)
-                self._note_time(workspace, manifest, thread, block, blocks, 2 * number + 1)
-            if plan is not self.plans[-1]:
-                first = _advance(first, plan.pieces, blocks)
+                initialize(list(zip(barriers, plans[0].barriers, strict=False)), used=barriers[:used])
+                used = len(plans[0].barriers)
+            tasks = []
+            for number in run:
+                tasks.append(context(number, first))
+                if number != len(self.plans) - 1:
+                    first = _advance(first, self.plans[number].pieces, blocks)
+            tasks[-1].ahead = functools.partial(prefetch, run[-1])
+            with ir.Location.name(plans[0].task.name):
+                for number in run:
+                    self._note_time(workspace, manifest, thread, block, blocks, 2 * number)
+                if len(run) == 1:
+                    self.engines[plans[0].engine].emit(plans[0], tasks[0])
+                else:
+                    self.engines[plans[0].engine].emit_joined(plans, tasks)
+                for number in run:
+                    self._note_time(workspace, manifest, thread, block, blocks, 2 * number + 1)
         counters.close(self.threads)
 
     def _note_time(self, workspace: Value, manifest: Manifest, thread: Value, block: Value, blocks: Value, place: int) -> None:
@@ -217,6 +227,21 @@ class _Builder:
             timestamps=self.limits.timestamps,
             streaming=all(plan.streaming and not plan.scratch_bytes for plan in self.plans) and not self.slots,
         )
+
+
+def _join(plans: list[Plan], engines: Mapping[str, Engine], limits: Limits) -> tuple[list[Plan], list[list[int]]]:
+    """The plans, changed where an engine does successive tasks together, and the numbers of each such run of tasks."""
+    plans, runs = list(plans), []
+    for number, plan in enumerate(plans):
+        together = [*runs[-1], number] if runs and plans[runs[-1][0]].engine == plan.engine else []
+        joined = engines[plan.engine].join([plans[one] for one in together], limits) if together else None
+        if joined is None:
+            runs.append([number])
+            continue
+        runs[-1] = together
+        for one, new in zip(together, joined, strict=True):
+            plans[one] = new
+    return plans, runs
 
 
 def _threads(plans: Sequence[Plan], limits: Limits) -> int:

@@ -4,11 +4,13 @@ One warp loads (`gemv_stream`): every weight once, through a ring in shared memo
 bulk copies that start before the task's waits. Eight warps multiply (`gemv_multiply`), 16-bit floats on tensor cores with the
 weights as the operand of 16 rows, f32 with fused multiply-adds. What they have at the end of a pass is added up in shared
 memory and runs through the task's element-wise steps (`gemv_store`). Several products of one input, such as SwiGLU's gate
-and up, share a stage and a pass. The order of every sum is fixed.
+and up, share a stage and a pass. Successive tasks share the ring: the loading warp goes on to the next task's weights while
+the others still multiply. The order of every sum is fixed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.barriers import Slot, fence_async
@@ -16,7 +18,7 @@ from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.gemv_multiply import multiplier
-from kitsune_mlir.codegen.gpu.gemv_plan import CONSUMERS, GemvPlan, make_plan
+from kitsune_mlir.codegen.gpu.gemv_plan import CONSUMERS, make_plan, share_ring
 from kitsune_mlir.codegen.gpu.gemv_store import MULTIPLIERS, store_pass
 from kitsune_mlir.codegen.gpu.gemv_stream import Stages, Stream
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
@@ -38,40 +40,48 @@ class GemvEngine(Engine):
         except Mismatch as reason:
             return Decline(self.name, str(reason))
 
+    def join(self, plans: Sequence[Plan], limits: Limits) -> Sequence[Plan] | None:
+        return share_ring(plans, limits)
+
     def emit(self, plan: Plan, task: TaskContext) -> None:
-        gemv: GemvPlan = plan.private
-        stages = Stages(gemv, task)
-        warp = warp_id(task.thread)
+        self.emit_joined([plan], [task])
+
+    def emit_joined(self, plans: Sequence[Plan], tasks: Sequence[TaskContext]) -> None:
+        every = [Stages(plan.private, task) for plan, task in zip(plans, tasks, strict=True)]
+        warp = warp_id(tasks[0].thread)
 
         def load() -> None:
-            Stream(stages).run()
-            task.ahead()
+            slot = every[0].ring.producer_start()
+            for stages in every:
+                slot = Stream(stages).run(slot)
+            if not tasks[-1].view.waits:
+                tasks[-1].ahead()
 
-        def others() -> None:
-            if_(warp == CONSUMERS, load)
+        def multiply() -> None:
+            slot = every[0].ring.consumer_start()
+            for stages in every:
+                slot = _multiply(stages, slot)
 
-        if_(warp < CONSUMERS, lambda: _multiply(stages), others)
-        task.sync()
+        if_(warp < CONSUMERS, multiply, lambda: if_(warp == CONSUMERS, load))
+        tasks[0].sync()
 
     def prefetch(self, plan: Plan, task: TaskContext) -> None:
         Stream(Stages(plan.private, task)).prefetch()
 
 
-def _multiply(stages: Stages) -> None:
+def _multiply(stages: Stages, slot: Slot) -> Slot:
     """All tiles of a block, in the warps that multiply."""
-    task, geometry = stages.task, stages.plan.geometry
+    geometry = stages.plan.geometry
 
     def tile(tile: TileContext, stage: Value, parity: Value) -> list[Value]:
         tile.resolve()
         _wait(stages, tile)
-        if geometry.resident:
-            stages.arrived.wait(0)
 
         def one(number: Value, *carried: Value) -> list[Value]:
             work = multiplier(stages)
             slot, sums = work.run(Slot(*carried))
             for row in range(0, geometry.rows, geometry.sum_rows):
-                MULTIPLIERS.sync()  # the sums before have been read; at first: what the first thread waited for is there
+                MULTIPLIERS.sync()  # the sums before have been read; at first: what the first warp waited for is there
                 work.publish(sums, row)
                 MULTIPLIERS.sync()
                 store_pass(stages, tile, number, row)
@@ -81,7 +91,7 @@ def _multiply(stages: Stages) -> None:
         _post(stages, tile)
         return carried
 
-    task.for_each_tile(tile, stages.ring.consumer_start().values)
+    return Slot(*stages.task.for_each_tile(tile, slot.values))
 
 
 def _wait(stages: Stages, tile: TileContext) -> None:

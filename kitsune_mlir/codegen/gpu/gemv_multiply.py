@@ -18,7 +18,7 @@ from kitsune_mlir.codegen.gpu.gemv_stream import Stages
 from kitsune_mlir.codegen.gpu.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.mma_sync import multiply_add
 from kitsune_mlir.codegen.gpu.reduce import over_lanes
-from kitsune_mlir.codegen.gpu.value import Value, bitcast, constant, fma, minimum, select, unpack
+from kitsune_mlir.codegen.gpu.value import Value, bitcast, constant, fma, unpack
 
 __all__ = ["Multiplier", "multiplier"]
 
@@ -43,15 +43,7 @@ class Multiplier:
         def chunk(number: Value, *carried: Value) -> list[Value]:
             slot, sums = Slot(*carried[:2]), list(carried[2:])
             ring.full(slot.stage).wait(slot.parity)
-            weights = self.stages.weights(slot)
-            if geometry.resident:
-                source = offset(self.stages.resident, number * (geometry.panels * PANEL))
-            else:
-                source = self.stages.activations(slot)
-            # TMA fills a stage with zeros beyond the end of the sum; in resident activations anything may lie there.
-            ragged = geometry.resident and geometry.depth % geometry.chunk
-            left = geometry.depth - number * geometry.chunk if ragged else None
-            sums = self._chunk(sums, weights, source, left)
+            sums = self._chunk(sums, self.stages.weights(slot), self.stages.activations(slot))
             sync_warp()
             if_(self.lane == 0, ring.empty(slot.stage).arrive)
             return [*ring.next(slot).values, *sums]
@@ -64,17 +56,8 @@ class Multiplier:
         """Write the pass's partial sums of rows from `first_row` on, as many as there is room for, to shared memory."""
         raise NotImplementedError
 
-    def _chunk(self, sums: list[Value], weights: Value, source: Value, left: Value | None) -> list[Value]:
+    def _chunk(self, sums: list[Value], weights: Value, source: Value) -> list[Value]:
         raise NotImplementedError
-
-    def _input(self, source: Value, row: Value | int, panel: Value, piece: Value, left: Value | None) -> Value:
-        """16 bytes of activations, as four i32: piece `piece` of a panel of a row."""
-        geometry = self.geometry
-        if not geometry.resident:
-            return self._piece(offset(source, panel * geometry.activations_panel), row, piece)
-        at = panel * PANEL + piece * 16
-        words = load(offset(source, at + row * geometry.row_pitch), "vector<4xi32>")
-        return words if left is None else select(at < left * geometry.bytes, words, constant(0, words.type))
 
     def _piece(self, panel: Value, line: Value | int, piece: Value) -> Value:
         """16 bytes of a line of a swizzled panel, as four i32."""
@@ -96,19 +79,16 @@ class _Tensor(Multiplier):
         # Warps that share a part of the sum are neighbours.
         self.rows_part, self.sum_part = self.warp % geometry.row_parts, self.warp // geometry.row_parts
 
-    def _chunk(self, sums: list[Value], weights: Value, source: Value, left: Value | None) -> list[Value]:
+    def _chunk(self, sums: list[Value], weights: Value, source: Value) -> list[Value]:
         geometry = self.geometry
         pieces = 8 * geometry.panels // geometry.sum_parts  # of 16 bytes, that a warp has of each line
         line, first_row = self._line(), self.rows_part * (8 * self.blocks)
         for step in range(0, pieces, 4):
             number = self.sum_part * pieces + step
             panel, piece = number // 8, number % 8 + self.lane % 4
-            b = []
+            rows, b = offset(source, panel * geometry.activations_panel), []
             for block in range(self.blocks):
-                row = line + first_row + 8 * block
-                if geometry.resident and geometry.rows % 8:
-                    row = minimum(row, geometry.rows - 1)
-                b.append(unpack(self._input(source, row, panel, piece, left)))
+                b.append(unpack(self._piece(rows, line + first_row + 8 * block, piece)))
             lines = offset(weights, panel * (geometry.lines * PANEL))
             for group in range(self.groups):
                 low, high = (unpack(self._piece(lines, line + (16 * group + more), piece)) for more in (0, 8))
@@ -148,15 +128,16 @@ class _Fma(Multiplier):
         super().__init__(stages)
         self.own, self.sums = self.geometry.lines // CONSUMERS, self.geometry.sums
 
-    def _chunk(self, sums: list[Value], weights: Value, source: Value, left: Value | None) -> list[Value]:
+    def _chunk(self, sums: list[Value], weights: Value, source: Value) -> list[Value]:
         geometry = self.geometry
         piece = self.lane % 8
         for step in range(0, geometry.panels, 4):
             panel = self.lane // 8 + step
             lines = offset(weights, panel * (geometry.lines * PANEL))
+            rows = offset(source, panel * geometry.activations_panel)
             own = [_numbers(self._piece(lines, self.warp + CONSUMERS * index, piece)) for index in range(self.own)]
             for row in range(geometry.rows):
-                x = _numbers(self._input(source, row, panel, piece, left))
+                x = _numbers(self._piece(rows, row, piece))
                 for index in range(self.own):
                     for one, other in zip(x, own[index], strict=True):
                         number = index * geometry.rows + row

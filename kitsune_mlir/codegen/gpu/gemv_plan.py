@@ -1,7 +1,7 @@
 """Planning products of few rows: what a stage of the ring holds, how deep the ring is, where the activations stay.
 
 A tile has all rows and some columns of the product. The block walks it in *passes* of a few columns over the whole sum; a
-stage of the ring has a *chunk* of the sum for all columns of a pass, of every product. In shared memory a chunk is some
+stage of the ring has a *chunk* of the sum for all columns of a pass, of every product, and of the activations. A chunk is some
 *panels*, each with 128 bytes of every column's weights, as TMA writes them (`shared_tile.SharedTile`). Few large boxes: TMA
 starts one copy about every 30 ns, whatever its size (measured on an H200).
 """
@@ -9,6 +9,7 @@ starts one copy about every 30 ns, whatever its size (measured on an H200).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.gemv_match import GemvPattern, match_products
@@ -18,7 +19,7 @@ from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
 
-__all__ = ["CONSUMERS", "PANEL", "Geometry", "GemvPlan", "Source", "make_plan"]
+__all__ = ["CONSUMERS", "PANEL", "Geometry", "GemvPlan", "Source", "make_plan", "share_ring"]
 
 MOST_ROWS = 64
 CONSUMERS = 8
@@ -29,15 +30,13 @@ PANEL = 128
 """Bytes of a column's weights in a panel: the width of the swizzle."""
 PANELS = (8, 4, 2)
 """Panels of a chunk, from the best on: long runs of DRAM."""
-BOX_ROWS = (32, 16, 8)
-"""Columns of the product that one copy brings: the most that divide the tile, so that no weight is read twice."""
+BOX_COLS = (32, 16, 8)
+"""Columns of the product that one copy brings: the most that divide pass and tile, so that no weight is read twice."""
 SUM_REGISTERS = 64
 """Most registers of a thread for the sums of a pass."""
 ENOUGH_BYTES = 64 << 10
 """Of weights under way: what keeps a multiprocessor's part of DRAM busy, and some more."""
 LEAST_STAGES, MOST_STAGES = 3, 16
-RESIDENT_BYTES = 16 << 10
-"""Activations up to this size stay in shared memory. Larger ones would be late: a copy waits for those started before it."""
 MOST_ROWS_A_WARP = 32
 SUM_ROWS = 16
 """Rows whose partial sums are exchanged at a time."""
@@ -56,8 +55,8 @@ class Geometry:
         bytes: of an element.
         pass_cols: columns of a pass, of each product.
         panels: of a chunk.
-        resident: the activations stay in shared memory for the whole task; else each stage brings its part.
         stages: of the ring.
+        slot_bytes: shared memory of a stage, or more: successive tasks share one ring.
     """
 
     rows: int
@@ -67,8 +66,8 @@ class Geometry:
     bytes: int
     pass_cols: int
     panels: int
-    resident: bool
-    stages: int
+    stages: int = 0
+    slot_bytes: int = 0
 
     @property
     def tensor_cores(self) -> bool:
@@ -93,7 +92,7 @@ class Geometry:
     @property
     def box_cols(self) -> int:
         """Columns of a product that one copy brings."""
-        return next((rows for rows in BOX_ROWS if rows <= self.pass_cols and self.cols % rows == 0), BOX_ROWS[-1])
+        return next((cols for cols in BOX_COLS if self.pass_cols % cols == 0 and self.cols % cols == 0), BOX_COLS[-1])
 
     @property
     def passes(self) -> int:
@@ -104,16 +103,6 @@ class Geometry:
     def chunks(self) -> int:
         """Chunks of a pass."""
         return -(-self.depth // self.chunk)
-
-    @property
-    def row_pitch(self) -> int:
-        """Bytes from a row of resident activations to the next: rows four apart, read together, are half of 128 bytes apart."""
-        return -(-self.depth * self.bytes // PANEL) * PANEL + 16
-
-    @property
-    def resident_bytes(self) -> int:
-        """Shared memory of resident activations. Tail lanes may look, masked, a chunk beyond the last row."""
-        return _up(self.rows * self.row_pitch + self.panels * PANEL, 1024) if self.resident else 0
 
     @property
     def weights_bytes(self) -> int:
@@ -128,7 +117,12 @@ class Geometry:
     @property
     def stage_bytes(self) -> int:
         """Shared memory of a stage."""
-        return self.weights_bytes + (0 if self.resident else self.panels * self.activations_panel)
+        return self.weights_bytes + self.panels * self.activations_panel
+
+    @property
+    def deep(self) -> bool:
+        """Whether enough weights are under way in the ring."""
+        return self.stages * self.weights_bytes >= ENOUGH_BYTES
 
     @property
     def row_parts(self) -> int:
@@ -173,7 +167,7 @@ class Geometry:
     @property
     def shared_bytes(self) -> int:
         """Shared memory of everything."""
-        return self.resident_bytes + self.stages * self.stage_bytes + self.sum_bytes
+        return self.stages * self.slot_bytes + self.sum_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,34 +217,52 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     product = pattern.product
     if product.rows > MOST_ROWS:
         raise Mismatch(f"a tile of {product.rows} rows; up to {MOST_ROWS} are done")
-    load = task.load_of(product.op.operands[product.a])
-    assert load is not None
-    moving = any(not isinstance(start, int) for start in load.offsets)
-    geometry = _choose(pattern, moving, limits)
+    geometry = _choose(pattern, limits)
     input = _source(pattern, 0, product.a, ROW, min(256, product.rows), geometry.panel)
     weights = tuple(
         _source(pattern, number, one.b, COL, geometry.box_cols, geometry.panel) for number, one in enumerate(pattern.products)
     )
     gemv = GemvPlan(pattern, geometry, input, weights)
-    return Plan(
+    plan = Plan(
         engine=engine,
         task=task,
-        shared_bytes=geometry.shared_bytes,
         threads=THREADS,
         registers=REGISTERS,
-        barriers=(1,) * geometry.stages + (CONSUMERS,) * geometry.stages + (1,),
         tensor_maps=tuple(MapUse(source.window.buffer, source.map) for source in (*weights, input)),
         async_reads=any(not source.window.constant for source in (input, *weights)),
+    )
+    return _with_ring(plan, gemv)
+
+
+def _with_ring(plan: Plan, gemv: GemvPlan) -> Plan:
+    geometry = gemv.geometry
+    return dataclasses.replace(
+        plan,
+        shared_bytes=geometry.shared_bytes,
+        barriers=(1,) * geometry.stages + (CONSUMERS,) * geometry.stages,
         parameters={
             "tile": [geometry.rows, geometry.cols, geometry.depth],
             "products": geometry.products,
             "pass": [geometry.lines, geometry.chunk],
             "stages": geometry.stages,
-            "activations": "in shared memory" if geometry.resident else "in the stages",
-            "instruction": f"m16n8k16 {product.dtype}" if geometry.tensor_cores else "fma f32",
+            "instruction": f"m16n8k16 {gemv.pattern.product.dtype}" if geometry.tensor_cores else "fma f32",
         },
         private=gemv,
     )
+
+
+def share_ring(plans: Sequence[Plan], limits: Limits) -> list[Plan] | None:
+    """The plans of successive tasks with one ring for all of them; None if it would not be deep enough for one of them."""
+    geometries = [plan.private.geometry for plan in plans]
+    slot = max(geometry.stage_bytes for geometry in geometries)
+    stages = min(MOST_STAGES, (limits.shared_bytes - max(geometry.sum_bytes for geometry in geometries)) // slot)
+    shared = [dataclasses.replace(geometry, stages=stages, slot_bytes=slot) for geometry in geometries]
+    if stages < LEAST_STAGES or any(not geometry.deep for geometry in shared):
+        return None
+    return [
+        _with_ring(plan, dataclasses.replace(plan.private, geometry=geometry))
+        for plan, geometry in zip(plans, shared, strict=True)
+    ]
 
 
 def _source(pattern: GemvPattern, number: int, operand: int, side: str, rows: int, columns: int) -> Source:
@@ -280,35 +292,28 @@ def _source(pattern: GemvPattern, number: int, operand: int, side: str, rows: in
     return Source(window, tensor_map, dims)
 
 
-def _choose(pattern: GemvPattern, moving: bool, limits: Limits) -> Geometry:
-    """The best geometry that fits; `moving`: the activations' place depends on the tile."""
+def _choose(pattern: GemvPattern, limits: Limits) -> Geometry:
+    """The best geometry that fits."""
     product, products = pattern.product, len(pattern.products)
     size = {"f32": 4}.get(product.dtype, 2)
-    rows, depth = product.rows, product.sums[0][1]
     block = 16 if size == 2 else 8
-    resident = not moving and rows * depth * size <= RESIDENT_BYTES
     geometries = []
     for pass_cols in range(block, _up(product.cols, block) + 1, block):
         for panels in PANELS:
-            start = Geometry(rows, product.cols, depth, products, size, pass_cols, panels, resident, 0)
-            stages = min(MOST_STAGES, (limits.shared_bytes - start.shared_bytes) // start.stage_bytes)
+            start = Geometry(product.rows, product.cols, product.sums[0][1], products, size, pass_cols, panels)
+            stages = min(MOST_STAGES, (limits.shared_bytes - start.sum_bytes) // start.stage_bytes)
             whole = panels * 2 >= start.sum_parts if start.tensor_cores else panels >= 4
             if stages >= LEAST_STAGES and whole and (start.sums <= SUM_REGISTERS or pass_cols == block):
-                geometries.append(dataclasses.replace(start, stages=stages))
+                geometries.append(dataclasses.replace(start, stages=stages, slot_bytes=start.stage_bytes))
     if not geometries:
-        raise Mismatch(f"{products} products of {rows} rows leave no room for a ring of {LEAST_STAGES} stages")
+        raise Mismatch(f"{products} products of {product.rows} rows leave no room for a ring of {LEAST_STAGES} stages")
     return min(geometries, key=_badness)
 
 
 def _badness(geometry: Geometry) -> tuple:
     """Order of preference: a ring that is deep enough; activations read from L2 seldom; long runs; passes of usual size."""
-    reads = 0.0 if geometry.resident else geometry.rows * geometry.passes / (geometry.cols * geometry.products)
-    return (
-        geometry.stages * geometry.weights_bytes < ENOUGH_BYTES,
-        max(reads, FREE_READS),
-        -geometry.panels,
-        abs(geometry.lines - USUAL_LINES),
-    )
+    reads = geometry.rows * geometry.passes / (geometry.cols * geometry.products)
+    return not geometry.deep, max(reads, FREE_READS), -geometry.panels, abs(geometry.lines - USUAL_LINES)
 
 
 def _up(number: int, unit: int) -> int:

@@ -14,12 +14,12 @@ from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id, sync_warp
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.gemv_plan import PANEL, GemvPlan, Source
 from kitsune_mlir.codegen.gpu.memory import Cache, offset
-from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
-from kitsune_mlir.codegen.gpu.value import Value, i32, i64, minimum
+from kitsune_mlir.codegen.gpu.mma_match import COL
+from kitsune_mlir.codegen.gpu.value import Value, i64, minimum
 
 __all__ = ["Stages", "Stream"]
 
-PREFETCHED = 96 << 10
+PREFETCHED = 128 << 10
 """Bytes that a block brings to L2 for a later task: the time between two tasks, for every multiprocessor's part of DRAM."""
 
 
@@ -40,30 +40,19 @@ class Stages:
         """The ring's barriers."""
         return Ring(self.task.barrier_base, self.plan.geometry.stages)
 
-    @property
-    def arrived(self) -> Barrier:
-        """Completes when resident activations are there."""
-        return self.task.barriers[2 * self.plan.geometry.stages]
-
-    @property
-    def resident(self) -> Value:
-        """Pointer to resident activations."""
-        return self.task.shared
-
     def weights(self, slot: Slot) -> Value:
         """Pointer to a stage's weights."""
-        base = offset(self.task.shared, self.plan.geometry.resident_bytes)
-        return offset(base, slot.stage * self.plan.geometry.stage_bytes)
+        return offset(self.task.shared, slot.stage * self.plan.geometry.slot_bytes)
 
     def activations(self, slot: Slot) -> Value:
-        """Pointer to a stage's part of activations that are not resident."""
+        """Pointer to a stage's activations."""
         return offset(self.weights(slot), self.plan.geometry.weights_bytes)
 
     @property
     def sums(self) -> Value:
         """Pointer to the partial sums."""
         geometry = self.plan.geometry
-        return offset(self.task.shared, geometry.resident_bytes + geometry.stages * geometry.stage_bytes)
+        return offset(self.task.shared, geometry.stages * geometry.slot_bytes)
 
 
 class Stream:
@@ -75,10 +64,9 @@ class Stream:
         self.geometry = stages.plan.geometry
         self.lane = lane_id(self.task.thread)
 
-    def run(self) -> None:
-        """Load all tiles that the block has of the task."""
-        start = self.ring.producer_start()
-        self.task.for_each_tile(self._tile, [*start.values, i32(1)])
+    def run(self, slot: Slot) -> Slot:
+        """Load all tiles that the block has of the task; the slot after them."""
+        return Slot(*self.task.for_each_tile(self._tile, slot.values))
 
     def prefetch(self) -> None:
         """Bring the first weights of the block's first tile to L2."""
@@ -101,57 +89,30 @@ class Stream:
 
         if_(task.first < task.view.tiles, fetch)
 
-    def _tile(self, tile: TileContext, stage: Value, parity: Value, first: Value) -> list[Value]:
+    def _tile(self, tile: TileContext, stage: Value, parity: Value) -> list[Value]:
         tile.resolve()
-        geometry = self.geometry
-        total = geometry.passes * geometry.chunks
-        ahead = min(geometry.stages, total) if self.task.view.waits and not self.plan.weights_wait else 0
+        total = self.geometry.passes * self.geometry.chunks
+        waits = bool(self.task.view.waits)
+        ahead = min(self.geometry.stages, total) if waits and not self.plan.weights_wait else 0
         start = Slot(stage, parity)
 
-        def begin(number: Value, *carried: Value) -> list[Value]:
+        def weights(number: Value, *carried: Value) -> list[Value]:
             return self._weights(tile, number, Slot(*carried)).values
 
-        def complete(number: Value, *carried: Value) -> list[Value]:
+        def activations(number: Value, *carried: Value) -> list[Value]:
             return self._activations(tile, number, Slot(*carried)).values
 
         def both(number: Value, *carried: Value) -> list[Value]:
-            following = self._weights(tile, number, Slot(*carried))
-            if not geometry.resident:
-                self._activations(tile, number, Slot(*carried))
-            return following.values
+            self._weights(tile, number, Slot(*carried))
+            return self._activations(tile, number, Slot(*carried)).values
 
-        filled = for_(0, ahead, 1, begin, start.values) if ahead else start.values
-        if not geometry.resident or self.plan.weights_wait:
-            self._poll(tile)
-        if geometry.resident:
-            if_(first == 1, lambda: self._resident(tile))
-        elif ahead:
-            for_(0, ahead, 1, complete, start.values)
-        if total > ahead:
-            filled = for_(ahead, total, 1, both, filled)
-        return [*filled, i32(0)]
-
-    def _poll(self, tile: TileContext) -> None:
-        """Wait for what other tiles have to finish first."""
-        if self.task.view.waits:
+        filled = for_(0, ahead, 1, weights, start.values) if ahead else start.values
+        if waits:
+            if_(tile.number == self.task.first, self.task.ahead)
             tile.poll_by_warp(self.lane)
-
-    def _resident(self, tile: TileContext) -> None:
-        """Load all activations, row by row."""
-        geometry, window = self.geometry, self.plan.input.window
-        if not self.plan.weights_wait:
-            self._poll(tile)
-        source = window.start(tile)
-        bytes = geometry.depth * geometry.bytes
-        if_(self.lane == 0, lambda: self.stages.arrived.arrive_and_expect(geometry.rows * bytes))
-        sync_warp()
-
-        def copy(row: Value) -> None:
-            target = offset(self.stages.resident, row * geometry.row_pitch)
-            start = offset(source, i64(row) * (window.stride(ROW) * geometry.bytes))
-            tma.load_span(target, start, bytes, self.stages.arrived)
-
-        for_(self.lane, geometry.rows, 32, copy)
+        if ahead:
+            for_(0, ahead, 1, activations, start.values)
+        return for_(ahead, total, 1, both, filled) if total > ahead else filled
 
     def _weights(self, tile: TileContext, number: Value, slot: Slot) -> Slot:
         """Take a stage and start the copies of its weights; the slot after it."""
@@ -160,7 +121,7 @@ class Stream:
         columns = minimum(geometry.cols - column, geometry.pass_cols)
         boxes = (columns + (geometry.box_cols - 1)) // geometry.box_cols
         full, stage = self.ring.full(slot.stage), self.stages.weights(slot)
-        lines = boxes * (geometry.products * geometry.box_cols) + (0 if geometry.resident else geometry.rows)
+        lines = boxes * (geometry.products * geometry.box_cols) + geometry.rows
         self.ring.empty(slot.stage).wait(slot.parity)
         if_(self.lane == 0, lambda: full.arrive_and_expect(lines * (geometry.panels * PANEL)))
         sync_warp()
@@ -176,7 +137,7 @@ class Stream:
         return self.ring.next(slot)
 
     def _activations(self, tile: TileContext, number: Value, slot: Slot) -> Slot:
-        """Start the copies of a stage's part of the activations; the slot after it."""
+        """Start the copies of a stage's activations; the slot after it."""
         geometry = self.geometry
         base, chunk = self.stages.activations(slot), number % geometry.chunks
 

@@ -1,0 +1,147 @@
+"""The gemv engine without a GPU: what it takes and declines, its plans, and that its kernels assemble without spills."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.gemv import GemvEngine
+from kitsune_mlir.codegen.gpu.gemv_plan import BOX_COLS, CONSUMERS, ENOUGH_BYTES, SUM_REGISTERS, Geometry, share_ring
+from kitsune_mlir.codegen.gpu.program import compile_gpu
+from kitsune_mlir.codegen.gpu.tasks import ProgramView
+from kitsune_mlir.dialects import new_context
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
+from mma_text import Layer, program
+
+MODULES: list[ir.Module] = []
+"""What plans refer to lives as long as its module."""
+
+
+@pytest.fixture
+def context():
+    with new_context() as made, ir.Location.unknown():
+        yield made
+        MODULES.clear()
+
+
+def text_of(*layers: Layer) -> str:
+    return program(list(layers))[0].replace('engine = "mma"', 'engine = "gemv"')
+
+
+def plans_of(*layers: Layer) -> list[Plan | Decline]:
+    MODULES.append(module := ir.Module.parse(text_of(*layers)))
+    view = ProgramView(list(module.body.operations)[0].operation)
+    return [GemvEngine().plan(task, Limits()) for task in view.tasks]
+
+
+def geometry_of(layer: Layer) -> Geometry:
+    (plan,) = plans_of(layer)
+    assert isinstance(plan, Plan), plan
+    return plan.private.geometry
+
+
+KERNELS = {
+    "row": [Layer(1, 1024, 4096, tile=(1, 8), epilogue=("bias", "gelu"))],
+    "rows_7": [Layer(7, 1000, 1000, tile=(7, 8), epilogue=("bias", "residual"))],
+    "rows_16_f16": [Layer(16, 1792, 4096, tile=(16, 112), dtype="f16", out="f16")],
+    "rows_64": [Layer(64, 6144, 1024, tile=(64, 48), epilogue=("bias", "both"))],
+    "two": [Layer(4, 512, 256, (4, 8), epilogue=("silu",)), Layer(4, 264, 512, (4, 8), epilogue=("bias",))],
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_assemble_without_spills(name: str) -> None:
+    with new_context(), ir.Location.unknown():
+        code = compile_gpu(ir.Module.parse(text_of(*KERNELS[name])), "main_p0", "sm_90a")
+    assert {choice.engine for choice in code.engines} == {"gemv"}
+    assert not code.resources.spills and not code.resources.stack_bytes
+    assert "mma.sync.aligned.m16n8k16" in code.ptx
+    assert re.search(r"cp\.async\.bulk\.tensor\.2d[^\n]*L2::cache_hint", code.ptx)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7, 16, 32, 33, 64])
+@pytest.mark.parametrize("cols", [3, 8, 24, 32, 48, 96, 112, 976])
+@pytest.mark.parametrize("depth", [8, 1000, 14336])
+def test_geometry(context, rows: int, cols: int, depth: int) -> None:
+    geometry = geometry_of(Layer(rows, cols, depth, tile=(rows, cols)))
+    assert geometry.passes * geometry.pass_cols >= cols and geometry.chunks * geometry.chunk >= depth
+    assert geometry.shared_bytes <= Limits().shared_bytes and geometry.stages >= 3
+    # Many rows of few columns: a stage is mostly activations.
+    assert geometry.stages * geometry.weights_bytes >= ENOUGH_BYTES or (rows > 32 and cols <= 8)
+    # Boxes fill whole lines of a pass, and none reads columns of another tile.
+    assert geometry.pass_cols % geometry.box_cols == 0
+    assert cols % geometry.box_cols == 0 or geometry.box_cols == BOX_COLS[-1]
+    # Panels and slots start where the swizzle's pattern does.
+    assert all(size % 1024 == 0 for size in (geometry.slot_bytes, geometry.lines * 128, geometry.activations_panel))
+    # The warps have all rows and the whole sum between them, four pieces of 16 bytes a step.
+    assert geometry.row_parts * geometry.warp_blocks * 8 >= rows and geometry.row_parts * geometry.sum_parts == CONSUMERS
+    assert 8 * geometry.panels // geometry.sum_parts % 4 == 0
+    assert geometry.sums <= SUM_REGISTERS or geometry.pass_cols == 16
+
+
+def test_activations_are_read_seldom(context) -> None:
+    few, many = (geometry_of(Layer(rows, 112, 4096, tile=(rows, 112))) for rows in (1, 32))
+    assert few.lines == 32 and few.panels == 8
+    assert many.lines > 32  # wider passes: activations come once for each
+
+
+def test_partial_sums_hit_different_banks(context) -> None:
+    for cols in (16, 32, 48, 112):
+        pitch = geometry_of(Layer(16, cols, 4096, tile=(16, cols))).sum_pitch
+        banks = {(row * pitch + line) % 32 for row in range(4) for line in range(8)}
+        assert len(banks) == 32
+
+
+def test_swizzled_lines_hit_different_banks() -> None:
+    """The eight lanes that read at a time: index g = lane / 4 of a fragment is line g / 2 + 4 (g mod 2) of eight."""
+    for step in (0, 4):
+        for first in range(0, 32, 8):
+            pieces = set()
+            for lane in range(first, first + 8):
+                line = lane // 4 // 2 + lane // 4 % 2 * 4
+                pieces.add((lane % 4 + step) ^ line)
+            assert len(pieces) == 8
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (Layer(65, 64, 512, tile=(65, 64)), "65 rows"),
+        (Layer(4, 64, 512, tile=(4, 64), b="kn"), "not neighbours in memory"),
+        (Layer(4, 64, 13, tile=(4, 64)), "multiple of 16 bytes"),
+    ],
+)
+def test_declines(context, layer: Layer, reason: str) -> None:
+    (decision,) = plans_of(layer)
+    assert isinstance(decision, Decline) and reason in decision.reason
+
+
+def test_successive_tasks_share_a_ring(context) -> None:
+    plans = plans_of(Layer(4, 4096, 4096, (4, 32)), Layer(4, 1024, 4096, (4, 8)))
+    assert all(isinstance(plan, Plan) for plan in plans)
+    joined = share_ring([plan for plan in plans if isinstance(plan, Plan)], Limits())
+    assert joined is not None
+    first, second = (plan.private.geometry for plan in joined)
+    assert (first.stages, first.slot_bytes) == (second.stages, second.slot_bytes)
+    assert first.slot_bytes >= second.stage_bytes and joined[0].barriers == joined[1].barriers
+    assert max(plan.shared_bytes for plan in joined) <= Limits().shared_bytes
+
+
+def test_rings_that_would_be_shallow_are_not_shared(context) -> None:
+    wide, narrow = plans_of(Layer(64, 4096, 4096, (64, 64)), Layer(64, 1024, 4096, (64, 8)))
+    assert isinstance(wide, Plan) and isinstance(narrow, Plan)
+    shared = share_ring([wide, narrow], Limits())
+    assert shared is None or all(plan.private.geometry.deep for plan in shared)
+
+
+def test_weights_of_the_next_task_are_fetched_before_the_kernel_waits() -> None:
+    with new_context(), ir.Location.unknown():
+        code = compile_gpu(ir.Module.parse(text_of(*KERNELS["two"])), "main_p0", "sm_90a")
+    loads, waits = (code.ptx.find(what) for what in ("cp.async.bulk.tensor", "ld.acquire.gpu"))
+    assert 0 < loads < waits
