@@ -74,15 +74,21 @@ def walked(dims: list[Factors], map_: ir.AffineMap, loops: list[Factors]) -> Non
 
 
 def reduction_kind(op: ir.Operation) -> str | None:
-    """ "max" or "sum" of a generic that reduces one tensor, from the operation's neutral start; else None."""
+    """ "max" or "sum" of a generic that reduces one tensor (perhaps widened), from the operation's neutral start; else None."""
     if not is_generic(op) or len(op.operands) != 2 or len(op.results) != 1 or "reduction" not in iterator_kinds(op):
         return None
-    body = body_of(op)
-    if len(body) != 1 or body[0].name not in _REDUCTIONS or yield_of(op).operands[0] != body[0].results[0]:
+    *widening, last = body_of(op)
+    element, total = op.regions[0].blocks[0].arguments
+    if len(widening) > 1 or last.name not in _REDUCTIONS or yield_of(op).operands[0] != last.results[0]:
         return None
-    kind = _REDUCTIONS[body[0].name]
+    source: ir.Value = element
+    if widening:
+        if widening[0].name != "arith.extf" or widening[0].operands[0] != element:
+            return None
+        source = widening[0].results[0]
+    kind = _REDUCTIONS[last.name]
     start = constant_fill(defining_op(op.operands[1]))
-    if set(body[0].operands) != set(op.regions[0].blocks[0].arguments) or start is None:
+    if set(last.operands) != {source, total} or start is None:
         return None
     return kind if constant_number(start.results[0]) == {"sum": 0.0, "max": float("-inf")}[kind] else None
 

@@ -200,10 +200,11 @@ def build(folder: Path, names: list[str]) -> int:
         with imported.module.context, ir.Location.unknown():
             code = compile_gpu(imported.module, "main_p0", "sm_90a")
         used, engines = code.resources, [choice.engine for choice in code.engines]
+        chosen = next((choice.parameters for choice in code.engines if choice.engine == "attention"), {})
         bad += used.spills or "attention" not in engines or bool(code.warnings)
         print(
             f"{name:20s} {','.join(engines):20s} {used.registers:3d} registers, {used.spill_store_bytes} spilled, "
-            f"{code.manifest.shared_bytes} shared, {len(code.cubin)} bytes, "
+            f"{chosen.get('pieces', 0)} pieces, {code.manifest.shared_bytes} shared, {len(code.cubin)} bytes, "
             f"{time.perf_counter() - start:.1f} s {code.warnings or ''}",
             flush=True,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from kitsune_mlir.codegen.gpu import wgmma
+from kitsune_mlir.codegen.gpu.attention_pieces import Pieces, piece_blocks
 from kitsune_mlir.codegen.gpu.attention_plan import GROUP_ROWS
 from kitsune_mlir.codegen.gpu.attention_roles import Meeting
 from kitsune_mlir.codegen.gpu.attention_scores import Scores, Softmax, exp2
@@ -20,7 +21,7 @@ from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.convert import pack_values
 from kitsune_mlir.codegen.gpu.fragment import stage_accumulator
 from kitsune_mlir.codegen.gpu.memory import load, offset, store
-from kitsune_mlir.codegen.gpu.value import Value, f32, i32, maximum, select
+from kitsune_mlir.codegen.gpu.value import Value, f32, i32, maximum, minimum, select, vector
 
 __all__ = ["consume_tiles"]
 
@@ -50,18 +51,23 @@ def consume_tiles(meeting: Meeting, group: Value) -> None:
     if not plan.split:
         if_(group == 1, NamedBarrier(TURN, 256).arrive)
 
-    def tile(tile: TileContext, stage: Value, parity: Value, turn: Value) -> list[Value]:
-        consumer = _Consumer(meeting, group, meeting.walk.tile(tile), turn)
-        return [*consumer.run(Slot(stage, parity)).values, turn ^ 1]
+    def tile(tile: TileContext, piece: Value, stage: Value, parity: Value, turn: Value, stored: Value) -> list[Value]:
+        consumer = _Consumer(meeting, group, meeting.walk.tile(tile), piece, turn, stored)
+        slot = consumer.run(Slot(stage, parity))
+        stored = stored ^ 1 if plan.pieces == 1 else select(piece == plan.pieces - 1, stored ^ 1, stored)
+        return [*slot.values, turn ^ 1, stored]
 
-    task.for_each_tile(tile, [*ring.consumer_start().values, i32(0)])
+    task.for_each_piece(tile, [*ring.consumer_start().values, i32(0), i32(0)])
     if not plan.split:
         if_(group == 0, NamedBarrier(TURN, 256).sync)
 
 
 class _Consumer:
-    def __init__(self, meeting: Meeting, group: Value, tile: TileContext, turn: Value):
-        self.meeting, self.group, self.tile, self.turn = meeting, group, tile, turn
+    """One tile, or piece of a tile, by one consumer. `turn` and `stored` are the parities of q's and the result's barriers."""
+
+    def __init__(self, meeting: Meeting, group: Value, tile: TileContext, piece: Value, turn: Value, stored: Value):
+        self.meeting, self.group, self.tile, self.piece = meeting, group, tile, piece
+        self.turn, self.stored = turn, stored
         self.plan = plan = meeting.plan
         thread = meeting.task.thread
         self.local = thread & 127
@@ -75,25 +81,25 @@ class _Consumer:
     def run(self, slot: Slot) -> Slot:
         """One tile; the ring's next slot."""
         plan = self.plan
-        self.blocks = block_count(plan, self.tile)
+        low, high = piece_blocks(plan, self.piece, block_count(plan, self.tile))
         if not plan.split:
-            state = self._walk(slot, self.blocks - 1)
+            state = self._walk(slot, high - 1, low)
             self._store(state)
             return state.slot
-        first = self.blocks - 1 - self.group
+        first = high - 1 - self.group
         width = len(self._nothing().values)
         types = ["i32", "i32", *["f32"] * 4, *["i32"] * (plan.block // 4), *["f32"] * (plan.pattern.head // 2)]
         assert len(types) == width
 
         def some() -> list[Value]:
-            return self._walk(slot, first).values
+            return self._walk(slot, first, low).values
 
         def none() -> list[Value]:
             self.meeting.query_full.wait(self.turn)
             self._arrive(self.meeting.query_empty)
             return [*slot.values, *self._nothing().values[2:]]
 
-        state = self._state(if_(first >= 0, some, none, types))
+        state = self._state(if_(first >= low, some, none, types))
         self._merge(state)
         return state.slot
 
@@ -112,8 +118,8 @@ class _Consumer:
 
     # --- the blocks --------------------------------------------------------------------------------------------------
 
-    def _walk(self, slot: Slot, first: Value) -> State:
-        """All blocks of this consumer from `first` down; sums are complete afterwards."""
+    def _walk(self, slot: Slot, first: Value, low: Value) -> State:
+        """All blocks of this consumer from `first` down to `low`; sums are complete afterwards."""
         scores, plan = self.scores, self.plan
         self.meeting.query_full.wait(self.turn)
         raw, slot = self._score(slot)
@@ -124,7 +130,7 @@ class _Consumer:
         sums = [f32(0.0)] * (plan.pattern.head // 2)
         state = State(slot, softmax, pack_values(_fragments(weights), self.dtype), sums)
         step = plan.rings
-        count = first // step if step > 1 else first  # blocks after the first one
+        count = (first - low) // step if step > 1 else first - low  # blocks after the first one
 
         def block(masked: bool):
             def body(index: Value, *values: Value) -> list[Value]:
@@ -138,7 +144,8 @@ class _Consumer:
         else:
             whole = scores.unmasked_blocks(self.first)
             # Blocks first - step, first - 2 step, ... at or above `whole` are masked.
-            ends = maximum(first - whole, 0) // step if step > 1 else maximum(first - whole, 0)
+            ends = maximum(first - whole, 0)
+            ends = minimum(ends // step if step > 1 else ends, count)
             state = self._state(for_(0, ends, 1, block(True), state.values))
             state = self._state(for_(ends, count, 1, block(False), state.values))
         self._arrive(self.meeting.query_empty)
@@ -208,7 +215,7 @@ class _Consumer:
         values = [value * factors[register // 2 % 2] for register, value in enumerate(state.sums)]
 
         def write(group: int) -> None:
-            meeting.result_empty[group].wait(self.turn ^ 1)
+            meeting.result_empty[group].wait(self.stored ^ 1)
             place = offset(meeting.result, group * GROUP_ROWS * 128)
             for col in range(0, plan.pattern.head // 16 * 16, 16):
                 stage_accumulator(values[col // 2 : col // 2 + 8], self.local, plan.result_tile, place, col, self.dtype)
@@ -240,9 +247,29 @@ class _Consumer:
             other = [load(offset(base, number * 512), "f32") for number in range(len(values))]
             softmax, sums = self._joined(state, Softmax.of(other), other[4:])
             NamedBarrier(MERGED, 256).arrive()
-            self._store(State(state.slot, softmax, [], sums))
+            if plan.pieces == 1:
+                self._store(State(state.slot, softmax, [], sums))
+            else:
+                self._hand_over(softmax, sums)
 
         if_(self.group == 0, join, leave)
+
+    def _hand_over(self, softmax: Softmax, sums: list[Value]) -> None:
+        """Leave a piece of a tile for the last one; that one joins them."""
+        meeting, plan = self.meeting, self.plan
+        pieces = Pieces(plan, meeting.task, self.tile, self.local)
+        pieces.leave(self.piece, softmax, sums)
+
+        def keep(row: Value, col: Value, words: list[Value]) -> None:
+            store(vector(words), offset(meeting.result, plan.result_tile.offset(row, col)), 8)
+
+        def finish() -> None:
+            meeting.result_empty[0].wait(self.stored ^ 1)
+            pieces.join(self.scores, keep)
+            fence_async_shared()
+            meeting.result_full[0].arrive()
+
+        if_(self.piece == plan.pieces - 1, finish)
 
     def _joined(self, state: State, other: Softmax, sums: list[Value]) -> tuple[Softmax, list[Value]]:
         factor = self.scores.factor if self.scores.pure else 1.0

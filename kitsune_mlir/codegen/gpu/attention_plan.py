@@ -12,6 +12,7 @@ from kitsune_mlir.codegen.gpu import roles
 from kitsune_mlir.codegen.gpu.attention_match import Pattern, match
 from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.mma_window import Dim, Window
+from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.dialects.attention import NoAttention
@@ -24,6 +25,8 @@ GROUP_ROWS = 64
 PANEL = 64  # columns of a panel: 128 bytes, the width of the swizzle
 MOST_SLOTS = 12
 MERGED_THREADS = 128
+PIECE_BLOCKS = 2  # blocks of keys that a piece of a tile has at least
+MOST_PIECES = 16  # partial results of a row that a thread has in registers at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +57,7 @@ class AttentionPlan:
         query: TMA's view of q, keys, values: of each part; results: of the rows of each warpgroup that has some.
         result_at, ring_at, merge_at: offsets in shared memory; q is at 0.
         chip: the processor.
+        pieces: blocks that share a tile's keys.
     """
 
     pattern: Pattern
@@ -72,6 +76,13 @@ class AttentionPlan:
     ring_at: int
     merge_at: int
     chip: str
+    pieces: int = 1
+
+    @property
+    def partial_bytes(self) -> int:
+        """What a piece leaves: a weighted sum of values, a maximum and a sum for each row, in f32."""
+        rows = self.pattern.row_count
+        return -(-(rows * self.pattern.head * 4 + rows * 8) // 16) * 16
 
     @property
     def aliased(self) -> bool:
@@ -112,6 +123,9 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     """
     pattern = match(task)
     plan = _choose(pattern, limits)
+    plan = dataclasses.replace(plan, pieces=_pieces(plan, task.tiles, limits.workers))
+    sharers = task.tiles
+    split = Split(plan.pieces, sharers * plan.pieces * plan.partial_bytes, sharers, sharers) if plan.pieces > 1 else None
     shared = plan.ring_at + plan.rings * plan.slots * plan.slot_bytes
     buffers = [
         pattern.query.buffer,
@@ -137,11 +151,19 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
             "rows": pattern.row_count,
             "keys": plan.block,
             "slots": plan.slots * plan.rings,
-            "split": plan.split,
+            "pieces": plan.pieces,
             "steps": [step.kind for step in pattern.attention.steps],
         },
+        split=split,
         private=plan,
     )
+
+
+def _pieces(plan: AttentionPlan, tiles: int, workers: int) -> int:
+    """How many blocks share a tile: as many as are idle otherwise, each with a few blocks of keys for both consumers."""
+    if not plan.split:
+        return 1
+    return max(1, min(workers // tiles, plan.blocks // PIECE_BLOCKS, MOST_PIECES))
 
 
 def _choose(pattern: Pattern, limits: Limits) -> AttentionPlan:
@@ -155,9 +177,7 @@ def _choose(pattern: Pattern, limits: Limits) -> AttentionPlan:
     covered = GROUP_ROWS if split else 2 * GROUP_ROWS
     query_tile, result_tile = SharedTile(covered, wide, 2), SharedTile(covered, deep, 2)
     merge = MERGED_THREADS * (pattern.head // 2 + 4) * 4 if split else 0
-    for block in (128, 64, 32):
-        if block > 64 and max(wide, deep) > 128:
-            continue
+    for block in _block_sizes(pattern, split):
         key_tile, value_tile = SharedTile(block, wide, 2), SharedTile(block, deep, 2)
         slot = max(key_tile.bytes, value_tile.bytes)
         rings = 2 if split else 1
@@ -186,6 +206,11 @@ def _choose(pattern: Pattern, limits: Limits) -> AttentionPlan:
                     limits.chip,
                 )
     raise NoAttention(f"heads of {pattern.width} and {pattern.head} elements do not fit shared memory")
+
+
+def _block_sizes(pattern: Pattern, split: bool) -> tuple[int, ...]:
+    """Keys of a block, in the order of preference: as many as registers hold beside the sums."""
+    return (64, 32) if max(pattern.width, pattern.head) > 128 else (128, 64, 32)
 
 
 def _rows_box(pattern: Pattern, window: Window, side: str, elements: int, most: int = 2 * GROUP_ROWS) -> Box:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from kitsune_mlir.codegen.gpu import tma
+from kitsune_mlir.codegen.gpu.attention_pieces import piece_blocks
 from kitsune_mlir.codegen.gpu.attention_plan import GROUP_ROWS, AttentionPlan, Box
 from kitsune_mlir.codegen.gpu.attention_walk import Walk, block_count, part_of
 from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot, fence_async
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.memory import offset
-from kitsune_mlir.codegen.gpu.value import Value, i32
+from kitsune_mlir.codegen.gpu.value import Value, i32, select
 
 __all__ = ["Meeting", "load_tiles", "store_tiles"]
 
@@ -47,33 +48,35 @@ def load_tiles(meeting: Meeting, number: int) -> None:
     plan, task = meeting.plan, meeting.task
     ring = meeting.ring(number)
 
-    def tile(tile: TileContext, stage: Value, parity: Value, turn: Value) -> list[Value]:
+    def tile(tile: TileContext, piece: Value, stage: Value, parity: Value, turn: Value) -> list[Value]:
         tile = meeting.walk.tile(tile)
         for wait in task.view.waits:
             tile.poll(wait)
-        slot = Slot(stage, parity)
-        first = block_count(plan, tile) - (1 + number)
+        low, high = piece_blocks(plan, piece, block_count(plan, tile))
+        first = high - (1 + number)
 
-        def both(block: Value, stage: Value, parity: Value) -> list[Value]:
-            after = _load_block(meeting, number, tile, plan.keys, 0, first - block, Slot(stage, parity))
-            before = first - block + plan.rings
-            return _load_block(meeting, number, tile, plan.values, 1, before, after).values
+        def both(distance: Value, stage: Value, parity: Value) -> list[Value]:
+            block = first - distance
+            after = _load_block(meeting, number, tile, plan.keys, 0, block, Slot(stage, parity))
+            return _load_block(meeting, number, tile, plan.values, 1, block + plan.rings, after).values
 
         def some() -> list[Value]:
-            after = _load_block(meeting, number, tile, plan.keys, 0, first, slot)
+            after = _load_block(meeting, number, tile, plan.keys, 0, first, Slot(stage, parity))
             if number == 0:  # after the first keys: their place is free before q's is
                 _load_query(meeting, tile, turn)
-            after = Slot(*for_(plan.rings, first + 1, plan.rings, both, after.values))
-            last = first % plan.rings if plan.rings > 1 else i32(0)
+            after = Slot(*for_(plan.rings, first - low + 1, plan.rings, both, after.values))
+            last = low + (first - low) % plan.rings if plan.rings > 1 else low
             return _load_block(meeting, number, tile, plan.values, 1, last, after).values
 
-        if number == 0:
-            loaded = some()
-        else:
-            loaded = if_(first >= 0, some, lambda: slot.values, ["i32", "i32"])
+        def none() -> list[Value]:
+            if number == 0:
+                _load_query(meeting, tile, turn)
+            return [stage, parity]
+
+        loaded = if_(first >= low, some, none, ["i32", "i32"]) if plan.split else some()
         return [*loaded, turn ^ 1]
 
-    task.for_each_tile(tile, [*ring.producer_start().values, i32(0)])
+    task.for_each_piece(tile, [*ring.producer_start().values, i32(0)])
 
 
 def _load_query(meeting: Meeting, tile: TileContext, turn: Value) -> None:
@@ -135,8 +138,7 @@ def store_tiles(meeting: Meeting) -> None:
     """One thread stores the results of all tiles, as the consumers leave them in shared memory, and posts."""
     plan, task = meeting.plan, meeting.task
 
-    def tile(tile: TileContext, turn: Value) -> Value:
-        tile = meeting.walk.tile(tile)
+    def store(tile: TileContext, turn: Value) -> None:
         for group, box in enumerate(plan.results):
             meeting.result_full[group].wait(turn)
             for panel in range(box.panels):
@@ -149,6 +151,14 @@ def store_tiles(meeting: Meeting) -> None:
         if task.view.posts:
             fence_async()
             tile.post()
-        return turn ^ 1
 
-    task.for_each_tile(tile, [i32(0)])
+    def tile(tile: TileContext, piece: Value, turn: Value) -> Value:
+        tile = meeting.walk.tile(tile)
+        if plan.pieces == 1:
+            store(tile, turn)
+            return turn ^ 1
+        last = piece == plan.pieces - 1
+        if_(last, lambda: store(tile, turn))
+        return select(last, turn ^ 1, turn)
+
+    task.for_each_piece(tile, [i32(0)])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch_mlir import ir
 from torch_mlir.dialects import nvvm
@@ -25,7 +25,7 @@ from kitsune_mlir.dialects.attention import Step
 from kitsune_mlir.dialects.scalar_tree import Tree
 from kitsune_mlir.layouts import WgmmaAccumulator
 
-__all__ = ["Scores", "Softmax", "exp2"]
+__all__ = ["Scores", "Softmax", "exp2", "over_lanes"]
 
 LOG2_E = 1.4426950408889634
 
@@ -219,8 +219,7 @@ class Scores:
         for half in range(2):
             mine = [register for register in range(len(scores)) if register // 2 % 2 == half]
             top = _tree_of([scores[register] for register in mine], maximum)
-            for mask in (1, 2):
-                top = maximum(top, shuffle_xor(top, mask))
+            top = over_lanes(top, maximum)
             if before is not None:
                 top = maximum(top, before.top[half])
             safe = select(top == -math.inf, f32(0.0), top) if masked else top
@@ -239,15 +238,22 @@ class Scores:
         return weights, state, (factors[0], factors[1]) if before is not None else None
 
     def finish(self, state: Softmax) -> tuple[Value, Value]:
-        """One over each row's sum, over all threads that share the row; of rows without any key 0 if guarded, else NaN."""
-        found = []
-        for total in state.total:
-            for mask in (1, 2):
-                total = total + shuffle_xor(total, mask)
-            if self.attention.guarded:
-                total = select(total == 0.0, f32(1.0), total)
-            found.append(f32(1.0) / total)
-        return found[0], found[1]
+        """One over each row's sum, over all threads that share the row."""
+        first, second = (self.inverse(over_lanes(total, lambda a, b: a + b)) for total in state.total)
+        return first, second
+
+    def inverse(self, total: Value) -> Value:
+        """One over the sum of a row; of a row without any key 1 if guarded (its weighted sum is 0), else infinity."""
+        if self.attention.guarded:
+            total = select(total == 0.0, f32(1.0), total)
+        return f32(1.0) / total
+
+
+def over_lanes(value: Value, combine: Callable[[Value, Value], Value]) -> Value:
+    """A value combined over the four lanes that share a row of an accumulator."""
+    for mask in (1, 2):
+        value = combine(value, shuffle_xor(value, mask))
+    return value
 
 
 def _is_index(type_: ir.Type) -> bool:

@@ -1,0 +1,270 @@
+"""Attention without a GPU: what is recognised, how it is rewritten, the engine's plans, and that its kernels assemble."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch_mlir import ir
+
+from kitsune_mlir import pipeline
+from kitsune_mlir.codegen.gpu.attention import AttentionEngine
+from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan
+from kitsune_mlir.codegen.gpu.attention_walk import tile_costs, tile_order
+from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.program import compile_gpu
+from kitsune_mlir.codegen.gpu.tasks import ProgramView
+from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.attention import Attention, NoAttention, read_attention
+from kitsune_mlir.dialects.factors import FactorError, flat, fresh, unify
+from kitsune_mlir.dialects.products import is_contraction
+from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.frontend import import_model
+from kitsune_mlir.passes.registry import PIPELINE
+from kitsune_mlir.passmanager import run_pipeline
+from test.numerics.compare import exact, problems
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
+from attention_programs import SMALL, TIMED, inputs_of, model_of
+
+ALIVE: list[ir.Module] = []  # what plans and patterns refer to lives as long as its module
+NORMALIZED = PIPELINE[: PIPELINE.index("kitsune-normalize") + 1]
+
+
+class Model(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+def imported(function, *args: torch.Tensor, passes: list[str] = PIPELINE, target: str = "sm_90a") -> ir.Module:
+    module = import_model(Model(function), args, {}, context=new_context()).module
+    run_pipeline(module, f"builtin.module({','.join(passes)})", target=target)
+    ALIVE.append(module)
+    return module
+
+
+def narrow(*shape: int) -> torch.Tensor:
+    return torch.randn(shape).to(torch.bfloat16)
+
+
+def found(function, *args: torch.Tensor) -> list[Attention]:
+    """Every attention of a function, after normalisation."""
+    module = imported(function, *args, passes=NORMALIZED)
+    attentions = []
+    for op in [op for op in walk(module.operation) if is_contraction(op)]:
+        try:
+            attentions.append(read_attention(op))
+        except NoAttention:
+            continue
+    return attentions
+
+
+def sizes(dims) -> list[list[int]]:
+    return [[factor.size for factor in dim] for dim in dims]
+
+
+# --- factors ---------------------------------------------------------------------------------------------------------
+
+
+def test_reshapes_are_other_groupings_of_factors() -> None:
+    four, rows = fresh(4), fresh(256)  # [2, 4, 256] seen as [2, 2, 512]: 4 = 2 x 2', 512 = 2' x 256
+    outer, joined = fresh(2), fresh(512)
+    unify([*four, *rows], [*outer, *joined])
+    assert [f.size for f in flat(four)] == [2, 2] and [f.size for f in flat(joined)] == [2, 256]
+    assert flat(four)[1] is flat(joined)[0] and flat(rows)[0] is flat(joined)[1]
+
+
+def test_extents_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(FactorError, match="do not divide"):
+        unify(fresh(6), [*fresh(4), *fresh(2)])
+    with pytest.raises(FactorError, match="different extents"):
+        unify(fresh(6), fresh(3))
+    assert fresh(1) == []
+
+
+# --- recognising -----------------------------------------------------------------------------------------------------
+
+
+def test_heads_that_share_keys_read_them_where_they_lie() -> None:
+    def grouped(q, k, v):
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    (attention,) = found(grouped, narrow(2, 96, 4, 64), narrow(2, 96, 2, 64), narrow(2, 96, 2, 64))
+    assert sizes(attention.query.dims) == [[2], [96], [2, 2], [64]]  # [batch, rows, heads, width], as in memory
+    assert sizes(attention.key.dims) == [[2], [96], [2], [64]]
+    batch, group, shared, rows = attention.outer
+    assert attention.key.dims[2] == (group,) and attention.query.dims[2] == (group, shared)
+    assert [step.kind for step in attention.steps] == ["causal"] and attention.steps[0].row == (rows,)
+    assert (attention.scale, attention.guarded, attention.steps[0].constant) == (0.125, False, 0)
+    assert attention.column != (rows,) and attention.columns == 96
+
+
+def test_one_tensor_may_be_queries_and_keys() -> None:
+    (attention,) = found(lambda x: F.scaled_dot_product_attention(x, x, x), narrow(2, 3, 40, 16))
+    assert attention.query.value == attention.key.value == attention.value.value
+    assert attention.query.dims[2] != attention.key.dims[2]
+
+
+def test_masks_and_scales() -> None:
+    q = narrow(2, 4, 48, 32)
+    (padded,) = found(lambda q, m: F.scaled_dot_product_attention(q, q, q, m), q, torch.ones(2, 1, 1, 48, dtype=torch.bool))
+    assert [(step.kind, step.number) for step in padded.steps] == [("keep", -math.inf)] and padded.guarded
+    (biased,) = found(lambda q, m: F.scaled_dot_product_attention(q, q, q, m, scale=0.5), q, narrow(48, 48))
+    assert [step.kind for step in biased.steps] == ["bias"] and biased.scale == 0.5
+
+    def written_out(q, k, v):
+        scores = (q @ k.transpose(-1, -2)) / 8.0
+        keep = torch.ones(48, 48, dtype=torch.bool).tril()
+        return torch.softmax(scores.masked_fill(~keep, float("-inf")), -1) @ v
+
+    (own,) = found(written_out, q, q, q)
+    assert own.scale == 0.125 and not own.guarded and len(own.steps) == 1
+
+
+def test_a_cache_is_read_in_parts() -> None:
+    def decode(q, old_k, old_v, k, v):
+        k, v = torch.cat([old_k, k.transpose(1, 2)], 2), torch.cat([old_v, v.transpose(1, 2)], 2)
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+    cache, new = narrow(2, 2, 96, 64), narrow(2, 1, 2, 64)
+    (attention,) = found(decode, narrow(2, 8, 1, 64), cache, cache.clone(), new, new.clone())
+    assert [sizes(part.dims) for part in attention.keys] == [[[2], [2], [96], [64]], [[2], [], [2], [64]]]
+    assert attention.columns == 97
+    text = str(imported(decode, narrow(2, 8, 1, 64), cache, cache.clone(), new, new.clone()))
+    assert text.count('"kitsune.task"') == 1 and 'engine = "attention"' in text  # nothing is joined in memory first
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda q, k, v: torch.softmax(torch.tanh(q @ k.transpose(-1, -2)), -1) @ v,
+        lambda q, k, v: torch.sigmoid(q @ k.transpose(-1, -2)) @ v,
+        lambda q, k, v: torch.softmax(q @ k.transpose(-1, -2), -2) @ v,
+        lambda q, k, v: (torch.exp(q @ k.transpose(-1, -2)) / 3.0) @ v,
+        lambda q, k, v: torch.relu(q @ k.transpose(-1, -2)) @ v,
+    ],
+    ids=["tanh", "sigmoid", "over_rows", "no_sum", "relu"],
+)
+def test_what_is_no_attention(function) -> None:
+    assert found(function, narrow(1, 2, 32, 32), narrow(1, 2, 32, 32), narrow(1, 2, 32, 32)) == []
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 64, 12), (1, 2, 64, 264)], ids=["width_12", "width_264"])
+def test_what_the_engine_does_not_do_stays_two_products(shape: tuple[int, ...]) -> None:
+    x = narrow(*shape)
+    text = str(imported(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), x, x.clone(), x.clone()))
+    assert 'engine = "attention"' not in text and text.count('engine = "mma"') >= 1
+
+
+def test_the_host_keeps_two_products() -> None:
+    x = narrow(1, 2, 64, 64)
+    text = str(imported(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), x, x.clone(), x.clone(), target="host"))
+    assert "kitsune.attention" not in text
+
+
+# --- the rewritten program is the same computation -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("causal", "grouped_bshd", "keys_7", "keys_129_causal", "rows_1", "cross", "causal_tall", "head_mask_grouped"),
+        *("padding_mask", "row_mask", "decode_cached_3", "prefill_cached", "width_40_head_24"),
+    ],
+)
+def test_the_plan_for_the_gpu_is_right_on_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "gpu_code", pipeline.host_code)
+    case = SMALL[name]
+    torch.manual_seed(0)
+    args = tuple(inputs_of(case, "cpu").values())
+    program = pipeline.compile(model_of(case), args, target="sm_90a")
+    assert "attention" in str(program.texts["stages"])
+    assert problems(program(*args), exact(model_of(case), args)) == []
+
+
+# --- the engine ------------------------------------------------------------------------------------------------------
+
+
+def planned(name: str, **limits) -> Plan | Decline:
+    case = {**SMALL, **TIMED}[name]
+    module = import_model(model_of(case), tuple(inputs_of(case, "cpu").values()), {}, context=new_context()).module
+    run_pipeline(module, f"builtin.module({','.join(PIPELINE)})", target="sm_90a")
+    ALIVE.append(module)
+    with module.context, ir.Location.unknown():
+        function = next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
+        return AttentionEngine().plan(ProgramView(function).tasks[-1], Limits(**limits))
+
+
+def decided(name: str) -> AttentionPlan:
+    plan = planned(name)
+    assert isinstance(plan, Plan), plan
+    return plan.private
+
+
+def test_plans() -> None:
+    prefill = decided("causal")
+    assert (prefill.split, prefill.pieces, prefill.pattern.row_count, prefill.pattern.keys) == (False, 1, 128, 512)
+    assert prefill.query.map.box[-2:] == (128, 64) and prefill.query.panels == 2
+    decode = decided("decode_16")  # 4 heads x 16 rows read the same keys
+    assert decode.split and decode.pattern.rows == (4, 16) and len(decode.results) == 1
+    assert decided("decode_cached").part_blocks == (8, 1)
+    assert decided("width_256").block == 64
+    assert [box.map.box[-2] for box in decided("cross_long").results] == [64, 1]
+
+
+def test_idle_blocks_share_the_keys_of_a_tile() -> None:
+    assert decided("decode_1_8192").pieces == 16  # 8 tiles on 132 multiprocessors
+    assert decided("decode_16_8192").pieces == 1
+    plan = planned("decode_1_8192")
+    assert isinstance(plan, Plan) and plan.split is not None and plan.split.arrivals == 8 == plan.split.reads
+    assert plan.split.bytes == 8 * 16 * 4 * (128 + 2) * 4  # tiles x pieces x rows x (sums, maximum, sum)
+
+
+def test_too_little_shared_memory_is_declined() -> None:
+    plan = planned("causal", shared_bytes=32768)
+    assert isinstance(plan, Decline) and "do not fit shared memory" in plan.reason
+
+
+@pytest.mark.parametrize("name", ["plain", "grouped_bshd", "width_256_causal", "head_mask", "decode_cached", "decode"])
+def test_kernels_assemble_without_spills(name: str) -> None:
+    case = SMALL[name]
+    module = import_model(model_of(case), tuple(inputs_of(case, "cpu").values()), {}, context=new_context()).module
+    run_pipeline(module, f"builtin.module({','.join(PIPELINE)})", target="sm_90a")
+    with module.context, ir.Location.unknown():
+        code = compile_gpu(module, "main_p0", "sm_90a")
+    assert "attention" in {choice.engine for choice in code.engines}
+    assert not code.resources.spills and not code.warnings
+    assert "wgmma.mma_async" in code.ptx and "setmaxnreg" in code.ptx
+
+
+# --- the order of tiles ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rows", "heads", "most"), [(32, 32, 1.02), (16, 32, 1.05), (8, 32, 1.05), (32, 8, 1.02)])
+def test_causal_tiles_are_dealt_out_evenly(rows: int, heads: int, most: float) -> None:
+    costs = [row + 2.0 for _ in range(heads) for row in range(rows)]
+    order = tile_order(costs, 132)
+    assert sorted(order) == list(range(len(costs)))
+    load = [sum(costs[tile] for tile in order[block::132]) for block in range(132)]
+    assert max(load) <= most * sum(load) / 132
+    assert costs[order[0]] == max(costs)  # the longest first
+
+
+def test_costs_follow_the_mask() -> None:
+    plan = planned("causal")
+    assert isinstance(plan, Plan)
+    costs = tile_costs(plan.private, plan.task)
+    assert costs is not None and costs[:4] == [2.0, 3.0, 4.0, 5.0] and len(costs) == 32
+    full = planned("plain")
+    assert isinstance(full, Plan) and tile_costs(full.private, full.task) is None
