@@ -124,15 +124,15 @@ def multiply(
     a_values = list(a) if in_registers else [a.descriptor()]
     b_number = base + len(a_values)
     lines = [
-        "{ .reg .pred first, rest; .reg .b64 da, db; setp.ne.b32 first, 0, 0; setp.ne.b32 rest, 1, 0;",
+        "{ .reg .pred first, rest; .reg .b32 low, high; .reg .b64 da, db; setp.ne.b32 first, 0, 0; setp.ne.b32 rest, 1, 0;",
         *(["wgmma.fence.sync.aligned;"] if fence else []),
     ]
     for step in range(steps):
-        lines.append(f"add.s64 db, ${b_number}, {b.step(step)};")
+        lines.append(_advanced("db", b_number, b.step(step)))
         if in_registers:
             source = "{" + ", ".join(f"${base + 4 * step + index}" for index in range(4)) + "}"
         else:
-            lines.append(f"add.s64 da, ${base}, {a.step(step)};")
+            lines.append(_advanced("da", base, a.step(step)))
             source = "da"
         predicate = "first" if accumulators is None and step == 0 else "rest"
         flags = "1, 1"
@@ -147,6 +147,11 @@ def multiply(
     constraints += (["r"] * len(a_values) if in_registers else ["l"]) + ["l", "~{memory}"]
     values = [*start, *a_values, b.descriptor()]
     return inline_ptx("\n".join(lines), ",".join(constraints), values, ["f32"] * count)
+
+
+def _advanced(register: str, operand: int, step: int) -> str:
+    """A descriptor moved by `step`: the address is in its lower half and never carries, so that half alone is added to."""
+    return f"mov.b64 {{low, high}}, ${operand}; add.s32 low, low, {step}; mov.b64 {register}, {{low, high}};"
 
 
 def wait(pending: int, accumulators: Sequence[Value]) -> list[Value]:
