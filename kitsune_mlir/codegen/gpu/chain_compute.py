@@ -9,11 +9,12 @@ from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, Ring, fence_async, f
 from kitsune_mlir.codegen.gpu.barriers import Slot as RingSlot
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place, folded_start
-from kitsune_mlir.codegen.gpu.chain_match import SUM, Range, zero
+from kitsune_mlir.codegen.gpu.chain_match import SUM, Range, Scatter, zero
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
 from kitsune_mlir.codegen.gpu.chain_parts import WeightPanel, align, swizzled
 from kitsune_mlir.codegen.gpu.chain_plan import ChainPlan, Slot
-from kitsune_mlir.codegen.gpu.chain_sources import resolve, slot_barriers, slot_pointer
+from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer
+from kitsune_mlir.codegen.gpu.chain_sources import slot_barriers, slot_pointer
 from kitsune_mlir.codegen.gpu.chain_store import Storer
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.elements import load_elements
@@ -125,16 +126,23 @@ class Computer:
 
     def _tile(self, tile: TileContext, count: Value, stage: Value, parity: Value) -> list[Value]:
         plan = self.plan
-        resolve(tile)
+        tile.resolve()
+        for scatter in plan.chain.scatters:
+            tile.index(scatter.op.operands[2])
         slots = {slot: slot_pointer(self.task, slot, self.group, count) for slot in plan.slots}
         memory = Memory(plan, tile, self.task.shared, fresh(self.thread), self.group, slots)
         evaluator = Evaluator(plan.chain, memory, tile.index, self.folded)
         ring, filled = RingSlot(stage, parity), set()
+        scatterers: dict[Scatter, Scatterer] = {}
         for number in range(len(plan.chain.layers)):
             ring = self._layer(number, evaluator, slots, count, ring, filled)
+            if not number:
+                scatterers = {scatter: Scatterer(scatter, tile, evaluator) for scatter in plan.chain.scatters}
             for store_ in plan.order.stores[number]:
                 output = next(output for output in plan.outputs if output.store is store_)
                 Storer(plan, self.task, tile, fresh(self.thread), self.group, self.own).store(output, evaluator)
+            for scatter in plan.order.scatters[number]:
+                scatterers[scatter].add()
             evaluator.keep(plan.order.kept[number])
             evaluator.sums = {}
             self._release_read(number, count)

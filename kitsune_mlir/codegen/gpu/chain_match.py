@@ -13,14 +13,18 @@ from collections.abc import Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch, is_constant, wide_dims
-from kitsune_mlir.codegen.gpu.tasks import Load, TaskView
+from kitsune_mlir.codegen.gpu.scatter import Addition, widest
+from kitsune_mlir.codegen.gpu.tasks import Buffer, Load, TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.products import body_of, constant_fill, is_contraction, is_projected_product, yield_of
 
-__all__ = ["SUM", "Chain", "Gather", "Layer", "Range", "Step", "match_chain", "zero"]
+__all__ = ["QUAD", "SUM", "Chain", "Gather", "Layer", "Range", "Scatter", "Step", "addition_of", "match_chain", "zero"]
 
 SUM = "sum"
 """The side of a weight's dimension that the product sums over."""
+
+QUAD = 4
+"""Lanes of a warp that share a row of wgmma's accumulators."""
 
 _DTYPES = ("bf16", "f16")
 _MOVES = ("tensor.expand_shape", "tensor.collapse_shape")
@@ -108,6 +112,16 @@ class Layer:
         return sum(part.length for part in self.ranges)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scatter:
+    """Rows of a computed tensor that are added to rows of a buffer; the fields are those of `kitsune.scatter_add`."""
+
+    op: ir.Operation
+    updates: ir.Value
+    indices: Load
+    destination: Buffer
+
+
 @dataclasses.dataclass(eq=False)
 class Chain:
     """A body that was understood.
@@ -116,6 +130,7 @@ class Chain:
         task: where it comes from.
         rows: rows of a tile.
         layers: the products, in order.
+        scatters: additions to rows of buffers.
         steps: by the value that each makes; products are not among them.
         sides: side of each loop, by operation.
     """
@@ -123,6 +138,7 @@ class Chain:
     task: TaskView
     rows: int
     layers: tuple[Layer, ...]
+    scatters: tuple[Scatter, ...]
     steps: dict[ir.Value, Step]
     sides: dict[ir.Operation, tuple[str, ...]]
 
@@ -158,6 +174,21 @@ class Chain:
         return Gather(step.op, table, extract.operands[1])
 
 
+def addition_of(scatter: Scatter) -> Addition:
+    """How rows are added.
+
+    Raises:
+        Mismatch: there is no instruction for it.
+    """
+    dtype, cols = str(scatter.destination.element), shape_of(scatter.updates)[1]
+    width = widest(dtype, cols, [scatter.destination.offset])
+    if dtype not in ("bf16", "f16", "f32") or width is None or width < 2:
+        raise Mismatch(f"no wide reduction adds {dtype} to rows of {cols} elements")
+    if dtype != "f32" and width == 8 and cols % (8 * QUAD):
+        width = 2
+    return Addition(None, scatter.indices, scatter.op.operands[2], scatter.destination, cols, width)
+
+
 def zero(value: ir.Value) -> bool:
     """Whether a tensor is filled with 0."""
     while not isinstance(value.owner, ir.Block) and value.owner.name in _MOVES:
@@ -179,15 +210,17 @@ def match_chain(task: TaskView) -> Chain:
     rows = {shape_of(op.results[0])[0] for op in products if shape_of(op.results[0])}
     if len(rows) != 1:
         raise Mismatch("the products' rows differ")
-    chain = Chain(task, rows.pop(), (), {}, {})
-    layers = []
+    chain = Chain(task, rows.pop(), (), (), {}, {})
+    layers, scatters = [], []
     for op in work:
         if is_contraction(op):
             layers.append(_layer(chain, op))
+        elif op.name == "kitsune.scatter_add":
+            scatters.append(_scatter(chain, op))
         else:
             step = _step(chain, op)
             chain.steps.update(dict.fromkeys(op.results, step))
-    chain.layers = tuple(layers)
+    chain.layers, chain.scatters = tuple(layers), tuple(scatters)
     _check(chain)
     return chain
 
@@ -243,6 +276,17 @@ def _ranges(chain: Chain, value: ir.Value, start: int) -> tuple[Range, ...]:
         ranges += _ranges(chain, part, start)
         start += shape_of(part)[1]
     return tuple(ranges)
+
+
+def _scatter(chain: Chain, op: ir.Operation) -> Scatter:
+    updates, indices, _, destination = list(op.operands)
+    load = chain.task.load_of(indices)
+    buffer = next((buffer for buffer in chain.task.buffers if buffer.value == destination), None)
+    if load is None or buffer is None or ir.StringAttr(op.attributes["kind"]).value != "addf":
+        raise Mismatch("rows are added at computed places, or as integers")
+    if len(shape_of(updates)) != 2 or len(buffer.shape) != 2:
+        raise Mismatch("what is added are no rows of numbers")
+    return Scatter(op, updates, load, buffer)
 
 
 def _step(chain: Chain, op: ir.Operation) -> Step:
@@ -315,8 +359,10 @@ def _check(chain: Chain) -> None:
     for layer in chain.layers:
         if not known([part.value for part in layer.ranges]):
             raise Mismatch("a factor of a product is neither loaded nor computed")
-    if not chain.task.stores:
+    if not chain.task.stores and not chain.scatters:
         raise Mismatch("the task stores nothing")
+    if not known([scatter.updates for scatter in chain.scatters]):
+        raise Mismatch("rows that are added are neither loaded nor computed")
     for store in chain.task.stores:
         if store.tensor not in made or chain.steps.get(store.tensor, None) is not None and _is_concat(chain, store.tensor):
             raise Mismatch("a result is copied or concatenated, not computed")

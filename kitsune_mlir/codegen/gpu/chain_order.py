@@ -6,7 +6,7 @@ import dataclasses
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.chain_match import Chain
+from kitsune_mlir.codegen.gpu.chain_match import Chain, Scatter
 from kitsune_mlir.codegen.gpu.tasks import Store
 from kitsune_mlir.dialects.access import shape_of
 
@@ -21,12 +21,13 @@ class Order:
         ready: time at which a tensor can be computed; what depends on loads only has -1.
         kept: for each product, the tensors that are in registers while the next one runs. They are of times up to the
             product's and are used after it; what is of time -1 is computed again where it is used.
-        stores: for each product, the stores that follow it.
+        stores, scatters: for each product, the stores and additions to rows that follow it.
     """
 
     ready: dict[ir.Value, int]
     kept: tuple[tuple[ir.Value, ...], ...]
     stores: tuple[tuple[Store, ...], ...]
+    scatters: tuple[tuple[Scatter, ...], ...]
 
 
 def order_of(chain: Chain) -> Order:
@@ -67,4 +68,7 @@ def order_of(chain: Chain) -> Order:
     stores = tuple(
         tuple(store for store in chain.task.stores if max(0, time(store.tensor)) == number) for number in range(count)
     )
-    return Order(ready, kept, stores)
+    scatters = tuple(
+        tuple(scatter for scatter in chain.scatters if max(0, time(scatter.updates)) == number) for number in range(count)
+    )
+    return Order(ready, kept, stores, scatters)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from kitsune_mlir.codegen.gpu import roles
-from kitsune_mlir.codegen.gpu.chain_match import SUM, Chain, match_chain
+from kitsune_mlir.codegen.gpu.chain_match import SUM, Chain, addition_of, match_chain
 from kitsune_mlir.codegen.gpu.chain_order import Order, order_of
 from kitsune_mlir.codegen.gpu.chain_parts import (
     Source,
@@ -211,6 +211,8 @@ class _Planner:
         registers = self._registers()
         if registers > REGISTERS:
             raise Mismatch(f"tensors between layers need {registers} registers; there are {REGISTERS}")
+        for scatter in chain.scatters:
+            addition_of(scatter)
         weights = tuple(weight_of(layer) for layer in chain.layers)
         sources = self._sources()
         vectors, vector_bytes = self._vectors()

@@ -32,22 +32,9 @@ from kitsune_mlir.codegen.gpu.memory import (
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
 from kitsune_mlir.codegen.gpu.value import Value, cast, i16, i32, i64, minimum, select
 
-__all__ = ["Mover", "resolve", "slot_barriers", "slot_pointer"]
+__all__ = ["Mover", "slot_barriers", "slot_pointer"]
 
 UNROLL = 4
-
-
-def resolve(tile: TileContext) -> None:
-    """Compute all of the tile's offsets here, so that code inside branches can use the same values."""
-    view = tile.task.view
-    for record in (*view.loads, *view.stores):
-        for start in record.offsets:
-            tile.index(start)
-    for wait in view.waits:
-        tile.index(wait.lo)
-        tile.index(wait.hi)
-    for post in view.posts:
-        tile.index(post.slot)
 
 
 def slot_barriers(plan: ChainPlan, task: TaskContext, slot: Slot, group: Value, count: Value) -> tuple[Barrier, Barrier, Value]:
@@ -130,7 +117,7 @@ class Mover:
         """One warp, for the rows of one warpgroup."""
 
         def tile(tile: TileContext, count: Value) -> Value:
-            resolve(tile)
+            tile.resolve()
             if self.task.view.waits:
                 for wait in self.task.view.waits:
                     if_(lane == 0, functools.partial(tile.poll, wait))
