@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["chain_table", "geometric_mean", "group_table", "product_table", "row_table"]
+__all__ = ["back_to_back", "chain_table", "geometric_mean", "group_table", "product_table", "row_table"]
 
 Entries = Mapping[str, Mapping[str, Any]]
 
@@ -21,6 +21,13 @@ def geometric_mean(values: Iterable[float]) -> float:
 def reached(entry: Mapping[str, Any]) -> float | None:
     """What the entry's goal is about: its speedup, or its fraction of the floor's speed; None if it was not measured."""
     return entry.get(entry.get("measure", "speedup"))
+
+
+def back_to_back(entry: Mapping[str, Any]) -> str:
+    """Times faster than the best peer when graphs are replayed one after the other; a dash where that was not measured."""
+    times = {name: t["median"] for name, t in entry.get("back_to_back", {}).items()}
+    peers = [t for name, t in times.items() if not name.startswith("kitsune")]
+    return f"{min(peers) / times['kitsune, graph']:.2f}" if peers else "–"
 
 
 def totals(entries: Entries) -> list[str]:
@@ -41,20 +48,20 @@ def totals(entries: Entries) -> list[str]:
 def group_table(entries: Entries) -> list[str]:
     """One row a case."""
     lines = [
-        "| case | kitsune | best peer | which | times faster | of the floor | goal | run |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| case | kitsune | best peer | which | times faster | back to back | of the floor | goal | run |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, e in entries.items():
         if "milliseconds" not in e:
-            lines.append(f"| {name} | failed: {e.get('problem', '')} | | | | | {e.get('goal') or ''} | {e['run'] + 1} |")
+            lines.append(f"| {name} | failed: {e.get('problem', '')} | | | | | | {e.get('goal') or ''} | {e['run'] + 1} |")
             continue
         best = e["best_peer"]
         peer = f"{e['milliseconds'][best]['median']:.4f}" if best else "–"
         faster = f"{e['speedup']:.2f}" if best else "–"
         goal = f"{e['goal']} {'×' if e['measure'] == 'speedup' else 'of the floor'}" if e["goal"] else ""
         lines.append(
-            f"| {name} | {e['own']:.4f} | {peer} | {best or '–'} | {faster} | {100 * e['fraction']:.0f} % | {goal} | "
-            f"{e['run'] + 1} |"
+            f"| {name} | {e['own']:.4f} | {peer} | {best or '–'} | {faster} | {back_to_back(e)} | "
+            f"{100 * e['fraction']:.0f} % | {goal} | {e['run'] + 1} |"
         )
     return [*lines, "", *totals(entries)]
 

@@ -86,8 +86,14 @@ def graphed(call: Callable[[], Any]) -> Callable[[], Any]:
     return run
 
 
-def sample_calls(calls: Mapping[str, Callable[[], Any]], rounds: int = 5, each: int = 6) -> dict[str, list[float]]:
-    """Milliseconds of single calls by CUDA events, `rounds` × `each` of every call, interleaved round by round."""
+def sample_calls(
+    calls: Mapping[str, Callable[[], Any]], rounds: int = 5, each: int = 6, batch: int = 1
+) -> dict[str, list[float]]:
+    """Milliseconds of calls by CUDA events, `rounds` × `each` samples of every call, interleaved round by round.
+
+    Args:
+        batch: calls a sample, back to back; the sample is their time divided by their number.
+    """
     samples: dict[str, list[float]] = {name: [] for name in calls}
     with torch.no_grad():
         for call in calls.values():
@@ -99,10 +105,11 @@ def sample_calls(calls: Mapping[str, Callable[[], Any]], rounds: int = 5, each: 
                 pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(each)]
                 for start, end in pairs:
                     start.record()
-                    call()
+                    for _ in range(batch):
+                        call()
                     end.record()
                 torch.cuda.synchronize()
-                samples[name] += [start.elapsed_time(end) for start, end in pairs]
+                samples[name] += [start.elapsed_time(end) / batch for start, end in pairs]
     return samples
 
 

@@ -163,7 +163,7 @@ def tuned_tiles(module: ir.Module, machine: Target, options: Options) -> dict[st
     """Tiles by stage, where a measurement found better ones than the planner's."""
     generate = gpu_code if machine.is_gpu else host_code
 
-    def measure(stage: ir.Module, partitioning: str) -> float:
+    def measure(stage: ir.Module, partitioning: str, enough: float) -> float:
         with stage.context:
             copy = ir.Module.parse(str(stage), stage.context)
         names = [partitioning, *PIPELINE[_partition + 1 :]]
@@ -171,7 +171,7 @@ def tuned_tiles(module: ir.Module, machine: Target, options: Options) -> dict[st
         runner, _, problem = generate(copy, "main_p0", machine, options, {}, {"stages": []})
         if runner is None:
             raise TargetError(problem)
-        return milliseconds(runner, *tensor_types(stage))
+        return milliseconds(runner, *tensor_types(stage), enough)
 
     if options.tuned_for:
         found = plan(module, machine, TuningCache(options.tuned_for, options.cache_dir))[0]

@@ -30,10 +30,13 @@ TensorType = tuple[Sequence[int], str]
 """Shape, and MLIR's spelling of the element type."""
 
 
-def milliseconds(runner: Runner, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float:
+def milliseconds(
+    runner: Runner, inputs: Sequence[TensorType], results: Sequence[TensorType], enough: float = float("inf")
+) -> float:
     """Median time of a run on random inputs of these types.
 
-    Integers are below every input's smallest extent, because they may index any of them.
+    Integers are below every input's smallest extent, because they may index any of them. Code that takes longer than `enough`
+    milliseconds is timed once.
     """
     import torch
 
@@ -65,5 +68,8 @@ def milliseconds(runner: Runner, inputs: Sequence[TensorType], results: Sequence
         return begin.elapsed_time(end) / count * 1e-3
 
     many(1)
-    count = max(1, min(200, int(ROUND_SECONDS / max(many(1), 1e-7))))
+    once = 1e3 * many(1)
+    if once > enough:
+        return once
+    count = max(1, min(200, int(1e3 * ROUND_SECONDS / max(once, 1e-4))))
     return 1e3 * statistics.median(many(count) for _ in range(ROUNDS))

@@ -25,8 +25,12 @@ __all__ = ["PARTITION", "Tuned", "Work", "partition", "plan", "tune"]
 PARTITION = "kitsune-partition-streams"
 
 Tile = tuple[int, ...]
-Measure = Callable[[ir.Module, str], float]
-"""Milliseconds of a module that holds one stage, planned by this text for `kitsune-partition-streams`."""
+Measure = Callable[[ir.Module, str, float], float]
+"""Milliseconds of a module that holds one stage, planned by this text for `kitsune-partition-streams`. What takes longer than
+the third argument will not be chosen and need not be timed well."""
+
+HOPELESS = 3.0
+"""Times the best tile so far."""
 
 
 @dataclasses.dataclass
@@ -122,7 +126,8 @@ def tune(
                 on_step(work.stage.name, done, total)
             done += 1
             with contextlib.suppress(KitsuneError):
-                times[tile] = measure(work.module, partition({work.stage.name: tile}))
+                enough = HOPELESS * min(times.values(), default=float("inf"))
+                times[tile] = measure(work.module, partition({work.stage.name: tile}), enough)
         else:
             if times:
                 cache.put(work.stage.key, work.stage.name, times)

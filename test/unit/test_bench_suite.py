@@ -14,7 +14,7 @@ from bench.measure import verdict
 from bench.peers import PEERS, parse
 from bench.records import Record, merge
 from bench.suite import told
-from bench.tables import chain_table, geometric_mean, group_table, product_table, row_table
+from bench.tables import back_to_back, chain_table, geometric_mean, group_table, product_table, row_table
 from bench.timing import summary
 from bench.worker import Worker
 
@@ -132,6 +132,9 @@ def test_tables_say_what_was_lost():
     failed = {"case": "bad", "group": "conv", "ok": False, "problem": "trap", "goal": 1.0, "measure": "speedup", "run": 0}
     table = "\n".join(group_table({"good": {**entry("good", "conv"), "run": 0}, "bad": failed}))
     assert "| bad | failed: trap" in table and "wrong or failed: bad" in table and "goal reached by 1 of 1" in table
+    assert back_to_back({}) == "–"
+    replays = {"kitsune, graph": {"median": 2.0}, "eager, graph": {"median": 3.0}, "compile, graph": {"median": 5.0}}
+    assert back_to_back({"back_to_back": replays}) == "1.50"
     chains = {n: {**entry(n, "mlp"), "run": 0} for n in ("mlp_16x2_1000", "mlp_16x8_65536", "mlp_32x2_1000")}
     lines = chain_table(chains)
     assert "| width | 2 layers, 1000 rows | 8 layers, 65536 rows |" in lines and "| 32 | 3.00 |  |" in lines

@@ -43,7 +43,7 @@ class Clock:
     def __init__(self, best, refuse=()):
         self.best, self.refuse, self.asked = best, refuse, []
 
-    def __call__(self, module, text):
+    def __call__(self, module, text, enough):
         name, tile = text.split("tiles={")[1].rstrip("}").split(":")
         sizes = tuple(map(int, tile.split("x")))
         self.asked.append((name, sizes))
