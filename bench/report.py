@@ -167,6 +167,7 @@ def report() -> str:
     for group, title in titles.items():
         if group in groups:
             lines += [f"## {title}", "", *tables.get(group, group_table)(groups[group]), ""]
+    lines += ["## The planner's tiles", "", *tiles(), ""]
     lines += ["## Cost of a call", "", *call_cost(), ""]
     lines += ["## Correctness on the device", "", *correctness(), ""]
     lines += ["## Runs", "", *(f"{n}. {where(run)}" for n, run in enumerate(record.runs, 1)), ""]
@@ -176,6 +177,25 @@ def report() -> str:
 def load(name: str) -> dict[str, Any]:
     """A recorded run that is no record of cases."""
     return json.loads((RESULTS / name).read_text())
+
+
+def tiles() -> list[str]:
+    """How far the planner's tiles are from the best of their neighbours."""
+    run = load("tiles-h200.json")
+    lines = ["| stage | engine | planner's tile | µs | best tile | µs | planner's time of the best |", "| --- " * 7 + "|"]
+    losses = []
+    for stage in run["stages"].values():
+        times, (planned, engines) = stage["milliseconds"], stage["tiles"][0]
+        best = min(times, key=lambda name: times[name])
+        losses.append(times[planned] / times[best])
+        cells = (f"{stage['case']} {stage['stage']}", engines[0], planned, f"{1e3 * times[planned]:.1f}", best)
+        lines.append(f"| {' | '.join(cells)} | {1e3 * times[best]:.1f} | {losses[-1]:.2f} |")
+    within = sum(loss <= 1.1 for loss in losses)
+    note = (
+        "Stages timed alone in the planner's tile and in its neighbours (`python -m bench.tiles`): "
+        f"{within} of {len(losses)} within 10 % of the best, geometric mean {geometric_mean(losses):.3f}."
+    )
+    return [f"{note} {where({**run, 'command': 'python -m bench.tiles run DIR'})}", "", *lines[:2], *sorted(lines[2:])]
 
 
 def call_cost() -> list[str]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from bench.case import BenchCase
 from bench.tables import geometric_mean
+from bench.timing import note_commit
 
 LIMIT = 30
 """Seconds for the tiles of one stage."""
@@ -35,6 +36,8 @@ def build(folder: Path, cases: list[BenchCase], most: int) -> None:
     from kitsune_mlir.target import find_target
     from kitsune_mlir.tuning import PARTITION, TuningCache, partition, plan, tensor_types
 
+    folder.mkdir(parents=True, exist_ok=True)
+    note_commit(folder)
     target = find_target("sm_90a")
     at = PIPELINE.index(PARTITION)
     for case in cases:
