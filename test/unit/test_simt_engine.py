@@ -10,7 +10,7 @@ import torch
 from torch_mlir import ir
 from vector_emulator import run_kernel
 
-from kitsune_mlir.codegen.gpu.cubin import assemble
+from kitsune_mlir.codegen.gpu.cubin import assemble_best
 from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.ptx import to_llvm_ir, to_ptx
 from kitsune_mlir.codegen.gpu.simt import SimtEngine
@@ -67,7 +67,7 @@ def test_right_in_bounds_aligned_and_without_races(name):
 )
 def test_cubins_without_spills(name):
     ((_, emitted),) = compile_case(CASES[name])
-    (resources,) = assemble(to_ptx(to_llvm_ir(emitted.module))).kernels.values()
+    (resources,) = assemble_best(to_ptx(to_llvm_ir(emitted.module))).kernels.values()
     assert not resources.spills
 
 

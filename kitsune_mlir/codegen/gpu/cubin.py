@@ -107,12 +107,14 @@ def assemble(ptx: str, chip: str = "sm_90a", opt: int = 3, assembler: str = "aut
 
 
 def assemble_best(ptx: str, chip: str = "sm_90a") -> Cubin:
-    """Assemble with full optimisation, or with less where that runs out of registers.
+    """Assemble so that registers suffice: with fewer blocks a multiprocessor than wanted, else with less optimisation.
 
     At level 3 ptxas (CUDA 13.0) moves code across waits in long sequences of products whose factors are registers, until it
     spills and serialises wgmma; at level 1 the same code fits.
     """
     full = assemble(ptx, chip)
+    while any(kernel.spills for kernel in full.kernels.values()) and (fewer := _fewer_blocks(ptx)):
+        ptx, full = fewer, assemble(fewer, chip)
     if not any(kernel.spills for kernel in full.kernels.values()) and not full.warnings:
         return full
     less = assemble(ptx, chip, opt=1)
@@ -121,6 +123,14 @@ def assemble_best(ptx: str, chip: str = "sm_90a") -> Cubin:
         return (len(cubin.warnings), sum(kernel.spill_store_bytes for kernel in cubin.kernels.values()))
 
     return min(full, less, key=cost)
+
+
+def _fewer_blocks(ptx: str) -> str:
+    """The text with one block less that has to fit a multiprocessor; "" if that is none."""
+    wanted = [int(count) for count in re.findall(r"^\.minnctapersm (\d+)", ptx, re.MULTILINE)]
+    if not wanted or max(wanted) < 2:
+        return ""
+    return re.sub(r"^\.minnctapersm \d+", f".minnctapersm {max(wanted) - 1}", ptx, flags=re.MULTILINE)
 
 
 def _run_ptxas(program: Path, ptx: str, options: list[str]) -> tuple[bytes, str]:

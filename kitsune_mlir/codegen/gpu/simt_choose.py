@@ -16,11 +16,12 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.simt_choose_rows import AS_RULES_SAY, Tuning, choose_rows, registers_of, shared_bytes
 from kitsune_mlir.codegen.gpu.simt_graph import Graph, generic_sizes, reduced_size
-from kitsune_mlir.codegen.gpu.simt_maps import MapSchedule, emit_maps
+from kitsune_mlir.codegen.gpu.simt_maps import MapSchedule, try_maps
 from kitsune_mlir.codegen.gpu.simt_memory import Access
 from kitsune_mlir.codegen.gpu.simt_probe import probe
 from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule
 from kitsune_mlir.codegen.gpu.simt_stage import Staging
+from kitsune_mlir.codegen.gpu.simt_transpose import crossed_loads
 from kitsune_mlir.codegen.gpu.simt_widths import best_width
 from kitsune_mlir.codegen.gpu.tasks import Store, TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
@@ -140,7 +141,10 @@ def _maps(graph: Graph, stores: list[Store], reductions: Sequence[ir.Operation])
     schedules = tuple(map_schedules(graph, stores))
     words = {"schedule": "map", "width": schedules[0].width, "unroll": schedules[0].unroll}
     heavy = max(schedule.width * schedule.unroll for schedule in schedules) >= 16 and _has_functions(graph)
-    return Choice(graph, schedules, THREADS, 0, 80 if heavy else 64, words)
+    shared = sum(crossed.bytes for schedule in schedules for crossed in schedule.crossed)
+    if shared:
+        words["crossed"] = len(schedules[0].crossed)
+    return Choice(graph, schedules, THREADS, shared, 80 if heavy else 64, words)
 
 
 def _has_functions(graph: Graph) -> bool:
@@ -157,13 +161,20 @@ def map_schedules(graph: Graph, stores: Sequence[Store]) -> list[MapSchedule]:
     for shape, group in shapes.items():
         points = math.prod(shape)
 
-        def trial(width: int, group=group) -> list[Access]:
-            schedule = MapSchedule(tuple(group), width, 1)
-            return probe(graph.task, THREADS, lambda tile: emit_maps(schedule, graph, tile, probe=True))
+        def attempt(width: int, crossed=(), group=group):
+            schedule = MapSchedule(tuple(group), width, 1, crossed)
+            return probe(graph.task, THREADS, lambda tile: try_maps(schedule, graph, tile))
+
+        # A second schedule of the task would use the same shared memory.
+        _, seen = attempt(2) if len(shapes) == 1 and points > 1 else (None, {})
+        crossed = tuple(crossed_loads(graph, seen))
+
+        def trial(width: int, attempt=attempt, crossed=crossed) -> list[Access]:
+            return attempt(width, crossed)[0]
 
         widths = [width for width in (1, 2, 4, 8, 16) if width <= max(1, points)]
         width, accesses = best_width(widths, trial, graph)
         read = max(1, sum(access.bytes for access in accesses if not access.writes))
         unroll = max(1, min(BYTES_IN_FLIGHT // read, MOST_ELEMENTS // width, -(-points // (THREADS * width))))
-        found.append(MapSchedule(tuple(group), width, unroll))
+        found.append(MapSchedule(tuple(group), width, unroll, crossed))
     return found

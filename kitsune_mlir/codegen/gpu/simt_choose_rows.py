@@ -45,8 +45,8 @@ ROW_ELEMENTS = 32
 LINE = 128
 """Bytes that neighbouring threads should read side by side: a line of the cache."""
 
-WIDE = 16
-"""Bytes of the widest access."""
+NARROW = 8
+"""Rows that begin at multiples of this are read and written well enough without shared memory."""
 
 SHARED_BYTES = 220 << 10
 """What tiles in shared memory may take."""
@@ -106,12 +106,12 @@ def choose_rows(graph: Graph, wide: list[ir.Operation], stores: list[Store], tun
         return RowChoice(_column_schedule(space, width, read, levels + bool(space.full)), None, levels)
     loads, writes = _rows_of_memory(graph, space)
     windows: list[Load | Store] = [*loads, *writes]
-    narrow = any(_row_bytes(window, space) % WIDE for window in windows)
+    narrow = any(_row_bytes(window, space) % NARROW for window in windows)
     fits = -(-space.col_count // MOST_THREADS) <= ROW_ELEMENTS
     staged = bool(loads) and (narrow or not fits) if tuning.staged is None else tuning.staged
     staging = None
     if staged:
-        ragged = [store for store in writes if _row_bytes(store, space) % WIDE]
+        ragged = [store for store in writes if _row_bytes(store, space) % NARROW]
         slots = tuning.slots or 1
         staging = probe(graph.task, THREADS, lambda tile: stage(graph, tile, loads, ragged, slots))
         if staging.bytes > SHARED_BYTES:
@@ -192,7 +192,8 @@ def _column_schedule(space: RowSpace, width: int, read: int, passes: int) -> Row
 def registers_of(choice: RowChoice, graph: Graph) -> int:
     """Registers a thread: enough for the values that live from level to level, and for addresses and temporaries."""
     schedule = choice.schedule
-    levels = (2 if choice.levels < 4 else 4) if schedule.resident else 1
+    # The assembler is asked for less where this is too few (`cubin.assemble_best`).
+    levels = 2 if schedule.resident and choice.levels > 3 else 1
     alive = schedule.steps * schedule.width * schedule.unroll * levels
     most = 65536 // schedule.threads
     for registers in (40, 48, 64, 80, 128, 168):

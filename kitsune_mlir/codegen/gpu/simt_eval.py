@@ -29,7 +29,7 @@ from kitsune_mlir.codegen.gpu.simt_index import (
     scale,
     with_units,
 )
-from kitsune_mlir.codegen.gpu.simt_memory import Memory, SharedWindow
+from kitsune_mlir.codegen.gpu.simt_memory import CrossedWindow, Memory, SharedWindow
 from kitsune_mlir.codegen.gpu.simt_scalar import Lanes, ScalarEmitter, carrier, materialize
 from kitsune_mlir.codegen.gpu.tasks import Load, Offset, Store
 from kitsune_mlir.codegen.gpu.value import Value, constant, select
@@ -43,7 +43,7 @@ _UNROLLED = 16
 
 Coordinates = tuple[Index, ...]
 
-Windows = Mapping[ir.Value | Store, SharedWindow]
+Windows = Mapping[ir.Value | Store, SharedWindow | CrossedWindow]
 """Windows in shared memory: of loads by the tensor that is loaded, of stores by the store."""
 
 
@@ -63,6 +63,7 @@ class Evaluator:
         self.scalars = ScalarEmitter(width, graph.precision)
         self.memory = Memory(tile, self.scalars)
         self.windows = windows or {}
+        self.crossed: dict[ir.Value, int] = {}
         self._memo: list[dict] = [{}]
         self._coordinates = [
             Linear.of(Atom(value, 1, extent)) if extent > 1 else Linear()
@@ -103,6 +104,7 @@ class Evaluator:
                 return memo[key]
         if tensor in self.graph.loads:
             load = self.graph.loads[tensor]
+            self._see(load, coordinates)
             values = self.memory.load(self.windows.get(tensor, load.buffer), self._place(load, tensor, coordinates))
         else:
             op = tensor.owner
@@ -114,7 +116,9 @@ class Evaluator:
 
     def store(self, store: Store, coordinates: Coordinates, values: Lanes) -> None:
         """Write elements of a result."""
-        self.memory.store(self.windows.get(store, store.buffer), self._place(store, store, coordinates), values)
+        window = self.windows.get(store, store.buffer)
+        assert not isinstance(window, CrossedWindow)  # only loads are
+        self.memory.store(window, self._place(store, store, coordinates), values)
 
     def _place(self, window: Load | Store, key: object, coordinates: Coordinates) -> Coordinates:
         """Coordinates in the buffer, or in its part in shared memory, of a tensor's coordinates."""
@@ -122,6 +126,17 @@ class Evaluator:
         if key in self.windows:
             return tuple(full)
         return tuple(add(index, self.outer(offset)) for index, offset in zip(full, window.offsets, strict=True))
+
+    def places(self, window: Load | Store, coordinates: Coordinates) -> Coordinates:
+        """Coordinates in the buffer of those of a window."""
+        return tuple(add(index, self.outer(start)) for index, start in zip(coordinates, window.offsets, strict=True))
+
+    def _see(self, load: Load, coordinates: Coordinates) -> None:
+        """Note a load whose vectors run along another dimension than its rows."""
+        full = with_units(coordinates, shape_of(load.tensor), load.sizes)
+        moving = [dim for dim, index in enumerate(full) if isinstance(index, tuple) or index.lane]
+        if len(moving) == 1 and moving[0] != len(full) - 1 and load.sizes[-1] > 1:
+            self.crossed.setdefault(load.tensor, moving[0])
 
     def outer(self, offset: Offset) -> Linear:
         """An index computed in the task from its coordinates."""

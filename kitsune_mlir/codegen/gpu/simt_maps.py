@@ -5,17 +5,20 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from torch_mlir import ir
+
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
 from kitsune_mlir.codegen.gpu.simt_graph import Graph
 from kitsune_mlir.codegen.gpu.simt_index import Atom, Linear, add, clamp, emit
 from kitsune_mlir.codegen.gpu.simt_memory import Access
+from kitsune_mlir.codegen.gpu.simt_transpose import CrossedLoad, emit_crossed, place_crossed
 from kitsune_mlir.codegen.gpu.tasks import Store
 from kitsune_mlir.codegen.gpu.value import Value
 from kitsune_mlir.dialects.access import shape_of
 
-__all__ = ["MapSchedule", "emit_maps"]
+__all__ = ["MapSchedule", "emit_maps", "try_maps"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,39 +29,46 @@ class MapSchedule:
         stores: the stores.
         width: points of a vector.
         unroll: vectors that a thread makes at a time.
+        crossed: loads that come through shared memory.
     """
 
     stores: tuple[Store, ...]
     width: int
     unroll: int
+    crossed: tuple[CrossedLoad, ...] = ()
 
     @property
     def points(self) -> int:
         return math.prod(shape_of(self.stores[0].tensor))
 
 
-def emit_maps(schedule: MapSchedule, graph: Graph, tile: TileContext, probe: bool = False) -> list[Access]:
-    """Emit a tile; returns what it loads and stores.
-
-    Args:
-        probe: emit one vector only, to see whether it can be done and what it costs.
-    """
+def emit_maps(schedule: MapSchedule, graph: Graph, tile: TileContext) -> None:
+    """Emit a tile."""
+    windows = None
+    if schedule.crossed:
+        windows = emit_crossed(schedule.crossed, graph, tile)
+        tile.task.sync()
     width = schedule.width
     bulk = schedule.points // width * width
-    accesses = _section(schedule, graph, tile, 0, bulk, width, 1 if probe else schedule.unroll)
-    if bulk < schedule.points and not probe:
-        _section(schedule, graph, tile, bulk, schedule.points - bulk, 1, 1)
-    return accesses
+    _section(schedule, Evaluator(graph, tile, width, windows=windows), 0, bulk, schedule.unroll)
+    if bulk < schedule.points:
+        _section(schedule, Evaluator(graph, tile, 1, windows=windows), bulk, schedule.points - bulk, 1)
 
 
-def _section(
-    schedule: MapSchedule, graph: Graph, tile: TileContext, start: int, count: int, width: int, unroll: int
-) -> list[Access]:
-    """The points [start, start + count), by vectors of `width`, which divides both."""
+def try_maps(schedule: MapSchedule, graph: Graph, tile: TileContext) -> tuple[list[Access], dict[ir.Value, int]]:
+    """Emit one vector, to see whether it can be done; what it loads and stores, and the loads that run across their rows."""
+    windows = {crossed.load.tensor: place_crossed(crossed, tile) for crossed in schedule.crossed}
+    evaluator = Evaluator(graph, tile, schedule.width, windows=windows)
+    _section(schedule, evaluator, 0, schedule.points // schedule.width * schedule.width, 1)
+    return evaluator.memory.accesses, evaluator.crossed
+
+
+def _section(schedule: MapSchedule, evaluator: Evaluator, start: int, count: int, unroll: int) -> None:
+    """The points [start, start + count), by vectors of the evaluator's width, which divides both."""
+    tile, width = evaluator.tile, evaluator.width
     threads = tile.task.threads
     stride = threads * width
     unroll = max(1, min(unroll, -(-count // stride)))
-    evaluator = Evaluator(graph, tile, width)
     shape = tuple(shape_of(schedule.stores[0].tensor))
     exact = count % (stride * unroll) == 0
 
@@ -99,4 +109,3 @@ def _section(
                 step(first)
 
         for_(0, count, stride * unroll, body)
-    return evaluator.memory.accesses

@@ -17,7 +17,7 @@ from kitsune_mlir.codegen.gpu.simt_scalar import Lanes, ScalarEmitter, carrier
 from kitsune_mlir.codegen.gpu.tasks import Buffer
 from kitsune_mlir.codegen.gpu.value import Value, cast, constant, vector
 
-__all__ = ["Access", "Memory", "SharedWindow"]
+__all__ = ["Access", "CrossedWindow", "Memory", "SharedWindow"]
 
 _ALIGNED = {"input": 16, "result": 16, "arena": 256, "shared": 16}
 """Alignment of a program's arguments in bytes."""
@@ -72,6 +72,49 @@ class SharedWindow:
         return self
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class CrossedWindow:
+    """A window in shared memory whose rows are read across, with its 16 bytes in an order that spares banks.
+
+    Attributes:
+        pointer: where it begins.
+        element: element type.
+        shape: extents; rows lie along the last one.
+        across: the dimension that vectors run along.
+        row_bytes: distance of rows.
+    """
+
+    pointer: Value
+    element: ir.Type
+    shape: tuple[int, ...]
+    across: int
+    row_bytes: int
+
+    def address(self, coordinates: Sequence[Linear]) -> Value:
+        """Of one element; of those that follow along `across` in a group of `group`, too, `row_bytes` times `pitch` apart."""
+        size = element_bytes(str(self.element))
+        row: Index = Linear()
+        for dim, index in enumerate(coordinates[:-1]):
+            row = add(row, scale(index, math.prod(self.shape[dim + 1 : -1])))
+        assert isinstance(row, Linear)
+        chunks = self.row_bytes // 16
+        along, lanes = coordinates[-1], 16 // size
+        column = emit(along)
+        group = (emit(coordinates[self.across]) // self.group) & (chunks - 1)
+        chunk = (column // lanes) ^ group
+        return offset(self.pointer, emit(row) * self.row_bytes + chunk * 16 + (column % lanes) * size)
+
+    @property
+    def group(self) -> int:
+        """Neighbours along `across` whose 16 bytes lie in the same order: those of one vector."""
+        return 16 // element_bytes(str(self.element))
+
+    @property
+    def pitch(self) -> int:
+        """Rows between neighbours along `across`."""
+        return math.prod(self.shape[self.across + 1 : -1])
+
+
 class Memory:
     """Global memory seen from one tile. `accesses` lists what was emitted, for those who plan."""
 
@@ -87,9 +130,11 @@ class Memory:
     def leave(self) -> None:
         self._known.pop()
 
-    def load(self, buffer: Buffer | SharedWindow, coordinates: Sequence[Index]) -> Lanes:
+    def load(self, buffer: Buffer | SharedWindow | CrossedWindow, coordinates: Sequence[Index]) -> Lanes:
         """The elements of a buffer at coordinates; one if all points of the vector read the same one."""
         width = self.scalars.width
+        if isinstance(buffer, CrossedWindow):
+            return self._load_crossed(buffer, coordinates)
         dtype = str(buffer.element)
         index = _linearized(buffer, coordinates)
         if isinstance(index, Linear) and index.lane == 1 and width > 1:
@@ -102,6 +147,22 @@ class Memory:
             if part not in found:
                 found[part] = self._load(buffer, part, dtype, 1)[0]
         return [found[part] for part in parts]
+
+    def _load_crossed(self, window: CrossedWindow, coordinates: Sequence[Index]) -> Lanes:
+        """Elements across the rows of a window: each by itself, from one address where they belong to one group."""
+        width, memory, register = self.scalars.width, str(window.element), carrier(window.element)
+        memory = "i64" if memory == "index" else memory
+        moving = [index for index in coordinates if isinstance(index, tuple) or index.lane]
+        across = coordinates[window.across]
+        regular = len(moving) == 1 and isinstance(across, Linear) and across.lane == 1
+        if regular and isinstance(across, Linear) and across.multiple % width == 0 and window.group % width == 0:
+            first = window.address([at(index, 0) for index in coordinates])
+            step = window.pitch * window.row_bytes
+            places = [offset(first, e * step) for e in range(width)]
+        else:
+            places = [window.address([at(index, e) for index in coordinates]) for e in range(width if moving else 1)]
+        self.accesses.append(Access(False, len(places) * element_bytes(memory), len(places), True))
+        return [load_elements(place, memory, 1, register)[0] for place in places]
 
     def _load(self, buffer: Buffer | SharedWindow, index: Linear, dtype: str, count: int) -> Lanes:
         """One load; what is known in this scope is not loaded again."""
@@ -163,6 +224,17 @@ class Memory:
         """Bytes that the address is known to be a multiple of, a power of two up to 16."""
         known = math.gcd(index.multiple * element_bytes(memory), buffer.offset, _ALIGNED[buffer.role], 16)
         return known & -known
+
+    def alignment(self, buffer: Buffer | SharedWindow, coordinates: Sequence[Index], size: int) -> int:
+        """Bytes that the address of an element is known to be a multiple of, at most 16."""
+        index = at(_linearized(buffer, coordinates), 0)
+        known = math.gcd(index.multiple * size, buffer.offset, _ALIGNED[buffer.role], 16)
+        return known & -known
+
+    def address(self, buffer: Buffer | SharedWindow, coordinates: Sequence[Index], size: int) -> Value:
+        """Pointer to the first element of a vector; `size` bytes an element."""
+        index = at(_linearized(buffer, coordinates), 0)
+        return self._pointer(buffer, index, {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[size])
 
     def _pointer(self, buffer: Buffer | SharedWindow, index: Linear, memory: str) -> Value:
         size = element_bytes(memory)

@@ -66,7 +66,7 @@ class Staging:
     Attributes:
         loads, stores: windows, each with its place in a slot.
         slots: tiles that are there at a time, the one in work included.
-        load_bytes, store_bytes: size of a slot of each kind. There are two slots of stores.
+        load_bytes, store_bytes: size of a slot of each kind. There are two slots of stores where tiles follow each other.
     """
 
     loads: tuple[Place, ...]
@@ -77,7 +77,7 @@ class Staging:
 
     @property
     def bytes(self) -> int:
-        return self.slots * self.load_bytes + 2 * self.store_bytes
+        return self.slots * self.load_bytes + min(2, self.slots) * self.store_bytes
 
 
 def is_contiguous(window: Load | Store) -> bool:
@@ -149,6 +149,10 @@ class Pipeline:
 
         def body(tile: TileContext, slot: Value, parity: Value, turn: Value) -> list[Value]:
             tile.wait()
+            if self.staging.stores and slots == 1:
+                # The bulk copy of the tile before may still read what this one writes over.
+                if_(task.thread == 0, lambda: tma.wait(0, read=True))
+                task.sync()
             free = select(slot == 0, i32(slots - 1), slot - 1)
             if_(task.thread == 0, lambda: self._load(tile.number + task.blocks * (slots - 1), free))
             if self.staging.loads:
@@ -163,7 +167,7 @@ class Pipeline:
                 tile.finish()
             following = slot + 1
             wraps = following == slots
-            return [select(wraps, i32(0), following), select(wraps, parity ^ 1, parity), turn ^ 1]
+            return [select(wraps, i32(0), following), select(wraps, parity ^ 1, parity), turn ^ 1 if slots > 1 else turn]
 
         task.for_each_tile(body, [i32(0), i32(0), i32(0)])
         if self.staging.stores:
@@ -228,7 +232,8 @@ class Pipeline:
     def _store_begin(self) -> None:
         """What the tile wrote to shared memory becomes visible to bulk copies, and the other slot of stores is free."""
         fence_async_shared()
-        if_(self.task.thread == 0, lambda: tma.wait(0, read=True))
+        if self.staging.slots > 1:
+            if_(self.task.thread == 0, lambda: tma.wait(0, read=True))
         self.task.sync()
 
     def _store(self, evaluator: Evaluator, windows: dict) -> None:

@@ -1,0 +1,173 @@
+"""Tiles of memory-bound stages: maps, reductions over rows, and maps that permute dimensions.
+
+The model is of one multiprocessor's share of the work. A tile takes `TILE_SECONDS`, and more for each reduction, from the start
+of its loads to the end of its stores; as many tiles are under way as registers allow; and memory gives its full rate only to
+threads that ask for little at a time. The constants were fitted to times on an H200 (`test/unit/test_tiles_simt.py` has them).
+"""
+
+import math
+from dataclasses import dataclass
+
+from kitsune_mlir.dialects.access import is_tensor, iterator_kinds, shape_of
+from kitsune_mlir.dialects.iteration import Space
+from kitsune_mlir.dialects.products import is_generic
+from kitsune_mlir.target import Target
+
+from .grouping import element_bytes, inner_elements, product_of
+
+__all__ = ["Figures", "figures_of", "row_tile", "seconds", "simt_tile", "tile_of"]
+
+THREADS = 256
+VECTOR_BYTES = 16
+REGISTER_FILE = 65536
+MOST_BLOCKS = 8
+TILE_SECONDS = 1.0e-6
+LEVEL_SECONDS = 0.5e-6
+"""What each reduction adds: shuffles, or a barrier."""
+DEPTH_LOSS = 0.022
+"""Share of the memory's rate that is lost with each doubling of what a thread asks for at a time."""
+ELEMENTS = 32
+"""Elements that a thread keeps at a time."""
+CROSSED_BYTES = 256
+"""Bytes that a tile of a permuting map has along the last dimension of each tensor."""
+SHARED_TILE = 8192
+"""Points of a tile where tiles hand over to other stages: each then costs posts and waits."""
+REUSED = 4
+"""Rows of tiles that read weights as long as a row are this many times more, so that weights are read that much less often."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A stage in figures.
+
+    Attributes:
+        sizes: of the shared dimensions.
+        inner: points of the widest op for each point of the shared dimensions (a row's length).
+        bytes: read and written for each point.
+        narrowest: bytes of the smallest element.
+        levels: ops that reduce.
+        crossed: (shared dimension that neighbours in memory of the result run along, the same of an input), if they differ.
+        weights: it reads tensors as long as a row, the same for all rows.
+        alone: no other stage waits for its tiles.
+    """
+
+    sizes: tuple[int, ...]
+    inner: int
+    bytes: float
+    narrowest: int
+    levels: int = 0
+    crossed: tuple[int, int] | None = None
+    weights: bool = False
+    alone: bool = True
+
+    @property
+    def points(self) -> int:
+        return product_of(self.sizes) * self.inner
+
+
+def seconds(figures: Figures, points: int, target: Target) -> float:
+    """Estimated time of a stage with tiles of `points`."""
+    tiles = -(-figures.points // points)
+    width = VECTOR_BYTES // figures.narrowest
+    each = max(width, points / THREADS)  # points of a thread
+    vectors = each / width
+    held = min(each, ELEMENTS) if figures.levels else min(each, 2 * width)
+    blocks = max(1, min(MOST_BLOCKS, int(REGISTER_FILE / THREADS / (32 + held * (1 if figures.levels else 0.5)))))
+    streaming = figures.points * figures.bytes / (target.dram_rate * (1 - DEPTH_LOSS * math.log2(max(1, vectors))))
+    rounds = tiles / (target.workers * blocks)
+    return max(streaming, rounds * (TILE_SECONDS + figures.levels * LEVEL_SECONDS))
+
+
+def row_tile(figures: Figures, target: Target) -> int:
+    """Points of a tile: the candidate with the least estimated time, the largest of equals."""
+    least = max(figures.inner, THREADS * VECTOR_BYTES // figures.narrowest)
+    candidates = [least << doubling for doubling in range(6) if least << doubling <= max(least, THREADS * ELEMENTS)]
+    if not figures.alone:
+        return max(candidates[0], SHARED_TILE)
+    best = min(reversed(candidates), key=lambda points: seconds(figures, points, target))
+    return best * REUSED if figures.weights and figures.levels else best
+
+
+def tile_of(figures: Figures, target: Target) -> list[int]:
+    """Tile sizes of the shared dimensions."""
+    sizes = list(figures.sizes)
+    if figures.crossed is not None:
+        tile = [1] * len(sizes)
+        for dim in figures.crossed:
+            wanted = CROSSED_BYTES // figures.narrowest
+            even = -(-sizes[dim] // -(-sizes[dim] // wanted))
+            tile[dim] = min(sizes[dim], -(-even // 8) * 8)
+        return tile
+    points = row_tile(figures, target)
+    tile = _fit(sizes, points // figures.inner)
+    least = [1] * len(sizes)
+    if len(sizes) > 1 or figures.inner == 1:
+        least[-1] = min(tile[-1], 256)  # 32 lanes times a 16-byte vector of bf16: whole warps read whole lines
+    rows = len(sizes) == 1 and figures.inner > 1
+    return _even(sizes, _spread(sizes, tile, 2 * target.workers, least), 1 if rows else 8)
+
+
+def simt_tile(space: Space, target: Target, alone: bool) -> list[int]:
+    """Tile sizes of a stage without products."""
+    return tile_of(figures_of(space, alone), target) if space.dims else []
+
+
+def figures_of(space: Space, alone: bool) -> Figures:
+    """A stage in figures; see `Figures`."""
+    inner = inner_elements(space)
+    sizes = tuple(d.size for d in space.dims)
+    points = product_of(sizes) * inner
+    inside = {r for op in space.ops for r in op.results}
+    read = {v for op in space.ops for v in op.operands if is_tensor(v) and v not in inside}
+    used = {v for op in space.ops for v in op.operands}
+    written = [r for op in space.ops for r in op.results if is_tensor(r) and r not in used]
+    tensors = [*read, *written]
+    moved = sum(product_of(shape_of(v)) * element_bytes(v.type) for v in tensors)
+    levels = sum(is_generic(op) and "reduction" in iterator_kinds(op) for op in space.ops)
+    weights = inner > 1 and any(product_of(shape_of(v)) == inner for v in read)
+    narrowest = min((element_bytes(v.type) for v in tensors), default=4)
+    return Figures(sizes, inner, moved / max(1, points), narrowest, levels, crossed_dimensions(space), weights, alone)
+
+
+def crossed_dimensions(space: Space) -> tuple[int, int] | None:
+    """The last dimensions of a map's result and of an input, where they are different shared dimensions."""
+    for n, op in enumerate(space.ops):
+        access = space.accesses[n]
+        if access is None or not is_generic(op) or "reduction" in iterator_kinds(op):
+            continue
+        results = space.result_dims(n, 0)
+        if not results or results[-1] is None:
+            continue
+        for number, value in enumerate(op.operands):
+            if is_tensor(value) and len(shape_of(value)) > 1:
+                last = space.along(n, access.operands[number])[-1][0]
+                if last is not None and last != results[-1]:
+                    return results[-1], last
+    return None
+
+
+def _fit(sizes: list[int], points: int) -> list[int]:
+    """Tile sizes that hold about `points` points, filled from the last dimension so that tiles are contiguous."""
+    tile = [1] * len(sizes)
+    left = max(1, points)
+    for i in reversed(range(len(sizes))):
+        tile[i] = min(sizes[i], left)
+        left = max(1, left // tile[i])
+    return tile
+
+
+def _spread(sizes: list[int], tile: list[int], wanted: int, least: list[int]) -> list[int]:
+    """Halve the leading tile sizes until there are `wanted` tiles, none below `least`."""
+    tile = list(tile)
+    for i in range(len(sizes)):
+        while product_of(-(-s // t) for s, t in zip(sizes, tile, strict=True)) < wanted and tile[i] // 2 >= least[i]:
+            tile[i] = -(-tile[i] // 2)
+    return tile
+
+
+def _even(sizes: list[int], tile: list[int], unit: int) -> list[int]:
+    """Equal tiles: as many as before, each as small as that allows (the last dimension in units), so that the last one
+    overlaps little."""
+    even = [-(-s // -(-s // t)) for s, t in zip(sizes, tile, strict=True)]
+    even[-1] = min(sizes[-1], -(-even[-1] // unit) * unit)
+    return even
