@@ -217,6 +217,8 @@ class Grouping:
         """Bytes of the values that a smallest tile of the leading dimension keeps between the ops of the group."""
         if self.target.is_gpu and any(is_contraction(op) and not is_projected_product(op) for op in group):
             return 0  # a convolution's tile is cut along every dimension, and stays in registers
+        if self.target.is_gpu and all(is_generic(op) for op in group) and not any(is_contraction(op) for op in group):
+            return 0  # made element by element: what a row needs is read again where it does not fit
         rows = MIN_ROWS if any(is_contraction(op) for op in group) else 1
         lead = space.dims[0].size if space.dims else 1
         inside = [r for op in group for r in op.results if is_tensor(r)]
