@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.barriers import Slot, fence_async
-from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id, warp_id
+from kitsune_mlir.codegen.gpu.builder import for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.gemv_multiply import multiplier
 from kitsune_mlir.codegen.gpu.gemv_plan import CONSUMERS, make_plan, share_ring
 from kitsune_mlir.codegen.gpu.gemv_store import MULTIPLIERS, store_pass
-from kitsune_mlir.codegen.gpu.gemv_stream import Stages, Stream
+from kitsune_mlir.codegen.gpu.gemv_stream import Stages, Stream, number_waits
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.tasks import TaskView
-from kitsune_mlir.codegen.gpu.value import Value
+from kitsune_mlir.codegen.gpu.value import Value, i32
 
 __all__ = ["GemvEngine"]
 
@@ -51,9 +51,9 @@ class GemvEngine(Engine):
         warp = warp_id(tasks[0].thread)
 
         def load() -> None:
-            slot = every[0].ring.producer_start()
-            for stages in every:
-                slot = Stream(stages).run(slot)
+            slot, seen = every[0].ring.producer_start(), i32(0)
+            for stages, waits in zip(every, number_waits(tasks), strict=True):
+                slot, seen = Stream(stages, waits).run(slot, seen)
             if not tasks[-1].view.waits:
                 tasks[-1].ahead()
 
@@ -70,35 +70,27 @@ class GemvEngine(Engine):
 
 
 def _multiply(stages: Stages, slot: Slot) -> Slot:
-    """All tiles of a block, in the warps that multiply."""
+    """All tiles of a block, in the warps that multiply. They wait for stages only, which come after the task's waits."""
     geometry = stages.plan.geometry
 
-    def tile(tile: TileContext, stage: Value, parity: Value) -> list[Value]:
+    def tile(tile: TileContext, *carried: Value) -> list[Value]:
         tile.resolve()
-        _wait(stages, tile)
 
         def one(number: Value, *carried: Value) -> list[Value]:
             work = multiplier(stages)
             slot, sums = work.run(Slot(*carried))
             for row in range(0, geometry.rows, geometry.sum_rows):
-                MULTIPLIERS.sync()  # the sums before have been read; at first: what the first warp waited for is there
+                MULTIPLIERS.sync()  # the sums before have been read
                 work.publish(sums, row)
                 MULTIPLIERS.sync()
                 store_pass(stages, tile, number, row)
             return slot.values
 
-        carried = for_(0, geometry.passes, 1, one, [stage, parity])
+        values = for_(0, geometry.passes, 1, one, carried)
         _post(stages, tile)
-        return carried
+        return values
 
     return Slot(*stages.task.for_each_tile(tile, slot.values))
-
-
-def _wait(stages: Stages, tile: TileContext) -> None:
-    """The first warp waits for what the element-wise steps read; the barrier before the first of them tells the others."""
-    task = stages.task
-    if task.view.waits:
-        if_(warp_id(task.thread) == 0, lambda: tile.poll_by_warp(lane_id(task.thread)))
 
 
 def _post(stages: Stages, tile: TileContext) -> None:

@@ -7,6 +7,9 @@ the ring holds is under way before the warp waits for what other tiles have to f
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+
+from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu import tma
 from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot
@@ -15,11 +18,11 @@ from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.gemv_plan import PANEL, GemvPlan, Source
 from kitsune_mlir.codegen.gpu.memory import Cache, offset
 from kitsune_mlir.codegen.gpu.mma_match import COL
-from kitsune_mlir.codegen.gpu.value import Value, i64, minimum
+from kitsune_mlir.codegen.gpu.value import Value, i1, i32, i64, minimum
 
-__all__ = ["Stages", "Stream"]
+__all__ = ["Stages", "Stream", "number_waits"]
 
-PREFETCHED = 128 << 10
+PREFETCHED = 256 << 10
 """Bytes that a block brings to L2 for a later task: the time between two tasks, for every multiprocessor's part of DRAM."""
 
 
@@ -55,18 +58,50 @@ class Stages:
         return offset(self.task.shared, geometry.stages * geometry.slot_bytes)
 
 
-class Stream:
-    """The loading warp's code."""
+def number_waits(tasks: Sequence[TaskContext]) -> list[int]:
+    """For each task, the number of its set of waits: equal, and not 0, where tasks wait for the same, whatever the tile."""
+    known: dict[tuple, int] = {}
+    numbers = []
+    for task in tasks:
+        waits = [(wait.semaphore.first, _constant(wait.lo), _constant(wait.hi), wait.count) for wait in task.view.waits]
+        fixed = waits and all(lo is not None and hi is not None for _, lo, hi, _ in waits)
+        numbers.append(known.setdefault(tuple(waits), len(known) + 1) if fixed else 0)
+    return numbers
 
-    def __init__(self, stages: Stages):
-        self.stages = stages
+
+def _constant(value: ir.Value) -> int | None:
+    op = value.owner
+    if isinstance(op, ir.Block) or op.name != "arith.constant":
+        return None
+    return ir.IntegerAttr(op.attributes["value"]).value
+
+
+class Stream:
+    """The loading warp's code for one task.
+
+    Args:
+        stages: of the task.
+        waits: number of the task's set of waits (`number_waits`).
+    """
+
+    def __init__(self, stages: Stages, waits: int = 0):
+        self.stages, self.waits = stages, waits
         self.plan, self.task, self.ring = stages.plan, stages.task, stages.ring
         self.geometry = stages.plan.geometry
         self.lane = lane_id(self.task.thread)
 
-    def run(self, slot: Slot) -> Slot:
-        """Load all tiles that the block has of the task; the slot after them."""
-        return Slot(*self.task.for_each_tile(self._tile, slot.values))
+    def run(self, slot: Slot, seen: Value) -> tuple[Slot, Value]:
+        """Load all tiles that the block has of the task.
+
+        Args:
+            slot: the next stage.
+            seen: number of the set of waits that the block waited for last, i32.
+
+        Returns:
+            Both after it.
+        """
+        stage, parity, seen = self.task.for_each_tile(self._tile, [*slot.values, seen])
+        return Slot(stage, parity), seen
 
     def prefetch(self) -> None:
         """Bring the first weights of the block's first tile to L2."""
@@ -89,7 +124,7 @@ class Stream:
 
         if_(task.first < task.view.tiles, fetch)
 
-    def _tile(self, tile: TileContext, stage: Value, parity: Value) -> list[Value]:
+    def _tile(self, tile: TileContext, stage: Value, parity: Value, seen: Value) -> list[Value]:
         tile.resolve()
         total = self.geometry.passes * self.geometry.chunks
         waits = bool(self.task.view.waits)
@@ -109,10 +144,13 @@ class Stream:
         filled = for_(0, ahead, 1, weights, start.values) if ahead else start.values
         if waits:
             if_(tile.number == self.task.first, self.task.ahead)
-            tile.poll_by_warp(self.lane)
+            if_(i1(True) if not self.waits else seen != self.waits, lambda: tile.poll_by_warp(self.lane))
+            seen = i32(self.waits)
         if ahead:
             for_(0, ahead, 1, activations, start.values)
-        return for_(ahead, total, 1, both, filled) if total > ahead else filled
+        if total > ahead:
+            filled = for_(ahead, total, 1, both, filled)
+        return [*filled, seen]
 
     def _weights(self, tile: TileContext, number: Value, slot: Slot) -> Slot:
         """Take a stage and start the copies of its weights; the slot after it."""
@@ -121,9 +159,9 @@ class Stream:
         columns = minimum(geometry.cols - column, geometry.pass_cols)
         boxes = (columns + (geometry.box_cols - 1)) // geometry.box_cols
         full, stage = self.ring.full(slot.stage), self.stages.weights(slot)
-        lines = boxes * (geometry.products * geometry.box_cols) + geometry.rows
+        lines = boxes * (geometry.products * geometry.box_cols)
         self.ring.empty(slot.stage).wait(slot.parity)
-        if_(self.lane == 0, lambda: full.arrive_and_expect(lines * (geometry.panels * PANEL)))
+        if_(self.lane == 0, lambda: full.expect(lines * (geometry.panels * PANEL)))
         sync_warp()
         for place, source in enumerate(self.plan.weights):
 
@@ -137,14 +175,19 @@ class Stream:
         return self.ring.next(slot)
 
     def _activations(self, tile: TileContext, number: Value, slot: Slot) -> Slot:
-        """Start the copies of a stage's activations; the slot after it."""
-        geometry = self.geometry
+        """Start the copies of a stage's activations; the slot after it.
+
+        Their lane also arrives for the stage, so who finds it full has seen all that the warp waited for.
+        """
+        geometry, full = self.geometry, self.ring.full(slot.stage)
         base, chunk = self.stages.activations(slot), number % geometry.chunks
+        if_(self.lane == 0, lambda: full.arrive_and_expect(geometry.rows * geometry.panels * PANEL))
+        sync_warp()
 
         def copy(panel: Value) -> None:
             moved = {"": chunk * geometry.chunk + panel * geometry.panel}
             target = offset(base, panel * geometry.activations_panel)
-            self._load(tile, target, geometry.products, self.plan.input, moved, self.ring.full(slot.stage), Cache.KEEP)
+            self._load(tile, target, geometry.products, self.plan.input, moved, full, Cache.KEEP)
 
         for_(self.lane, geometry.panels, 32, copy)
         return self.ring.next(slot)

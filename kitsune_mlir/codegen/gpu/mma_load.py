@@ -12,8 +12,7 @@ from kitsune_mlir.codegen.gpu import tma
 from kitsune_mlir.codegen.gpu.barriers import Barrier, Slot
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.inline import inline_ptx
-from kitsune_mlir.codegen.gpu.memory import offset, shared_address
+from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.mma_operand import Box
 from kitsune_mlir.codegen.gpu.mma_order import ordered
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
@@ -76,7 +75,7 @@ class Loader:
     def _start(self, tile: TileContext, slot: Slot, chunk: Value, which: tuple[int, ...]) -> None:
         """Load the first operands into a stage, once it is empty; its phase goes on."""
         self.stages.ring.empty(slot.stage).wait(slot.parity)
-        _expect(self.stages.ring.full(slot.stage), sum(self._boxes()[index].bytes for index in which))
+        self.stages.ring.full(slot.stage).expect(sum(self._boxes()[index].bytes for index in which))
         self._load(tile, slot, chunk, which)
 
     def _complete(self, tile: TileContext, slot: Slot, chunk: Value, which: tuple[int, ...]) -> None:
@@ -111,12 +110,3 @@ class Loader:
     def _boxes(self) -> tuple[Box, Box]:
         assert self.plan.boxes is not None
         return self.plan.boxes
-
-
-def _expect(barrier: Barrier, bytes: int) -> None:
-    """Let the barrier's phase wait for `bytes` more, without arriving.
-
-    Inline PTX: the typed operation becomes an intrinsic that LLVM 22 does not have.
-    """
-    code = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;"
-    inline_ptx(code, "r,r,~{memory}", [shared_address(barrier.pointer), i32(bytes)])
