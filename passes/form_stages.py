@@ -49,7 +49,7 @@ class FormStages(Pass):
         target = find_target(self.target)
         if self.chains not in CHAINS:
             raise KitsuneError(f"option 'chains' of {self.name} is {', '.join(CHAINS)}, not '{self.chains}'")
-        chains = ("false" if target.is_gpu else "true") if self.chains == "auto" else self.chains
+        chains = ("cost" if target.is_gpu else "true") if self.chains == "auto" else self.chains
         with module.context, ir.Location.unknown():
             for op in list(module.regions[0].blocks[0].operations):
                 if op.operation.name == "func.func" and len(op.regions[0].blocks) and "kitsune.program" not in op.attributes:

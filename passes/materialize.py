@@ -216,7 +216,7 @@ class _Program:
         result = self.buffers[results_of(stage)[0]]
         name = ir.StringAttr(stage.attributes["sym_name"]).value
         grid = self.signals[hash(stage)].grid
-        with self._new_task(stage, name, grid.extents) as coordinates:
+        with self._new_task(stage, name, grid.extents, "scatter") as coordinates:
             self._waits(stage, grid_of(stage), Tiling(grid_of(stage), [], lambda v, s: v), inputs_of(stage))
             WaitOp(copied, index(0), index(1), i64(count))
             offset = tile_offset(coordinates[0], grid.tile[0], scatter.rows)

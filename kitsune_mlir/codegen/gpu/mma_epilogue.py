@@ -80,27 +80,35 @@ class Epilogue:
         if geometry.part:
             self.col = self.col + group * geometry.part
         self.known: dict[tuple, list[Value]] = {}
-        self.words: dict[ir.Value, list[Value]] = {}  # pairs by 8-column block
+        self.words: dict[tuple, dict[tuple[int | None, int], Value]] = {}  # pairs by half and 8-column block
         self.addresses: dict[tuple, Value] = {}
         self.windows: dict[tuple, Window] = {}
         self.tables = tables_of(plan.pattern.task)
 
     def preload(self) -> None:
-        """Start to load pairs that depend only on the column (a bias): they come while the last products are made."""
+        """Start to load pairs that the steps read (a bias, a residual): they come while the last products are made."""
         left = PRELOADED
         uses = [(step.op, number) for step in dict.fromkeys(self.pattern.steps.values()) for number in step.operands]
-        for op, number in [*uses, (self.pattern.product.op, 2)]:
+        for op, number in [(self.pattern.product.op, 2), *uses]:
             load = self.pattern.task.load_of(op.operands[number])
-            if load is None or self.pattern.operand_sides(op, number) != (COL,) or load.tensor in self.words:
+            if load is None:
                 continue
-            window = self._window((load.tensor, (COL,)), load, (COL,))
-            blocks = self.plan.geometry.n // 8
-            if window.dtype not in ("bf16", "f16") or not window.constant or not self._together(window) or blocks > left:
+            sides = self.pattern.operand_sides(op, number)
+            window = self._window((load.tensor, sides), load, sides)
+            halves = 2 if ROW in sides else 1
+            count = halves * self.plan.geometry.n // 8
+            if (load.tensor, sides) in self.words or COL not in sides or count > left:
                 continue
-            left -= blocks
-            places = [self._address(window, (load.tensor, (COL,)), self._pairs(block)[0]) for block in range(blocks)]
-            # No constant load: LLVM would move it to its use, behind the products.
-            self.words[load.tensor] = [read(place, "i32") for place in places]
+            if window.dtype not in ("bf16", "f16") or not self._together(window):
+                continue
+            left -= count
+            words: dict[tuple[int | None, int], Value] = {}
+            for block in range(self.plan.geometry.n // 8):
+                for pair in self._pairs(block)[:halves]:
+                    place = self._address(window, (load.tensor, sides), pair)
+                    # No constant load: LLVM would move it to its use, behind the products.
+                    words[pair.half if ROW in sides else None, block] = read(place, "i32")
+            self.words[load.tensor, sides] = words
 
     def store(self, accumulators: list[Value], slot: Slot, told: Slot) -> None:
         """Hand over or write every result of the task.
@@ -264,8 +272,8 @@ class Epilogue:
         key = (load.tensor, sides, pair.half if ROW in sides else None, pair.block if COL in sides else None)
         if key not in self.known:
             window = self._window((load.tensor, sides), load, sides)
-            if sides == (COL,) and load.tensor in self.words:
-                self.known[key] = unpack(bitcast(self.words[load.tensor][pair.block], f"vector<2x{window.dtype}>"))
+            if key[:2] in self.words:
+                self.known[key] = unpack(bitcast(self.words[key[:2]][key[2], pair.block], f"vector<2x{window.dtype}>"))
             else:
                 self.known[key] = self._read(window, key[:2], pair)
         return self.known[key]

@@ -20,7 +20,9 @@ def ordered(tile: TileContext) -> TileContext:
     wide = [extent for extent in tile.task.view.grid if extent != 1]
     if len(wide) < 2:
         return tile
-    return TileContext(tile.task, _grouped(tile.number, wide[-2], wide[-1]))
+    moved = TileContext(tile.task, _grouped(tile.number, wide[-2], wide[-1]))
+    moved.rank = tile.rank
+    return moved
 
 
 def _grouped(number: Value, rows: int, cols: int) -> Value:

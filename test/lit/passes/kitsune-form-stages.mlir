@@ -1,5 +1,5 @@
 // A sum and the maximum of each row share the rows: one stage. The minimum of each column shares no parallel dimension with it.
-// RUN: kitsune-opt %s --kitsune-form-stages=target=h200 --split-input-file --verify-diagnostics | FileCheck %s
+// RUN: kitsune-opt %s --kitsune-form-stages="target=h200 chains=false" --split-input-file --verify-diagnostics | FileCheck %s
 
 // CHECK: "kitsune.pipeline"() ({
 // CHECK: "kitsune.stage"() ({
@@ -255,13 +255,13 @@ func.func @cycle(%x: tensor<512x512xf32>, %ec: tensor<f32>) -> tensor<512x512xf3
 
 // -----
 
-// A tile must fit on chip: two rows of 128 KiB are more than a multiprocessor holds.
+// Two rows of 128 KiB are more than a multiprocessor holds, but work without products keeps nothing: it reads a row again.
 // CHECK-LABEL: func.func @wide
 // CHECK: math.exp
 // CHECK: arith.maximumf
-// CHECK: sym_name = "reduce_0"
 // CHECK: arith.divf
-// CHECK: sym_name = "map_1"
+// CHECK: sym_name = "reduce_0"
+// CHECK-NOT: "kitsune.stage"
 #id = affine_map<(m, n) -> (m, n)>
 #row = affine_map<(m, n) -> (m)>
 func.func @wide(%x: tensor<512x32768xf32>, %er: tensor<512xf32>) -> tensor<512x32768xf32> {
@@ -276,7 +276,6 @@ func.func @wide(%x: tensor<512x32768xf32>, %er: tensor<512xf32>) -> tensor<512x3
     %m = arith.maximumf %i, %o : f32
     linalg.yield %m : f32
   } -> tensor<512xf32>
-  // expected-remark@+1 {{not joined with linalg.generic: a tile would need 262148 bytes on chip, there are 232448}}
   %s = linalg.generic {indexing_maps = [#id, #row, #id], iterator_types = ["parallel", "parallel"]} ins(%a, %r : tensor<512x32768xf32>, tensor<512xf32>) outs(%e : tensor<512x32768xf32>) {
   ^bb0(%i: f32, %j: f32, %o: f32):
     %m = arith.divf %i, %j : f32
