@@ -12,7 +12,8 @@ from typing import ClassVar
 from kitsune_mlir.codegen.gpu import roles
 from kitsune_mlir.codegen.gpu.barriers import fence_async_shared
 from kitsune_mlir.codegen.gpu.chain_compute import Computer
-from kitsune_mlir.codegen.gpu.chain_plan import ChainPlan, make_plan
+from kitsune_mlir.codegen.gpu.chain_plan import make_plan
+from kitsune_mlir.codegen.gpu.chain_records import ChainPlan
 from kitsune_mlir.codegen.gpu.chain_sources import Mover
 from kitsune_mlir.codegen.gpu.context import TaskContext
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
@@ -21,7 +22,8 @@ from kitsune_mlir.codegen.gpu.tasks import TaskView
 
 __all__ = ["ChainEngine"]
 
-MOVER_REGISTERS = 24
+TMA_REGISTERS, COPY_REGISTERS = 24, 40
+"""Registers of the moving warpgroup: TMA alone needs few, copies by threads more. The rest is the computing warpgroups'."""
 
 
 class ChainEngine(Engine):
@@ -40,4 +42,6 @@ class ChainEngine(Engine):
         # The engine before may have used the same shared memory through the other proxy.
         fence_async_shared()
         task.sync()
-        roles.specialize(task, Mover(chain, task).run, lambda group: Computer(chain, task, group).run(), MOVER_REGISTERS)
+        copies = any(not slot.source.maps for slot in chain.slots)
+        registers = COPY_REGISTERS if copies else TMA_REGISTERS
+        roles.specialize(task, Mover(chain, task).run, lambda group: Computer(chain, task, group).run(), registers)

@@ -11,8 +11,8 @@ from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place, folded_start
 from kitsune_mlir.codegen.gpu.chain_match import SUM, Range, Scatter, zero
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
-from kitsune_mlir.codegen.gpu.chain_parts import WeightPanel, align, swizzled
-from kitsune_mlir.codegen.gpu.chain_plan import ChainPlan, Slot
+from kitsune_mlir.codegen.gpu.chain_parts import WeightPanel, align, load_key, swizzled
+from kitsune_mlir.codegen.gpu.chain_records import ChainPlan, Slot
 from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer
 from kitsune_mlir.codegen.gpu.chain_sources import slot_barriers, slot_pointer
 from kitsune_mlir.codegen.gpu.chain_store import Storer
@@ -20,8 +20,9 @@ from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.elements import load_elements
 from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.memory import offset, store
-from kitsune_mlir.codegen.gpu.mma_match import COL
-from kitsune_mlir.codegen.gpu.value import Value, bitcast, i32, i64, select, vector
+from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
+from kitsune_mlir.codegen.gpu.tasks import Load
+from kitsune_mlir.codegen.gpu.value import Value, bitcast, i32, i64, minimum, select, vector
 from kitsune_mlir.dialects.access import shape_of
 
 __all__ = ["Computer"]
@@ -67,7 +68,8 @@ class Computer:
         turns = any(plan.turns)
         if turns:
             if_(self.group == 1, NamedBarrier(TURN, BOTH).arrive)
-        task.for_each_tile(self._tile, [i32(0), *self.ring.consumer_start().values])
+        first = self._fetch(TileContext(task, minimum(task.first, task.view.tiles - 1))) if plan.held else []
+        task.for_each_tile(self._tile, [i32(0), *self.ring.consumer_start().values, *first])
         if turns:
             if_(self.group == 0, NamedBarrier(TURN, BOTH).sync)
         if any(output.map is not None for output in plan.outputs):
@@ -87,8 +89,10 @@ class Computer:
             def copy(index: Value, place=place, window=window, start=start) -> None:
                 exists = index < place.length
                 at = offset(start, i64(select(exists, index, 0)) * (window.stride(COL) * window.bytes))
-                value = load_elements(at, window.dtype, 1, "f32", constant=True)[0]
-                store(select(exists, value, 0.0), offset(offset(self.task.shared, place.offset), index * 4))
+                target = offset(offset(self.task.shared, place.offset), index * place.bytes)
+                dtypes = ("i16", "i16") if place.short else (window.dtype, "f32")
+                value = load_elements(at, dtypes[0], 1, dtypes[1], constant=True)[0]
+                store(select(exists, value, 0), target)
 
             for_(thread, align(place.length, 8), BOTH, copy)
         for n, place in enumerate(plan.resident):
@@ -124,13 +128,41 @@ class Computer:
 
     # --- a tile ------------------------------------------------------------------------------------------------------
 
-    def _tile(self, tile: TileContext, count: Value, stage: Value, parity: Value) -> list[Value]:
+    def _fetch(self, tile: TileContext) -> list[Value]:
+        """The words of the rows that are held, of one tile."""
+        memory = Memory(self.plan, tile, self.task.shared, fresh(self.thread), self.group, {})
+        return [memory.load(load, (ROW, COL), place, load.sizes[-1]).word for load, place in self._held()]
+
+    def _held(self) -> list[tuple[Load, Place]]:
+        return [
+            (load, Place(unit, half, block))
+            for load in self.plan.held
+            for unit in range(self.plan.units)
+            for block in range(-(-load.sizes[-1] // 8))
+            for half in range(2)
+        ]
+
+    def _fetch_next(self, tile: TileContext) -> list[Value]:
+        """The held rows of the block's next tile. In a branch of its own: ptxas would move plain loads to their use."""
+        following = tile.number + self.task.blocks
+        count = len(self._held())
+        return if_(
+            following < self.task.view.tiles,
+            lambda: self._fetch(TileContext(self.task, following)),
+            lambda: [i32(0)] * count,
+            ["i32"] * count,
+        )
+
+    def _tile(self, tile: TileContext, count: Value, stage: Value, parity: Value, *held: Value) -> list[Value]:
         plan = self.plan
+        following: list[Value] = []
         tile.resolve()
         for scatter in plan.chain.scatters:
             tile.index(scatter.op.operands[2])
         slots = {slot: slot_pointer(self.task, slot, self.group, count) for slot in plan.slots}
         memory = Memory(plan, tile, self.task.shared, fresh(self.thread), self.group, slots)
+        for (load, place), word in zip(self._held(), held, strict=True):
+            memory.held[load_key(load), place.unit, place.half, place.block] = word
         evaluator = Evaluator(plan.chain, memory, tile.index, self.folded)
         ring, filled = RingSlot(stage, parity), set()
         scatterers: dict[Scatter, Scatterer] = {}
@@ -138,6 +170,7 @@ class Computer:
             ring = self._layer(number, evaluator, slots, count, ring, filled)
             if not number:
                 scatterers = {scatter: Scatterer(scatter, tile, evaluator) for scatter in plan.chain.scatters}
+                following = self._fetch_next(tile) if plan.held else []
             for store_ in plan.order.stores[number]:
                 output = next(output for output in plan.outputs if output.store is store_)
                 Storer(plan, self.task, tile, fresh(self.thread), self.group, self.own).store(output, evaluator)
@@ -151,7 +184,7 @@ class Computer:
                 self.own.sync()
                 self._release(slot, count)
         self._post(tile)
-        return [count + 1, *ring.values]
+        return [count + 1, *ring.values, *following]
 
     def _release(self, slot: Slot, count: Value) -> None:
         empty = slot_barriers(self.plan, self.task, slot, self.group, count)[1]
@@ -309,7 +342,7 @@ class Computer:
     def _factor_word(evaluator: Evaluator, part: Range, place: Place, cols: int) -> Value:
         if 8 * place.block >= cols:
             return i32(0)
-        word = evaluator.tensor(part.value, place).word
+        word = evaluator.any(part.value, place).word
         if 8 * place.block + 8 <= cols:
             return word
         col = evaluator.memory.col(place)

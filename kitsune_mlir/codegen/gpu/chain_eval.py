@@ -13,8 +13,8 @@ from collections.abc import Callable
 from torch_mlir import ir
 from torch_mlir.dialects import arith
 
-from kitsune_mlir.codegen.gpu.chain_lanes import Lanes, add_packed, pin
-from kitsune_mlir.codegen.gpu.chain_match import Chain, Step, zero
+from kitsune_mlir.codegen.gpu.chain_lanes import Lanes, add_packed, exchange, pin
+from kitsune_mlir.codegen.gpu.chain_match import QUAD, Chain, Step, zero
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
 from kitsune_mlir.codegen.gpu.chain_rows import reduce_row
 from kitsune_mlir.codegen.gpu.convert import pack_pair
@@ -55,6 +55,7 @@ class Evaluator:
         """Accumulators of each product, by unit."""
         self.known: dict[tuple, Lanes] = {}
         self.kept: dict[tuple, Lanes] = {}
+        self.pieces: dict[tuple, list[Value]] = {}
         self._deps: dict[tuple, frozenset[str]] = {}
 
     def keep(self, values: tuple[ir.Value, ...]) -> None:
@@ -68,7 +69,7 @@ class Evaluator:
                     kept[key] = self.kept[key]
                 elif key not in made:
                     made[key] = self.tensor(value, place).settled()
-        self.kept, self.known = kept | pin(made), {}
+        self.kept, self.known, self.pieces = kept | pin(made), {}, {}
         self.memory.forget()
 
     def places(self, value: ir.Value) -> list[Place]:
@@ -88,6 +89,14 @@ class Evaluator:
             self.known[key] = self._tensor(value, place)
         return self.known[key]
 
+    def piece(self, value: ir.Value, place: Place) -> list[Value]:
+        """16 bytes of a 16-bit tensor: the 8 columns of block `place.block` (a multiple of 4) + the thread's quarter."""
+        key = (value, place, "piece")
+        if key not in self.pieces:
+            words = [self.tensor(value, dataclasses.replace(place, block=place.block + part)).word for part in range(QUAD)]
+            self.pieces[key] = exchange(words, self.memory.quad)
+        return self.pieces[key]
+
     def _tensor(self, value: ir.Value, place: Place) -> Lanes:
         if value in self.sums:
             first = 4 * place.block + 2 * place.half
@@ -105,7 +114,7 @@ class Evaluator:
 
     def _alias(self, value: ir.Value, step: Step, place: Place) -> Lanes:
         source = step.op.operands[0]
-        lanes = self._any(source, dataclasses.replace(place, block=0))
+        lanes = self.any(source, dataclasses.replace(place, block=0))
         if len(shape_of(value)) == 1 and len(shape_of(source)) == 2 and not lanes.uniform:
             return Lanes(lanes.dtype, scalars=[self.memory.first_of_row(lanes.at(0))])
         return lanes
@@ -115,11 +124,12 @@ class Evaluator:
         for part in step.op.operands:
             blocks = shape_of(part)[1] // 8
             if block < blocks or part == step.op.operands[len(step.op.operands) - 1]:
-                return self._any(part, dataclasses.replace(place, block=block))
+                return self.any(part, dataclasses.replace(place, block=block))
             block -= blocks
         raise AssertionError(value)
 
-    def _any(self, value: ir.Value, place: Place) -> Lanes:
+    def any(self, value: ir.Value, place: Place) -> Lanes:
+        """The elements of a tensor that is computed, or a row of which is loaded as a row."""
         load = self.chain.task.load_of(value)
         if load is None:
             return self.tensor(value, place)

@@ -7,11 +7,12 @@ from typing import Any
 
 from torch_mlir.dialects import arith
 
+from kitsune_mlir.codegen.gpu.builder import shuffle_xor
 from kitsune_mlir.codegen.gpu.convert import pack_pair, unpack_pair
 from kitsune_mlir.codegen.gpu.inline import pinned
-from kitsune_mlir.codegen.gpu.value import Value, bitcast, cast, pack, unpack, wrap
+from kitsune_mlir.codegen.gpu.value import Value, bitcast, cast, pack, select, unpack, wrap
 
-__all__ = ["Lanes", "add_packed", "pin"]
+__all__ = ["Lanes", "add_packed", "exchange", "pin"]
 
 
 class Lanes:
@@ -118,3 +119,15 @@ def pin(lanes: dict[Any, Lanes]) -> dict[Any, Lanes]:
         return lanes
     rest = iter(pinned(values))
     return {key: item.replaced([next(rest) for _ in item.registers]) for key, item in lanes.items()}
+
+
+def exchange(words: Sequence[Value], quad: Value) -> list[Value]:
+    """Transpose 4 words of the 4 lanes that share a row: lane q (`quad`) gets word q of every lane, in their order."""
+    words = list(words)
+    for distance in (1, 2):
+        upper = (quad & distance) != 0
+        for low in (index for index in range(4) if not index & distance):
+            high = low + distance
+            received = shuffle_xor(select(upper, words[low], words[high]), distance)
+            words[low], words[high] = select(upper, received, words[low]), select(upper, words[high], received)
+    return words

@@ -9,7 +9,7 @@ from torch_mlir.dialects import arith
 from kitsune_mlir.codegen.gpu.builder import shuffle
 from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
 from kitsune_mlir.codegen.gpu.chain_parts import load_key, swizzled
-from kitsune_mlir.codegen.gpu.chain_plan import ChainPlan, Slot
+from kitsune_mlir.codegen.gpu.chain_records import ChainPlan, Slot
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.elements import load_elements
 from kitsune_mlir.codegen.gpu.memory import load, offset
@@ -45,6 +45,8 @@ class Memory:
         self.quad = self.lane & 3
         self.local_row = (thread // 32 << 4) + (self.lane >> 2)
         self.first_row = group * plan.group_rows + self.local_row
+        self.held: dict[tuple, Value] = {}
+        """Words of rows that were read a tile ahead, by `load_key`, unit, half and block."""
         self.known: dict[tuple, Lanes] = {}
         self.addresses: dict[tuple, Value] = {}
         self._windows: dict[tuple, Window] = {}
@@ -85,11 +87,16 @@ class Memory:
     def _load(self, record: Load, sides: tuple[str, ...], place: Place, cols: int) -> Lanes:
         vector = self.plan.vectors.get(load_key(record)) if sides == (COL,) else None
         if vector is not None:
-            at = offset(offset(self.shared, self.quad << 3), vector.offset + 32 * place.block)
-            pair = unpack(load(at, "vector<2xf32>", 8))
+            at = offset(offset(self.shared, self.quad * (2 * vector.bytes)), vector.offset + 8 * vector.bytes * place.block)
             dtype = vector.window.dtype
+            if vector.short:
+                return Lanes(dtype, word=load(at, "i32"))
+            pair = unpack(load(at, "vector<2xf32>", 8))
             return Lanes(dtype, scalars=pair) if dtype == "f32" else Lanes(dtype, wide=pair)
         if sides == (ROW, COL):
+            held = self.held.get((load_key(record), place.unit, place.half, place.block))
+            if held is not None:
+                return Lanes(str(record.buffer.element), word=held)
             for slot, pointer in self.slots.items():
                 if slot.read and slot.source.gather is None and load_key(slot.source.load) == load_key(record):
                     return self._staged(slot, pointer, place)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 
 from kitsune_mlir.codegen.gpu import roles
-from kitsune_mlir.codegen.gpu.chain_match import SUM, Chain, addition_of, match_chain
-from kitsune_mlir.codegen.gpu.chain_order import Order, order_of
+from kitsune_mlir.codegen.gpu.chain_match import QUAD, SUM, addition_of, match_chain
+from kitsune_mlir.codegen.gpu.chain_order import order_of
 from kitsune_mlir.codegen.gpu.chain_parts import (
     Source,
     Weight,
@@ -23,6 +23,7 @@ from kitsune_mlir.codegen.gpu.chain_parts import (
     source_of,
     weight_of,
 )
+from kitsune_mlir.codegen.gpu.chain_records import GROUP_ROWS, ChainPlan, Output, Slot, Stage, Vector
 from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch
 from kitsune_mlir.codegen.gpu.mma_window import Window
@@ -31,9 +32,8 @@ from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.shared_tile import SharedTile
 
-__all__ = ["ChainPlan", "Output", "Slot", "Stage", "Vector", "make_plan"]
+__all__ = ["make_plan"]
 
-GROUP_ROWS = 64
 MOST_UNITS = 4
 MOST_COLS = 256
 STAGE_BYTES = 32768
@@ -43,121 +43,6 @@ REGISTERS = 216
 """Of a computing warpgroup's registers, those for sums, factors and tensors between layers."""
 TURN_WORK = 1 << 14
 """Columns x depth x tiles of 64 rows of a product from which on the warpgroups take turns at the tensor cores."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Stage:
-    """What one stage of the ring holds at a time: consecutive panels of one layer, with their places in the stage."""
-
-    layer: int
-    panels: tuple[tuple[WeightPanel, int], ...]
-
-    @property
-    def box_bytes(self) -> int:
-        """Bytes that TMA reports."""
-        return sum(panel.tile.bytes for panel, _ in self.panels)
-
-
-@dataclasses.dataclass(frozen=True)
-class Slot:
-    """A source's places in shared memory: `depth` for each warpgroup, one after the other.
-
-    Attributes:
-        source: what they hold.
-        offset: of the first.
-        bytes: of one.
-        depth: 1, or 2 if the next tile's rows come while this one's are read.
-        barrier: number of the first mbarrier: "full" of each place, then "empty" of each.
-        maps: numbers of the tensor maps, a panel each.
-        last: number of the last product that reads it.
-        read: element-wise steps read it too, so it is released at the end of the tile.
-    """
-
-    source: Source
-    offset: int
-    bytes: int
-    depth: int
-    barrier: int
-    maps: tuple[int, ...]
-    last: int
-    read: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Vector:
-    """Numbers along the columns (a bias, a gain), as f32 in shared memory from `offset` on, padded with zeros."""
-
-    load: Load
-    window: Window
-    length: int
-    offset: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Output:
-    """A store, and how TMA does it.
-
-    Attributes:
-        store: what and where.
-        map: number of the tensor map; None if threads store.
-        tile: layout of the staging space: one panel of columns of all rows of a warpgroup.
-    """
-
-    store: Store
-    map: int | None
-    tile: SharedTile | None
-
-
-@dataclasses.dataclass(frozen=True)
-class ChainPlan:
-    """What the engine decided.
-
-    Attributes:
-        chain, order: the body, and the times of its tensors.
-        groups: computing warpgroups that have rows.
-        units: tiles of 64 rows of a warpgroup.
-        weights: of the layers.
-        resident: offset of each layer's weight in shared memory; None where it streams.
-        stages: of the ring; 0 without one.
-        stage_bytes: of one.
-        sequence: what streams through the ring for a tile.
-        slots: places of sources.
-        vectors: by `load_key`.
-        vector_bytes: all of them.
-        outputs: one a store.
-        staging: offset of the staging space, of which each warpgroup has `staging_bytes`.
-        turns: for each layer, whether the warpgroups take turns at the tensor cores.
-        weight_maps: numbers of the tensor maps of each layer's panels.
-        barriers: number of the first mbarrier of the ring, and of the one that resident weights report to.
-    """
-
-    chain: Chain
-    order: Order
-    groups: int
-    units: int
-    weights: tuple[Weight, ...]
-    resident: tuple[int | None, ...]
-    stages: int
-    stage_bytes: int
-    sequence: tuple[Stage, ...]
-    slots: tuple[Slot, ...]
-    vectors: dict[tuple, Vector]
-    outputs: tuple[Output, ...]
-    staging: int
-    staging_bytes: int
-    turns: tuple[bool, ...]
-    weight_maps: tuple[tuple[int, ...], ...]
-    resident_barrier: int
-
-    @property
-    def group_rows(self) -> int:
-        """Rows of one warpgroup."""
-        return GROUP_ROWS * self.units
-
-    @property
-    def covered(self) -> bool:
-        """Whether the warpgroups' rows are exactly the tile's."""
-        return self.group_rows * self.groups == self.chain.rows
 
 
 class _Maps:
@@ -197,6 +82,7 @@ class _Planner:
         self.units = -(-chain.rows // (GROUP_ROWS * self.groups))
         self.rows = GROUP_ROWS * self.units
         self.maps = _Maps()
+        self.registers = 0
         self.barriers: list[int] = []
 
     def plan(self) -> Plan:
@@ -208,19 +94,22 @@ class _Planner:
         for layer in chain.layers:
             if layer.cols > MOST_COLS:
                 raise Mismatch(f"a layer of {layer.cols} columns; {MOST_COLS} fit the registers")
-        registers = self._registers()
-        if registers > REGISTERS:
-            raise Mismatch(f"tensors between layers need {registers} registers; there are {REGISTERS}")
+        self.registers = self._registers()
+        if self.registers > REGISTERS:
+            raise Mismatch(f"tensors between layers need {self.registers} registers; there are {REGISTERS}")
         for scatter in chain.scatters:
             addition_of(scatter)
         weights = tuple(weight_of(layer) for layer in chain.layers)
-        sources = self._sources()
-        vectors, vector_bytes = self._vectors()
-        outputs = tuple(self._output(store) for store in self.task.stores)
-        staging_bytes = max((align(o.tile.bytes, 1024) for o in outputs if o.tile is not None), default=0)
-        fixed = vector_bytes + staging_bytes * self.groups
-        layout = self._layout(weights, sources, fixed)
-        resident, stages, stage_bytes, sequence, depth, used = layout
+        layout = self._layout(weights)
+        sources, outputs, vectors = layout.sources, layout.outputs, layout.vectors
+        resident, stages, stage_bytes, depth, used = (
+            layout.resident,
+            layout.stages,
+            layout.stage_bytes,
+            layout.depth,
+            layout.used,
+        )
+        sequence = layout.sequence
         ring_barriers = (1,) * stages + (self.groups,) * stages
         resident_barrier = len(ring_barriers)
         self.barriers = [*ring_barriers, *([1] if any(offset is not None for offset in resident) else [])]
@@ -239,7 +128,7 @@ class _Planner:
             )
             for weight in weights
         )
-        staging, used = used, used + staging_bytes * self.groups
+        staging, used = used, used + layout.staging_bytes * self.groups
         vectors = {key: dataclasses.replace(v, offset=v.offset + used) for key, v in vectors.items()}
         widest = max(len([s for s in sequence if s.layer == n]) for n in range(len(weights)))
         turns = tuple(
@@ -247,13 +136,13 @@ class _Planner:
             for layer in chain.layers
         )
         plan = ChainPlan(
-            chain, self.order, self.groups, self.units, weights, resident, stages, stage_bytes, sequence, tuple(slots), vectors,
-            outputs, staging, staging_bytes, turns, weight_maps, resident_barrier,
+            chain, self.order, self.groups, self.units, weights, resident, stages, stage_bytes, sequence, tuple(slots),
+            layout.held, vectors, outputs, staging, layout.staging_bytes, turns, weight_maps, resident_barrier,
         )  # fmt: skip
         return Plan(
             engine=self.engine,
             task=self.task,
-            shared_bytes=used + vector_bytes,
+            shared_bytes=used + layout.vector_bytes,
             threads=roles.THREADS,
             registers=roles.SHARED_REGISTERS,
             barriers=tuple(self.barriers),
@@ -264,7 +153,7 @@ class _Planner:
                 "layers": [[layer.depth, layer.cols] for layer in chain.layers],
                 "rows": chain.rows,
                 "weights": f"ring of {stages} x {stage_bytes} bytes" if stages else "stay in shared memory",
-                "sources": [source.why or "TMA" for source in sources],
+                "sources": [source.why or "TMA" for source in sources] + ["in registers" for _ in layout.held],
                 "turns": any(turns),
             },
             private=plan,
@@ -303,7 +192,7 @@ class _Planner:
                 found.setdefault(key, source)
         return list(found.values())
 
-    def _vectors(self) -> tuple[dict[tuple, Vector], int]:
+    def _vectors(self, compact: bool) -> tuple[dict[tuple, Vector], int]:
         """Everything that is read along the columns only, by its place; offsets from 0 on."""
         vectors: dict[tuple, Vector] = {}
         used = 0
@@ -320,15 +209,18 @@ class _Planner:
                     continue
                 window = Window.of(load, (COL,))
                 length = max(load.sizes)
-                vectors[load_key(load)] = Vector(load, window, length, used)
-                used += 4 * align(length, 8)
+                vector = Vector(load, window, length, used, compact and str(load.buffer.element) != "f32")
+                vectors[load_key(load)] = vector
+                used += vector.bytes * align(length, 8)
         return vectors, align(used, 16)
 
-    def _output(self, store: Store) -> Output:
+    def _output(self, store: Store, compact: bool) -> Output:
         shape = shape_of(store.tensor)
         if len(shape) != 2 or shape[1] < 16 or str(store.buffer.element) not in ("bf16", "f16"):
             return Output(store, None, None)
         window = Window.of(store, sides_of(store.tensor))
+        if compact and shape[1] % (8 * QUAD) == 0 and window.stride(COL) == 1 and window.align((COL,)) == 16:
+            return Output(store, None, None, True)
         box = next((box for box in (16, 32, 64) if box >= shape[1]), 64)
         tile = SharedTile(self.rows, box, 2, 2 * box)
         map_ = matrix_map(window, (ROW, COL), (min(256, self.rows), box), tile.swizzle)
@@ -336,33 +228,93 @@ class _Planner:
             return Output(store, None, None)
         return Output(store, self.maps.add(window, map_, COL), tile)
 
-    def _layout(self, weights: tuple[Weight, ...], sources: list[Source], fixed: int):
-        """Divide shared memory: weights that stay or a ring, then room for one or two tiles of sources."""
-        limit = self.limits.shared_bytes - fixed
-        places = sum(source.bytes(self.rows) for source in sources) * self.groups
-        total = sum(weight.bytes for weight in weights)
-        if total + places <= limit:
-            depth = 2 if total + 2 * places <= limit else 1
-            return *self._keep(weights, [True] * len(weights)), 0, 0, (), depth, total  # fmt: skip
+    def _layout(self, weights: tuple[Weight, ...]) -> _Layout:
+        """Divide shared memory: weights that stay, if need be with everything else made small, or a ring."""
+        every = self._sources()
+        for compact in (False, True):
+            # The rows themselves can wait in registers; gathered ones cannot, for their addresses come late.
+            held = [s for s in every if compact and s.maps and s.window.constant]
+            if compact and (not held or len(held) == len(every) or self.registers + self._held(held) > REGISTERS):
+                continue
+            layout = self._fixed([s for s in every if s not in held], held, compact)
+            limit, places = self.limits.shared_bytes - layout.fixed(self.groups), layout.places(self.rows, self.groups)
+            total = sum(weight.bytes for weight in weights)
+            if total + places <= limit:
+                depth = 2 if total + 2 * places <= limit else 1
+                return dataclasses.replace(layout, resident=self._keep(weights, [True] * len(weights)), depth=depth, used=total)
+        return self._streamed(weights, self._fixed(every, [], False))
+
+    def _held(self, held: list[Source]) -> int:
+        """Registers of rows that are held, of this tile and the next."""
+        return sum(4 * align(source.length, 8) // 8 for source in held) * self.units
+
+    def _fixed(self, sources: list[Source], held: list[Source], compact: bool) -> _Layout:
+        """What does not depend on the weights."""
+        self.maps = _Maps()
+        vectors, vector_bytes = self._vectors(compact)
+        outputs = tuple(self._output(store, compact) for store in self.task.stores)
+        staging = max((align(o.tile.bytes, 1024) for o in outputs if o.tile is not None), default=0)
+        return _Layout(sources, tuple(source.load for source in held), outputs, vectors, vector_bytes, staging)
+
+    def _streamed(self, weights: tuple[Weight, ...], layout: _Layout) -> _Layout:
+        """A ring for the weights; those that TMA cannot load stay."""
+        limit, places = self.limits.shared_bytes - layout.fixed(self.groups), layout.places(self.rows, self.groups)
         stay = [bool(weight.why) for weight in weights]
-        resident, kept = self._keep(weights, stay)[0], sum(w.bytes for w, s in zip(weights, stay, strict=True) if s)
-        widest = max(panel.bytes for weight in weights for panel in weight.panels)
-        stage_bytes = max(STAGE_BYTES, widest)
+        kept = sum(w.bytes for w, s in zip(weights, stay, strict=True) if s)
+        stage_bytes = max(STAGE_BYTES, *(panel.bytes for weight in weights for panel in weight.panels))
         sequence = tuple(stage for n, weight in enumerate(weights) if not stay[n] for stage in _stages(n, weight, stage_bytes))
         for depth, least in ((2, 5), (1, 5), (2, 4), (1, LEAST_STAGES)):
             stages = min(MOST_STAGES, (limit - kept - depth * places) // stage_bytes)
             if stages >= least:
-                resident = tuple(None if r is None else r + stages * stage_bytes for r in resident)
-                return resident, stages, stage_bytes, sequence, depth, kept + stages * stage_bytes
+                ring = stages * stage_bytes
+                resident = tuple(None if r is None else r + ring for r in self._keep(weights, stay))
+                return dataclasses.replace(
+                    layout, resident=resident, stages=stages, stage_bytes=stage_bytes, sequence=sequence, depth=depth,
+                    used=kept + ring,
+                )  # fmt: skip
         raise Mismatch(f"weights that stay ({kept} bytes) and rows ({places}) leave no room for a ring in {limit} bytes")
 
-    def _keep(self, weights: tuple[Weight, ...], stay: list[bool]) -> tuple[tuple[int | None, ...]]:
+    @staticmethod
+    def _keep(weights: tuple[Weight, ...], stay: list[bool]) -> tuple[int | None, ...]:
         offsets: list[int | None] = []
         used = 0
         for weight, stays in zip(weights, stay, strict=True):
             offsets.append(used if stays else None)
             used += weight.bytes if stays else 0
-        return (tuple(offsets),)
+        return tuple(offsets)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    """How shared memory is divided; fields as in `ChainPlan`.
+
+    Attributes:
+        sources: what gets slots.
+        vector_bytes: of all vectors.
+        depth: places of a source.
+        used: bytes of weights and ring.
+    """
+
+    sources: list[Source]
+    held: tuple[Load, ...]
+    outputs: tuple[Output, ...]
+    vectors: dict[tuple, Vector]
+    vector_bytes: int
+    staging_bytes: int
+    resident: tuple[int | None, ...] = ()
+    stages: int = 0
+    stage_bytes: int = 0
+    sequence: tuple[Stage, ...] = ()
+    depth: int = 1
+    used: int = 0
+
+    def fixed(self, groups: int) -> int:
+        """Bytes beside weights and sources."""
+        return self.vector_bytes + self.staging_bytes * groups
+
+    def places(self, rows: int, groups: int) -> int:
+        """Bytes of one tile of all sources."""
+        return sum(source.bytes(rows) for source in self.sources) * groups
 
 
 def _stages(number: int, weight: Weight, limit: int) -> list[Stage]:

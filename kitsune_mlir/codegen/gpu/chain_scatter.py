@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kitsune_mlir.codegen.gpu.builder import shuffle_xor
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
 from kitsune_mlir.codegen.gpu.chain_match import QUAD, Scatter, addition_of
 from kitsune_mlir.codegen.gpu.context import TileContext
@@ -54,14 +53,8 @@ class Scatterer:
     def _exchanged(self, place: Place, number: Value, first: int) -> None:
         """32 columns: the lane with quarter q of every block of 8 gets block q whole."""
         evaluator = self.evaluator
-        words = [evaluator.tensor(self.scatter.updates, Place(place.unit, place.half, first + b)).word for b in range(QUAD)]
+        words = evaluator.piece(self.scatter.updates, Place(place.unit, place.half, first))
         quad = evaluator.memory.quad
-        for distance in (1, 2):
-            upper = (quad & distance) != 0
-            for low in (index for index in range(QUAD) if not index & distance):
-                high = low + distance
-                received = shuffle_xor(select(upper, words[low], words[high]), distance)
-                words[low], words[high] = select(upper, received, words[low]), select(upper, words[high], received)
         dtype = str(self.scatter.destination.element)
         self._add(place, number, (quad << 3) + 8 * first, [bitcast(vector(words), f"vector<8x{dtype}>")])
 

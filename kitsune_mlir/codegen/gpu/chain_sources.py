@@ -18,7 +18,7 @@ from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
 from kitsune_mlir.codegen.gpu.chain_match import SUM
 from kitsune_mlir.codegen.gpu.chain_memory import Memory, to_integer
 from kitsune_mlir.codegen.gpu.chain_parts import Panel, Source, Weight, align, swizzled
-from kitsune_mlir.codegen.gpu.chain_plan import ChainPlan, Slot, Stage
+from kitsune_mlir.codegen.gpu.chain_records import ChainPlan, Slot, Stage
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.memory import (
     Cache,

@@ -8,15 +8,16 @@ from kitsune_mlir.codegen.gpu import tma
 from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, fence_async_shared
 from kitsune_mlir.codegen.gpu.builder import if_
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
+from kitsune_mlir.codegen.gpu.chain_match import QUAD
 from kitsune_mlir.codegen.gpu.chain_parts import sides_of
-from kitsune_mlir.codegen.gpu.chain_plan import ChainPlan, Output
+from kitsune_mlir.codegen.gpu.chain_records import ChainPlan, Output
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.elements import element_bytes, store_elements
 from kitsune_mlir.codegen.gpu.fragment import store_matrices
-from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.memory import offset, store
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
 from kitsune_mlir.codegen.gpu.mma_window import Window
-from kitsune_mlir.codegen.gpu.value import Value, i32, i64
+from kitsune_mlir.codegen.gpu.value import Value, i32, i64, vector
 from kitsune_mlir.dialects.access import shape_of
 
 __all__ = ["Storer"]
@@ -43,6 +44,8 @@ class Storer:
         """Write one result."""
         if output.tile is not None:
             self._by_tma(output, evaluator)
+        elif output.wide:
+            self._by_pieces(output, evaluator)
         else:
             self._by_threads(output, evaluator)
 
@@ -81,10 +84,25 @@ class Storer:
     def _word(evaluator: Evaluator, value, unit: int, half: int, block: int, cols: int) -> Value:
         return evaluator.tensor(value, Place(unit, half, block)).word if 8 * block < cols else i32(0)
 
+    def _by_pieces(self, output: Output, evaluator: Evaluator) -> None:
+        store_, memory = output.store, evaluator.memory
+        window = Window.of(store_, sides_of(store_.tensor))
+        start, cols = window.start(self.tile), shape_of(store_.tensor)[1]
+        for unit in range(self.plan.units):
+            for half in range(2):
+                row = Place(unit, half, 0)
+                pointer = offset(start, i64(memory.row(row)) * (window.stride(ROW) * window.bytes))
+                pointer = offset(pointer, memory.quad << 4)
+                exists = memory.row_exists(row)
+                for block in range(0, cols // 8, QUAD):
+                    words = vector(evaluator.piece(store_.tensor, Place(unit, half, block)))
+                    write = functools.partial(store, words, offset(pointer, 16 * block), 16)
+                    write() if exists is None else if_(exists, write)
+
     def _by_threads(self, output: Output, evaluator: Evaluator) -> None:
-        store, memory = output.store, evaluator.memory
-        value, shape = store.tensor, shape_of(store.tensor)
-        window = Window.of(store, sides_of(value))
+        memory, value = evaluator.memory, output.store.tensor
+        shape = shape_of(value)
+        window = Window.of(output.store, sides_of(value))
         start = window.start(self.tile)
         cols = shape[1] if len(shape) == 2 else 1
         size, dtype, stride = element_bytes(window.dtype), window.dtype, window.stride(COL)

@@ -15,7 +15,7 @@ from kitsune_mlir.codegen.gpu.handoff import Counters
 from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.split import Place
 from kitsune_mlir.codegen.gpu.tasks import Buffer, Offset, TaskView, Wait
-from kitsune_mlir.codegen.gpu.value import Value, as_type, cast, constant, i32, wrap
+from kitsune_mlir.codegen.gpu.value import Value, as_type, cast, constant, i32, select, wrap
 from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["KernelState", "TaskContext", "TileContext"]
@@ -104,10 +104,17 @@ class TaskContext:
 
     def for_each_piece(self, body: Callable[..., Yielded], carried: Sequence[Value] = ()) -> list[Value]:
         """Emit the loop over this block's pieces of tiles; `body(tile, piece, *carried)` returns the next carried values."""
-        pieces = self.plan.split.pieces if self.plan.split else 1
+        split = self.plan.split
 
         def step(number: Value, *values: Value) -> Yielded:
-            return body(TileContext(self, number // pieces), number % pieces if pieces > 1 else i32(0), *values)
+            if split is None:
+                return body(TileContext(self, number), i32(0), *values)
+            rest = number - split.whole
+            tile, piece = rest // split.pieces + split.whole, rest % split.pieces
+            if split.whole:
+                alone = number < split.whole
+                tile, piece = select(alone, number, tile), select(alone, i32(split.pieces), piece)
+            return body(TileContext(self, tile), piece, *values)
 
         return for_(self._first, self.plan.pieces, self.blocks, step, carried)
 
@@ -121,11 +128,15 @@ class TaskContext:
 
 
 class TileContext:
-    """One tile of a task: its coordinates, and its waits and posts."""
+    """One tile of a task: its coordinates, and its waits and posts.
+
+    `number` is its place in the grid, `rank` the place in the order in which tiles are done, where an engine has another order.
+    """
 
     def __init__(self, task: TaskContext, number: Value):
         self.task = task
         self.number = number
+        self.rank = number
         self.coordinates = _delinearize(number, task.view.grid)
         self._values: dict[ir.Value, Value] = dict(zip(task.view.coordinates, self.coordinates, strict=True))
 

@@ -1,0 +1,145 @@
+"""What was decided about a chain: the records that the planner makes and the emitters read."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kitsune_mlir.codegen.gpu.chain_match import Chain
+from kitsune_mlir.codegen.gpu.chain_order import Order
+from kitsune_mlir.codegen.gpu.chain_parts import Source, Weight, WeightPanel
+from kitsune_mlir.codegen.gpu.mma_window import Window
+from kitsune_mlir.codegen.gpu.tasks import Load, Store
+from kitsune_mlir.shared_tile import SharedTile
+
+__all__ = ["GROUP_ROWS", "ChainPlan", "Output", "Slot", "Stage", "Vector"]
+
+GROUP_ROWS = 64
+"""Rows of one wgmma."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """What one stage of the ring holds at a time: consecutive panels of one layer, with their places in the stage."""
+
+    layer: int
+    panels: tuple[tuple[WeightPanel, int], ...]
+
+    @property
+    def box_bytes(self) -> int:
+        """Bytes that TMA reports."""
+        return sum(panel.tile.bytes for panel, _ in self.panels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """A source's places in shared memory: `depth` for each warpgroup, one after the other.
+
+    Attributes:
+        source: what they hold.
+        offset: of the first.
+        bytes: of one.
+        depth: 1, or 2 if the next tile's rows come while this one's are read.
+        barrier: number of the first mbarrier: "full" of each place, then "empty" of each.
+        maps: numbers of the tensor maps, a panel each.
+        last: number of the last product that reads it.
+        read: element-wise steps read it too, so it is released at the end of the tile.
+    """
+
+    source: Source
+    offset: int
+    bytes: int
+    depth: int
+    barrier: int
+    maps: tuple[int, ...]
+    last: int
+    read: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Vector:
+    """Numbers along the columns (a bias, a gain) in shared memory from `offset` on, padded with zeros.
+
+    `short` ones lie there as they are, of 16 bits; others as f32.
+    """
+
+    load: Load
+    window: Window
+    length: int
+    offset: int
+    short: bool
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a number."""
+        return 2 if self.short else 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """A store, and how TMA does it.
+
+    Attributes:
+        store: what and where.
+        map: number of the tensor map; None if threads store.
+        tile: layout of the staging space: one panel of columns of all rows of a warpgroup.
+        wide: threads store pieces of 16 bytes.
+    """
+
+    store: Store
+    map: int | None
+    tile: SharedTile | None
+    wide: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ChainPlan:
+    """What the engine decided.
+
+    Attributes:
+        chain, order: the body, and the times of its tensors.
+        groups: computing warpgroups that have rows.
+        units: tiles of 64 rows of a warpgroup.
+        weights: of the layers.
+        resident: offset of each layer's weight in shared memory; None where it streams.
+        stages: of the ring; 0 without one.
+        stage_bytes: of one.
+        sequence: what streams through the ring for a tile.
+        slots: places of sources.
+        held: rows that are read into registers, a tile ahead, and stay there for the whole tile.
+        vectors: by `load_key`.
+        vector_bytes: all of them.
+        outputs: one a store.
+        staging: offset of the staging space, of which each warpgroup has `staging_bytes`.
+        turns: for each layer, whether the warpgroups take turns at the tensor cores.
+        weight_maps: numbers of the tensor maps of each layer's panels.
+        barriers: number of the first mbarrier of the ring, and of the one that resident weights report to.
+    """
+
+    chain: Chain
+    order: Order
+    groups: int
+    units: int
+    weights: tuple[Weight, ...]
+    resident: tuple[int | None, ...]
+    stages: int
+    stage_bytes: int
+    sequence: tuple[Stage, ...]
+    slots: tuple[Slot, ...]
+    held: tuple[Load, ...]
+    vectors: dict[tuple, Vector]
+    outputs: tuple[Output, ...]
+    staging: int
+    staging_bytes: int
+    turns: tuple[bool, ...]
+    weight_maps: tuple[tuple[int, ...], ...]
+    resident_barrier: int
+
+    @property
+    def group_rows(self) -> int:
+        """Rows of one warpgroup."""
+        return GROUP_ROWS * self.units
+
+    @property
+    def covered(self) -> bool:
+        """Whether the warpgroups' rows are exactly the tile's."""
+        return self.group_rows * self.groups == self.chain.rows
