@@ -21,11 +21,11 @@ THREADS = 256
 VECTOR_BYTES = 16
 REGISTER_FILE = 65536
 MOST_BLOCKS = 8
-TILE_SECONDS = 1.0e-6
+TILE_SECONDS = 1.1e-6
 LEVEL_SECONDS = 0.5e-6
 """What each reduction adds: shuffles, or a barrier."""
 DEPTH_LOSS = 0.022
-"""Share of the memory's rate that is lost with each doubling of what a thread asks for at a time."""
+"""Share of the memory's rate that a map loses with each doubling of what a thread asks for at a time."""
 ELEMENTS = 32
 """Elements that a thread keeps at a time."""
 CROSSED_BYTES = 256
@@ -73,7 +73,8 @@ def seconds(figures: Figures, points: int, target: Target) -> float:
     vectors = each / width
     held = min(each, ELEMENTS) if figures.levels else min(each, 2 * width)
     blocks = max(1, min(MOST_BLOCKS, int(REGISTER_FILE / THREADS / (32 + held * (1 if figures.levels else 0.5)))))
-    streaming = figures.points * figures.bytes / (target.dram_rate * (1 - DEPTH_LOSS * math.log2(max(1, vectors))))
+    loss = 0.0 if figures.levels else DEPTH_LOSS * math.log2(max(1, vectors))
+    streaming = figures.points * figures.bytes / (target.dram_rate * (1 - loss))
     rounds = tiles / (target.workers * blocks)
     return max(streaming, rounds * (TILE_SECONDS + figures.levels * LEVEL_SECONDS))
 

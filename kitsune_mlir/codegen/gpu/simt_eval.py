@@ -21,19 +21,16 @@ from kitsune_mlir.codegen.gpu.simt_index import (
     Linear,
     add,
     affine,
-    at,
-    clamped,
     divmod_index,
-    emit,
     opaque,
-    scale,
     with_units,
 )
 from kitsune_mlir.codegen.gpu.simt_memory import CrossedWindow, Memory, SharedWindow
+from kitsune_mlir.codegen.gpu.simt_moves import MOVES
 from kitsune_mlir.codegen.gpu.simt_scalar import Lanes, ScalarEmitter, carrier, materialize
 from kitsune_mlir.codegen.gpu.tasks import Load, Offset, Store
-from kitsune_mlir.codegen.gpu.value import Value, constant, select
-from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, reassociation, shape_of, static_ints
+from kitsune_mlir.codegen.gpu.value import Value, constant
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["Evaluator", "Windows"]
@@ -193,6 +190,8 @@ class Evaluator:
                 limit = "the result of a reduction over threads is used for the rows that it was made for"
                 raise UnsupportedError(op.name, limit, None, str(op.location))
             return self._private(op, tensor, coordinates)
+        if op.name in MOVES:
+            return MOVES[op.name](self, op, coordinates)
         maker = getattr(self, "_" + op.name.replace(".", "_"), None)
         if maker is None:
             raise UnsupportedError(op.name, "simt does maps, reductions and movement of tensors", None, str(op.location))
@@ -304,17 +303,18 @@ class Evaluator:
         return [values[e if len(values) > 1 else 0] for e in range(self.width)]
 
     def _linalg_fill(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
-        return self._splat(op.operands[0])
+        return self.splat(op.operands[0])
 
     _tensor_splat = _linalg_fill
 
-    def _splat(self, value: ir.Value) -> Lanes:
+    def splat(self, value: ir.Value) -> Lanes:
+        """A scalar for all points."""
         return materialize(self.scalar(value, {}, ()), value.type, self.width)
 
     def _tensor_from_elements(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
         if len(op.operands) > 1:
             raise UnsupportedError(op.name, "one element", len(op.operands), str(op.location))
-        return self._splat(op.operands[0])
+        return self.splat(op.operands[0])
 
     def _tensor_empty(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
         return [constant(0, carrier(ir.RankedTensorType(op.results[0].type).element_type))]
@@ -326,97 +326,3 @@ class Evaluator:
         element = attribute.get_splat_value()
         number = element.value  # type: ignore[attr-defined]  # a float, integer or bool attribute
         return [constant(number, carrier(ir.RankedTensorType(op.results[0].type).element_type))]
-
-    def _tensor_cast(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
-        return self.tensor(op.operands[0], coordinates)
-
-    def _tensor_extract_slice(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
-        dynamic = list(op.operands)[1:]
-        offsets: list[Offset] = []
-        for number in static_ints(op, "static_offsets"):
-            offsets.append(dynamic.pop(0) if number == ir.ShapedType.get_dynamic_size() else number)
-        full = with_units(coordinates, shape_of(op.results[0]), static_ints(op, "static_sizes"))
-        strides = static_ints(op, "static_strides")
-        where = tuple(add(scale(i, s), self.outer(o)) for i, s, o in zip(full, strides, offsets, strict=True))
-        return self.tensor(op.operands[0], where)
-
-    def _tensor_expand_shape(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
-        shape, where = shape_of(op.results[0]), []
-        for group in reassociation(op):
-            total: Index = Linear()
-            for dim in group:
-                total = add(scale(total, shape[dim]), coordinates[dim])
-            where.append(total)
-        return self.tensor(op.operands[0], tuple(where))
-
-    def _tensor_collapse_shape(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
-        shape = shape_of(op.operands[0])
-        where: list[Index] = [Linear()] * len(shape)
-        for group, index in zip(reassociation(op), coordinates, strict=True):
-            rest = index
-            for dim in reversed(group):
-                rest, where[dim] = divmod_index(rest, shape[dim], self.width) if dim != group[0] else (Linear(), rest)
-        return self.tensor(op.operands[0], tuple(where))
-
-    def _tensor_pad(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
-        if len(op.operands) > 1:
-            raise UnsupportedError(op.name, "static amounts", None, str(op.location))
-        block = op.regions[0].blocks[0]
-        fill = list(block.operations)[-1].operands[0]
-        if isinstance(fill.owner, ir.Block) and fill.owner == block:
-            raise UnsupportedError(op.name, "one value for all of the padding", None, str(op.location))
-        low, high = static_ints(op, "static_low"), static_ints(op, "static_high")
-        padded = [dim for dim, amounts in enumerate(zip(low, high, strict=True)) if amounts != (0, 0)]
-        shape, found = shape_of(op.operands[0]), []
-        scattered = any(isinstance(coordinates[d], tuple) or coordinates[d].lane for d in padded)
-        for e in range(self.width if scattered else 1):
-            where = [at(c, e) for c in coordinates] if scattered else list(coordinates)
-            inside: Value | None = None
-            for dim in padded:
-                inner = add(where[dim], -low[dim])
-                assert isinstance(inner, Linear)
-                here = emit(inner).below(shape[dim])
-                inside = here if inside is None else inside & here
-                where[dim] = clamped(inner, shape[dim] - 1)
-            values = self.tensor(op.operands[0], tuple(where))
-            other = self._splat(fill)[0]
-            found += values if inside is None else [select(inside, value, other) for value in values]
-        return found
-
-    def _tensor_concat(self, op: ir.Operation, coordinates: Coordinates) -> Lanes:
-        dim = ir.IntegerAttr(op.attributes["dim"]).value
-        pieces = [(value, shape_of(value)[dim]) for value in op.operands]
-        index = coordinates[dim]
-        starts = [sum(size for _, size in pieces[:number]) for number in range(len(pieces))]
-        if isinstance(index, Linear) and (span := index.range(self.width)) is not None:
-            # Pieces that the vector cannot reach are left out.
-            chosen = [n for n, s in enumerate(starts) if span[0] < s + pieces[n][1] and span[1] >= s]
-            pieces, starts = [pieces[n] for n in chosen], [starts[n] for n in chosen]
-        uniform = isinstance(index, Linear) and index.lane <= 1
-        if uniform and index.lane:
-            period = math.gcd(index.multiple, *starts, *(size for _, size in pieces))
-            uniform = period % self.width == 0
-        points = [index] if uniform else [at(index, e) for e in range(self.width)]
-        parts: list[Lanes] = []
-        for point in points:
-            reach = self.width - 1 if uniform and point.lane else 0
-            base = Linear(point.terms, 0, point.const)
-            found: Lanes | None = None
-            for (value, size), start in reversed(list(zip(pieces, starts, strict=True))):
-                inner = add(base, -start)
-                assert isinstance(inner, Linear)
-                if len(pieces) > 1:
-                    inner = clamped(inner, size - 1 - reach)
-                inner = Linear(inner.terms, point.lane, inner.const)
-                values = self.tensor(value, (*coordinates[:dim], inner, *coordinates[dim + 1 :]) if uniform else tuple(
-                    inner if d == dim else at(c, points.index(point)) for d, c in enumerate(coordinates)
-                ))  # fmt: skip
-                if found is None:
-                    found = values
-                    continue
-                inside = emit(base) < start + size
-                count = max(len(values), len(found))
-                found = [select(inside, values[e % len(values)], found[e % len(found)]) for e in range(count)]
-            assert found is not None
-            parts.append(found)
-        return parts[0] if uniform else [part[0] for part in parts]

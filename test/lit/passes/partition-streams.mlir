@@ -63,9 +63,9 @@ func.func @batches(%x: tensor<12x256x64xf32>, %w: tensor<12x512x64xf32>, %z: ten
 
 // -----
 
-// Element-wise work: contiguous tiles of some 8,192 elements.
+// Element-wise work alone in its program: a vector for each of 256 threads.
 // CHECK-LABEL: func.func @map(
-// CHECK: }) {engine = "simt", sym_name = "map_0", tile = array<i64: 2, 4096>}
+// CHECK: }) {engine = "simt", sym_name = "map_0", tile = array<i64: 1, 1024>}
 #id = affine_map<(m, n) -> (m, n)>
 func.func @map(%x: tensor<1000x4096xf32>, %e: tensor<1000x4096xf32>) -> tensor<1000x4096xf32> {
   %r = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]} ins(%x : tensor<1000x4096xf32>) outs(%e : tensor<1000x4096xf32>) {

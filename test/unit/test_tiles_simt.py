@@ -1,0 +1,62 @@
+"""Tiles of memory-bound stages: the model against times that were recorded, and what it chooses."""
+
+import pytest
+
+from kitsune_mlir.passes.tiles_simt import Figures, row_tile, seconds, tile_of
+from kitsune_mlir.target import find_target
+
+H200 = find_target("h200")
+GIGABYTE = 1 << 30
+
+
+def rows(length: int, size: int, levels: int, weights: bool = False, alone: bool = True) -> Figures:
+    """1 GB of rows that are read and written."""
+    return Figures((GIGABYTE // (2 * size * length),), length, 2 * size, size, levels, None, weights, alone)
+
+
+RECORDED = [
+    # Milliseconds on an H200, the device copy of as many bytes 0.256: (stage, points of a tile, time).
+    (rows(1024, 4, 0), 1024, 0.2559), (rows(1024, 4, 0), 2048, 0.2634), (rows(1024, 4, 0), 4096, 0.2665),
+    (rows(1024, 4, 0), 8192, 0.2734), (rows(1024, 4, 0), 16384, 0.2777), (rows(1024, 2, 0), 2048, 0.2548),
+    (rows(1024, 2, 0), 4096, 0.2631), (rows(1024, 2, 0), 8192, 0.2659), (rows(1024, 2, 0), 16384, 0.2724),
+    (rows(1024, 4, 2), 2048, 0.2788), (rows(1024, 4, 2), 4096, 0.2597), (rows(1024, 4, 2), 8192, 0.2579),
+    (rows(1024, 2, 2), 2048, 0.3234), (rows(1024, 2, 2), 4096, 0.2563), (rows(1024, 2, 2), 8192, 0.2585),
+    (rows(256, 2, 2), 4096, 0.2596), (rows(256, 2, 2), 8192, 0.2605),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("figures, points, milliseconds", RECORDED)
+def test_estimates_are_within_a_tenth(figures, points, milliseconds):
+    assert seconds(figures, points, H200) * 1e3 == pytest.approx(milliseconds, rel=0.1)
+
+
+@pytest.mark.parametrize("figures", [rows(1024, 4, 0), rows(1024, 2, 0), rows(1024, 4, 2), rows(1024, 2, 2)])
+def test_the_choice_is_within_three_hundredths_of_the_best_recorded(figures):
+    measured = {points: time for known, points, time in RECORDED if known == figures}
+    assert measured[row_tile(figures, H200)] <= 1.03 * min(measured.values())
+
+
+def test_a_thread_of_a_map_has_one_vector():
+    assert tile_of(Figures((1 << 28,), 1, 8, 4), H200) == [1024]
+    assert tile_of(Figures((1 << 28,), 1, 4, 2), H200) == [2048]
+
+
+def test_weights_are_read_for_several_rows():
+    assert tile_of(rows(1024, 2, 2, weights=True), H200)[0] > tile_of(rows(1024, 2, 2), H200)[0]
+
+
+def test_tiles_that_are_handed_over_are_larger():
+    assert row_tile(rows(32, 4, 0, alone=False), H200) > row_tile(rows(32, 4, 0), H200)
+
+
+def test_permuting_maps_have_runs_along_both_dimensions():
+    assert tile_of(Figures((4096, 4096), 1, 4, 2, 0, (1, 0)), H200) == [128, 128]
+    assert tile_of(Figures((16, 2048, 100), 1, 8, 4, 0, (2, 0)), H200) == [16, 1, 56]
+
+
+def test_few_rows_are_spread_over_the_machine():
+    assert tile_of(Figures((300,), 64, 8, 4, 1), H200) == [1]
+
+
+def test_long_rows_stay_whole():
+    assert tile_of(rows(100000, 4, 2), H200) == [1]
