@@ -189,7 +189,7 @@ def test_the_plan_for_the_gpu_is_right_on_the_host(name: str, monkeypatch: pytes
     torch.manual_seed(0)
     args = tuple(inputs_of(case, "cpu").values())
     program = pipeline.compile(model_of(case), args, target="sm_90a")
-    assert "attention" in str(program.texts["stages"])
+    assert 'engine = "attention"' in program.ir("stages")
     assert problems(program(*args), exact(model_of(case), args)) == []
 
 
@@ -219,7 +219,7 @@ def test_plans() -> None:
     decode = decided("decode_16")  # 4 heads x 16 rows read the same keys
     assert decode.split and decode.pattern.rows == (4, 16) and len(decode.results) == 1
     assert decided("decode_cached").part_blocks == (8, 1)
-    assert decided("width_256").block == 64
+    assert decided("width_256").block == 80
     assert [box.map.box[-2] for box in decided("cross_long").results] == [64, 1]
 
 
@@ -258,7 +258,7 @@ def test_causal_tiles_are_dealt_out_evenly(rows: int, heads: int, most: float) -
     assert sorted(order) == list(range(len(costs)))
     load = [sum(costs[tile] for tile in order[block::132]) for block in range(132)]
     assert max(load) <= most * sum(load) / 132
-    assert costs[order[0]] == max(costs)  # the longest first
+    assert min(costs[tile] for tile in order[:132]) >= max(costs[tile] for tile in order[132:])  # the longest first
 
 
 def test_costs_follow_the_mask() -> None:

@@ -210,7 +210,9 @@ def _choose(pattern: Pattern, limits: Limits) -> AttentionPlan:
 
 def _block_sizes(pattern: Pattern, split: bool) -> tuple[int, ...]:
     """Keys of a block, in the order of preference: as many as registers hold beside the sums."""
-    return (64, 32) if max(pattern.width, pattern.head) > 128 else (128, 64, 32)
+    if max(pattern.width, pattern.head) <= 128:
+        return (128, 64, 32)
+    return (64, 32) if split else (80, 64, 32)
 
 
 def _rows_box(pattern: Pattern, window: Window, side: str, elements: int, most: int = 2 * GROUP_ROWS) -> Box:
