@@ -161,7 +161,8 @@ def build(folder: Path, names: Sequence[str]) -> int:
     import kitsune_mlir
     from kitsune_mlir import pipeline
 
-    pipeline.PLAN = [p.replace("kitsune-form-stages", "kitsune-form-stages{chains=true}") for p in pipeline.PLAN]
+    form = "kitsune-form-stages"
+    pipeline.PLAN = [f"{form}{{chains=true}}" if name == form else name for name in pipeline.PLAN]
     folder.mkdir(parents=True, exist_ok=True)
     bad = 0
     for name in names or CASES:

@@ -1,0 +1,154 @@
+"""The chain engine without a GPU: what it takes and declines, its plans, and that its kernels assemble without spills."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch_mlir import ir
+
+import kitsune_mlir
+from kitsune_mlir import pipeline
+from kitsune_mlir.codegen.gpu.chain import ChainEngine
+from kitsune_mlir.codegen.gpu.chain_match import match_chain
+from kitsune_mlir.codegen.gpu.chain_order import order_of
+from kitsune_mlir.codegen.gpu.chain_parts import panels_of
+from kitsune_mlir.codegen.gpu.chain_records import ChainPlan
+from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.program import compile_gpu
+from kitsune_mlir.codegen.gpu.tasks import ProgramView, TaskView
+from kitsune_mlir.dialects import new_context
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
+from chain_programs import CASES, Edge, Gated, mlp
+
+MODULES: list[ir.Module] = []
+"""What plans refer to lives as long as its module."""
+BF16 = torch.bfloat16
+FORM = "kitsune-form-stages"
+
+
+@pytest.fixture
+def context():
+    with new_context() as made, ir.Location.unknown():
+        yield made
+        MODULES.clear()
+
+
+def tiles(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *args: torch.Tensor, dtype: torch.dtype = BF16) -> str:
+    """The tile program of a model whose row-local ops all become chains."""
+    plan = [f"{FORM}{{chains=true}}" if name == FORM else name for name in pipeline.PLAN]
+    monkeypatch.setattr(pipeline, "PLAN", plan)
+    monkeypatch.setattr(pipeline, "gpu_code", lambda *_: (None, {}, "not needed"))
+    given = tuple(a.to(dtype) if a.is_floating_point() else a for a in args)
+    return kitsune_mlir.compile(model.to(dtype).eval(), given, target="sm_90a").ir("tiles")
+
+
+def task_of(text: str, number: int = -1) -> TaskView:
+    MODULES.append(module := ir.Module.parse(text))
+    return ProgramView(list(module.body.operations)[0].operation).tasks[number]
+
+
+def decided(text: str, number: int = -1) -> ChainPlan:
+    plan = ChainEngine().plan(task_of(text, number), Limits())
+    assert isinstance(plan, Plan), plan
+    return plan.private
+
+
+@pytest.mark.parametrize("length", [1, 8, 13, 16, 27, 48, 63, 64, 65, 100, 128, 283, 320])
+def test_panels_cover_a_range(length: int) -> None:
+    panels = panels_of(length)
+    assert panels[0].start == 0
+    for panel, after in zip(panels, panels[1:], strict=False):
+        assert panel.start + panel.width == after.start
+    assert length <= panels[-1].start + panels[-1].width < length + 16
+    assert all(panel.width % 16 == 0 and panel.width <= panel.box <= 64 for panel in panels)
+
+
+def test_skip_connections_stay_in_registers_until_their_last_use(context, monkeypatch) -> None:
+    class Skip(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(128, 3)
+
+        def forward(self, x):
+            h = torch.relu(self.a(x))
+            return self.c(torch.cat([torch.relu(self.b(h)), h], -1))
+
+    chain = match_chain(task_of(tiles(monkeypatch, Skip(), torch.randn(1000, 64))))
+    order = order_of(chain)
+    assert [len(layer.ranges) for layer in chain.layers] == [1, 1, 2]
+    assert [len(kept) for kept in order.kept] == [1, 2, 0]
+    assert [len(stores) for stores in order.stores] == [0, 0, 1]
+
+
+def test_the_bias_is_what_sums_start_from(context, monkeypatch) -> None:
+    text = tiles(monkeypatch, mlp([64, 128, 64]), torch.randn(1000, 64))
+    code = compile_gpu(ir.Module.parse(text), "main_p0", "sm_90a")
+    assert not re.search(r"add(\.rn)?\.f32", code.ptx)
+    assert code.ptx.count("cvt.rn.relu.bf16x2") == 64 // 2 + 32 // 2
+
+
+def test_rows_choose_the_warpgroups(context, monkeypatch) -> None:
+    model = mlp([64, 64, 64])
+    few, many = (decided(tiles(monkeypatch, model, torch.randn(rows, 64))) for rows in (1000, 100_000))
+    assert (few.groups, few.units, few.chain.rows) == (1, 1, 64)
+    assert few.covered and many.groups == 2
+
+
+def test_weights_stay_or_stream(context, monkeypatch) -> None:
+    small = decided(tiles(monkeypatch, mlp([128] * 4), torch.randn(100_000, 128)))
+    assert all(place is not None for place in small.resident) and not small.sequence
+    large = decided(tiles(monkeypatch, mlp([256] * 5), torch.randn(100_000, 256)))
+    assert all(place is None for place in large.resident)
+    assert [stage.layer for stage in large.sequence] == [n for n in range(4) for _ in range(4)]
+    assert all(large.turns)
+
+
+def test_ragged_operands_are_copied(context, monkeypatch) -> None:
+    plan = decided(tiles(monkeypatch, mlp([13, 64, 27, 3], last=False), torch.randn(1000, 13)))
+    assert not plan.slots[0].source.maps and "multiple of 16" in plan.slots[0].source.why
+    assert plan.weights[0].why and plan.weights[2].why
+    assert plan.resident[0] is not None
+
+
+def test_gathered_rows_and_rows_held_in_registers(context, monkeypatch) -> None:
+    index = torch.zeros(100_000, dtype=torch.int64)
+    nodes, edges = torch.randn(90_000, 128), torch.randn(100_000, 128)
+    plan = decided(tiles(monkeypatch, Edge(128), nodes, edges, index, index.clone()))
+    assert [slot.source.gather is not None for slot in plan.slots] == [True, True]
+    assert len(plan.held) == 1 and all(vector.short for vector in plan.vectors.values())
+    assert plan.outputs[0].wide and all(place is not None for place in plan.resident)
+
+
+def test_declines_say_why(context, monkeypatch) -> None:
+    def reason(text: str) -> str:
+        decision = ChainEngine().plan(task_of(text), Limits())
+        assert isinstance(decision, Decline)
+        return decision.reason
+
+    def texts(model: nn.Module, *args: torch.Tensor, dtype: torch.dtype = BF16) -> str:
+        return tiles(monkeypatch, model, *args, dtype=dtype)
+
+    assert "f32" in reason(texts(mlp([64, 64, 64]), torch.randn(1000, 64), dtype=torch.float32))
+    assert "no product" in reason(texts(nn.LayerNorm(64), torch.randn(1000, 64)))
+    assert "computed, or differ" in reason(texts(nn.Linear(64, 512), torch.randn(64, 64)))
+
+
+@pytest.mark.parametrize("name", ["ragged_13_27_3", "two_129_kn", "layer_norm", "heads", "gated", "edge"])
+def test_cases_assemble_without_spills(name: str, context, monkeypatch) -> None:
+    make_model, make_args = CASES[name]
+    args = make_args(torch.device("cpu"), BF16)
+    code = compile_gpu(ir.Module.parse(tiles(monkeypatch, make_model(), *args)), "main_p0", "sm_90a")
+    assert "chain" in {choice.engine for choice in code.engines}
+    assert not code.resources.spills and not code.warnings
+
+
+def test_gates_are_combined_before_they_are_rounded_twice(context, monkeypatch) -> None:
+    chain = match_chain(task_of(tiles(monkeypatch, Gated(64, 128), torch.randn(1000, 64))))
+    assert [layer.cols for layer in chain.layers] == [128, 128, 64]
+    assert len(order_of(chain).kept[0]) == 1
