@@ -145,7 +145,7 @@ def iteration_space(
             made = accesses[p].results[r] if accesses[p] is not None else ()  # type: ignore[union-attr]
             used = access.operands[k] if access is not None else ()
             for d in range(len(shape_of(value))):
-                if made and made[d] == WHOLE and is_halo(ops[p]):
+                if made and used and is_halo(ops[p]) and not (made[d].plain and used[d].plain):
                     continue  # a tile takes its part of the padded whole
                 _link(classes, p, made[d] if made else WHOLE, n, used[d] if used else WHOLE)
         _block_captured(classes, op, position, accesses)

@@ -16,6 +16,7 @@ from .remarks import remark
 
 LAST = (0, 2, 3, 1)  # dimension i of the channels-last form is dimension LAST[i] of the usual one
 FIRST = (0, 3, 1, 2)  # the inverse
+COLUMNS = 2  # the last dimension but the channels
 CHANNELS = 8  # 16 bytes: the least stride that TMA takes
 TYPES = ("bf16", "f16")
 MEMORY, ORDER, KIND = "kitsune.memory", "kitsune.order", "kitsune.kind"
@@ -112,20 +113,26 @@ class _Rewriter:
         if value not in self.widened:
             maker = defining_op(value)
             if maker is not None and maker.name == "tensor.pad" and len(maker.operands) == 1:
-                self.widened[value] = self._padded(maker, self._wide_twin(maker.operands[0]))
+                # Rows are padded in the copy that is made anyway: all taps of a row are then one run of memory.
+                low, high = (static_ints(maker, name)[LAST[COLUMNS]] for name in ("static_low", "static_high"))
+                inner = _with_zeros(self._twin(maker.operands[0]), COLUMNS, low, high, self.block)
+                wide = _with_zeros(inner, 3, 0, missing, self.block)
+                self.widened[value] = self._padded(maker, wide, (0, 1))
             else:
-                self.widened[value] = _with_zeros(self._twin(value), missing, self.block)
+                self.widened[value] = _with_zeros(self._twin(value), 3, 0, missing, self.block)
         return self.widened[value]
 
-    def _padded(self, pad: ir.Operation, source: ir.Value) -> ir.Value:
-        """`pad` of a channels-last source."""
-        shape = [*permuted(shape_of(pad.results[0]), LAST)[:3], shape_of(source)[3]]
+    def _padded(self, pad: ir.Operation, source: ir.Value, dims: tuple[int, ...] = (0, 1, 2, 3)) -> ir.Value:
+        """`pad` of a channels-last source, as far as it pads the dimensions `dims` of it."""
+        shape = shape_of(source)
         with ir.InsertionPoint.after(pad), pad.location:
             copy = pad.clone().operation
         copy.operands[0] = source
-        copy.results[0].set_type(ir.RankedTensorType.get(shape, ir.ShapedType(source.type).element_type))
         for name in ("static_low", "static_high"):
-            copy.attributes[name] = ir.DenseI64ArrayAttr.get(permuted(static_ints(pad, name), LAST))
+            amounts = [n if d in dims else 0 for d, n in enumerate(permuted(static_ints(pad, name), LAST))]
+            shape = [size + amount for size, amount in zip(shape, amounts, strict=True)]
+            copy.attributes[name] = ir.DenseI64ArrayAttr.get(amounts)
+        copy.results[0].set_type(ir.RankedTensorType.get(shape, ir.ShapedType(source.type).element_type))
         return copy.results[0]
 
     def _replace(self, op: ir.Operation, results: list[ir.Value]) -> None:
@@ -296,15 +303,22 @@ def _like(maker: ir.Operation) -> ir.Value:
         return empty if maker.name == "tensor.empty" else linalg.fill(maker.operands[0], outs=[empty])
 
 
-def _with_zeros(value: ir.Value, channels: int, block: ir.Block) -> ir.Value:
-    """A channels-last tensor with channels of zeros after its own. (As a `tensor.pad` it would be folded into others.)"""
+def _with_zeros(value: ir.Value, dim: int, low: int, high: int, block: ir.Block) -> ir.Value:
+    """A tensor with zeros before and after along one dimension. (As a `tensor.pad` it would be folded into others.)"""
     maker = defining_op(value)
     shape, element = shape_of(value), ir.ShapedType(value.type).element_type
-    type_ = ir.RankedTensorType.get([*shape[:3], shape[3] + channels], element)
+    if not low and not high:
+        return value
+
+    def zeros(extent: int) -> list[ir.Value]:
+        part = [*shape[:dim], extent, *shape[dim + 1 :]]
+        return [linalg.fill(_zero(element), outs=[tensor.empty(part, element)])] if extent else []
+
+    type_ = ir.RankedTensorType.get([*shape[:dim], low + shape[dim] + high, *shape[dim + 1 :]], element)
     with ir.InsertionPoint.at_block_begin(block) if maker is None else ir.InsertionPoint.after(maker):
-        zeros = linalg.fill(_zero(element), outs=[tensor.empty([*shape[:3], channels], element)])
-        attributes = {"dim": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 3)}
-        return ir.Operation.create("tensor.concat", [type_], [value, zeros], attributes).results[0]
+        attributes = {"dim": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)}
+        parts = [*zeros(low), value, *zeros(high)]
+        return ir.Operation.create("tensor.concat", [type_], parts, attributes).results[0]
 
 
 def _zero(element: ir.Type) -> ir.Value:

@@ -1,11 +1,13 @@
 """Tiles of convolutions on a GPU: which stages ask for engine `conv`, and how many pixels and features a tile has."""
 
+import dataclasses
+
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.conv_tiles import Problem, choose_tile
-from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, terms_of
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, static_ints, terms_of
 from kitsune_mlir.dialects.iteration import Space
-from kitsune_mlir.dialects.products import is_contraction, is_projected_product
+from kitsune_mlir.dialects.products import defining_op, is_contraction, is_projected_product
 from kitsune_mlir.target import Target
 
 STAGE_BYTES = 4096  # shared memory that the kernel keeps for itself
@@ -21,6 +23,7 @@ def conv_tile(space: Space, target: Target) -> list[int] | None:
     if found is None:
         return None
     problem, loops = found
+    problem = dataclasses.replace(problem, inside=not _pads_last(op, space)).merged()
     chosen = choose_tile(problem, target.workers, target.fast_bytes - STAGE_BYTES)
     if chosen is None:
         return None
@@ -30,6 +33,14 @@ def conv_tile(space: Space, target: Target) -> list[int] | None:
     if any(tile[loop] != whole[loop] and loop not in shared for loop in loops) or not shared <= set(loops):
         return None
     return [tile[d.loops[products[0]]] for d in space.dims]
+
+
+def _pads_last(op: ir.Operation, space: Space) -> bool:
+    """Whether the stage pads the last dimension but the channels of what a convolution reads."""
+    maker = defining_op(op.operands[0])
+    if maker is None or maker.name != "tensor.pad" or maker not in space.ops:
+        return False
+    return any(static_ints(maker, name)[-2] != 0 for name in ("static_low", "static_high"))
 
 
 def convolution_of(op: ir.Operation) -> tuple[Problem, list[int]] | None:

@@ -83,6 +83,16 @@ def test_strides_are_steps_of_the_tensor_map() -> None:
     assert conv.image_map.box_bytes == pixels * 64 * 2
 
 
+@pytest.mark.parametrize("features", [3, 27, 48, 64, 100])
+def test_a_load_fills_its_stage(features: int) -> None:
+    """Taps of one stage of the weight lie a whole tile apart, however few features there are."""
+    plan = planned(Case(1, 32, 8, 8, features))
+    assert isinstance(plan, Plan), plan
+    conv: ConvPlan = plan.private
+    assert conv.weight_map.box_bytes == conv.geometry.weight_bytes == conv.geometry.weight_taps * conv.weight_tile.bytes
+    assert conv.image_map.box_bytes <= conv.geometry.image_bytes
+
+
 def test_features_are_paired_where_sixteen_divide_them() -> None:
     for features, paired in ((64, True), (48, True), (27, False)):
         plan = planned(Case(1, 64, 8, 8, features))

@@ -44,6 +44,7 @@ class Axis:
         dilation: from one tap to the next.
         starts: these, added up, are the first element that tap 0 of the tile's first pixel reads ...
         low: ... but for this much padding before the image.
+        padded: there is padding, before or after.
     """
 
     size: int
@@ -52,6 +53,7 @@ class Axis:
     dilation: int
     starts: tuple[Offset, ...]
     low: int
+    padded: bool
 
     @property
     def reach(self) -> int:
@@ -125,7 +127,7 @@ def _convolution(task: TaskView, op: ir.Operation) -> Convolution:
     feature, last = weights[0], weights[-1]
     if summed is None or list(summed.items()) != [(last, 1)] or kinds[last] != "reduction" or feature not in outs:
         raise Mismatch("the channels are not the innermost dimension of image and weight")
-    image, starts, lows = _image(task, op.operands[0])
+    image, starts, lows, padded = _image(task, op.operands[0])
     axes, sides, taps = [], {feature: CHANNEL}, []
     for number, terms in enumerate(pixels):
         if terms is None:
@@ -144,6 +146,7 @@ def _convolution(task: TaskView, op: ir.Operation) -> Convolution:
                 terms[within[0]] if within else 1,
                 starts[number],
                 lows[number],
+                padded[number],
             )
         )
     if taps != weights[1:-1] or set(sides) != set(outs):
@@ -162,8 +165,9 @@ def _loops(map_: ir.AffineMap) -> list[int]:
     return [ir.AffineDimExpr(expression).position for expression in map_.results]
 
 
-def _image(task: TaskView, value: ir.Value) -> tuple[Load, list[tuple[Offset, ...]], list[int]]:
-    """The load behind an image; for each of its dimensions where the image begins in the buffer, and the padding before it."""
+def _image(task: TaskView, value: ir.Value) -> tuple[Load, list[tuple[Offset, ...]], list[int], list[bool]]:
+    """The load behind an image; for each of its dimensions where it begins in the buffer, the padding before it, and whether
+    there is any."""
     rank = len(shape_of(value))
     starts: list[tuple[Offset, ...]] = [()] * rank
     lows = [0] * rank
@@ -191,7 +195,7 @@ def _image(task: TaskView, value: ir.Value) -> tuple[Load, list[tuple[Offset, ..
         if padded[dim] and size != extent:
             raise Mismatch("a part of the image is padded")
         starts[dim] = (*starts[dim], load.offsets[dim])
-    return load, starts, lows
+    return load, starts, lows, padded
 
 
 def _pads_with_zero(pad: ir.Operation) -> bool:

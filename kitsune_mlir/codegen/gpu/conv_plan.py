@@ -29,7 +29,8 @@ class ConvPlan:
 
     Attributes:
         conv: the body.
-        problem: its tile, as the whole of a convolution.
+        problem: its tile, as the whole of a convolution (`Problem.merged`).
+        merged: the taps of the image's last dimension are channels.
         geometry: how the tile lies in shared memory.
         paired: row 16b + 8h + l of the product is feature 16b + 2l + h; else rows are features.
         image_map, weight_map: one box a stage.
@@ -38,6 +39,7 @@ class ConvPlan:
 
     conv: Convolution
     problem: Problem
+    merged: bool
     geometry: Geometry
     paired: bool
     image_map: TensorMap
@@ -118,14 +120,16 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
 
 def _decide(conv: Convolution, limits: Limits) -> ConvPlan:
     axes = conv.axes
-    problem = Problem(
+    original = Problem(
         tuple(axis.size for axis in axes),
         tuple(axis.stride for axis in axes),
         tuple(axis.taps for axis in axes),
         tuple(axis.dilation for axis in axes),
         conv.channels,
         conv.features,
+        not axes[-1].padded,
     )
+    problem = original.merged()
     tiles = conv.task.tiles
     found = best_arrangement(problem, problem.pixels, conv.features, tiles, limits.workers, limits.shared_bytes)
     if isinstance(found, str):
@@ -136,7 +140,7 @@ def _decide(conv: Convolution, limits: Limits) -> ConvPlan:
     paired = conv.weight.buffer.shape[0] % PAIRED_ROWS == 0 and multiple_of(conv.weight.offsets[0]) % PAIRED_ROWS == 0
     try:
         maps = _image_map(conv, problem, geometry), _weight_map(conv, problem, geometry, paired)
-        return ConvPlan(conv, problem, geometry, paired, *maps, split)
+        return ConvPlan(conv, problem, problem is not original, geometry, paired, *maps, split)
     except CompileError as error:
         raise Mismatch(str(error)) from error
 
@@ -144,19 +148,24 @@ def _decide(conv: Convolution, limits: Limits) -> ConvPlan:
 def _image_map(conv: Convolution, problem: Problem, geometry: Geometry) -> TensorMap:
     buffer = conv.image.buffer
     strides = tuple(stride * element_bytes(buffer.element) for stride in buffer.strides[:-1])
+    shape = buffer.shape
+    if problem.channels != conv.channels:  # overlapping runs of all taps, one for each pixel of the result
+        axis = conv.axes[-1]
+        runs = (shape[-2] - axis.taps) // axis.stride + 1
+        shape, strides = (*shape[:-2], runs, problem.channels), (*strides[:-1], strides[-1] * axis.stride)
     if geometry.halo:
-        return TensorMap(conv.dtype, buffer.shape, strides, (*geometry.loaded, problem.chunk), 2 * problem.chunk)
+        return TensorMap(conv.dtype, shape, strides, (*geometry.loaded, problem.chunk), 2 * problem.chunk)
     box = tuple((size - 1) * stride + 1 for size, stride in zip(problem.pixels, problem.strides, strict=True))
     steps = (*problem.strides, 1) if max(problem.strides) > 1 else ()
-    return TensorMap(conv.dtype, buffer.shape, strides, (*box, problem.chunk), 2 * problem.chunk, steps=steps)
+    return TensorMap(conv.dtype, shape, strides, (*box, problem.chunk), 2 * problem.chunk, steps=steps)
 
 
 def _weight_map(conv: Convolution, problem: Problem, geometry: Geometry, paired: bool) -> TensorMap:
     """Taps by features by channels; with the features of a block of 16 as 2 x 8, the odd ones after the even ones."""
-    features, channels = conv.weight.buffer.shape[0], conv.weight.buffer.shape[-1]
+    features, channels = conv.weight.buffer.shape[0], problem.channels
     taps = math.prod(problem.taps)
     tap, row = 2 * channels, 2 * channels * taps
-    rows = min(geometry.weight_rows, -(-problem.features // PAIRED_ROWS) * PAIRED_ROWS)
+    rows = geometry.weight_rows  # zeros where there are fewer features
     if not paired:
         box = (geometry.weight_taps, rows, problem.chunk)
         return TensorMap(conv.dtype, (taps, features, channels), (tap, row), box, 2 * problem.chunk)

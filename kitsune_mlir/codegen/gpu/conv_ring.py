@@ -49,6 +49,8 @@ class Stages:
             for part in axis.starts:
                 start = start + tile.index(part)
             starts.append(start)
+        if plan.merged:  # the map counts pixels of the result
+            starts[-1] = starts[-1] // plan.conv.axes[-1].stride
 
         def load(number: Value, *state: Value) -> list[Value]:
             slot = Slot(*state)

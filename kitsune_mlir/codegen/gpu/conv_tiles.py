@@ -22,7 +22,7 @@ MOST_COLUMNS = 256
 MOST_BOX = 256
 MOST_STAGES = 8
 MOST_WEIGHT_STAGES = 24
-MOST_WEIGHT_BYTES = 24576
+LEAST_WEIGHT_STAGES = 3  # for stages of several taps
 
 MACS = 2048  # multiply-adds that a multiprocessor does in a cycle (16-bit)
 SHARED_RATE = 128  # bytes of shared memory a cycle
@@ -30,7 +30,7 @@ CACHE_RATE = 4000  # bytes a cycle from the second-level cache to all multiproce
 LINK_RATE = 60  # ... and to one of them
 TILE_CYCLES = 1800  # until the first operands arrive, and from the last product to the last store
 COLUMN_CYCLES = 6  # of the stores, a column
-STEP_CYCLES = 40  # barriers of a step that are not hidden
+STEP_CYCLES = 350  # from one step to the next at least: barriers, and starting the products
 EXCHANGE_CYCLES = 3000  # until the last piece of a tile has the partial results of the others
 MOST_PIECES = 16
 
@@ -44,6 +44,7 @@ class Problem:
         strides, taps, dilations: of the weight; 1 for the batch.
         channels: of the image.
         features: channels of the result.
+        inside: no tap reads beyond the ends of the image's last dimension.
     """
 
     pixels: tuple[int, ...]
@@ -52,6 +53,18 @@ class Problem:
     dilations: tuple[int, ...]
     channels: int
     features: int
+    inside: bool = False
+
+    def merged(self) -> Problem:
+        """The same with the taps of the last dimension as channels, where there are few.
+
+        Channels of neighbouring pixels are neighbours in memory: what all taps of a row read is one run, and runs may overlap.
+        """
+        width = self.taps[-1] * self.channels
+        if not self.inside or self.taps[-1] == 1 or self.dilations[-1] != 1 or self.channels % 8 or width > 64:
+            return self
+        ones = (1,)
+        return dataclasses.replace(self, strides=self.strides[:-1] + ones, taps=self.taps[:-1] + ones, channels=width)
 
     @property
     def chunk(self) -> int:
@@ -133,10 +146,12 @@ def arrange(problem: Problem, tile: tuple[int, ...], features: int, halo: bool, 
     image = _up(math.prod(loaded) * row, 1024)
     weight = (2 if by_features else 1) * GROUP_ROWS * row
     taps = math.prod(problem.taps)
-    together = problem.taps[-1] if halo and weight * problem.taps[-1] <= MOST_WEIGHT_BYTES else 1
+    together = problem.taps[-1] if halo else 1
+    if 2 * image + LEAST_WEIGHT_STAGES * weight * together > shared_bytes:
+        together = 1
     weight *= together
     if halo:
-        image_stages = 2 if 2 * image + 3 * weight <= shared_bytes else 1
+        image_stages = 2 if 2 * image + LEAST_WEIGHT_STAGES * weight <= shared_bytes else 1
         weight_stages = min(MOST_WEIGHT_STAGES, (shared_bytes - image_stages * image) // weight, 2 * taps // together)
     else:
         image_stages = weight_stages = min(MOST_STAGES, shared_bytes // (image + weight))
@@ -157,7 +172,7 @@ def cycles(problem: Problem, geometry: Geometry, active: int, pieces: int = 1) -
     shared = steps * 2 * (GROUP_ROWS + geometry.columns) * row / SHARED_RATE
     loaded = steps // geometry.weight_taps * geometry.weight_bytes + images * math.prod(geometry.loaded) * row
     cache = loaded / min(LINK_RATE, CACHE_RATE / active)
-    total = max(tensor, shared, cache) + steps // geometry.weight_taps * STEP_CYCLES
+    total = max(tensor, shared, cache, steps // geometry.weight_taps * STEP_CYCLES)
     total += TILE_CYCLES + COLUMN_CYCLES * geometry.columns
     if pieces > 1:
         total += EXCHANGE_CYCLES + pieces * geometry.groups * geometry.partial_bytes / min(LINK_RATE, CACHE_RATE / active)
