@@ -169,7 +169,7 @@ def report() -> str:
             lines += [f"## {title}", "", *tables.get(group, group_table)(groups[group]), ""]
     lines += ["## The planner's tiles", "", *tiles(), ""]
     lines += ["## Cost of a call", "", *call_cost(), ""]
-    lines += ["## Correctness on the device", "", *correctness(), ""]
+    lines += ["## Correctness on the device", "", *correctness(), spills(entries), ""]
     lines += ["## Runs", "", *(f"{n}. {where(run)}" for n, run in enumerate(record.runs, 1)), ""]
     return "\n".join(lines)
 
@@ -204,6 +204,12 @@ def call_cost() -> list[str]:
     rows = [f"| {name} | {value:.2f} |" for name, value in run["microseconds"].items()]
     note = "Microseconds of a call of a program of two inputs and one output, enqueued back to back, and of its parts."
     return [f"{note} {where(run)}", "", "| what | µs |", "| --- | --- |", *rows]
+
+
+def spills(entries: Mapping[str, Entry]) -> str:
+    """Which of the measured kernels keep registers in memory."""
+    spilled = [f"{name} ({e['spilled_bytes']} bytes)" for name, e in entries.items() if e.get("spilled_bytes")]
+    return f"- Kernels above that spill registers: {', '.join(spilled) or 'none'} of {len(entries)}."
 
 
 def correctness() -> list[str]:

@@ -14,7 +14,7 @@ Peers: `none`, `graph` (eager and compile, each in a CUDA graph), `quick` (eager
 
 `run` works in a second process, case by case. A case that crashes or takes longer than `--limit` seconds costs only itself:
 the process is replaced. FILE is written after every case; with `--seconds` no case is started later than that, and `--resume`
-leaves out the cases that FILE has already: so a sweep can be done in parts. `python -m bench.report FILE...` merges parts into
+leaves out the cases that FILE has times of: so a sweep can be done in parts. `python -m bench.report FILE...` merges parts into
 bench/results/ (one file for a device and a date) and writes bench/README.md and the charts.
 
 All times are milliseconds by CUDA events, 30 calls of each peer, interleaved in rounds, in one process.
@@ -115,7 +115,7 @@ def run(folder: Path, given: argparse.Namespace) -> int:
     from bench.worker import Worker
 
     record = Record.open(given.json, resume=given.resume)
-    cases = [c for c in found(folder, given.patterns) if c.name not in record.cases or not given.resume]
+    cases = [c for c in found(folder, given.patterns) if "milliseconds" not in record.cases.get(c.name, {})]
     command = f"python -m bench.suite run DIR {' '.join(given.patterns)}".rstrip() + f" --peers '{given.peers}'"
     start = time.monotonic()
     bad = 0
