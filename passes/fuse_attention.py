@@ -25,6 +25,7 @@ from .write_attention import MARK, write_attention
 __all__ = ["FuseAttention", "find_attention", "obstacle"]
 
 WIDEST_HEAD = 256
+TMA_DIMENSIONS = 5
 JOINED_ROWS = 64  # rows that share keys and may be one tile: then a concatenation of keys is read part by part
 
 
@@ -39,6 +40,9 @@ def obstacle(attention: Attention) -> str | None:
     width, head = attention.width[0].size, attention.head[0].size
     if max(width, head) > WIDEST_HEAD or width % 8 or head % 8:
         return f"heads of {width} and {head} elements; multiples of 8 up to {WIDEST_HEAD} are done"
+    for operand in (attention.query, attention.result, *attention.keys, *attention.values):
+        if sum(len(dim) for dim in operand.dims) > TMA_DIMENSIONS:
+            return f"an operand has more than {TMA_DIMENSIONS} dimensions"
     if str(ir.ShapedType(attention.result.value.type).element_type) != attention.dtype:
         return "the result is not rounded to the queries' type"
     operands = ((attention.query, width), *((part, width) for part in attention.keys))

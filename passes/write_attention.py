@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import arith, math, tensor
 
-from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.access import shape_of, static_ints
 from kitsune_mlir.dialects.attention import Attention, Operand, Step
 from kitsune_mlir.dialects.factors import Factor, Flat
+from kitsune_mlir.dialects.iteration import is_free
 from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.scalar_tree import Tree, nodes_of
+
+from .copies import identity_generic
 
 __all__ = ["MARK", "write_attention"]
 
@@ -193,20 +196,86 @@ class _Writer:
 
 
 def view(operand: Operand) -> Viewed:
-    """A tensor in memory with its dimensions split into factors, and those of extent 1 left out."""
-    value, wide = operand.value, [dim for dim in operand.dims if dim]
+    """A tensor in memory with its dimensions split into factors, and those of extent 1 left out.
+
+    A slice that is one of several equal parts of a dimension is taken from a view of the whole (queries, keys and values
+    that one product makes); other slices, and what stages repeat rather than store, are copied to memory first.
+    """
+    value, dims = operand.value, [dim for dim in operand.dims if dim]
+    index = None
+    maker = defining_op(value)
+    if maker is not None and maker.name == "tensor.extract_slice" and (part := _part_of(maker)) is not None:
+        value, dims, index = _parts_apart(maker, *part, operand.dims)
+    elif maker is not None and is_free(maker):
+        value = identity_generic(value)
     element = ir.ShapedType(value.type).element_type
-    if len(wide) != len(operand.dims):
-        sizes = [_size(dim) for dim in wide]
-        value = tensor.collapse_shape(ir.RankedTensorType.get(sizes, element), value, _groups([bool(d) for d in operand.dims]))
-    factors = [factor for dim in wide for factor in dim]
-    if len(factors) != len(wide):
-        sizes, groups, at = [factor.size for factor in factors], [], 0
-        for dim in wide:
-            groups.append(list(range(at, at + len(dim))))
-            at += len(dim)
+    shape = shape_of(value)
+    if index is None and len(dims) != len(shape):
+        sizes = [_size(dim) for dim in dims]
+        value = tensor.collapse_shape(ir.RankedTensorType.get(sizes, element), value, _groups([n != 1 for n in shape]))
+    factors = [factor for dim in dims for factor in dim]
+    at = None if index is None else index[0]
+    if any(len(dim) > 1 for dim in dims):
+        sizes, groups = [], []
+        for number, dim in enumerate(dims):
+            group = [shape[number]] if number == at else [factor.size for factor in dim]
+            groups.append(list(range(len(sizes), len(sizes) + len(group))))
+            sizes += group
         value = tensor.expand_shape(ir.RankedTensorType.get(sizes, element), value, groups, [], sizes)
+        if at is not None:
+            at = groups[at][0]
+    if index is not None and at is not None:
+        value = _slice_at(value, at, index[1])
     return value, factors
+
+
+def _part_of(op: ir.Operation) -> tuple[int, int, int] | None:
+    """(dimension, number of the part, number of parts) of a slice that is one of the equal parts of a dimension, or None."""
+    source, result = shape_of(op.operands[0]), shape_of(op.results[0])
+    sizes, offsets, strides = (static_ints(op, f"static_{what}") for what in ("sizes", "offsets", "strides"))
+    cut = [d for d, size in enumerate(sizes) if size != source[d]]
+    if (
+        len(op.operands) > 1
+        or any(n != 1 for n in strides)
+        or len(cut) != 1
+        or [n for n in sizes if n != 1] != [n for n in result if n != 1]
+    ):
+        return None
+    (at,) = cut
+    if source[at] % sizes[at] or offsets[at] % sizes[at]:
+        return None
+    return at, offsets[at] // sizes[at], source[at] // sizes[at]
+
+
+def _parts_apart(
+    op: ir.Operation, at: int, part: int, parts: int, dims: Sequence[Flat]
+) -> tuple[ir.Value, list[Flat], tuple[int, int]]:
+    """The source of a slice with a dimension for its parts, without others of extent 1; the factors of its dimensions (none for
+    the parts); the place of that dimension, and the part."""
+    source = shape_of(op.operands[0])
+    element = ir.ShapedType(op.operands[0].type).element_type
+    inner = source[at] // parts
+    value = op.operands[0]
+    wide = [dim for dim in dims if dim]
+    if any(n == 1 for n in source):
+        kept = [n for n in source if n != 1]
+        value = tensor.collapse_shape(ir.RankedTensorType.get(kept, element), value, _groups([n != 1 for n in source]))
+        at, source = sum(n != 1 for n in source[:at]), kept
+    if inner != 1:
+        sizes = [*source[:at], parts, inner, *source[at + 1 :]]
+        groups = [[d] for d in range(at)] + [[at, at + 1]] + [[d + 1] for d in range(at + 1, len(source))]
+        value = tensor.expand_shape(ir.RankedTensorType.get(sizes, element), value, groups, [], sizes)
+    return value, [*wide[:at], (), *wide[at:]], (at, part)
+
+
+def _slice_at(value: ir.Value, at: int, part: int) -> ir.Value:
+    """Part `part` along dimension `at`, which the result does not have."""
+    shape = shape_of(value)
+    rest = [*shape[:at], *shape[at + 1 :]]
+    type_ = ir.RankedTensorType.get(rest, ir.ShapedType(value.type).element_type)
+    offsets = [part if d == at else 0 for d in range(len(shape))]
+    sizes = [1 if d == at else n for d, n in enumerate(shape)]
+    return tensor.ExtractSliceOp(type_, value, [], [], [], offsets, sizes, [1] * len(shape)).result
 
 
 def unview(value: ir.Value, operand: Operand) -> ir.Value:

@@ -33,7 +33,8 @@ class Case:
         causal: row i attends to keys 0 ... i.
         mask: "" or what is masked: "float" [rows, keys] added, "heads" [batch, heads, rows, keys] added, "padding"
             [batch, 1, 1, keys] bool, "rows" [batch, 1, rows, keys] bool with rows without any key.
-        layout: "bhsd" as torch wants it, or "bshd": heads inside rows, transposed in the model.
+        layout: "bhsd" as torch wants it; "bshd": heads inside rows, transposed in the model; "fused": q, k and v are thirds
+            of one tensor.
         cached: keys and values are concatenations of `cached` old ones and `keys - cached` new ones, which come in "bshd".
         dtype: "bf16" or "f16".
         scale: factor of the scores; None is 1 / sqrt(width).
@@ -58,7 +59,9 @@ class Case:
         """Shapes of the inputs, in order."""
         head = self.head or self.width
         found: dict[str, tuple[int, ...]] = {"q": self._shape(self.heads, self.rows, self.width)}
-        if self.cached:
+        if self.layout == "fused":
+            found = {"qkv": (self.batch, self.rows, 3 * self.heads * self.width)}
+        elif self.cached:
             found |= {
                 "old_k": (self.batch, self.kv_heads, self.cached, self.width),
                 "old_v": (self.batch, self.kv_heads, self.cached, head),
@@ -95,6 +98,7 @@ SMALL: dict[str, Case] = {
     "grouped": Case(2, 8, 2, 256, 256, 128, causal=True),
     "grouped_bshd": Case(2, 8, 2, 256, 256, 128, causal=True, layout="bshd"),
     "bshd": Case(2, 4, 4, 256, 256, 64, layout="bshd"),
+    "fused": Case(2, 4, 4, 200, 200, 64, causal=True, layout="fused"),
     "keys_1000": Case(1, 2, 2, 1000, 1000, 64),
     "keys_1000_causal": Case(1, 2, 2, 1000, 1000, 128, causal=True),
     "keys_129_causal": Case(2, 2, 2, 129, 129, 64, causal=True),
@@ -144,7 +148,9 @@ def model_of(case: Case) -> Any:
     class Model(torch.nn.Module):
         def forward(self, q, *rest):
             mask = rest[-1] if case.mask else None
-            if case.cached:
+            if case.layout == "fused":
+                q, k, v = thirds(case, q)
+            elif case.cached:
                 old_k, old_v, k, v = rest[:4]
                 k = torch.cat([old_k, k.transpose(1, 2)], 2)
                 v = torch.cat([old_v, v.transpose(1, 2)], 2)
@@ -159,6 +165,12 @@ def model_of(case: Case) -> Any:
             )
 
     return Model()
+
+
+def thirds(case: Case, fused: Any) -> list[Any]:
+    """q, k and v of a fused tensor, as torch wants them."""
+    shape = (case.batch, case.rows, case.heads, case.width)
+    return [part.view(shape).transpose(1, 2) for part in fused.split(case.heads * case.width, dim=-1)]
 
 
 def inputs_of(case: Case, device: str) -> dict[str, Any]:
@@ -217,7 +229,7 @@ def reference(case: Case, given: dict[str, Any]) -> Any:
     """The result in float64; rows without any key are 0."""
     import torch
 
-    q, k, v = (given[name].double() for name in "qkv")
+    q, k, v = thirds(case, given["qkv"].double()) if "qkv" in given else (given[name].double() for name in "qkv")
     if case.cached:
         k = torch.cat([given["old_k"].double(), k.transpose(1, 2)], 2)
         v = torch.cat([given["old_v"].double(), v.transpose(1, 2)], 2)
@@ -248,7 +260,7 @@ def prepare(folder: Path, name: str) -> tuple[Any, dict[str, Any], Any, Any]:
     torch.manual_seed(0)
     given = inputs_of(case, "cuda")
     shape = (case.batch, case.heads, case.rows, case.head or case.width)
-    out = torch.full(shape, float("nan"), device="cuda", dtype=given["q"].dtype)
+    out = torch.full(shape, float("nan"), device="cuda", dtype=next(iter(given.values())).dtype)
     manifest = Manifest.from_json((folder / f"{name}.manifest.json").read_text())
     executor = CudaExecutor(manifest, (folder / f"{name}.cubin").read_bytes())
     pointers = [tensor.data_ptr() for tensor in (*given.values(), out)]
@@ -294,7 +306,7 @@ def peers_of(case: Case, given: dict[str, Any]) -> dict[str, Any]:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    q, k, v = (given[name] for name in "qkv")
+    q, k, v = thirds(case, given["qkv"]) if "qkv" in given else (given[name] for name in "qkv")
     more = {"attn_mask": given.get("mask"), "is_causal": case.causal, "enable_gqa": case.heads != case.kv_heads}
     found: dict[str, Any] = {"torch": lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, **more)}
     for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION):

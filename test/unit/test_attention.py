@@ -145,6 +145,15 @@ def test_a_cache_is_read_in_parts() -> None:
     assert text.count('"kitsune.task"') == 1 and 'engine = "attention"' in text  # nothing is joined in memory first
 
 
+def test_thirds_of_one_product_are_read_where_they_lie() -> None:
+    def fused(x, w):
+        q, k, v = (y.view(2, 64, 4, 32).transpose(1, 2) for y in (x @ w).split(128, dim=2))
+        return F.scaled_dot_product_attention(q, k, v)
+
+    text = str(imported(fused, narrow(2, 64, 128), narrow(128, 384)))
+    assert text.count('"kitsune.task"') == 2  # the product and the attention: no copies between them
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -180,7 +189,7 @@ def test_the_host_keeps_two_products() -> None:
     "name",
     [
         *("causal", "grouped_bshd", "keys_7", "keys_129_causal", "rows_1", "cross", "causal_tall", "head_mask_grouped"),
-        *("padding_mask", "row_mask", "decode_cached_3", "prefill_cached", "width_40_head_24"),
+        *("padding_mask", "row_mask", "decode_cached_3", "prefill_cached", "width_40_head_24", "fused"),
     ],
 )
 def test_the_plan_for_the_gpu_is_right_on_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

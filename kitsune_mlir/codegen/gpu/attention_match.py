@@ -12,11 +12,11 @@ import math
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.mma_window import Window
-from kitsune_mlir.codegen.gpu.tasks import Load, Store, TaskView
-from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.codegen.gpu.tasks import Load, Offset, Store, TaskView
+from kitsune_mlir.dialects.access import shape_of, static_ints
 from kitsune_mlir.dialects.attention import Attention, NoAttention, Operand, read_attention
 from kitsune_mlir.dialects.factors import Factor
-from kitsune_mlir.dialects.products import is_contraction
+from kitsune_mlir.dialects.products import defining_op, is_contraction
 from kitsune_mlir.dialects.scalar_tree import nodes_of
 
 __all__ = ["Masked", "Part", "Pattern", "match"]
@@ -138,16 +138,42 @@ def _extent(operand: Operand, sides: dict[Factor, str], side: str) -> int:
 
 
 def _window(task: TaskView, operand: Operand, sides: dict[Factor, str]) -> Window:
-    value: ir.Value = operand.value
-    load = task.load_of(value)
+    load = task.load_of(operand.value)
+    maker = defining_op(operand.value)
+    if load is None and maker is not None and maker.name == "tensor.extract_slice":
+        load = _sliced(task, maker)
     if load is None:
         raise NoAttention("an operand is not in memory")
     return _record_window(load, operand, sides)
 
 
+def _sliced(task: TaskView, op: ir.Operation) -> Load | None:
+    """A constant slice of a load, as a load of that part."""
+    load = task.load_of(op.operands[0])
+    if load is None or len(op.operands) > 1 or shape_of(load.tensor) != list(load.sizes):
+        return None
+    starts, sizes, strides = (static_ints(op, f"static_{what}") for what in ("offsets", "sizes", "strides"))
+    moved: list[Offset] = []
+    for start, more in zip(load.offsets, starts, strict=True):
+        if more and not isinstance(start, int):
+            return None
+        moved.append(start + more if isinstance(start, int) else start)
+    if any(stride != 1 for stride in strides):
+        return None
+    return dataclasses.replace(load, tensor=op.results[0], offsets=tuple(moved), sizes=tuple(sizes))
+
+
 def _record_window(record: Load | Store, operand: Operand, sides: dict[Factor, str]) -> Window:
+    """The window of a record; dimensions of which it has one element at a known place are part of the buffer's offset."""
     if any(len(dim) > 1 for dim in operand.dims) or [n for n in record.sizes if n != 1] != [
         n for n in shape_of(operand.value) if n != 1
     ]:
         raise NoAttention("an operand is reshaped inside of the tile")
-    return Window.of(record, [sides[dim[0]] for dim in operand.dims if dim])
+    window = Window.of(record, [sides[dim[0]] for dim in operand.dims if dim])
+    start, dims = window.buffer.offset, []
+    for dim in window.dims:
+        if dim.size == 1 and isinstance(dim.start, int):
+            start += dim.start * dim.stride * window.bytes
+        else:
+            dims.append(dim)
+    return Window(dataclasses.replace(window.buffer, offset=start), tuple(dims))
