@@ -9,6 +9,7 @@ starts one copy about every 30 ns, whatever its size (measured on an H200).
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
@@ -37,6 +38,8 @@ SUM_REGISTERS = 64
 ENOUGH_BYTES = 64 << 10
 """Of weights under way: what keeps a multiprocessor's part of DRAM busy, and some more."""
 LEAST_STAGES, MOST_STAGES = 3, 16
+ROW_PARTS = (1, 2, 4)
+"""Parts of the rows, from the best on: more mean less registers for a pass of equal size, and more reads of shared memory."""
 MOST_ROWS_A_WARP = 32
 SUM_ROWS = 16
 """Rows whose partial sums are exchanged at a time."""
@@ -55,6 +58,7 @@ class Geometry:
         bytes: of an element.
         pass_cols: columns of a pass, of each product.
         panels: of a chunk.
+        row_parts: parts into which warps on tensor cores divide the rows.
         stages: of the ring.
         slot_bytes: shared memory of a stage, or more: successive tasks share one ring.
     """
@@ -66,6 +70,7 @@ class Geometry:
     bytes: int
     pass_cols: int
     panels: int
+    row_parts: int = 1
     stages: int = 0
     slot_bytes: int = 0
 
@@ -123,11 +128,6 @@ class Geometry:
     def deep(self) -> bool:
         """Whether enough weights are under way in the ring."""
         return self.stages * self.weights_bytes >= ENOUGH_BYTES
-
-    @property
-    def row_parts(self) -> int:
-        """Parts into which warps on tensor cores divide the rows."""
-        return -(-self.rows // MOST_ROWS_A_WARP)
 
     @property
     def sum_parts(self) -> int:
@@ -298,13 +298,15 @@ def _choose(pattern: GemvPattern, limits: Limits) -> Geometry:
     size = {"f32": 4}.get(product.dtype, 2)
     block = 16 if size == 2 else 8
     geometries = []
-    for pass_cols in range(block, _up(product.cols, block) + 1, block):
-        for panels in PANELS:
-            start = Geometry(product.rows, product.cols, product.sums[0][1], products, size, pass_cols, panels)
-            stages = min(MOST_STAGES, (limits.shared_bytes - start.sum_bytes) // start.stage_bytes)
-            whole = panels * 2 >= start.sum_parts if start.tensor_cores else panels >= 4
-            if stages >= LEAST_STAGES and whole and (start.sums <= SUM_REGISTERS or pass_cols == block):
-                geometries.append(dataclasses.replace(start, stages=stages, slot_bytes=start.stage_bytes))
+    ways = itertools.product(range(block, _up(product.cols, block) + 1, block), PANELS, ROW_PARTS if size == 2 else (1,))
+    for pass_cols, panels, parts in ways:
+        start = Geometry(product.rows, product.cols, product.sums[0][1], products, size, pass_cols, panels, parts)
+        if start.tensor_cores and (start.rows > parts * MOST_ROWS_A_WARP or (parts > 1 and start.rows <= 8 * (parts - 1))):
+            continue
+        stages = min(MOST_STAGES, (limits.shared_bytes - start.sum_bytes) // start.stage_bytes)
+        whole = panels * 2 >= start.sum_parts if start.tensor_cores else panels >= 4
+        if stages >= LEAST_STAGES and whole and (start.sums <= SUM_REGISTERS or pass_cols == block):
+            geometries.append(dataclasses.replace(start, stages=stages, slot_bytes=start.stage_bytes))
     if not geometries:
         raise Mismatch(f"{products} products of {product.rows} rows leave no room for a ring of {LEAST_STAGES} stages")
     return min(geometries, key=_badness)
@@ -313,7 +315,8 @@ def _choose(pattern: GemvPattern, limits: Limits) -> Geometry:
 def _badness(geometry: Geometry) -> tuple:
     """Order of preference: a ring that is deep enough; activations read from L2 seldom; long runs; passes of usual size."""
     reads = geometry.rows * geometry.passes / (geometry.cols * geometry.products)
-    return not geometry.deep, max(reads, FREE_READS), -geometry.panels, abs(geometry.lines - USUAL_LINES)
+    usual = abs(geometry.lines - USUAL_LINES)
+    return not geometry.deep, max(reads, FREE_READS), geometry.row_parts, -geometry.panels, usual
 
 
 def _up(number: int, unit: int) -> int:
