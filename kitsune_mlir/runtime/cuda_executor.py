@@ -133,7 +133,8 @@ class CudaExecutor:
             )
         state = self._states.get(stream)
         if state is None or self._is_capturing(stream, state.capturing_address) or state.capturing.value:
-            state = self._state(stream)
+            with self.device.current():
+                state = self._state(stream)
         with state.lock:
             if wanted != state.pointers:
                 self._fill(state, wanted)
@@ -142,8 +143,8 @@ class CudaExecutor:
 
     def _launch_again(self, state: _State) -> None:
         """What a launch needs is looked at when one fails: this thread may have no context yet, or another device's."""
-        self.device.activate()
-        status = self._launch(state.config.address, self._handle, state.table_address, None)
+        with self.device.current():
+            status = self._launch(state.config.address, self._handle, state.table_address, None)
         if status:
             name = driver().CUresult(status).name
             raise KitsuneError(f"launching kernel '{self.manifest.kernel}' with {self.blocks} blocks failed: {name}")
@@ -155,17 +156,18 @@ class CudaExecutor:
             KitsuneError: a wait was not satisfied; the message names the block, the task, the slot and both counts. Or an error
                 of the device.
         """
-        self.device.activate()
-        call("cuStreamSynchronize", stream)
-        state = self._states.get(stream)
-        if not self.manifest.debug or state is None:
-            return
         report = np.zeros(len(DEBUG_FIELDS), dtype=np.uint32)
-        address = state.workspace.address + self.manifest.debug_offset
-        call("cuMemcpyDtoH", report.ctypes.data, address, report.nbytes)
+        with self.device.current():
+            call("cuStreamSynchronize", stream)
+            state = self._states.get(stream)
+            if not self.manifest.debug or state is None:
+                return
+            address = state.workspace.address + self.manifest.debug_offset
+            call("cuMemcpyDtoH", report.ctypes.data, address, report.nbytes)
+            if report[0]:
+                call("cuMemsetD8", address, 0, report.nbytes)
         fields = dict(zip(DEBUG_FIELDS, report.tolist(), strict=True))
         if fields["gave_up"]:
-            call("cuMemsetD8", address, 0, report.nbytes)
             name, engine, tiles = self.manifest.tasks[fields["task"]]
             raise KitsuneError(
                 f"kernel '{self.manifest.kernel}': block {fields['block']} of {self.blocks} gave up waiting in task '{name}' "
@@ -183,11 +185,11 @@ class CudaExecutor:
             raise KitsuneError(
                 f"kernel '{self.manifest.kernel}' has no times: compile with options(timestamps=True) and run it on this stream"
             )
-        self.device.activate()
-        call("cuStreamSynchronize", stream)
         raw = np.zeros((self.blocks, len(self.manifest.tasks), 2), dtype=np.uint64)
-        address = state.workspace.address + self.manifest.timestamps_offset(self.blocks)
-        call("cuMemcpyDtoH", raw.ctypes.data, address, raw.nbytes)
+        with self.device.current():
+            call("cuStreamSynchronize", stream)
+            address = state.workspace.address + self.manifest.timestamps_offset(self.blocks)
+            call("cuMemcpyDtoH", raw.ctypes.data, address, raw.nbytes)
         return Timeline(self.manifest.tasks, (raw - raw.min()).astype(np.float64) / 1e3)
 
     def close(self) -> None:
@@ -200,7 +202,6 @@ class CudaExecutor:
             self._captures.clear()
 
     def _state(self, stream: int) -> _State:
-        self.device.activate()
         capture = capture_id(stream)
         if capture is None:
             state = self._states.get(stream)

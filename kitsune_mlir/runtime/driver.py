@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from kitsune_mlir.errors import KitsuneError, TargetError
@@ -86,10 +88,22 @@ class Device:
             attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         )
 
-    def activate(self) -> None:
-        """Make the device's context current in this thread, if another one is."""
-        if int(call("cuCtxGetCurrent")) != int(self.context):
-            call("cuCtxSetCurrent", self.context)
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        """The device's context is current in this thread; another device's is so again afterwards.
+
+        A thread that has no context keeps this one.
+        """
+        before = int(call("cuCtxGetCurrent"))
+        if before == int(self.context):
+            yield
+            return
+        call("cuCtxSetCurrent", self.context)
+        try:
+            yield
+        finally:
+            if before:
+                call("cuCtxSetCurrent", before)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,8 +128,12 @@ def load(device: Device, cubin: bytes, name: str, threads: int, shared_bytes: in
     Raises:
         TargetError: the cubin is for another processor, or the kernel cannot be resident.
     """
+    with device.current():
+        return _load(device, cubin, name, threads, shared_bytes)
+
+
+def _load(device: Device, cubin: bytes, name: str, threads: int, shared_bytes: int) -> Function:
     cu = driver()
-    device.activate()
     try:
         module = call("cuModuleLoadData", cubin)
     except KitsuneError as error:

@@ -27,7 +27,7 @@ def encode(description: dict[str, Any], address: int) -> Any:
 
     Args:
         description: `dtype`, `shape`, `strides_bytes`, `box` (outermost first; no stride for the last dimension), `swizzle`
-            (0, 32, 64, 128 bytes), `fill` ("zero", "nan") and `steps` (empty: all 1): what the compiler writes into the manifest.
+            (0, 32, 64, 128 bytes), `fill` ("zero", "nan") and `steps` (empty: all 1): what the compiler writes into it.
         address: of the tensor's first element in global memory, a multiple of 16.
 
     Returns:

@@ -215,6 +215,15 @@ def test_a_thread_without_a_context_gets_one(fake):
     assert len(fake.launches) == 2 and fake.context == 7
 
 
+def test_another_devices_context_stays_current(fake):
+    executor = cuda_executor.CudaExecutor(MANIFEST, b"")
+    fake.context = 9
+    executor.run([1, 2, 3], 5)
+    executor.run([1, 2, 3], 5)
+    executor.check(5)
+    assert len(fake.launches) == 2 and fake.context == 9
+
+
 def test_maps_are_encoded_again_after_a_failure(fake, monkeypatch):
     executor = cuda_executor.CudaExecutor(MANIFEST, b"")
     executor.run([0x1000, 0x2000, 0x3000], 5)
