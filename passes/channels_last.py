@@ -12,6 +12,7 @@ from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.target import find_target
 
 from .base import Pass
+from .halo import padded_by_index
 from .remarks import remark
 
 LAST = (0, 2, 3, 1)  # dimension i of the channels-last form is dimension LAST[i] of the usual one
@@ -114,13 +115,19 @@ class _Rewriter:
             maker = defining_op(value)
             if maker is not None and maker.name == "tensor.pad" and len(maker.operands) == 1:
                 # Rows are padded in the copy that is made anyway: all taps of a row are then one run of memory.
-                low, high = (static_ints(maker, name)[LAST[COLUMNS]] for name in ("static_low", "static_high"))
-                inner = _with_zeros(self._twin(maker.operands[0]), COLUMNS, low, high, self.block)
-                wide = _with_zeros(inner, 3, 0, missing, self.block)
+                columns = [static_ints(maker, name)[LAST[COLUMNS]] for name in ("static_low", "static_high")]
+                wide = self._with_zeros(self._twin(maker.operands[0]), columns, missing)
                 self.widened[value] = self._padded(maker, wide, (0, 1))
             else:
-                self.widened[value] = _with_zeros(self._twin(value), 3, 0, missing, self.block)
+                self.widened[value] = self._with_zeros(self._twin(value), [0, 0], missing)
         return self.widened[value]
+
+    def _with_zeros(self, value: ir.Value, columns: list[int], channels: int) -> ir.Value:
+        """A channels-last image with columns of zeros before and after, and channels of zeros after its own."""
+        maker = defining_op(value)
+        with ir.InsertionPoint.at_block_begin(self.block) if maker is None else ir.InsertionPoint.after(maker):
+            zero = _zero(ir.ShapedType(value.type).element_type)
+            return padded_by_index(value, [0, 0, columns[0], 0], [0, 0, columns[1], channels], zero)
 
     def _padded(self, pad: ir.Operation, source: ir.Value, dims: tuple[int, ...] = (0, 1, 2, 3)) -> ir.Value:
         """`pad` of a channels-last source, as far as it pads the dimensions `dims` of it."""
@@ -301,24 +308,6 @@ def _like(maker: ir.Operation) -> ir.Value:
     with ir.InsertionPoint.after(maker), maker.location:
         empty = tensor.empty(permuted(shape_of(result), LAST), ir.ShapedType(result.type).element_type)
         return empty if maker.name == "tensor.empty" else linalg.fill(maker.operands[0], outs=[empty])
-
-
-def _with_zeros(value: ir.Value, dim: int, low: int, high: int, block: ir.Block) -> ir.Value:
-    """A tensor with zeros before and after along one dimension. (As a `tensor.pad` it would be folded into others.)"""
-    maker = defining_op(value)
-    shape, element = shape_of(value), ir.ShapedType(value.type).element_type
-    if not low and not high:
-        return value
-
-    def zeros(extent: int) -> list[ir.Value]:
-        part = [*shape[:dim], extent, *shape[dim + 1 :]]
-        return [linalg.fill(_zero(element), outs=[tensor.empty(part, element)])] if extent else []
-
-    type_ = ir.RankedTensorType.get([*shape[:dim], low + shape[dim] + high, *shape[dim + 1 :]], element)
-    with ir.InsertionPoint.at_block_begin(block) if maker is None else ir.InsertionPoint.after(maker):
-        attributes = {"dim": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)}
-        parts = [*zeros(low), value, *zeros(high)]
-        return ir.Operation.create("tensor.concat", [type_], parts, attributes).results[0]
 
 
 def _zero(element: ir.Type) -> ir.Value:

@@ -15,7 +15,7 @@ from kitsune_mlir.target import Target, find_target
 from .base import Pass, PassFailure
 from .copies import settle_results, settle_views
 from .grouping import Grouping, reads
-from .halo import mark_halos
+from .halo import gather_pads, mark_halos
 from .remarks import remark
 
 CHAINS = ("auto", "true", "false", "cost")
@@ -66,6 +66,7 @@ class FormStages(Pass):
         settle_results(block)
         if target.is_gpu:
             mark_halos(block)
+            gather_pads(block)
         every = [op.operation for op in block.operations]
         terminator = every.pop()
         every = [op for op in every if op.results]
