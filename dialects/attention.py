@@ -43,7 +43,6 @@ class Attention:
         steps: what happens to the scaled scores before the softmax, in order.
         guarded: rows without any key give zeros (otherwise NaN).
         result: the tensor that leaves, and its dimensions.
-        operations: everything between the operands and the result.
     """
 
     product: ir.Operation

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 
 from torch_mlir import ir
 
@@ -186,5 +185,4 @@ def _linear(tree: Tree) -> dict | None:
     if a is None or b is None:
         return None
     sign = 1 if tree[1] == "arith.addi" else -1
-    combine: Callable = lambda key: a.get(key, 0) + sign * b.get(key, 0)  # noqa: E731
-    return {key: combine(key) for key in {**a, **b}}
+    return {key: a.get(key, 0) + sign * b.get(key, 0) for key in {**a, **b}}

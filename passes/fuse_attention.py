@@ -20,13 +20,13 @@ from kitsune_mlir.target import find_target
 from .base import Pass
 from .normalize import run_upstream
 from .remarks import remark
+from .tiles_attention import JOINED_ROWS
 from .write_attention import MARK, write_attention
 
 __all__ = ["FuseAttention", "find_attention", "obstacle"]
 
 WIDEST_HEAD = 256
 TMA_DIMENSIONS = 5
-JOINED_ROWS = 64  # rows that share keys and may be one tile: then a concatenation of keys is read part by part
 
 
 def obstacle(attention: Attention) -> str | None:
@@ -96,6 +96,7 @@ class FuseAttention(Pass):
                 if (reason := obstacle(attention)) is not None:
                     remark(op, f"attention stays two products: {reason}")
                     continue
+                # Where all rows that share keys are one tile, a concatenation of keys is read part by part.
                 write_attention(attention, number, _shared_rows(attention) <= JOINED_ROWS)
                 number += 1
         if number:

@@ -277,3 +277,15 @@ def test_costs_follow_the_mask() -> None:
     assert costs is not None and costs[:4] == [2.0, 3.0, 4.0, 5.0] and len(costs) == 32
     full = planned("plain")
     assert isinstance(full, Plan) and tile_costs(full.private, full.task) is None
+
+
+def test_layers_share_one_table_of_tiles() -> None:
+    def two(q, k, v):
+        once = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return F.scaled_dot_product_attention(once, k, v, is_causal=True)
+
+    module = imported(two, *(narrow(1, 2, 512, 64) for _ in range(3)))
+    with module.context, ir.Location.unknown():
+        code = compile_gpu(module, "main_p0", "sm_90a")
+    assert [choice.engine for choice in code.engines] == ["attention", "attention"]
+    assert code.ptx.count(".const ") == 1

@@ -32,7 +32,10 @@ MERGED = 4
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What a consumer carries from block to block: its place in the ring, softmax, weights of the last block, and sums."""
+    """What a consumer carries from block to block: its place in the ring, softmax, weights of the last block, and sums.
+
+    The weights are A of the next product as they are: an accumulator's layout and A's are the same (`layouts.WgmmaA`).
+    """
 
     slot: Slot
     softmax: Softmax
@@ -128,7 +131,7 @@ class _Consumer:
         bare = not scores.everywhere and not scores.steps and plan.pattern.keys % plan.block == 0
         weights, softmax, _ = scores.weigh(raw if bare else scores.masked(raw, first), None, not bare)
         sums = [f32(0.0)] * (plan.pattern.head // 2)
-        state = State(slot, softmax, pack_values(_fragments(weights), self.dtype), sums)
+        state = State(slot, softmax, pack_values(weights, self.dtype), sums)
         step = plan.rings
         count = (first - low) // step if step > 1 else first - low  # blocks after the first one
 
@@ -168,7 +171,7 @@ class _Consumer:
         sums = wgmma.wait(0, sums)
         self._release_before(after)
         sums = [value * factors[register // 2 % 2] for register, value in enumerate(sums)]
-        return State(after, softmax, pack_values(_fragments(weights), self.dtype), sums)
+        return State(after, softmax, pack_values(weights, self.dtype), sums)
 
     def _score(self, slot: Slot) -> tuple[list[Value], Slot]:
         """Start the product of q and the next block of keys."""
@@ -285,8 +288,3 @@ class _Consumer:
         halves = [register // 2 % 2 for register in range(len(sums))]
         joined = [a * mine[h] + b * theirs[h] for a, b, h in zip(state.sums, sums, halves, strict=True)]
         return Softmax((tops[0], tops[1]), (totals[0], totals[1])), joined
-
-
-def _fragments(weights: list[Value]) -> list[Value]:
-    """Accumulators of 64 x n in the order of A's registers: they are the same (`layouts.WgmmaA`)."""
-    return weights

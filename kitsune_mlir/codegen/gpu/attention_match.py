@@ -53,6 +53,7 @@ class Pattern:
         rows: extents of the tile's row dimensions ("row0", ...), outermost first.
         query, result: where they are.
         parts: the keys and values, in order.
+        sides: the side of each factor.
         loads: windows of what the steps' trees read, by the tensor and where its dimensions lie.
     """
 

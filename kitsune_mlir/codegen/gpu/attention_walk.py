@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -47,8 +48,12 @@ class Walk:
         if costs is None or len(costs) > MOST_TILES:
             return
         order = tile_order(costs, find_target(chip).workers)
-        self.symbol = task.symbol(f"{task.view.name}_order")
         listed = ", ".join(map(str, order))
+        # Named by its contents: the layers of a model share one table.
+        self.symbol = f"tile_order_{hashlib.sha256(listed.encode()).hexdigest()[:24]}"
+        if self.symbol in task.kernel.names:
+            return
+        task.kernel.names.add(self.symbol)
         text = (
             f"llvm.mlir.global internal constant @{self.symbol}(dense<[{listed}]> : tensor<{len(order)}xi16>) "
             f"{{addr_space = 4 : i32}} : !llvm.array<{len(order)} x i16>"
