@@ -32,6 +32,8 @@ CROSSED_BYTES = 256
 """Bytes that a tile of a permuting map has along the last dimension of each tensor."""
 SHARED_TILE = 8192
 """Points of a tile where tiles hand over to other stages: each then costs posts and waits."""
+COLUMN_BYTES = 512
+"""Bytes that a tile of a reduction over columns reads side by side: a vector for each lane of a warp."""
 REUSED = 4
 """Rows of tiles that read weights as long as a row are this many times more, so that weights are read that much less often."""
 
@@ -47,6 +49,7 @@ class Figures:
         narrowest: bytes of the smallest element.
         levels: ops that reduce.
         crossed: (shared dimension that neighbours in memory of the result run along, the same of an input), if they differ.
+        columns: it reduces along dimensions whose neighbours lie apart in memory: neighbours run along the last shared one.
         weights: it reads tensors as long as a row, the same for all rows.
         alone: no other stage waits for its tiles.
     """
@@ -59,6 +62,7 @@ class Figures:
     crossed: tuple[int, int] | None = None
     weights: bool = False
     alone: bool = True
+    columns: bool = False
 
     @property
     def points(self) -> int:
@@ -99,6 +103,8 @@ def tile_of(figures: Figures, target: Target) -> list[int]:
             even = -(-sizes[dim] // -(-sizes[dim] // wanted))
             tile[dim] = min(sizes[dim], -(-even // 8) * 8)
         return tile
+    if figures.columns:
+        return _column_tile(figures, target)
     points = row_tile(figures, target)
     tile = _fit(sizes, points // figures.inner)
     least = [1] * len(sizes)
@@ -106,6 +112,15 @@ def tile_of(figures: Figures, target: Target) -> list[int]:
         least[-1] = min(tile[-1], 256)  # 32 lanes times a 16-byte vector of bf16: whole warps read whole lines
     rows = len(sizes) == 1 and figures.inner > 1
     return _even(sizes, _spread(sizes, tile, 2 * target.workers, least), 1 if rows else 8)
+
+
+def _column_tile(figures: Figures, target: Target) -> list[int]:
+    """Whole lines side by side, fewer where multiprocessors would be idle; further dimensions up to `SHARED_TILE` points."""
+    sizes = list(figures.sizes)
+    last = min(sizes[-1], COLUMN_BYTES // figures.narrowest)
+    tile = [*_fit(sizes[:-1], SHARED_TILE // (figures.inner * last)), last]
+    least = [1] * (len(sizes) - 1) + [min(last, COLUMN_BYTES // 4 // figures.narrowest)]
+    return _even(sizes, _spread(sizes, tile, target.workers, least), 8)
 
 
 def simt_tile(space: Space, target: Target, alone: bool) -> list[int]:
@@ -127,7 +142,22 @@ def figures_of(space: Space, alone: bool) -> Figures:
     levels = sum(is_generic(op) and "reduction" in iterator_kinds(op) for op in space.ops)
     weights = inner > 1 and any(product_of(shape_of(v)) == inner for v in read)
     narrowest = min((element_bytes(v.type) for v in tensors), default=4)
-    return Figures(sizes, inner, moved / max(1, points), narrowest, levels, crossed_dimensions(space), weights, alone)
+    crossed = crossed_dimensions(space) if not levels else None
+    return Figures(sizes, inner, moved / max(1, points), narrowest, levels, crossed, weights, alone, _over_columns(space))
+
+
+def _over_columns(space: Space) -> bool:
+    """Whether the largest reduction runs along dimensions that are not the last of what it reads."""
+    found: tuple[int, bool] = (0, False)
+    for n, op in enumerate(space.ops):
+        access = space.accesses[n]
+        if access is None or not is_generic(op) or "reduction" not in iterator_kinds(op):
+            continue
+        last = space.along(n, access.operands[0])
+        size = product_of(access.sizes)
+        if last and size > found[0]:
+            found = (size, last[-1][0] == len(space.dims) - 1)
+    return found[1]
 
 
 def crossed_dimensions(space: Space) -> tuple[int, int] | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from kitsune_mlir.codegen.gpu.builder import if_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.simt_choose import Choice, choose
@@ -21,8 +22,11 @@ from kitsune_mlir.codegen.gpu.simt_choose_rows import AS_RULES_SAY, Tuning
 from kitsune_mlir.codegen.gpu.simt_eval import Windows
 from kitsune_mlir.codegen.gpu.simt_maps import MapSchedule, emit_maps
 from kitsune_mlir.codegen.gpu.simt_rows import emit_rows
+from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule
+from kitsune_mlir.codegen.gpu.simt_split import Piece
 from kitsune_mlir.codegen.gpu.simt_stage import Pipeline
 from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.codegen.gpu.value import Value
 from kitsune_mlir.errors import KitsuneError
 
 __all__ = ["SimtEngine"]
@@ -38,7 +42,7 @@ class SimtEngine(Engine):
 
     def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
         try:
-            choice = choose(task, self.tuning)
+            choice = choose(task, self.tuning, limits.workers)
         except KitsuneError as error:
             return Decline(self.name, str(error))
         if choice.shared_bytes > limits.shared_bytes:
@@ -53,12 +57,16 @@ class SimtEngine(Engine):
             async_writes=choice.staging is not None and bool(choice.staging.stores),
             registers=choice.registers,
             parameters=choice.words,
+            split=choice.split,
             streaming=choice.staging is None or choice.staging.slots == 1,
             private=choice,
         )
 
     def emit(self, plan: Plan, task: TaskContext) -> None:
         choice: Choice = plan.private
+        if choice.split is not None:
+            task.for_each_piece(lambda tile, number: self._emit_piece(choice, tile, number))
+            return
         if choice.staging is None:
             super().emit(plan, task)
             return
@@ -71,6 +79,15 @@ class SimtEngine(Engine):
         # Without posts and shared memory nobody waits for this tile inside the kernel, and warps may run ahead.
         if plan.task.posts or plan.shared_bytes:
             tile.finish()
+
+    @staticmethod
+    def _emit_piece(choice: Choice, tile: TileContext, number: Value) -> None:
+        (schedule,) = choice.schedules
+        assert choice.split is not None and isinstance(schedule, RowSchedule)
+        tile.wait()
+        piece = Piece(choice.split, number, tile, schedule.space.row_count)
+        emit_rows(schedule, choice.graph, tile, piece=piece)
+        if_(piece.last, tile.finish, tile.task.sync)
 
     @staticmethod
     def _emit_work(choice: Choice, tile: TileContext, windows: Windows | None) -> None:

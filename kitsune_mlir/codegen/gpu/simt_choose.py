@@ -23,6 +23,7 @@ from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule
 from kitsune_mlir.codegen.gpu.simt_stage import Staging
 from kitsune_mlir.codegen.gpu.simt_transpose import crossed_loads
 from kitsune_mlir.codegen.gpu.simt_widths import best_width
+from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.tasks import Store, TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.verify import walk
@@ -54,6 +55,7 @@ class Choice:
     Attributes:
         registers: a thread.
         staging: what goes through shared memory.
+        split: several blocks share each tile.
     """
 
     graph: Graph
@@ -63,13 +65,15 @@ class Choice:
     registers: int
     words: dict
     staging: Staging | None = None
+    split: Split | None = None
 
 
-def choose(task: TaskView, tuning: Tuning = AS_RULES_SAY) -> Choice:
+def choose(task: TaskView, tuning: Tuning = AS_RULES_SAY, workers: int = 132) -> Choice:
     """A schedule for the task.
 
     Args:
         tuning: choices that are not left to the rules.
+        workers: multiprocessors.
 
     Raises:
         UnsupportedError: the task is none that simt does; says why.
@@ -81,16 +85,18 @@ def choose(task: TaskView, tuning: Tuning = AS_RULES_SAY) -> Choice:
         return _maps(graph, list(task.stores), every)
     alone = [store for store in task.stores if all(_is_private(op) for op in reductions[store])]
     try:
-        return _rows(graph, every, list(task.stores), [], tuning)
+        return _rows(graph, every, list(task.stores), [], tuning, workers)
     except UnsupportedError:
         together = [store for store in task.stores if store not in alone]
         if not alone:
             raise
-        return _rows(graph, every, together, alone, tuning)
+        return _rows(graph, every, together, alone, tuning, workers)
 
 
-def _rows(graph: Graph, reductions: list[ir.Operation], stores: list[Store], alone: list[Store], tuning: Tuning) -> Choice:
-    found = choose_rows(graph, [op for op in reductions if not _is_private(op)], stores, tuning)
+def _rows(
+    graph: Graph, reductions: list[ir.Operation], stores: list[Store], alone: list[Store], tuning: Tuning, workers: int
+) -> Choice:
+    found = choose_rows(graph, [op for op in reductions if not _is_private(op)], stores, tuning, workers)
     schedule = found.schedule
     schedules = (schedule, *(map_schedules(graph, alone) if alone else ()))
     words = {
@@ -104,8 +110,11 @@ def _rows(graph: Graph, reductions: list[ir.Operation], stores: list[Store], alo
     }
     if found.staging is not None:
         words["slots"] = found.staging.slots
+    split = found.split if not alone else None
+    if split is not None:
+        words["pieces"] = split.pieces
     return Choice(
-        graph, schedules, schedule.threads, shared_bytes(found, graph), registers_of(found, graph), words, found.staging
+        graph, schedules, schedule.threads, shared_bytes(found, graph), registers_of(found, graph), words, found.staging, split
     )
 
 

@@ -24,8 +24,10 @@ from kitsune_mlir.codegen.gpu.simt_probe import probe
 from kitsune_mlir.codegen.gpu.simt_rows import emit_rows
 from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule, levels_of, scratch_bytes
 from kitsune_mlir.codegen.gpu.simt_space import RowSpace, find_rows
+from kitsune_mlir.codegen.gpu.simt_split import split_of
 from kitsune_mlir.codegen.gpu.simt_stage import Staging, is_contiguous, stage
 from kitsune_mlir.codegen.gpu.simt_widths import best_width
+from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.tasks import Load, Store, element_bytes
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.verify import captures
@@ -47,6 +49,9 @@ LINE = 128
 
 NARROW = 8
 """Rows that begin at multiples of this are read and written well enough without shared memory."""
+
+BLOCKS_EACH = 2
+"""Blocks for each multiprocessor that a split reduction should have."""
 
 SHARED_BYTES = 220 << 10
 """What tiles in shared memory may take."""
@@ -79,9 +84,10 @@ class RowChoice:
     schedule: RowSchedule
     staging: Staging | None
     levels: int
+    split: Split | None = None
 
 
-def choose_rows(graph: Graph, wide: list[ir.Operation], stores: list[Store], tuning: Tuning) -> RowChoice:
+def choose_rows(graph: Graph, wide: list[ir.Operation], stores: list[Store], tuning: Tuning, workers: int) -> RowChoice:
     """A schedule for reductions that threads make together, and for stores of rows.
 
     Raises:
@@ -103,7 +109,8 @@ def choose_rows(graph: Graph, wide: list[ir.Operation], stores: list[Store], tun
     read = max(1, sum(access.bytes for access in accesses if not access.writes))
     levels = len(levels_of(graph, space))
     if not space.row_major:
-        return RowChoice(_column_schedule(space, width, read, levels + bool(space.full)), None, levels)
+        columns = _column_schedule(space, width, read, levels + bool(space.full))
+        return RowChoice(columns, None, levels, _split(columns, graph, levels, workers))
     loads, writes = _rows_of_memory(graph, space)
     windows: list[Load | Store] = [*loads, *writes]
     narrow = any(_row_bytes(window, space) % NARROW for window in windows)
@@ -119,7 +126,18 @@ def choose_rows(graph: Graph, wide: list[ir.Operation], stores: list[Store], tun
     schedule = row_schedule(space, width, read, staging is not None, tuning)
     if staging is not None:
         schedule = dataclasses.replace(schedule, scratch=staging.bytes)
-    return RowChoice(schedule, staging, levels)
+    split = _split(schedule, graph, levels, workers) if staging is None else None
+    return RowChoice(schedule, staging, levels, split)
+
+
+def _split(schedule: RowSchedule, graph: Graph, levels: int, workers: int) -> Split | None:
+    """Several blocks for each tile where there are too few, and results are of rows alone and need one pass."""
+    space = schedule.space
+    if schedule.resident or space.full or levels > 1 or schedule.rows_at_once < space.row_count:
+        return None
+    kinds = sum(len(op.results) for op in space.shared)
+    groups = -(-schedule.col_steps // schedule.steps)
+    return split_of(graph.task.tiles, groups, kinds * space.row_count, BLOCKS_EACH * workers)
 
 
 def _rows_of_memory(graph: Graph, space: RowSpace) -> tuple[list[Load], list[Store]]:

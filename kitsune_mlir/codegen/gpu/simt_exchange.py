@@ -10,7 +10,7 @@ from kitsune_mlir.codegen.gpu.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.reduce import combine, identity
 from kitsune_mlir.codegen.gpu.value import Value, cast, constant, maximum, minimum, select
 
-__all__ = ["ITEM_BYTES", "Combiner", "Partial", "Sharing"]
+__all__ = ["ITEM_BYTES", "Combiner", "Partial", "Sharing", "loaded", "stored"]
 
 ITEM_BYTES = 8
 """Shared memory of one value that a warp hands to others."""
@@ -104,7 +104,7 @@ class Sharing:
         def publish() -> None:
             for own, partial in zip(numbers, reduced, strict=True):
                 for number, value in zip(own, partial, strict=True):
-                    store(_stored(value), at(number, self.part))
+                    store(stored(value), at(number, self.part))
 
         if self.writer is None:
             publish()
@@ -114,18 +114,20 @@ class Sharing:
         results = []
         for combiner, own, partial in zip(combiners, numbers, reduced, strict=True):
             parts = [
-                tuple(_loaded(at(number, part), value) for number, value in zip(own, partial, strict=True))
+                tuple(loaded(at(number, part), value) for number, value in zip(own, partial, strict=True))
                 for part in range(self.parts)
             ]
             results.append(combiner.tree(parts))
         return results
 
 
-def _stored(value: Value) -> Value:
+def stored(value: Value) -> Value:
+    """What is in memory for a value."""
     return cast(value, "i8", signed=False) if str(value.type) == "i1" else value
 
 
-def _loaded(place: Value, like: Value) -> Value:
+def loaded(place: Value, like: Value) -> Value:
+    """The value at a place that `stored` made of one like `like`."""
     if str(like.type) == "i1":
         return load(place, "i8") != 0
     return load(place, like.type)

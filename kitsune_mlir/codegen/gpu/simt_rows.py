@@ -22,10 +22,11 @@ from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.simt_eval import Evaluator, Windows
 from kitsune_mlir.codegen.gpu.simt_exchange import Combiner, Partial, Sharing
 from kitsune_mlir.codegen.gpu.simt_graph import ArgReduction, Graph
-from kitsune_mlir.codegen.gpu.simt_index import Atom, Index, Linear, add, clamp, emit
+from kitsune_mlir.codegen.gpu.simt_index import Atom, Index, Linear, add, at, clamp, emit
 from kitsune_mlir.codegen.gpu.simt_memory import Access
 from kitsune_mlir.codegen.gpu.simt_scalar import carrier
 from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule, levels_of, scratch_bytes
+from kitsune_mlir.codegen.gpu.simt_split import Piece
 from kitsune_mlir.codegen.gpu.value import Value, select
 
 __all__ = ["emit_rows"]
@@ -43,10 +44,15 @@ class _Column:
 
 
 def emit_rows(
-    schedule: RowSchedule, graph: Graph, tile: TileContext, windows: Windows | None = None, probe: bool = False
+    schedule: RowSchedule,
+    graph: Graph,
+    tile: TileContext,
+    windows: Windows | None = None,
+    piece: Piece | None = None,
+    probe: bool = False,
 ) -> list[Access]:
-    """Emit a tile; returns what it loads and stores. With `probe`, just one step along rows and columns."""
-    emitter = _Rows(schedule, graph, tile, windows, probe)
+    """Emit a tile, or a piece of one; returns what it loads and stores. With `probe`, just one step along rows and columns."""
+    emitter = _Rows(schedule, graph, tile, windows, piece, probe)
     if tile.task.threads == schedule.threads:
         emitter.emit()
     else:
@@ -56,8 +62,16 @@ def emit_rows(
 
 
 class _Rows:
-    def __init__(self, schedule: RowSchedule, graph: Graph, tile: TileContext, windows: Windows | None, probe: bool):
-        self.schedule, self.graph, self.tile, self.probe = schedule, graph, tile, probe
+    def __init__(
+        self,
+        schedule: RowSchedule,
+        graph: Graph,
+        tile: TileContext,
+        windows: Windows | None,
+        piece: Piece | None,
+        probe: bool,
+    ):
+        self.schedule, self.graph, self.tile, self.piece, self.probe = schedule, graph, tile, piece, probe
         self.space = schedule.space
         self.evaluator = Evaluator(graph, tile, schedule.width, self.space.shared, windows)
         self.levels = levels_of(graph, self.space)
@@ -157,12 +171,33 @@ class _Rows:
             for number in range(len(self.levels)):
                 self._finish(number, rows, self._fold(number, rows, columns))
             self._store_full(rows, columns)
+        elif self.piece is not None:
+            self._piece_of(self.piece, rows)
+            return
         else:
             for number in range(len(self.levels)):
                 self._finish(number, rows, self._looped(number, rows))
             if self.space.full:
                 self._over_columns(lambda columns: self._store_full(rows, columns))
         self._store_narrow(rows)
+
+    def _piece_of(self, piece: Piece, rows) -> None:
+        """A piece of the columns, for results of rows alone."""
+        parts = self._looped(0, rows)
+        combiners = [c for c, items in zip(self._combiners(0), parts, strict=True) for _ in items]
+        counts = [len(items) for items in parts]
+        scratch = offset(self.tile.task.shared, self.schedule.scratch + self.spans[0][0])
+        flat = self.sharing.reduce(combiners, [partial for items in parts for partial in items], scratch, self.sync)
+        width = 1 if self.space.row_major else self.schedule.width
+        indices = [emit(at(row, e)) for row, _ in rows for e in range(width)]
+        first = self.near.value == 0 if self.space.row_major else self.far.value == 0
+
+        def finish() -> None:
+            with self.evaluator.scope():
+                self._give(0, rows, piece.collect(combiners, indices, flat), counts)
+                self._store_narrow(rows)
+
+        if_(piece.last, finish, lambda: piece.hand_over(first, indices, flat))
 
     def _over_columns(self, body: Callable[[list[_Column]], object]) -> None:
         def step(first: Value) -> None:
@@ -263,7 +298,11 @@ class _Rows:
             ]
             return [v for items in sums for partial in items for v in partial]
 
-        return nested(for_(0, self._padded_steps(), self.schedule.steps, step, flat))
+        size = self.schedule.steps
+        if self.piece is None:
+            return nested(for_(0, self._padded_steps(), size, step, flat))
+        begin, end = self.piece.groups(self._padded_steps() // size)
+        return nested(for_(begin * size, end * size, size, step, flat))
 
     def _finish(self, number: int, rows, parts: list[list[Partial]]) -> None:
         """Combine a level's partial results over threads and make them known."""
@@ -274,6 +313,10 @@ class _Rows:
         flat = self.sharing.reduce(every, [partial for items in parts for partial in items], scratch, self.sync)
         if self.schedule.parts > 1 and len(self.levels) == 1:
             self.sync()  # with several levels, the next one's barrier keeps the scratch of this one until it is read
+        self._give(number, rows, flat, counts)
+
+    def _give(self, number: int, rows, flat: list[Partial], counts: list[int]) -> None:
+        """Make a level's results known; `counts` of them belong to each combiner."""
         combined = []
         for count in counts:
             combined.append(flat[:count])

@@ -1,0 +1,134 @@
+"""Long reductions that several blocks share: each goes over a piece of the columns, and the last one adds the others' results.
+
+A row's result is a few numbers, so a piece hands over eight bytes a number through global memory (`split.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from kitsune_mlir.codegen.gpu.builder import for_, if_
+from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.memory import offset, store
+from kitsune_mlir.codegen.gpu.simt_exchange import ITEM_BYTES, Combiner, Partial, loaded, stored
+from kitsune_mlir.codegen.gpu.split import Place, Split
+from kitsune_mlir.codegen.gpu.value import Value, i32, i64
+
+__all__ = ["Piece", "split_of"]
+
+MOST_PIECES = 256
+LEAST_STEPS = 4
+"""Groups of steps over the columns that a piece has at least: below, handing over costs more than it saves."""
+
+
+def split_of(tiles: int, groups: int, numbers: int, blocks: int) -> Split | None:
+    """How tiles are shared, None if they are not.
+
+    Args:
+        groups: groups of steps over the columns of a tile.
+        numbers: that are a tile's results.
+        blocks: that should have work.
+    """
+    pieces = min(MOST_PIECES, groups // LEAST_STEPS, -(-blocks // tiles))
+    if pieces < 2:
+        return None
+    return Split(pieces, tiles * (pieces - 1) * numbers * ITEM_BYTES, tiles, tiles)
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """One piece of one tile, while its code is emitted.
+
+    Attributes:
+        split: how many there are.
+        number: which it is (i32).
+        tile: of which tile.
+        rows: of the tile.
+    """
+
+    split: Split
+    number: Value
+    tile: TileContext
+    rows: int
+
+    def groups(self, count: int) -> tuple[Value, Value]:
+        """The piece's first group of steps, and the first after it, of `count`."""
+        return self.number * count // self.split.pieces, (self.number + 1) * count // self.split.pieces
+
+    @property
+    def last(self) -> Value:
+        """Whether this piece's block adds up the tile."""
+        return self.number == self.split.pieces - 1
+
+    def hand_over(self, writer: Value, indices: Sequence[Value], partials: Sequence[Partial]) -> None:
+        """Write this piece's results and announce them; all threads of the block.
+
+        Args:
+            writer: whether the thread writes its partial results (others have the same).
+            indices: row of each partial result.
+        """
+        task, place = self.tile.task, self._place()
+        counters = task.kernel.counters
+        if place.before is not None:
+            counter, posts = place.before
+            if_(task.thread == 0, lambda: counters.poll(i32(counter), posts, task.view.number))
+            task.sync()
+
+        def write() -> None:
+            for kind, index, value in self._numbers(indices, partials):
+                store(stored(value), self._at(self.number, kind, index))
+
+        if_(writer, write)
+        task.sync()
+        if_(task.thread == 0, lambda: counters.post(self.tile.number + place.arrivals))
+
+    def collect(self, combiners: Sequence[Combiner], indices: Sequence[Value], partials: Sequence[Partial]) -> list[Partial]:
+        """The results of all pieces, of which this is the last; all threads of the block."""
+        task, place = self.tile.task, self._place()
+        counters, others = task.kernel.counters, self.split.pieces - 1
+        arrival = self.tile.number + place.arrivals
+        if_(task.thread == 0, lambda: counters.poll(arrival, others, task.view.number))
+        task.sync()
+
+        def step(piece: Value, *flat: Value) -> list[Value]:
+            mine = _nested(flat, partials)
+            found = [loaded(self._at(piece, kind, index), value) for kind, index, value in self._numbers(indices, mine)]
+            pairs = zip(combiners, _nested(found, partials), mine, strict=True)
+            return [value for combiner, other, own in pairs for value in combiner(other, own)]
+
+        flat = for_(0, others, 1, step, [value for partial in partials for value in partial])
+        task.sync()
+        if_(task.thread == 0, lambda: counters.post(i32(place.read)))
+        return _nested(flat, partials)
+
+    @staticmethod
+    def _numbers(indices: Sequence[Value], partials: Sequence[Partial]) -> list[tuple[int, Value, Value]]:
+        """(kind, row, value) of every number, in order; each reduction has partial results for all of the thread's rows."""
+        found, kind = [], 0
+        for start in range(0, len(partials), len(indices)):
+            group = partials[start : start + len(indices)]
+            found += [
+                (kind + part, index, value)
+                for index, partial in zip(indices, group, strict=True)
+                for part, value in enumerate(partial)
+            ]
+            kind += len(group[0])
+        return found
+
+    def _at(self, piece: Value, kind: int, index: Value) -> Value:
+        """Where a piece's number of one kind for a row is."""
+        task = self.tile.task
+        assert task.partials is not None
+        kinds = self.split.bytes // (task.view.tiles * (self.split.pieces - 1) * self.rows * ITEM_BYTES)
+        number = (i64(self.tile.number) * (self.split.pieces - 1) + i64(piece)) * kinds + kind
+        return offset(task.partials, (number * self.rows + i64(index)) * ITEM_BYTES)
+
+    def _place(self) -> Place:
+        assert self.tile.task.place is not None
+        return self.tile.task.place
+
+
+def _nested(flat: Sequence[Value], like: Sequence[Partial]) -> list[Partial]:
+    rest = list(flat)
+    return [tuple(rest.pop(0) for _ in partial) for partial in like]
