@@ -36,9 +36,9 @@ def _speedup(entries: Entries, path: Path) -> Path:
     values = [e["speedup"] for e in timed.values()]
     axes.barh(places, values, color=["#2a7f4f" if v >= 1 else "#b5483c" for v in values], height=0.65)
     for place, entry in zip(places, timed.values(), strict=True):
-        axes.text(entry["speedup"], place, f" {entry['speedup']:.2f}", va="center")
         if entry["goal"] and entry["measure"] == "speedup":
             axes.plot([entry["goal"]] * 2, [place - 0.4, place + 0.4], color="black", linewidth=1.5)
+        axes.text(entry["speedup"] - 0.04, place, f"{entry['speedup']:.2f}", va="center", ha="right", color="white")
     axes.axvline(1, color="gray", linewidth=0.8, linestyle="--")
     axes.set_yticks(list(places), list(timed))
     axes.invert_yaxis()
@@ -63,7 +63,8 @@ def _roofline(entries: Entries, rates: Mapping[str, float], path: Path) -> Path:
         axes.plot([x, x], [own, peer], color="lightgray", linewidth=1, zorder=0)
         axes.plot(x, own, "o", color="#2a5fa0", label="this compiler" if not number else None)
         axes.plot(x, peer, "_", color="#b5483c", markersize=11, markeredgewidth=2, label="best peer" if not number else None)
-        axes.annotate(name, (x, own), textcoords="offset points", xytext=(6, -3), fontsize=7)
+        place = {"textcoords": "offset points", "xytext": (3, -4), "rotation": -35, "va": "top", "fontsize": 7}
+        axes.annotate(name, (x, own), **place)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("operations a byte that must cross DRAM")
