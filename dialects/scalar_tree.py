@@ -228,15 +228,19 @@ class TreeReader:
 
 def _is_free(op: ir.Operation | None) -> bool:
     """Whether looking through an operation costs nothing: movement, and tensors made of indices and constants."""
-    if op is None:
+    return op is not None and (is_reshape(op) or is_movement(op) or _made_of_indices(op))
+
+
+def _made_of_indices(op: ir.Operation | None, depth: int = 8) -> bool:
+    """Whether an element is computed from its place alone, as in the masks that layers share."""
+    if op is None or depth == 0:
         return False
-    if is_reshape(op) or is_movement(op):
-        return True
-    return is_generic(op) and len(op.operands) == len(op.results) and not any(is_tensor(v) for v in _read_inside(op))
-
-
-def _read_inside(op: ir.Operation) -> list[ir.Value]:
-    return [v for v in captures(op) if v not in list(op.operands)]
+    if is_reshape(op):
+        return _made_of_indices(defining_op(op.operands[0]), depth - 1)
+    if not is_generic(op) or "reduction" in iterator_kinds(op) or any(is_tensor(v) for v in captures(op)):
+        return False
+    inputs = [v for v in list(op.operands)[: len(op.operands) - len(op.results)] if is_tensor(v)]
+    return all(constant_number(v) is not None or _made_of_indices(defining_op(v), depth - 1) for v in inputs)
 
 
 def _reshape(op: ir.Operation, node: Node) -> None:
