@@ -11,17 +11,17 @@ from kitsune_mlir.dialects.products import body_of, defining_op
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.target import find_target
 
+from .argument_orders import KIND, MEMORY, ORDER, attributes_of, set_attribute, settle_type
 from .base import Pass
-from .halo import padded_by_index
+from .by_index import block_diagonal, padded_by_index
 from .remarks import remark
 
 LAST = (0, 2, 3, 1)  # dimension i of the channels-last form is dimension LAST[i] of the usual one
 FIRST = (0, 3, 1, 2)  # the inverse
 COLUMNS = 2  # the last dimension but the channels
+MOST_GROUPS = 8  # that are done as one: so many times the work, but on tensor cores
 CHANNELS = 8  # 16 bytes: the least stride that TMA takes
 TYPES = ("bf16", "f16")
-MEMORY, ORDER, KIND = "kitsune.memory", "kitsune.order", "kitsune.kind"
-"""Of an argument: the order of dimensions in the caller's memory, the order that the program takes, weight or input."""
 
 PARALLEL = "#linalg.iterator_type<parallel>"
 
@@ -54,7 +54,7 @@ class _Rewriter:
 
     def run(self) -> None:
         operations = [o.operation for o in self.block.operations]
-        if not any(_is_convolution(op) for op in operations):
+        if not any(_is_convolution(op) or _is_grouped(op) for op in operations):
             return
         self._open_arguments()
         for op in operations:
@@ -62,11 +62,14 @@ class _Rewriter:
                 self._visit(op)
         self._order_weights()
         self._order_results()
-        _settle_type(self.function)
+        settle_type(self.function)
 
     def _visit(self, op: ir.Operation) -> None:
         if _is_convolution(op):
-            self._convolution(op)
+            image, weight, start = op.operands
+            self._convolution(op, op, self._wide_twin(image), self._wide_twin(weight), start)
+        elif op.name == "tensor.collapse_shape" and _is_grouped(defining_op(op.operands[0])):
+            self._grouped(op, op.operands[0].owner.operation)
         elif op.name in ("linalg.pooling_nchw_max", "linalg.pooling_nchw_sum") and self._native(op.operands[0]):
             self._pooling(op)
         elif op.name == "tensor.concat" and is_image(op.results[0]) and any(map(self._native, op.operands)):
@@ -153,10 +156,22 @@ class _Rewriter:
 
     # --- operations ----------------------------------------------------------------------------------------------------
 
-    def _convolution(self, op: ir.Operation) -> None:
-        image, weight, start = op.operands
-        images, weights = self._wide_twin(image), self._wide_twin(weight)
-        keep = {name: op.attributes[name] for name in ("strides", "dilations")}
+    def _grouped(self, collapse: ir.Operation, op: ir.Operation) -> None:
+        """Few groups: one convolution whose weight has zeros between the groups."""
+        image, weight, start = (defining_op(value).operands[0] for value in op.operands)  # type: ignore[union-attr]
+        narrow = self._twin(weight)
+        with ir.InsertionPoint.at_block_begin(self.block) if defining_op(narrow) is None else ir.InsertionPoint(op):
+            dense = block_diagonal(narrow, shape_of(op.operands[1])[0])
+        self._convolution(collapse, op, self._twin(image), dense, start)
+        parts = [value.owner.operation for value in op.operands]
+        op.erase()
+        for part in parts:
+            if not list(part.results[0].uses):
+                part.erase()
+
+    def _convolution(self, op: ir.Operation, named: ir.Operation, images: ir.Value, weights: ir.Value, start: ir.Value) -> None:
+        """`op` gives the result of the convolution `named`."""
+        keep = {name: named.attributes[name] for name in ("strides", "dilations")}
         with ir.InsertionPoint(op):
             empty = tensor.empty(permuted(shape_of(op.results[0]), LAST), ir.F32Type.get())
             zeros = linalg.fill(_zero(ir.F32Type.get()), outs=[empty])
@@ -221,7 +236,7 @@ class _Rewriter:
     def _open_arguments(self) -> None:
         """Inputs that the caller has in channels-last memory are taken so."""
         for number, argument in enumerate(self.block.arguments):
-            attributes = _attributes_of(self.function, number)
+            attributes = attributes_of(self.function, number)
             if MEMORY not in attributes or tuple(ir.DenseI64ArrayAttr(attributes[MEMORY])) != LAST:
                 continue
             shape = shape_of(argument)
@@ -230,13 +245,13 @@ class _Rewriter:
                 usual = transposed(argument, FIRST)
             argument.replace_all_uses_except(usual, usual.owner.operation)
             self.twins[usual] = argument
-            _set_attribute(self.function, number, ORDER, LAST)
+            set_attribute(self.function, number, ORDER, LAST)
 
     def _order_weights(self) -> None:
         """Weights that are only read with the channels innermost are taken so: the runtime lays them out once."""
         for number, argument in enumerate(self.block.arguments):
             users = [use.owner.operation for use in argument.uses]
-            kind = _attributes_of(self.function, number)
+            kind = attributes_of(self.function, number)
             if KIND not in kind or ir.StringAttr(kind[KIND]).value == "input" or not users:
                 continue
             twin = self.twins.get(argument)
@@ -245,11 +260,11 @@ class _Rewriter:
             argument.set_type(twin.type)
             twin.replace_all_uses_with(argument)
             users[0].erase()
-            _set_attribute(self.function, number, ORDER, LAST)
+            set_attribute(self.function, number, ORDER, LAST)
 
     def _order_results(self) -> None:
         """Where an input is channels last, so are the results that are computed so."""
-        if not any(ORDER in _attributes_of(self.function, n) and MEMORY in _attributes_of(self.function, n)
+        if not any(ORDER in attributes_of(self.function, n) and MEMORY in attributes_of(self.function, n)
                    for n in range(len(self.block.arguments))):  # fmt: skip
             return
         terminator = list(self.block.operations)[-1].operation
@@ -270,6 +285,22 @@ def _is_convolution(op: ir.Operation) -> bool:
     types = {str(ir.ShapedType(value.type).element_type) for value in list(op.operands)[:2]}
     accumulates = str(ir.ShapedType(op.results[0].type).element_type) == "f32"
     return len(types) == 1 and types <= set(TYPES) and accumulates
+
+
+def _is_grouped(op: ir.Operation | None) -> bool:
+    """Whether a convolution has few groups, and its operands are whole images with the groups only told apart."""
+    if op is None or op.name != "linalg.conv_2d_ngchw_gfchw" or len(list(op.results[0].uses)) != 1:
+        return False
+    makers = [defining_op(value) for value in op.operands]
+    types = {str(ir.ShapedType(value.type).element_type) for value in list(op.operands)[:2]}
+    groups, channels = shape_of(op.operands[0])[1:3]
+    return (
+        all(maker is not None and maker.name == "tensor.expand_shape" and is_image(maker.operands[0]) for maker in makers)
+        and len(types) == 1
+        and types <= set(TYPES)
+        and groups <= MOST_GROUPS
+        and groups * channels % CHANNELS == 0
+    )
 
 
 def _is_element_wise(op: ir.Operation) -> bool:
@@ -341,27 +372,6 @@ def _sum(value: ir.Value, addend: ir.Value, map_: ir.AffineMap) -> ir.Value:
         total = ir.Operation.create("arith.addf", [f32], list(block.arguments)[:2])
         ir.Operation.create("linalg.yield", [], [total.results[0]])
     return op.results[0]
-
-
-def _attributes_of(function: ir.Operation, argument: int) -> ir.DictAttr | dict:
-    if "arg_attrs" not in function.attributes:
-        return {}
-    return ir.DictAttr(ir.ArrayAttr(function.attributes["arg_attrs"])[argument])
-
-
-def _set_attribute(function: ir.Operation, argument: int, name: str, order) -> None:
-    every = [ir.DictAttr(a) for a in ir.ArrayAttr(function.attributes["arg_attrs"])]
-    changed = {item.name: item.attr for item in every[argument]} | {name: ir.DenseI64ArrayAttr.get(list(order))}
-    every[argument] = ir.DictAttr.get(changed)
-    function.attributes["arg_attrs"] = ir.ArrayAttr.get(every)
-
-
-def _settle_type(function: ir.Operation) -> None:
-    """The function's type follows its arguments and what it returns."""
-    block = function.regions[0].blocks[0]
-    returned = list(block.operations)[-1].operation.operands
-    type_ = ir.FunctionType.get([a.type for a in block.arguments], [v.type for v in returned])
-    function.attributes["function_type"] = ir.TypeAttr.get(type_)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """Padding of convolutions: which pads need no stage of their own, since an engine reads zeros outside of the image itself."""
 
 from torch_mlir import ir
-from torch_mlir.dialects import arith, tensor
 
 from kitsune_mlir.dialects.access import shape_of, static_ints
 from kitsune_mlir.dialects.iteration import HALO, is_trivial_reshape
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_projected_product
+
+from .by_index import padded_by_index
 
 WIDTHS = ("bf16", "f16")
 
@@ -89,39 +90,3 @@ def gather_pads(block: ir.Block) -> None:
             made = padded_by_index(op.operands[0], low, high, value)
         op.results[0].replace_all_uses_with(made)
         op.erase()
-
-
-def padded_by_index(source: ir.Value, lows: list[int], highs: list[int], outside: ir.Value) -> ir.Value:
-    """A tensor with `lows` elements of a constant before it and `highs` after it, as a generic that reads it by index."""
-    extents, element = shape_of(source), ir.ShapedType(source.type).element_type
-    shape = [low + extent + high for low, extent, high in zip(lows, extents, highs, strict=True)]
-    identity = ir.AffineMapAttr.get(ir.AffineMap.get_identity(len(shape)))
-    op = ir.Operation.create(
-        "linalg.generic",
-        [ir.RankedTensorType.get(shape, element)],
-        [tensor.empty(shape, element)],
-        {
-            "indexing_maps": ir.ArrayAttr.get([identity]),
-            "iterator_types": ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * len(shape)),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([0, 1]),
-        },
-        regions=1,
-    )
-    index = ir.IndexType.get()
-    with ir.InsertionPoint(op.regions[0].blocks.append(element, arg_locs=[ir.Location.current])):
-        places, inside = [], None
-        for dim, low in enumerate(lows):
-            number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
-            place = ir.Operation.create("linalg.index", [index], attributes={"dim": number}).results[0]
-            if shape[dim] != extents[dim]:
-                place = arith.subi(place, arith.constant(index, low))
-                # Unsigned: what lies before the first element is beyond the last.
-                here = arith.cmpi(arith.CmpIPredicate.ult, place, arith.constant(index, extents[dim]))
-                inside = here if inside is None else arith.andi(inside, here)
-                place = arith.maxsi(place, arith.constant(index, 0))
-                place = arith.minsi(place, arith.constant(index, extents[dim] - 1))
-            places.append(place)
-        found = tensor.extract(source, places)
-        found = found if inside is None else arith.select(inside, found, outside)
-        ir.Operation.create("linalg.yield", [], [found])
-    return op.results[0]

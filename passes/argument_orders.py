@@ -1,0 +1,29 @@
+"""The order of dimensions in which a function's arguments lie in memory: attributes of the function."""
+
+from torch_mlir import ir
+
+MEMORY, ORDER, KIND = "kitsune.memory", "kitsune.order", "kitsune.kind"
+"""Of an argument: the order of dimensions in the caller's memory, the order that the program takes, weight or input."""
+
+
+def attributes_of(function: ir.Operation, argument: int) -> ir.DictAttr | dict:
+    """The attributes of an argument."""
+    if "arg_attrs" not in function.attributes:
+        return {}
+    return ir.DictAttr(ir.ArrayAttr(function.attributes["arg_attrs"])[argument])
+
+
+def set_attribute(function: ir.Operation, argument: int, name: str, order) -> None:
+    """Give an argument an order as an attribute."""
+    every = [ir.DictAttr(a) for a in ir.ArrayAttr(function.attributes["arg_attrs"])]
+    changed = {item.name: item.attr for item in every[argument]} | {name: ir.DenseI64ArrayAttr.get(list(order))}
+    every[argument] = ir.DictAttr.get(changed)
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get(every)
+
+
+def settle_type(function: ir.Operation) -> None:
+    """The function's type follows its arguments and what it returns."""
+    block = function.regions[0].blocks[0]
+    returned = list(block.operations)[-1].operation.operands
+    type_ = ir.FunctionType.get([a.type for a in block.arguments], [v.type for v in returned])
+    function.attributes["function_type"] = ir.TypeAttr.get(type_)

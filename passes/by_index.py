@@ -1,0 +1,71 @@
+"""Tensors made from another one by index, so that they can be cut along every dimension: padding, weights of groups as one."""
+
+from torch_mlir import ir
+from torch_mlir.dialects import arith, tensor
+
+from kitsune_mlir.dialects.access import shape_of
+
+
+def padded_by_index(source: ir.Value, lows: list[int], highs: list[int], outside: ir.Value) -> ir.Value:
+    """A tensor with `lows` elements of a constant before it and `highs` after it, as a generic that reads it by index."""
+    extents, element = shape_of(source), ir.ShapedType(source.type).element_type
+    shape = [low + extent + high for low, extent, high in zip(lows, extents, highs, strict=True)]
+    op, body = _by_index(shape, element)
+    index = ir.IndexType.get()
+    with ir.InsertionPoint(body):
+        places, inside = [], None
+        for dim, low in enumerate(lows):
+            place = _place(dim)
+            if shape[dim] != extents[dim]:
+                place = arith.subi(place, arith.constant(index, low))
+                # Unsigned: what lies before the first element is beyond the last.
+                here = arith.cmpi(arith.CmpIPredicate.ult, place, arith.constant(index, extents[dim]))
+                inside = here if inside is None else arith.andi(inside, here)
+                place = arith.maxsi(place, arith.constant(index, 0))
+                place = arith.minsi(place, arith.constant(index, extents[dim] - 1))
+            places.append(place)
+        found = tensor.extract(source, places)
+        found = found if inside is None else arith.select(inside, found, outside)
+        ir.Operation.create("linalg.yield", [], [found])
+    return op.results[0]
+
+
+def block_diagonal(weight: ir.Value, groups: int) -> ir.Value:
+    """The weight of a convolution of all channels that does what one in groups does: zeros between the groups.
+
+    Channels are the last dimension, features the first; `weight` has the channels of one group.
+    """
+    features, *taps, channels = shape_of(weight)
+    element, index = ir.ShapedType(weight.type).element_type, ir.IndexType.get()
+    zero = arith.constant(element, ir.FloatAttr.get(element, 0.0))
+    op, body = _by_index([features, *taps, channels * groups], element)
+    with ir.InsertionPoint(body):
+        first, *between, last = (_place(dim) for dim in range(len(taps) + 2))
+        group = arith.divui(first, arith.constant(index, features // groups))
+        within = arith.cmpi(arith.CmpIPredicate.eq, group, arith.divui(last, arith.constant(index, channels)))
+        found = tensor.extract(weight, [first, *between, arith.remui(last, arith.constant(index, channels))])
+        ir.Operation.create("linalg.yield", [], [arith.select(within, found, zero)])
+    return op.results[0]
+
+
+def _by_index(shape: list[int], element: ir.Type) -> tuple[ir.Operation, ir.Block]:
+    """A generic over a new tensor that reads nothing in order, and its body, which is empty."""
+    identity = ir.AffineMapAttr.get(ir.AffineMap.get_identity(len(shape)))
+    op = ir.Operation.create(
+        "linalg.generic",
+        [ir.RankedTensorType.get(shape, element)],
+        [tensor.empty(shape, element)],
+        {
+            "indexing_maps": ir.ArrayAttr.get([identity]),
+            "iterator_types": ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * len(shape)),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([0, 1]),
+        },
+        regions=1,
+    )
+    return op, op.regions[0].blocks.append(element, arg_locs=[ir.Location.current])
+
+
+def _place(dim: int) -> ir.Value:
+    """linalg.index along one loop."""
+    number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
+    return ir.Operation.create("linalg.index", [ir.IndexType.get()], attributes={"dim": number}).results[0]
