@@ -59,7 +59,8 @@ def mma_tile(sizes: Sequence[int], kinds: Sequence[str], terms: int, target: Tar
             element_bytes,
             element_bytes,
         )
-        return microseconds(work, choose_pieces(work, target.workers), target.workers)
+        pieces, whole = choose_pieces(work, target.workers)
+        return microseconds(work, pieces, target.workers, whole)
 
     near = (row + col) * terms * element_bytes <= NEAR_BYTES
     heights = ROWS if near or row <= 64 else ROWS[:1]

@@ -46,6 +46,10 @@ BIG: dict[str, list[Layer]] = {
         for m, n, k in ((4096, 4096, 4096), (1024, 1024, 1024), (2048, 512, 1024))
         for suffix, (a, b) in list(FORMS.items())[:2]
     },
+    "768x6144x12288": [Layer(768, 6144, 12288, tile=())],
+    "1536x6144x12288": [Layer(1536, 6144, 12288, tile=())],
+    "65537x128x130_residual": [Layer(65537, 128, 130, tile=(), epilogue=("bias", "residual"))],
+    "tf32_4096x4096x4096": [Layer(4096, 4096, 4096, tile=(), dtype="f32", out="f32", precision="high")],
     "batch_64x512x512x64": [Layer(512, 512, 64, tile=(), batch=64)],
     "batch_2048x27x27x128": [Layer(27, 27, 128, tile=(), batch=2048)],
 }
@@ -78,10 +82,20 @@ SMALL: dict[str, list[Layer]] = {
     "shared_tiles_narrow": [Layer(30, 8, 3000)],
     "five_layers_shared": [Layer(128, 1024, 1024, (128, 128), epilogue=("bias", "relu"))] * 5,
     "f32": [Layer(300, 520, 256, tile=(128, 128), dtype="f32", out="f32", epilogue=("bias", "relu"))],
-    "f32_wide": [Layer(512, 512, 1000, tile=(128, 256), dtype="f32", out="f32")],
+    "f32_wide": [Layer(64, 512, 1000, tile=(64, 256), dtype="f32", out="f32")],
+    "f32_as_tf32": [Layer(300, 520, 256, tile=(128, 256), dtype="f32", out="f32", precision="high")],
+    "f32_as_tf32_kn": [Layer(129, 200, 132, tile=(128, 200), dtype="f32", out="f32", b="kn", precision="medium")],
     "f32_kn": [Layer(129, 200, 132, tile=(128, 128), dtype="f32", out="f32", b="kn")],
     "f32_km_k13": [Layer(100, 27, 13, tile=(128, 128), dtype="f32", out="f32", a="km")],
     "f32_shared_tiles": [Layer(128, 256, 4096, tile=(128, 128), dtype="f32", out="f32")],
+    "last_wave_shared": [Layer(128 * 36, 512, 2048, tile=(128, 128), epilogue=("bias",))],
+    "many_rows": [Layer(40000, 128, 200, tile=(128, 128), epilogue=("bias", "gelu"))],
+    "many_rows_kn": [Layer(20000, 256, 64, tile=(128, 128), b="kn")],
+    "many_rows_layers": [
+        Layer(40000, 128, 192, (128, 128), epilogue=("bias", "relu")),
+        Layer(40000, 128, 128, (128, 128), epilogue=("bias", "residual")),
+        Layer(40000, 256, 128, (128, 128), a="mk"),
+    ],
     "batch": [Layer(100, 96, 64, batch=6)],
     "batch_shared_kn": [Layer(100, 96, 64, batch=6, b="kn", shared_b=True)],
     "heads": [Layer(128, 128, 64, batch=4, heads=4)],
@@ -119,7 +133,7 @@ def build(folder: Path, names: list[str]) -> int:
         text, inputs, results = program(layers)
         start = time.perf_counter()
         with new_context(), ir.Location.unknown():
-            code = compile_gpu(ir.Module.parse(text), "main_p0", "sm_90a")
+            code = compile_gpu(ir.Module.parse(text), "main_p0", "sm_90a", matmul_precision=layers[0].precision)
         used, engines = code.resources, {choice.engine for choice in code.engines}
         bad += used.spills or engines != {"mma"} or bool(code.warnings)
         print(
@@ -188,6 +202,7 @@ def check(folder: Path, name: str, timing: bool) -> tuple[bool, dict[str, Any]]:
     layers = [
         Layer(**{**layer, "tile": tuple(layer["tile"]), "epilogue": tuple(layer["epilogue"])}) for layer in case["layers"]
     ]
+    torch.set_float32_matmul_precision(layers[0].precision)
     dtypes = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
     tensors = {}
     for item in case["inputs"]:
@@ -209,7 +224,7 @@ def check(folder: Path, name: str, timing: bool) -> tuple[bool, dict[str, Any]]:
         executor.run(pointers, torch.cuda.current_stream().cuda_stream)
         torch.cuda.synchronize()
         for key, output in outputs.items():
-            excess = _excess(output, wanted[key], deep=len(layers) > 1)
+            excess = _excess(output, wanted[key], deep=len(layers) > 1, rounded=layers[0].precision != "highest")
             found["error"] = max(found["error"], excess) if excess == excess else float("nan")
             if not torch.equal(output, first.setdefault(key, output.clone())):
                 found["wrong"] = f"two runs differ in {key}"
@@ -220,13 +235,13 @@ def check(folder: Path, name: str, timing: bool) -> tuple[bool, dict[str, Any]]:
     return "wrong" not in found, found
 
 
-def _excess(got: Any, want: Any, deep: bool) -> float:
-    """The largest error as a part of what is tolerated."""
+def _excess(got: Any, want: Any, deep: bool, rounded: bool) -> float:
+    """The largest error as a part of what is tolerated; `rounded`: operands are TF32."""
     import torch
 
     step = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-18}[got.dtype]
     size = want.pow(2).mean().sqrt()
-    floor = (8.0 if deep else 1.0) * (2.0**-10 if step > 2.0**-17 else 2.0**-16)
+    floor = (8.0 if deep else 1.0) * (2.0**-9 if rounded else 2.0**-10 if step > 2.0**-17 else 2.0**-16)
     return ((got.double() - want).abs() / (step * want.abs() + floor * size)).max().item()
 
 

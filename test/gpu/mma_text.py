@@ -20,6 +20,7 @@ class Layer:
         shared_b: all batches use one B.
         swap: B is the first operand of the product.
         heads: A is [m, batch, k].
+        precision: of f32 products, as torch names it.
     """
 
     m: int
@@ -35,6 +36,7 @@ class Layer:
     shared_b: bool = False
     swap: bool = False
     heads: int = 0
+    precision: str = "highest"
 
     @property
     def tiles(self) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.mma import MmaEngine
 from kitsune_mlir.codegen.gpu.mma_order import GROUP, _grouped
 from kitsune_mlir.codegen.gpu.mma_plan import Geometry, MmaPlan
+from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.mma_window import multiple_of
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.split import Split, lay_out
@@ -48,7 +50,9 @@ def decided(layer: Layer) -> MmaPlan:
 @pytest.mark.parametrize("name", SMALL)
 def test_small_programs_assemble_without_spills(name: str) -> None:
     with new_context(), ir.Location.unknown():
-        code = compile_gpu(ir.Module.parse(program(SMALL[name])[0]), "main_p0", "sm_90a")
+        layers = SMALL[name]
+        text = program(layers)[0]
+        code = compile_gpu(ir.Module.parse(text), "main_p0", "sm_90a", matmul_precision=layers[0].precision)
     assert {choice.engine for choice in code.engines} == {"mma"}
     assert not code.resources.spills and not code.resources.stack_bytes
     assert not code.warnings
@@ -169,6 +173,22 @@ def test_few_tiles_are_shared_by_blocks(context) -> None:
     assert plan.split.arrivals == plan.split.reads == 16  # one of each warpgroup of each tile
     many = planned(program([Layer(8192, 1024, 4096, tile=(128, 128))])[0])
     assert isinstance(many, Plan) and many.split is None
+
+
+@pytest.mark.parametrize("whole", [0, 3])
+@pytest.mark.parametrize(("pieces", "chunks"), [(2, 7), (3, 12), (5, 11)])
+def test_pieces_cover_the_sum_once(monkeypatch, pieces: int, chunks: int, whole: int) -> None:
+    module = "kitsune_mlir.codegen.gpu.mma_split"
+    monkeypatch.setattr(f"{module}.select", lambda condition, yes, no: yes if condition else no)
+    monkeypatch.setattr(f"{module}.i32", int)
+    split = Split(pieces, 0, 0, 0, whole)
+    shares = Pieces(types.SimpleNamespace(split=split), None)  # type: ignore[arg-type]
+    ranges = [shares.chunks(piece, chunks) for piece in range(pieces)]  # type: ignore[arg-type]
+    assert [k for begin, end in ranges for k in range(begin, end)] == list(range(chunks))
+    assert [bool(shares.finishes(piece)) for piece in range(pieces)] == [False] * (pieces - 1) + [True]  # type: ignore[arg-type]
+    if whole:  # a tile that one block does alone
+        assert shares.chunks(pieces, chunks) == (0, chunks) and shares.finishes(pieces)  # type: ignore[arg-type]
+    assert split.count(10) == whole + (10 - whole) * pieces
 
 
 def test_partial_results_of_tasks_take_turns() -> None:

@@ -75,7 +75,7 @@ class TaskContext:
         self._tensor_maps = list(tensor_maps)
         self._first = first
         self.place, self.partials = place, partials
-        self.ahead: Callable[[], None] = lambda: None
+        self.ahead: Callable[[Value, int], None] = lambda thread, threads: None
 
     @property
     def first(self) -> Value:

@@ -76,9 +76,7 @@ def _consume(mma: MmaPlan, task: TaskContext, stages: Stages, group: Value) -> N
         slot, told = Slot(*state[:2]), Slot(*state[2:])
         if mma.split:
             accumulators = pieces.collect(epilogue.tile, piece, group, accumulators)
-        epilogue.store(accumulators, slot, told)
-        for _ in range(mma.geometry.n // mma.slice * len(mma.results) if mma.results else 0):
-            slot = staged.next(slot)
+        slot = epilogue.store(accumulators, slot, told)
         return [*slot.values, *announced.next(told).values]
 
     def consume(tile: TileContext, piece: Value, *state: Value) -> list[Value]:

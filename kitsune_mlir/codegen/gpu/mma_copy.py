@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 
 from torch_mlir.dialects import nvvm
 
@@ -70,7 +71,7 @@ class Copier:
             self._job(plan.b, plan.b_tile, starts[1], offset(stage, plan.a_tile.bytes), chunk),
         ]
         for job in jobs:
-            for_(0, job.rounds, 1, job.copy)
+            job.copy()
         if any(job.asynchronous for job in jobs):
             # One arrival more is pending until this thread's copies so far are done.
             nvvm.cp_async_mbarrier_arrive(full.pointer.ir)
@@ -134,24 +135,30 @@ class _Job:
         """Elements that are copied at a time."""
         return self.width if self.asynchronous else PIECE_BYTES // self.size
 
-    @property
-    def pieces(self) -> int:
-        """Pieces of the chunk."""
-        return self.tile.rows * self.tile.cols // self.piece
+    def copy(self) -> None:
+        """Copy the chunk: a warp goes over the tile by its lanes' pieces, in the direction in which memory runs."""
+        tile, across = self.tile, self.tile.cols // self.piece
+        warp, lane, warps = self.thread // 32, self.thread % 32, self.threads // 32
+        emit = self._asynchronous if self.asynchronous else self._through_registers
+        if self.upright:
+            # Neighbouring lanes have neighbouring rows of the tile; warps have columns.
+            for first in range(0, tile.rows, 32):
+                row = lane + first
+                each = functools.partial(self._guarded, emit, row) if tile.rows % 32 else functools.partial(emit, row)
+                for_(warp, across, warps, lambda part, each=each: each(part * self.piece))
+            return
+        width = min(32, across & -across)  # lanes that share a row
+        for first in range(0, across, width):
+            col = (lane % width + first) * self.piece
+            for_(warp * (32 // width) + lane // width, tile.rows, warps * (32 // width), lambda row, col=col: emit(row, col))
 
     @property
-    def rounds(self) -> int:
-        """Pieces of each thread."""
-        return -(-self.pieces // self.threads)
+    def upright(self) -> bool:
+        """Whether memory runs down the tile's rows."""
+        return self.piece == 1 and not self.operand.transposed and self.operand.window.stride(self.operand.side) == 1
 
-    def copy(self, index: Value) -> None:
-        """Copy one piece: its place in the tile comes from the thread and the round `index`."""
-        piece = self.thread + index * self.threads
-        across = self.tile.cols // self.piece
-        row, col = piece // across, piece % across * self.piece
-        exists = None if self.pieces % self.threads == 0 else row < self.tile.rows
-        emit = functools.partial(self._asynchronous if self.asynchronous else self._through_registers, row, col)
-        emit() if exists is None else if_(exists, emit)
+    def _guarded(self, emit: Callable[[Value, Value], None], row: Value, col: Value) -> None:
+        if_(row < self.tile.rows, lambda: emit(row, col))
 
     def _asynchronous(self, row: Value, col: Value) -> None:
         pointer, inside = self._source(row, col)
@@ -171,7 +178,9 @@ class _Job:
         # In the tile, the sum runs along the rows, or down the rows if the operand is transposed.
         along, summed = (col, row) if operand.transposed else (row, col)
         summed = summed + self.first
-        inside = (along < operand.size) & (summed < length)
+        inside = summed < length
+        if operand.size < (self.tile.cols if operand.transposed else self.tile.rows):
+            inside = inside & (along < operand.size)
         pointer = self.start
         for side, at in ((operand.side, along), (inner, summed)):
             pointer = offset(pointer, i64(at) * (window.stride(side) * window.bytes))

@@ -28,15 +28,17 @@ START = 2.9
 """Microseconds from a task's start to the first product, and from the last store to the end."""
 STORE_RATE = 3.6e4
 """Bytes of a result that a multiprocessor brings from accumulators to memory in a microsecond."""
-TURN = 0.25
+TURN = 0.6
 """Microseconds from a block's one tile to its next."""
 MEET = 1.0
 """Microseconds from one block's announcement to another's reaction."""
 PARTIAL_RATE = 1.05e5
 """Bytes of partial results that a multiprocessor writes or reads in a microsecond."""
+HALVING_RATE = 2.7e4
+"""Bytes of f32 operands that a multiprocessor halves in a microsecond (`mma_halves`)."""
 FEW_ROWS = 1.3
 """How much slower tiles of 64 rows are, whose warpgroups have different columns."""
-MOST_PIECES = 8
+MOST_PIECES = 12
 LEAST_CHUNKS = 4
 """Chunks that a piece has at least."""
 
@@ -67,30 +69,39 @@ class Work:
         # tf32 has half the rate of 16-bit types, and half as many elements a chunk.
         products = self.rows * self.cols * (CHUNK_BYTES // 2) * self.steps * (FEW_ROWS if self.rows <= 64 else 1)
         bytes = (self.rows + self.cols) * CHUNK_BYTES
-        first = max(products / TENSOR_RATE, bytes / LOAD_RATE)
+        first = max(products / TENSOR_RATE, bytes / (HALVING_RATE if self.steps > 1 else LOAD_RATE))
         return first, max(first, products / SUSTAINED_RATE, bytes * busy / SUSTAINED_LOADS)
 
 
 @functools.cache
-def microseconds(work: Work, pieces: int, workers: int) -> float:
-    """Time of the whole product with `pieces` blocks a tile, on `workers` multiprocessors."""
-    count = work.tiles * pieces
-    waves = -(-count // workers)
-    chunks = waves * -(-work.chunks // pieces)
-    fast, slow = work.chunk(min(count, workers))
+def microseconds(work: Work, pieces: int, workers: int, whole: int = 0) -> float:
+    """Time of the whole product on `workers` multiprocessors.
+
+    Args:
+        pieces: blocks that share a tile.
+        whole: tiles that one block does alone before them, a multiple of `workers`.
+    """
+    count = (work.tiles - whole) * pieces
+    alone, waves = whole // workers, -(-count // workers)
+    chunks = alone * work.chunks + waves * -(-work.chunks // pieces)
+    fast, slow = work.chunk(workers if whole else min(count, workers))
     time = chunks * fast
     if time > SUSTAINED_AFTER:
         time = SUSTAINED_AFTER + (chunks - SUSTAINED_AFTER / fast) * slow
     area = work.rows * work.cols
     store = area * work.result_bytes / STORE_RATE
     # All tiles but the last are stored while others are loaded.
-    time += START + store + (waves - 1) * (TURN + 0.3 * store)
+    time += START + store + (alone + waves - 1) * (TURN + 0.3 * store)
     if pieces > 1:
         time += waves * (MEET + pieces * area * 4 / PARTIAL_RATE)
     return time
 
 
-def choose_pieces(work: Work, workers: int) -> int:
-    """How many blocks should share each tile."""
+def choose_pieces(work: Work, workers: int) -> tuple[int, int]:
+    """How many blocks should share each tile, and how many tiles before those one block does alone."""
     most = max(1, min(MOST_PIECES, work.chunks // LEAST_CHUNKS))
-    return min(range(1, most + 1), key=lambda pieces: (microseconds(work, pieces, workers), pieces))
+    full = work.tiles // workers * workers
+    choices = [(pieces, 0) for pieces in range(1, most + 1)]
+    if 0 < full < work.tiles:
+        choices += [(pieces, full) for pieces in range(2, most + 1)]
+    return min(choices, key=lambda choice: (microseconds(work, choice[0], workers, choice[1]), choice))

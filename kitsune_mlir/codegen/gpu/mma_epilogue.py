@@ -110,8 +110,8 @@ class Epilogue:
                     words[pair.half if ROW in sides else None, block] = read(place, "i32")
             self.words[load.tensor, sides] = words
 
-    def store(self, accumulators: list[Value], slot: Slot, told: Slot) -> None:
-        """Hand over or write every result of the task.
+    def store(self, accumulators: list[Value], slot: Slot, told: Slot) -> Slot:
+        """Hand over or write every result of the task; the next slot to fill.
 
         Args:
             accumulators: of the warpgroup's product.
@@ -134,6 +134,7 @@ class Epilogue:
                             self._write(window, number, pair, self._evaluate(store.tensor, pair))
         if self.plan.announces:
             self._announce(told)
+        return slot
 
     def _pairs(self, block: int) -> list[Pair]:
         """What the thread holds of 8 columns: a pair in each of two rows."""

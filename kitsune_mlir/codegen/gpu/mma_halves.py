@@ -25,7 +25,7 @@ __all__ = ["Halver"]
 
 UPPER = 0xFFFFE000
 """The bits of an f32 number that tf32 has."""
-AT_A_TIME = 4
+AT_A_TIME = 8
 """Vectors of 16 bytes that a thread has in flight."""
 
 

@@ -20,6 +20,8 @@ __all__ = ["STORING_THREAD", "Geometry", "MmaPlan", "make_plan"]
 MOST_STAGES = 8
 STORING_THREAD = 96
 """The thread that stores and posts: in the producer's last warp."""
+MOST_EXACT_COLUMNS = 128
+"""Columns of a warpgroup whose sums are in registers twice (`mma_ring`)."""
 EXACT_PRODUCTS = 3
 """Products of tf32 numbers for one of f32 numbers."""
 WARPS = 4
@@ -176,7 +178,7 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
         "stages": mma.stages,
     }
     if mma.split:
-        parameters["pieces"] = mma.split.pieces
+        parameters["pieces"] = f"{mma.split.pieces} of each of {task.tiles - mma.split.whole} tiles"
     return Plan(
         engine=engine,
         task=task,
@@ -210,6 +212,8 @@ def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
     a, b = _operand(a_window, ROW, product.rows, sum), _operand(b_window, COL, product.cols, sum)
     geometry = Geometry.of(product.rows, product.cols, b.transposed)
     exact = product.dtype == "f32" and limits.matmul_precision == "highest"
+    if exact and geometry.n > MOST_EXACT_COLUMNS:
+        raise Mismatch(f"a warpgroup's {geometry.n} columns of exact f32 sums; up to {MOST_EXACT_COLUMNS} fit the registers")
     dtype = product.dtype if product.dtype != "f32" or exact else "tf32"
     a_box, b_box = box_of(a, sum, geometry.a_rows, dtype), box_of(b, sum, geometry.b_rows, dtype)
     why = a_box if isinstance(a_box, str) else b_box if isinstance(b_box, str) else ""
@@ -229,11 +233,11 @@ def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
         EXACT_PRODUCTS if exact else 1,
         sum.element_bytes,
     )
-    pieces = choose_pieces(work, limits.workers)
+    pieces, whole = choose_pieces(work, limits.workers)
     if pieces == 1:
         return mma
-    sharers = pattern.task.tiles * geometry.groups
-    split = Split(pieces, sharers * (pieces - 1) * mma.partial_bytes, sharers, sharers)
+    sharers = (pattern.task.tiles - whole) * geometry.groups
+    split = Split(pieces, sharers * (pieces - 1) * mma.partial_bytes, sharers, sharers, whole)
     return dataclasses.replace(mma, split=split)
 
 

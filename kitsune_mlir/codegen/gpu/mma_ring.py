@@ -14,10 +14,13 @@ from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TaskContext
 from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.mma_plan import EXACT_PRODUCTS, MmaPlan
-from kitsune_mlir.codegen.gpu.value import Value
+from kitsune_mlir.codegen.gpu.value import Value, constant, select
 from kitsune_mlir.shared_tile import SharedTile
 
 __all__ = ["Stages"]
+
+EXACT_CHUNKS = 4
+"""Chunks of f32 (128 terms) that tensor cores add up before the threads do."""
 
 
 class Stages:
@@ -40,6 +43,31 @@ class Stages:
 
         `meanwhile` emits what can be done while the last chunk is multiplied.
         """
+        if self.plan.exact:
+            return self._exact_product(group, slot, chunks)
+        accumulators, slot = self._started(group, slot, chunks)
+        meanwhile()
+        accumulators = wgmma.wait(0, accumulators)
+        self._release(slot)
+        return accumulators, self.ring.next(slot)
+
+    def _exact_product(self, group: Value, slot: Slot, chunks: Value | int) -> tuple[list[Value], Slot]:
+        """The same for f32: tensor cores cut sums off, so that errors add up, and long sums are added by the threads."""
+
+        def part(first: Value, stage: Value, parity: Value, *sums: Value) -> list[Value]:
+            left = chunks - first
+            count = select(left < EXACT_CHUNKS, left, EXACT_CHUNKS)
+            accumulators, last = self._started(group, Slot(stage, parity), count)
+            accumulators = wgmma.wait(0, accumulators)
+            self._release(last)
+            return [*self.ring.next(last).values, *(sum + part for sum, part in zip(sums, accumulators, strict=True))]
+
+        zeros = [constant(0.0, "f32")] * (self.plan.geometry.n // 2)
+        stage, parity, *sums = for_(0, chunks, EXACT_CHUNKS, part, [*slot.values, *zeros])
+        return sums, Slot(stage, parity)
+
+    def _started(self, group: Value, slot: Slot, chunks: Value | int) -> tuple[list[Value], Slot]:
+        """Accumulators of `chunks` chunks, the last of them in flight, and its slot."""
         accumulators = self._multiply(None, group, slot)
         groups = EXACT_PRODUCTS if self.plan.exact else 1  # of instructions a chunk
 
@@ -54,10 +82,7 @@ class Stages:
         if not isinstance(chunks, int) or chunks > 1:
             stage, parity, *accumulators = for_(1, chunks, 1, step, [*slot.values, *accumulators])
             slot = Slot(stage, parity)
-        meanwhile()
-        accumulators = wgmma.wait(0, accumulators)
-        self._release(slot)
-        return accumulators, self.ring.next(slot)
+        return accumulators, slot
 
     def _multiply(self, accumulators: list[Value] | None, group: Value, slot: Slot) -> list[Value]:
         plan = self.plan

@@ -15,7 +15,7 @@ from kitsune_mlir.codegen.gpu.elements import load_elements
 from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.memory import offset, store
 from kitsune_mlir.codegen.gpu.split import Place, Split
-from kitsune_mlir.codegen.gpu.value import Value, i32, i64, vector
+from kitsune_mlir.codegen.gpu.value import Value, i32, i64, select, vector
 
 __all__ = ["Pieces", "SplitPlan"]
 
@@ -55,14 +55,19 @@ class Pieces:
 
     def chunks(self, piece: Value, chunks: int) -> tuple[Value | int, Value | int]:
         """The first chunk of a piece, and the first after it; the tile has `chunks`."""
-        if self.split is None:
+        split = self.split
+        if split is None:
             return 0, chunks
-        return piece * chunks // self.split.pieces, (piece + 1) * chunks // self.split.pieces
+        begin, end = piece * chunks // split.pieces, (piece + 1) * chunks // split.pieces
+        if not split.whole:
+            return begin, end
+        alone = piece == split.pieces
+        return select(alone, i32(0), begin), select(alone, i32(chunks), end)
 
     def finishes(self, piece: Value) -> Value:
         """Whether the piece's block adds up the tile and stores it."""
         assert self.split is not None
-        return piece == self.split.pieces - 1
+        return piece >= self.split.pieces - 1
 
     def hand_over(self, tile: TileContext, piece: Value, group: Value, accumulators: list[Value]) -> None:
         """Write a consumer's accumulators and announce them."""
@@ -84,7 +89,9 @@ class Pieces:
         assert self.split is not None
         counters, others = self.task.kernel.counters, self.split.pieces - 1
         arrival = self._arrival(tile, group)
-        if_(self._local() == 0, lambda: counters.poll(arrival, others, self.task.view.number))
+        shared = piece == others  # not a whole tile
+        first = (self._local() == 0) & shared
+        if_(first, lambda: counters.poll(arrival, others, self.task.view.number))
         self._meet(group)
 
         def add(piece: Value, *sums: Value) -> list[Value]:
@@ -95,9 +102,9 @@ class Pieces:
             return [mine + other for mine, other in zip(sums, found, strict=True)]
 
         # Never a loop of one iteration to the compiler: ptxas starts all loads of straight code at once, and spills.
-        accumulators = for_(0, fresh(piece), 1, add, accumulators)
+        accumulators = for_(0, fresh(select(shared, piece, 0)), 1, add, accumulators)
         self._meet(group)
-        if_(self._local() == 0, lambda: counters.post(i32(self._place().read)))
+        if_(first, lambda: counters.post(i32(self._place().read)))
         return accumulators
 
     def _place(self) -> Place:
@@ -111,11 +118,16 @@ class Pieces:
         NamedBarrier(group + BARRIER, GROUP).sync()
 
     def _arrival(self, tile: TileContext, group: Value) -> Value:
-        return tile.number * self.plan.geometry.groups + group + self._place().arrivals
+        return self._shared(tile) * self.plan.geometry.groups + group + self._place().arrivals
+
+    def _shared(self, tile: TileContext) -> Value:
+        """Number of a tile among those that are shared."""
+        assert self.split is not None
+        return tile.rank - self.split.whole
 
     def _pointer(self, tile: TileContext, piece: Value, group: Value) -> Value:
         """Where the calling thread's accumulators of a piece are."""
         assert self.split is not None and self.task.partials is not None
-        number = (tile.number * (self.split.pieces - 1) + piece) * self.plan.geometry.groups + group
+        number = (self._shared(tile) * (self.split.pieces - 1) + piece) * self.plan.geometry.groups + group
         start = offset(self.task.partials, i64(number) * self.plan.partial_bytes)
         return offset(start, self._local() * 16)

@@ -23,15 +23,21 @@ class Split:
 
     Attributes:
         pieces: of each tile, at least 2.
-        bytes: of the partial results of all tiles.
+        bytes: of the partial results of all tiles that are shared.
         arrivals: counters that pieces use to announce theirs.
         reads: posts that a task makes, one after each read of partial results, until all are read.
+        whole: tiles at the beginning that one block does alone: only the last wave's are shared. They are "piece" `pieces`.
     """
 
     pieces: int
     bytes: int
     arrivals: int
     reads: int
+    whole: int = 0
+
+    def count(self, tiles: int) -> int:
+        """Pieces of work of a task of `tiles` tiles."""
+        return self.whole + (tiles - self.whole) * self.pieces
 
 
 @dataclasses.dataclass(frozen=True)
