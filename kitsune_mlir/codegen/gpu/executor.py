@@ -71,6 +71,11 @@ def build(program: ProgramView, name: str, limits: Limits | None = None, engines
     limits = limits or Limits()
     with program.function.context, ir.Location.unknown():
         chosen = [choose(task, limits, engines) for task in program.tasks]
+        # A task that wants many registers limits the threads of all: the others plan again with that in mind.
+        most = min((REGISTER_FILE // plan.registers // 32 * 32 for plan, _ in chosen), default=limits.threads)
+        if any(plan.threads > most for plan, _ in chosen):
+            limits = dataclasses.replace(limits, threads=most)
+            chosen = [choose(task, limits, engines) for task in program.tasks]
         decisions = tuple(Decision(plan, tuple(declined)) for plan, declined in chosen)
         return _Builder(program, name, limits, decisions, engines).build()
 
@@ -138,17 +143,17 @@ class _Builder:
             partials = offset(workspace, manifest.partials_offset + place.offset) if place else None
             return TaskContext(state, plan, kernel.shared(shared), scratch, barrier_base, own, first, place, partials)
 
-        def prefetch(after: int) -> None:
+        def prefetch(after: int, thread: Value, threads: int) -> None:
             """What the next task after number `after` that reads much can fetch now."""
             for number in range(after + 1, len(self.plans)):
                 engine = self.engines[self.plans[number].engine]
                 if engine.prefetches:
                     done = sum(plan.pieces for plan in self.plans[:number])
-                    engine.prefetch(self.plans[number], context(number, _advance(block, done, blocks)))
+                    engine.prefetch(self.plans[number], context(number, _advance(block, done, blocks)), thread, threads)
                     break
 
         if self.plans and not self.engines[self.plans[0].engine].prefetches:
-            if_(thread < 32, lambda: prefetch(0))
+            prefetch(0, thread, self.threads)
         first, used = block, 0
         for run in self.runs:
             plans = [self.plans[number] for number in run]

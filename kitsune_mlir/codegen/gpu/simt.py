@@ -12,6 +12,7 @@ that has no pointwise form.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.builder import if_
@@ -31,6 +32,9 @@ from kitsune_mlir.errors import KitsuneError
 
 __all__ = ["SimtEngine"]
 
+FEW_THREADS = 256
+"""Threads of a block that every kernel has room for."""
+
 
 class SimtEngine(Engine):
     """See the module's docstring."""
@@ -43,8 +47,12 @@ class SimtEngine(Engine):
     def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
         try:
             choice = choose(task, self.tuning, limits.workers)
+            if choice.threads > limits.threads:
+                choice = choose(task, dataclasses.replace(self.tuning, threads=FEW_THREADS), limits.workers)
         except KitsuneError as error:
             return Decline(self.name, str(error))
+        if choice.threads > limits.threads:
+            return Decline(self.name, f"its rows need {choice.threads} threads; the kernel has {limits.threads}")
         if choice.shared_bytes > limits.shared_bytes:
             return Decline(self.name, f"its reductions need {choice.shared_bytes} bytes of shared memory")
         return Plan(
