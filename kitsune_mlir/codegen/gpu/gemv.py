@@ -20,7 +20,7 @@ from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.gemv_multiply import multiplier
 from kitsune_mlir.codegen.gpu.gemv_plan import CONSUMERS, make_plan, share_ring
 from kitsune_mlir.codegen.gpu.gemv_store import MULTIPLIERS, store_pass
-from kitsune_mlir.codegen.gpu.gemv_stream import Stages, Stream, number_waits
+from kitsune_mlir.codegen.gpu.gemv_stream import Stages, Stream, number_waits, prefetch_weights
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.codegen.gpu.value import Value, i32
@@ -54,10 +54,9 @@ class GemvEngine(Engine):
             slot, seen = every[0].ring.producer_start(), i32(0)
             for stages, waits in zip(every, number_waits(tasks), strict=True):
                 slot, seen = Stream(stages, waits).run(slot, seen)
-            if not tasks[-1].view.waits:
-                tasks[-1].ahead()
 
         def multiply() -> None:
+            tasks[-1].ahead(tasks[0].thread, 32 * CONSUMERS)
             slot = every[0].ring.consumer_start()
             for stages in every:
                 slot = _multiply(stages, slot)
@@ -65,8 +64,8 @@ class GemvEngine(Engine):
         if_(warp < CONSUMERS, multiply, lambda: if_(warp == CONSUMERS, load))
         tasks[0].sync()
 
-    def prefetch(self, plan: Plan, task: TaskContext) -> None:
-        Stream(Stages(plan.private, task)).prefetch()
+    def prefetch(self, plan: Plan, task: TaskContext, thread: Value, threads: int) -> None:
+        prefetch_weights(plan.private, task, thread, threads)
 
 
 def _multiply(stages: Stages, slot: Slot) -> Slot:

@@ -16,14 +16,16 @@ from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot
 from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id, sync_warp
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.gemv_plan import PANEL, GemvPlan, Source
-from kitsune_mlir.codegen.gpu.memory import Cache, offset
+from kitsune_mlir.codegen.gpu.memory import Cache, offset, prefetch
 from kitsune_mlir.codegen.gpu.mma_match import COL
 from kitsune_mlir.codegen.gpu.value import Value, i1, i32, i64, minimum
 
-__all__ = ["Stages", "Stream", "number_waits"]
+__all__ = ["Stages", "Stream", "number_waits", "prefetch_weights"]
 
-PREFETCHED = 256 << 10
+PREFETCHED = 64 << 10
 """Bytes that a block brings to L2 for a later task: the time between two tasks, for every multiprocessor's part of DRAM."""
+SECTOR = 32
+"""Bytes that one prefetch brings."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +58,32 @@ class Stages:
         """Pointer to the partial sums."""
         geometry = self.plan.geometry
         return offset(self.task.shared, geometry.stages * geometry.slot_bytes)
+
+
+def prefetch_weights(plan: GemvPlan, task: TaskContext, thread: Value, threads: int) -> None:
+    """Bring the first weights of the block's first tile to L2, by ordinary prefetches.
+
+    Not by bulk ones: TMA would serve them before the copies that are started later and needed earlier.
+    """
+    geometry = plan.geometry
+    run = min(geometry.depth * geometry.bytes, PREFETCHED // geometry.lines) // SECTOR
+    columns = min(geometry.pass_cols, geometry.cols)
+    if plan.weights_wait or not run:
+        return
+
+    def fetch() -> None:
+        tile = TileContext(task, task.first)
+        tile.resolve()
+        for source in plan.weights:
+
+            def sector(number: Value, source: Source = source) -> None:
+                col, place = number // run, number % run
+                start = offset(source.window.start(tile), i64(col) * (source.window.stride(COL) * geometry.bytes))
+                prefetch(offset(start, place * SECTOR))
+
+            for_(thread, columns * run, threads, sector)
+
+    if_(task.first < task.view.tiles, fetch)
 
 
 def number_waits(tasks: Sequence[TaskContext]) -> list[int]:
@@ -103,27 +131,6 @@ class Stream:
         stage, parity, seen = self.task.for_each_tile(self._tile, [*slot.values, seen])
         return Slot(stage, parity), seen
 
-    def prefetch(self) -> None:
-        """Bring the first weights of the block's first tile to L2."""
-        task, geometry = self.task, self.geometry
-        if self.plan.weights_wait:
-            return
-        run = min(geometry.depth * geometry.bytes, max(PANEL, PREFETCHED // geometry.lines // PANEL * PANEL))
-        columns = min(geometry.pass_cols, geometry.cols)
-
-        def fetch() -> None:
-            tile = TileContext(task, task.first)
-            tile.resolve()
-            for source in self.plan.weights:
-
-                def column(col: Value, source: Source = source) -> None:
-                    start = offset(source.window.start(tile), i64(col) * (source.window.stride(COL) * geometry.bytes))
-                    tma.prefetch_span(start, run)
-
-                for_(self.lane, columns, 32, column)
-
-        if_(task.first < task.view.tiles, fetch)
-
     def _tile(self, tile: TileContext, stage: Value, parity: Value, seen: Value) -> list[Value]:
         tile.resolve()
         total = self.geometry.passes * self.geometry.chunks
@@ -143,7 +150,6 @@ class Stream:
 
         filled = for_(0, ahead, 1, weights, start.values) if ahead else start.values
         if waits:
-            if_(tile.number == self.task.first, self.task.ahead)
             if_(i1(True) if not self.waits else seen != self.waits, lambda: tile.poll_by_warp(self.lane))
             seen = i32(self.waits)
         if ahead:

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Sequence
 
 from torch_mlir import ir
-from torch_mlir.dialects import llvm
+from torch_mlir.dialects import llvm, nvvm
 
 from kitsune_mlir.codegen.gpu.inline import inline_ptx
 from kitsune_mlir.codegen.gpu.value import (
@@ -41,6 +41,7 @@ __all__ = [
     "load",
     "load_acquire",
     "offset",
+    "prefetch",
     "reduce_add",
     "shared_address",
     "store",
@@ -143,6 +144,11 @@ def _hinted_words(pointer: Value, size: int) -> int:
     if not _is_global(pointer) or size not in (4, 8, 16):
         raise ValueError(f"cache hints need global memory and 4, 8 or 16 bytes, not {size} at {pointer.type}")
     return size // 4
+
+
+def prefetch(pointer: Value) -> None:
+    """Ask for the 32 bytes of global memory around `pointer` to be brought to L2; nothing waits for them."""
+    nvvm.prefetch(pointer.ir, cache_level=ir.Attribute.parse("#nvvm<prefetch_cache_level L2>"))
 
 
 # --- atomics
