@@ -164,8 +164,10 @@ CASES = _cases()
 def build(folder: Path, names: list[str]) -> int:
     """Compile the cases; the number of those that spill registers or are not done by the engine that should."""
     import kitsune_mlir
+    from bench.timing import note_commit
 
     folder.mkdir(parents=True, exist_ok=True)
+    note_commit(folder)
     bad = 0
     for name in names or list(CASES):
         case, start = CASES[name], time.perf_counter()
