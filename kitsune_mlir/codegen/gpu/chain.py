@@ -22,7 +22,7 @@ from kitsune_mlir.codegen.gpu.tasks import TaskView
 
 __all__ = ["ChainEngine"]
 
-TMA_REGISTERS, COPY_REGISTERS = 24, 40
+TMA_REGISTERS, COPY_REGISTERS = 24, 56
 """Registers of the moving warpgroup: TMA alone needs few, copies by threads more. The rest is the computing warpgroups'."""
 
 

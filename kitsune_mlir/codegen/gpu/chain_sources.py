@@ -20,6 +20,7 @@ from kitsune_mlir.codegen.gpu.chain_memory import Memory, to_integer
 from kitsune_mlir.codegen.gpu.chain_parts import Panel, Source, Weight, align, swizzled
 from kitsune_mlir.codegen.gpu.chain_records import ChainPlan, Slot, Stage
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.inline import fresh, pinned
 from kitsune_mlir.codegen.gpu.memory import (
     Cache,
     copy_async,
@@ -34,7 +35,7 @@ from kitsune_mlir.codegen.gpu.value import Value, cast, i16, i32, i64, minimum, 
 
 __all__ = ["Mover", "slot_barriers", "slot_pointer"]
 
-UNROLL = 4
+UNROLL = 16
 
 
 def slot_barriers(plan: ChainPlan, task: TaskContext, slot: Slot, group: Value, count: Value) -> tuple[Barrier, Barrier, Value]:
@@ -122,6 +123,10 @@ class Mover:
                 for wait in self.task.view.waits:
                     if_(lane == 0, functools.partial(tile.poll, wait))
                 sync_warp()
+            copies: dict[Slot, _Copy] = {}
+            for slot in self.plan.slots:
+                if not slot.source.maps:
+                    copies[slot] = _Copy(self.plan, slot.source, tile, group, fresh(lane))
             copied = []
             for slot in self.plan.slots:
                 full, empty, parity = slot_barriers(self.plan, self.task, slot, group, count)
@@ -130,7 +135,7 @@ class Mover:
                 if slot.source.maps:
                     if_(lane == 0, functools.partial(self._load_rows, slot, tile, group, target, full))
                 else:
-                    _Copy(self.plan, slot.source, tile, group, lane, target).emit()
+                    copies[slot].emit(target)
                     copied.append(full)
             if copied:
                 copy_async_commit()
@@ -169,34 +174,37 @@ class _RowOf(Memory):
 
 
 class _Copy:
-    """Copies the rows of a source by the lanes of a warp; 32 rows at a time, whose numbers the lanes hold."""
+    """Copies the rows of a source by the lanes of a warp; 32 rows at a time, whose numbers the lanes hold.
 
-    def __init__(self, plan: ChainPlan, source: Source, tile: TileContext, group: Value, lane: Value, target: Value):
+    The numbers are fetched as soon as the object is made: while the slot is still read, not after it is free.
+    """
+
+    def __init__(self, plan: ChainPlan, source: Source, tile: TileContext, group: Value, lane: Value):
         self.plan, self.source, self.tile = plan, source, tile
-        self.group, self.lane, self.target = group, lane, target
+        self.group, self.lane = group, lane
+        self.numbers = pinned([self._row_number(first) for first in range(0, plan.group_rows, 32)])
         window = source.window
         self.size = window.bytes
         aligned = window.align((COL,)) if window.stride(COL) == 1 else self.size
         self.piece = max(width for width in (2, 4, 16) if aligned % width == 0 and source.length * self.size % width == 0)
 
-    def emit(self) -> None:
-        """Start all copies; single elements are written at once."""
-        start = self._start()
+    def emit(self, target: Value) -> None:
+        """Start all copies to `target`; single elements are written at once."""
+        start = self.source.window.start(self.tile)
         columns = sum(panel.width for panel in self.source.panels)
         across = columns * self.size // self.piece  # pieces of a row, with those of zeros
-        for first in range(0, self.plan.group_rows, 32):
-            row = self._row_number(first)
-            batch = math.gcd(UNROLL, across)
+        # Which piece a lane has is a constant of each step where the steps are unrolled.
+        batch = across if across <= UNROLL else math.gcd(UNROLL, across)
+        for block, row in enumerate(self.numbers):
 
-            def step(index: Value, first: int = first, row: Value = row, batch: int = batch) -> None:
+            def step(index: Value | int, first: int = 32 * block, row: Value = row) -> None:
                 for number in range(batch):
-                    self._piece(start, row, first, across, self.lane + (index + number) * 32)
+                    self._piece(start, row, first, across, self.lane + (index + number) * 32, target)
 
-            for_(0, across, batch, step)
-
-    def _start(self) -> Value:
-        """Pointer to column 0 of row 0 of the tile's rows, or of the table."""
-        return self.source.window.start(self.tile)
+            if batch == across:
+                step(0)
+            else:
+                for_(0, across, batch, step)
 
     def _row_number(self, first: int) -> Value:
         """The lane's row of 32: its distance from `_start` in rows, i32."""
@@ -210,7 +218,7 @@ class _Copy:
         index = evaluator.inner(gather.op, gather.index, Place(0, 0, 0)).at(0)
         return cast(to_integer(index), "i32")
 
-    def _piece(self, start: Value, row: Value, first: int, across: int, number: Value) -> None:
+    def _piece(self, start: Value, row: Value, first: int, across: int, number: Value, slot: Value) -> None:
         """Copy piece `number` of a block of 32 rows."""
         window = self.source.window
         local, piece = number // across, number % across
@@ -219,7 +227,7 @@ class _Copy:
         padded = any(panel.start + panel.width > self.source.length for panel in self.source.panels)
         at = i64(shuffle(row, local)) * (window.stride(ROW) * self.size)
         pointer = offset(offset(start, at), i64(select(exists, col, 0) if padded else col) * (window.stride(COL) * self.size))
-        target = offset(self.target, self._place(local + first, col))
+        target = offset(slot, self._place(local + first, col))
         if self.piece == self.size:
             value = load(pointer, "i16", 2, window.constant)
             store(select(exists, value, i16(0)) if padded else value, target)
@@ -229,7 +237,7 @@ class _Copy:
     def _place(self, row: Value, col: Value) -> Value:
         """Byte offset of an element in the slot: full panels have one stride, only the last may be narrower."""
         rows = self.plan.group_rows
-        panels: tuple[Panel, ...] = self.source.panels
+        panels: list[Panel] = list(self.source.panels)
         place = swizzled(rows, panels[0].box).offset(row, col % panels[0].box if len(panels) > 1 else col)
         if len(panels) == 1:
             return place
