@@ -202,7 +202,7 @@ def test_engines_are_tried_in_order_and_reasons_kept():
         ({"threads": 100}, "multiple of 32"),
         ({"threads": 2048}, "at most 1024"),
         ({"shared_bytes": 300000}, "300000 bytes of shared memory"),
-        ({"barriers": (1,) * 600}, "1200 mbarriers"),
+        ({"barriers": (1,) * 600}, "wants 600 mbarriers"),
     ],
 )
 def test_plans_that_do_not_fit_are_errors(wanted, message):
@@ -225,6 +225,27 @@ def test_the_hungriest_plan_shapes_the_kernel():
         assert text.count("nvvm.mbarrier.init") == 2
         assert (executor.manifest.threads, executor.manifest.shared_bytes) == (384, 1024 + 5000)
         assert [d.plan.engine for d in executor.decisions] == ["greedy", "generic"]
+
+
+class Wide(Modest):
+    """Takes as many threads as there may be."""
+
+    name = "generic"
+
+    def plan(self, task, limits):
+        return Plan(self.name, task, threads=limits.threads)
+
+    emit_tile = Greedy.emit_tile
+
+
+def test_a_plan_of_many_registers_limits_the_threads_of_others():
+    with new_context(), ir.Location.unknown():
+        module = parsed(copying(engine="greedy"))
+        view = ProgramView(module.body.operations[0].operation)
+        alone = build(view, "k", Limits(), {"greedy": Wide(), "generic": Wide()})
+        assert alone.manifest.threads == 1024
+        mixed = build(view, "k", Limits(), {"greedy": Greedy(threads=384, registers=168), "generic": Wide()})
+        assert mixed.manifest.threads == 384
 
 
 @pytest.mark.parametrize("make", cases.CASES, ids=lambda make: make().name)
