@@ -90,7 +90,7 @@ def row_tile(figures: Figures, target: Target) -> int:
     if not figures.alone:
         return max(candidates[0], SHARED_TILE)
     best = min(reversed(candidates), key=lambda points: seconds(figures, points, target))
-    return best * REUSED if figures.weights and figures.levels else best
+    return best * REUSED if figures.weights and figures.levels and figures.inner <= SHARED_TILE else best
 
 
 def tile_of(figures: Figures, target: Target) -> list[int]:

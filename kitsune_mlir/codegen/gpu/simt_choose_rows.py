@@ -47,6 +47,9 @@ ROW_ELEMENTS = 32
 LINE = 128
 """Bytes that neighbouring threads should read side by side: a line of the cache."""
 
+MANY_COLUMNS = 16384
+"""Rows this long take most of a block's registers."""
+
 NARROW = 8
 """Rows that begin at multiples of this are read and written well enough without shared memory."""
 
@@ -66,12 +69,14 @@ class Tuning:
         threads: of a block.
         staged: whether tiles go through shared memory.
         slots: tiles in shared memory at a time.
+        unroll: rows that a thread has a part of at a time.
     """
 
     elements: int | None = None
     threads: int | None = None
     staged: bool | None = None
     slots: int | None = None
+    unroll: int | None = None
 
 
 AS_RULES_SAY = Tuning()
@@ -114,15 +119,21 @@ def choose_rows(graph: Graph, wide: list[ir.Operation], stores: list[Store], tun
     loads, writes = _rows_of_memory(graph, space)
     windows: list[Load | Store] = [*loads, *writes]
     narrow = any(_row_bytes(window, space) % NARROW for window in windows)
-    fits = -(-space.col_count // MOST_THREADS) <= ROW_ELEMENTS
-    staged = bool(loads) and (narrow or not fits) if tuning.staged is None else tuning.staged
+    fits = -(-space.col_count // THREADS) <= 2 * ROW_ELEMENTS
+    # Weights come late, after the reductions: a block that stays has them in registers, and the next row on the way.
+    stays = fits and levels > 1 and _reads_weights(graph, space) and space.col_count >= MANY_COLUMNS
+    staged = bool(loads) and (narrow or stays or not fits) if tuning.staged is None else tuning.staged
     staging = None
     if staged:
         ragged = [store for store in writes if _row_bytes(store, space) % NARROW]
-        slots = tuning.slots or 1
+        slots = tuning.slots or (2 if stays else 1)
         staging = probe(graph.task, THREADS, lambda tile: stage(graph, tile, loads, ragged, slots))
-        if staging.bytes > SHARED_BYTES:
+        if staging.bytes > SHARED_BYTES // slots:
             staging = None
+    if staging is not None and stays and tuning.elements is None:
+        tuning = dataclasses.replace(tuning, elements=ROW_ELEMENTS)
+    if staging is not None and not fits and tuning.threads is None:
+        tuning = dataclasses.replace(tuning, threads=MOST_THREADS if _reads_weights(graph, space) else MOST_THREADS // 2)
     schedule = row_schedule(space, width, read, staging is not None, tuning)
     if staging is not None:
         schedule = dataclasses.replace(schedule, scratch=staging.bytes)
@@ -155,6 +166,11 @@ def _rows_of_memory(graph: Graph, space: RowSpace) -> tuple[list[Load], list[Sto
     return loads, [store for store in space.full if is_contiguous(store)]
 
 
+def _reads_weights(graph: Graph, space: RowSpace) -> bool:
+    """Whether something as long as a row, the same for all rows, is read."""
+    return any(math.prod(shape_of(load.tensor)) == space.col_count for load in graph.task.loads if load.whole)
+
+
 def _row_bytes(window: Load | Store, space: RowSpace) -> int:
     return space.col_count * element_bytes(window.buffer.element)
 
@@ -173,6 +189,8 @@ def row_schedule(space: RowSpace, width: int, read: int, staged: bool, tuning: T
     def enough(fast: int) -> bool:
         steps = -(-vectors // fast)
         elements = tuning.elements or (ROW_ELEMENTS if fast <= 32 or staged else ROW_ELEMENTS // 2)
+        if fast >= THREADS and not tuning.elements:
+            elements = 2 * ROW_ELEMENTS  # larger blocks leave too few of them to fill each other's barriers
         if fast < 32 and fast * read < LINE and not staged:
             return False
         if rows * fast < THREADS // 2 and steps > 2:
@@ -190,6 +208,7 @@ def row_schedule(space: RowSpace, width: int, read: int, staged: bool, tuning: T
         group = max(1, min(steps, BYTES_IN_FLIGHT * 2 // read, ROW_ELEMENTS // width))
         return RowSchedule(space, threads, width, fast, 1, group, False)
     unroll = max(1, min(BYTES_IN_FLIGHT // (steps * read), ROW_ELEMENTS // (steps * width), -(-rows // slow)))
+    unroll = min(tuning.unroll, -(-rows // slow)) if tuning.unroll else unroll
     return RowSchedule(space, threads, width, fast, unroll, steps, True)
 
 
