@@ -63,8 +63,9 @@ def where(run: Mapping[str, Any]) -> str:
     speed = ""
     if "rates" in run:
         speed = f"; product {run['rates']['matrix'] / 1e12:.0f} TFLOP/s, copy {run['rates']['copy'] / 1e12:.2f} TB/s"
+    commit, dirty, _ = e["commit"].partition("-dirty")
     return (
-        f"{e['device']}, driver {e['driver']}, PyTorch {e['torch']}, {e['date'][:10]}, commit `{e['commit'][:12]}`; "
+        f"{e['device']}, driver {e['driver']}, PyTorch {e['torch']}, {e['date'][:10]}, commit `{commit[:12]}{dirty}`; "
         f"`{run['command']}`{speed}"
     )
 
@@ -158,6 +159,7 @@ def report() -> str:
     if "headline" in groups:
         lines += ["## Models", "", *headline(groups.pop("headline")), ""]
         lines += ["![Speed beside the best peer](charts/speedup.svg)", "", "![Roofline](charts/roofline.svg)", ""]
+    lines += ["## DRAM traffic", "", *dram(), ""]
     tables = {"mlp": chain_table, "product": product_table, "rows": row_table}
     titles = {
         "zoo": "Other models", "small": "Small models", "roofline": "A chain beside a large product", "mlp": "Chains of layers",
@@ -170,13 +172,49 @@ def report() -> str:
     lines += ["## The planner's tiles", "", *tiles(), ""]
     lines += ["## Cost of a call", "", *call_cost(), ""]
     lines += ["## Correctness on the device", "", *correctness(), spills(entries), ""]
-    lines += ["## Runs", "", *(f"{n}. {where(run)}" for n, run in enumerate(record.runs, 1)), ""]
+    lines += ["## Not measured", "", *missing(entries), ""]
+    lines += ["## Runs", "", "*dirty*: built from that commit with changes that were not committed yet.", ""]
+    lines += [*(f"{n}. {where(run)}" for n, run in enumerate(record.runs, 1)), ""]
     return "\n".join(lines)
 
 
 def load(name: str) -> dict[str, Any]:
     """A recorded run that is no record of cases."""
     return json.loads((RESULTS / name).read_text())
+
+
+def dram() -> list[str]:
+    """Bytes that one call reads and writes in DRAM, beside what it must."""
+    run = load("dram-h200.json")
+    note = (
+        "Megabytes that one call from a cold L2 reads and writes in DRAM, by the hardware's counters, and the least that it "
+        "has to (inputs, weights and results once; what is written may still be in L2 at the end). The kernels are those of "
+        f"this commit, which may be older than the times above: {where(run)}"
+    )
+    lines = [note, "", "| case | kitsune | eager | least |", "| --- | --- | --- | --- |"]
+    for name, moved in run["cases"].items():
+        cells = (f"{moved[key] / 1e6:.1f}" for key in ("kitsune", "eager", "floor"))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def missing(entries: Mapping[str, Entry]) -> list[str]:
+    """What the catalogue has and the records do not."""
+    from bench.cases import all_cases
+
+    groups: dict[str, list[str]] = {}
+    for case in all_cases().values():
+        groups.setdefault(case.group, []).append(case.name)
+    lines = []
+    for group, names in groups.items():
+        left = [n for n in names if "milliseconds" not in entries.get(n, {})]
+        if left:
+            lines.append(f"- {group}: {len(left)} of {len(names)} cases{': ' + ', '.join(left) if len(left) <= 14 else ''}.")
+    for peer in PEERS:
+        timed = sum(peer in e.get("milliseconds", {}) for e in entries.values())
+        if timed < len(entries):
+            lines.append(f"- {peer}: measured for {timed} of {len(entries)} recorded cases.")
+    return lines
 
 
 def tiles() -> list[str]:

@@ -116,6 +116,9 @@ def run(folder: Path, given: argparse.Namespace) -> int:
 
     record = Record.open(given.json, resume=given.resume)
     cases = [c for c in found(folder, given.patterns) if "milliseconds" not in record.cases.get(c.name, {})]
+    if not cases:
+        print(f"nothing to do: {folder} has no package of these cases that {given.json or 'the record'} does not have yet")
+        return 0 if given.resume else 1
     command = f"python -m bench.suite run DIR {' '.join(given.patterns)}".rstrip() + f" --peers '{given.peers}'"
     start = time.monotonic()
     bad = 0

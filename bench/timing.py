@@ -15,11 +15,21 @@ __all__ = ["commit_of", "environment", "graphed", "launches", "note_commit", "ra
 
 
 def commit_of(folder: Path | None = None) -> str:
-    """The commit that the code was built from: what `note_commit` left in `folder`, else this checkout's."""
+    """The commit that the code was built from: what `note_commit` left in `folder`, else this checkout's.
+
+    "-dirty" is appended where tracked files differ from it.
+    """
     if folder is not None and (folder / "commit.txt").exists():
         return (folder / "commit.txt").read_text().strip()
-    asked = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return asked.stdout.strip() if asked.returncode == 0 else "unknown"
+
+    def git(*words: str) -> str | None:
+        asked = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+        return asked.stdout.strip() if asked.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    if commit is None:
+        return "unknown"
+    return commit + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
 
 
 def note_commit(folder: Path) -> None:
