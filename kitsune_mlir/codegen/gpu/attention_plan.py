@@ -25,7 +25,7 @@ GROUP_ROWS = 64
 PANEL = 64  # columns of a panel: 128 bytes, the width of the swizzle
 MOST_SLOTS = 12
 MERGED_THREADS = 128
-PIECE_BLOCKS = 1  # blocks of keys that a piece of a tile has at least
+PIECE_BLOCKS = 2  # blocks of keys that a piece of a tile has at least
 MOST_PIECES = 16  # partial results of a row that a thread has in registers at a time
 
 
