@@ -28,6 +28,8 @@ DEPTH_LOSS = 0.022
 """Share of the memory's rate that a map loses with each doubling of what a thread asks for at a time."""
 ELEMENTS = 32
 """Elements that a thread keeps at a time."""
+MANY_LEVELS = 4
+"""From so many reductions one after the other, a thread keeps half as many elements, and tiles are that much smaller."""
 CROSSED_BYTES = 256
 """Bytes that a tile of a permuting map has along the last dimension of each tensor."""
 SHARED_TILE = 8192
@@ -89,6 +91,8 @@ def row_tile(figures: Figures, target: Target) -> int:
     candidates = [least << doubling for doubling in range(6) if least << doubling <= max(least, THREADS * ELEMENTS)]
     if not figures.alone:
         return max(candidates[0], SHARED_TILE)
+    if figures.levels >= MANY_LEVELS:
+        return max(figures.inner, THREADS * ELEMENTS // 2)
     best = min(reversed(candidates), key=lambda points: seconds(figures, points, target))
     return best * REUSED if figures.weights and figures.levels and figures.inner <= SHARED_TILE else best
 

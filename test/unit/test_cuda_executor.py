@@ -1,6 +1,7 @@
 """The launch runtime against a driver that only records: what is passed, what is allocated when, one state a stream."""
 
 import ctypes
+import dataclasses
 import sys
 import types
 
@@ -275,3 +276,11 @@ def test_a_wait_that_gave_up_is_told(fake):
         executor.check()
     report[0] = 0
     executor.check()
+
+
+def test_where_nothing_waits_every_tile_has_a_block(fake):
+    streaming = dataclasses.replace(MANIFEST, slots=0, scratch_bytes=0, tiles=100_000, streaming=True)
+    executor = cuda_executor.CudaExecutor(streaming, b"")
+    assert executor.blocks == 100_000  # more than are resident, and than there are parity words for
+    assert launch.Config(executor.blocks, 256, 0, 0, cooperative=False)._config.attribute_count == 0
+    assert launch.Config(executor.blocks, 256, 0, 0)._config.attribute_count == 1

@@ -78,10 +78,10 @@ def _ptx(name: str) -> str:
 
 
 def test_one_pass_over_memory():
-    """Stitch reads its two rows and three weights once: four vectors of 16 bytes of each a thread."""
+    """Stitch reads its two rows and three weights once: two vectors of 16 bytes of each a thread."""
     text = _ptx("stitch_full")
-    assert text.count("ld.global.v4") == 2 * 4 + 3 * 4
-    assert text.count("st.global.v4") == 4
+    assert text.count("ld.global.v4") == 2 * 2 + 3 * 2
+    assert text.count("st.global.v4") == 2
 
 
 def test_wide_accesses_where_rows_are_aligned_and_narrow_ones_where_not():

@@ -60,5 +60,10 @@ def test_few_rows_are_spread_over_the_machine():
     assert tile_of(Figures((300,), 64, 8, 4, 1), H200) == [1]
 
 
+def test_long_chains_have_small_tiles():
+    """Of 4, 8 and 16 rows of 1024, 4 were fastest for five reductions: 11.5, 12.0 and 13.3 us."""
+    assert tile_of(Figures((4096,), 1024, 6, 2, 5, None, True), H200) == [4]
+
+
 def test_long_rows_stay_whole():
     assert tile_of(rows(100000, 4, 2), H200) == [1]

@@ -47,6 +47,9 @@ ROW_ELEMENTS = 32
 LINE = 128
 """Bytes that neighbouring threads should read side by side: a line of the cache."""
 
+MANY_LEVELS = 4
+"""From so many reductions one after the other, several values of each element live at a time."""
+
 MANY_COLUMNS = 16384
 """Rows this long take most of a block's registers."""
 
@@ -134,6 +137,8 @@ def choose_rows(graph: Graph, wide: list[ir.Operation], stores: list[Store], tun
         tuning = dataclasses.replace(tuning, elements=ROW_ELEMENTS)
     if staging is not None and not fits and tuning.threads is None:
         tuning = dataclasses.replace(tuning, threads=MOST_THREADS if _reads_weights(graph, space) else MOST_THREADS // 2)
+    if levels >= MANY_LEVELS and tuning.elements is None:
+        tuning = dataclasses.replace(tuning, elements=ROW_ELEMENTS // 2)
     schedule = row_schedule(space, width, read, staging is not None, tuning)
     if staging is not None:
         schedule = dataclasses.replace(schedule, scratch=staging.bytes)
