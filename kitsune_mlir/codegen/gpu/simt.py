@@ -3,10 +3,12 @@
 A task's tensors are never made as such. The engine asks for the elements of what is stored, and each is pulled through the
 operations that make it, down to loads (`simt_eval`), so a chain of any length is one loop over memory. Two schedules ask:
 
-* `simt_maps`: every thread for itself, by vectors;
-* `simt_rows`: the threads that share a row reduce over it together, through shuffles and shared memory.
+* `simt_maps`: every thread for itself, by vectors; loads that are read across their rows turn in shared memory
+  (`simt_transpose`);
+* `simt_rows`: the threads that share a row reduce over it together, through shuffles and shared memory. Its tiles may pass
+  through shared memory (`simt_stage`), and several blocks may share a long reduction (`simt_split`).
 
-`simt_choose` decides, by the rules written there. The engine declines matrix products, sorting, scatter and everything else
+`simt_choose` decides, by the rules written there and in `simt_choose_rows`. The engine declines matrix products, sorting, scatter and everything else
 that has no pointwise form.
 """
 
