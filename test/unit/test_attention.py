@@ -289,3 +289,11 @@ def test_layers_share_one_table_of_tiles() -> None:
         code = compile_gpu(module, "main_p0", "sm_90a")
     assert [choice.engine for choice in code.engines] == ["attention", "attention"]
     assert code.ptx.count(".const ") == 1
+
+
+def test_other_tasks_are_declined() -> None:
+    module = imported(lambda x, w: torch.relu(x @ w), narrow(128, 64), narrow(64, 64))
+    with module.context, ir.Location.unknown():
+        function = next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
+        decision = AttentionEngine().plan(ProgramView(function).tasks[0], Limits())
+    assert isinstance(decision, Decline) and "attention has two" in decision.reason
