@@ -6,8 +6,11 @@ import re
 import sys
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
 import torch
+from chain_emulator import run_chain
 from torch import nn
 from torch_mlir import ir
 
@@ -19,9 +22,11 @@ from kitsune_mlir.codegen.gpu.chain_order import order_of
 from kitsune_mlir.codegen.gpu.chain_parts import panels_of
 from kitsune_mlir.codegen.gpu.chain_records import ChainPlan
 from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.executor import build
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.tasks import ProgramView, TaskView
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.passes import gpu_chains
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 from chain_programs import CASES, Edge, Gated, mlp
@@ -39,13 +44,18 @@ def context():
         MODULES.clear()
 
 
-def tiles(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *args: torch.Tensor, dtype: torch.dtype = BF16) -> str:
-    """The tile program of a model whose row-local ops all become chains."""
+def compiled(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *args: torch.Tensor, dtype: torch.dtype = BF16):
+    """A model whose row-local ops all become chains, compiled up to its tile program."""
     plan = [f"{FORM}{{chains=true}}" if name == FORM else name for name in pipeline.PLAN]
     monkeypatch.setattr(pipeline, "PLAN", plan)
     monkeypatch.setattr(pipeline, "gpu_code", lambda *_: (None, {}, "not needed"))
     given = tuple(a.to(dtype) if a.is_floating_point() else a for a in args)
-    return kitsune_mlir.compile(model.to(dtype).eval(), given, target="sm_90a").ir("tiles")
+    return kitsune_mlir.compile(model.to(dtype).eval(), given, target="sm_90a")
+
+
+def tiles(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *args: torch.Tensor, dtype: torch.dtype = BF16) -> str:
+    """The tile program of a model whose row-local ops all become chains."""
+    return compiled(monkeypatch, model, *args, dtype=dtype).ir("tiles")
 
 
 def task_of(text: str, number: int = -1) -> TaskView:
@@ -152,3 +162,55 @@ def test_gates_are_combined_before_they_are_rounded_twice(context, monkeypatch) 
     chain = match_chain(task_of(tiles(monkeypatch, Gated(64, 128), torch.randn(1000, 64))))
     assert [layer.cols for layer in chain.layers] == [128, 128, 64]
     assert len(order_of(chain).kept[0]) == 1
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    tensor = tensor.detach().contiguous()
+    return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if tensor.dtype == BF16 else tensor.numpy()
+
+
+def few_rows(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    make_model, make_args = CASES[name]
+    return make_model(), tuple(x[:70] for x in make_args(torch.device("cpu"), BF16))
+
+
+def few_edges() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    nodes, edges = torch.randn(9000, 128).to(BF16), torch.randn(300, 128).to(BF16)
+    return Edge(128), (nodes, edges, *(torch.randint(0, 9000, (300,)) for _ in range(2)))
+
+
+EMULATED = {
+    **{
+        name: (lambda name=name: few_rows(name), 64)
+        for name in ("heads", "gated", "ragged_13_27_3", "two_129_kn", "layer_norm")
+    },
+    "ring_and_turns": (lambda: (mlp([256] * 4), (torch.randn(300, 256).to(BF16),)), 128),
+    "two_warpgroups": (lambda: (mlp([96] * 3), (torch.randn(300, 96).to(BF16),)), 128),
+    "gathered": (few_edges, 128),
+    "mgn_small": (lambda: (CASES["mgn_small"][0](), CASES["mgn_small"][1](torch.device("cpu"), BF16)), 64),
+}
+"""Models and the rows of their tiles."""
+
+
+@pytest.mark.parametrize("name", EMULATED)
+def test_emulated_kernels_are_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    make, height = EMULATED[name]
+    monkeypatch.setattr(gpu_chains, "tile_rows", lambda rows, target: min(rows, height))
+    model, args = make()
+    program = compiled(monkeypatch, model, *args)
+    state = dict(model.named_parameters())
+    inputs = [to_numpy(state[weight.name]) for weight in program.signature.weights]
+    inputs += [to_numpy(args[item.position]) for item in program.signature.inputs]
+    with torch.no_grad():
+        wanted = model.double()(*[a.double() if a.is_floating_point() else a for a in args])
+    wanted = list(wanted) if isinstance(wanted, tuple) else [wanted]
+    results = [np.zeros(tuple(w.shape), ml_dtypes.bfloat16) for w in wanted]
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(program.ir("tiles"))
+        kernel = build(ProgramView(list(module.body.operations)[0].operation), "kernel", Limits())
+        assert "chain" in [decision.plan.engine for decision in kernel.decisions]
+        run_chain(kernel.module.operation, kernel.manifest, inputs, results)
+    for result, want in zip(results, wanted, strict=True):
+        got = torch.from_numpy(result.astype(np.float64))
+        assert ((got - want).norm() / want.norm()).item() < 6e-3
