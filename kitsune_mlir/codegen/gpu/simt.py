@@ -8,8 +8,8 @@ operations that make it, down to loads (`simt_eval`), so a chain of any length i
 * `simt_rows`: the threads that share a row reduce over it together, through shuffles and shared memory. Its tiles may pass
   through shared memory (`simt_stage`), and several blocks may share a long reduction (`simt_split`).
 
-`simt_choose` decides, by the rules written there and in `simt_choose_rows`. The engine declines matrix products, sorting, scatter and everything else
-that has no pointwise form.
+`simt_choose` decides, by the rules written there and in `simt_choose_rows`. The engine declines matrix products, sorting,
+scatter and everything else that has no pointwise form.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kitsune_mlir.codegen.gpu.simt_choose import Choice, choose
 from kitsune_mlir.codegen.gpu.simt_choose_rows import AS_RULES_SAY, Tuning
 from kitsune_mlir.codegen.gpu.simt_eval import Windows
 from kitsune_mlir.codegen.gpu.simt_maps import MapSchedule, emit_maps
-from kitsune_mlir.codegen.gpu.simt_rows import emit_rows
+from kitsune_mlir.codegen.gpu.simt_rows import emit_rows, sync_workers
 from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule
 from kitsune_mlir.codegen.gpu.simt_split import Piece
 from kitsune_mlir.codegen.gpu.simt_stage import Pipeline
@@ -95,7 +95,8 @@ class SimtEngine(Engine):
         (schedule,) = choice.schedules
         assert choice.split is not None and isinstance(schedule, RowSchedule)
         tile.wait()
-        piece = Piece(choice.split, number, tile, schedule.space.row_count)
+        rows = schedule.space.row_count
+        piece = Piece(choice.split, number, tile, rows, lambda: sync_workers(tile, schedule))
         emit_rows(schedule, choice.graph, tile, piece=piece)
         if_(piece.last, tile.finish, tile.task.sync)
 
