@@ -7,7 +7,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import linalg, tensor
 
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, static_ints
-from kitsune_mlir.dialects.products import body_of, defining_op
+from kitsune_mlir.dialects.products import body_of, constant_fill, defining_op
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.target import find_target
 
@@ -158,12 +158,14 @@ class _Rewriter:
 
     def _grouped(self, collapse: ir.Operation, op: ir.Operation) -> None:
         """Few groups: one convolution whose weight has zeros between the groups."""
-        image, weight, start = (defining_op(value).operands[0] for value in op.operands)  # type: ignore[union-attr]
+        image, weight = (value.owner.operation.operands[0] for value in list(op.operands)[:2])
+        maker = op.operands[2].owner.operation
+        start = maker.operands[0] if maker.name == "tensor.expand_shape" else op.operands[2]
         narrow = self._twin(weight)
         with ir.InsertionPoint.at_block_begin(self.block) if defining_op(narrow) is None else ir.InsertionPoint(op):
             dense = block_diagonal(narrow, shape_of(op.operands[1])[0])
         self._convolution(collapse, op, self._twin(image), dense, start)
-        parts = [value.owner.operation for value in op.operands]
+        parts = [value.owner.operation for value in list(op.operands)[:2]]
         op.erase()
         for part in parts:
             if not list(part.results[0].uses):
@@ -185,7 +187,7 @@ class _Rewriter:
     def _addend(self, start: ir.Value) -> tuple[ir.Value, ir.AffineMap] | None:
         """What a convolution starts from, as an operand of an addition afterwards; None for zeros."""
         maker = defining_op(start)
-        if maker is not None and maker.name == "linalg.fill" and _is_zero(maker.operands[0]):
+        if maker is not None and _fills_zero(maker):
             return None
         if maker is not None and maker.name == "linalg.broadcast" and len(shape_of(maker.operands[0])) == 1:
             kept = set(range(4)) - set(ir.DenseI64ArrayAttr(maker.attributes["dimensions"]))
@@ -291,7 +293,9 @@ def _is_grouped(op: ir.Operation | None) -> bool:
     """Whether a convolution has few groups, and its operands are whole images with the groups only told apart."""
     if op is None or op.name != "linalg.conv_2d_ngchw_gfchw" or len(list(op.results[0].uses)) != 1:
         return False
-    makers = [defining_op(value) for value in op.operands]
+    *makers, start = [defining_op(value) for value in op.operands]
+    if start is None or (start.name != "tensor.expand_shape" and not _fills_zero(start)):
+        return False
     types = {str(ir.ShapedType(value.type).element_type) for value in list(op.operands)[:2]}
     groups, channels = shape_of(op.operands[0])[1:3]
     return (
@@ -346,9 +350,9 @@ def _zero(element: ir.Type) -> ir.Value:
     return ir.Operation.create("arith.constant", [element], attributes=attributes).results[0]
 
 
-def _is_zero(value: ir.Value) -> bool:
-    maker = defining_op(value)
-    return maker is not None and maker.name == "arith.constant" and ir.FloatAttr(maker.attributes["value"]).value == 0
+def _fills_zero(op: ir.Operation) -> bool:
+    constant = constant_fill(op)
+    return constant is not None and ir.FloatAttr(constant.attributes["value"]).value == 0
 
 
 def _sum(value: ir.Value, addend: ir.Value, map_: ir.AffineMap) -> ir.Value:

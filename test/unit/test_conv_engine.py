@@ -58,8 +58,8 @@ def test_cases_assemble_without_spills(name: str) -> None:
     assert "wgmma.mma_async" in code.ptx
 
 
-@pytest.mark.parametrize("name", ["resnet_56x64_b32", "resnet_28x128_b32"])
-def test_the_widest_tiles_do_not_spill(name: str) -> None:
+@pytest.mark.parametrize("name", ["resnet_56x64_b32", "resnet_28x128_b32", "resnet_7x512_b8"])
+def test_wide_tiles_and_pieces_do_not_spill_or_serialise(name: str) -> None:
     module = lowered(CASES[name])
     with module.context, ir.Location.unknown():
         code = compile_gpu(module, "main_p0", "sm_90a")
@@ -100,9 +100,15 @@ def test_features_are_paired_where_sixteen_divide_them() -> None:
         assert plan.private.paired is paired
 
 
-@pytest.mark.parametrize("case", [Case(1, 32, 8, 8, 32, groups=32), Case(1, 32, 8, 8, 32, groups=4)])
-def test_groups_are_declined(case: Case) -> None:
-    module = lowered(case)
+@pytest.mark.parametrize("bias", [False, True])
+def test_few_groups_become_one(bias: bool) -> None:
+    plan = planned(Case(1, 32, 8, 8, 48, groups=4, bias=bias))
+    assert isinstance(plan, Plan), plan
+    assert plan.private.conv.channels == 32 and plan.private.conv.features == 48
+
+
+def test_depthwise_is_declined() -> None:
+    module = lowered(Case(1, 32, 8, 8, 32, groups=32))
     with module.context, ir.Location.unknown():
         for task in ProgramView(program_of(module)).tasks:
             answer = ConvEngine().plan(task, Limits())

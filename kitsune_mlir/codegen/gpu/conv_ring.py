@@ -16,7 +16,7 @@ from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.conv_plan import PAIRED_ROWS, ConvPlan
 from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
-from kitsune_mlir.codegen.gpu.value import Value, constant, i32
+from kitsune_mlir.codegen.gpu.value import Value, constant, i32, maximum
 
 __all__ = ["Stages"]
 
@@ -124,7 +124,10 @@ class Stages:
                 weight_before, weight = weight, self.weights.next(weight)
             return [*self.images.next(now).values, *weight.values, *now.values, *weight_before.values, *accumulators]
 
-        done = for_(0, self.range(piece)[1], 1, image, [*state, *state, *zeros])
+        # Every piece has a stage. Said so that the compiler sees it: where the loop could be passed by, the accumulators are
+        # set behind it too, between products and their wait, and ptxas serialises wgmma.
+        count = maximum(self.range(piece)[1], 1)
+        done = for_(0, count, 1, image, [*state, *state, *zeros])
         accumulators = wgmma.wait(0, done[8:])
         self._release(self.images, Slot(*done[4:6]), None)
         self._release(self.weights, Slot(*done[6:8]), None)
