@@ -35,8 +35,9 @@ from kitsune_mlir.shared_tile import SharedTile
 __all__ = ["make_plan"]
 
 MOST_UNITS = 1
-"""Tiles of 64 rows of a warpgroup. The emitters do several (faster where layers are narrow: more products are in flight), but
-with two tiles of 96 columns a device gave wrong sums, which is not understood yet."""
+"""Tiles of 64 rows of a warpgroup. The emitters do several (faster where layers are narrow: more products are in flight), and
+an emulated block computes them rightly; but ptxas copies registers between the tiles' products (C7517), and a device gave wrong
+sums with two tiles of 96 columns."""
 MOST_COLS = 256
 STAGE_BYTES = 32768
 MOST_STAGES = 8

@@ -61,7 +61,7 @@ class ScatterEngine(Engine):
         addition = _read(task)
         if isinstance(addition, str):
             return Decline(self.name, addition)
-        parameters = {"rows": addition.updates.sizes[0], "width": addition.width}
+        parameters = {"rows": addition.indices.sizes[0], "width": addition.width}
         return Plan(self.name, task, threads=THREADS, registers=64, parameters=parameters, private=addition)
 
     def emit_tile(self, plan: Plan, tile: TileContext) -> None:
@@ -111,7 +111,7 @@ def add_row(addition: Addition, tile: TileContext, row: Value, index: Value, col
 
 def _add(addition: Addition, tile: TileContext) -> None:
     vectors = addition.columns // addition.width
-    items = addition.updates.sizes[0] * vectors
+    items = addition.indices.sizes[0] * vectors
     dtype = str(addition.destination.element)
     size = element_bytes(dtype)
     assert addition.updates is not None
