@@ -42,6 +42,14 @@ def totals(entries: Entries) -> list[str]:
         mean = geometric_mean(timed.values())
         goals = f"; goal reached by {len(with_goal) - len(missed)} of {len(with_goal)}" if with_goal else ""
         lines.append(f"Geometric mean {mean:.2f}, least {timed[worst]:.2f} ({worst}), most {timed[best]:.2f} ({best}){goals}.")
+    replayed = {n: float(text) for n, e in entries.items() if (text := back_to_back(e)) != "–"}
+    if replayed:
+        worst = min(replayed, key=lambda n: replayed[n])
+        mean = geometric_mean(replayed.values())
+        lines.append(
+            f"Replayed back to back, {len(replayed)} short cases: geometric mean {mean:.2f} times the best peer's speed, "
+            f"least {replayed[worst]:.2f} ({worst})."
+        )
     return lines
 
 
