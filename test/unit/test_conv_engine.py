@@ -66,6 +66,15 @@ def test_wide_tiles_and_pieces_do_not_spill_or_serialise(name: str) -> None:
     assert not code.resources.spills and not code.warnings
 
 
+@pytest.mark.parametrize("features, last", [(60, True), (64, False)])
+def test_wide_tiles_with_much_to_store_do_not_spill(features: int, last: bool) -> None:
+    """Features that are not paired, or a result in the usual order, and a residual: scalar accesses, many addresses."""
+    module = lowered(Case(32, 64, 56, 56, features, bias=True, relu=True, residual=True, last=last))
+    with module.context, ir.Location.unknown():
+        code = compile_gpu(module, "main_p0", "sm_90a")
+    assert not code.resources.spills and not code.warnings
+
+
 def test_padding_needs_no_stage_of_its_own() -> None:
     plan = planned(Case(2, 64, 14, 14, 64, bias=True, relu=True))
     assert isinstance(plan, Plan), plan

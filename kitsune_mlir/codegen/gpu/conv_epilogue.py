@@ -17,6 +17,7 @@ from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.conv_match import CHANNEL, Sides, operand_sides, stored_sides
 from kitsune_mlir.codegen.gpu.conv_plan import ConvPlan
 from kitsune_mlir.codegen.gpu.elements import load_elements, store_elements
+from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.mma_match import is_constant, wide_dims
 from kitsune_mlir.codegen.gpu.mma_scalar import constant_of, emit_body
@@ -83,7 +84,8 @@ class Epilogue:
     def _column(self, number: int) -> _Column:
         """The pixel of the thread's column `number`."""
         sizes, geometry = self.plan.problem.pixels, self.plan.geometry
-        rest = self.column + number
+        # Fresh: addresses of all columns are not computed ahead, where they would take the accumulators' registers.
+        rest = fresh(self.column) + number
         places: list[Value] = []
         inside: Value | None = None
         wide = [dim for dim, size in enumerate(sizes) if size != 1]
