@@ -380,7 +380,7 @@ def _sum(value: ir.Value, addend: ir.Value, map_: ir.AffineMap) -> ir.Value:
 
 @dataclass(frozen=True)
 class ChannelsLast(Pass):
-    """Rewrite 16-bit convolutions (groups = 1) for a GPU to channels-last images, and what lies between them with them.
+    """Rewrite 16-bit convolutions (one group, or a few) for a GPU to channels-last images, and what lies between them.
 
     Element-wise work, padding, pooling and concatenation follow; transpositions are left where images come in or leave in
     the usual order. Weights, and inputs that the caller has in channels-last memory, become arguments in that order
