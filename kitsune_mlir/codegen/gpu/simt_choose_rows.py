@@ -136,10 +136,11 @@ def choose_rows(graph: Graph, wide: list[ir.Operation], stores: list[Store], tun
     if staging is not None and stays and tuning.elements is None:
         tuning = dataclasses.replace(tuning, elements=ROW_ELEMENTS)
     if staging is not None and not fits and tuning.threads is None:
-        tuning = dataclasses.replace(tuning, threads=MOST_THREADS if _reads_weights(graph, space) else MOST_THREADS // 2)
+        wanted = MOST_THREADS if _reads_weights(graph, space) else MOST_THREADS // 2
+        tuning = dataclasses.replace(tuning, threads=min(wanted, _most_threads(graph)))
     if levels >= MANY_LEVELS and tuning.elements is None:
         tuning = dataclasses.replace(tuning, elements=ROW_ELEMENTS // 2)
-    schedule = row_schedule(space, width, read, staging is not None, tuning)
+    schedule = row_schedule(space, width, read, staging is not None, tuning, _most_threads(graph))
     if staging is not None:
         schedule = dataclasses.replace(schedule, scratch=staging.bytes)
     split = _split(schedule, graph, levels, workers) if staging is None else None
@@ -171,6 +172,12 @@ def _rows_of_memory(graph: Graph, space: RowSpace) -> tuple[list[Load], list[Sto
     return loads, [store for store in space.full if is_contiguous(store)]
 
 
+def _most_threads(graph: Graph) -> int:
+    """Threads of a block: in a kernel with other tasks, which may want many registers a thread, only `THREADS`."""
+    tasks = sum(op.operation.name == "kitsune.task" for op in graph.task.op.block.operations)
+    return MOST_THREADS if tasks == 1 else THREADS
+
+
 def _reads_weights(graph: Graph, space: RowSpace) -> bool:
     """Whether something as long as a row, the same for all rows, is read."""
     return any(math.prod(shape_of(load.tensor)) == space.col_count for load in graph.task.loads if load.whole)
@@ -180,13 +187,14 @@ def _row_bytes(window: Load | Store, space: RowSpace) -> int:
     return space.col_count * element_bytes(window.buffer.element)
 
 
-def row_schedule(space: RowSpace, width: int, read: int, staged: bool, tuning: Tuning) -> RowSchedule:
+def row_schedule(space: RowSpace, width: int, read: int, staged: bool, tuning: Tuning, most: int = MOST_THREADS) -> RowSchedule:
     """Who shares rows.
 
     Args:
         width: points of a vector.
         read: bytes that a vector loads.
         staged: rows are read from shared memory.
+        most: threads that a block may have.
     """
     rows, cols = space.row_count, space.col_count
     vectors = -(-cols // width)
@@ -203,7 +211,7 @@ def row_schedule(space: RowSpace, width: int, read: int, staged: bool, tuning: T
         return steps * width <= elements
 
     fast = 1
-    while fast < MOST_THREADS and fast < vectors and not enough(fast):
+    while fast < most and fast < vectors and not enough(fast):
         fast *= 2
     threads = tuning.threads or max(THREADS, fast)
     fast = min(fast, threads)

@@ -29,7 +29,7 @@ from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule, levels_of, scrat
 from kitsune_mlir.codegen.gpu.simt_split import Piece
 from kitsune_mlir.codegen.gpu.value import Value, select
 
-__all__ = ["emit_rows"]
+__all__ = ["emit_rows", "sync_workers"]
 
 BARRIER = 1
 """Hardware barrier of the threads that work, where the block has more."""
@@ -59,6 +59,14 @@ def emit_rows(
         with emitter.evaluator.scope():
             if_(tile.task.thread < schedule.threads, emitter.emit)
     return emitter.evaluator.memory.accesses
+
+
+def sync_workers(tile: TileContext, schedule: RowSchedule) -> None:
+    """A barrier over the threads of the block that work on a tile."""
+    if tile.task.threads == schedule.threads:
+        tile.task.sync()
+    else:
+        NamedBarrier(BARRIER, schedule.threads).sync()
 
 
 class _Rows:
@@ -106,10 +114,7 @@ class _Rows:
         return Sharing(masks, schedule.parts, part, self.near.value, schedule.fast, writer)
 
     def sync(self) -> None:
-        if self.tile.task.threads == self.schedule.threads:
-            self.tile.task.sync()
-        else:
-            NamedBarrier(BARRIER, self.schedule.threads).sync()
+        sync_workers(self.tile, self.schedule)
 
     # --- points
 

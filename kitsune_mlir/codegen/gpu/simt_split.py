@@ -6,7 +6,7 @@ A row's result is a few numbers, so a piece hands over eight bytes a number thro
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TileContext
@@ -45,12 +45,14 @@ class Piece:
         number: which it is (i32).
         tile: of which tile.
         rows: of the tile.
+        sync: a barrier over the threads that work on the tile.
     """
 
     split: Split
     number: Value
     tile: TileContext
     rows: int
+    sync: Callable[[], None]
 
     def groups(self, count: int) -> tuple[Value, Value]:
         """The piece's first group of steps, and the first after it, of `count`."""
@@ -62,7 +64,7 @@ class Piece:
         return self.number == self.split.pieces - 1
 
     def hand_over(self, writer: Value, indices: Sequence[Value], partials: Sequence[Partial]) -> None:
-        """Write this piece's results and announce them; all threads of the block.
+        """Write this piece's results and announce them; all threads that work.
 
         Args:
             writer: whether the thread writes its partial results (others have the same).
@@ -73,23 +75,23 @@ class Piece:
         if place.before is not None:
             counter, posts = place.before
             if_(task.thread == 0, lambda: counters.poll(i32(counter), posts, task.view.number))
-            task.sync()
+            self.sync()
 
         def write() -> None:
             for kind, index, value in self._numbers(indices, partials):
                 store(stored(value), self._at(self.number, kind, index))
 
         if_(writer, write)
-        task.sync()
+        self.sync()
         if_(task.thread == 0, lambda: counters.post(self.tile.number + place.arrivals))
 
     def collect(self, combiners: Sequence[Combiner], indices: Sequence[Value], partials: Sequence[Partial]) -> list[Partial]:
-        """The results of all pieces, of which this is the last; all threads of the block."""
+        """The results of all pieces, of which this is the last; all threads that work."""
         task, place = self.tile.task, self._place()
         counters, others = task.kernel.counters, self.split.pieces - 1
         arrival = self.tile.number + place.arrivals
         if_(task.thread == 0, lambda: counters.poll(arrival, others, task.view.number))
-        task.sync()
+        self.sync()
 
         def step(piece: Value, *flat: Value) -> list[Value]:
             mine = _nested(flat, partials)
@@ -98,7 +100,7 @@ class Piece:
             return [value for combiner, other, own in pairs for value in combiner(other, own)]
 
         flat = for_(0, others, 1, step, [value for partial in partials for value in partial])
-        task.sync()
+        self.sync()
         if_(task.thread == 0, lambda: counters.post(i32(place.read)))
         return _nested(flat, partials)
 
