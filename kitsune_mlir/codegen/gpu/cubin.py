@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from kitsune_mlir.codegen.gpu.sass import products_in_cubin, products_in_ptx
 from kitsune_mlir.errors import CompileError, TargetError
 
 __all__ = ["CHIPS", "Cubin", "KernelResources", "assemble", "assemble_best", "find_ptxas"]
@@ -110,22 +111,28 @@ def assemble_best(ptx: str, chip: str = "sm_90a") -> Cubin:
     """Assemble so that registers suffice: with fewer blocks a multiprocessor than wanted, else with less optimisation.
 
     At level 3 ptxas (CUDA 13.0) moves code across waits in long sequences of products whose factors are registers, until it
-    spills and serialises wgmma; at level 1 the same code fits. Where level 1 serialises wgmma too it is no choice: ptxas
-    (CUDA 13.5) then drops products (seen: 3 of 4 were left, found by a wrong result).
+    spills and serialises wgmma; at level 1 the same code fits. But at level 1 ptxas may drop products, with a warning that it
+    serialises wgmma or without one (seen: 10 of 129, found by a wrong result), so products are counted.
+
+    Raises:
+        CompileError: every way drops products; or as `assemble`.
     """
     full = assemble(ptx, chip)
     while any(kernel.spills for kernel in full.kernels.values()) and (fewer := _fewer_blocks(ptx)):
         ptx, full = fewer, assemble(fewer, chip)
-    if not any(kernel.spills for kernel in full.kernels.values()) and not full.warnings:
-        return full
-    less = assemble(ptx, chip, opt=1)
-    if less.warnings:
-        return full
+    wanted = products_in_ptx(ptx)
+    choices = [full] if products_in_cubin(full.data) >= wanted else []
+    if any(kernel.spills for kernel in full.kernels.values()) or full.warnings or not choices:
+        less = assemble(ptx, chip, opt=1)
+        if not less.warnings and products_in_cubin(less.data) >= wanted:
+            choices.append(less)
+    if not choices:
+        raise CompileError(f"ptxas drops {wanted - products_in_cubin(full.data)} of {wanted} tensor-core products")
 
     def cost(cubin: Cubin) -> tuple[int, int]:
         return (len(cubin.warnings), sum(kernel.spill_store_bytes for kernel in cubin.kernels.values()))
 
-    return min(full, less, key=cost)
+    return min(choices, key=cost)
 
 
 def _fewer_blocks(ptx: str) -> str:
