@@ -27,7 +27,7 @@ func.func @product(%x: tensor<4096x512xbf16>, %w: tensor<2048x512xbf16>, %z: ten
 
 // A small product takes narrow tiles, to use more multiprocessors. Tiles need not divide the sizes.
 // CHECK-LABEL: func.func @narrow(
-// CHECK: }) {engine = "mma", sym_name = "product_0", tile = array<i64: 128, 64>}
+// CHECK: }) {engine = "mma", sym_name = "product_0", tile = array<i64: 64, 32>}
 #x = affine_map<(m, n, k) -> (m, k)>
 #w = affine_map<(m, n, k) -> (n, k)>
 #o = affine_map<(m, n, k) -> (m, n)>
@@ -46,7 +46,7 @@ func.func @narrow(%x: tensor<300x512xf32>, %w: tensor<200x512xf32>, %z: tensor<3
 
 // Batches are tiled one by one.
 // CHECK-LABEL: func.func @batches(
-// CHECK: }) {engine = "mma", sym_name = "product_0", tile = array<i64: 1, 128, 64>}
+// CHECK: }) {engine = "mma", sym_name = "product_0", tile = array<i64: 1, 128, 128>}
 #x = affine_map<(b, m, n, k) -> (b, m, k)>
 #w = affine_map<(b, m, n, k) -> (b, n, k)>
 #o = affine_map<(b, m, n, k) -> (b, m, n)>
@@ -96,7 +96,7 @@ func.func @rows(%x: tensor<5000x512xf32>, %e: tensor<5000xf32>) -> tensor<5000xf
 
 // Nothing is parallel in a reduction to one number: one tile.
 // CHECK-LABEL: func.func @scalar(
-// CHECK: }) {engine = "generic", sym_name = "reduce_0", tile = array<i64>}
+// CHECK: }) {engine = "simt", sym_name = "reduce_0", tile = array<i64>}
 #id = affine_map<(m, n) -> (m, n)>
 #none = affine_map<(m, n) -> ()>
 func.func @scalar(%x: tensor<50x512xf32>, %e: tensor<f32>) -> tensor<f32> {
