@@ -31,8 +31,7 @@ from kitsune_mlir.codegen.gpu.value import Value, select
 
 __all__ = ["emit_rows", "sync_workers"]
 
-BARRIER = 1
-"""Hardware barrier of the threads that work, where the block has more."""
+BARRIER = 1  # hardware barrier of the threads that work, where the block has more
 
 
 @dataclasses.dataclass(frozen=True)

@@ -258,7 +258,8 @@ class Pipeline:
 
     def _store_ragged(self, evaluator: Evaluator, place: Place, source: Value) -> None:
         """The multiples of 16 bytes by a bulk copy, what sticks out at both ends by threads."""
-        thread, unit = self.task.thread, place.align
+        # What sticks out is a multiple of what divides start and length; a thread moves at most eight bytes.
+        thread, unit = self.task.thread, math.gcd(place.align, place.bytes, 8)
         target, shift = self._address(evaluator, place)
         head = i32(0) if shift is None else (0 - shift) & (EDGE - 1)
         middle = (i32(place.bytes) - head) & -EDGE
