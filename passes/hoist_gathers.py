@@ -148,7 +148,9 @@ class HoistGathers(Pass):
         with ir.InsertionPoint(op), op.location:
             value = kept[0].value
             if len(kept) > 1:
-                value = tensor.concat(1, [p.value for p in kept])
+                shape = [shape_of(value)[0], sum(p.width for p in kept)]
+                joined = ir.RankedTensorType.get(shape, ir.ShapedType(value.type).element_type)
+                value = tensor.concat(joined, 1, [p.value for p in kept])
             total = self._product(op, value, kept[0].start, sum(p.width for p in kept), op.operands[2])
             for part in out:
                 assert part.gather is not None

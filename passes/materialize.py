@@ -274,10 +274,11 @@ class _Program:
         assert producer is not None
         made = yielded(producer)[number]
         dim = tiling.result_slices(made)[0].dim
-        offset = tiling.offsets[dim] if dim is not None else None
-        tile = tiling.grid.tile[dim] if offset is not None and dim is not None else scatter.rows
-        places = self._rows(self.buffer(scatter.indices), offset if offset is not None else index(0), tile)
-        first = None if offset is None else repeated(coordinates[tiling.grid.moving.index(dim)], tile, scatter.rows, offset)
+        offset, tile, first = index(0), scatter.rows, None
+        if dim is not None and (moving := tiling.offsets[dim]) is not None:
+            offset, tile = moving, tiling.grid.tile[dim]
+            first = repeated(coordinates[tiling.grid.moving.index(dim)], tile, scatter.rows, offset)
+        places = self._rows(self.buffer(scatter.indices), offset, tile)
         emit_addition(scatter, tiling.mapping[made], places, first, self.buffers[results_of(stage)[0]])
 
     def _rows(self, buffer: ir.Value, offset: ir.Value, rows: int) -> ir.Value:
