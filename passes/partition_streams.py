@@ -14,9 +14,10 @@ from kitsune_mlir.target import Target, find_target
 
 from . import gpu_chains
 from .base import Pass, PassFailure
-from .grouping import inner_elements, product_of
+from .grouping import inner_elements
 from .remarks import remark
 from .scatter import INTO, UPDATES, producer_that_adds, scatter_add_of
+from .tile_sizes import even, fit, spread
 from .tiles_attention import attention_tile
 from .tiles_conv import conv_tile
 from .tiles_gemv import gemv_tile
@@ -64,33 +65,6 @@ def _opaque(space: Space) -> bool:
     )
 
 
-def _fit(sizes: list[int], elements: int) -> list[int]:
-    """Tile sizes that hold about `elements` points, filled from the last dimension so that tiles are contiguous."""
-    tile = [1] * len(sizes)
-    left = max(1, elements)
-    for i in reversed(range(len(sizes))):
-        tile[i] = min(sizes[i], left)
-        left = max(1, left // tile[i])
-    return tile
-
-
-def _spread(sizes: list[int], tile: list[int], wanted: int, least: list[int]) -> list[int]:
-    """Halve the leading tile sizes until there are `wanted` tiles, none below `least`."""
-    tile = list(tile)
-    for i in range(len(sizes)):
-        while product_of(-(-s // t) for s, t in zip(sizes, tile, strict=True)) < wanted and tile[i] // 2 >= least[i]:
-            tile[i] = -(-tile[i] // 2)
-    return tile
-
-
-def _even(sizes: list[int], tile: list[int], unit: int = 8) -> list[int]:
-    """Equal tiles: as many as before, each as small as that allows (the last dimension in units), so that the last one
-    overlaps little."""
-    even = [-(-s // -(-s // t)) for s, t in zip(sizes, tile, strict=True)]
-    even[-1] = min(sizes[-1], -(-even[-1] // unit) * unit)
-    return even
-
-
 def choose_tile(space: Space, engine: str, target: Target, alone: bool = False) -> list[int]:
     """Tile sizes of a stage's shared dimensions; `alone`: it is the only stage of its pipeline."""
     sizes = [d.size for d in space.dims]
@@ -104,12 +78,11 @@ def choose_tile(space: Space, engine: str, target: Target, alone: bool = False) 
     if product is None or (target.is_gpu and engine != "mma"):
         elements = GPU_TILE_ELEMENTS if target.is_gpu else HOST_TILE_ELEMENTS
         inner = 1 if product is not None else inner_elements(space)
-        tile = _fit(sizes, elements // inner)
+        tile = fit(sizes, elements // inner)
         least = [1] * len(sizes)
         if len(sizes) > 1 or inner == 1:
             least[-1] = min(tile[-1], 256)  # 32 lanes times a 16-byte vector of bf16: whole warps read whole lines
-        rows = len(sizes) == 1 and inner > 1  # the one dimension is not that of neighbours in memory
-        return _even(sizes, _spread(sizes, tile, 2 * target.workers, least), 1 if rows and target.is_gpu else 8)
+        return even(sizes, spread(sizes, tile, 2 * target.workers, least))
     roles = product_roles(space.ops[product])
     kinds = [roles.get(d.loops.get(product, -1), "batch") for d in space.dims]
     if target.is_gpu:
@@ -119,7 +92,7 @@ def choose_tile(space: Space, engine: str, target: Target, alone: bool = False) 
     for size, kind in zip(sizes, kinds, strict=True):
         tile.append(min(size, columns[kind]))
     least = [{"m": 16, "n": 64, "batch": 1}[k] for k in kinds]
-    return _even(sizes, _spread(sizes, tile, 4 * target.workers, [min(x, t) for x, t in zip(least, tile, strict=True)]))
+    return even(sizes, spread(sizes, tile, 4 * target.workers, [min(x, t) for x, t in zip(least, tile, strict=True)]))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from kitsune_mlir.dialects.products import is_generic
 from kitsune_mlir.target import Target
 
 from .grouping import element_bytes, inner_elements, product_of
+from .tile_sizes import even, fit, spread
 
 __all__ = ["Figures", "figures_of", "row_tile", "seconds", "simt_tile", "tile_of"]
 
@@ -104,27 +105,27 @@ def tile_of(figures: Figures, target: Target) -> list[int]:
         tile = [1] * len(sizes)
         for dim in figures.crossed:
             wanted = CROSSED_BYTES // figures.narrowest
-            even = -(-sizes[dim] // -(-sizes[dim] // wanted))
-            tile[dim] = min(sizes[dim], -(-even // 8) * 8)
+            equal = -(-sizes[dim] // -(-sizes[dim] // wanted))
+            tile[dim] = min(sizes[dim], -(-equal // 8) * 8)
         return tile
     if figures.columns:
         return _column_tile(figures, target)
     points = row_tile(figures, target)
-    tile = _fit(sizes, points // figures.inner)
+    tile = fit(sizes, points // figures.inner)
     least = [1] * len(sizes)
     if len(sizes) > 1 or figures.inner == 1:
         least[-1] = min(tile[-1], 256)  # 32 lanes times a 16-byte vector of bf16: whole warps read whole lines
     rows = len(sizes) == 1 and figures.inner > 1
-    return _even(sizes, _spread(sizes, tile, 2 * target.workers, least), 1 if rows else 8)
+    return even(sizes, spread(sizes, tile, 2 * target.workers, least), 1 if rows else 8)
 
 
 def _column_tile(figures: Figures, target: Target) -> list[int]:
     """Whole lines side by side, fewer where multiprocessors would be idle; further dimensions up to `SHARED_TILE` points."""
     sizes = list(figures.sizes)
     last = min(sizes[-1], COLUMN_BYTES // figures.narrowest)
-    tile = [*_fit(sizes[:-1], SHARED_TILE // (figures.inner * last)), last]
+    tile = [*fit(sizes[:-1], SHARED_TILE // (figures.inner * last)), last]
     least = [1] * (len(sizes) - 1) + [min(last, COLUMN_BYTES // 4 // figures.narrowest)]
-    return _even(sizes, _spread(sizes, tile, target.workers, least), 8)
+    return even(sizes, spread(sizes, tile, target.workers, least), 8)
 
 
 def simt_tile(space: Space, target: Target, alone: bool) -> list[int]:
@@ -179,30 +180,3 @@ def crossed_dimensions(space: Space) -> tuple[int, int] | None:
                 if last is not None and last != results[-1]:
                     return results[-1], last
     return None
-
-
-def _fit(sizes: list[int], points: int) -> list[int]:
-    """Tile sizes that hold about `points` points, filled from the last dimension so that tiles are contiguous."""
-    tile = [1] * len(sizes)
-    left = max(1, points)
-    for i in reversed(range(len(sizes))):
-        tile[i] = min(sizes[i], left)
-        left = max(1, left // tile[i])
-    return tile
-
-
-def _spread(sizes: list[int], tile: list[int], wanted: int, least: list[int]) -> list[int]:
-    """Halve the leading tile sizes until there are `wanted` tiles, none below `least`."""
-    tile = list(tile)
-    for i in range(len(sizes)):
-        while product_of(-(-s // t) for s, t in zip(sizes, tile, strict=True)) < wanted and tile[i] // 2 >= least[i]:
-            tile[i] = -(-tile[i] // 2)
-    return tile
-
-
-def _even(sizes: list[int], tile: list[int], unit: int) -> list[int]:
-    """Equal tiles: as many as before, each as small as that allows (the last dimension in units), so that the last one
-    overlaps little."""
-    even = [-(-s // -(-s // t)) for s, t in zip(sizes, tile, strict=True)]
-    even[-1] = min(sizes[-1], -(-even[-1] // unit) * unit)
-    return even

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 
-from torch_mlir import ir
-
 from kitsune_mlir.codegen.gpu.mma_match import (
     Mismatch,
     Pattern,
     Product,
     Sides,
-    Step,
     check_outputs,
-    is_constant,
     name_sides,
-    read_product,
-    read_step,
+    read_body,
     wide_dims,
 )
 from kitsune_mlir.codegen.gpu.tasks import Load, TaskView
 from kitsune_mlir.dialects.access import affine_maps, shape_of
-from kitsune_mlir.dialects.products import is_contraction
 
 __all__ = ["DTYPES", "GemvPattern", "match_products"]
 
@@ -43,19 +37,7 @@ def match_products(task: TaskView) -> GemvPattern:
         Mismatch: it is nothing but products of one loaded tensor with loaded weights and element-wise work around them.
     """
     sides = Sides(task)
-    steps: dict[ir.Value, Step] = {}
-    products: list[Product] = []
-    for op in task.work():
-        if op.name == "tensor.empty" or (len(op.results) and is_constant(op.results[0])):
-            continue
-        step = read_step(op, sides)
-        if step is not None:
-            steps.update(dict.fromkeys(op.results, step))
-            continue
-        if not is_contraction(op):
-            raise Mismatch(f"'{op.name}' is neither a product nor element-wise")
-        products.append(read_product(op, DTYPES))
-        sides.generic(op, (0, 1, 2))
+    steps, products = read_body(task, sides, DTYPES)
     if not products:
         raise Mismatch("no product")
     first = products[0]

@@ -30,6 +30,7 @@ __all__ = [
     "is_constant",
     "match",
     "name_sides",
+    "read_body",
     "read_product",
     "read_step",
     "wide_dims",
@@ -173,19 +174,7 @@ def match(task: TaskView, dtypes: Sequence[str] = _DTYPES) -> Pattern:
         Mismatch: it is no single product of them with element-wise work around it.
     """
     sides = Sides(task)
-    steps: dict[ir.Value, Step] = {}
-    products: list[Product] = []
-    for op in task.work():
-        if op.name == "tensor.empty" or (len(op.results) and is_constant(op.results[0])):
-            continue
-        step = read_step(op, sides, tables_of(task))
-        if step is not None:
-            steps.update(dict.fromkeys(op.results, step))
-            continue
-        if not is_contraction(op):
-            raise Mismatch(f"'{op.name}' is neither a product nor element-wise")
-        products.append(read_product(op, dtypes))
-        sides.generic(op, (0, 1, 2))
+    steps, products = read_body(task, sides, dtypes, tables_of(task))
     if len(products) != 1:
         raise Mismatch(f"{len(products)} products in one task; one is done")
     product = products[0]
@@ -196,6 +185,33 @@ def match(task: TaskView, dtypes: Sequence[str] = _DTYPES) -> Pattern:
             raise Mismatch("an operand of the product is computed in the task")
     check_outputs(pattern, products)
     return pattern
+
+
+def read_body(
+    task: TaskView, sides: Sides, dtypes: Sequence[str], tables: Collection[ir.Value] = ()
+) -> tuple[dict[ir.Value, Step], list[Product]]:
+    """The steps (by the value that each makes) and products of a task's body, in order; `sides` learns what walks together.
+
+    Args:
+        dtypes, tables: as for `read_product` and `read_step`.
+
+    Raises:
+        Mismatch: an operation is neither a product of these types nor element-wise.
+    """
+    steps: dict[ir.Value, Step] = {}
+    products: list[Product] = []
+    for op in task.work():
+        if op.name == "tensor.empty" or (len(op.results) and is_constant(op.results[0])):
+            continue
+        step = read_step(op, sides, tables)
+        if step is not None:
+            steps.update(dict.fromkeys(op.results, step))
+            continue
+        if not is_contraction(op):
+            raise Mismatch(f"'{op.name}' is neither a product nor element-wise")
+        products.append(read_product(op, dtypes))
+        sides.generic(op, (0, 1, 2))
+    return steps, products
 
 
 def is_constant(value: ir.Value) -> bool:
