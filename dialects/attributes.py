@@ -6,6 +6,7 @@ from .kitsune import Kitsune
 
 SPACES = ("register", "shared", "cluster", "queue", "global")
 POLICIES = ("tile", "row", "strided", "halo", "all", "none")
+MODES = ("temporal", "spatial", "cluster", "separate")
 
 
 class BufferAttr(Kitsune.Attribute, name="buffer"):

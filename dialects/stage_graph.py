@@ -15,7 +15,7 @@ from typing import Any
 from torch_mlir import ir
 from torch_mlir.dialects import builtin, ext
 
-from .attributes import POLICIES, SPACES
+from .attributes import MODES, POLICIES, SPACES
 from .kitsune import Kitsune
 from .verify import captures, fail, has_attributes, single_block, terminator_of, unpack_type
 
@@ -24,6 +24,8 @@ SCHEDULE = {
     "engine": ir.StringAttr,
     "tile": ir.DenseI64ArrayAttr,
     "workers": ir.IntegerAttr,
+    "launch": ir.IntegerAttr,
+    "into": ir.StringAttr,
     "buffers": ir.ArrayAttr,
     "sync": ir.ArrayAttr,
 }
@@ -46,10 +48,14 @@ def verify_yielding_body(op) -> bool:
 
 
 class PipelineOp(Kitsune.Operation, name="pipeline", traits=[ext.Pure]):
-    """`kitsune.pipeline`: stages that run together. One pipeline is one launch.
+    """`kitsune.pipeline`: stages that run together. One pipeline is one launch, unless its mode is `separate`.
 
     The body holds `kitsune.stage` ops, and views (reshapes of contiguous tensors) between them; it may use tensors from
     outside. Attribute `sym_name` names it. The result is a tensor, or a tuple of tensors.
+
+    Schedule attribute `mode`, set by `kitsune-partition-streams`; `temporal` where it is absent: `temporal` (every block runs
+    tiles of every stage), `spatial` (a stage owns as many multiprocessors as its `workers` says), `cluster` (a thread-block
+    cluster owns a block of rows), `separate` (stages of one `launch` number are one kernel; kernels run in this order).
     """
 
     sym_name: ir.StringAttr
@@ -57,10 +63,33 @@ class PipelineOp(Kitsune.Operation, name="pipeline", traits=[ext.Pure]):
     body: ext.Region
 
     def verify_invariants(self) -> bool:
-        return has_attributes(self, {"sym_name": ir.StringAttr})
+        if not has_attributes(self, {"sym_name": ir.StringAttr}) or not has_attributes(self, {"mode": ir.StringAttr}, True):
+            return False
+        if mode_of(self) not in MODES:
+            return fail(self, f"mode is '{mode_of(self)}', must be one of {', '.join(MODES)}")
+        return True
 
     def verify_region_invariants(self) -> bool:
-        return verify_yielding_body(self)
+        return verify_yielding_body(self) and self._verify_mode()
+
+    def _verify_mode(self) -> bool:
+        """In a spatial pipeline each stage has workers, in a separate one a launch, no smaller than that of the stage before.
+
+        A stage that another one does (`into`) has neither.
+        """
+        wanted = {"spatial": "workers", "separate": "launch"}.get(mode_of(self), "")
+        last = 0
+        for op in self.operation.regions[0].blocks[0].operations:
+            attrs = op.operation.attributes
+            if op.operation.name != "kitsune.stage" or not wanted or "into" in attrs:
+                continue
+            name = attrs["sym_name"] if "sym_name" in attrs else "without a name"
+            if wanted not in attrs:
+                return fail(self, f"is {mode_of(self)}, but its stage {name} has no '{wanted}'")
+            if wanted == "launch" and (number := ir.IntegerAttr(attrs["launch"]).value) < last:
+                return fail(self, f"has stage {name} of launch {number} after one of launch {last}")
+            last = ir.IntegerAttr(attrs[wanted]).value if wanted == "launch" else last
+        return True
 
 
 class StageOp(Kitsune.Operation, name="stage", traits=[ext.Pure]):
@@ -68,8 +97,9 @@ class StageOp(Kitsune.Operation, name="stage", traits=[ext.Pure]):
 
     Its inputs are the tensors that its body uses from outside, in order of first use. Attribute `sym_name` names it.
     Schedule attributes, each set by one pass and absent before it: `engine` (string), `tile` (array<i64>: tile sizes of the
-    stage's parallel dimensions), `workers` (i64), `buffers` (one `#kitsune.buffer` a result), `sync` (one `#kitsune.sync`
-    an input).
+    stage's parallel dimensions), `workers` (i64: multiprocessors that the stage owns in a spatial pipeline), `launch` (i64: the
+    kernel that the stage is part of in a separate one), `buffers` (one `#kitsune.buffer` a result), `sync` (one `#kitsune.sync`
+    an input), `into` (the stage whose tasks do this one's scatter-add).
     """
 
     sym_name: ir.StringAttr
@@ -84,6 +114,10 @@ class StageOp(Kitsune.Operation, name="stage", traits=[ext.Pure]):
             return fail(self, f"engine is {attrs['engine']}, must be one of {', '.join(ENGINES)}")
         if "tile" in attrs and any(t <= 0 for t in ir.DenseI64ArrayAttr(attrs["tile"])):
             return fail(self, f"tile sizes must be positive, got {attrs['tile']}")
+        if "workers" in attrs and ir.IntegerAttr(attrs["workers"]).value < 1:
+            return fail(self, f"workers must be positive, got {attrs['workers']}")
+        if "launch" in attrs and ir.IntegerAttr(attrs["launch"]).value < 0:
+            return fail(self, f"launch must not be negative, got {attrs['launch']}")
         return True
 
     def verify_region_invariants(self) -> bool:
@@ -105,6 +139,12 @@ class StageOp(Kitsune.Operation, name="stage", traits=[ext.Pure]):
                 if before != f"#kitsune.{kind}<" or word not in allowed:
                     return fail(self, f"'{name}' has {item}, must be #kitsune.{kind} of one of {', '.join(allowed)}")
         return True
+
+
+def mode_of(pipeline) -> str:
+    """The mode of a pipeline; `temporal` where nothing is said."""
+    attrs = pipeline.operation.attributes
+    return ir.StringAttr(attrs["mode"]).value if "mode" in attrs else "temporal"
 
 
 class YieldOp(Kitsune.Operation, name="yield", traits=[ir.IsTerminatorTrait]):

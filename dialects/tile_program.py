@@ -78,7 +78,8 @@ class TaskOp(Kitsune.Operation, name="task"):
     The one block has an `index` argument per grid dimension (the tile's coordinates) and uses the program's memrefs and
     semaphores directly. Its body, in this order: waits; loads (`memref.subview` + `bufferization.to_tensor`); linalg on
     tile-sized tensors; stores (`bufferization.materialize_in_destination`); posts; `kitsune.yield`. Tasks run in the order
-    of the program, a task's tiles in row-major order of its grid. Attributes: `sym_name`, `grid` (array<i64>), `engine`.
+    of the program, a task's tiles in row-major order of its grid. Attributes: `sym_name`, `grid` (array<i64>), `engine`;
+    where the program's function has `kitsune.mode`, also `workers` ("spatial") or `launch` ("separate"), as a stage has them.
     """
 
     sym_name: ir.StringAttr
@@ -88,7 +89,8 @@ class TaskOp(Kitsune.Operation, name="task"):
     def verify_invariants(self) -> bool:
         if not has_attributes(self, {"sym_name": ir.StringAttr, "grid": ir.DenseI64ArrayAttr}):
             return False
-        if not has_attributes(self, {"engine": ir.StringAttr}, optional=True):
+        numbers = {"workers": ir.IntegerAttr, "launch": ir.IntegerAttr}
+        if not has_attributes(self, {"engine": ir.StringAttr, **numbers}, optional=True):
             return False
         grid = self.operation.attributes["grid"]
         if len(grid) < 1 or any(g < 1 for g in grid):

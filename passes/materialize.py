@@ -12,7 +12,7 @@ from kitsune_mlir.dialects.access import reassociation
 from kitsune_mlir.dialects.edges import Edge, Grid, Slice, edge_of, grid_of, producer_of, readers_of, stages_of, trace_views
 from kitsune_mlir.dialects.iteration import Dim, Space, is_reshape
 from kitsune_mlir.dialects.products import defining_op
-from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
+from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, results_of, yielded
 from kitsune_mlir.dialects.tile_program import PostOp, SemaphoreOp, TaskOp, WaitOp
 from kitsune_mlir.dialects.types import SemaphoreType
 from kitsune_mlir.dialects.verify import captures
@@ -82,6 +82,7 @@ class _Program:
     def __init__(self, module: ir.Operation, function: ir.Operation, pipeline: ir.Operation):
         self.module, self.function, self.pipeline = module, function, pipeline
         self.stages = stages_of(pipeline)
+        self.mode = mode_of(pipeline)
         self.buffers: dict[ir.Value, ir.Value] = {}
         self.signals: dict[int, Signals] = {}
 
@@ -98,6 +99,8 @@ class _Program:
         with ir.InsertionPoint.at_block_begin(self.module.regions[0].blocks[0]), self.pipeline.location:
             program = func.FuncOp(name, (types, []))
             program.operation.attributes["kitsune.program"] = ir.UnitAttr.get()
+            if self.mode != "temporal":
+                program.operation.attributes["kitsune.mode"] = ir.StringAttr.get(self.mode)
             program.operation.attributes["kitsune.arguments"] = i64(len(arguments))
             program.operation.attributes["kitsune.results"] = i64(len(results))
             block = program.add_entry_block()
@@ -230,6 +233,10 @@ class _Program:
         wish = wish or (ir.StringAttr(stage.attributes["engine"]).value if "engine" in stage.attributes else "generic")
         task = TaskOp(ir.StringAttr.get(name), ir.DenseI64ArrayAttr.get(extents), loc=stage.location)
         task.operation.attributes["engine"] = ir.StringAttr.get(wish)
+        owner = self._fused_into(stage) or stage
+        for word in ("workers", "launch"):
+            if self.mode != "temporal" and word in owner.attributes:
+                task.operation.attributes[word] = owner.attributes[word]
         types = [ir.IndexType.get()] * len(extents)
         block = task.operation.regions[0].blocks.append(*types, arg_locs=[stage.location] * len(extents))
         with ir.InsertionPoint(block), stage.location:

@@ -10,6 +10,7 @@ from kitsune_mlir.dialects.edges import stage_space, stages_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import is_contraction, is_projected_product
 from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.target import Target, find_target
 
 from . import gpu_chains
@@ -95,27 +96,47 @@ def choose_tile(space: Space, engine: str, target: Target, alone: bool = False) 
     return even(sizes, spread(sizes, tile, 4 * target.workers, [min(x, t) for x, t in zip(least, tile, strict=True)]))
 
 
+def set_mode(pipeline: ir.Operation, mode: str, target: Target) -> None:
+    """Write the mode of a pipeline, and what each of its stages needs to know for it."""
+    integer = ir.IntegerType.get_signless(64)
+    stages = [stage for stage in stages_of(pipeline) if INTO not in stage.attributes]
+    if mode == "spatial" and len(stages) > target.workers:
+        raise PassFailure(pipeline, f"has {len(stages)} stages for the {target.workers} multiprocessors of {target.name}")
+    for number, stage in enumerate(stages):
+        if mode == "spatial":
+            share = target.workers // len(stages) + (number < target.workers % len(stages))
+            stage.attributes["workers"] = ir.IntegerAttr.get(integer, share)
+        elif mode == "separate":
+            stage.attributes["launch"] = ir.IntegerAttr.get(integer, number)
+    pipeline.attributes["mode"] = ir.StringAttr.get(mode)
+
+
 @dataclass(frozen=True)
 class PartitionStreams(Pass):
     """Choose engine and tile sizes of every stage; all stages share one pipeline and every worker runs tiles of every stage.
 
     Tile sizes follow from capacity: a tile and its neighbours stay close to a worker, and there are enough tiles for all
     workers. `--remarks` prints the choice. Options: `target`; `tiles`, sizes that replace the choice for stages by name, as in
-    `tiles=product_0:64x128,reduce_1:8` (what `kitsune_mlir.tuning` measured).
+    `tiles=product_0:64x128,reduce_1:8` (what `kitsune_mlir.tuning` measured); `mode`: `temporal` (all stages take turns on all
+    multiprocessors), `spatial` (each stage has its own) or `separate` (each stage is a launch).
     """
 
     name: ClassVar[str] = "kitsune-partition-streams"
     target: str = "host"
     tiles: tuple[str, ...] = ()
+    mode: str = "temporal"
 
     def run(self, module: ir.Operation) -> None:
         target = find_target(self.target)
+        if self.mode not in ("temporal", "spatial", "separate"):
+            raise KitsuneError(f"option 'mode' of {self.name} is temporal, spatial or separate, not '{self.mode}'")
         with module.context, ir.Location.unknown():
             for op in list(walk(module)):
                 if op.name == "kitsune.pipeline":
                     stages = stages_of(op)
                     for stage in stages:
                         self._schedule(stage, target, len(stages) == 1)
+                    set_mode(op, self.mode, target)
 
     def _schedule(self, stage: ir.Operation, target: Target, alone: bool) -> None:
         space = stage_space(stage)

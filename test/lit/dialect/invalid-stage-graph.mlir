@@ -309,6 +309,95 @@ func.func @f(%x: tensor<4xf32>) {
 
 // -----
 
+// A mode is one that exists.
+func.func @f(%x: tensor<4xf32>) {
+  // expected-error@+1 {{'kitsune.pipeline' op mode is 'steam', must be one of temporal, spatial, cluster, separate}}
+  %s = "kitsune.pipeline"() ({
+    "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
+  }) {sym_name = "p", mode = "steam"} : () -> tensor<4xf32>
+  return
+}
+
+// -----
+
+// A mode is a string.
+func.func @f(%x: tensor<4xf32>) {
+  // expected-error@+1 {{'kitsune.pipeline' op 'mode' must be a string, got 1 : i64}}
+  %s = "kitsune.pipeline"() ({
+    "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
+  }) {sym_name = "p", mode = 1} : () -> tensor<4xf32>
+  return
+}
+
+// -----
+
+// A stage of a spatial pipeline owns multiprocessors.
+func.func @f(%x: tensor<4xf32>) {
+  // expected-error@+1 {{'kitsune.pipeline' op is spatial, but its stage "s" has no 'workers'}}
+  %p = "kitsune.pipeline"() ({
+    %s = "kitsune.stage"() ({
+      "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
+    }) {sym_name = "s"} : () -> tensor<4xf32>
+    "kitsune.yield"(%s) : (tensor<4xf32>) -> ()
+  }) {sym_name = "p", mode = "spatial"} : () -> tensor<4xf32>
+  return
+}
+
+// -----
+
+// A stage owns at least one multiprocessor.
+func.func @f(%x: tensor<4xf32>) {
+  // expected-error@+1 {{'kitsune.stage' op workers must be positive, got 0 : i64}}
+  %s = "kitsune.stage"() ({
+    "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
+  }) {sym_name = "s", workers = 0} : () -> tensor<4xf32>
+  return
+}
+
+// -----
+
+// A stage of a separate pipeline is part of a launch.
+func.func @f(%x: tensor<4xf32>) {
+  // expected-error@+1 {{'kitsune.pipeline' op is separate, but its stage "s" has no 'launch'}}
+  %p = "kitsune.pipeline"() ({
+    %s = "kitsune.stage"() ({
+      "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
+    }) {sym_name = "s"} : () -> tensor<4xf32>
+    "kitsune.yield"(%s) : (tensor<4xf32>) -> ()
+  }) {sym_name = "p", mode = "separate"} : () -> tensor<4xf32>
+  return
+}
+
+// -----
+
+// Launches are in the order of the stages.
+func.func @f(%x: tensor<4xf32>) {
+  // expected-error@+1 {{'kitsune.pipeline' op has stage "t" of launch 0 after one of launch 1}}
+  %p = "kitsune.pipeline"() ({
+    %s = "kitsune.stage"() ({
+      "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
+    }) {sym_name = "s", launch = 1} : () -> tensor<4xf32>
+    %t = "kitsune.stage"() ({
+      "kitsune.yield"(%s) : (tensor<4xf32>) -> ()
+    }) {sym_name = "t", launch = 0} : () -> tensor<4xf32>
+    "kitsune.yield"(%t) : (tensor<4xf32>) -> ()
+  }) {sym_name = "p", mode = "separate"} : () -> tensor<4xf32>
+  return
+}
+
+// -----
+
+// A launch has a number.
+func.func @f(%x: tensor<4xf32>) {
+  // expected-error@+1 {{'kitsune.stage' op launch must not be negative, got -1 : i64}}
+  %s = "kitsune.stage"() ({
+    "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
+  }) {sym_name = "s", launch = -1} : () -> tensor<4xf32>
+  return
+}
+
+// -----
+
 // A yield stands in a pipeline, a stage or a task.
 func.func @f(%x: tensor<4xf32>) {
   // expected-error@+1 {{'kitsune.yield' op must be inside kitsune.pipeline, kitsune.stage or kitsune.task}}

@@ -9,7 +9,7 @@
 // CHECK-NEXT:   }) {buffers = [#kitsune.buffer<"global", 1 : i64>], engine = "simt", sym_name = "scale",
 // CHECK-SAME:       sync = [#kitsune.sync<"none">, #kitsune.sync<"none">], tile = array<i64: 16, 32>, workers = 4 : i64}
 // CHECK-NEXT:   "kitsune.yield"(%[[S]]) : (tensor<64x32xf32>) -> ()
-// CHECK-NEXT: }) {sym_name = "p0"} : () -> tensor<64x32xf32>
+// CHECK-NEXT: }) {mode = "spatial", sym_name = "p0"} : () -> tensor<64x32xf32>
 // CHECK-NEXT: return %[[P]]
 func.func @one(%x: tensor<64x32xf32>, %w: tensor<32xf32>) -> tensor<64x32xf32> {
   %p = "kitsune.pipeline"() ({
@@ -25,7 +25,7 @@ func.func @one(%x: tensor<64x32xf32>, %w: tensor<32xf32>) -> tensor<64x32xf32> {
     }) {sym_name = "scale", engine = "simt", tile = array<i64: 16, 32>, workers = 4 : i64,
         buffers = [#kitsune.buffer<"global", 1 : i64>], sync = [#kitsune.sync<"none">, #kitsune.sync<"none">]} : () -> tensor<64x32xf32>
     "kitsune.yield"(%s) : (tensor<64x32xf32>) -> ()
-  }) {sym_name = "p0"} : () -> tensor<64x32xf32>
+  }) {sym_name = "p0", mode = "spatial"} : () -> tensor<64x32xf32>
   return %p : tensor<64x32xf32>
 }
 
