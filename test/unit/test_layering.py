@@ -28,6 +28,8 @@ LAYERS = [
     {f"{PACKAGE}.frontend", f"{PACKAGE}.passmanager"},
     {f"{PACKAGE}.pass_options", f"{PACKAGE}.pass_instrumentation", f"{PACKAGE}.reproducer", f"{PACKAGE}.diagnostics"},
     {f"{PACKAGE}.passes"},
+    {f"{PACKAGE}.stage_work"},
+    {f"{PACKAGE}.stage_cost"},
     {f"{PACKAGE}.codegen"},
     {f"{PACKAGE}.dialects"},
     {f"{PACKAGE}.runtime"},

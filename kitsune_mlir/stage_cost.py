@@ -1,0 +1,200 @@
+"""What a tile of a stage costs on a described machine: work in plain numbers goes in, seconds and bytes come out. No IR.
+
+A multiprocessor does a tile in four parts:
+
+    start    from the end of its waits to the first operands
+    busy     products, other arithmetic and loads side by side: the slowest of them
+    finish   from the last sum to the last byte of the results in memory
+    post     until a tile that waits for this one knows
+
+A block that goes on to the next tile of the same task overlaps them: then a tile takes `busy` and `turn`. The engines differ in
+what they overlap, so each has its own constants (`ENGINES`). They were fitted to the tile times of the zoo on an H200
+(bench/results/simulate-h200.json); other machines have their own rates and clocks (`kitsune_mlir.target`), and the same
+constants scaled by them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from kitsune_mlir.codegen.gpu import mma_cost
+from kitsune_mlir.target import Target, find_target
+
+__all__ = ["ENGINES", "Constants", "Cost", "Work", "cost_of", "stage_seconds"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """One stage cut into tiles; everything but `tiles` and `distinct_bytes` is of one tile.
+
+    Attributes:
+        engine: which engine does it.
+        tiles: how many there are.
+        tensor_ops: operations of products, two for each multiply-add.
+        vector_ops: other operations on elements, weighted by what they cost beside an addition.
+        read_bytes, write_bytes: asked for and written, atomic updates included.
+        atomic_bytes: of these, updated by atomics.
+        distinct_bytes: read by all tiles together, each byte once: what must come from memory at least.
+        levels: reductions one after the other.
+        element_bytes: of the operands of products, or of the narrowest tensor.
+        rows, cols, terms: of the largest product; zeros without one.
+        layers: products one after the other.
+        pieces: blocks that share a tile.
+        gathered_bytes: of `read_bytes`, in single elements or rows named by indices.
+    """
+
+    engine: str
+    tiles: int
+    tensor_ops: float = 0.0
+    vector_ops: float = 0.0
+    read_bytes: float = 0.0
+    write_bytes: float = 0.0
+    atomic_bytes: float = 0.0
+    distinct_bytes: float = 0.0
+    levels: int = 0
+    element_bytes: int = 2
+    rows: int = 0
+    cols: int = 0
+    terms: int = 0
+    layers: int = 0
+    pieces: int = 1
+    gathered_bytes: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Constants:
+    """How an engine works, on the machine that the constants were fitted on.
+
+    Attributes:
+        start, finish, turn: seconds, see above; `finish` beside what the stores take.
+        tensor: share of a multiprocessor's rate of products that it reaches.
+        vector: the same for other arithmetic.
+        load_rate: bytes a second that it takes from L2 into one multiprocessor.
+        store_rate: the same from registers to L2.
+        level: seconds that each reduction adds to a tile.
+        overlaps: share of the stores and of `finish` that the block's next tile hides.
+    """
+
+    start: float
+    finish: float
+    turn: float
+    tensor: float
+    vector: float
+    load_rate: float
+    store_rate: float
+    level: float = 0.0
+    overlaps: float = 1.0
+
+
+US = 1e-6
+ENGINES: dict[str, Constants] = {
+    "mma": Constants(1.6 * US, 0.9 * US, mma_cost.TURN * US, 0.9, 0.25, 1.75e11, mma_cost.STORE_RATE / US, 0.0, 0.7),
+    "conv": Constants(1.6 * US, 0.9 * US, 0.6 * US, 0.8, 0.25, 1.75e11, mma_cost.STORE_RATE / US, 0.0, 0.7),
+    "chain": Constants(1.8 * US, 0.9 * US, 0.5 * US, 0.75, 0.25, 1.2e11, 3.6e10, 0.5 * US, 0.5),
+    "gemv": Constants(1.2 * US, 0.8 * US, 0.3 * US, 0.25, 0.2, 6.0e10, 3.6e10, 0.0, 0.5),
+    "attention": Constants(1.6 * US, 1.0 * US, 0.6 * US, 0.6, 0.25, 1.2e11, 3.6e10, 0.5 * US, 0.5),
+    "simt": Constants(1.0 * US, 0.4 * US, 0.2 * US, 0.1, 0.3, 1.0e11, 1.0e11, 0.5 * US, 0.5),
+    "generic": Constants(1.5 * US, 0.5 * US, 0.3 * US, 0.01, 0.05, 2.0e10, 2.0e10, 0.5 * US, 0.0),
+}
+"""By the engine's name. `mma`'s are those of `mma_cost`."""
+ENGINES["scatter"] = ENGINES["simt"]
+
+REFERENCE = find_target("h200")
+POST = 1.0e-6
+"""Seconds from a post to the end of a wait for it, through L2."""
+PARTIAL_RATE = mma_cost.PARTIAL_RATE / US
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What `cost_of` finds; times are seconds of one tile (or piece of one) on one multiprocessor that it has for itself.
+
+    Attributes:
+        start, finish, turn: see the module.
+        busy: the slowest of `tensor`, `vector` and `load`, and what cannot be overlapped with them.
+        tensor, vector, load, store: seconds of each kind of work alone.
+        post: until a waiting tile knows.
+        dram_bytes: of all tiles, to and from memory, if nothing was in L2 before and everything stays there once read.
+        l2_bytes: of all tiles, between L2 and the multiprocessors.
+        tensor_ops, vector_ops: of all tiles.
+        overlaps: share of the stores that the block's next tile hides.
+    """
+
+    start: float
+    busy: float
+    finish: float
+    turn: float
+    post: float
+    tensor: float
+    vector: float
+    load: float
+    store: float
+    dram_bytes: float
+    l2_bytes: float
+    tensor_ops: float
+    vector_ops: float
+    overlaps: float
+
+    @property
+    def seconds(self) -> float:
+        """One tile alone, from the end of its waits to its results in memory."""
+        return self.start + self.busy + self.store + self.finish
+
+    @property
+    def step(self) -> float:
+        """What each further tile of a block adds."""
+        return self.turn + self.busy + (1 - self.overlaps) * (self.store + self.finish)
+
+
+def cost_of(work: Work, target: Target) -> Cost:
+    """The cost of one tile (of one piece, where several blocks share it) of a stage on a GPU."""
+    own = ENGINES.get(work.engine, ENGINES["generic"])
+    clock = target.vector_rate / target.workers / (REFERENCE.vector_rate / REFERENCE.workers)
+    tensor_rate = own.tensor * target.matrix_rate / target.workers * (2 / max(2, work.element_bytes))
+    if work.engine in ("mma", "conv") and work.element_bytes == 4:
+        tensor_rate /= 3  # each f32 product is three of tf32 numbers
+    vector_rate = own.vector * target.vector_rate / 2 / target.workers  # a fused multiply-add counts as two in the target
+    caches = target.cache_rate / REFERENCE.cache_rate
+    tensor = work.tensor_ops / work.pieces / tensor_rate
+    vector = work.vector_ops / work.pieces / vector_rate
+    load = work.read_bytes / work.pieces / (own.load_rate * caches)
+    store = work.write_bytes / work.pieces / (own.store_rate * caches)
+    shared = 0.0
+    if work.pieces > 1:  # sums of all pieces are written and read again by the last one
+        partial = 4.0 * max(1, work.rows) * max(1, work.cols)
+        shared = mma_cost.MEET * US + work.pieces * partial / (PARTIAL_RATE * caches)
+    busy = max(tensor, vector, load) + work.levels * own.level / clock + shared
+    return Cost(
+        start=own.start / clock,
+        busy=busy,
+        finish=own.finish / clock,
+        turn=own.turn / clock,
+        post=POST / clock,
+        tensor=tensor,
+        vector=vector,
+        load=load,
+        store=store,
+        dram_bytes=work.distinct_bytes + work.tiles * work.write_bytes,
+        l2_bytes=work.tiles * (work.read_bytes + work.write_bytes),
+        tensor_ops=work.tiles * work.tensor_ops,
+        vector_ops=work.tiles * work.vector_ops,
+        overlaps=own.overlaps,
+    )
+
+
+def stage_seconds(
+    work: Work, target: Target, workers: int | None = None, dram_share: float = 1.0, l2_share: float = 1.0
+) -> float:
+    """Time of a whole stage that starts at once on `workers` multiprocessors (all, if not said).
+
+    Args:
+        dram_share, l2_share: of the machine's bandwidth that this stage is given.
+    """
+    cost = cost_of(work, target)
+    count = workers or target.workers
+    tiles = math.ceil(work.tiles * work.pieces / count)
+    alone = cost.seconds + (tiles - 1) * cost.step
+    streaming = cost.dram_bytes / (target.dram_rate * dram_share)
+    caching = cost.l2_bytes / (target.cache_rate * l2_share)
+    return max(alone, streaming + cost.start, caching + cost.start)

@@ -1,0 +1,221 @@
+"""The work of a stage or of a task, counted from its operations' maps: what `stage_cost` turns into seconds."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects.access import access_of, affine_maps, is_tensor, iterator_kinds, shape_of
+from kitsune_mlir.dialects.edges import Grid, stage_space, tile_sizes, uses_in
+from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, is_movement
+from kitsune_mlir.dialects.stage_graph import inputs_of, results_of
+from kitsune_mlir.dialects.verify import captures, walk
+from kitsune_mlir.stage_cost import Work
+
+__all__ = ["Counted", "count", "tensor_bytes", "work_of_stage"]
+
+WEIGHTS = {
+    "math.exp": 4.0, "math.exp2": 3.0, "math.log": 4.0, "math.log2": 3.0, "math.log1p": 8.0, "math.expm1": 8.0,
+    "math.tanh": 6.0, "math.erf": 16.0, "math.sin": 12.0, "math.cos": 12.0, "math.powf": 24.0, "math.fpowi": 4.0,
+    "math.sqrt": 6.0, "math.rsqrt": 4.0, "arith.divf": 8.0, "arith.remf": 16.0,
+    "arith.divsi": 20.0, "arith.divui": 20.0, "arith.remsi": 20.0, "arith.remui": 20.0,
+    "arith.extf": 0.5, "arith.truncf": 0.5, "arith.constant": 0.0, "linalg.index": 0.5, "linalg.yield": 0.0,
+}  # fmt: skip
+"""Instructions an element beside an addition; those that are not named count as one."""
+
+
+START_BYTES = 16384
+"""Of a scatter-add's sums that one tile sets to their start."""
+
+
+@dataclasses.dataclass
+class Counted:
+    """Operations of some ops on tensors.
+
+    Attributes:
+        tensor_ops: of products, two for each multiply-add.
+        vector_ops: weighted operations on elements of everything else.
+        levels: reductions one after the other.
+        layers: products.
+        rows, cols, terms: of the largest product.
+        element_bytes: of its operands.
+        extracted: by tensor, the elements that are read from it by index.
+    """
+
+    tensor_ops: float = 0.0
+    vector_ops: float = 0.0
+    levels: int = 0
+    layers: int = 0
+    rows: int = 0
+    cols: int = 0
+    terms: int = 0
+    element_bytes: int = 0
+    extracted: dict[ir.Value, int] = dataclasses.field(default_factory=dict)
+
+
+def tensor_bytes(type_: ir.Type, shape: Sequence[int] | None = None) -> int:
+    """Bytes of a tensor or memref type; with `shape`, of a part of it."""
+    shaped = ir.ShapedType(type_)
+    return math.prod(shaped.shape if shape is None else shape) * _element_bytes(shaped.element_type)
+
+
+def _element_bytes(element: ir.Type) -> int:
+    if isinstance(element, ir.ComplexType):
+        return 2 * _element_bytes(element.element_type)
+    if isinstance(element, ir.IntegerType | ir.FloatType):
+        return -(-element.width // 8)
+    return 8  # index
+
+
+def count(ops: Iterable[ir.Operation]) -> Counted:
+    """Count the operations of ops on tensors (those of a stage, or of a task's tile)."""
+    found, largest = Counted(), 0.0
+    for op in ops:
+        if not is_generic(op):
+            continue
+        access = access_of(op)
+        points = math.prod(access.sizes) if access is not None else math.prod(shape_of(op.results[0]))
+        for inner in body_of(op):
+            if inner.name == "tensor.extract":
+                found.extracted[inner.operands[0]] = found.extracted.get(inner.operands[0], 0) + points
+        if is_contraction(op):
+            found.tensor_ops += 2.0 * points
+            found.layers += 1
+            if points > largest:
+                largest = points
+                _measure(op, found)
+        elif not is_movement(op):
+            found.vector_ops += points * sum(WEIGHTS.get(inner.name, 1.0) for inner in body_of(op))
+            found.levels += "reduction" in iterator_kinds(op)
+    return found
+
+
+def _measure(op: ir.Operation, found: Counted) -> None:
+    """Rows, columns and terms of a product."""
+    shapes = [shape_of(v) for v in op.operands]
+    kinds = iterator_kinds(op)
+    sizes: dict[int, int] = {}
+    walks = [set() for _ in shapes]
+    for n, (shape, map_) in enumerate(zip(shapes, affine_maps(op), strict=True)):
+        for extent, expression in zip(shape, map_.results, strict=True):
+            if isinstance(expression, ir.AffineDimExpr):
+                sizes[expression.position] = extent
+                walks[n].add(expression.position)
+    access = access_of(op)
+    if access is not None:
+        sizes = dict(enumerate(access.sizes))
+    sums = [loop for loop, kind in enumerate(kinds) if kind == "reduction"]
+    cols = walks[1] - walks[0] - set(sums)
+    out = [loop for loop, kind in enumerate(kinds) if kind == "parallel"]
+    found.cols = math.prod(sizes.get(loop, 1) for loop in cols)
+    found.rows = math.prod(sizes.get(loop, 1) for loop in out if loop not in cols)
+    found.terms = math.prod(sizes.get(loop, 1) for loop in sums)
+    found.element_bytes = _element_bytes(ir.ShapedType(op.operands[0].type).element_type)
+
+
+def work_of_stage(stage: ir.Operation, engine: str | None = None, tile: Sequence[int] | None = None) -> Work:
+    """The work of a `kitsune.stage`.
+
+    Args:
+        engine, tile: instead of the stage's own attributes.
+    """
+    adding = next((op for op in stage.regions[0].blocks[0].operations if op.operation.name == "tm_tensor.scatter"), None)
+    if adding is not None and ("updates" in stage.attributes or "into" in stage.attributes):
+        return _work_of_scatter(stage, adding.operation)
+    space = stage_space(stage)
+    grid = Grid(space, list(tile) if tile is not None else tile_sizes(stage, space))
+    if engine is None:
+        engine = ir.StringAttr(stage.attributes["engine"]).value if "engine" in stage.attributes else "simt"
+    counted = count(space.ops)
+    tiles = grid.tasks
+    # The last tile of a dimension that tiles do not divide overlaps the one before, which is then done twice.
+    share = math.prod(t / d.size for d, t in zip(space.dims, grid.tile, strict=True))
+    read = distinct = gathered = 0.0
+    for value in (v for v in inputs_of(stage) if is_tensor(v)):
+        whole = tensor_bytes(value.type)
+        extracted = counted.extracted.get(value, 0)
+        uses = uses_in(space, value)
+        if extracted and _only_extracted(space.ops, value):
+            bytes_ = extracted * tensor_bytes(value.type, [1])
+            read, gathered, distinct = read + bytes_ * share, gathered + bytes_ * share, distinct + min(whole, bytes_)
+            continue
+        parts = [
+            tensor_bytes(
+                value.type,
+                [s if u.dim is None else min(s, u.size(grid.tile[u.dim])) for s, u in zip(shape_of(value), use, strict=True)],
+            )
+            for use in uses
+        ]
+        read, distinct = read + max(parts, default=whole), distinct + whole
+    written = sum(tensor_bytes(v.type) for v in results_of(stage) if is_tensor(v)) * share
+    along = {d.loops.get(_largest(space.ops)): t for d, t in zip(space.dims, grid.tile, strict=True)}
+    work = Work(
+        engine=engine,
+        tiles=tiles,
+        tensor_ops=counted.tensor_ops * share,
+        vector_ops=counted.vector_ops * share,
+        read_bytes=read,
+        write_bytes=written,
+        distinct_bytes=distinct,
+        levels=counted.levels,
+        element_bytes=counted.element_bytes or 2,
+        layers=counted.layers,
+        gathered_bytes=gathered,
+    )
+    return dataclasses.replace(work, **_tile_of_product(space.ops, along)) if counted.layers else work
+
+
+def _work_of_scatter(stage: ir.Operation, op: ir.Operation) -> Work:
+    """A scatter-add whose rows are added by tasks of its own; where those of another stage add them, what starts the sums."""
+    updates, indices, original = list(op.operands)
+    whole, rows = tensor_bytes(original.type), shape_of(updates)[0]
+    if "into" in stage.attributes:
+        tiles = max(1, whole // START_BYTES)
+        return Work("simt", tiles, read_bytes=0.0, write_bytes=whole / tiles)
+    tiles = math.ceil(rows / ir.IntegerAttr(stage.attributes["updates"]).value)
+    moved = tensor_bytes(updates.type)
+    return Work(
+        engine="scatter",
+        tiles=tiles,
+        vector_ops=math.prod(shape_of(updates)) / tiles,
+        read_bytes=(moved + tensor_bytes(indices.type)) / tiles,
+        write_bytes=(moved + whole) / tiles,
+        atomic_bytes=moved / tiles,
+        distinct_bytes=moved + tensor_bytes(indices.type),
+        element_bytes=tensor_bytes(updates.type, [1]),
+    )
+
+
+def _only_extracted(ops: Sequence[ir.Operation], value: ir.Value) -> bool:
+    return not any(value in list(op.operands) for op in ops) and all(
+        inner.name == "tensor.extract"
+        for op in ops
+        if value in captures(op)
+        for inner in walk(op)
+        if value in list(inner.operands)
+    )
+
+
+def _largest(ops: Sequence[ir.Operation]) -> int:
+    """The number of the product with the most multiplications; -1 without products."""
+    sizes = [
+        (math.prod(a.sizes) if (a := access_of(op)) is not None else 0, n) for n, op in enumerate(ops) if is_contraction(op)
+    ]
+    return max(sizes, default=(0, -1))[1]
+
+
+def _tile_of_product(ops: Sequence[ir.Operation], along: dict[int | None, int]) -> dict[str, int]:
+    """Rows, columns and terms of a tile of the largest product, whose loops have tiles of `along`."""
+    op = ops[_largest(ops)]
+    access = access_of(op)
+    assert access is not None
+    kinds = iterator_kinds(op)
+    first, second = ({int(a.loop) for a in operand if a.loop is not None} for operand in access.operands[:2])
+    sizes = [min(size, along.get(loop, size)) for loop, size in enumerate(access.sizes)]
+    cols = [loop for loop, kind in enumerate(kinds) if kind == "parallel" and loop in second and loop not in first]
+    rows = [loop for loop, kind in enumerate(kinds) if kind == "parallel" and loop not in cols]
+    sums = [loop for loop, kind in enumerate(kinds) if kind == "reduction"]
+    return {name: math.prod(sizes[loop] for loop in loops) for name, loops in (("rows", rows), ("cols", cols), ("terms", sums))}
