@@ -71,6 +71,8 @@ class Manifest:
         partial_bytes: global memory for partial results of tiles that several blocks share.
         streaming: nothing in the kernel waits, and every tile gets a block of its own.
         timestamps: whether every block writes when it began and ended each task.
+        follows: the kernel waits itself for the end of the kernel before it, so that it may be started earlier.
+        workers: blocks that the tasks of a spatial program are dealt out to; 0 for a temporal one.
         arena_bytes: size of the arena.
         input_bytes, result_bytes: size of each input and result.
         tiles: tiles of all tasks together: more blocks than this have nothing to do.
@@ -94,6 +96,8 @@ class Manifest:
     partial_bytes: int = 0
     streaming: bool = False
     timestamps: bool = False
+    follows: bool = False
+    workers: int = 0
 
     @property
     def counter_bytes(self) -> int:

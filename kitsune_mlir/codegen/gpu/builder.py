@@ -41,6 +41,7 @@ __all__ = [
     "set_max_registers",
     "shuffle",
     "shuffle_xor",
+    "sm_count",
     "sm_id",
     "sync_block",
     "sync_warp",
@@ -154,6 +155,11 @@ def cluster_rank() -> Value:
 def sm_id() -> Value:
     """Number of the multiprocessor that runs the block, i32."""
     return _register("smid")
+
+
+def sm_count() -> Value:
+    """One more than the largest number that `sm_id` can give, i32."""
+    return _register("nsmid")
 
 
 def lane_id(thread: Value | None = None) -> Value:

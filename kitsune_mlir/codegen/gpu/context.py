@@ -62,11 +62,13 @@ class TaskContext:
         first: Value,
         place: Place | None = None,
         partials: Value | None = None,
+        blocks: Value | None = None,
     ):
         self.kernel = kernel
         self.plan = plan
         self.view: TaskView = plan.task
-        self.thread, self.block, self.blocks = kernel.thread, kernel.block, kernel.blocks
+        self.thread, self.block = kernel.thread, kernel.block
+        self.blocks = kernel.blocks if blocks is None else blocks
         self.threads = kernel.threads
         self.shared = shared
         self.scratch = scratch

@@ -182,7 +182,7 @@ class Engine:
 #
 #   TaskContext
 #     .plan, .view: Plan, TaskView           .threads: int, threads per block
-#     .thread, .block, .blocks: Value        i32: index in the block, index of the block, number of blocks
+#     .thread, .block, .blocks: Value        i32: index in the block, index of the block, blocks that work on the task
 #     .shared: Value                         pointer to shared memory, 1024-aligned, plan.shared_bytes long
 #     .scratch: Value                        pointer to global memory, 256-aligned, plan.scratch_bytes long
 #     .barriers: list[Barrier]               plan.barriers, initialised;  .barrier_base: pointer to the first

@@ -4,7 +4,7 @@ Block b of G takes the tiles b, b + G, b + 2G, ... of the concatenation of all t
 several blocks, `split.py`, the pieces of tiles). It runs them in this order, and every
 wait is for an earlier tile; as all blocks are resident (cooperative launch), the block that has the first unfinished
 tile can always run. The code is one loop a task, which starts with the block after the one that has the last tile of the task
-before.
+before. In a spatial program (`spatial.py`) the same is so for each share of the blocks and the tasks that it has.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.barriers import Barrier, fence_async_shared, initialize
 from kitsune_mlir.codegen.gpu.builder import block_id, global_timer, grid_size, if_, thread_id
 from kitsune_mlir.codegen.gpu.context import KernelState, TaskContext
+from kitsune_mlir.codegen.gpu.dependent_launch import launch_dependents, wait_for_prerequisites
 from kitsune_mlir.codegen.gpu.engine import BARRIER_BYTES, Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.engines import ENGINES, choose
 from kitsune_mlir.codegen.gpu.handoff import Counters
 from kitsune_mlir.codegen.gpu.kernel import Kernel
+from kitsune_mlir.codegen.gpu.launches import FOLLOWS, LEADS
 from kitsune_mlir.codegen.gpu.memory import offset, store
 from kitsune_mlir.codegen.gpu.smem import SharedSpan
+from kitsune_mlir.codegen.gpu.spatial import Range, Share, ranges, shares_of
 from kitsune_mlir.codegen.gpu.split import lay_out
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
@@ -70,14 +73,22 @@ def build(program: ProgramView, name: str, limits: Limits | None = None, engines
     """
     limits = limits or Limits()
     with program.function.context, ir.Location.unknown():
-        chosen = [choose(task, limits, engines) for task in program.tasks]
+        shares = shares_of(program)
+
+        def choices(limits: Limits) -> list[tuple[Plan, Sequence[Decline]]]:
+            if shares is None:
+                return [choose(task, limits, engines) for task in program.tasks]
+            own = [dataclasses.replace(limits, workers=share.workers) for share in shares]
+            return [choose(task, limit, engines) for task, limit in zip(program.tasks, own, strict=True)]
+
+        chosen = choices(limits)
         # A task that wants many registers limits the threads of all: the others plan again with that in mind.
         most = min((REGISTER_FILE // plan.registers // 32 * 32 for plan, _ in chosen), default=limits.threads)
         if any(plan.threads > most for plan, _ in chosen):
             limits = dataclasses.replace(limits, threads=most)
-            chosen = [choose(task, limits, engines) for task in program.tasks]
+            chosen = choices(limits)
         decisions = tuple(Decision(plan, tuple(declined)) for plan, declined in chosen)
-        return _Builder(program, name, limits, decisions, engines).build()
+        return _Builder(program, name, limits, decisions, engines, shares).build()
 
 
 class _Builder:
@@ -88,9 +99,12 @@ class _Builder:
         limits: Limits,
         decisions: Sequence[Decision],
         engines: Mapping[str, Engine],
+        shares: Sequence[Share] | None,
     ):
         self.program, self.name, self.limits, self.engines = program, name, limits, engines
-        self.plans, self.runs = _join([decision.plan for decision in decisions], engines, limits)
+        self.spatial = shares is not None
+        self.shares = list(shares or [Share(0, limits.workers)] * len(decisions))
+        self.plans, self.runs = _join([decision.plan for decision in decisions], engines, limits, self.shares)
         self.decisions = tuple(
             dataclasses.replace(decision, plan=plan) for decision, plan in zip(decisions, self.plans, strict=True)
         )
@@ -132,49 +146,73 @@ class _Builder:
         barriers = [Barrier(offset(barrier_base, start)) for start in range(0, span.bytes, Barrier.BYTES)]
         if maps:
             if_(thread == 0, lambda: [prefetch_map(tensor_map) for tensor_map in maps] and None)
+        if LEADS in self.program.function.attributes:
+            launch_dependents()
         shared = kernel.arena.take("tasks", max(plan.shared_bytes for plan in self.plans), 1024)
         scratch = offset(workspace, manifest.scratch_offset)
         if manifest.scratch_bytes:
             scratch = offset(scratch, i64(block) * manifest.scratch_bytes)
 
+        owners = ranges(self.shares, block, blocks) if self.spatial else {self.shares[0]: Range(None, blocks, None)}
+        firsts = {share: block if owner.begin is None else block - owner.begin for share, owner in owners.items()}
+
         def context(number: int, first: Value) -> TaskContext:
             plan, place = self.plans[number], self.places[number]
             own = [maps[self.maps[use.buffer.argument, use.buffer.offset, use.map]] for use in plan.tensor_maps]
             partials = offset(workspace, manifest.partials_offset + place.offset) if place else None
-            return TaskContext(state, plan, kernel.shared(shared), scratch, barrier_base, own, first, place, partials)
+            count = owners[self.shares[number]].count
+            return TaskContext(state, plan, kernel.shared(shared), scratch, barrier_base, own, first, place, partials, count)
 
         def prefetch(after: int, thread: Value, threads: int) -> None:
             """What the next task after number `after` that reads much can fetch now."""
+            share = self.shares[after]
             for number in range(after + 1, len(self.plans)):
                 engine = self.engines[self.plans[number].engine]
-                if engine.prefetches:
-                    done = sum(plan.pieces for plan in self.plans[:number])
-                    engine.prefetch(self.plans[number], context(number, _advance(block, done, blocks)), thread, threads)
+                if engine.prefetches and self.shares[number] == share:
+                    done = sum(plan.pieces for n, plan in enumerate(self.plans[:number]) if self.shares[n] == share)
+                    first = _advance(firsts[share], done, owners[share].count)
+                    engine.prefetch(self.plans[number], context(number, first), thread, threads)
                     break
 
-        if self.plans and not self.engines[self.plans[0].engine].prefetches:
+        if not self.spatial and self.plans and not self.engines[self.plans[0].engine].prefetches:
             prefetch(0, thread, self.threads)
-        first, used = block, 0
-        for run in self.runs:
+        if manifest.follows:
+            if self.engines[self.plans[0].engine].prefetches:
+                self.engines[self.plans[0].engine].prefetch(self.plans[0], context(0, block), thread, self.threads)
+            wait_for_prerequisites()
+        used, next_ = 0, dict(firsts)
+
+        def emit(run: Sequence[int], starts: Sequence[Value]) -> None:
             plans = [self.plans[number] for number in run]
             if plans[0].barriers:
                 # What the task before did to shared memory comes before what the async proxy does there for this one.
                 fence_async_shared()
                 initialize(list(zip(barriers, plans[0].barriers, strict=False)), used=barriers[:used])
-                used = len(plans[0].barriers)
-            tasks = []
-            for number in run:
-                tasks.append(context(number, first))
-                if number != len(self.plans) - 1:
-                    first = _advance(first, self.plans[number].pieces, blocks)
+            tasks = [context(number, first) for number, first in zip(run, starts, strict=True)]
             tasks[-1].ahead = functools.partial(prefetch, run[-1])
-            with ir.Location.name(plans[0].task.name):
+            if len(run) == 1:
+                self.engines[plans[0].engine].emit(plans[0], tasks[0])
+            else:
+                self.engines[plans[0].engine].emit_joined(plans, tasks)
+            if self.spatial and plans[0].barriers:
+                # Which task this block did before is not known when the code of the next one is made.
+                if_(thread == 0, lambda: [b.invalidate() for b in barriers[: len(plans[0].barriers)]] and None)
+
+        for run in self.runs:
+            share, starts = self.shares[run[0]], []
+            for number in run:
+                starts.append(next_[share])
+                if any(other == share for other in self.shares[number + 1 :]):
+                    next_[share] = _advance(next_[share], self.plans[number].pieces, owners[share].count)
+            with ir.Location.name(self.plans[run[0]].task.name):
                 for number in run:
                     self._note_time(workspace, manifest, thread, block, blocks, 2 * number)
-                if len(run) == 1:
-                    self.engines[plans[0].engine].emit(plans[0], tasks[0])
+                mine = owners[share].mine
+                if mine is None:
+                    emit(run, starts)
+                    used = len(self.plans[run[0]].barriers) or used
                 else:
-                    self.engines[plans[0].engine].emit_joined(plans, tasks)
+                    if_(mine, functools.partial(emit, run, starts))
                 for number in run:
                     self._note_time(workspace, manifest, thread, block, blocks, 2 * number + 1)
         counters.close(self.threads)
@@ -230,15 +268,22 @@ class _Builder:
             tasks=tuple((plan.task.name, plan.engine, plan.task.tiles) for plan in self.plans),
             debug=self.limits.debug,
             timestamps=self.limits.timestamps,
-            streaming=all(plan.streaming and not plan.scratch_bytes for plan in self.plans) and not self.slots,
+            follows=FOLLOWS in program.function.attributes,
+            streaming=all(plan.streaming and not plan.scratch_bytes for plan in self.plans)
+            and not self.slots
+            and not self.spatial,
+            workers=sum(share.workers for share in set(self.shares)) if self.spatial else 0,
         )
 
 
-def _join(plans: list[Plan], engines: Mapping[str, Engine], limits: Limits) -> tuple[list[Plan], list[list[int]]]:
+def _join(
+    plans: list[Plan], engines: Mapping[str, Engine], limits: Limits, shares: Sequence[Share]
+) -> tuple[list[Plan], list[list[int]]]:
     """The plans, changed where an engine does successive tasks together, and the numbers of each such run of tasks."""
     plans, runs = list(plans), []
     for number, plan in enumerate(plans):
-        together = [*runs[-1], number] if runs and plans[runs[-1][0]].engine == plan.engine else []
+        near = runs and plans[runs[-1][0]].engine == plan.engine and shares[runs[-1][0]] == shares[number]
+        together = [*runs[-1], number] if near else []
         joined = engines[plan.engine].join([plans[one] for one in together], limits) if together else None
         if joined is None:
             runs.append([number])
