@@ -67,8 +67,14 @@ class Stages:
         return for_(0, count, 1, load, state)
 
     def load_weights(self, tile: TileContext, piece: Value, *state: Value) -> list[Value]:
-        """One thread loads what a piece reads of the weight; `state` is where it is in the ring."""
+        """One thread loads what a piece reads of the weight; `state` is where it is in the ring.
+
+        An argument's weight is loaded before the image is there; one that a task of this program makes is waited for.
+        """
         plan, geometry = self.plan, self.plan.geometry
+        if not plan.conv.weight.constant:
+            for wait in self.task.view.waits:
+                tile.poll(wait)
         begin, count = self.range(piece)
         feature = tile.index(plan.conv.weight.offsets[0])
         rows = [feature // PAIRED_ROWS, i32(0), i32(0)] if plan.paired else [feature]
