@@ -81,7 +81,7 @@ def measure(place: Path) -> dict[str, Any]:
     runners = {}
     for name, _ in facts["tiles"]:
         manifest = Manifest.from_json((place / f"{name}.json").read_text())
-        runners[name] = CudaRunner(manifest, (place / f"{name}.cubin").read_bytes())
+        runners[name] = CudaRunner([(manifest, (place / f"{name}.cubin").read_bytes())])
     times: dict[str, float] = {}
     for _ in range(2):
         for name, runner in runners.items():

@@ -39,6 +39,8 @@ class Options:
     Attributes:
         threads: host target: workers of one call; None is all processors.
         debug: GPU target: waits are bounded, and a wait that gives up reports block, task and slot instead of hanging.
+        mode: who runs the stages: "temporal" (one launch, all multiprocessors take turns), "spatial" (one launch, stages have
+            their own multiprocessors), "separate" (a launch for each stage), or "auto": what the model of the machine says.
         timestamps: GPU target: every block writes when it began and ended each task (`Program.timeline`); costs little.
         on_remark: called with each remark of the planning passes (what was fused, what was not and why).
         on_phase: called with the name of each phase as it starts (for progress displays).
@@ -54,6 +56,7 @@ class Options:
 
     threads: int | None = None
     debug: bool = False
+    mode: str = "auto"
     timestamps: bool = False
     on_remark: Callable[[Any], None] | None = None
     on_phase: Callable[[str], None] | None = None
@@ -127,9 +130,9 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
     if options.tune or options.tuned_for:
         phases.run("plan", lambda: passes(PLAN[:_partition]))
         tiles = phases.run("tune", lambda: tuned_tiles(module, machine, options))
-        phases.run("partition", lambda: passes([partition(tiles), *PLAN[_partition + 1 :]]))
+        phases.run("partition", lambda: passes([partition(tiles, options.mode), *PLAN[_partition + 1 :]]))
     else:
-        phases.run("plan", lambda: passes(PLAN))
+        phases.run("plan", lambda: passes([*PLAN[:_partition], partition({}, options.mode), *PLAN[_partition + 1 :]]))
     texts["stages"] = str(module)
     orders = memory_orders(module, name)
     summary = summarize(module.operation, machine)
@@ -230,16 +233,20 @@ def gpu_code(module: ir.Module, name: str, machine: Target, options: Options, te
     """Tile program -> gpu and nvvm dialects -> LLVM -> PTX -> cubin. Needs no GPU; running does."""
     import torch
 
-    from kitsune_mlir.codegen.gpu.program import compile_gpu
+    from kitsune_mlir.codegen.gpu.program import compile_launches
     from kitsune_mlir.runtime.cuda_runner import CudaRunner
 
     precision = options.matmul_precision or torch.get_float32_matmul_precision()
-    code = compile_gpu(module, name, machine, debug=options.debug, timestamps=options.timestamps, matmul_precision=precision)
+    extra = {"debug": options.debug, "timestamps": options.timestamps, "matmul_precision": precision}
+    kernels = compile_launches(module, name, machine, **extra)
     summary["matmul_precision"] = precision
-    texts |= {"gpu": code.gpu_ir, "llvm": code.llvm_ir, "ptx": code.ptx}
-    summary["kernels"] = [{"threads": code.manifest.threads, **asdict(code.resources)}]
-    summary["engines"] = [asdict(choice) for choice in code.engines]
-    artifacts = CudaRunner.artifacts(code.manifest, code.cubin, code.ptx)
+    for level in ("gpu", "llvm", "ptx"):
+        forms = [getattr(code, "ptx" if level == "ptx" else f"{level}_ir") for code in kernels]
+        texts[level] = forms[0] if len(forms) == 1 else "\n".join(f"// launch {n}\n{text}" for n, text in enumerate(forms))
+    summary["kernels"] = [{"threads": code.manifest.threads, **asdict(code.resources)} for code in kernels]
+    summary["launches"] = len(kernels)
+    summary["engines"] = [asdict(choice) for code in kernels for choice in code.engines]
+    artifacts = CudaRunner.artifacts([(code.manifest, code.cubin, code.ptx) for code in kernels])
     try:
         return CudaRunner.from_artifacts(artifacts), artifacts, ""
     except TargetError as error:

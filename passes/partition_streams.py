@@ -29,6 +29,7 @@ HOST_TILE_ELEMENTS = 16384  # 64 KiB of f32: a tile and its neighbours stay in a
 GPU_TILE_ELEMENTS = 8192  # 32 elements a thread of a 256-thread block: enough loads in flight for a multiprocessor
 UPDATE_ROWS = 64  # rows of a scatter-add a task
 HOST_ROWS, HOST_COLUMNS = 64, 256
+CHOICES = ("auto", "temporal", "spatial", "separate")
 
 
 def product_roles(op: ir.Operation) -> dict[int, str]:
@@ -108,7 +109,7 @@ def set_mode(pipeline: ir.Operation, mode: str, target: Target) -> None:
             stage.attributes["workers"] = ir.IntegerAttr.get(integer, share)
         elif mode == "separate":
             stage.attributes["launch"] = ir.IntegerAttr.get(integer, number)
-    pipeline.attributes["mode"] = ir.StringAttr.get(mode)
+    pipeline.attributes["mode"] = ir.StringAttr.get("temporal" if mode == "auto" else mode)
 
 
 @dataclass(frozen=True)
@@ -118,18 +119,18 @@ class PartitionStreams(Pass):
     Tile sizes follow from capacity: a tile and its neighbours stay close to a worker, and there are enough tiles for all
     workers. `--remarks` prints the choice. Options: `target`; `tiles`, sizes that replace the choice for stages by name, as in
     `tiles=product_0:64x128,reduce_1:8` (what `kitsune_mlir.tuning` measured); `mode`: `temporal` (all stages take turns on all
-    multiprocessors), `spatial` (each stage has its own) or `separate` (each stage is a launch).
+    multiprocessors), `spatial` (each stage has its own), `separate` (each stage is a launch), or `auto`.
     """
 
     name: ClassVar[str] = "kitsune-partition-streams"
     target: str = "host"
     tiles: tuple[str, ...] = ()
-    mode: str = "temporal"
+    mode: str = "auto"
 
     def run(self, module: ir.Operation) -> None:
         target = find_target(self.target)
-        if self.mode not in ("temporal", "spatial", "separate"):
-            raise KitsuneError(f"option 'mode' of {self.name} is temporal, spatial or separate, not '{self.mode}'")
+        if self.mode not in CHOICES:
+            raise KitsuneError(f"option 'mode' of {self.name} is {', '.join(CHOICES)}, not '{self.mode}'")
         with module.context, ir.Location.unknown():
             for op in list(walk(module)):
                 if op.name == "kitsune.pipeline":

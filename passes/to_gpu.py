@@ -7,6 +7,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.assemble import program_functions, replace_program
 from kitsune_mlir.codegen.gpu.engine import Limits
+from kitsune_mlir.codegen.gpu.launches import cut_launches
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.passes.base import Pass, PassFailure
 
@@ -14,6 +15,8 @@ from kitsune_mlir.passes.base import Pass, PassFailure
 @dataclass(frozen=True)
 class ToGpu(Pass):
     """Turn every tile program into a `gpu.module` with one persistent kernel, at the level of nvvm, scf, arith and memref.
+
+    A `separate` program becomes one for each launch, named NAME_0, NAME_1, ...
 
     The kernel walks all tiles in order; each task's code comes from the engine that took it. The launch's manifest is the
     `gpu.module`'s attribute `kitsune.manifest` (JSON).
@@ -26,7 +29,7 @@ class ToGpu(Pass):
     debug: bool = False
 
     def run(self, module: ir.Operation) -> None:
-        for function in program_functions(module):
+        for function in [part for whole in program_functions(module) for part in cut_launches(whole)]:
             try:
                 replace_program(function, Limits(chip=self.chip, debug=self.debug))
             except KitsuneError as error:

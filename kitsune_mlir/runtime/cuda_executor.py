@@ -77,23 +77,27 @@ class CudaExecutor:
         manifest: what the compiler says about the kernel.
         cubin: its code.
         device: index of the device.
+        before: the executor of the kernel that runs before this one on the same stream and shares its arena, or None.
 
     Attributes:
         manifest: as given.
         device: the device.
-        blocks: size of the grid: as many blocks as can run at a time, and no more than there are tiles. Where nothing waits
-            (`Manifest.streaming`), as many as there are tiles.
+        blocks: size of the grid: as many blocks as can run at a time, and no more than there are tiles, unless the program is
+            spatial. Where nothing waits (`Manifest.streaming`), as many as there are tiles.
 
     Raises:
         TargetError: the device cannot run the kernel.
     """
 
-    def __init__(self, manifest: Manifest, cubin: bytes, device: int = 0):
+    def __init__(self, manifest: Manifest, cubin: bytes, device: int = 0, before: CudaExecutor | None = None):
         self.manifest = manifest
+        self._before = before
         self.device = Device.open(device)
         self._function = load(self.device, cubin, manifest.kernel, manifest.threads, manifest.shared_bytes)
         resident = self._function.resident * self.device.multiprocessors
-        self.blocks = manifest.tiles if manifest.streaming else max(1, min(resident, manifest.tiles, MAX_BLOCKS))
+        # The shares of a spatial program are parts of all blocks that there can be.
+        useful = resident if manifest.workers else manifest.tiles
+        self.blocks = manifest.tiles if manifest.streaming else max(1, min(resident, useful, MAX_BLOCKS))
         self._launch, self._is_capturing = library().launch, library().is_capturing
         self._handle = int(self._function.handle)
         self._pointer_count = len(manifest.input_bytes) + len(manifest.result_bytes)
@@ -174,8 +178,18 @@ class CudaExecutor:
                 f"({engine}, {tiles} tiles) for slot {fields['slot']}: {fields['seen']} posts of {fields['wanted']}"
             )
 
+    def arena(self, stream: int) -> _Memory:
+        """The arena of the launches on a stream (of its capture, if it is being captured)."""
+        with self.device.current():
+            return self._state(stream).arena
+
     def timeline(self, stream: int = 0) -> Timeline:
-        """When each block began and ended each task of the last run on a stream. Waits for the stream.
+        """When each block began and ended each task of the last run on a stream. Waits for the stream."""
+        raw = self.times(stream)
+        return Timeline(self.manifest.tasks, (raw - raw.min()).astype(np.float64) / 1e3)
+
+    def times(self, stream: int = 0) -> np.ndarray:
+        """Nanoseconds of the device's clock at which each block began and ended each task, [blocks, tasks, 2].
 
         Raises:
             KitsuneError: the program was not compiled with timestamps, or has not run on this stream.
@@ -190,14 +204,15 @@ class CudaExecutor:
             call("cuStreamSynchronize", stream)
             address = state.workspace.address + self.manifest.timestamps_offset(self.blocks)
             call("cuMemcpyDtoH", raw.ctypes.data, address, raw.nbytes)
-        return Timeline(self.manifest.tasks, (raw - raw.min()).astype(np.float64) / 1e3)
+        return raw
 
     def close(self) -> None:
         """Give the memory of all streams back. No launch may be under way."""
         with self._lock:
             for state in [*self._states.values(), *self._captures.values()]:
                 state.workspace.release()
-                state.arena.release()
+                if self._before is None:
+                    state.arena.release()
             self._states.clear()
             self._captures.clear()
 
@@ -223,12 +238,15 @@ class CudaExecutor:
         if capturing and ("torch" not in sys.modules or not sys.modules["torch"].cuda.is_available()):
             raise TargetError("a graph capture needs torch's allocator: import torch before capturing")
         workspace = _Memory(manifest.workspace_bytes(self.blocks), self.device, stream)
-        arena = _Memory(manifest.arena_bytes, self.device, stream)
+        shared = self._before
+        arena = shared.arena(stream) if shared else _Memory(manifest.arena_bytes, self.device, stream)
         call("cuMemsetD8Async", workspace.address, 0, manifest.cleared_bytes, stream)
         values = (ctypes.c_uint64 * (self._pointer_count + 2))(*(0,) * self._pointer_count, arena.address, workspace.address)
         first = ctypes.addressof(values)
         table = (ctypes.c_uint64 * len(manifest.parameters))(*range(first, first + 8 * len(values), 8))
-        config = Config(self.blocks, manifest.threads, manifest.shared_bytes, stream, not manifest.streaming)
+        # Blocks that wait for each other run at the same time.
+        sizes = (self.blocks, manifest.threads, manifest.shared_bytes)
+        config = Config(*sizes, stream, cooperative=manifest.slots > 0, follows=manifest.follows)
         flag = ctypes.c_int()
         maps = [collections.OrderedDict() for _ in self._maps]
         state = _State(

@@ -15,23 +15,31 @@ class CudaRunner:
 
     Attributes:
         device: "cuda:0", or whichever device it is loaded on.
-        executor: what launches.
+        executor: what launches: a `CudaExecutor`, or a `CudaSequence` of several.
     """
 
-    def __init__(self, manifest: Manifest, cubin: bytes, ordinal: int = 0):
+    def __init__(self, kernels: Sequence[tuple[Manifest, bytes]], ordinal: int = 0):
         from kitsune_mlir.runtime.cuda_executor import CudaExecutor
+        from kitsune_mlir.runtime.cuda_sequence import CudaSequence
 
         self.device = f"cuda:{ordinal}"
-        self.executor = CudaExecutor(manifest, cubin, ordinal)
+        self.executor = CudaExecutor(*kernels[0], ordinal) if len(kernels) == 1 else CudaSequence(kernels, ordinal)
 
     def run(self, pointers: Sequence[int], stream: int) -> None:
         """Launch once on the caller's stream; returns at once."""
         self.executor.run(pointers, stream)
 
     @staticmethod
-    def artifacts(manifest: Manifest, cubin: bytes, ptx: str) -> dict[str, bytes]:
-        """The members of a package that `from_artifacts` reads, and the PTX for people."""
-        return {"kernel.cubin": cubin, "kernel.json": manifest.to_json().encode(), "kernel.ptx": ptx.encode()}
+    def artifacts(kernels: Sequence[tuple[Manifest, bytes, str]]) -> dict[str, bytes]:
+        """The members of a package that `from_artifacts` reads, from manifest, cubin and PTX of each kernel in order.
+
+        The PTX is for people. One kernel is `kernel.*`, several are `kernel_0.*`, `kernel_1.*`, ...
+        """
+        members = {}
+        for number, (manifest, cubin, ptx) in enumerate(kernels):
+            name = "kernel" if len(kernels) == 1 else f"kernel_{number}"
+            members |= {f"{name}.cubin": cubin, f"{name}.json": manifest.to_json().encode(), f"{name}.ptx": ptx.encode()}
+        return members
 
     @staticmethod
     def from_artifacts(artifacts: Mapping[str, bytes]) -> CudaRunner:
@@ -51,5 +59,7 @@ class CudaRunner:
             raise TargetError(
                 f"the device has compute capability {capability[0]}.{capability[1]}; the code is for 9.0 (Hopper)"
             )
-        manifest = Manifest.from_json(artifacts["kernel.json"].decode())
-        return CudaRunner(manifest, artifacts["kernel.cubin"], torch.cuda.current_device())
+        count = sum(name.endswith(".json") for name in artifacts)
+        names = ["kernel"] if "kernel.json" in artifacts else [f"kernel_{number}" for number in range(count)]
+        kernels = [(Manifest.from_json(artifacts[f"{n}.json"].decode()), artifacts[f"{n}.cubin"]) for n in names]
+        return CudaRunner(kernels, torch.cuda.current_device())

@@ -15,6 +15,7 @@ from kitsune_mlir.errors import TargetError
 __all__ = ["Config", "ConfigLayout", "Library", "library"]
 
 _COOPERATIVE = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE of cuda.h
+_PROGRAMMATIC = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 
 class _Attribute(ctypes.Structure):
@@ -39,15 +40,21 @@ class ConfigLayout(ctypes.Structure):
 class Config:
     """A launch of `blocks` × `threads` on a stream; a cooperative one runs all blocks at the same time.
 
+    One that `follows` may start before the kernel before it has ended, and waits itself for that (`griddepcontrol.wait`).
+
     Attributes:
         address: of the CUlaunchConfig, for as long as this object lives.
     """
 
-    def __init__(self, blocks: int, threads: int, shared_bytes: int, stream: int, cooperative: bool = True):
-        self._attribute = _Attribute(_COOPERATIVE)
-        self._attribute.value[0] = 1
+    def __init__(
+        self, blocks: int, threads: int, shared_bytes: int, stream: int, cooperative: bool = True, follows: bool = False
+    ):
+        ids = [_COOPERATIVE] * cooperative + [_PROGRAMMATIC] * follows
+        self._attributes = (_Attribute * max(1, len(ids)))()
+        for attribute, number in zip(self._attributes, ids, strict=False):
+            attribute.id, attribute.value[0] = number, 1
         ones = (1, 1)
-        attributes = ctypes.pointer(self._attribute), int(cooperative)
+        attributes = ctypes.cast(self._attributes, ctypes.POINTER(_Attribute)), len(ids)
         self._config = ConfigLayout((blocks, *ones), (threads, *ones), shared_bytes, stream, *attributes)
         self.address = ctypes.addressof(self._config)
 

@@ -55,12 +55,11 @@ class Tuned:
         return min(self.times, key=lambda t: self.times[t]) if self.times else self.planned
 
 
-def partition(tiles: dict[str, Tile]) -> str:
-    """The pass with tiles for stages by name, as an element of a pipeline."""
-    if not tiles:
-        return PARTITION
+def partition(tiles: dict[str, Tile], mode: str = "auto") -> str:
+    """The pass with tiles for stages by name and the pipeline's mode, as an element of a pipeline."""
     written = ",".join(f"{name}:{'x'.join(map(str, tile))}" for name, tile in tiles.items())
-    return f"{PARTITION}{{tiles={{{written}}}}}"
+    options = [f"tiles={{{written}}}"] * bool(tiles) + [f"mode={mode}"] * (mode != "auto")
+    return f"{PARTITION}{{{' '.join(options)}}}" if options else PARTITION
 
 
 @dataclasses.dataclass

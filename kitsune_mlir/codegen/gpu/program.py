@@ -11,12 +11,13 @@ from kitsune_mlir.codegen.gpu.assemble import finalize, program_functions, repla
 from kitsune_mlir.codegen.gpu.cubin import KernelResources, assemble_best
 from kitsune_mlir.codegen.gpu.engine import Limits
 from kitsune_mlir.codegen.gpu.executor import Decision
+from kitsune_mlir.codegen.gpu.launches import cut_launches
 from kitsune_mlir.codegen.gpu.ptx import to_ptx, translate
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.runtime.manifest import Manifest
 from kitsune_mlir.target import Target, find_target
 
-__all__ = ["EngineChoice", "GpuCode", "compile_gpu"]
+__all__ = ["EngineChoice", "GpuCode", "compile_gpu", "compile_launches"]
 
 PLAIN_REGISTERS = 128
 """Kernels whose tasks are content with as many registers hold no tensor-core loops."""
@@ -66,8 +67,20 @@ class GpuCode:
     llvm_ir: str
 
 
+def compile_launches(module: ir.Module, name: str, target: Target | str, **options: Any) -> tuple[GpuCode, ...]:
+    """Compile the tile program `name`: one kernel, or one for each launch of a separate program, in their order.
+
+    Options and errors are those of `compile_gpu`.
+    """
+    with module.context:
+        clone = module.operation.clone().operation
+        found = [f for f in program_functions(clone) if ir.StringAttr(f.attributes["sym_name"]).value == name]
+        parts = [ir.StringAttr(part.attributes["sym_name"]).value for one in found for part in cut_launches(one)]
+        return tuple(compile_gpu(clone, part, target, **options) for part in parts or [name])
+
+
 def compile_gpu(
-    module: ir.Module,
+    module: ir.Module | ir.Operation,
     name: str,
     target: Target | str,
     debug: bool = False,

@@ -1,0 +1,68 @@
+"""Launches the kernels of a `separate` program one after the other: together they are what one `CudaExecutor` is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from kitsune_mlir.runtime.cuda_executor import CudaExecutor
+from kitsune_mlir.runtime.manifest import Manifest
+from kitsune_mlir.runtime.timeline import Timeline
+
+__all__ = ["CudaSequence"]
+
+
+class CudaSequence:
+    """The kernels of a program, loaded on one device. They share the arena of a stream; each has its own workspace.
+
+    Args:
+        kernels: manifest and code of each, in the order of the launches.
+        device: index of the device.
+
+    Attributes:
+        executors: one a kernel.
+
+    Raises:
+        TargetError: the device cannot run a kernel.
+    """
+
+    def __init__(self, kernels: Sequence[tuple[Manifest, bytes]], device: int = 0):
+        self.executors: list[CudaExecutor] = []
+        for manifest, cubin in kernels:
+            first = self.executors[0] if self.executors else None
+            self.executors.append(CudaExecutor(manifest, cubin, device, first))
+        self._lock = threading.Lock()
+
+    def run(self, pointers: Sequence[int], stream: int = 0) -> None:
+        """Launch all kernels on a stream, without waiting; arguments and errors as of `CudaExecutor.run`."""
+        with self._lock:  # two calls on one stream share an arena: their kernels must not alternate
+            for executor in self.executors:
+                executor.run(pointers, stream)
+
+    def check(self, stream: int = 0) -> None:
+        """Wait for a stream; errors as of `CudaExecutor.check`."""
+        for executor in self.executors:
+            executor.check(stream)
+
+    def timeline(self, stream: int = 0) -> Timeline:
+        """All kernels' times as one timeline; a block that a smaller kernel does not have passes its tasks in no time.
+
+        Raises:
+            KitsuneError: the program was not compiled with timestamps, or has not run on this stream.
+        """
+        each = [executor.times(stream) for executor in self.executors]
+        blocks = max(len(times) for times in each)
+        start = min(times.min() for times in each)
+        whole = []
+        for times in each:
+            missing = np.full((blocks - len(times), *times.shape[1:]), times.min(), dtype=times.dtype)
+            whole.append(np.concatenate([times, missing]))
+        tasks = [task for executor in self.executors for task in executor.manifest.tasks]
+        return Timeline(tasks, (np.concatenate(whole, axis=1) - start).astype(np.float64) / 1e3)
+
+    def close(self) -> None:
+        """Give the memory of all streams back. No launch may be under way."""
+        for executor in self.executors:
+            executor.close()
