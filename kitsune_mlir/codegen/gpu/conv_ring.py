@@ -72,7 +72,7 @@ class Stages:
         An argument's weight is loaded before the image is there; one that a task of this program makes is waited for.
         """
         plan, geometry = self.plan, self.plan.geometry
-        if not plan.conv.weight.constant:
+        if plan.conv.weight.buffer.role != "input":
             for wait in self.task.view.waits:
                 tile.poll(wait)
         begin, count = self.range(piece)
