@@ -1,6 +1,7 @@
 """`kitsune-materialize`: turn the stage graph and its schedule into the tile program (docs/tile-program.md)."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,7 +10,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, func, memref
 
 from kitsune_mlir.dialects.access import reassociation
-from kitsune_mlir.dialects.edges import Edge, Grid, Slice, edge_of, grid_of, producer_of, readers_of, stages_of, trace_views
+from kitsune_mlir.dialects.edges import Edge, Grid, Slice, grid_of, producer_of, readers_of, stages_of, trace_views
 from kitsune_mlir.dialects.iteration import Dim, Space, is_reshape
 from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, results_of, yielded
@@ -20,6 +21,7 @@ from kitsune_mlir.dialects.verify import captures
 from .base import Pass, PassFailure
 from .scatter import INTO, UPDATES, ScatterAdd, emit_addition, emit_start, scatter_add_of
 from .tiling import DYNAMIC, Tiling
+from .waits import edges_of, needed_edges, stages_by_name
 
 ROWS_COPIED = 64  # rows a task of the copy that starts a scatter-add
 MANY_SLOTS = 32  # above this, stages that wait for all of a producer get a semaphore of one slot instead of polling each
@@ -84,6 +86,7 @@ class _Program:
         self.stages = stages_of(pipeline)
         self.mode = mode_of(pipeline)
         self.buffers: dict[ir.Value, ir.Value] = {}
+        self.by_name = stages_by_name(self.stages)
         self.signals: dict[int, Signals] = {}
 
     def build(self) -> None:
@@ -148,17 +151,10 @@ class _Program:
 
     def _declare_semaphores(self) -> None:
         """A producer gets the semaphores that its consumers (and writers of its bytes later on) need."""
-        by_name = {ir.StringAttr(s.attributes["sym_name"]).value: s for s in self.stages}
+        self.edges = needed_edges(self.stages)
         wants: dict[int, set[str]] = {}
-        for stage in self.stages:
-            space = grid_of(stage).space
-            for value in inputs_of(stage):
-                edge = edge_of(stage, space, value)
-                if edge is not None:
-                    wants.setdefault(hash(edge.producer), set()).add("whole" if edge.policy == "all" else "rows")
-            for name in ir.ArrayAttr(stage.attributes["after"]) if "after" in stage.attributes else ():
-                wants.setdefault(hash(by_name[ir.StringAttr(name).value]), set()).add("whole")
-        self.by_name = by_name
+        for edge in itertools.chain(*self.edges.values()):
+            wants.setdefault(hash(edge.producer), set()).add("whole" if edge.policy == "all" else "rows")
         for stage in self.stages:
             grid = self._grid(stage)
             signals = Signals(grid)
@@ -202,7 +198,7 @@ class _Program:
         copied = semaphore(1)
         name = ir.StringAttr(stage.attributes["sym_name"]).value
         with self._new_task(stage, f"{name}_start", [-(-size // rows)], "simt") as coordinates:
-            self._waits(stage, grid_of(stage), Tiling(grid_of(stage), [], lambda v, s: v), inputs)
+            self._waits(edges_of(stage, self.by_name, inputs), grid_of(stage), Tiling(grid_of(stage), [], lambda v, s: v))
             offset = tile_offset(coordinates[0], rows, size)
             offsets = [offset, *[0] * (len(shape_of_type(result.type)) - 1)]
             sizes = [rows, *shape_of_type(result.type)[1:]]
@@ -220,7 +216,7 @@ class _Program:
         name = ir.StringAttr(stage.attributes["sym_name"]).value
         grid = self.signals[hash(stage)].grid
         with self._new_task(stage, name, grid.extents, "scatter") as coordinates:
-            self._waits(stage, grid_of(stage), Tiling(grid_of(stage), [], lambda v, s: v), inputs_of(stage))
+            self._waits(self.edges[hash(stage)], grid_of(stage), Tiling(grid_of(stage), [], lambda v, s: v))
             WaitOp(copied, index(0), index(1), i64(count))
             offset = tile_offset(coordinates[0], grid.tile[0], scatter.rows)
             updates, places = (self._rows(self.buffer(v), offset, grid.tile[0]) for v in (scatter.updates, scatter.indices))
@@ -237,6 +233,7 @@ class _Program:
         for word in ("workers", "launch"):
             if self.mode != "temporal" and word in owner.attributes:
                 task.operation.attributes[word] = owner.attributes[word]
+        if self.mode == "spatial":
         types = [ir.IndexType.get()] * len(extents)
         block = task.operation.regions[0].blocks.append(*types, arg_locs=[stage.location] * len(extents))
         with ir.InsertionPoint(block), stage.location:
@@ -246,8 +243,7 @@ class _Program:
     def _tiled_task(self, stage: ir.Operation) -> None:
         grid = self.signals[hash(stage)].grid
         # Views that this stage reads stand before its task.
-        inputs = inputs_of(stage)
-        for value in inputs:
+        for value in inputs_of(stage):
             self.buffer(value)
         name = ir.StringAttr(stage.attributes["sym_name"]).value
         added = [s for s in self.stages if INTO in s.attributes and self._fused_into(s) == stage]
@@ -260,7 +256,7 @@ class _Program:
             for coordinate, dim in zip(coordinates, grid.moving, strict=False):
                 offsets[dim] = tile_offset(coordinate, grid.tile[dim], grid.space.dims[dim].size)
             tiling = Tiling(grid, offsets, lambda value, slices: self._load(tiling, value, slices))
-            self._waits(stage, grid, tiling, inputs)
+            self._waits(self.edges[hash(stage)], grid, tiling)
             for copied, count in started:
                 WaitOp(copied, index(0), index(1), i64(count))
             tiling.run()
@@ -314,19 +310,9 @@ class _Program:
             return buffer
         return subview(buffer, offsets, sizes)
 
-    def _waits(self, stage: ir.Operation, grid: Grid, tiling: Tiling, inputs: list[ir.Value]) -> None:
-        edges: dict[tuple, Edge] = {}
-        for value in inputs:
-            edge = edge_of(stage, grid.space, value)
-            if edge is not None:
-                edges[hash(edge.producer), edge.policy == "all", edge.dim, edge.scale, edge.extent] = edge
-        for name in ir.ArrayAttr(stage.attributes["after"]) if "after" in stage.attributes else ():
-            producer = self.by_name[ir.StringAttr(name).value]
-            edges.setdefault((hash(producer), True, -1, 1, 1), Edge(producer, "all"))
-        whole = {key[0] for key in edges if key[1]}
-        for edge in edges.values():
-            if edge.policy == "all" or hash(edge.producer) not in whole:
-                self._wait(edge, grid, tiling)
+    def _waits(self, edges: list[Edge], grid: Grid, tiling: Tiling) -> None:
+        for edge in edges:
+            self._wait(edge, grid, tiling)
 
     def _wait(self, edge: Edge, grid: Grid, tiling: Tiling) -> None:
         signals = self.signals[hash(edge.producer)]
