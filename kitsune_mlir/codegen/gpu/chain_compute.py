@@ -222,6 +222,9 @@ class Computer:
         self, number: int, evaluator: Evaluator, slots: dict[Slot, Value], count: Value, ring: RingSlot, filled: set[Slot]
     ) -> RingSlot:
         plan, layer = self.plan, self.plan.chain.layers[number]
+        apart = [part for part in layer.ranges if self._slot(part) is None]
+        if not number and apart and self.task.view.waits:
+            self._wait_for_others(count, filled)
         words = {
             n: [self._words(evaluator, part, unit) for unit in range(plan.units)]
             for n, part in enumerate(layer.ranges)
@@ -233,9 +236,7 @@ class Computer:
             NamedBarrier(self.group + TURN, BOTH).sync()
         for slot in plan.slots:
             if slot not in filled and any(self._slot(part) is slot for part in layer.ranges):
-                full, _, parity = slot_barriers(plan, self.task, slot, self.group, count)
-                full.wait(parity)
-                filled.add(slot)
+                self._wait_slot(slot, count, filled)
 
         def multiply(panel: WeightPanel, start: Value, place: int) -> None:
             part = layer.ranges[panel.range]
@@ -257,6 +258,15 @@ class Computer:
         size = align(layer.cols, 8) // 2
         evaluator.sums[layer.result] = [flat[size * unit : size * (unit + 1)] for unit in range(plan.units)]
         return ring
+
+    def _wait_slot(self, slot: Slot, count: Value, filled: set[Slot]) -> None:
+        full, _, parity = slot_barriers(self.plan, self.task, slot, self.group, count)
+        full.wait(parity)
+        filled.add(slot)
+
+    def _wait_for_others(self, count: Value, filled: set[Slot]) -> None:
+        """Before the first read of another task's results beside the rows: the warp that brings rows waits for these tasks."""
+        self._wait_slot(self.plan.slots[0], count, filled)
 
     def _wait_weights(self, number: int, ring: RingSlot) -> None:
         """Wait for a layer's first panels, before the sums' start is read.

@@ -105,6 +105,8 @@ class _Planner:
         weights = tuple(weight_of(layer) for layer in chain.layers)
         layout = self._layout(weights)
         sources, outputs, vectors = layout.sources, layout.outputs, layout.vectors
+        if self.task.waits and not sources:
+            raise Mismatch("it waits for other tasks, which who brings rows does, and no rows come from memory")
         resident, stages, stage_bytes, depth, used = (
             layout.resident,
             layout.stages,
@@ -139,8 +141,8 @@ class _Planner:
             for layer in chain.layers
         )
         plan = ChainPlan(
-            chain, self.order, self.groups, self.units, weights, resident, stages, stage_bytes, sequence, tuple(slots),
-            layout.held, vectors, outputs, staging, layout.staging_bytes, turns, weight_maps, resident_barrier,
+            chain, self.order, self.groups, self.units, vectors, outputs, weights, resident, stages, stage_bytes, sequence,
+            tuple(slots), layout.held, staging, layout.staging_bytes, turns, weight_maps, resident_barrier,
         )  # fmt: skip
         return Plan(
             engine=self.engine,
