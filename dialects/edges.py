@@ -164,8 +164,8 @@ def edge_of(consumer: ir.Operation, space: Space, value: ir.Value) -> Edge | Non
     if len(slices) != 1:
         return Edge(producer, "all")
     part = slices.pop()
-    if part.dim is None:
-        return Edge(producer, "all")
+    if part.dim is None or part.size(tile_sizes(consumer, space)[part.dim]) >= grid.space.dims[grid.moving[0]].size:
+        return Edge(producer, "all")  # every tile reads what all of the producer's tiles make: one counter tells it
     if part.scale != 1 or part.extent != 1:
         policy = "halo" if part.extent > 1 else "strided"
     else:

@@ -7,8 +7,8 @@ tensor goes through memory; half of the bytes hold nothing.
 from torch_mlir import ir
 from torch_mlir.dialects import tensor
 
-from kitsune_mlir.dialects.access import iterator_kinds, shape_of
-from kitsune_mlir.dialects.products import defining_op, is_generic, yield_of
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.products import body_of, defining_op, is_contraction, is_generic, is_movement, yield_of
 from kitsune_mlir.dialects.verify import walk
 
 
@@ -18,6 +18,20 @@ def narrow_results(module: ir.Operation) -> None:
         if all(kind == "parallel" for kind in iterator_kinds(op)):
             for number in range(len(op.results)):
                 _narrow(op, number)
+            _read_source(op)
+
+
+def _read_source(op: ir.Operation) -> None:
+    """Let the users of a pure cast of what another op makes read its operand, and widen it themselves."""
+    if not is_movement(op) or [inner.name for inner in body_of(op)] != ["arith.extf"]:
+        return
+    source, (first, second) = op.operands[0], affine_maps(op)
+    if first != second or not first.is_permutation or defining_op(source) is None:
+        return
+    for user, operand in [(use.owner.operation, use.operand_number) for use in op.results[0].uses]:
+        if _reads(user, operand) and not is_contraction(user):
+            user.operands[operand] = source
+            _widen_inside(user, operand, body_of(op)[0].results[0].type)
 
 
 def _narrow(op: ir.Operation, number: int) -> None:
@@ -28,7 +42,7 @@ def _narrow(op: ir.Operation, number: int) -> None:
         return
     source = widening.operands[0]
     if defining_op(source) is None or list(block.arguments[inputs + number].uses):
-        return  # a pure cast of an operand: its users read the operand (passes/narrow.py)
+        return  # a pure cast of an operand: its users read the operand
     uses = [(use.owner.operation, use.operand_number) for use in result.uses]
     if not uses or not all(_reads(user, operand) for user, operand in uses):
         return

@@ -54,7 +54,7 @@ class MmaEngine(Engine):
             if mma.boxes is None:
                 if_(warp_id(task.thread) < mma.copiers // 32, Copier(mma, task, stages).run)
             else:
-                if_(task.thread == 0, Loader(mma, task, stages).run)
+                if_(warp_id(task.thread) == 0, Loader(mma, task, stages).run)
             if mma.exact:
                 first, count = mma.halvers
                 warp = warp_id(task.thread)

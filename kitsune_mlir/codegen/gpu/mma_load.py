@@ -1,4 +1,4 @@
-"""The producer of a product whose operands TMA loads: one thread that keeps the ring full.
+"""The producer of a product whose operands TMA loads: one thread that keeps the ring full, in a warp that waits with it.
 
 What other tiles have to finish first ("held" operands) is loaded after the waits. In a block's first tile of a task, the
 rest (weights) is on its way before them; later the ring's depth hides the waits.
@@ -10,7 +10,7 @@ import dataclasses
 
 from kitsune_mlir.codegen.gpu import tma
 from kitsune_mlir.codegen.gpu.barriers import Barrier, Slot
-from kitsune_mlir.codegen.gpu.builder import for_, if_
+from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.mma_operand import Box
@@ -40,23 +40,23 @@ class Loader:
         return constant if len(constant) < 2 else (1,)
 
     def run(self) -> None:
-        """All tiles of the block; one thread."""
+        """All tiles of the block; one warp, of which the first lane loads."""
         slot = self.stages.ring.producer_start()
         self.task.for_each_piece(lambda tile, *state: self._piece(ordered(tile), *state), [*slot.values, i32(1)])
 
     def _piece(self, tile: TileContext, piece: Value, stage: Value, parity: Value, first: Value) -> list[Value]:
         """`first` is 1 in the block's first tile, where every stage is empty, and 0 later."""
         tile.resolve()
-        early = self.early
+        early, lane = self.early, lane_id(self.task.thread)
         begin, end = Pieces(self.plan, self.task).chunks(piece, self.plan.sum.chunks)
         if early:
 
             def weights(chunk: Value) -> None:
                 self._start(tile, Slot(chunk, parity), chunk + begin, early)
 
-            if_(first != 0, lambda: for_(0, self.plan.prefill, 1, weights) and None)
-        for wait in self.task.view.waits:
-            tile.poll(wait)
+            if_((first != 0) & (lane == 0), lambda: for_(0, self.plan.prefill, 1, weights) and None)
+        if self.task.view.waits:
+            tile.poll_by_warp(lane)
 
         def chunk(index: Value, stage: Value, parity: Value) -> list[Value]:
             slot = Slot(stage, parity)
@@ -69,8 +69,11 @@ class Loader:
                 self._complete(tile, slot, index, (0, 1))
             return self.stages.ring.next(slot).values
 
-        stage, parity = for_(begin, end, 1, chunk, [stage, parity])
-        return [stage, parity, i32(0)]
+        def load() -> list[Value]:
+            return for_(begin, end, 1, chunk, [stage, parity])
+
+        # The other lanes only poll; where they are in the ring does not matter.
+        return [*if_(lane == 0, load, lambda: [stage, parity], ["i32", "i32"]), i32(0)]
 
     def _start(self, tile: TileContext, slot: Slot, chunk: Value, which: tuple[int, ...]) -> None:
         """Load the first operands into a stage, once it is empty; its phase goes on."""
