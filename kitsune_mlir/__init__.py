@@ -18,15 +18,17 @@ if TYPE_CHECKING:
     from kitsune_mlir.pipeline import Options, compile
     from kitsune_mlir.runtime.package import load
     from kitsune_mlir.runtime.program import Program
+    from kitsune_mlir.simulation.simulate import simulate
 
 _WHERE = {
     "compile": "kitsune_mlir.pipeline",
     "Options": "kitsune_mlir.pipeline",
     "load": "kitsune_mlir.runtime.package",
     "Program": "kitsune_mlir.runtime.program",
+    "simulate": "kitsune_mlir.simulation.simulate",
 }
 
-__all__ = ["Options", "Program", "compile", "load"]
+__all__ = ["Options", "Program", "compile", "load", "simulate"]
 
 
 def __getattr__(name: str) -> Any:

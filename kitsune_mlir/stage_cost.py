@@ -21,7 +21,7 @@ import math
 from kitsune_mlir.codegen.gpu import mma_cost
 from kitsune_mlir.target import Target, find_target
 
-__all__ = ["ENGINES", "Constants", "Cost", "Work", "cost_of", "stage_seconds"]
+__all__ = ["ENGINES", "Constants", "Cost", "Work", "bulk_rate", "cost_of", "stage_seconds"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Work:
         layers: products one after the other.
         pieces: blocks that share a tile.
         gathered_bytes: of `read_bytes`, in single elements or rows named by indices.
+        copied_bytes: of `read_bytes`, operands of products that threads copy because no bulk copy can.
     """
 
     engine: str
@@ -60,6 +61,7 @@ class Work:
     layers: int = 0
     pieces: int = 1
     gathered_bytes: float = 0.0
+    copied_bytes: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +70,10 @@ class Constants:
 
     Attributes:
         start, finish, turn: seconds, see above; `finish` beside what the stores take.
-        tensor: share of a multiprocessor's rate of products that it reaches.
+        poll: seconds that a wait takes which is met already.
+        tensor: share of the multiprocessor's rate of products that it reaches.
         vector: the same for other arithmetic.
+        mixed: share of the smaller one of these two that does not run beside the larger one.
         load_rate: bytes a second that it takes from L2 into one multiprocessor.
         store_rate: the same from registers to L2.
         level: seconds that each reduction adds to a tile.
@@ -79,30 +83,37 @@ class Constants:
     start: float
     finish: float
     turn: float
+    poll: float
     tensor: float
     vector: float
+    mixed: float
     load_rate: float
     store_rate: float
     level: float = 0.0
-    overlaps: float = 1.0
+    overlaps: float = 0.0
 
 
 US = 1e-6
+_STORE = mma_cost.STORE_RATE / US
 ENGINES: dict[str, Constants] = {
-    "mma": Constants(1.6 * US, 0.9 * US, mma_cost.TURN * US, 0.9, 0.25, 1.75e11, mma_cost.STORE_RATE / US, 0.0, 0.7),
-    "conv": Constants(1.6 * US, 0.9 * US, 0.6 * US, 0.8, 0.25, 1.75e11, mma_cost.STORE_RATE / US, 0.0, 0.7),
-    "chain": Constants(1.8 * US, 0.9 * US, 0.5 * US, 0.75, 0.25, 1.2e11, 3.6e10, 0.5 * US, 0.5),
-    "gemv": Constants(1.2 * US, 0.8 * US, 0.3 * US, 0.25, 0.2, 6.0e10, 3.6e10, 0.0, 0.5),
-    "attention": Constants(1.6 * US, 1.0 * US, 0.6 * US, 0.6, 0.25, 1.2e11, 3.6e10, 0.5 * US, 0.5),
-    "simt": Constants(1.0 * US, 0.4 * US, 0.2 * US, 0.1, 0.3, 1.0e11, 1.0e11, 0.5 * US, 0.5),
-    "generic": Constants(1.5 * US, 0.5 * US, 0.3 * US, 0.01, 0.05, 2.0e10, 2.0e10, 0.5 * US, 0.0),
+    "mma": Constants(1.3 * US, 0.6 * US, mma_cost.TURN * US, 0.0, 0.97, 0.5, 0.3, 1.75e11, _STORE, 0.0, 0.7),
+    "conv": Constants(1.8 * US, 0.6 * US, 0.6 * US, 0.0, 0.8, 0.5, 0.3, 1.75e11, _STORE, 0.0, 0.7),
+    "chain": Constants(2.0 * US, 0.6 * US, 0.3 * US, 0.0, 1.06, 0.9, 0.2, 1.2e11, 3.6e10, 0.4 * US, 0.5),
+    "gemv": Constants(1.2 * US, 0.8 * US, 0.3 * US, 0.0, 0.3, 0.5, 0.0, 6.0e10, 3.6e10, 0.0, 0.5),
+    "attention": Constants(2.0 * US, 1.0 * US, 0.6 * US, 0.0, 0.7, 0.4, 0.3, 1.2e11, 3.6e10, 0.3 * US, 0.5),
+    "simt": Constants(1.1 * US, 0.4 * US, 0.5 * US, 0.7 * US, 0.1, 0.9, 0.0, 4.5e10, 5.0e10, 0.2 * US),
+    "scatter": Constants(1.2 * US, 0.6 * US, 0.4 * US, 0.7 * US, 0.1, 0.8, 0.0, 4.5e10, 3.0e10, 0.0),
+    "generic": Constants(1.0 * US, 0.4 * US, 0.3 * US, 0.7 * US, 0.0025, 0.06, 1.0, 2.0e10, 2.0e10, 0.5 * US),
 }
-"""By the engine's name. `mma`'s are those of `mma_cost`."""
-ENGINES["scatter"] = ENGINES["simt"]
+"""By the engine's name. `mma`'s rates are those of `mma_cost`."""
 
 REFERENCE = find_target("h200")
-POST = 1.0e-6
+POST = 0.7e-6
 """Seconds from a post to the end of a wait for it, through L2."""
+GATHER = 1.0e-6
+"""Seconds that a tile takes longer whose addresses are read from memory first."""
+COPY_RATE = 3.4e9
+"""Bytes a second of a product's operands that threads copy, element by element, where no bulk copy can."""
 PARTIAL_RATE = mma_cost.PARTIAL_RATE / US
 
 
@@ -111,9 +122,9 @@ class Cost:
     """What `cost_of` finds; times are seconds of one tile (or piece of one) on one multiprocessor that it has for itself.
 
     Attributes:
-        start, finish, turn: see the module.
-        busy: the slowest of `tensor`, `vector` and `load`, and what cannot be overlapped with them.
-        tensor, vector, load, store: seconds of each kind of work alone.
+        start, finish, turn: see the module. `poll`: what a wait takes that is met already.
+        tensor, vector, load, store: seconds of each kind of work alone. `mixed`: see `Constants`.
+        fixed: latencies inside the tile that nothing overlaps.
         post: until a waiting tile knows.
         dram_bytes: of all tiles, to and from memory, if nothing was in L2 before and everything stays there once read.
         l2_bytes: of all tiles, between L2 and the multiprocessors.
@@ -122,29 +133,36 @@ class Cost:
     """
 
     start: float
-    busy: float
     finish: float
     turn: float
+    poll: float
     post: float
     tensor: float
     vector: float
+    mixed: float
     load: float
     store: float
+    fixed: float
     dram_bytes: float
     l2_bytes: float
     tensor_ops: float
     vector_ops: float
     overlaps: float
 
+    def busy(self, crowd: int = 1) -> float:
+        """From the first operands to the last sum, with so many blocks on the multiprocessor, which share its pipes."""
+        arithmetic = max(self.tensor, self.vector) + self.mixed * min(self.tensor, self.vector)
+        return max(crowd * arithmetic, self.load) + self.fixed
+
     @property
     def seconds(self) -> float:
         """One tile alone, from the end of its waits to its results in memory."""
-        return self.start + self.busy + self.store + self.finish
+        return self.start + self.busy() + self.store + self.finish
 
     @property
     def step(self) -> float:
         """What each further tile of a block adds."""
-        return self.turn + self.busy + (1 - self.overlaps) * (self.store + self.finish)
+        return self.turn + self.busy() + (1 - self.overlaps) * (self.store + self.finish)
 
 
 def cost_of(work: Work, target: Target) -> Cost:
@@ -156,25 +174,25 @@ def cost_of(work: Work, target: Target) -> Cost:
         tensor_rate /= 3  # each f32 product is three of tf32 numbers
     vector_rate = own.vector * target.vector_rate / 2 / target.workers  # a fused multiply-add counts as two in the target
     caches = target.cache_rate / REFERENCE.cache_rate
-    tensor = work.tensor_ops / work.pieces / tensor_rate
-    vector = work.vector_ops / work.pieces / vector_rate
-    load = work.read_bytes / work.pieces / (own.load_rate * caches)
-    store = work.write_bytes / work.pieces / (own.store_rate * caches)
-    shared = 0.0
-    if work.pieces > 1:  # sums of all pieces are written and read again by the last one
+    fixed = work.levels * own.level / clock
+    if work.gathered_bytes:
+        fixed += GATHER / clock
+    if work.pieces > 1:  # sums of all pieces are written, and read again by the last one
         partial = 4.0 * max(1, work.rows) * max(1, work.cols)
-        shared = mma_cost.MEET * US + work.pieces * partial / (PARTIAL_RATE * caches)
-    busy = max(tensor, vector, load) + work.levels * own.level / clock + shared
+        fixed += mma_cost.MEET * US + work.pieces * partial / (PARTIAL_RATE * caches)
+    load = (work.read_bytes - work.copied_bytes) / (own.load_rate * caches) + work.copied_bytes / (COPY_RATE * clock)
     return Cost(
         start=own.start / clock,
-        busy=busy,
         finish=own.finish / clock,
         turn=own.turn / clock,
+        poll=own.poll / clock,
         post=POST / clock,
-        tensor=tensor,
-        vector=vector,
-        load=load,
-        store=store,
+        tensor=work.tensor_ops / work.pieces / tensor_rate,
+        vector=work.vector_ops / work.pieces / vector_rate,
+        mixed=own.mixed,
+        load=load / work.pieces,
+        store=work.write_bytes / work.pieces / (own.store_rate * caches),
+        fixed=fixed,
         dram_bytes=work.distinct_bytes + work.tiles * work.write_bytes,
         l2_bytes=work.tiles * (work.read_bytes + work.write_bytes),
         tensor_ops=work.tiles * work.tensor_ops,
@@ -196,5 +214,10 @@ def stage_seconds(
     tiles = math.ceil(work.tiles * work.pieces / count)
     alone = cost.seconds + (tiles - 1) * cost.step
     streaming = cost.dram_bytes / (target.dram_rate * dram_share)
-    caching = cost.l2_bytes / (target.cache_rate * l2_share)
+    caching = cost.l2_bytes / (bulk_rate(target) * l2_share)
     return max(alone, streaming + cost.start, caching + cost.start)
+
+
+def bulk_rate(target: Target) -> float:
+    """Bytes a second that bulk copies bring from L2 to all multiprocessors together."""
+    return target.bulk_rate or 1.5 * target.cache_rate

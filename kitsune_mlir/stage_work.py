@@ -18,11 +18,11 @@ from kitsune_mlir.stage_cost import Work
 __all__ = ["Counted", "count", "tensor_bytes", "work_of_stage"]
 
 WEIGHTS = {
-    "math.exp": 4.0, "math.exp2": 3.0, "math.log": 4.0, "math.log2": 3.0, "math.log1p": 8.0, "math.expm1": 8.0,
-    "math.tanh": 6.0, "math.erf": 16.0, "math.sin": 12.0, "math.cos": 12.0, "math.powf": 24.0, "math.fpowi": 4.0,
-    "math.sqrt": 6.0, "math.rsqrt": 4.0, "arith.divf": 8.0, "arith.remf": 16.0,
+    "math.exp": 2.5, "math.exp2": 2.0, "math.log": 3.0, "math.log2": 2.0, "math.log1p": 6.0, "math.expm1": 6.0,
+    "math.tanh": 2.5, "math.erf": 6.0, "math.sin": 10.0, "math.cos": 10.0, "math.powf": 20.0, "math.fpowi": 4.0,
+    "math.sqrt": 3.0, "math.rsqrt": 2.5, "arith.divf": 3.0, "arith.remf": 16.0,
     "arith.divsi": 20.0, "arith.divui": 20.0, "arith.remsi": 20.0, "arith.remui": 20.0,
-    "arith.extf": 0.5, "arith.truncf": 0.5, "arith.constant": 0.0, "linalg.index": 0.5, "linalg.yield": 0.0,
+    "arith.extf": 0.25, "arith.truncf": 0.5, "arith.constant": 0.0, "linalg.index": 0.5, "linalg.yield": 0.0,
 }  # fmt: skip
 """Instructions an element beside an addition; those that are not named count as one."""
 

@@ -1,7 +1,12 @@
 """Descriptions of the machines that programs are compiled for. Pure data: no IR and no driver is needed to read them."""
 
+import json
 import os
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
 
 from kitsune_mlir.errors import TargetError
 
@@ -24,6 +29,8 @@ class Target:
     matrix_rate: float  # bf16 products with f32 accumulation
     vector_rate: float  # f32 element-wise operations
     chip: str = ""  # the code generator's name for it, empty for the host
+    bulk_rate: float = 0.0  # bulk copies from L2 to all workers together; 0 where it is not known
+    launch_seconds: float = 0.0  # from the start of a launch in a replayed graph to the first instruction, and back
 
     @property
     def is_gpu(self) -> bool:
@@ -32,8 +39,11 @@ class Target:
 
 
 HOST = Target("host", "host", os.cpu_count() or 1, 1 << 20, 32 << 20, 20e9, 200e9, 100e9, 50e9)
-H200 = Target("h200", "gpu", 132, 232448, 50 << 20, 4.3e12, 7.0e12, 790e12, 60e12, "sm_90a")
-H100 = Target("h100", "gpu", 132, 232448, 50 << 20, 3.0e12, 7.0e12, 790e12, 60e12, "sm_90a")
+H200 = Target("h200", "gpu", 132, 232448, 50 << 20, 4.3e12, 7.0e12, 790e12, 60e12, "sm_90a", 10.5e12, 4.0e-6)
+H100 = Target("h100", "gpu", 132, 232448, 50 << 20, 3.0e12, 7.0e12, 790e12, 60e12, "sm_90a", 10.5e12, 4.0e-6)
+# No target of the compiler: it is here to be simulated. The vendor's figures for the 80 GB module (A100 data sheet), memory at
+# the share of its rate that a copy reaches on the others.
+A100 = Target("a100", "gpu", 108, 166912, 40 << 20, 1.8e12, 4.5e12, 290e12, 19.5e12, "sm_80", launch_seconds=4.5e-6)
 
 # "sm_90a" names the code, not the machine: the H200's figures serve for planning.
 TARGETS = {"host": HOST, "sm_90a": H200, "h200": H200, "h100": H100}
@@ -44,3 +54,54 @@ def find_target(name: str) -> Target:
     if name not in TARGETS:
         raise TargetError(f"unknown target '{name}'; known targets: {', '.join(TARGETS)}")
     return TARGETS[name]
+
+
+MACHINES = {target.name: target for target in (H200, H100, A100)}
+"""Machines that are described, by name; those of `TARGETS` can be compiled for."""
+
+
+def find_machine(name: str | os.PathLike[str]) -> Target:
+    """A described machine: a name of `MACHINES` in any case, or a TOML or JSON file.
+
+    A file has fields of `Target` by name; `base` names a machine that the others are taken from.
+
+    Raises:
+        TargetError: there is no such machine; or a field of the file is unknown, missing or of the wrong type, which is named.
+    """
+    text = os.fspath(name)
+    if text.lower() in MACHINES:
+        return MACHINES[text.lower()]
+    path = Path(text)
+    if path.suffix not in (".toml", ".json"):
+        raise TargetError(
+            f"unknown machine '{text}'; known: {', '.join(MACHINES)}, or a .toml or .json file that describes one"
+        )
+    try:
+        found = tomllib.loads(path.read_text()) if path.suffix == ".toml" else json.loads(path.read_text())
+    except OSError as error:
+        raise TargetError(f"{text}: {error.strerror}") from error
+    except ValueError as error:
+        raise TargetError(f"{text}: {error}") from error
+    return _described(found, path)
+
+
+def _described(found: Mapping[str, Any], path: Path) -> Target:
+    if not isinstance(found, Mapping):
+        raise TargetError(f"{path}: a machine is a table of fields")
+    kinds = {field.name: field.type for field in fields(Target)}
+    given = {"name": path.stem, "kind": "gpu", **{key: value for key, value in found.items() if key != "base"}}
+    for key, value in given.items():
+        if key not in kinds:
+            raise TargetError(f"{path}: unknown field '{key}'; fields: base, {', '.join(kinds)}")
+        wanted = {"str": (str,), "int": (int,), "float": (int, float)}[str(getattr(kinds[key], "__name__", kinds[key]))]
+        if not isinstance(value, wanted) or isinstance(value, bool) or (value != 0 and wanted != (str,) and value < 0):
+            raise TargetError(
+                f"{path}: field '{key}' is {value!r}, a {'text' if wanted == (str,) else 'positive number'} is wanted"
+            )
+    if "base" in found:
+        return replace(find_machine(str(found["base"])), **given)
+    optional = ("chip", "bulk_rate", "launch_seconds")
+    missing = [field.name for field in fields(Target) if field.name not in given and field.name not in optional]
+    if missing:
+        raise TargetError(f"{path}: needs {', '.join(missing)} (or 'base', the name of a machine to take them from)")
+    return Target(**given)

@@ -154,6 +154,7 @@ class Task:
     waits: list[Wait] = field(default_factory=list)
     posts: list[Post] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
+    fetches: list[Access] = field(default_factory=list)  # reads of inputs, which nobody writes
 
     def points(self, arrays: Iterable[Array], waits: bool = False, posts: bool = False) -> Points:
         """The tiles that differ in `arrays`, in what they wait for, in what they post."""
@@ -290,6 +291,7 @@ class _Reader:
             if region.buffer.kind == "input":
                 if kind != "read":
                     raise PassFailure(op, f"writes {region.buffer.name}, an input")
+                task.fetches.append(Access(op, task.number, kind, region))
                 continue  # never written, so never in the way
             if region.buffer.kind == "arena" and region.buffer.name == "the arena":
                 raise PassFailure(op, "uses the arena without a memref.view")

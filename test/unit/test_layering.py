@@ -24,7 +24,7 @@ FOLDERS = {
 LAYERS = [
     {f"{PACKAGE}.tools"},
     {PACKAGE, f"{PACKAGE}.pipeline", f"{PACKAGE}.dynamo"},
-    {f"{PACKAGE}.tuning"},
+    {f"{PACKAGE}.tuning", f"{PACKAGE}.simulation"},
     {f"{PACKAGE}.frontend", f"{PACKAGE}.passmanager"},
     {f"{PACKAGE}.pass_options", f"{PACKAGE}.pass_instrumentation", f"{PACKAGE}.reproducer", f"{PACKAGE}.diagnostics"},
     {f"{PACKAGE}.passes"},

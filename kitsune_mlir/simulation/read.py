@@ -1,0 +1,194 @@
+"""Tile programs as the simulator wants them: work and memory from the maps, engines and shares from the plans."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.engine import Limits, Plan
+from kitsune_mlir.codegen.gpu.engines import choose
+from kitsune_mlir.codegen.gpu.executor import MOST_THREADS, REGISTER_FILE
+from kitsune_mlir.codegen.gpu.tasks import ProgramView
+from kitsune_mlir.errors import CompileError
+from kitsune_mlir.passes._progress_indices import Array, Points
+from kitsune_mlir.passes._progress_program import Access, Task, read_program
+from kitsune_mlir.passes.base import PassFailure
+from kitsune_mlir.simulation.program import SimPost, SimProgram, SimTask, SimWait, Touch
+from kitsune_mlir.stage_cost import Work, cost_of
+from kitsune_mlir.stage_work import Counted, count, tensor_bytes
+from kitsune_mlir.target import Target
+
+__all__ = ["Choice", "Kernel", "choices_of", "sim_program"]
+
+RING_BYTES = 160 << 10
+"""Shared memory that a ring of weights takes: so much can be on the way before a tile's waits have ended."""
+AHEAD = ("gemv", "mma", "conv")
+"""Engines that load what nobody writes before their waits end."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Who does a task: `engine`, `pieces` that share a tile, tiles at the beginning (`whole`) that are not shared.
+
+    `copied`: threads copy the operands of its products.
+    """
+
+    engine: str
+    pieces: int = 1
+    whole: int = 0
+    copied: bool = False
+
+    @staticmethod
+    def from_summary(entry: Mapping[str, Any]) -> Choice:
+        """From an entry of `Program.summary["engines"]`."""
+        said = str(entry["parameters"].get("pieces", 1))  # "4", or "4 of each of 32 tiles"
+        words = said.split()
+        shared = int(words[-2]) if len(words) > 1 else entry["tiles"]
+        whole = entry["tiles"] - shared if int(words[0]) > 1 else 0
+        return Choice(entry["engine"], int(words[0]), whole, _copies(entry["parameters"]))
+
+
+def _copies(parameters: Mapping[str, Any]) -> bool:
+    return str(parameters.get("operands", "")).startswith("copied by threads")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """Choices for all tasks, and how many blocks fit a multiprocessor."""
+
+    choices: Sequence[Choice]
+    resident: int = 1
+    streaming: bool = False
+
+
+def resident_blocks(threads: int, registers: int, shared_bytes: int, machine: Target) -> int:
+    """Blocks of a kernel that fit a multiprocessor."""
+    by_shared = machine.fast_bytes // shared_bytes if shared_bytes else MOST_THREADS
+    return max(1, min(REGISTER_FILE // max(1, threads * registers), MOST_THREADS // threads, by_shared))
+
+
+def choices_of(function: ir.Operation, machine: Target) -> Kernel:
+    """Plan every task of a tile program, as the code generator would."""
+    view = ProgramView(function)
+    limits = Limits(workers=machine.workers)
+    plans: list[Plan] = []
+    for task in view.tasks:
+        try:
+            plans.append(choose(task, limits)[0])
+        except CompileError:
+            return Kernel([Choice(t.wish or "generic") for t in view.tasks])
+    choices = [
+        Choice(plan.engine, *((plan.split.pieces, plan.split.whole) if plan.split else (1, 0)), _copies(plan.parameters))
+        for plan in plans
+    ]
+    threads = max([256, *(plan.threads for plan in plans)])
+    registers, shared = max(plan.registers for plan in plans), max(plan.shared_bytes for plan in plans) + 1024
+    streaming = all(plan.streaming and not plan.scratch_bytes for plan in plans) and not view.slots
+    return Kernel(choices, resident_blocks(threads, registers, shared, machine), streaming)
+
+
+def sim_program(function: ir.Operation, kernel: Kernel, machine: Target) -> SimProgram:
+    """The program in numbers.
+
+    Raises:
+        PassFailure: the function is not of the form of docs/tile-program.md.
+    """
+    program = read_program(function)
+    if len(program.tasks) != len(kernel.choices):
+        raise PassFailure(function, f"has {len(program.tasks)} tasks, {len(kernel.choices)} plans were given")
+    mode = ir.StringAttr(function.attributes["kitsune.mode"]).value if "kitsune.mode" in function.attributes else "temporal"
+    made = {a.region.buffer.argument for t in program.tasks for a in t.accesses if a.region.buffer.kind == "arena"}
+    tasks: list[SimTask] = []
+    end = 0
+    for task, choice in zip(program.tasks, kernel.choices, strict=True):
+        share = None
+        if mode == "spatial" and (workers := _number(task, "workers")):
+            first = _number(task, "first")
+            share = (end if first is None else first, workers)
+            end = max(end, sum(share))
+        before = tasks[-1].engine if tasks else ""
+        tasks.append(_task(task, choice, made, machine, share, before == choice.engine == "gemv"))
+    name = ir.StringAttr(function.attributes["sym_name"]).value
+    return SimProgram(name, tasks, program.slots, kernel.resident, kernel.streaming)
+
+
+def _number(task: Task, name: str) -> int | None:
+    return ir.IntegerAttr(task.op.attributes[name]).value if name in task.op.attributes else None
+
+
+def _task(
+    task: Task, choice: Choice, made: set[int], machine: Target, share: tuple[int, int] | None, follows_on: bool
+) -> SimTask:
+    tiles = math.prod(task.extents)
+    every = Points.every(task.extents)
+    counted = count(op.operation for op in task.op.regions[0].blocks[0].operations)
+    touches = [
+        _touch(access, counted, tiles, access.region.buffer.argument in made) for access in (*task.fetches, *task.accesses)
+    ]
+    read = sum(t.asked for t in touches if not t.writes) / tiles
+    written = sum(t.asked for t in touches if t.writes) / tiles
+    weights = sum(_touch(access, counted, tiles, False).asked for access in task.fetches) / tiles
+    work = Work(
+        engine=choice.engine,
+        tiles=tiles,
+        tensor_ops=counted.tensor_ops,
+        vector_ops=counted.vector_ops,
+        read_bytes=read,
+        write_bytes=written,
+        distinct_bytes=sum(min(t.asked, t.high - t.low) for t in touches if not t.writes),
+        levels=counted.levels,
+        element_bytes=counted.element_bytes or 2,
+        rows=counted.rows,
+        cols=counted.cols,
+        terms=counted.terms,
+        layers=counted.layers,
+        pieces=choice.pieces,
+        atomic_bytes=sum(_asked(a, counted, 1) for a in task.accesses if a.kind == "atomic"),
+        gathered_bytes=float(sum(counted.extracted.values())),
+        copied_bytes=read if choice.copied else 0.0,
+    )
+    return SimTask(
+        name=task.name,
+        engine=choice.engine,
+        tiles=tiles,
+        cost=cost_of(work, machine),
+        whole_cost=cost_of(dataclasses.replace(work, pieces=1), machine) if choice.whole else None,
+        pieces=choice.pieces,
+        whole=choice.whole,
+        waits=[SimWait(w.semaphore, every.take(_full(w.lo, task)), every.take(_full(w.hi, task)), w.count) for w in task.waits],
+        posts=[SimPost(p.semaphore, every.take(_full(p.slot, task))) for p in task.posts],
+        touches=touches,
+        share=share,
+        launch=_number(task, "launch") or 0,
+        ahead_bytes=min(RING_BYTES, weights) if choice.engine in AHEAD else 0.0,
+        follows_on=follows_on,
+    )
+
+
+def _full(values: Array, task: Task) -> Array:
+    """An array with one axis a grid dimension (constants have none)."""
+    return values if values.ndim == len(task.extents) else np.reshape(values, (1,) * len(task.extents))
+
+
+def _asked(access: Access, counted: Counted, tiles: int) -> float:
+    """Bytes that `tiles` tiles ask for: of what is read by index the elements that are read, of a scatter-add its rows."""
+    region = access.region
+    if access.op.name == "bufferization.to_tensor" and (found := counted.extracted.get(access.op.results[0], 0)):
+        return float(found * region.element * tiles)
+    if access.op.name == "kitsune.scatter_add":
+        return float(tensor_bytes(access.op.operands[0].type) * tiles)
+    return float(math.prod(region.sizes) * region.element * tiles)
+
+
+def _touch(access: Access, counted: Counted, tiles: int, between: bool) -> Touch:
+    """What all tiles do to one piece of memory. What is read by index counts as if it lay side by side."""
+    low, high = access.region.span
+    asked = _asked(access, counted, tiles)
+    if access.op.name == "bufferization.to_tensor" and access.op.results[0] in counted.extracted:
+        high = min(high, low + int(asked))
+    return Touch(access.region.buffer.argument, low, high, asked, access.kind != "read", between)

@@ -1,0 +1,72 @@
+"""`simulate`: from a compiled program, or a module of tile programs, to a `Simulation`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects import new_context
+from kitsune_mlir.errors import ArgumentError
+from kitsune_mlir.runtime.manifest import Manifest
+from kitsune_mlir.runtime.program import Program
+from kitsune_mlir.simulation.program import SimProgram
+from kitsune_mlir.simulation.read import Choice, Kernel, choices_of, resident_blocks, sim_program
+from kitsune_mlir.simulation.result import Simulation
+from kitsune_mlir.simulation.run import run
+from kitsune_mlir.simulation.traffic import traffic_of
+from kitsune_mlir.target import Target, find_machine
+
+__all__ = ["simulate", "simulate_program"]
+
+
+def simulate(program: Program | ir.Module | ir.Operation, machine: str | Target = "H200", cold: bool = False) -> Simulation:
+    """Run a program on a described machine, in numbers.
+
+    Args:
+        program: a compiled `Program` that has its `tiles` text, or a module that holds one tile program.
+        machine: a name of `target.MACHINES`, a file that describes one (see `target.find_machine`), or a `Target`.
+        cold: nothing is in L2 before. Otherwise the program has run before, as when it is timed.
+
+    Raises:
+        ArgumentError: there is no tile program.
+        TargetError: there is no such machine.
+        DeadlockError: the program locks up.
+    """
+    described = machine if isinstance(machine, Target) else find_machine(machine)
+    if isinstance(program, Program):
+        if not program.summary.get("stages"):
+            raise ArgumentError("this program computes nothing: there is nothing to simulate")
+        context = new_context()
+        with context, ir.Location.unknown():
+            module = ir.Module.parse(program.ir("tiles"))
+            return simulate_program(_read(module.operation, described, program), described, cold)
+    operation = program.operation if isinstance(program, ir.Module) else program
+    with operation.context, ir.Location.unknown():
+        return simulate_program(_read(operation, described), described, cold)
+
+
+def simulate_program(program: SimProgram, machine: Target, cold: bool = False) -> Simulation:
+    """Run a program that is given in numbers."""
+    traffic = traffic_of(program.tasks, machine.cache_bytes, cold)
+    spans, blocks = run(program, traffic, machine)
+    return Simulation(program, machine, spans, traffic, blocks)
+
+
+def _read(module: ir.Operation, machine: Target, program: Program | None = None) -> SimProgram:
+    found = [op.operation for op in module.regions[0].blocks[0].operations if "kitsune.program" in op.operation.attributes]
+    if len(found) != 1:
+        raise ArgumentError(f"a module with one tile program can be simulated; this one holds {len(found)}")
+    kernel = _kernel(program, machine) if program is not None and "engines" in program.summary else None
+    return sim_program(found[0], kernel or choices_of(found[0], machine), machine)
+
+
+def _kernel(program: Program, machine: Target) -> Kernel:
+    """What the code generator decided for a compiled program."""
+    choices = [Choice.from_summary(entry) for entry in program.summary["engines"]]
+    manifest: Any = program.artifacts.get("kernel.json")
+    if manifest is None:
+        return Kernel(choices)
+    decided = Manifest.from_json(manifest.decode())
+    registers = max(kernel["registers"] for kernel in program.summary["kernels"])
+    return Kernel(choices, resident_blocks(decided.threads, registers, decided.shared_bytes, machine), decided.streaming)
