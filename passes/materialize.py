@@ -24,7 +24,7 @@ from .tiling import DYNAMIC, Tiling
 from .waits import edges_of, needed_edges, stages_by_name
 
 ROWS_COPIED = 64  # rows a task of the copy that starts a scatter-add
-MANY_SLOTS = 32  # above this, stages that wait for all of a producer get a semaphore of one slot instead of polling each
+MANY_SLOTS = 4  # above this, stages that wait for all of a producer get a semaphore of one slot instead of polling each
 
 
 def i64(value: int) -> ir.Attribute:
@@ -88,6 +88,9 @@ class _Program:
         self.buffers: dict[ir.Value, ir.Value] = {}
         self.by_name = stages_by_name(self.stages)
         self.signals: dict[int, Signals] = {}
+        workers = [ir.IntegerAttr(s.attributes["workers"]).value if "workers" in s.attributes else 0 for s in self.stages]
+        before = itertools.accumulate(workers, initial=0)
+        self.first = {hash(stage): first for stage, first in zip(self.stages, before, strict=False)}
 
     def build(self) -> None:
         arguments = list(self.function.regions[0].blocks[0].arguments)
@@ -234,6 +237,7 @@ class _Program:
             if self.mode != "temporal" and word in owner.attributes:
                 task.operation.attributes[word] = owner.attributes[word]
         if self.mode == "spatial":
+            task.operation.attributes["first"] = i64(self.first[hash(owner)])
         types = [ir.IndexType.get()] * len(extents)
         block = task.operation.regions[0].blocks.append(*types, arg_locs=[stage.location] * len(extents))
         with ir.InsertionPoint(block), stage.location:
