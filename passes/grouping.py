@@ -9,6 +9,7 @@ from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.target import Target
 
 from . import gpu_chains
+from .associative import keeps_apart
 from .copies import root_of
 from .fuse_attention import find_attention
 from .siblings import share_a_pass
@@ -142,6 +143,8 @@ class Grouping:
             return "they share no parallel dimension"
         if self.would_cycle(a, b):
             return "another stage runs between them"
+        if (reason := keeps_apart(self.members[a], self.members[b])) is not None:
+            return reason
         if self.chains != "true" and (reason := self._needs_chain(group, merged)) is not None:
             return reason if self.chains == "false" else self._chain_reason(a, b, merged)
         for part in (self.members[a], self.members[b]):

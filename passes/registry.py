@@ -11,6 +11,7 @@ from .materialize import Materialize
 from .normalize import Normalize
 from .partition_streams import PartitionStreams
 from .place_buffers import PlaceBuffers
+from .split_reductions import SplitReductions
 from .synchronize import Synchronize
 from .to_gpu import ToGpu
 from .to_host import ToHost
@@ -23,6 +24,7 @@ PASSES: dict[str, type[Pass]] = {
             Normalize,
             HoistGathers,
             FuseAttention,
+            SplitReductions,
             FormStages,
             PartitionStreams,
             PlaceBuffers,
@@ -39,6 +41,7 @@ PIPELINE: list[str] = [
     "kitsune-normalize",
     "kitsune-hoist-gathers",
     "kitsune-fuse-attention",
+    "kitsune-split-reductions",
     "kitsune-form-stages",
     "kitsune-partition-streams",
     "kitsune-place-buffers",

@@ -1,0 +1,215 @@
+"""`kitsune-split-reductions`: reductions that would leave the machine idle are done in parts, which a second stage combines."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.mma_cost import CHUNK_BYTES, Work, choose_pieces, microseconds
+from kitsune_mlir.dialects.access import access_of, affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.products import is_contraction, is_generic, is_projected_product
+from kitsune_mlir.dialects.verify import captures, walk
+from kitsune_mlir.target import Target, find_target
+
+from .associative import Reduction, in_parts, reduction_of, splittable_loop
+from .base import Pass
+from .gpu_chains import HANDOFF
+from .grouping import element_bytes, product_of
+from .remarks import remark
+from .tiles_gemv import few_rows
+from .tiles_mma import mma_tile, sum_terms
+
+LOAD_RATE = 8e10  # bytes a second that a multiprocessor reads where it reduces
+STRIDED = 32  # columns that a tile has at least where terms lie a row apart: a line of memory
+SCALAR_RATE = 2e10  # multiplications a second of a multiprocessor where tensor cores cannot do a product
+START = 2.5e-6  # seconds before a stage's first result and after its last, whatever it does
+MARGIN = 0.8  # of the time as it is may be what it takes in parts: estimates are no better than that
+LEAST_TERMS = 16  # that a part has
+TENSOR_TYPES = ("bf16", "f16", "f32")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of a reduction as it is and in parts, and in how many parts that is."""
+
+    whole: float
+    parts: int
+    split: float
+
+
+@dataclass(frozen=True)
+class SplitReductions(Pass):
+    """Do reductions in parts where their parallel dimensions cannot fill the machine, and combine the parts in a second stage.
+
+    Sums, products, maxima and minima over long dimensions: products with a small result and a long sum (weight gradients,
+    `x.T @ y`), statistics over the batch that the batch is normalised with, long rows that are read again. Each part is a
+    slice of the longest summed dimension; partial results lie in memory, and a stage of its own combines them in their order:
+    results do not depend on timing, and are the same on every run. (Atomic additions would save no hand-off: what they add to
+    must be cleared, and a 16-bit result be rounded, by stages of their own.) An engine that can share a tile's sum among blocks
+    does so inside its stage; where that is as fast, the stage is left alone, and `--remarks` says so. Options: `target`;
+    `parts`: as many for every reduction, or as near as divides it, instead of the choice by cost (1: none is split).
+    """
+
+    name: ClassVar[str] = "kitsune-split-reductions"
+    target: str = "host"
+    parts: int = 0
+
+    def run(self, module: ir.Operation) -> None:
+        target = find_target(self.target)
+        with module.context, ir.Location.unknown():
+            for op in [op for op in walk(module) if is_generic(op) and _at_top(op)]:
+                found = reduction_of(op)
+                if isinstance(found, Reduction):
+                    self._split(found, target)
+                elif found is not None and self.parts > 1:
+                    remark(op, f"not in parts: {found}")
+
+    def _split(self, reduction: Reduction, target: Target) -> None:
+        loop = splittable_loop(reduction)
+        if loop is None:
+            return
+        number, extent = loop
+        parts = nearest_divisor(extent, self.parts) if self.parts else self._choose(reduction, extent, target)
+        if parts < 2:
+            return
+        op = reduction.op
+        with ir.InsertionPoint(op), op.location:
+            values = in_parts(reduction, number, parts)
+        for result, value in zip(op.results, values, strict=True):
+            result.replace_all_uses_with(value)
+        op.erase()
+
+    def _choose(self, reduction: Reduction, extent: int, target: Target) -> int:
+        """How many parts are fastest; 1 where the reduction is best left as it is."""
+        op = reduction.op
+        if extent < 2 * LEAST_TERMS or not target.is_gpu:
+            return 1
+        tiles = tiles_of(op)
+        if tiles * 2 > target.workers:
+            return 1  # the machine is busy
+        if not is_contraction(op) and not is_read_back(op):
+            remark(op, f"stays whole: its {tiles} tiles can be shared by blocks inside one stage")
+            return 1
+        found = estimate(op, extent, tiles, target)
+        if found.parts < 2 or found.split > MARGIN * found.whole:
+            remark(op, f"stays whole: {found.whole * 1e6:.1f} us, in {found.parts} parts {found.split * 1e6:.1f} us")
+            return 1
+        remark(op, f"in {found.parts} parts: {found.split * 1e6:.1f} us instead of {found.whole * 1e6:.1f} us")
+        return found.parts
+
+
+def _at_top(op: ir.Operation) -> bool:
+    """Whether an op stands in a function's body, not in a stage."""
+    return op.parent is not None and op.parent.name == "func.func"
+
+
+def nearest_divisor(extent: int, wanted: int) -> int:
+    """The divisor of `extent` nearest to `wanted` by ratio, at most `wanted * 2`; 1 where none is in reach."""
+    near = [n for n in range(max(2, wanted // 2), min(extent, 2 * wanted) + 1) if extent % n == 0]
+    return min(near, key=lambda n: (abs(math.log(n / wanted)), n), default=1)
+
+
+def tiles_of(op: ir.Operation) -> int:
+    """About how many tiles a reduction has: its results, in lines of memory where its terms lie a row apart."""
+    points = product_of(shape_of(op.results[0]))
+    if is_contraction(op):
+        return max(1, -(-points // (64 * STRIDED)))
+    kinds = iterator_kinds(op)
+    strided = any(
+        isinstance(last, ir.AffineDimExpr) and kinds[last.position] == "parallel"
+        for map_ in affine_maps(op)[: -len(op.results)]
+        for last in list(map_.results)[-1:]
+    )
+    return max(1, points // STRIDED) if strided else points
+
+
+def is_read_back(op: ir.Operation) -> bool:
+    """Whether something that the results lead to walks more points than they have: the same stage would hold both.
+
+    Such a stage has the reduction's tiles for everything in it, and its blocks cannot share them.
+    """
+    points, pending, seen = product_of(shape_of(op.results[0])), list(op.results), set()
+    while pending:
+        for use in pending.pop().uses:
+            user = use.owner.operation
+            while user.parent is not None and user.parent.name != "func.func":
+                user = user.parent.operation
+            if hash(user) in seen:
+                continue
+            seen.add(hash(user))
+            access = access_of(user)
+            if access is not None and product_of(access.sizes) > points:
+                return True
+            pending += list(user.results)
+    return False
+
+
+def estimate(op: ir.Operation, extent: int, tiles: int, target: Target) -> Estimate:
+    """The best number of parts that divides the extent, and the time of both forms."""
+    most = min(extent // LEAST_TERMS, 4 * target.workers)
+    candidates = [n for n in range(2, most + 1) if extent % n == 0]
+    time = _product_seconds if is_contraction(op) else _moving_seconds
+    whole = time(op, 1, tiles, target)
+    points = product_of(shape_of(op.results[0]))
+    best = min(((time(op, n, tiles, target) + _combine_seconds(points, n, target), n) for n in candidates), default=(whole, 1))
+    return Estimate(whole, best[1], best[0])
+
+
+def _combine_seconds(points: int, parts: int, target: Target) -> float:
+    """A hand-off, and reading `parts` results of `points` numbers each."""
+    tiles = min(target.workers, max(1, points // STRIDED))
+    return HANDOFF + 4 * points * parts / min(tiles * LOAD_RATE, target.cache_rate)
+
+
+def _bytes_read(op: ir.Operation) -> int:
+    inputs = list(op.operands)[: -len(op.results)] + [v for v in captures(op) if isinstance(v.type, ir.RankedTensorType)]
+    return sum(product_of(shape_of(v)) * element_bytes(v.type) for v in inputs)
+
+
+def _moving_seconds(op: ir.Operation, parts: int, tiles: int, target: Target) -> float:
+    """Reading everything once, by as many multiprocessors as have tiles."""
+    workers = min(target.workers, tiles * parts)
+    return START + _bytes_read(op) / min(target.dram_rate, workers * LOAD_RATE)
+
+
+def _product_seconds(op: ir.Operation, parts: int, tiles: int, target: Target) -> float:
+    """A product whose sum is cut into parts, by the engine that it would get."""
+    moving = _moving_seconds(op, parts, target.workers, target)
+    types = {str(ir.ShapedType(v.type).element_type) for v in op.operands}
+    if not is_projected_product(op) or not types <= set(TENSOR_TYPES):
+        workers = min(target.workers, tiles * parts)
+        return max(moving, START + product_of(_sizes(op)) / (workers * SCALAR_RATE))
+    if parts == 1 and (found := few_rows(op)) is not None:
+        columns = _sizes(op)[found.columns]
+        return START + _bytes_read(op) / min(target.dram_rate, max(1, columns // 16) * LOAD_RATE)
+    rows, cols, batch = _roles(op)
+    bytes_ = max(element_bytes(v.type) for v in list(op.operands)[:2])
+    terms = sum_terms(op) // parts
+    tile = mma_tile([batch * parts, rows, cols], ["batch", "m", "n"], terms, target, bytes_)
+    work = Work(
+        batch * parts * -(-rows // tile[1]) * -(-cols // tile[2]),
+        -(-terms * bytes_ // CHUNK_BYTES),
+        -(-tile[1] // 64) * 64,
+        -(-tile[2] // 8) * 8,
+        3 if bytes_ > 2 else 1,
+        bytes_,
+        4,
+    )
+    pieces, whole = choose_pieces(work, target.workers)
+    return max(moving, microseconds(work, pieces, target.workers, whole) * 1e-6)
+
+
+def _sizes(op: ir.Operation) -> tuple[int, ...]:
+    access = access_of(op)
+    assert access is not None
+    return access.sizes
+
+
+def _roles(op: ir.Operation) -> tuple[int, int, int]:
+    """Rows, columns and batch of a product by plain loops."""
+    first, second, out = ({e.position for e in m.results if isinstance(e, ir.AffineDimExpr)} for m in affine_maps(op))
+    sizes = _sizes(op)
+    parts = (out & first) - second, (out & second) - first, out & first & second
+    rows, cols, batch = (product_of(sizes[loop] for loop in loops) for loops in parts)
+    return rows, cols, batch
