@@ -15,18 +15,19 @@ from .kitsune import Kitsune
 from .types import QueueType, SemaphoreType
 from .verify import are_indices, fail, has_attributes, single_block, terminator_of
 
+WAITS = ("kitsune.wait", "kitsune.wait_rounds", "kitsune.acquire", "kitsune.pop")
+POSTS = ("kitsune.post", "kitsune.push", "kitsune.release")
+
 
 def is_semaphore(type_: ir.Type) -> bool:
     """Whether a type is `!kitsune.semaphore`."""
     return str(type_).startswith("!kitsune.semaphore")
 
 
-def holds_tile(op, queue: ir.Value, tiles: list[ir.Value]) -> bool:
-    """True when `tiles` are of the queue's tile type; else an error with both types."""
-    for tile in tiles:
-        if not str(queue.type).startswith(f"!kitsune.queue<{tile.type},"):
-            return fail(op, f"a tile of type {tile.type} does not fit {queue.type}")
-    return True
+def queue_parts(queue: ir.Type) -> tuple[ir.Type, int]:
+    """The tile type and the depth of a `!kitsune.queue`."""
+    tile, _, depth = str(queue).removeprefix("!kitsune.queue<").removesuffix(">").rpartition(",")
+    return ir.Type.parse(tile.strip(), queue.context), int(depth.split(":")[0])
 
 
 class SemaphoreOp(Kitsune.Operation, name="make_semaphore"):
@@ -110,9 +111,9 @@ class TaskOp(Kitsune.Operation, name="task"):
         posted = False
         for op in block.operations:
             name = op.operation.name
-            if name == "kitsune.wait" and posted:
+            if name in WAITS and posted:
                 return fail(self, "waits after a post: a task waits first and posts last")
-            posted = posted or name == "kitsune.post"
+            posted = posted or name in POSTS
             if name == "bufferization.materialize_in_destination" and posted:
                 return fail(self, "stores after a post: a reader could see the post before the data")
         return True
@@ -152,48 +153,97 @@ class ScatterAddOp(Kitsune.Operation, name="scatter_add"):
         return True
 
 
-class QueueOp(Kitsune.Operation, name="make_queue"):
-    """`kitsune.make_queue`: declares a ring queue, empty when the program starts."""
+class WaitRoundsOp(Kitsune.Operation, name="wait_rounds"):
+    """`kitsune.wait_rounds(sem, lo, hi, rounds) {count}`: as `kitsune.wait`, for at least `count * rounds` posts.
 
+    What the operations of queues become for a target (`rounds` may be 0).
+    """
+
+    sem: ext.Operand[SemaphoreType]
+    lo: ext.Operand[Any]
+    hi: ext.Operand[Any]
+    rounds: ext.Operand[Any]
+    count: ir.IntegerAttr
+
+    def verify_invariants(self) -> bool:
+        if not has_attributes(self, {"count": ir.IntegerAttr}) or not are_indices(self, list(self.operation.operands)[1:]):
+            return False
+        if ir.IntegerAttr(self.operation.attributes["count"]).value < 1:
+            return fail(self, f"count must be at least 1, got {self.operation.attributes['count']}")
+        return True
+
+
+class QueueOp(Kitsune.Operation, name="make_queue"):
+    """`kitsune.make_queue(memory) {pushes, pops}`: declares a ring queue over a buffer, empty when the program starts.
+
+    `memory` holds the slots one after the other along its first dimension, and only who has a slot may touch it. A tile is
+    complete after `pushes` pushes (producers that each make a part of it), and its slot free after `pops` releases (several
+    consumers, or tiles of one, that read it).
+    """
+
+    memory: ext.Operand[Any]
+    pushes: ir.IntegerAttr
+    pops: ir.IntegerAttr
     queue: ext.Result[QueueType]
+
+    def verify_invariants(self) -> bool:
+        if not has_attributes(self, {"pushes": ir.IntegerAttr, "pops": ir.IntegerAttr}):
+            return False
+        attributes = self.operation.attributes
+        for name in ("pushes", "pops"):
+            if ir.IntegerAttr(attributes[name]).value < 1:
+                return fail(self, f"{name} must be at least 1, got {attributes[name]}")
+        memory, queue = self.operation.operands[0].type, self.operation.results[0].type
+        if not str(queue).startswith("!kitsune.queue<"):
+            return True  # the type of the result is checked after this
+        tile, depth = queue_parts(queue)
+        if depth < 1:
+            return fail(self, f"a ring has at least one slot, not {depth}")
+        if not isinstance(memory, ir.MemRefType) or not isinstance(tile, ir.RankedTensorType):
+            return fail(self, f"keeps tensors in a memref, not {tile} in {memory}")
+        slots = [depth * ir.ShapedType(tile).get_dim_size(0), *list(ir.ShapedType(tile).shape)[1:]]
+        if list(ir.ShapedType(memory).shape) != slots or ir.ShapedType(memory).element_type != ir.ShapedType(tile).element_type:
+            return fail(self, f"{depth} slots of {tile} do not fill {memory}")
+        return True
 
 
 class AcquireOp(Kitsune.Operation, name="acquire"):
-    """`kitsune.acquire(queue)`: waits for a free slot of the ring and returns its index (producer side)."""
+    """`kitsune.acquire(queue, number)`: waits until the slot of tile `number` is free, and returns its index (producer side).
+
+    Tiles are numbered from 0; number n is kept in slot n mod depth.
+    """
 
     queue: ext.Operand[QueueType]
+    number: ext.Operand[Any]
     slot: ext.Result[Any]
 
     def verify_invariants(self) -> bool:
-        return are_indices(self, self.operation.results)
+        return are_indices(self, [*list(self.operation.operands)[1:], *self.operation.results])
 
 
 class PushOp(Kitsune.Operation, name="push"):
-    """`kitsune.push(queue, slot, tile)`: writes a tile into an acquired slot and makes it visible to the consumer."""
+    """`kitsune.push(queue, slot)`: makes what this task wrote into an acquired slot visible to the consumers."""
 
     queue: ext.Operand[QueueType]
     slot: ext.Operand[Any]
-    tile: ext.Operand[Any]
 
     def verify_invariants(self) -> bool:
-        operands = list(self.operation.operands)
-        return are_indices(self, operands[1:2]) and holds_tile(self, operands[0], operands[2:])
+        return are_indices(self, list(self.operation.operands)[1:])
 
 
 class PopOp(Kitsune.Operation, name="pop"):
-    """`kitsune.pop(queue)`: waits for the next tile; returns its slot and the tile (consumer side)."""
+    """`kitsune.pop(queue, number)`: waits until tile `number` is complete, and returns its slot (consumer side)."""
 
     queue: ext.Operand[QueueType]
+    number: ext.Operand[Any]
     slot: ext.Result[Any]
-    tile: ext.Result[Any]
 
     def verify_invariants(self) -> bool:
-        results = list(self.operation.results)
-        return are_indices(self, results[:1]) and holds_tile(self, self.operation.operands[0], results[1:])
+        return are_indices(self, [*list(self.operation.operands)[1:], *self.operation.results])
 
 
 class ReleaseOp(Kitsune.Operation, name="release"):
-    """`kitsune.release(queue, slot)`: gives a slot back to the producer once its tile has been read."""
+    """`kitsune.release(queue, slot)`: gives a popped slot back to the producers once its tile has been read."""
 
     queue: ext.Operand[QueueType]
     slot: ext.Operand[Any]

@@ -61,7 +61,6 @@ def build(folder: Path, names: Sequence[str]) -> int:
     from torch_mlir import ir
 
     import kitsune_mlir
-    from kitsune_mlir import pipeline
     from test.gpu.queue_kernels import PROBES
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,15 +81,14 @@ def build(folder: Path, names: Sequence[str]) -> int:
             "workspace_bytes": probe.workspace_bytes,
         }
         (folder / f"{name}.kernel.json").write_text(json.dumps(described))
-    partition, plan = "kitsune-partition-streams", list(pipeline.PLAN)
     for name, (make, shape) in MODELS.items():
         if names and name not in names:
             continue
         for mode in MODES:
             torch.manual_seed(0)
             model = make().to(torch.bfloat16).eval()
-            pipeline.PLAN = [f"{partition}{{mode={mode}}}" if one == partition else one for one in plan]
-            program = kitsune_mlir.compile(model, (torch.randn(shape).to(torch.bfloat16),), target="sm_90a")
+            args = (torch.randn(shape).to(torch.bfloat16),)
+            program = kitsune_mlir.compile(model, args, target="sm_90a", options={"mode": mode})
             program.save(folder / f"{name}.{mode}.kit", weights=False)
             kernel = program.summary["kernels"][0]
             bad += kernel["spill_store_bytes"] > 0

@@ -11,6 +11,7 @@ from kitsune_mlir.codegen.gpu.engine import Limits
 from kitsune_mlir.codegen.gpu.executor import Decision, build
 from kitsune_mlir.codegen.gpu.fastmath import expand_approximate_tanh, set_fastmath
 from kitsune_mlir.codegen.gpu.ptx import PIPELINE
+from kitsune_mlir.codegen.gpu.ring_lowering import lower_queues
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.runtime.manifest import Manifest
@@ -54,6 +55,7 @@ def replace_program(function: ir.Operation, limits: Limits) -> Emitted:
     Raises:
         CompileError, UnsupportedError: see `executor.build`.
     """
+    lower_queues(function)
     program = ProgramView(function)
     executor = build(program, program.name, limits)
     with function.context, function.location:

@@ -20,6 +20,9 @@ from kitsune_mlir.codegen.gpu.value import Value, cast
 
 __all__ = ["L2Ring"]
 
+SPACING = 4
+"""Counters from one that is used to the next: 128 bytes, so that who polls one does not hold up who bumps its neighbour."""
+
 
 @dataclasses.dataclass(frozen=True)
 class L2Ring:
@@ -47,7 +50,7 @@ class L2Ring:
     @staticmethod
     def counters_of(depth: int) -> int:
         """Counters that a ring needs."""
-        return 2 * depth
+        return 2 * depth * SPACING
 
     def slot(self, number: Value) -> Value:
         """The slot of tile `number` (i32)."""
@@ -74,7 +77,7 @@ class L2Ring:
         self.counters.post(self._freed(number))
 
     def _filled(self, number: Value) -> Value:
-        return self.slot(number) + self.first
+        return self.slot(number) * SPACING + self.first
 
     def _freed(self, number: Value) -> Value:
-        return self.slot(number) + self.depth + self.first
+        return (self.slot(number) + self.depth) * SPACING + self.first

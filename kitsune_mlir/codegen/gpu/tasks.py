@@ -115,12 +115,13 @@ class Semaphore:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Wait:
-    """`kitsune.wait`: slots [lo, hi) of `semaphore` have had `count` posts each."""
+    """`kitsune.wait`: slots [lo, hi) of `semaphore` have had `count` posts each; `kitsune.wait_rounds`: `count * rounds`."""
 
     semaphore: Semaphore
     lo: ir.Value
     hi: ir.Value
     count: int
+    rounds: ir.Value | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -166,6 +167,11 @@ class TaskView:
     def tiles(self) -> int:
         """Number of tiles."""
         return math.prod(self.grid)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether tiles have to be done in the order of their numbers: the others of a ring wait for its earlier ones."""
+        return any(wait.rounds is not None for wait in self.waits)
 
     def load_of(self, tensor: ir.Value) -> Load | None:
         """The load that gives `tensor`, or None if the body computes it."""
@@ -258,9 +264,10 @@ class ProgramView:
         for inner in block.operations:
             inner = inner.operation
             name = inner.name
-            if name == "kitsune.wait":
-                sem, lo, hi = inner.operands
-                waits.append(Wait(self.semaphores[sem], lo, hi, ir.IntegerAttr(inner.attributes["count"]).value))
+            if name in ("kitsune.wait", "kitsune.wait_rounds"):
+                sem, lo, hi, *rounds = inner.operands
+                count = ir.IntegerAttr(inner.attributes["count"]).value
+                waits.append(Wait(self.semaphores[sem], lo, hi, count, rounds[0] if rounds else None))
             elif name == "kitsune.post":
                 posts.append(Post(self.semaphores[inner.operands[0]], inner.operands[1]))
             elif name == "bufferization.to_tensor" and (window := self._window(inner.operands[0])):

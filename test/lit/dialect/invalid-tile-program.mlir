@@ -265,63 +265,99 @@ func.func @f(%s: !kitsune.semaphore, %n: i32, %m: memref<4xf32>, %t: tensor<4xf3
 // -----
 
 // make_queue makes a queue.
-func.func @f(%s: !kitsune.semaphore, %n: i32, %m: memref<4xf32>, %t: tensor<4xf32>, %i: index, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>, %big: tensor<8xf32>) {
+func.func @f(%s: !kitsune.semaphore, %n: i32, %i: index, %m: memref<8xf32>, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>) {
   // expected-error@+1 {{expected base type 'kitsune.queue' but got 'builtin.index'}}
-  %0 = "kitsune.make_queue"() : () -> index
+  %0 = "kitsune.make_queue"(%m) {pushes = 1 : i64, pops = 1 : i64} : (memref<8xf32>) -> index
+  return
+}
+
+// -----
+
+// A queue says how many push a tile.
+func.func @f(%s: !kitsune.semaphore, %n: i32, %i: index, %m: memref<8xf32>, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>) {
+  // expected-error@+1 {{'kitsune.make_queue' op needs attribute 'pushes'}}
+  %0 = "kitsune.make_queue"(%m) {pops = 1 : i64} : (memref<8xf32>) -> !kitsune.queue<tensor<4xf32>, 2 : i64>
+  return
+}
+
+// -----
+
+// Somebody reads each tile.
+func.func @f(%s: !kitsune.semaphore, %n: i32, %i: index, %m: memref<8xf32>, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>) {
+  // expected-error@+1 {{'kitsune.make_queue' op pops must be at least 1, got 0 : i64}}
+  %0 = "kitsune.make_queue"(%m) {pushes = 1 : i64, pops = 0 : i64} : (memref<8xf32>) -> !kitsune.queue<tensor<4xf32>, 2 : i64>
+  return
+}
+
+// -----
+
+// The slots fill the memory.
+func.func @f(%s: !kitsune.semaphore, %n: i32, %i: index, %m: memref<8xf32>, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>) {
+  // expected-error@+1 {{'kitsune.make_queue' op 3 slots of tensor<4xf32> do not fill memref<8xf32>}}
+  %0 = "kitsune.make_queue"(%m) {pushes = 1 : i64, pops = 1 : i64} : (memref<8xf32>) -> !kitsune.queue<tensor<4xf32>, 3 : i64>
+  return
+}
+
+// -----
+
+// A ring has slots.
+func.func @f(%s: !kitsune.semaphore, %n: i32, %i: index, %m: memref<8xf32>, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>) {
+  // expected-error@+1 {{'kitsune.make_queue' op a ring has at least one slot, not 0}}
+  %0 = "kitsune.make_queue"(%m) {pushes = 1 : i64, pops = 1 : i64} : (memref<8xf32>) -> !kitsune.queue<tensor<4xf32>, 0 : i64>
   return
 }
 
 // -----
 
 // A ring slot is an index.
-func.func @f(%s: !kitsune.semaphore, %n: i32, %m: memref<4xf32>, %t: tensor<4xf32>, %i: index, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>, %big: tensor<8xf32>) {
+func.func @f(%s: !kitsune.semaphore, %n: i32, %i: index, %m: memref<8xf32>, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>) {
   // expected-error@+1 {{'kitsune.acquire' op needs an index, got i32}}
-  %0 = "kitsune.acquire"(%q) : (!kitsune.queue<tensor<4xf32>, 2 : i64>) -> i32
+  %0 = "kitsune.acquire"(%q, %i) : (!kitsune.queue<tensor<4xf32>, 2 : i64>, index) -> i32
+  return
+}
+
+// -----
+
+// The number of a tile is an index.
+func.func @f(%s: !kitsune.semaphore, %n: i32, %i: index, %m: memref<8xf32>, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>) {
+  // expected-error@+1 {{'kitsune.acquire' op needs an index, got i32}}
+  %0 = "kitsune.acquire"(%q, %n) : (!kitsune.queue<tensor<4xf32>, 2 : i64>, i32) -> index
   return
 }
 
 // -----
 
 // A queue is acquired from.
-func.func @f(%s: !kitsune.semaphore, %n: i32, %m: memref<4xf32>, %t: tensor<4xf32>, %i: index, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>, %big: tensor<8xf32>) {
+func.func @f(%s: !kitsune.semaphore, %n: i32, %i: index, %m: memref<8xf32>, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>) {
   // expected-error@+1 {{expected base type 'kitsune.queue' but got 'kitsune.semaphore'}}
-  %0 = "kitsune.acquire"(%s) : (!kitsune.semaphore) -> index
-  return
-}
-
-// -----
-
-// A tile pushed is of the queue's type.
-func.func @f(%s: !kitsune.semaphore, %n: i32, %m: memref<4xf32>, %t: tensor<4xf32>, %i: index, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>, %big: tensor<8xf32>) {
-  // expected-error@+1 {{'kitsune.push' op a tile of type tensor<8xf32> does not fit !kitsune.queue<tensor<4xf32>, 2 : i64>}}
-  "kitsune.push"(%q, %i, %big) : (!kitsune.queue<tensor<4xf32>, 2 : i64>, index, tensor<8xf32>) -> ()
+  %0 = "kitsune.acquire"(%s, %i) : (!kitsune.semaphore, index) -> index
   return
 }
 
 // -----
 
 // A tile is pushed into a slot.
-func.func @f(%s: !kitsune.semaphore, %n: i32, %m: memref<4xf32>, %t: tensor<4xf32>, %i: index, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>, %big: tensor<8xf32>) {
+func.func @f(%s: !kitsune.semaphore, %n: i32, %i: index, %m: memref<8xf32>, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>) {
   // expected-error@+1 {{'kitsune.push' op needs an index, got i32}}
-  "kitsune.push"(%q, %n, %t) : (!kitsune.queue<tensor<4xf32>, 2 : i64>, i32, tensor<4xf32>) -> ()
-  return
-}
-
-// -----
-
-// A tile popped is of the queue's type.
-func.func @f(%s: !kitsune.semaphore, %n: i32, %m: memref<4xf32>, %t: tensor<4xf32>, %i: index, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>, %big: tensor<8xf32>) {
-  // expected-error@+1 {{'kitsune.pop' op a tile of type tensor<8xf32> does not fit !kitsune.queue<tensor<4xf32>, 2 : i64>}}
-  %0:2 = "kitsune.pop"(%q) : (!kitsune.queue<tensor<4xf32>, 2 : i64>) -> (index, tensor<8xf32>)
+  "kitsune.push"(%q, %n) : (!kitsune.queue<tensor<4xf32>, 2 : i64>, i32) -> ()
   return
 }
 
 // -----
 
 // A popped slot is an index.
-func.func @f(%s: !kitsune.semaphore, %n: i32, %m: memref<4xf32>, %t: tensor<4xf32>, %i: index, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>, %big: tensor<8xf32>) {
+func.func @f(%s: !kitsune.semaphore, %n: i32, %i: index, %m: memref<8xf32>, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>) {
   // expected-error@+1 {{'kitsune.pop' op needs an index, got i32}}
-  %0:2 = "kitsune.pop"(%q) : (!kitsune.queue<tensor<4xf32>, 2 : i64>) -> (i32, tensor<4xf32>)
+  %0 = "kitsune.pop"(%q, %i) : (!kitsune.queue<tensor<4xf32>, 2 : i64>, index) -> i32
+  return
+}
+
+// -----
+
+// Rounds are counted.
+func.func @f(%s: !kitsune.semaphore, %n: i32, %i: index, %m: memref<8xf32>, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>) {
+  // expected-error@+1 {{'kitsune.wait_rounds' op needs an index, got i32}}
+  "kitsune.wait_rounds"(%s, %i, %i, %n) {count = 1 : i64} : (!kitsune.semaphore, index, index, i32) -> ()
   return
 }
 

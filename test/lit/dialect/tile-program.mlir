@@ -21,16 +21,18 @@ func.func @semaphores() {
 }
 
 // CHECK-LABEL: func.func @queues
-// CHECK: %[[Q:.*]] = "kitsune.make_queue"() : () -> !kitsune.queue<tensor<4x4xf32>, 3 : i64>
-// CHECK: %[[SLOT:.*]] = "kitsune.acquire"(%[[Q]]) : (!kitsune.queue<tensor<4x4xf32>, 3 : i64>) -> index
-// CHECK: "kitsune.push"(%[[Q]], %[[SLOT]], %{{.*}}) : (!kitsune.queue<tensor<4x4xf32>, 3 : i64>, index, tensor<4x4xf32>) -> ()
-// CHECK: %[[R:.*]]:2 = "kitsune.pop"(%[[Q]]) : (!kitsune.queue<tensor<4x4xf32>, 3 : i64>) -> (index, tensor<4x4xf32>)
-// CHECK: "kitsune.release"(%[[Q]], %[[R]]#0) : (!kitsune.queue<tensor<4x4xf32>, 3 : i64>, index) -> ()
-func.func @queues(%t: tensor<4x4xf32>) {
-  %q = "kitsune.make_queue"() : () -> !kitsune.queue<tensor<4x4xf32>, 3 : i64>
-  %s = "kitsune.acquire"(%q) : (!kitsune.queue<tensor<4x4xf32>, 3 : i64>) -> index
-  "kitsune.push"(%q, %s, %t) : (!kitsune.queue<tensor<4x4xf32>, 3 : i64>, index, tensor<4x4xf32>) -> ()
-  %r:2 = "kitsune.pop"(%q) : (!kitsune.queue<tensor<4x4xf32>, 3 : i64>) -> (index, tensor<4x4xf32>)
-  "kitsune.release"(%q, %r#0) : (!kitsune.queue<tensor<4x4xf32>, 3 : i64>, index) -> ()
+// CHECK: %[[Q:.*]] = "kitsune.make_queue"(%{{.*}}) {pops = 2 : i64, pushes = 1 : i64} : (memref<12x4xf32>) -> !kitsune.queue<tensor<4x4xf32>, 3 : i64>
+// CHECK: %[[SLOT:.*]] = "kitsune.acquire"(%[[Q]], %[[N:.*]]) : (!kitsune.queue<tensor<4x4xf32>, 3 : i64>, index) -> index
+// CHECK: "kitsune.push"(%[[Q]], %[[SLOT]]) : (!kitsune.queue<tensor<4x4xf32>, 3 : i64>, index) -> ()
+// CHECK: %[[R:.*]] = "kitsune.pop"(%[[Q]], %[[N]]) : (!kitsune.queue<tensor<4x4xf32>, 3 : i64>, index) -> index
+// CHECK: "kitsune.release"(%[[Q]], %[[R]]) : (!kitsune.queue<tensor<4x4xf32>, 3 : i64>, index) -> ()
+// CHECK: "kitsune.wait_rounds"(%{{.*}}, %[[N]], %[[N]], %[[N]]) {count = 2 : i64} : (!kitsune.semaphore, index, index, index) -> ()
+func.func @queues(%m: memref<12x4xf32>, %n: index, %sem: !kitsune.semaphore) {
+  %q = "kitsune.make_queue"(%m) {pushes = 1 : i64, pops = 2 : i64} : (memref<12x4xf32>) -> !kitsune.queue<tensor<4x4xf32>, 3 : i64>
+  %s = "kitsune.acquire"(%q, %n) : (!kitsune.queue<tensor<4x4xf32>, 3 : i64>, index) -> index
+  "kitsune.push"(%q, %s) : (!kitsune.queue<tensor<4x4xf32>, 3 : i64>, index) -> ()
+  %r = "kitsune.pop"(%q, %n) : (!kitsune.queue<tensor<4x4xf32>, 3 : i64>, index) -> index
+  "kitsune.release"(%q, %r) : (!kitsune.queue<tensor<4x4xf32>, 3 : i64>, index) -> ()
+  "kitsune.wait_rounds"(%sem, %n, %n, %n) {count = 2 : i64} : (!kitsune.semaphore, index, index, index) -> ()
   return
 }
