@@ -1,4 +1,4 @@
-"""Reductions that may be done in parts: which operation combines terms, its neutral element, and both as IR."""
+"""Reductions that may be done in parts: which operation combines terms, its neutral element, and what marks the halves."""
 
 from __future__ import annotations
 
@@ -112,41 +112,6 @@ def filled(shape: Sequence[int], element: ir.Type, value: float | str) -> ir.Val
     return op.results[0]
 
 
-def in_parts(reduction: Reduction, loop: int, parts: int) -> list[ir.Value]:
-    """Emit a reduction as `parts` reductions of neighbouring terms side by side, and one that combines their results.
-
-    `parts` divides the extent of `loop`. The order of all combinations is fixed. Gives the values that the results become.
-    """
-    op = reduction.op
-    kinds, count = iterator_kinds(op), len(op.results)
-    copy_operands, maps = [], []
-    rank = len(kinds) + 1
-    for value, map_ in list(zip(op.operands, affine_maps(op), strict=True))[: reduction.inputs]:
-        along = [isinstance(e, ir.AffineDimExpr) and e.position == loop for e in map_.results]
-        expressions = []
-        for expression, split in zip(map_.results, along, strict=True):
-            shifted = expression.compose(_shift(len(kinds)))
-            expressions += [ir.AffineDimExpr.get(0), shifted] if split else [shifted]
-        copy_operands.append(_cut(value, along, parts))
-        maps.append(ir.AffineMap.get(rank, 0, expressions))
-    for number, map_ in enumerate(affine_maps(op)[-count:]):
-        shape, element = shape_of(op.results[number]), ir.ShapedType(op.results[number].type).element_type
-        copy_operands.append(filled([parts, *shape], element, NEUTRAL[reduction.combiners[number]]))
-        shifted = [e.compose(_shift(len(kinds))) for e in map_.results]
-        maps.append(ir.AffineMap.get(rank, 0, [ir.AffineDimExpr.get(0), *shifted]))
-    partial = op.clone().operation
-    for number, value in enumerate(copy_operands):
-        partial.operands[number] = value
-    for result, value in zip(partial.results, copy_operands[-count:], strict=True):
-        result.set_type(value.type)
-    partial.attributes["indexing_maps"] = ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps])
-    parallel = ir.Attribute.parse("#linalg.iterator_type<parallel>")
-    partial.attributes["iterator_types"] = ir.ArrayAttr.get([parallel, *ir.ArrayAttr(op.attributes["iterator_types"])])
-    _shift_indices(partial, loop, _extent(op, loop) // parts)
-    partial.attributes[PARTIAL] = ir.UnitAttr.get()
-    return _combined(reduction, partial)
-
-
 PARTIAL, COMBINE = "kitsune.partial", "kitsune.combine"
 """Marks of the two halves of a reduction in parts: `kitsune-form-stages` leaves what goes between them in memory."""
 
@@ -169,65 +134,3 @@ def keeps_apart(producer: Sequence[ir.Operation], consumer: Sequence[ir.Operatio
 def _points(op: ir.Operation) -> tuple[int, ...]:
     access = access_of(op)
     return access.sizes if access is not None else ()
-
-
-def _combined(reduction: Reduction, partial: ir.Operation) -> list[ir.Value]:
-    """The results of a reduction over the leading dimension of the partial results, from where the reduction starts."""
-    values = []
-    for number, combiner in enumerate(reduction.combiners):
-        start = reduction.op.operands[reduction.inputs + number]
-        rank = len(shape_of(start)) + 1
-        whole = ir.AffineMap.get_identity(rank)
-        inner = ir.AffineMap.get(rank, 0, [ir.AffineDimExpr.get(d) for d in range(1, rank)])
-        op, block = generic([partial.results[number]], [start], [whole, inner], ["reduction", *["parallel"] * (rank - 1)])
-        with ir.InsertionPoint(block):
-            term, sum_ = block.arguments
-            made = ir.Operation.create(combiner, [sum_.type], [sum_, term]).results[0]
-            ir.Operation.create("linalg.yield", [], [made])
-        op.attributes[COMBINE] = ir.UnitAttr.get()
-        values.append(op.results[0])
-    return values
-
-
-def _shift(loops: int) -> ir.AffineMap:
-    """Loop d becomes loop d + 1: loop 0 is the part."""
-    return ir.AffineMap.get(loops + 1, 0, [ir.AffineDimExpr.get(d + 1) for d in range(loops)])
-
-
-def _extent(op: ir.Operation, loop: int) -> int:
-    for value, map_ in zip(op.operands, affine_maps(op), strict=True):
-        for extent, expression in zip(shape_of(value), map_.results, strict=True):
-            if isinstance(expression, ir.AffineDimExpr) and expression.position == loop:
-                return extent
-    raise ValueError(f"no operand of {op.name} is indexed by loop {loop}")
-
-
-def _cut(value: ir.Value, along: Sequence[bool], parts: int) -> ir.Value:
-    """A value with each dimension that is marked in `along` split into (parts, rest)."""
-    if not any(along):
-        return value
-    shape: list[int] = []
-    groups: list[list[int]] = []
-    for extent, split in zip(shape_of(value), along, strict=True):
-        new = [parts, extent // parts] if split else [extent]
-        groups.append(list(range(len(shape), len(shape) + len(new))))
-        shape += new
-    type_ = ir.RankedTensorType.get(shape, ir.ShapedType(value.type).element_type)
-    return tensor.ExpandShapeOp(type_, value, groups, [], shape).result
-
-
-def _shift_indices(partial: ir.Operation, loop: int, rest: int) -> None:
-    """Positions that the body asks for: loops have new numbers, and that of the split loop counts from its part's start."""
-    for inner in [o for o in body_of(partial) if o.name == "linalg.index"]:
-        position = ir.IntegerAttr(inner.attributes["dim"]).value
-        i64 = ir.IntegerType.get_signless(64)
-        inner.attributes["dim"] = ir.IntegerAttr.get(i64, position + 1)
-        if position != loop:
-            continue
-        uses = [(use.owner.operation, use.operand_number) for use in inner.results[0].uses]
-        with ir.InsertionPoint.after(inner), inner.location:
-            part = ir.Operation.create("linalg.index", [ir.IndexType.get()], [], {"dim": ir.IntegerAttr.get(i64, 0)}).results[0]
-            start = arith.muli(part, arith.constant(ir.IndexType.get(), rest))
-            whole = arith.addi(inner.results[0], start)
-        for user, number in uses:
-            user.operands[number] = whole

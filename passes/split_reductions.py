@@ -8,14 +8,15 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.mma_cost import CHUNK_BYTES, Work, choose_pieces, microseconds
 from kitsune_mlir.dialects.access import access_of, affine_maps, iterator_kinds, shape_of
-from kitsune_mlir.dialects.products import is_contraction, is_generic, is_projected_product
+from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.dialects.verify import captures, walk
 from kitsune_mlir.target import Target, find_target
 
-from .associative import Reduction, in_parts, reduction_of, splittable_loop
+from .associative import Reduction, reduction_of, splittable_loop
 from .base import Pass
 from .gpu_chains import HANDOFF
 from .grouping import element_bytes, product_of
+from .reduction_parts import in_parts
 from .remarks import remark
 from .tiles_gemv import few_rows
 from .tiles_mma import mma_tile, sum_terms
@@ -70,6 +71,8 @@ class SplitReductions(Pass):
         if loop is None:
             return
         number, extent = loop
+        if self.parts == 1:
+            return
         parts = nearest_divisor(extent, self.parts) if self.parts else self._choose(reduction, extent, target)
         if parts < 2:
             return
@@ -78,7 +81,10 @@ class SplitReductions(Pass):
             values = in_parts(reduction, number, parts)
         for result, value in zip(op.results, values, strict=True):
             result.replace_all_uses_with(value)
+        sources = list(op.operands)
         op.erase()
+        for source in sources:
+            _erase_unused(source)
 
     def _choose(self, reduction: Reduction, extent: int, target: Target) -> int:
         """How many parts are fastest; 1 where the reduction is best left as it is."""
@@ -97,6 +103,17 @@ class SplitReductions(Pass):
             return 1
         remark(op, f"in {found.parts} parts: {found.split * 1e6:.1f} us instead of {found.whole * 1e6:.1f} us")
         return found.parts
+
+
+def _erase_unused(value: ir.Value) -> None:
+    """Erase what makes a value that nobody reads any more, and what only that has read."""
+    maker = defining_op(value)
+    if maker is None or maker.name not in ("linalg.generic", "tensor.empty") or any(list(r.uses) for r in maker.results):
+        return
+    sources = list(maker.operands)
+    maker.erase()
+    for source in sources:
+        _erase_unused(source)
 
 
 def _at_top(op: ir.Operation) -> bool:
