@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from kitsune_mlir.errors import ArgumentError, KitsuneError, TargetError
-from kitsune_mlir.runtime.driver import Device, allocate, call, capture_id, driver, free, load
+from kitsune_mlir.runtime.driver import Device, allocate, call, capture_id, driver, free, load, resident_clusters
 from kitsune_mlir.runtime.launch import Config, library
 from kitsune_mlir.runtime.manifest import DEBUG_FIELDS, MAX_BLOCKS, Manifest
 from kitsune_mlir.runtime.tensormap import encode
@@ -95,6 +95,10 @@ class CudaExecutor:
         self.device = Device.open(device)
         self._function = load(self.device, cubin, manifest.kernel, manifest.threads, manifest.shared_bytes)
         resident = self._function.resident * self.device.multiprocessors
+        if manifest.cluster > 1:
+            with self.device.current():
+                clusters = resident_clusters(self._function, manifest.cluster, manifest.threads, manifest.shared_bytes)
+            resident = clusters * manifest.cluster
         # The shares of a spatial program are parts of all blocks that there can be.
         useful = resident if manifest.workers else manifest.tiles
         self.blocks = manifest.tiles if manifest.streaming else max(1, min(resident, useful, MAX_BLOCKS))

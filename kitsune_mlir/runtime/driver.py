@@ -9,7 +9,7 @@ from typing import Any
 
 from kitsune_mlir.errors import KitsuneError, TargetError
 
-__all__ = ["Device", "Function", "call", "capture_id", "driver", "free", "load", "allocate"]
+__all__ = ["Device", "Function", "allocate", "call", "capture_id", "driver", "free", "load", "resident_clusters"]
 
 
 def driver() -> Any:
@@ -130,6 +130,20 @@ def load(device: Device, cubin: bytes, name: str, threads: int, shared_bytes: in
     """
     with device.current():
         return _load(device, cubin, name, threads, shared_bytes)
+
+
+def resident_clusters(function: Function, cluster: int, threads: int, shared_bytes: int) -> int:
+    """Clusters of `cluster` blocks that the device can run at a time: multiprocessors that no cluster fits stay idle."""
+    cu = driver()
+    shape = cu.CUlaunchAttribute()
+    shape.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    shape.value.clusterDim.x, shape.value.clusterDim.y, shape.value.clusterDim.z = cluster, 1, 1
+    config = cu.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = cluster, 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+    config.sharedMemBytes = shared_bytes
+    config.attrs, config.numAttrs = [shape], 1
+    return call("cuOccupancyMaxActiveClusters", function.handle, config)
 
 
 def _load(device: Device, cubin: bytes, name: str, threads: int, shared_bytes: int) -> Function:

@@ -73,6 +73,7 @@ class Manifest:
         timestamps: whether every block writes when it began and ended each task.
         follows: the kernel waits itself for the end of the kernel before it, so that it may be started earlier.
         workers: blocks that the tasks of a spatial program are dealt out to; 0 for a temporal one.
+        cluster: blocks of a cluster, which do each tile together; `tiles` counts every tile that often.
         arena_bytes: size of the arena.
         input_bytes, result_bytes: size of each input and result.
         tiles: tiles of all tasks together: more blocks than this have nothing to do.
@@ -98,6 +99,7 @@ class Manifest:
     timestamps: bool = False
     follows: bool = False
     workers: int = 0
+    cluster: int = 1
 
     @property
     def counter_bytes(self) -> int:

@@ -23,14 +23,11 @@ def ptx_of(run, *inputs) -> str:
     return to_ptx(to_llvm_ir(emitted.module))
 
 
-def test_erf_is_good_to_4e_5():
-    x = np.linspace(-8, 8, 400001).astype(np.float32)
-    inside = np.clip(x, -simt_math._ERF_BOUND, simt_math._ERF_BOUND)
-    total = np.zeros_like(x)
-    for coefficient in reversed(simt_math._ERF):
-        total = (total * (inside * inside) + np.float32(coefficient)).astype(np.float32)
+def test_erf_is_good_to_3e_4_beside_the_error_of_tanh():
+    x = np.linspace(-8, 8, 400001)
+    a, b = simt_math._ERF
     exact = np.array([math.erf(value) for value in x.tolist()])
-    assert np.abs(total * inside - exact).max() < 4e-5
+    assert np.abs(np.tanh(a * x + b * x**3) - exact).max() < 3e-4
 
 
 @pytest.mark.parametrize("run, instruction", [
@@ -44,7 +41,8 @@ def test_short_functions_where_results_are_bf16_and_only_there(run, instruction)
 
 def test_no_calls_and_branches_in_gelu():
     text = ptx_of(F.gelu, rows("bf16", 1024, 1024))
-    assert "div.rn" not in text and text.count("fma.rn.f32") < 12 * 16
+    points = text.count("tanh.approx")
+    assert "div.rn" not in text and points > 0 and text.count("fma.rn.f32") <= 3 * points
 
 
 def test_a_number_that_all_points_share_is_inverted_once():

@@ -69,6 +69,8 @@ class TaskContext:
         self.view: TaskView = plan.task
         self.thread, self.block = kernel.thread, kernel.block
         self.blocks = kernel.blocks if blocks is None else blocks
+        if plan.cluster > 1:  # a cluster's blocks have its tile together
+            self.blocks, first = self.blocks // plan.cluster, first // plan.cluster
         self.threads = kernel.threads
         self.shared = shared
         self.scratch = scratch

@@ -101,6 +101,8 @@ class Plan:
         streaming: tiles are short and a block keeps nothing from one to the next. If all tasks of a program are so and none
             waits, every tile gets a block of its own: the hardware hands them out in order, which keeps memory busier than
             blocks that stay and drift apart (0.99 of a copy's bandwidth against 0.95).
+        cluster: blocks of a cluster that do each tile together; more than 1 only for the one task of a program that waits for
+            nothing.
         private: the engine's own data for `emit`.
     """
 
@@ -117,12 +119,13 @@ class Plan:
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     split: Split | None = None
     streaming: bool = False
+    cluster: int = 1
     private: Any = None
 
     @property
     def pieces(self) -> int:
         """Pieces of work that are dealt out to the blocks: tiles, or parts of tiles."""
-        return self.split.count(self.task.tiles) if self.split else self.task.tiles
+        return self.split.count(self.task.tiles) if self.split else self.task.tiles * self.cluster
 
 
 @dataclasses.dataclass(frozen=True)

@@ -119,8 +119,20 @@ class _Builder:
         pointers = self.program.inputs + self.program.results + 2
         parameters: list[str | TensorMap] = ["pointer"] * pointers
         parameters += [tensor_map for _, _, tensor_map in self.maps]
-        kernel = Kernel(self.name, parameters, self.threads, min_blocks=_min_blocks(self.plans, self.threads))
+        cluster = max(plan.cluster for plan in self.plans)
+        kernel = Kernel(
+            self.name,
+            parameters,
+            self.threads,
+            min_blocks=_min_blocks(self.plans, self.threads),
+            cluster=cluster if cluster > 1 else None,
+        )
         manifest = self._manifest(kernel)
+        if cluster > 1 and (self.slots or self.spatial or len(self.plans) > 1):
+            raise CompileError(
+                f"kernel '{self.name}': clusters of {cluster} blocks need a program of one task that waits for nothing; "
+                f"it has {len(self.plans)} tasks and {self.slots} semaphore slots"
+            )
         with kernel.body() as arguments:
             self._emit(kernel, manifest, arguments[:pointers], arguments[pointers:])
         manifest = dataclasses.replace(manifest, shared_bytes=kernel.shared_bytes)
@@ -273,6 +285,7 @@ class _Builder:
             and not self.slots
             and not self.spatial,
             workers=sum(share.workers for share in set(self.shares)) if self.spatial else 0,
+            cluster=max(plan.cluster for plan in self.plans),
         )
 
 

@@ -22,6 +22,7 @@ from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.simt_choose import Choice, choose
 from kitsune_mlir.codegen.gpu.simt_choose_rows import AS_RULES_SAY, Tuning
+from kitsune_mlir.codegen.gpu.simt_cluster import Cluster
 from kitsune_mlir.codegen.gpu.simt_eval import Windows
 from kitsune_mlir.codegen.gpu.simt_maps import MapSchedule, emit_maps
 from kitsune_mlir.codegen.gpu.simt_rows import emit_rows, sync_workers
@@ -69,6 +70,7 @@ class SimtEngine(Engine):
             parameters=choice.words,
             split=choice.split,
             streaming=choice.staging is None or choice.staging.slots == 1,
+            cluster=choice.cluster,
             private=choice,
         )
 
@@ -77,10 +79,19 @@ class SimtEngine(Engine):
         if choice.split is not None:
             task.for_each_piece(lambda tile, number: self._emit_piece(choice, tile, number))
             return
-        if choice.staging is None:
+        cluster = None
+        if choice.cluster > 1:
+            (schedule,) = choice.schedules
+            assert isinstance(schedule, RowSchedule)
+            cluster = Cluster.open(schedule.blocks, schedule.share, task.thread)
+        if choice.staging is not None:
+            pipeline = Pipeline(choice.staging, choice.graph, task, cluster)
+            pipeline.run(lambda tile, windows: self._emit_work(choice, tile, windows, cluster))
+        elif cluster is not None:
+            cluster.meet()
+            task.for_each_tile(lambda tile: self._emit_work(choice, tile, None, cluster))
+        else:
             super().emit(plan, task)
-            return
-        Pipeline(choice.staging, choice.graph, task).run(lambda tile, windows: self._emit_work(choice, tile, windows))
 
     def emit_tile(self, plan: Plan, tile: TileContext) -> None:
         choice: Choice = plan.private
@@ -101,9 +112,9 @@ class SimtEngine(Engine):
         if_(piece.last, tile.finish, tile.task.sync)
 
     @staticmethod
-    def _emit_work(choice: Choice, tile: TileContext, windows: Windows | None) -> None:
+    def _emit_work(choice: Choice, tile: TileContext, windows: Windows | None, cluster: Cluster | None = None) -> None:
         for schedule in choice.schedules:
             if isinstance(schedule, MapSchedule):
                 emit_maps(schedule, choice.graph, tile)
             else:
-                emit_rows(schedule, choice.graph, tile, windows)
+                emit_rows(schedule, choice.graph, tile, windows, cluster=cluster)

@@ -56,6 +56,7 @@ class Choice:
         registers: a thread.
         staging: what goes through shared memory.
         split: several blocks share each tile.
+        cluster: blocks of a cluster that have each tile together.
     """
 
     graph: Graph
@@ -66,6 +67,7 @@ class Choice:
     words: dict
     staging: Staging | None = None
     split: Split | None = None
+    cluster: int = 1
 
 
 def choose(task: TaskView, tuning: Tuning = AS_RULES_SAY, workers: int = 132) -> Choice:
@@ -96,7 +98,7 @@ def choose(task: TaskView, tuning: Tuning = AS_RULES_SAY, workers: int = 132) ->
 def _rows(
     graph: Graph, reductions: list[ir.Operation], stores: list[Store], alone: list[Store], tuning: Tuning, workers: int
 ) -> Choice:
-    found = choose_rows(graph, [op for op in reductions if not _is_private(op)], stores, tuning, workers)
+    found = choose_rows(graph, [op for op in reductions if not _is_private(op)], stores, tuning, workers, bool(alone))
     schedule = found.schedule
     schedules = (schedule, *(map_schedules(graph, alone) if alone else ()))
     words = {
@@ -113,9 +115,10 @@ def _rows(
     split = found.split if not alone else None
     if split is not None:
         words["pieces"] = split.pieces
-    return Choice(
-        graph, schedules, schedule.threads, shared_bytes(found, graph), registers_of(found, graph), words, found.staging, split
-    )
+    if schedule.blocks > 1:
+        words["cluster"] = schedule.blocks
+    wanted = shared_bytes(found, graph), registers_of(found, graph)
+    return Choice(graph, schedules, schedule.threads, *wanted, words, found.staging, split, schedule.blocks)
 
 
 def _is_private(op: ir.Operation) -> bool:

@@ -25,7 +25,7 @@ from kitsune_mlir.codegen.gpu.simt_rows import emit_rows
 from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule, levels_of, scratch_bytes
 from kitsune_mlir.codegen.gpu.simt_space import RowSpace, find_rows
 from kitsune_mlir.codegen.gpu.simt_split import split_of
-from kitsune_mlir.codegen.gpu.simt_stage import Staging, is_contiguous, stage
+from kitsune_mlir.codegen.gpu.simt_stage import EDGE, Staging, is_contiguous, stage
 from kitsune_mlir.codegen.gpu.simt_widths import best_width
 from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.tasks import Load, Store, element_bytes
@@ -73,6 +73,7 @@ class Tuning:
         staged: whether tiles go through shared memory.
         slots: tiles in shared memory at a time.
         unroll: rows that a thread has a part of at a time.
+        cluster: blocks that share a row.
     """
 
     elements: int | None = None
@@ -80,6 +81,7 @@ class Tuning:
     staged: bool | None = None
     slots: int | None = None
     unroll: int | None = None
+    cluster: int | None = None
 
 
 AS_RULES_SAY = Tuning()
@@ -95,8 +97,13 @@ class RowChoice:
     split: Split | None = None
 
 
-def choose_rows(graph: Graph, wide: list[ir.Operation], stores: list[Store], tuning: Tuning, workers: int) -> RowChoice:
+def choose_rows(
+    graph: Graph, wide: list[ir.Operation], stores: list[Store], tuning: Tuning, workers: int, more: bool = False
+) -> RowChoice:
     """A schedule for reductions that threads make together, and for stores of rows.
+
+    Args:
+        more: the task has other stores, too.
 
     Raises:
         UnsupportedError: the reductions are not over the same columns.
@@ -122,6 +129,9 @@ def choose_rows(graph: Graph, wide: list[ir.Operation], stores: list[Store], tun
     loads, writes = _rows_of_memory(graph, space)
     windows: list[Load | Store] = [*loads, *writes]
     narrow = any(_row_bytes(window, space) % NARROW for window in windows)
+    blocks = 1 if more else _cluster_blocks(graph, space, windows, levels, tuning)
+    if blocks > 1:
+        return _clustered(graph, space, width, read, loads, levels, dataclasses.replace(tuning, cluster=blocks))
     fits = -(-space.col_count // THREADS) <= 2 * ROW_ELEMENTS
     # Weights come late, after the reductions: a block that stays has them in registers, and the next row on the way.
     stays = fits and levels > 1 and _reads_weights(graph, space) and space.col_count >= MANY_COLUMNS
@@ -145,6 +155,45 @@ def choose_rows(graph: Graph, wide: list[ir.Operation], stores: list[Store], tun
         schedule = dataclasses.replace(schedule, scratch=staging.bytes)
     split = _split(schedule, graph, levels, workers) if staging is None else None
     return RowChoice(schedule, staging, levels, split)
+
+
+def _cluster_blocks(graph: Graph, space: RowSpace, windows: list[Load | Store], levels: int, tuning: Tuning) -> int:
+    """Blocks that share each row: where it is so long that too few others would fit beside it, in a program of its own."""
+    task = graph.task
+    alone = _tasks(graph) == 1 and not task.waits and not task.posts
+    passes = levels + bool(space.full)
+    if (
+        not alone
+        or passes < 2
+        or space.row_count > 1
+        or any(isinstance(w, Store) and _row_bytes(w, space) % EDGE for w in windows)
+    ):
+        return 1
+    if tuning.cluster:
+        return tuning.cluster
+    return 1
+
+
+def _clustered(
+    graph: Graph, space: RowSpace, width: int, read: int, loads: list[Load], levels: int, tuning: Tuning
+) -> RowChoice:
+    """A row for the blocks of a cluster, each of which keeps its share in shared memory or registers."""
+    threads = tuning.threads or THREADS
+    schedule = RowSchedule(space, threads, width, threads, 1, 1, False, blocks=tuning.cluster or 1)
+    steps = schedule.col_steps
+    resident = steps * width <= (tuning.elements or ROW_ELEMENTS)
+    group = steps if resident else max(1, min(steps, BYTES_IN_FLIGHT * 2 // read, ROW_ELEMENTS // width))
+    schedule = dataclasses.replace(schedule, steps=group, resident=resident)
+    staging = None
+    if loads and tuning.staged is not False:
+        share = schedule.share
+        slots = tuning.slots or 1
+        staging = probe(graph.task, THREADS, lambda tile: stage(graph, tile, loads, [], slots, share))
+        if staging.bytes > SHARED_BYTES:
+            staging = None
+    if staging is not None:
+        schedule = dataclasses.replace(schedule, scratch=staging.bytes)
+    return RowChoice(schedule, staging, levels)
 
 
 def _split(schedule: RowSchedule, graph: Graph, levels: int, workers: int) -> Split | None:
@@ -174,8 +223,12 @@ def _rows_of_memory(graph: Graph, space: RowSpace) -> tuple[list[Load], list[Sto
 
 def _most_threads(graph: Graph) -> int:
     """Threads of a block: in a kernel with other tasks, which may want many registers a thread, only `THREADS`."""
-    tasks = sum(op.operation.name == "kitsune.task" for op in graph.task.op.block.operations)
-    return MOST_THREADS if tasks == 1 else THREADS
+    return MOST_THREADS if _tasks(graph) == 1 else THREADS
+
+
+def _tasks(graph: Graph) -> int:
+    """Tasks of the program."""
+    return sum(op.operation.name == "kitsune.task" for op in graph.task.op.block.operations)
 
 
 def _reads_weights(graph: Graph, space: RowSpace) -> bool:

@@ -10,7 +10,6 @@ evaluated once (*resident*); otherwise each level goes over the columns in a loo
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 
 from torch_mlir import ir
@@ -19,11 +18,13 @@ from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.simt_cluster import Cluster
 from kitsune_mlir.codegen.gpu.simt_eval import Evaluator, Windows
-from kitsune_mlir.codegen.gpu.simt_exchange import Combiner, Partial, Sharing
+from kitsune_mlir.codegen.gpu.simt_exchange import ITEM_BYTES, Combiner, Partial, Sharing
 from kitsune_mlir.codegen.gpu.simt_graph import ArgReduction, Graph
-from kitsune_mlir.codegen.gpu.simt_index import Atom, Index, Linear, add, at, clamp, emit
+from kitsune_mlir.codegen.gpu.simt_index import Atom, Linear, at, emit
 from kitsune_mlir.codegen.gpu.simt_memory import Access
+from kitsune_mlir.codegen.gpu.simt_points import Column, Points, both
 from kitsune_mlir.codegen.gpu.simt_scalar import carrier
 from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule, levels_of, scratch_bytes
 from kitsune_mlir.codegen.gpu.simt_split import Piece
@@ -34,14 +35,6 @@ __all__ = ["emit_rows", "sync_workers"]
 BARRIER = 1  # hardware barrier of the threads that work, where the block has more
 
 
-@dataclasses.dataclass(frozen=True)
-class _Column:
-    """One step along the columns: index (with lane if columns are contiguous), and whether it is inside (None: always)."""
-
-    index: Linear
-    inside: Value | None
-
-
 def emit_rows(
     schedule: RowSchedule,
     graph: Graph,
@@ -49,9 +42,10 @@ def emit_rows(
     windows: Windows | None = None,
     piece: Piece | None = None,
     probe: bool = False,
+    cluster: Cluster | None = None,
 ) -> list[Access]:
     """Emit a tile, or a piece of one; returns what it loads and stores. With `probe`, just one step along rows and columns."""
-    emitter = _Rows(schedule, graph, tile, windows, piece, probe)
+    emitter = _Rows(schedule, graph, tile, windows, piece, probe, cluster)
     if tile.task.threads == schedule.threads:
         emitter.emit()
     else:
@@ -77,8 +71,10 @@ class _Rows:
         windows: Windows | None,
         piece: Piece | None,
         probe: bool,
+        cluster: Cluster | None,
     ):
         self.schedule, self.graph, self.tile, self.piece, self.probe = schedule, graph, tile, piece, probe
+        self.cluster = cluster
         self.space = schedule.space
         self.evaluator = Evaluator(graph, tile, schedule.width, self.space.shared, windows)
         self.levels = levels_of(graph, self.space)
@@ -86,8 +82,8 @@ class _Rows:
 
     def emit(self) -> None:
         schedule, thread = self.schedule, self.tile.task.thread
-        self.near = Atom(thread % schedule.fast, 1, schedule.fast)
-        self.far = Atom(thread // schedule.fast, 1, schedule.slow)
+        self.points = Points(schedule, self.evaluator, thread, self.cluster, 1 if self.probe else schedule.unroll)
+        self.near, self.far = self.points.near, self.points.far
         self.sharing = self._sharing(thread)
         passes = -(-self.space.row_count // schedule.rows_at_once)
         if passes == 1 or self.probe:
@@ -115,63 +111,13 @@ class _Rows:
     def sync(self) -> None:
         sync_workers(self.tile, self.schedule)
 
-    # --- points
-
-    def _rows(self, first: Linear) -> list[tuple[Linear, Value | None]]:
-        """(row, inside) for each of the thread's rows at a time; rows are vectors if they are contiguous."""
-        schedule, count = self.schedule, self.space.row_count
-        exact = count % schedule.rows_at_once == 0
-        rows = []
-        for number in range(1 if self.probe else schedule.unroll):
-            if self.space.row_major:
-                row = add(add(first, Linear.of(self.far)), number * schedule.slow)
-                width = 1
-            else:
-                row = add(add(first, Linear(((self.near, schedule.width),))), number * schedule.fast * schedule.width)
-                width = schedule.width
-            assert isinstance(row, Linear)
-            inside = None
-            if not exact:
-                inside = emit(row) < count
-                row = clamp(row, count - width)
-            lane = 0 if self.space.row_major or width == 1 else 1
-            rows.append((Linear(row.terms, lane, row.const), inside))
-        return rows
-
-    def _column(self, step: Linear) -> _Column:
-        """Column step `step` (0 to col_steps - 1) of the thread."""
-        schedule, count = self.schedule, self.space.col_count
-        if self.space.row_major:
-            stride, own, width = schedule.fast * schedule.width, Linear(((self.near, schedule.width),)), schedule.width
-        else:
-            stride, own, width = schedule.slow, Linear.of(self.far), 1
-        base = add(_scaled(step, stride), own)
-        assert isinstance(base, Linear)
-        inside = None
-        whole = count // stride  # steps that lie inside for all threads
-        span = step.range(1)
-        if span is None or span[1] >= whole:
-            inside = emit(base) < count
-            base = clamp(base, count - width)
-        return _Column(Linear(base.terms, 1 if self.space.row_major and width > 1 else 0, base.const), inside)
-
-    def _where(self, row: Index, col: Index | None) -> dict:
-        """The index of each class of dimensions; the same objects whenever it is asked again."""
-        where: dict = {}
-        for dims, index in ((self.space.rows, row), (self.space.cols, col)):
-            if index is not None and dims:
-                extents = tuple(extent for _, extent in dims)
-                parts = self.evaluator.spread(index, extents)
-                where.update((node, part) for (node, _), part in zip(dims, parts, strict=True))
-        return where
-
     # --- a pass over the columns of some rows
 
     def _pass(self, first: Linear) -> None:
-        rows = self._rows(first)
+        rows = self.points.rows(first)
         schedule = self.schedule
         if schedule.resident or self.probe:
-            columns = [self._column(Linear(const=k)) for k in range(1 if self.probe else schedule.col_steps)]
+            columns = [self.points.column(Linear(const=k)) for k in range(1 if self.probe else schedule.col_steps)]
             for number in range(len(self.levels)):
                 self._finish(number, rows, self._fold(number, rows, columns))
             self._store_full(rows, columns)
@@ -203,25 +149,12 @@ class _Rows:
 
         if_(piece.last, finish, lambda: piece.hand_over(first, indices, flat))
 
-    def _over_columns(self, body: Callable[[list[_Column]], object]) -> None:
+    def _over_columns(self, body: Callable[[list[Column]], object]) -> None:
         def step(first: Value) -> None:
             with self.evaluator.scope():
-                body(self._columns_from(first))
+                body(self.points.columns_from(first))
 
-        for_(0, self._padded_steps(), self.schedule.steps, step)
-
-    def _padded_steps(self) -> int:
-        steps = self.schedule.steps
-        return -(-self.schedule.col_steps // steps) * steps
-
-    def _columns_from(self, first: Value) -> list[_Column]:
-        origin = Linear.of(Atom(first, self.schedule.steps, self._padded_steps()))
-        columns = []
-        for number in range(self.schedule.steps):
-            step = add(origin, number)
-            assert isinstance(step, Linear)
-            columns.append(self._column(step))
-        return columns
+        for_(0, self.points.padded_steps, self.schedule.steps, step)
 
     def _combiners(self, number: int) -> list[Combiner]:
         """One for each result of a level: index reductions have one for both results."""
@@ -245,14 +178,14 @@ class _Rows:
                 types += [(name,) for name in names]
         return types
 
-    def _fold(self, number: int, rows, columns: Sequence[_Column]) -> list[list[Partial]]:
+    def _fold(self, number: int, rows, columns: Sequence[Column]) -> list[list[Partial]]:
         """The thread's own part of a level's reductions over some columns: for each combiner, one for each value of rows."""
         combiners, types = self._combiners(number), self._types(number)
         found: list[list[Partial]] = [[] for _ in combiners]
         for row, _ in rows:
             gathered: list[list[list[Partial]]] = [[] for _ in combiners]
             for column in columns:
-                where = self._where(row, column.index)
+                where = self.points.where(row, column.index)
                 for index, points in enumerate(self._elements(number, where)):
                     neutral = combiners[index].neutral(types[index])
                     if column.inside is not None:
@@ -295,7 +228,7 @@ class _Rows:
 
         def step(first: Value, *carried: Value) -> list[Value]:
             with self.evaluator.scope():
-                parts = self._fold(number, rows, self._columns_from(first))
+                parts = self._fold(number, rows, self.points.columns_from(first))
             sums = [
                 [c(a, b) for a, b in zip(old, new, strict=True)]
                 for c, old, new in zip(combiners, nested(carried), parts, strict=True)
@@ -304,8 +237,8 @@ class _Rows:
 
         size = self.schedule.steps
         if self.piece is None:
-            return nested(for_(0, self._padded_steps(), size, step, flat))
-        begin, end = self.piece.groups(self._padded_steps() // size)
+            return nested(for_(0, self.points.padded_steps, size, step, flat))
+        begin, end = self.piece.groups(self.points.padded_steps // size)
         return nested(for_(begin * size, end * size, size, step, flat))
 
     def _finish(self, number: int, rows, parts: list[list[Partial]]) -> None:
@@ -313,9 +246,16 @@ class _Rows:
         combiners = self._combiners(number)
         counts = [len(items) for items in parts]
         every = [combiner for combiner, count in zip(combiners, counts, strict=True) for _ in range(count)]
-        scratch = offset(self.tile.task.shared, self.schedule.scratch + self.spans[number][0])
+        start, end = self.spans[number]
+        scratch = offset(self.tile.task.shared, self.schedule.scratch + start)
         flat = self.sharing.reduce(every, [partial for items in parts for partial in items], scratch, self.sync)
-        if self.schedule.parts > 1 and len(self.levels) == 1:
+        if self.cluster is not None:
+            values = sum(len(partial) for partial in flat)
+            used = end - start - values * self.cluster.blocks * ITEM_BYTES
+            # With several levels, the next one's meeting keeps the scratch of this one until all have read it.
+            again = len(self.levels) == 1
+            flat = self.cluster.combine(every, flat, offset(scratch, used), again)
+        elif self.schedule.parts > 1 and len(self.levels) == 1:
             self.sync()  # with several levels, the next one's barrier keeps the scratch of this one until it is read
         self._give(number, rows, flat, counts)
 
@@ -327,7 +267,7 @@ class _Rows:
             flat = flat[count:]
         each = 1 if self.space.row_major else self.schedule.width
         for position, (row, _) in enumerate(rows):
-            where = self._where(row, None)
+            where = self.points.where(row, None)
             remaining = [items[position * each : (position + 1) * each] for items in combined]
             for op in self.levels[number]:
                 self._define(op, where, remaining)
@@ -357,14 +297,14 @@ class _Rows:
 
     # --- stores
 
-    def _store_full(self, rows, columns: Sequence[_Column]) -> None:
+    def _store_full(self, rows, columns: Sequence[Column]) -> None:
         pending = []
         for row, row_inside in rows:
             for column in columns:
-                where = self._where(row, column.index)
+                where = self.points.where(row, column.index)
                 places = [self.space.coordinates(store.tensor, where) for store in self.space.full]
                 made = [self.evaluator.tensor(store.tensor, c) for store, c in zip(self.space.full, places, strict=True)]
-                pending.append((_both(row_inside, column.inside), places, made))
+                pending.append((both(row_inside, column.inside), places, made))
         for inside, places, made in pending:
             self._write(inside, self.space.full, places, made)
 
@@ -373,10 +313,10 @@ class _Rows:
             return
         first = self.near.value == 0 if self.space.row_major else self.far.value == 0
         for row, inside in rows:
-            where = self._where(row, None)
+            where = self.points.where(row, None)
             places = [self.space.coordinates(store.tensor, where) for store in self.space.narrow]
             made = [self.evaluator.tensor(store.tensor, c) for store, c in zip(self.space.narrow, places, strict=True)]
-            self._write(_both(first, inside), self.space.narrow, places, made)
+            self._write(both(first, inside), self.space.narrow, places, made)
 
     def _write(self, inside: Value | None, stores, places, made) -> None:
         def write() -> None:
@@ -388,13 +328,3 @@ class _Rows:
         else:
             with self.evaluator.scope():
                 if_(inside, write)
-
-
-def _both(a: Value | None, b: Value | None) -> Value | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return a & b
-
-
-def _scaled(step: Linear, stride: int) -> Linear:
-    return Linear(tuple((atom, c * stride) for atom, c in step.terms), 0, step.const * stride)

@@ -6,10 +6,14 @@ import dataclasses
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.simt_exchange import ITEM_BYTES
 from kitsune_mlir.codegen.gpu.simt_graph import Graph
 from kitsune_mlir.codegen.gpu.simt_space import RowSpace
 
-__all__ = ["RowSchedule", "levels_of", "scratch_bytes"]
+__all__ = ["SHARE", "RowSchedule", "levels_of", "scratch_bytes"]
+
+SHARE = 16
+"""Blocks that share columns begin at multiples of this: bulk copies of elements of any size can, too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +29,7 @@ class RowSchedule:
         steps: columns (or vectors of columns) of a thread that are evaluated together; all of them if `resident`.
         resident: values stay in registers from level to level.
         scratch: where in the block's shared memory warps exchange their parts.
+        blocks: of a cluster, which share the columns; each has neighbouring ones (`simt_cluster`).
     """
 
     space: RowSpace
@@ -35,6 +40,14 @@ class RowSchedule:
     steps: int
     resident: bool
     scratch: int = 0
+    blocks: int = 1
+
+    @property
+    def share(self) -> int:
+        """Columns of a block: all, or a multiple of `SHARE` of them."""
+        if self.blocks == 1:
+            return self.space.col_count
+        return -(-self.space.col_count // (self.blocks * SHARE)) * SHARE
 
     @property
     def slow(self) -> int:
@@ -44,7 +57,7 @@ class RowSchedule:
     def col_steps(self) -> int:
         """Steps that a thread needs for all columns."""
         if self.space.row_major:
-            return -(-self.space.col_count // (self.fast * self.width))
+            return -(-self.share // (self.fast * self.width))
         return -(-self.space.col_count // self.slow)
 
     @property
@@ -77,7 +90,9 @@ def scratch_bytes(schedule: RowSchedule, graph: Graph) -> list[tuple[int, int]]:
     places = schedule.slow if schedule.space.row_major else schedule.fast
     for level in levels_of(graph, schedule.space):
         values = sum(len(op.results) for op in level) * schedule.values
-        size = values * schedule.parts * places * 8 if schedule.parts > 1 else 0
+        parts = schedule.parts if schedule.parts > 1 else 0
+        parts += schedule.blocks if schedule.blocks > 1 else 0
+        size = values * parts * places * ITEM_BYTES
         spans.append((start, start + size))
         start += size
     return spans

@@ -21,14 +21,15 @@ from kitsune_mlir.codegen.gpu.barriers import Barrier, fence_async_shared
 from kitsune_mlir.codegen.gpu.builder import if_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.memory import load, offset, store
+from kitsune_mlir.codegen.gpu.simt_cluster import Cluster
 from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
 from kitsune_mlir.codegen.gpu.simt_graph import Graph
 from kitsune_mlir.codegen.gpu.simt_index import Linear, add, emit, scale
 from kitsune_mlir.codegen.gpu.simt_memory import SharedWindow
 from kitsune_mlir.codegen.gpu.tasks import Load, Store, element_bytes
-from kitsune_mlir.codegen.gpu.value import Value, i32, select
+from kitsune_mlir.codegen.gpu.value import Value, i32, minimum, select
 
-__all__ = ["Pipeline", "Place", "Staging", "is_contiguous", "stage"]
+__all__ = ["EDGE", "Pipeline", "Place", "Staging", "is_contiguous", "stage"]
 
 ALIGN = 128
 """Where windows begin in shared memory."""
@@ -44,14 +45,16 @@ class Place:
     Attributes:
         window: the load or store.
         start: bytes from the slot's beginning.
-        bytes: size of the window.
+        bytes: size of the window, or of a block's share of it.
         align: what its address in global memory is known to be a multiple of, at most 16.
+        again: further tensors that are loads of the same window: a row that is read in several passes is one.
     """
 
     window: Load | Store
     start: int
     bytes: int
     align: int
+    again: tuple[ir.Value, ...] = ()
 
     @property
     def room(self) -> int:
@@ -90,26 +93,42 @@ def is_contiguous(window: Load | Store) -> bool:
     return True
 
 
-def stage(graph: Graph, tile: TileContext, loads: Sequence[Load], stores: Sequence[Store], slots: int) -> Staging:
+def stage(
+    graph: Graph, tile: TileContext, loads: Sequence[Load], stores: Sequence[Store], slots: int, share: int | None = None
+) -> Staging:
     """Places for some contiguous windows.
 
     Args:
         tile: any tile (of a probe): alignment is read off the offsets.
+        share: elements of each window that a block of a cluster has; None: all.
     """
     evaluator = Evaluator(graph, tile, 1)
 
     def places(windows: Sequence[Load | Store]) -> tuple[tuple[Place, ...], int]:
-        found, end = [], 0
+        found: dict[object, Place] = {}
+        end = 0
         for window in windows:
+            same = _same(window)
+            if same in found:
+                assert isinstance(window, Load)
+                found[same] = dataclasses.replace(found[same], again=(*found[same].again, window.tensor))
+                continue
             size = element_bytes(window.buffer.element)
             align = math.gcd(_start(evaluator, window).multiple * size, window.buffer.offset, EDGE)
-            bytes = math.prod(window.sizes) * size
-            found.append(Place(window, end, bytes, align))
+            bytes = (share or math.prod(window.sizes)) * size
+            found[same] = Place(window, end, bytes, align)
             end += _room(bytes, align)
-        return tuple(found), end
+        return tuple(found.values()), end
 
     (inward, load_bytes), (outward, store_bytes) = places(loads), places(stores)
     return Staging(inward, outward, slots, load_bytes, store_bytes)
+
+
+def _same(window: Load | Store) -> object:
+    """Equal for loads of the same elements."""
+    if isinstance(window, Store):
+        return window
+    return window.buffer.memory, tuple(window.offsets), tuple(window.sizes)
 
 
 def _room(bytes: int, align: int) -> int:
@@ -132,8 +151,8 @@ class Pipeline:
     tile before the current one has left.
     """
 
-    def __init__(self, staging: Staging, graph: Graph, task: TaskContext):
-        self.staging, self.graph, self.task = staging, graph, task
+    def __init__(self, staging: Staging, graph: Graph, task: TaskContext, cluster: Cluster | None = None):
+        self.staging, self.graph, self.task, self.cluster = staging, graph, task, cluster
         self.outputs = offset(task.shared, staging.slots * staging.load_bytes)
         self.posts = bool(task.view.posts)
 
@@ -146,6 +165,8 @@ class Pipeline:
                 self._load(task.first + task.blocks * number, i32(number))
 
         if_(task.thread == 0, ahead)
+        if self.cluster is not None and slots > 1:
+            self.cluster.meet()
 
         def body(tile: TileContext, slot: Value, parity: Value, turn: Value) -> list[Value]:
             tile.wait()
@@ -155,6 +176,8 @@ class Pipeline:
                 task.sync()
             free = select(slot == 0, i32(slots - 1), slot - 1)
             if_(task.thread == 0, lambda: self._load(tile.number + task.blocks * (slots - 1), free))
+            if self.cluster is not None and slots == 1:  # there is one tile, whose loads are under way
+                self.cluster.meet()
             if self.staging.loads:
                 self._barrier(slot).wait(parity)
             evaluator = Evaluator(self.graph, tile, 1)
@@ -190,11 +213,11 @@ class Pipeline:
             copies, total = [], i32(0)
             for place in self.staging.loads:
                 source, shift = self._address(evaluator, place)
-                if shift is None:
-                    bytes: Value = i32(-(-place.bytes // EDGE) * EDGE)
-                else:
+                bytes = self._bytes(place)
+                if shift is not None:
                     source = offset(source, 0 - shift)
-                    bytes = (shift + (place.bytes + EDGE - 1)) & -EDGE
+                    bytes = shift + bytes
+                bytes = (bytes + (EDGE - 1)) & -EDGE
                 copies.append((offset(self.task.shared, slot * self.staging.load_bytes + place.start), source, bytes))
                 total = total + bytes
             barrier = self._barrier(slot)
@@ -204,10 +227,20 @@ class Pipeline:
 
         if_(number < self.task.view.tiles, start)
 
+    def _bytes(self, place: Place) -> Value:
+        """Of a window, or of the block's share of it: the last block of a cluster may have less than the others."""
+        if self.cluster is None:
+            return i32(place.bytes)
+        whole = math.prod(place.window.sizes) * element_bytes(place.window.buffer.element)
+        return minimum(i32(place.bytes), whole - self.cluster.rank * place.bytes)
+
     def _address(self, evaluator: Evaluator, place: Place) -> tuple[Value, Value | None]:
-        """A window's address, and how many bytes it lies behind a multiple of 16 (None: it is one)."""
+        """The address of what the block has of a window, and how far it lies behind a multiple of 16 (None: it is one)."""
         buffer = place.window.buffer
-        moved = scale(_start(evaluator, place.window), element_bytes(buffer.element))
+        start_of = _start(evaluator, place.window)
+        if self.cluster is not None:
+            start_of = add(start_of, self.cluster.first)
+        moved = scale(start_of, element_bytes(buffer.element))
         assert isinstance(moved, Linear)
         start = emit(moved, "i64" if buffer.bytes >= 1 << 31 else "i32")
         shift = None if place.align == EDGE else (i32(emit(moved, "i32")) & (EDGE - 1))
@@ -224,9 +257,10 @@ class Pipeline:
                 _, shift = self._address(evaluator, place)
                 if shift is not None:
                     pointer = offset(pointer, shift)
-                found[_key(place.window)] = SharedWindow(
-                    pointer, place.window.buffer.element, tuple(place.window.sizes), place.align
-                )
+                if self.cluster is not None:  # indices are those of the whole row
+                    pointer = offset(pointer, 0 - self.cluster.rank * place.bytes)
+                window = SharedWindow(pointer, place.window.buffer.element, tuple(place.window.sizes), place.align)
+                found.update((key, window) for key in (_key(place.window), *place.again))
         return found
 
     def _store_begin(self) -> None:
