@@ -67,13 +67,22 @@ def splittable_loop(reduction: Reduction) -> tuple[int, int] | None:
             if isinstance(expression, ir.AffineDimExpr):
                 extents[expression.position] = extent
             else:
-                mixed |= {loop for loop in range(map_.n_dims) if expression.is_function_of_dim(loop)}
+                mixed |= _loops(expression)
     sums = [loop for loop, kind in enumerate(iterator_kinds(op)) if kind == "reduction"]
     found = [(extents[loop], loop) for loop in sums if loop in extents and loop not in mixed]
     if not found:
         return None
     extent, loop = max(found)
     return loop, extent
+
+
+def _loops(expression: ir.AffineExpr) -> set[int]:
+    """The loops that an index is made of."""
+    if isinstance(expression, ir.AffineDimExpr):
+        return {expression.position}
+    if isinstance(expression, ir.AffineBinaryExpr):
+        return _loops(expression.lhs) | _loops(expression.rhs)
+    return set()
 
 
 def constant_like(element: ir.Type, value: float | str) -> ir.Value:
