@@ -67,6 +67,10 @@ class TileIndices:
         """A number that is the same for all tiles."""
         return np.full((1,) * len(self.extents), number, np.int64)
 
+    def define(self, value: ir.Value, array: Array) -> None:
+        """Say what a value is that no index arithmetic makes."""
+        self._known[value] = array
+
     def of(self, value: ir.Value) -> Array | None:
         """The value for each tile; None where it depends on data or on an operation that is not known here."""
         if value not in self._known:

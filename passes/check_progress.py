@@ -8,7 +8,8 @@ from torch_mlir import ir
 from ._progress_coverage import Coverage
 from ._progress_memory import Conflicts
 from ._progress_order import Order
-from ._progress_program import read_program
+from ._progress_reader import read_program
+from ._progress_rings import check_rings
 from .base import Pass
 
 
@@ -34,6 +35,7 @@ class CheckProgress(Pass):
         program = read_program(function)
         order = Order(program)
         order.check_waits()
+        check_rings(program)
         Conflicts(program, order).check()
         coverage = Coverage(program)
         coverage.check_reads()

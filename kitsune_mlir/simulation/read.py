@@ -16,7 +16,8 @@ from kitsune_mlir.codegen.gpu.executor import MOST_THREADS, REGISTER_FILE
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.passes._progress_indices import Array, Points
-from kitsune_mlir.passes._progress_program import Access, Task, read_program
+from kitsune_mlir.passes._progress_program import Access, Task
+from kitsune_mlir.passes._progress_reader import read_program
 from kitsune_mlir.passes.base import PassFailure
 from kitsune_mlir.simulation.program import SimPost, SimProgram, SimTask, SimWait, Touch
 from kitsune_mlir.stage_cost import Work, cost_of

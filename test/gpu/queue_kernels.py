@@ -17,7 +17,6 @@ from kitsune_mlir.codegen.gpu.value import Value, i32, i64, select, unpack, vect
 from kitsune_mlir.runtime.manifest import COUNTERS, SLOT_STRIDE
 
 PAIRS = 66
-GROUP = 128  # threads that move one slot's tiles
 ALONE = 120 << 10  # bytes of shared memory of which two blocks do not fit one multiprocessor
 UNROLL = 8
 
@@ -31,6 +30,7 @@ class Probe:
     slots: int = 4
     hints: bool = True
     cluster: int = 1
+    group: int = 128  # threads that move one slot's tiles
 
     @property
     def counters(self) -> int:
@@ -55,11 +55,11 @@ def _write(probe: Probe, target: Value, thread: Value, number: Value) -> None:
 
     def part(start: Value) -> None:
         for piece in range(UNROLL):
-            at = start + piece * 16 * GROUP + thread * 16
+            at = start + piece * 16 * probe.group + thread * 16
             words = [number + at // 16 + word for word in range(4)]
             store(vector(words), offset(target, at), cache=probe.cache)
 
-    for_(0, probe.slot_bytes, min(UNROLL, probe.slot_bytes // (16 * GROUP)) * 16 * GROUP, part)
+    for_(0, probe.slot_bytes, UNROLL * 16 * probe.group, part)
 
 
 def _sum(probe: Probe, source: Value, thread: Value, total: Value) -> Value:
@@ -67,7 +67,7 @@ def _sum(probe: Probe, source: Value, thread: Value, total: Value) -> Value:
 
     def part(start: Value, total: Value) -> list[Value]:
         pieces = [
-            load(offset(source, start + piece * 16 * GROUP + thread * 16), "vector<4xi32>", cache=probe.cache)
+            load(offset(source, start + piece * 16 * probe.group + thread * 16), "vector<4xi32>", cache=probe.cache)
             for piece in range(UNROLL)
         ]
         for piece in pieces:
@@ -75,7 +75,7 @@ def _sum(probe: Probe, source: Value, thread: Value, total: Value) -> Value:
                 total = total + word
         return [total]
 
-    return for_(0, probe.slot_bytes, UNROLL * 16 * GROUP, part, [total])[0]
+    return for_(0, probe.slot_bytes, UNROLL * 16 * probe.group, part, [total])[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,17 +90,17 @@ class _Side:
     meet: NamedBarrier
 
     @staticmethod
-    def open() -> _Side:
+    def open(size: int) -> _Side:
         thread, blocks = thread_id(), grid_size()
         number, half = by_multiprocessor(block_id(), blocks), blocks // 2
-        group, local = thread // GROUP, thread % GROUP
+        group, local = thread // size, thread % size
         return _Side(
             select(number < half, number, number - half),
             number < half,
             group,
             local,
             local == 0,
-            NamedBarrier(group + 1, GROUP),
+            NamedBarrier(group + 1, size),
         )
 
 
@@ -112,11 +112,11 @@ def _ring(probe: Probe, memory: Value, counters: Counters, number: Value) -> L2R
 
 def pairs(probe: Probe) -> Kernel:
     """Every pair streams tiles from one multiprocessor to the other; a group of threads has every `slots`-th tile."""
-    kernel = Kernel("probe", ["pointer"] * 3 + ["i32"], GROUP * probe.slots)
+    kernel = Kernel("probe", ["pointer"] * 3 + ["i32"], probe.group * probe.slots)
     with kernel.body() as (workspace, memory, out, count):
         kernel.arena.take("alone", ALONE)
         counters = Counters.open(workspace, probe.counter_bytes, probe.counters, debug=False)
-        side = _Side.open()
+        side = _Side.open(probe.group)
         ring = _ring(probe, memory, counters, side.pair)
 
         def produce(number: Value) -> None:
@@ -136,20 +136,20 @@ def pairs(probe: Probe) -> Kernel:
 
         def consumer() -> None:
             total = for_(side.group, count, probe.slots, consume, [i32(0)])[0]
-            store(total, offset(out, (side.pair * (GROUP * probe.slots) + thread_id()) * 4))
+            store(total, offset(out, (side.pair * (probe.group * probe.slots) + thread_id()) * 4))
 
         if_(side.first, lambda: for_(side.group, count, probe.slots, produce) and None, consumer)
-        counters.close(GROUP * probe.slots)
+        counters.close(probe.group * probe.slots)
     return kernel
 
 
 def there_and_back(probe: Probe) -> Kernel:
     """Every pair hands one tile there and another back, again and again: two hand-offs a round."""
-    kernel = Kernel("probe", ["pointer"] * 3 + ["i32"], GROUP)
+    kernel = Kernel("probe", ["pointer"] * 3 + ["i32"], probe.group)
     with kernel.body() as (workspace, memory, out, count):
         kernel.arena.take("alone", ALONE)
         counters = Counters.open(workspace, probe.counter_bytes, probe.counters, debug=False)
-        side = _Side.open()
+        side = _Side.open(probe.group)
         there, back = (_ring(probe, memory, counters, side.pair + PAIRS * way) for way in range(2))
 
         def send(ring: L2Ring, number: Value) -> None:
@@ -173,7 +173,7 @@ def there_and_back(probe: Probe) -> Kernel:
                 return [receive(back, number, total)]
 
             total = for_(0, count, 1, turn, [i32(0)])[0]
-            store(total, offset(out, (side.pair * GROUP + side.local) * 4))
+            store(total, offset(out, (side.pair * probe.group + side.local) * 4))
 
         def second() -> None:
             def turn(number: Value, total: Value) -> list[Value]:
@@ -182,10 +182,10 @@ def there_and_back(probe: Probe) -> Kernel:
                 return [total]
 
             total = for_(0, count, 1, turn, [i32(0)])[0]
-            store(total, offset(out, ((side.pair + PAIRS) * GROUP + side.local) * 4))
+            store(total, offset(out, ((side.pair + PAIRS) * probe.group + side.local) * 4))
 
         if_(side.first, first, second)
-        counters.close(GROUP)
+        counters.close(probe.group)
     return kernel
 
 
@@ -242,8 +242,10 @@ def exchange(probe: Probe) -> Kernel:
 
 PROBES: dict[str, Probe] = {
     **{f"pairs_{kb}k_{slots}": Probe(pairs, kb << 10, slots) for kb, slots in ((16, 4), (32, 4), (64, 2), (64, 4), (128, 4))},
+    "pairs_64k_4_wide": Probe(pairs, 64 << 10, 4, group=256),
     "pairs_64k_4_plain": Probe(pairs, 64 << 10, 4, hints=False),
     "handoff_l2_16k": Probe(there_and_back, 16 << 10),
     "handoff_l2_64k": Probe(there_and_back, 64 << 10),
+    "handoff_l2_64k_wide": Probe(there_and_back, 64 << 10, group=512),
     **{f"handoff_cluster{size}_{kb}k": Probe(exchange, kb << 10, cluster=size) for size in (2, 4, 8) for kb in (4, 8)},
 }
