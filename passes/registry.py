@@ -8,6 +8,7 @@ from .form_stages import FormStages
 from .fuse_attention import FuseAttention
 from .hoist_gathers import HoistGathers
 from .materialize import Materialize
+from .merge_rows import MergeRows
 from .normalize import Normalize
 from .partition_streams import PartitionStreams
 from .place_buffers import PlaceBuffers
@@ -24,6 +25,7 @@ PASSES: dict[str, type[Pass]] = {
             Normalize,
             HoistGathers,
             FuseAttention,
+            MergeRows,
             SplitReductions,
             FormStages,
             PartitionStreams,
@@ -41,6 +43,7 @@ PIPELINE: list[str] = [
     "kitsune-normalize",
     "kitsune-hoist-gathers",
     "kitsune-fuse-attention",
+    "kitsune-merge-rows",
     "kitsune-split-reductions",
     "kitsune-form-stages",
     "kitsune-partition-streams",
