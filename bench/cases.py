@@ -55,6 +55,17 @@ def headline() -> list[BenchCase]:
     ]
 
 
+def layers() -> list[BenchCase]:
+    """Stacks of layers, and halves of a layer: what streams from stage to stage."""
+    return [
+        BenchCase("llama8b_stack8_tok_b1", "layers", of_zoo("llama8b_stack"), goal=1.25),
+        *(
+            BenchCase(f"attention_block_{m}", "layers", of_zoo("attention_block", tokens=m), goal=1.1)
+            for m in (512, 1024, 2048)
+        ),
+    ]
+
+
 def zoo() -> list[BenchCase]:
     """The zoo's other models in full size, and all of it in small (correctness more than speed)."""
     folding = {"resnet_block"}
@@ -72,7 +83,7 @@ def zoo() -> list[BenchCase]:
 def all_cases() -> dict[str, BenchCase]:
     """Every case by name."""
     found = {}
-    for case in [*headline(), *zoo(), *sweeps()]:
+    for case in [*headline(), *layers(), *zoo(), *sweeps()]:
         assert case.name not in found, case.name
         found[case.name] = case
     return found

@@ -18,10 +18,12 @@ from torch import Tensor, nn
 
 from bench.modules import (
     DLRM,
+    AttentionBlock,
     BertLayer,
     GptMLP,
     GraphStep,
     LlamaLayer,
+    LlamaStack,
     MixtureOfExperts,
     NeRF,
     ResidualBlock,
@@ -57,6 +59,13 @@ def _llama(n: dict[str, Any], m: Maker) -> tuple[nn.Module, tuple[Tensor, ...]]:
         cache = (n["batch"], n["kv_heads"], n["cached"], n["width"] // n["heads"])
         inputs = (*inputs, m.normal(*cache), m.normal(*cache))
     return model, inputs
+
+
+def _llama_stack(n: dict[str, Any], m: Maker) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    model = LlamaStack(n["layers"], n["width"], n["heads"], n["kv_heads"], n["hidden"])
+    cache = (n["batch"], n["kv_heads"], n["cached"], n["width"] // n["heads"])
+    past = [m.normal(*cache) for _ in range(2 * n["layers"])]
+    return model, (m.normal(n["batch"], n["tokens"], n["width"]), *past)
 
 
 def _graph(n: dict[str, Any], m: Maker) -> tuple[nn.Module, tuple[Tensor, ...]]:
@@ -122,10 +131,23 @@ ZOO: dict[str, Spec] = {
         full={"rows": 512, "width": 12288, "hidden": 6144},
         small={"rows": 65, "width": 96, "hidden": 48},
     ),
+    "attention_block": Spec(
+        lambda n, m: (
+            AttentionBlock(n["width"], n["heads"], n["head_width"]),
+            (m.normal(1, n["tokens"], n["width"]),),
+        ),
+        full={"tokens": 1024, "width": 12288, "heads": 12, "head_width": 128},
+        small={"tokens": 65, "width": 96, "heads": 3, "head_width": 16},
+    ),
     "llama8b_tok": Spec(
         _llama,
         full={**_LLAMA, "tokens": 1, "cached": 1024},
         small={**_SMALL_LLAMA, "batch": 2, "tokens": 1, "cached": 33},
+    ),
+    "llama8b_stack": Spec(
+        _llama_stack,
+        full={**_LLAMA, "layers": 8, "tokens": 1, "cached": 1024},
+        small={**_SMALL_LLAMA, "layers": 2, "batch": 2, "tokens": 1, "cached": 33},
     ),
     "llama_prefill": Spec(
         _llama,

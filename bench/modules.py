@@ -107,6 +107,23 @@ class GptMLP(nn.Module):
         return self.down(F.gelu(self.up(x), approximate="tanh"))
 
 
+class AttentionBlock(nn.Module):
+    """One tensor-parallel slice of GPT-3's attention, as cuSync measures it: QKV product, causal attention, output product."""
+
+    def __init__(self, width: int, heads: int, head_width: int):
+        super().__init__()
+        self.heads, self.head_width = heads, head_width
+        self.qkv = nn.Linear(width, 3 * heads * head_width)
+        self.output = nn.Linear(heads * head_width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, _ = x.shape
+        qkv = self.qkv(x).view(batch, tokens, 3, self.heads, self.head_width)
+        q, k, v = (qkv[:, :, number].transpose(1, 2) for number in range(3))
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.output(a.transpose(1, 2).reshape(batch, tokens, self.heads * self.head_width))
+
+
 class LlamaLayer(nn.Module):
     """A Llama-3 layer without rotary embedding: grouped-query attention, SwiGLU, RMSNorm.
 
@@ -142,6 +159,21 @@ class LlamaLayer(nn.Module):
         x = x + self.o(a.transpose(1, 2).reshape(batch, tokens, width))
         h = self.mlp_norm(x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h)), new_k, new_v
+
+
+class LlamaStack(nn.Module):
+    """Llama-3 layers one after the other; `past` holds the keys and values of each layer in turn."""
+
+    def __init__(self, layers: int, width: int, heads: int, kv_heads: int, hidden: int):
+        super().__init__()
+        self.layers = nn.ModuleList(LlamaLayer(width, heads, kv_heads, hidden) for _ in range(layers))
+
+    def forward(self, x: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
+        new = []
+        for number, layer in enumerate(self.layers):
+            x, keys, values = layer(x, *past[2 * number : 2 * number + 2])
+            new += [keys, values]
+        return (x, *new)
 
 
 class Stitch(nn.Module):

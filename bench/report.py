@@ -162,7 +162,7 @@ def report() -> str:
     lines += ["## DRAM traffic", "", *dram(), ""]
     tables = {"mlp": chain_table, "product": product_table, "rows": row_table}
     titles = {
-        "zoo": "Other models", "small": "Small models", "roofline": "A chain beside a large product", "mlp": "Chains of layers",
+        "layers": "Layers", "zoo": "Other models", "small": "Small models", "roofline": "A chain beside a large product", "mlp": "Chains of layers",
         "product": "Products", "map": "Maps of one gigabyte", "rows": "Row reductions of one gigabyte",
         "gemv": "Few rows", "attention": "Attention", "conv": "Convolutions",
     }  # fmt: skip
