@@ -9,7 +9,7 @@ import numpy as np
 from ._progress_indices import Array, Points
 from ._progress_memory import runs
 from ._progress_program import Access, Buffer, Program, Region, Task
-from .base import PassFailure
+from ._progress_trace import ProgressFailure, Replay, number_of
 
 _CELLS = 1 << 27  # most cells and runs of one buffer
 
@@ -97,20 +97,21 @@ class Coverage:
         self.low, self.high = np.array([a.region.span for a in self.changes] or np.zeros((0, 2), int)).T
 
     def check_results(self) -> None:
-        """PassFailure at the program's function when an element of a result is never written."""
+        """ProgressFailure at the program's function when an element of a result is never written."""
         for buffer in self.program.results:
             writes = self.writes.get(buffer, [])
             if not writes:
-                raise PassFailure(self.program.op, f"never writes {buffer.name}")
+                raise ProgressFailure(self.program.op, f"never writes {buffer.name}", self.program)
             cover, shape = self._cover(writes, [])
             hole = cover.hole()
             if hole is not None:
                 place = ", ".join(map(str, hole)) if shape else f"byte {hole[0]}"
                 last = self.program.tasks[writes[-1].task]
-                raise PassFailure(writes[-1].op, f"of @{last.name} leaves element [{place}] of {buffer.name} unwritten")
+                message = f"of @{last.name} leaves element [{place}] of {buffer.name} unwritten"
+                raise ProgressFailure(writes[-1].op, message, self.program)
 
     def check_reads(self) -> None:
-        """PassFailure at the first read (or update) of an element that holds nothing, or something else."""
+        """ProgressFailure at the first read (or update) of an element that holds nothing, or something else."""
         for read in self.accesses:
             if read.kind != "write":
                 self._check_read(read)
@@ -133,14 +134,15 @@ class Coverage:
         else:
             point = 0
         tile = points.tile(point)
+        trace = Replay(self.program).trace((read.task, number_of(task, tile)))
+        text = f"reads {read.region.text(tile)}"
         if clobber is None:
-            raise PassFailure(read.op, f"of {task.tile(tile)} reads {read.region.text(tile)}, which no earlier task wrote")
-        by: Task = self.program.tasks[clobber.task]
-        raise PassFailure(
-            read.op,
-            f"of {task.tile(tile)} reads {read.region.text(tile)} after @{by.name} has overwritten it: it writes "
-            f"{clobber.region.text((0,) * len(by.extents))} in the same bytes",
-        )
+            fault = f"{text}, which no earlier task wrote"
+        else:
+            by: Task = self.program.tasks[clobber.task]
+            other = clobber.region.text((0,) * len(by.extents))
+            fault = f"{text} after @{by.name} has overwritten it: it writes {other} in the same bytes"
+        raise ProgressFailure(read.op, f"of {task.tile(tile)} {fault}", self.program, trace, text)
 
     def _last_clobber(self, read: Access) -> Access | None:
         """The last earlier write to bytes of the read's region by another name."""

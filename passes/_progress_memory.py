@@ -10,7 +10,7 @@ import numpy as np
 from ._progress_indices import Array, Points
 from ._progress_order import Order, Tiles
 from ._progress_program import Access, Program, Region, Task
-from .base import PassFailure
+from ._progress_trace import ProgressFailure, Replay, Tile, number_of
 
 _CHUNK = 1 << 21  # pairs of tiles looked at together: some 100 MB
 _VERBS = {"read": "reads", "write": "writes", "atomic": "updates"}
@@ -93,10 +93,10 @@ class Conflicts:
     """Checks every pair of accesses of which one is a write."""
 
     def __init__(self, program: Program, order: Order):
-        self.program, self.order = program, order
+        self.program, self.order, self.replay = program, order, Replay(program)
 
     def check(self) -> None:
-        """PassFailure at the later access of the first pair that is not ordered."""
+        """ProgressFailure at the later access of the first pair that is not ordered."""
         accesses = [a for task in self.program.tasks for a in task.accesses]
         low, high = np.array([a.region.span for a in accesses] or np.zeros((0, 2), int)).T
         memory = np.array([a.region.buffer.argument for a in accesses])
@@ -124,7 +124,27 @@ class Conflicts:
             for k in open_[np.lexsort((d[open_], c[open_]))]:
                 if self._meet(later, int(c[k]), tiles.later_points, earlier, int(d[k]), tiles.earlier_points):
                     at, by = tiles.later_points.tile(int(c[k])), tiles.earlier_points.tile(int(d[k]))
-                    raise PassFailure(later.op, self._unordered(earlier, first, by, later, second, at, tiles))
+                    if not self._in_the_way(later, at, earlier, by):
+                        continue
+                    message = self._unordered(earlier, first, by, later, second, at, tiles)
+                    self._fail(later, at, message, earlier, by)
+
+    def _fail(self, later: Access, at, message: str, earlier: Access, by, both: bool = False) -> None:
+        """Raise with the run in which the later access is made while the tile of the earlier one is not finished."""
+        last, hanging = self._tiles(later, at, earlier, by)
+        trace = self.replay.trace(last, None if last == hanging else hanging, both)
+        fault = f"{_VERBS[later.kind]} {later.region.text(at)}"
+        raise ProgressFailure(later.op, message, self.program, trace, fault)
+
+    def _tiles(self, later: Access, at, earlier: Access, by) -> tuple[Tile, Tile]:
+        tasks = self.program.tasks
+        return (later.task, number_of(tasks[later.task], at)), (earlier.task, number_of(tasks[earlier.task], by))
+
+    def _in_the_way(self, later: Access, at, earlier: Access, by) -> bool:
+        """Whether the later tile really can begin before the earlier one has finished: a run of the program decides what the
+        rules of `Order` leave open."""
+        last, hanging = self._tiles(later, at, earlier, by)
+        return last == hanging or self.replay.can_begin(last, hanging)
 
     def _meet(self, a: Access, i: int, at_a: Points, b: Access, j: int, at_b: Points) -> bool:
         same = a.region.buffer is b.region.buffer and a.region.shape == b.region.shape
@@ -173,7 +193,9 @@ class Conflicts:
             for k in np.flatnonzero(keep):
                 if self._meet(later, int(c[k]), every, earlier, int(d[k]), every):
                     by, at = every.tile(int(d[k])), every.tile(int(c[k]))
-                    raise PassFailure(later.op, self._clash(task, earlier, by, later, at))
+                    if not self._in_the_way(later, at, earlier, by):
+                        continue
+                    self._fail(later, at, self._clash(task, earlier, by, later, at), earlier, by, both=True)
 
     def _clash(self, task: Task, earlier: Access, by, later: Access, at) -> str:
         if by == at:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from torch_mlir import ir
 
 from ._progress_indices import Array, Points
 from ._progress_program import Post, Program, Task, Wait
-from .base import PassFailure
+from ._progress_trace import ProgressFailure, Replay, Trace, number_of
 
 
 def _below(flags: Array) -> Array:
@@ -39,7 +40,8 @@ class Order:
         wrong = (post.slot < 0) | (post.slot >= slots)
         if wrong.any():
             tile = tuple(int(i[0]) for i in np.nonzero(wrong))
-            raise PassFailure(post.op, f"of {task.tile(tile)} posts slot {int(post.slot[tile])}; there are {slots}")
+            text = f"posts slot {int(post.slot[tile])}; there are {slots}"
+            self._wrong(task, tile, post.op, text)
         points = Points.telling(task.extents, [post.slot])
         counts = np.bincount(points.take(post.slot), minlength=slots) * points.repeats
         posters = self.posters.setdefault(post.semaphore, [])
@@ -63,7 +65,7 @@ class Order:
     # Progress.
 
     def check_waits(self) -> None:
-        """PassFailure at the first wait that the posts of earlier tiles do not meet."""
+        """ProgressFailure at the first wait that the posts of earlier tiles do not meet."""
         made = [np.zeros(n, np.int64) for n in self.program.slots]
         for task in self.program.tasks:
             for wait in task.waits:
@@ -75,8 +77,8 @@ class Order:
         points = Points.telling(task.extents, [wait.lo, wait.hi])
         lo, hi = points.take(wait.lo), points.take(wait.hi)
         for c in np.flatnonzero((lo < 0) | (hi > len(made)) | (lo > hi))[:1]:
-            tile = task.tile(points.tile(c))
-            raise PassFailure(wait.op, f"of {tile} waits for slots [{lo[c]}, {hi[c]}); there are [0, {len(made)})")
+            text = f"waits for slots [{lo[c]}, {hi[c]}); there are [0, {len(made)})"
+            self._wrong(task, points.tile(c), wait.op, text)
         short = _below(made < wait.count)
         starved = np.flatnonzero(short[hi] - short[lo])
         if not len(starved):
@@ -100,6 +102,12 @@ class Order:
             for i in np.flatnonzero(made[slots] + own < wait.count)[:1]:
                 self._starved(task, wait, every.tile(c), int(slots[i]), int(made[slots[i]] + own[i]))
 
+    def _wrong(self, task: Task, tile: tuple[int, ...], op: ir.Operation, text: str) -> None:
+        """A wait or post outside of its semaphore: the trace leads to the tile."""
+        last = (task.number, number_of(task, tile))
+        trace = Trace((), None, last) if op.name == "kitsune.wait" else Replay(self.program).trace(last)
+        raise ProgressFailure(op, f"of {task.tile(tile)} {text}", self.program, trace, text)
+
     def _starved(self, task: Task, wait: Wait, tile: tuple[int, ...], slot: int, made: int) -> None:
         later = [
             f"@{t.name}"
@@ -110,7 +118,9 @@ class Order:
         message = f"of {task.tile(tile)} never ends: it waits for {posts} of slot {slot}, earlier tiles make {made}"
         if later:
             message += f"; {', '.join(later)} would post it, but no earlier than this tile"
-        raise PassFailure(wait.op, message)
+        last = (task.number, number_of(task, tile))
+        fault = f"waits for ever for {posts} of slot {slot}"
+        raise ProgressFailure(wait.op, message, self.program, Replay(self.program).lock_up(last), fault)
 
     # Order.
 

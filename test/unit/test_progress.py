@@ -55,6 +55,16 @@ def counted(op: ir.Operation, by: int) -> Edit:
     return edit
 
 
+def both(first: Edit, second: Edit) -> Edit:
+    """One edit and then another."""
+
+    def edit() -> None:
+        first()
+        second()
+
+    return edit
+
+
 def doubled(op: ir.Operation) -> Edit:
     def edit() -> None:
         with ir.InsertionPoint(op):
@@ -64,7 +74,8 @@ def doubled(op: ir.Operation) -> Edit:
 
 
 def faults(module: ir.Module) -> Iterator[tuple[str, Edit]]:
-    """Every seeded fault of a program, by name. Applying one leaves a module that MLIR verifies, good or not."""
+    """Every seeded fault of a program, by name. Applying one leaves a module that MLIR verifies, good or not, but
+    for tasks that are moved to before a view that they use."""
     for n, op in enumerate(parts(module, "kitsune.post")):
         yield f"drop post {n}", op.erase
         yield f"post {n} twice", doubled(op)
@@ -78,10 +89,13 @@ def faults(module: ir.Module) -> Iterator[tuple[str, Edit]]:
         yield f"wait {n} from one slot later", moved(op, 1, 1)
         yield f"wait {n} from one slot earlier", moved(op, 1, -1)
         yield f"wait {n} for one slot more", moved(op, 2, 1)
+        yield f"wait {n} for the next tile", both(moved(op, 1, 1), moved(op, 2, 1))
         yield f"wait {n} for one slot less", moved(op, 2, -1)
     tasks = parts(module, "kitsune.task")
     for n, (first, second) in enumerate(zip(tasks, tasks[1:], strict=False)):
         yield f"swap tasks {n} and {n + 1}", lambda a=first, b=second: a.move_after(b)
+        if n:
+            yield f"task {n + 1} before all others", lambda a=tasks[0], b=second: b.move_before(a)
     for n, op in enumerate(parts(module, "memref.view")):
         yield f"view {n} 256 bytes later", moved(op, 1, 256)
         yield f"view {n} 256 bytes earlier", moved(op, 1, -256)
@@ -121,7 +135,10 @@ def test_every_harmful_fault_is_found_and_no_other(name: str) -> None:
         module = parse(original)
         with module.context, ir.Location.unknown():
             list(faults(module))[number][1]()
-            assert module.operation.verify()
+            try:
+                module.operation.verify()
+            except ir.MLIRError:
+                continue  # a task that stands before a view that it uses: MLIR rejects it
             said = complaint(module)
             expected = "outside of the arena" if arena_is_left(module) else verdict(function_of(module))
         assert (said is None) == (expected is None), f"{fault}: {said!r}, the judge: {expected!r}\n{module}"
@@ -187,10 +204,15 @@ def test_messages_name_both_tiles_and_the_memory() -> None:
     parts(module, "kitsune.wait")[0].erase()
     said = complaint(module)
     assert said is not None
+    message, *trace = said.split("\n  ")
+    assert trace == [
+        "trace, step 1: @product_0 tile (0) is not finished",
+        "trace, step 2: @product_1 tile (0) reads " + message.split(" reads ")[1].split(" without")[0],
+    ]
     assert re.fullmatch(
         r"of @product_1 tile \(0\) reads \[0:3, 0:9\] of the buffer at arena byte \d+ without waiting for @product_0 tile "
         r"\(0\), which writes \[0:2, 0:9\] of the buffer at arena byte \d+; @product_1 waits for nothing that @product_0 posts",
-        said,
+        message,
     ), said
 
 
