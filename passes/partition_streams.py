@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.access import affine_maps, is_tensor
+from kitsune_mlir.dialects.access import access_of, affine_maps, is_tensor
 from kitsune_mlir.dialects.edges import stage_space, stages_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import is_contraction, is_projected_product
@@ -39,9 +39,16 @@ def product_roles(op: ir.Operation) -> dict[int, str]:
     return {d: "batch" if d in first and d in second else "m" if d in first else "n" for d in out}
 
 
+def is_dot(op: ir.Operation) -> bool:
+    """Whether a contraction has neither rows nor columns: sums of products of two vectors, which tensor cores do badly."""
+    access = access_of(op)
+    roles = product_roles(op) if is_projected_product(op) and access is not None else {0: "m"}
+    return access is not None and all(kind == "batch" or access.sizes[loop] == 1 for loop, kind in roles.items())
+
+
 def engine_of(space: Space) -> str:
     """The engine that a stage asks for; an engine that cannot do the task declines and the next one takes it."""
-    products = [op for op in space.ops if is_contraction(op)]
+    products = [op for op in space.ops if is_contraction(op) and not is_dot(op)]
     if any(not _columns_tiled(space, op) for op in products) and isinstance(gpu_chains.layers_of(space), list):
         return "chain"
     if any(is_projected_product(op) for op in products):
@@ -74,7 +81,7 @@ def choose_tile(space: Space, engine: str, target: Target, alone: bool = False) 
         return []
     if engine == "chain":
         return [gpu_chains.tile_rows(sizes[0], target)]
-    product = next((n for n, op in enumerate(space.ops) if is_contraction(op)), None)
+    product = next((n for n, op in enumerate(space.ops) if is_contraction(op) and not is_dot(op)), None)
     if product is None and target.is_gpu:
         return simt_tile(space, target, alone)
     if product is None or (target.is_gpu and engine != "mma"):

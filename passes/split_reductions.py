@@ -16,6 +16,7 @@ from .associative import Reduction, reduction_of, splittable_loop
 from .base import Pass
 from .gpu_chains import HANDOFF
 from .grouping import element_bytes, product_of
+from .partition_streams import is_dot
 from .reduction_parts import in_parts
 from .remarks import remark
 from .tiles_gemv import few_rows
@@ -25,7 +26,11 @@ LOAD_RATE = 8e10  # bytes a second that a multiprocessor reads where it reduces
 STRIDED = 32  # columns that a tile has at least where terms lie a row apart: a line of memory
 SCALAR_RATE = 2e10  # multiplications a second of a multiprocessor where tensor cores cannot do a product
 START = 2.5e-6  # seconds before a stage's first result and after its last, whatever it does
-MARGIN = 0.8  # of the time as it is may be what it takes in parts: estimates are no better than that
+MARGIN = 0.9  # of the time as it is may be what it takes in parts: estimates are no better than that
+PARTIAL_RATE = 2.8e12  # bytes of partial results a second, all multiprocessors together, each byte written and read
+RING_BYTES, RING_CHUNKS = 200e3, 8  # what a block that multiplies has on its way at most: bytes, and chunks of the sum
+SHARED_TILES = 1.3  # how much longer long sums take where blocks share tiles than `mma_cost` says, which knows shorter ones
+LATENCY = 2.1e-6  # seconds from asking for a chunk to having it, while all ask
 LEAST_TERMS = 16  # that a part has
 TENSOR_TYPES = ("bf16", "f16", "f32")
 
@@ -94,7 +99,7 @@ class SplitReductions(Pass):
         tiles = tiles_of(op)
         if tiles * 2 > target.workers:
             return 1  # the machine is busy
-        if not is_contraction(op) and not is_read_back(op):
+        if not is_product(op) and not is_read_back(op):
             remark(op, f"stays whole: its {tiles} tiles can be shared by blocks inside one stage")
             return 1
         found = estimate(op, extent, tiles, target)
@@ -127,10 +132,15 @@ def nearest_divisor(extent: int, wanted: int) -> int:
     return min(near, key=lambda n: (abs(math.log(n / wanted)), n), default=1)
 
 
+def is_product(op: ir.Operation) -> bool:
+    """Whether an op multiplies for rows or columns; a dot product only reads."""
+    return is_contraction(op) and not is_dot(op)
+
+
 def tiles_of(op: ir.Operation) -> int:
     """About how many tiles a reduction has: its results, in lines of memory where its terms lie a row apart."""
     points = product_of(shape_of(op.results[0]))
-    if is_contraction(op):
+    if is_product(op):
         return max(1, -(-points // (64 * STRIDED)))
     kinds = iterator_kinds(op)
     strided = any(
@@ -166,7 +176,7 @@ def estimate(op: ir.Operation, extent: int, tiles: int, target: Target) -> Estim
     """The best number of parts that divides the extent, and the time of both forms."""
     most = min(extent // LEAST_TERMS, 4 * target.workers)
     candidates = [n for n in range(2, most + 1) if extent % n == 0]
-    time = _product_seconds if is_contraction(op) else _moving_seconds
+    time = _product_seconds if is_product(op) else _moving_seconds
     whole = time(op, 1, tiles, target)
     points = product_of(shape_of(op.results[0]))
     best = min(((time(op, n, tiles, target) + _combine_seconds(points, n, target), n) for n in candidates), default=(whole, 1))
@@ -176,7 +186,7 @@ def estimate(op: ir.Operation, extent: int, tiles: int, target: Target) -> Estim
 def _combine_seconds(points: int, parts: int, target: Target) -> float:
     """A hand-off, and reading `parts` results of `points` numbers each."""
     tiles = min(target.workers, max(1, points // STRIDED))
-    return HANDOFF + 4 * points * parts / min(tiles * LOAD_RATE, target.cache_rate)
+    return HANDOFF + 8 * points * parts / min(2 * tiles * LOAD_RATE, PARTIAL_RATE)
 
 
 def _bytes_read(op: ir.Operation) -> int:
@@ -214,7 +224,12 @@ def _product_seconds(op: ir.Operation, parts: int, tiles: int, target: Target) -
         4,
     )
     pieces, whole = choose_pieces(work, target.workers)
-    return max(moving, microseconds(work, pieces, target.workers, whole) * 1e-6)
+    # The sum is long and the operands come from memory: a block takes them no faster than its ring holds what is on the way.
+    chunk = (work.rows + work.cols) * CHUNK_BYTES
+    rate = min(RING_BYTES, RING_CHUNKS * chunk) / LATENCY
+    streaming = START + -(-work.tiles * pieces // target.workers) * -(-work.chunks // pieces) * chunk / rate
+    sharing = SHARED_TILES if pieces > 1 else 1.0
+    return max(moving, sharing * streaming, sharing * microseconds(work, pieces, target.workers, whole) * 1e-6)
 
 
 def _sizes(op: ir.Operation) -> tuple[int, ...]:
