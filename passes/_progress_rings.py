@@ -5,7 +5,7 @@ ring, if a slot is taken again only when all who read its tile have released it,
 
 A full ring makes a producer wait for tiles that come later in the program, so the order of the program does not show that
 the waits end. Each share of the multiprocessors runs its tiles in order; on any number of workers that is a part of the order
-that one worker a share keeps. Waits only ask for more posts, never for fewer: if one worker a share gets through once, all runs do.
+that one worker a share keeps. Waits ask for more posts, never for fewer: if one worker a share gets through once, all runs do.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from typing import ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import arith, func, memref
 
-from kitsune_mlir.dialects.access import reassociation
 from kitsune_mlir.dialects.edges import Edge, Grid, Slice, grid_of, producer_of, readers_of, stages_of, trace_views
 from kitsune_mlir.dialects.iteration import Dim, Space, is_reshape
 from kitsune_mlir.dialects.products import defining_op
@@ -19,27 +18,14 @@ from kitsune_mlir.dialects.types import SemaphoreType
 from kitsune_mlir.dialects.verify import captures
 
 from .base import Pass, PassFailure
+from .memrefs import i64, index, memref_of, reshape, shape_of_type, subview
+from .rings import Rings
 from .scatter import INTO, UPDATES, ScatterAdd, emit_addition, emit_start, scatter_add_of
-from .tiling import DYNAMIC, Tiling
+from .tiling import Tiling
 from .waits import edges_of, needed_edges, stages_by_name
 
 ROWS_COPIED = 64  # rows a task of the copy that starts a scatter-add
 MANY_SLOTS = 4  # above this, stages that wait for all of a producer get a semaphore of one slot instead of polling each
-
-
-def i64(value: int) -> ir.Attribute:
-    """An i64 attribute."""
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
-
-
-def index(value: int) -> ir.Value:
-    """An index constant at the insertion point."""
-    return arith.constant(ir.IndexType.get(), value)
-
-
-def memref_of(type_: ir.Type) -> ir.Type:
-    """The contiguous memref type of a tensor type."""
-    return ir.MemRefType.get(list(ir.ShapedType(type_).shape), ir.ShapedType(type_).element_type)
 
 
 @dataclass
@@ -90,6 +76,7 @@ class _Program:
         self.signals: dict[int, Signals] = {}
         workers = [ir.IntegerAttr(s.attributes["workers"]).value if "workers" in s.attributes else 0 for s in self.stages]
         before = itertools.accumulate(workers, initial=0)
+        self.rings = Rings(self.stages)
         self.first = {hash(stage): first for stage, first in zip(self.stages, before, strict=False)}
 
     def build(self) -> None:
@@ -141,6 +128,9 @@ class _Program:
                     continue  # handed over in registers
                 if number >= len(offsets) or offsets[number] < 0:
                     raise PassFailure(stage, f"result {number} has no offset in the arena; run kitsune-place-buffers first")
+                if value in self.rings:
+                    self.buffers[value] = self.rings.declare(value, arena, offsets[number])
+                    continue
                 self.buffers[value] = memref.ViewOp(memref_of(value.type), arena, index(offsets[number]), []).result
 
     def buffer(self, value: ir.Value) -> ir.Value:
@@ -157,6 +147,8 @@ class _Program:
         self.edges = needed_edges(self.stages)
         wants: dict[int, set[str]] = {}
         for edge in itertools.chain(*self.edges.values()):
+            if self.rings.carry(edge):
+                continue
             wants.setdefault(hash(edge.producer), set()).add("whole" if edge.policy == "all" else "rows")
         for stage in self.stages:
             grid = self._grid(stage)
@@ -263,6 +255,7 @@ class _Program:
             self._waits(self.edges[hash(stage)], grid, tiling)
             for copied, count in started:
                 WaitOp(copied, index(0), index(1), i64(count))
+            self.rings.enter(stage, coordinates[0])
             tiling.run()
             outside = results_of(stage)
             for number, value in enumerate(yielded(stage)[: len(outside)]):
@@ -270,6 +263,7 @@ class _Program:
                     self._store(tiling, tiling.mapping[value], tiling.result_slices(value), self.buffers[outside[number]])
             for s, scatter in fused:
                 self._add_rows(tiling, coordinates, s, scatter)
+            self.rings.leave(stage)
             self._posts(stage, coordinates)
             for s, _ in fused:
                 self._posts(s, coordinates)
@@ -312,11 +306,14 @@ class _Program:
         offsets, sizes = tiling.place(slices, shape)
         if sizes == shape:
             return buffer
+        row = self.rings.row(buffer)
+        offsets = offsets if row is None else [row, *offsets[1:]]
         return subview(buffer, offsets, sizes)
 
     def _waits(self, edges: list[Edge], grid: Grid, tiling: Tiling) -> None:
         for edge in edges:
-            self._wait(edge, grid, tiling)
+            if not self.rings.carry(edge):
+                self._wait(edge, grid, tiling)
 
     def _wait(self, edge: Edge, grid: Grid, tiling: Tiling) -> None:
         signals = self.signals[hash(edge.producer)]
@@ -365,33 +362,3 @@ def tile_offset(coordinate: ir.Value, tile: int, size: int) -> ir.Value:
 def repeated(coordinate: ir.Value, tile: int, size: int, offset: ir.Value) -> ir.Value | None:
     """How many rows of a tile belong to the tile before (see `tile_offset`); None where tiles never overlap."""
     return None if size % tile == 0 else arith.subi(arith.muli(coordinate, index(tile)), offset)
-
-
-def subview(buffer: ir.Value, offsets: list[ir.Value | int], sizes: list[int], drop_units: bool = False) -> ir.Value:
-    """memref.subview of a contiguous memref with unit strides; `drop_units` leaves out dimensions of extent 1 but the first."""
-    shape = list(ir.ShapedType(buffer.type).shape)
-    strides = [1] * len(shape)
-    for d in reversed(range(len(shape) - 1)):
-        strides[d] = strides[d + 1] * shape[d + 1]
-    dynamic = [o for o in offsets if not isinstance(o, int)]
-    static = [o if isinstance(o, int) else DYNAMIC for o in offsets]
-    kept = [d for d, size in enumerate(sizes) if not drop_units or d == 0 or size != 1]
-    start = ir.ShapedType.get_dynamic_stride_or_offset() if dynamic else 0
-    layout = ir.StridedLayoutAttr.get(start, [strides[d] for d in kept])
-    type_ = ir.MemRefType.get([sizes[d] for d in kept], ir.ShapedType(buffer.type).element_type, layout)
-    return memref.SubViewOp(type_, buffer, dynamic, [], [], static, sizes, [1] * len(shape)).result
-
-
-def reshape(buffer: ir.Value, tensor_type: ir.Type, view: ir.Operation, undo: bool) -> ir.Value:
-    """The memref form of a tensor reshape `view` (or of its inverse), giving a memref of `tensor_type`'s shape."""
-    expand = (view.name == "tensor.expand_shape") != undo
-    type_ = memref_of(tensor_type)
-    groups = reassociation(view)
-    if expand:
-        return memref.ExpandShapeOp(type_, buffer, groups, [], shape_of_type(tensor_type)).result
-    return memref.CollapseShapeOp(type_, buffer, groups).result
-
-
-def shape_of_type(type_: ir.Type) -> list[int]:
-    """The static shape of a shaped type."""
-    return list(ir.ShapedType(type_).shape)

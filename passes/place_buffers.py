@@ -8,11 +8,12 @@ from torch_mlir import ir
 from kitsune_mlir.dialects import buffer_attr
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.edges import producer_of, readers_of, stages_of, trace_views, waits_for_all
-from kitsune_mlir.dialects.stage_graph import results_of, yielded
+from kitsune_mlir.dialects.stage_graph import mode_of, results_of, yielded
 from kitsune_mlir.dialects.verify import walk
 
 from .base import Pass, PassFailure
 from .grouping import element_bytes, product_of
+from .rings import RingEdge, ring_edge
 from .scatter import INTO
 
 ALIGNMENT = 256  # bytes; what cudaMalloc gives, and more than any vector or bulk copy asks for
@@ -74,14 +75,16 @@ def _handed_over(stage: ir.Operation, result: int) -> bool:
 class PlaceBuffers(Pass):
     """Give every result of a stage a space and, in memory, an offset in the arena by liveness.
 
-    Values inside a stage live in registers and shared memory (the engine decides); edges between stages are `global` in this
-    version. Buffers share bytes when `slack` stages lie between the last reader of one and the writer of the other, and the
-    writer then waits for those readers (attribute `after`). Options: `slack`; `limit`: most bytes the arena may take.
+    Values inside a stage live in registers and shared memory (the engine decides); edges between stages are `global`, or in a
+    spatial pipeline `queue` where both ends go tile by tile: a ring of `rings` tiles. Buffers share bytes when `slack` stages
+    lie between the last reader of one and the writer of the other, and the writer then waits for those readers (attribute
+    `after`). Options: `slack`; `limit`: most bytes the arena may take; `rings`: tiles of a ring, 0 for none.
     """
 
     name: ClassVar[str] = "kitsune-place-buffers"
     slack: int = 2
     limit: int = 0
+    rings: int = 0
 
     def run(self, module: ir.Operation) -> None:
         with module.context, ir.Location.unknown():
@@ -96,6 +99,8 @@ class PlaceBuffers(Pass):
         leaving = {producer_of(trace_views(v)[0]) for v in yielded(pipeline)}
         leaving_keys = {(hash(stage), result) for stage, result in leaving}
         intervals: list[Interval] = []
+        found = {n: ring_edge(stage) for n, stage in enumerate(stages) if self.rings and mode_of(pipeline) == "spatial"}
+        rings = {n: edge for n, edge in found.items() if isinstance(edge, RingEdge)}
         readers: dict[tuple[int, int], list[int]] = {}
         names = {ir.StringAttr(stage.attributes["sym_name"]).value: n for n, stage in enumerate(stages)}
         for n, stage in enumerate(stages):
@@ -107,8 +112,11 @@ class PlaceBuffers(Pass):
                 if (hash(stage), result) in leaving_keys or _handed_over(stage, result):
                     continue
                 size = max(1, product_of(shape_of(value)) * element_bytes(value.type))
-                size = -(-size // ALIGNMENT) * ALIGNMENT
                 last = max([n, *readers.get((n, result), [])])
+                if n in rings:  # its bytes are nobody else's
+                    size = self.rings * rings[n].rows * size // shape_of(value)[0]
+                    first, last = 0, len(stages)
+                size = -(-size // ALIGNMENT) * ALIGNMENT
                 intervals.append(Interval(n, result, size, first, last))
         total = allocate(intervals, self.slack)
         if self.limit and total > self.limit:
@@ -122,7 +130,8 @@ class PlaceBuffers(Pass):
         offsets = {(i.stage, i.result): i.offset for i in intervals}
         for n, stage in enumerate(stages):
             count = max(1, len(results_of(stage)))
-            stage.attributes["buffers"] = ir.ArrayAttr.get([buffer_attr("global")] * count)
+            place = buffer_attr("queue", self.rings) if n in rings else buffer_attr("global")
+            stage.attributes["buffers"] = ir.ArrayAttr.get([place] * count)
             stage.attributes["offsets"] = ir.DenseI64ArrayAttr.get([offsets.get((n, r), -1) for r in range(count)])
             after = self._after(n, stages, intervals, readers)
             stage.attributes["after"] = ir.ArrayAttr.get([ir.StringAttr(stages[a].attributes["sym_name"]) for a in after])

@@ -102,6 +102,10 @@ class CudaExecutor:
         # The shares of a spatial program are parts of all blocks that there can be.
         useful = resident if manifest.workers else manifest.tiles
         self.blocks = manifest.tiles if manifest.streaming else max(1, min(resident, useful, MAX_BLOCKS))
+        if self.blocks < manifest.least_blocks:
+            raise TargetError(
+                f"kernel '{manifest.kernel}' needs {manifest.least_blocks} blocks at the same time, {self.blocks} can run here"
+            )
         self._launch, self._is_capturing = library().launch, library().is_capturing
         self._handle = int(self._function.handle)
         self._pointer_count = len(manifest.input_bytes) + len(manifest.result_bytes)

@@ -73,6 +73,7 @@ class Manifest:
         timestamps: whether every block writes when it began and ended each task.
         follows: the kernel waits itself for the end of the kernel before it, so that it may be started earlier.
         workers: blocks that the tasks of a spatial program are dealt out to; 0 for a temporal one.
+        least_blocks: fewer blocks cannot run it: the ends of a ring must be different ones.
         cluster: blocks of a cluster, which do each tile together; `tiles` counts every tile that often.
         arena_bytes: size of the arena.
         input_bytes, result_bytes: size of each input and result.
@@ -99,6 +100,7 @@ class Manifest:
     timestamps: bool = False
     follows: bool = False
     workers: int = 0
+    least_blocks: int = 1
     cluster: int = 1
 
     @property

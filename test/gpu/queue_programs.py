@@ -53,7 +53,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int]]] = {
     "branches_7": (lambda: Branches(512), (7, 512)),
     "branches_1000": (lambda: Branches(512), (1000, 512)),
 }
-MODES = ("temporal", "spatial")
+MODES = ("temporal", "spatial", "queue")
+"""`queue`: spatial, and edges go through rings of `RING_TILES` tiles where they can."""
+RING_TILES = 12
 
 
 def build(folder: Path, names: Sequence[str]) -> int:
@@ -61,6 +63,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
     from torch_mlir import ir
 
     import kitsune_mlir
+    from kitsune_mlir import pipeline
     from test.gpu.queue_kernels import PROBES
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,6 +84,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
             "workspace_bytes": probe.workspace_bytes,
         }
         (folder / f"{name}.kernel.json").write_text(json.dumps(described))
+    place, plan = "kitsune-place-buffers", list(pipeline.PLAN)
     for name, (make, shape) in MODELS.items():
         if names and name not in names:
             continue
@@ -88,7 +92,10 @@ def build(folder: Path, names: Sequence[str]) -> int:
             torch.manual_seed(0)
             model = make().to(torch.bfloat16).eval()
             args = (torch.randn(shape).to(torch.bfloat16),)
-            program = kitsune_mlir.compile(model, args, target="sm_90a", options={"mode": mode})
+            ringed = mode == "queue"
+            pipeline.PLAN = [f"{place}{{rings={RING_TILES}}}" if ringed and one == place else one for one in plan]
+            options = {"mode": "spatial" if ringed else mode}
+            program = kitsune_mlir.compile(model, args, target="sm_90a", options=options)
             program.save(folder / f"{name}.{mode}.kit", weights=False)
             kernel = program.summary["kernels"][0]
             bad += kernel["spill_store_bytes"] > 0

@@ -56,11 +56,18 @@ class KernelBlock(Block):
     def simple(self, op, operands, mask):
         name = op.name
         if name.startswith("nvvm.read.ptx.sreg."):
-            return {
+            registers = {
                 "tid": np.arange(self.threads, dtype=np.int32),
                 "ctaid": self.words(self.number),
                 "nctaid": self.words(self.blocks),
-            }[name.split(".")[-2]]
+                "smid": self.words(self.number),
+                "nsmid": self.words(self.blocks),
+            }
+            _, register, *axis = name.rsplit(".", 2 if name[-2:] in (".x", ".y", ".z") else 1)
+            return registers[register]
+        if name == "nvvm.shfl.sync" and "idx" in str(op.attributes["kind"]):
+            lanes = operands[1].reshape(-1, 32)
+            return np.take_along_axis(lanes, operands[2].reshape(-1, 32), axis=1).reshape(-1)
         if name == "llvm.mlir.addressof":
             return self.words(self.shared, np.int64)
         if name == "llvm.getelementptr":

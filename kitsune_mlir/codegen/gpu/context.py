@@ -169,6 +169,7 @@ class TileContext:
         for wait in view.waits:
             self.index(wait.lo)
             self.index(wait.hi)
+            self._wanted(wait)
         for post in view.posts:
             self.index(post.slot)
 
@@ -201,9 +202,12 @@ class TileContext:
         A lane polls every 32nd slot of a range: polls of one thread after each other take more than half a microsecond each.
         """
         for wait in self.task.view.waits:
-            if self._single(wait):
-                if_(lane == 0, functools.partial(self._poll_from, wait, self.index(wait.lo), 1))
-            else:
+            self._wanted(wait)  # here, so that both branches can use it
+        single = [wait for wait in self.task.view.waits if self._single(wait)]
+        if single:
+            if_(lane.below(len(single)), functools.partial(self._poll_side_by_side, single, lane))
+        for wait in self.task.view.waits:
+            if wait not in single:
                 self._poll_from(wait, self.index(wait.lo) + lane, 32)
         sync_warp()
         if self.task.plan.async_reads or self.task.kernel.fences:
@@ -217,6 +221,7 @@ class TileContext:
         warps = self.task.threads // 32
         thread = self.task.thread
         for number, wait in enumerate(waits):
+            self._wanted(wait)  # here, so that branches can use it
             # Different waits are polled by different warps, a range of slots by the lanes of one warp.
             first = 32 * (number % warps)
             if self._single(wait):
@@ -228,17 +233,30 @@ class TileContext:
         if self.task.kernel.fences:
             fence_async()
 
+    def _poll_side_by_side(self, waits: Sequence[Wait], lane: Value) -> None:
+        """Waits of one slot each, one a lane."""
+        slot, count = i32(0), i32(0)
+        for number, wait in enumerate(waits):
+            mine = lane == number
+            slot = select(mine, self.index(wait.lo) + wait.semaphore.first, slot)
+            count = select(mine, i32(self._wanted(wait)), count)
+        self.task.kernel.counters.poll(slot, count, self.task.view.number)
+
     def _poll_from(self, wait: Wait, start: Value, step: int) -> None:
         counters, number = self.task.kernel.counters, self.task.view.number
         first = wait.semaphore.first
 
         def poll(slot: Value) -> None:
-            counters.poll(slot + first, wait.count, number)
+            counters.poll(slot + first, self._wanted(wait), number)
 
         if step == 1 and self._single(wait):
             poll(start)
         else:
             for_(start, self.index(wait.hi), step, poll)
+
+    def _wanted(self, wait: Wait) -> Value | int:
+        """Posts that each slot of a wait must have had."""
+        return wait.count if wait.rounds is None else self.index(wait.rounds) * wait.count
 
     def _single(self, wait: Wait) -> bool:
         """Whether the range is [x, x + 1), seen from how `hi` is computed."""

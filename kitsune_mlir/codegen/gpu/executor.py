@@ -25,8 +25,8 @@ from kitsune_mlir.codegen.gpu.handoff import Counters
 from kitsune_mlir.codegen.gpu.kernel import Kernel
 from kitsune_mlir.codegen.gpu.launches import FOLLOWS, LEADS
 from kitsune_mlir.codegen.gpu.memory import offset, store
-from kitsune_mlir.codegen.gpu.smem import SharedSpan
-from kitsune_mlir.codegen.gpu.spatial import Range, Share, ranges, shares_of
+from kitsune_mlir.codegen.gpu.smem import SHARED_LIMIT, SharedSpan
+from kitsune_mlir.codegen.gpu.spatial import Range, Share, by_multiprocessor, ranges, shares_of
 from kitsune_mlir.codegen.gpu.split import lay_out
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
@@ -102,7 +102,7 @@ class _Builder:
         shares: Sequence[Share] | None,
     ):
         self.program, self.name, self.limits, self.engines = program, name, limits, engines
-        self.spatial = shares is not None
+        self.spatial, self.rings = shares is not None, any(task.ordered for task in program.tasks)
         self.shares = list(shares or [Share(0, limits.workers)] * len(decisions))
         self.plans, self.runs = _join([decision.plan for decision in decisions], engines, limits, self.shares)
         self.decisions = tuple(
@@ -160,13 +160,16 @@ class _Builder:
             if_(thread == 0, lambda: [prefetch_map(tensor_map) for tensor_map in maps] and None)
         if LEADS in self.program.function.attributes:
             launch_dependents()
-        shared = kernel.arena.take("tasks", max(plan.shared_bytes for plan in self.plans), 1024)
+        # Partners of a ring are told by their multiprocessors: there must not be two blocks on one.
+        alone = SHARED_LIMIT // 2 if self.rings else 0
+        shared = kernel.arena.take("tasks", max(alone, *(plan.shared_bytes for plan in self.plans)), 1024)
         scratch = offset(workspace, manifest.scratch_offset)
         if manifest.scratch_bytes:
             scratch = offset(scratch, i64(block) * manifest.scratch_bytes)
 
-        owners = ranges(self.shares, block, blocks) if self.spatial else {self.shares[0]: Range(None, blocks, None)}
-        firsts = {share: block if owner.begin is None else block - owner.begin for share, owner in owners.items()}
+        number = by_multiprocessor(block, blocks) if self.rings else block
+        owners = ranges(self.shares, number, blocks) if self.spatial else {self.shares[0]: Range(None, blocks, None)}
+        firsts = {share: number if owner.begin is None else number - owner.begin for share, owner in owners.items()}
 
         def context(number: int, first: Value) -> TaskContext:
             plan, place = self.plans[number], self.places[number]
@@ -285,6 +288,7 @@ class _Builder:
             and not self.slots
             and not self.spatial,
             workers=sum(share.workers for share in set(self.shares)) if self.spatial else 0,
+            least_blocks=len(set(self.shares)) if self.rings else 1,
             cluster=max(plan.cluster for plan in self.plans),
         )
 

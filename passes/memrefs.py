@@ -1,0 +1,55 @@
+"""Memrefs of the tile program: types, windows and reshaped views of contiguous buffers; constants beside them."""
+
+from torch_mlir import ir
+from torch_mlir.dialects import arith, memref
+
+from kitsune_mlir.dialects.access import reassociation
+
+from .tiling import DYNAMIC
+
+__all__ = ["i64", "index", "memref_of", "reshape", "shape_of_type", "subview"]
+
+
+def i64(value: int) -> ir.Attribute:
+    """An i64 attribute."""
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+
+def index(value: int) -> ir.Value:
+    """An index constant at the insertion point."""
+    return arith.constant(ir.IndexType.get(), value)
+
+
+def memref_of(type_: ir.Type) -> ir.Type:
+    """The contiguous memref type of a tensor type."""
+    return ir.MemRefType.get(list(ir.ShapedType(type_).shape), ir.ShapedType(type_).element_type)
+
+
+def subview(buffer: ir.Value, offsets: list[ir.Value | int], sizes: list[int], drop_units: bool = False) -> ir.Value:
+    """memref.subview of a contiguous memref with unit strides; `drop_units` leaves out dimensions of extent 1 but the first."""
+    shape = list(ir.ShapedType(buffer.type).shape)
+    strides = [1] * len(shape)
+    for d in reversed(range(len(shape) - 1)):
+        strides[d] = strides[d + 1] * shape[d + 1]
+    dynamic = [o for o in offsets if not isinstance(o, int)]
+    static = [o if isinstance(o, int) else DYNAMIC for o in offsets]
+    kept = [d for d, size in enumerate(sizes) if not drop_units or d == 0 or size != 1]
+    start = ir.ShapedType.get_dynamic_stride_or_offset() if dynamic else 0
+    layout = ir.StridedLayoutAttr.get(start, [strides[d] for d in kept])
+    type_ = ir.MemRefType.get([sizes[d] for d in kept], ir.ShapedType(buffer.type).element_type, layout)
+    return memref.SubViewOp(type_, buffer, dynamic, [], [], static, sizes, [1] * len(shape)).result
+
+
+def reshape(buffer: ir.Value, tensor_type: ir.Type, view: ir.Operation, undo: bool) -> ir.Value:
+    """The memref form of a tensor reshape `view` (or of its inverse), giving a memref of `tensor_type`'s shape."""
+    expand = (view.name == "tensor.expand_shape") != undo
+    type_ = memref_of(tensor_type)
+    groups = reassociation(view)
+    if expand:
+        return memref.ExpandShapeOp(type_, buffer, groups, [], shape_of_type(tensor_type)).result
+    return memref.CollapseShapeOp(type_, buffer, groups).result
+
+
+def shape_of_type(type_: ir.Type) -> list[int]:
+    """The static shape of a shaped type."""
+    return list(ir.ShapedType(type_).shape)
