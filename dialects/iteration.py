@@ -148,7 +148,7 @@ def iteration_space(
                 if made and used and is_halo(ops[p]) and not (made[d].plain and used[d].plain):
                     continue  # a tile takes its part of the padded whole
                 _link(classes, p, made[d] if made else WHOLE, n, used[d] if used else WHOLE)
-        _block_captured(classes, op, position, accesses)
+        _link_captured(classes, n, op, position, accesses, access)
     members: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for node in list(classes.parent):
         members.setdefault(classes.find(node), []).append(node)
@@ -166,16 +166,26 @@ def iteration_space(
     return Space(list(ops), accesses, _ordered(classes, dims, yielded, position, accesses))
 
 
-def _block_captured(classes: _Classes, op: ir.Operation, position: dict, accesses: list[Access | None]) -> None:
-    """Tensors read inside a body by index (gathers) must be whole."""
+def _link_captured(
+    classes: _Classes, n: int, op: ir.Operation, position: dict, accesses: list[Access | None], own: Access | None
+) -> None:
+    """Tensors read inside a body by index (gathers) must be whole, but for rows read by a loop's own position."""
     for inner in walk(op) if len(op.regions) else ():
-        for value in inner.operands:
-            if hash(value) in position:
-                p, r = position[hash(value)]
-                access = accesses[p]
-                for along in access.results[r] if access is not None else ():
-                    if along.loop is not None:
-                        classes.bad.add((p, along.loop))
+        for k, value in enumerate(inner.operands):
+            if hash(value) not in position:
+                continue
+            p, r = position[hash(value)]
+            access = accesses[p]
+            loop = _own_row(inner) if inner.name == "tensor.extract" and not k and own is not None else None
+            for d, along in enumerate(access.results[r] if access is not None else ()):
+                _link(classes, p, along, n, Along(loop) if loop is not None and not d else WHOLE)
+
+
+def _own_row(extract: ir.Operation) -> int | None:
+    """The loop of a linalg.generic whose position is the first index of a `tensor.extract` in its body; None for any other."""
+    index = extract.operands[1] if len(extract.operands) > 1 else None
+    maker = index.owner.operation if isinstance(index, ir.OpResult) else None
+    return ir.IntegerAttr(maker.attributes["dim"]).value if maker is not None and maker.name == "linalg.index" else None
 
 
 def _everywhere(classes: _Classes, root, yielded, position, accesses) -> bool:

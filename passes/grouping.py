@@ -12,6 +12,7 @@ from . import gpu_chains
 from .associative import keeps_apart
 from .copies import root_of
 from .fuse_attention import find_attention
+from .fuse_pairs import find_pairs
 from .siblings import share_a_pass
 from .small_stages import one_row, worth_a_hand_off
 
@@ -240,10 +241,10 @@ class Grouping:
     def run(self) -> None:
         """Greedy: for each op in order, take its producers' groups into its own while nothing speaks against it.
 
-        An attention is one group from the start, and stays one.
+        An attention is one group from the start, and stays one; so are products of pairs.
         """
         closed: set[int] = set()
-        for ops in find_attention(self.ops):
+        for ops in (*find_attention(self.ops), *find_pairs(self.ops)):
             into = self.group_of[hash(ops[-1])]
             for op in ops[:-1]:
                 self.merge(self.group_of[hash(op)], into)
@@ -253,7 +254,9 @@ class Grouping:
                 a, b = self.group_of[hash(source)], self.group_of[hash(op)]
                 if a == b:
                     continue
-                reason = "an attention is a stage of its own" if {a, b} & closed else self.try_merge(a, b)
+                reason = (
+                    "an attention, and products of pairs, are stages of their own" if {a, b} & closed else self.try_merge(a, b)
+                )
                 if reason is None:
                     self.merge(a, b)
                 else:
@@ -289,11 +292,14 @@ def inner_elements(space: Space) -> int:
     widest = 1
     for n, op in enumerate(space.ops):
         access = space.accesses[n]
-        if access is not None and any(is_tensor(r) for r in op.results):
+        tensors = [r for r in op.results if is_tensor(r)]
+        if access is not None and tensors:
             shared = {d.loops[n] for d in space.dims if n in d.loops}
             widest = max(widest, product_of(s for loop, s in enumerate(access.sizes) if loop not in shared))
-        elif access is None:
-            widest = max([widest] + [product_of(shape_of(r)) for r in op.results if is_tensor(r)])
+        # What is always written whole has no loop: what a concatenation joins.
+        for r in range(len(op.results) if tensors else 0):
+            sizes = zip(shape_of(op.results[r]), space.result_dims(n, r), strict=True)
+            widest = max(widest, product_of(size for size, dim in sizes if dim is None))
     return widest
 
 

@@ -25,6 +25,7 @@ from kitsune_mlir.dialects.verify import walk
 from .base import Pass
 from .narrow import narrow
 from .narrow_results import narrow_results
+from .own_rows import index_own_rows
 from .unit_moves import reshape_unit_moves
 
 # Named ops that stay named while element-wise ops are fused: upstream's fuser looks at linalg.generic only, and it would
@@ -251,6 +252,7 @@ class Normalize(Pass):
             reshape_unit_moves(module)
             fold_movement(module)
             narrow_results(module)
+            index_own_rows(module)
         run_upstream(module, "canonicalize,cse")
 
 

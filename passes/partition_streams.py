@@ -15,6 +15,7 @@ from kitsune_mlir.target import Target, find_target
 
 from . import gpu_chains
 from .base import Pass, PassFailure
+from .fuse_pairs import pairs_tile
 from .grouping import inner_elements
 from .remarks import remark
 from .scatter import INTO, UPDATES, producer_that_adds, scatter_add_of
@@ -153,6 +154,8 @@ class PartitionStreams(Pass):
         engine, tile = ("gemv", few_rows) if few_rows else (engine, choose_tile(space, engine, target, alone))
         attention = attention_tile(space)
         engine, tile = ("attention", attention) if attention else (engine, tile)
+        pairs = pairs_tile(space, target)
+        engine, tile = ("pairs", pairs) if pairs else (engine, tile)
         convolved = conv_tile(space, target) if target.is_gpu else None
         engine, tile = ("conv", convolved) if convolved else (engine, tile)
         tile = self._given(stage, tile)

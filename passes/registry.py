@@ -6,10 +6,12 @@ from .check_progress import CheckProgress
 from .finalize_nvvm import FinalizeNvvm
 from .form_stages import FormStages
 from .fuse_attention import FuseAttention
+from .fuse_pairs import FusePairs
 from .hoist_gathers import HoistGathers
 from .materialize import Materialize
 from .merge_rows import MergeRows
 from .normalize import Normalize
+from .pad_sums import PadSums
 from .partition_streams import PartitionStreams
 from .place_buffers import PlaceBuffers
 from .split_reductions import SplitReductions
@@ -26,6 +28,8 @@ PASSES: dict[str, type[Pass]] = {
             HoistGathers,
             FuseAttention,
             MergeRows,
+            PadSums,
+            FusePairs,
             SplitReductions,
             FormStages,
             PartitionStreams,
@@ -44,6 +48,8 @@ PIPELINE: list[str] = [
     "kitsune-hoist-gathers",
     "kitsune-fuse-attention",
     "kitsune-merge-rows",
+    "kitsune-pad-sums",
+    "kitsune-fuse-pairs",
     "kitsune-split-reductions",
     "kitsune-form-stages",
     "kitsune-partition-streams",

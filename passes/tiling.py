@@ -47,7 +47,7 @@ class Tiling:
             for k, part in parts.items():
                 copy.operands[k] = part
             self._shrink(n, op, copy)
-            self._shift_indices(n, copy)
+            self._shift_indices(n, copy, {local[v]: v for v in captures(op) if v in inside})
             self.mapping.update(zip(op.results, copy.results, strict=True))
 
     def _load_slice(self, n: int, op: ir.Operation) -> bool:
@@ -158,8 +158,12 @@ class Tiling:
                     sizes[d] = self.grid.tile[shared]
             copy.attributes["static_sizes"] = ir.DenseI64ArrayAttr.get(sizes)
 
-    def _shift_indices(self, n: int, copy: ir.Operation) -> None:
-        """`linalg.index` asks for a position in the whole: add the tile's offset."""
+    def _shift_indices(self, n: int, copy: ir.Operation, inside: dict[ir.Value, ir.Value]) -> None:
+        """`linalg.index` asks for a position in the whole: add the tile's offset.
+
+        Args:
+            inside: by their tiles, the values of the stage that the body reads by index.
+        """
         for inner in list(walk(copy)):
             if inner.name != "linalg.index":
                 continue
@@ -169,10 +173,19 @@ class Tiling:
             if offset is None:
                 continue
             users = [(use.owner, use.operand_number) for use in inner.results[0].uses]
+            users = [(user, number) for user, number in users if not self._is_local(user.operation, number, inside)]
+            if not users:
+                continue
             with ir.InsertionPoint.after(inner), inner.location:
                 total = arith.addi(inner.results[0], offset)
             for user, number in users:
                 user.operation.operands[number] = total
+
+    def _is_local(self, user: ir.Operation, number: int, inside: dict[ir.Value, ir.Value]) -> bool:
+        """Whether a use is an index into a tile along a dimension that is tiled: a position in the tile."""
+        if user.name != "tensor.extract" or not number or user.operands[0] not in inside:
+            return False
+        return self.result_slices(inside[user.operands[0]])[number - 1].dim is not None
 
 
 def _is_outside(value: ir.Value) -> bool:

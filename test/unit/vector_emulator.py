@@ -132,9 +132,14 @@ class VectorBlock(BulkCopies, KernelBlock):
 
 
 def run_kernel(
-    module: ir.Operation, manifest: Manifest, inputs: list[np.ndarray], results: list[np.ndarray], blocks: int
+    module: ir.Operation,
+    manifest: Manifest,
+    inputs: list[np.ndarray],
+    results: list[np.ndarray],
+    blocks: int,
+    block_type: type[VectorBlock] = VectorBlock,
 ) -> None:
-    """Run a kernel on `blocks` blocks; fills `results`.
+    """Run a kernel on `blocks` blocks of a type; fills `results`.
 
     Raises:
         AssertionError: an access out of bounds or badly aligned, a race, or a barrier that threads miss.
@@ -155,7 +160,7 @@ def run_kernel(
         pointers.append(machine.add(space))
     failures: list[BaseException] = []
     shared = manifest.shared_bytes + RED_ZONE
-    bodies = [VectorBlock(machine, module, manifest.threads, number, blocks, shared) for number in range(blocks)]
+    bodies = [block_type(machine, module, manifest.threads, number, blocks, shared) for number in range(blocks)]
 
     def work(block: VectorBlock) -> None:
         try:

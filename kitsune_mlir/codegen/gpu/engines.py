@@ -11,6 +11,7 @@ from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.gemv import GemvEngine
 from kitsune_mlir.codegen.gpu.generic import GenericEngine
 from kitsune_mlir.codegen.gpu.mma import MmaEngine
+from kitsune_mlir.codegen.gpu.pairs import PairsEngine
 from kitsune_mlir.codegen.gpu.scatter import ScatterEngine
 from kitsune_mlir.codegen.gpu.simt import SimtEngine
 from kitsune_mlir.codegen.gpu.tasks import TaskView
@@ -21,7 +22,7 @@ __all__ = ["ENGINES", "FALLBACK", "choose"]
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
-        *(AttentionEngine(), ChainEngine(), ConvEngine(), MmaEngine(), GemvEngine()),
+        *(AttentionEngine(), ChainEngine(), ConvEngine(), MmaEngine(), GemvEngine(), PairsEngine()),
         *(ScatterEngine(), SimtEngine(), GenericEngine()),
     )
 }

@@ -1,0 +1,396 @@
+"""The `pairs` engine: dot products of all pairs of a sample's vectors, some picked by index and joined with other columns.
+
+A tile is some samples, and a block holds all their vectors in shared memory at once: gathered rows come by `cp.async` before
+the task's waits, and are asked for (L2) as soon as the kernel starts. Warps multiply: 16 vectors of a sample with all of its
+vectors (`mma_sync`), and rounded products go to shared memory. A table has, for every column of the result, where in a sample's
+shared memory it is; so stores are the same for columns from memory, picked products and zeros.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from torch_mlir import ir
+from torch_mlir.dialects import arith
+
+from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id, warp_id
+from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.convert import pack_pair
+from kitsune_mlir.codegen.gpu.elements import load_elements, store_elements
+from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.memory import copy_async, copy_async_commit, copy_async_wait, load, offset, prefetch, store
+from kitsune_mlir.codegen.gpu.mma_scalar import emit_body
+from kitsune_mlir.codegen.gpu.mma_sync import multiply_add
+from kitsune_mlir.codegen.gpu.tasks import Load, Store, TaskView, element_bytes
+from kitsune_mlir.codegen.gpu.value import Value, as_type, bitcast, cast, constant, i32, i64, minimum, unpack, vector, wrap
+from kitsune_mlir.dialects.access import affine_maps
+from kitsune_mlir.dialects.pairs import NoPairs, Pairs, Vectors, read_pairs
+
+__all__ = ["PairsEngine"]
+
+THREADS = 384
+REGISTERS = 128
+PIECE = 8
+"""Elements of 16 bytes."""
+BATCH = 4
+"""Rows whose indices a thread reads before it starts the first one's copy."""
+SECTOR = 32
+"""Bytes that one prefetch brings."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PairsPlan:
+    """What was decided for a task.
+
+    Attributes:
+        pairs: the body.
+        loads: by tensor.
+        store: the result's.
+        samples: rows of a tile.
+        early: the gathered vectors that nobody writes while the kernel runs.
+        table_at: offset of the table in shared memory, after the samples.
+    """
+
+    pairs: Pairs
+    loads: dict[ir.Value, Load]
+    store: Store
+    samples: int
+    early: tuple[Vectors, ...]
+    table_at: int
+
+    @property
+    def columns(self) -> int:
+        """Columns of the result."""
+        return sum(part.width for part in self.pairs.columns)
+
+
+class PairsEngine(Engine):
+    """See the module's docstring."""
+
+    name: ClassVar[str] = "pairs"
+    prefetches: ClassVar[bool] = True
+
+    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+        try:
+            plan = _plan(task)
+        except NoPairs as reason:
+            return Decline(self.name, str(reason))
+        bytes_ = plan.table_at + -(-plan.columns // PIECE) * PIECE * 4
+        if bytes_ > limits.shared_bytes:
+            return Decline(
+                self.name, f"{plan.samples} samples need {bytes_} bytes of shared memory; there are {limits.shared_bytes}"
+            )
+        threads = min(THREADS, limits.threads // 32 * 32)
+        parameters = {"samples": plan.samples, "vectors": plan.pairs.count}
+        return Plan(
+            self.name, task, shared_bytes=bytes_, threads=threads, registers=REGISTERS, parameters=parameters, private=plan
+        )
+
+    def prefetch(self, plan: Plan, task: TaskContext, thread: Value, threads: int) -> None:
+        pairs: PairsPlan = plan.private
+        if not pairs.early:
+            return
+
+        def fetch() -> None:
+            emitter = _Emitter(pairs, TileContext(task, task.first))
+            emitter.tile.resolve()
+            for part in pairs.early:
+
+                def row(item: Value, part: Vectors = part) -> None:
+                    start = emitter.gathered(part, item)
+                    for place in range(0, 2 * pairs.pairs.width, SECTOR):
+                        prefetch(offset(start, place))
+
+                for_(thread, pairs.samples * part.count, threads, row)
+
+        if_(task.first < task.view.tiles, fetch)
+
+    def emit_tile(self, plan: Plan, tile: TileContext) -> None:
+        pairs: PairsPlan = plan.private
+        tile.resolve()
+        emitter = _Emitter(pairs, tile)
+        late = [part for part in pairs.pairs.vectors if part not in pairs.early]
+        for part in pairs.early:
+            emitter.copy_vectors(part)
+        if not _picks_wait(pairs):
+            emitter.write_table()
+        tile.wait()
+        for part in late:
+            emitter.copy_vectors(part)
+        emitter.copy_columns()
+        if _picks_wait(pairs):
+            emitter.write_table()
+        copy_async_commit()
+        copy_async_wait(0)
+        tile.task.sync()
+        emitter.multiply()
+        tile.task.sync()
+        emitter.write_result()
+        tile.finish()
+
+
+def _plan(task: TaskView) -> PairsPlan:
+    """Read a task.
+
+    Raises:
+        NoPairs: its body is something else, or holds more than that.
+    """
+    joined = next((op for op in reversed(task.work()) if op.name == "tensor.concat"), None)
+    if joined is None:
+        raise NoPairs("nothing is joined")
+    pairs = read_pairs(joined)
+    if len(task.stores) != 1 or task.stores[0].tensor != pairs.result:
+        raise NoPairs("the task stores something else than the joined columns")
+    loads = {load.tensor: load for load in task.loads}
+    early = []
+    for part in pairs.vectors:
+        read = [part.value] if part.gather is None else [*list(part.gather.operands)[:-1], part.extract.operands[0]]
+        for value in read:
+            if value not in loads:
+                raise NoPairs("vectors that are computed in the task")
+        if part.gather is not None and all(loads[value].buffer.role == "input" for value in read):
+            early.append(part)
+        source = loads[read[-1]]
+        if _align(source) < 16:
+            raise NoPairs("vectors that do not begin at multiples of 16 bytes")
+        if part.gather is not None and not source.whole:
+            raise NoPairs("a part of a table")
+    for part in pairs.columns:
+        read = [] if part.kind == "zeros" else [part.value] if part.op is None else list(part.op.operands)[:-1]
+        if any(value not in loads for value in read):
+            raise NoPairs("columns that are computed in the task")
+        if part.kind == "rows" and _align(loads[part.value]) < 16:
+            raise NoPairs("columns that do not begin at multiples of 16 bytes")
+    return PairsPlan(pairs, loads, task.stores[0], pairs.rows, tuple(early), pairs.rows * pairs.sample_bytes)
+
+
+def _picks_wait(plan: PairsPlan) -> bool:
+    """Whether some index of the picks is written while the kernel runs."""
+    read = [value for part in plan.pairs.columns if part.kind == "picks" and part.op for value in list(part.op.operands)[:-1]]
+    return any(plan.loads[value].buffer.role != "input" for value in read)
+
+
+def _align(record: Load | Store) -> int:
+    """Bytes that divide the address of every row of a window, at most 16."""
+    strides = record.buffer.strides[:-1]
+    size = element_bytes(record.buffer.element)
+    places = [record.buffer.offset, *(stride * size for stride in strides)]
+    last = record.offsets[-1]
+    places.append(last * size if isinstance(last, int) else size)
+    return math.gcd(16, *places)
+
+
+class _Emitter:
+    """Emits the parts of a tile."""
+
+    def __init__(self, plan: PairsPlan, tile: TileContext):
+        self.plan, self.pairs, self.tile, self.task = plan, plan.pairs, tile, tile.task
+        self.thread, self.threads = tile.task.thread, tile.task.threads
+
+    # --- what comes from memory -----------------------------------------------------------------------------------------
+
+    def copy_vectors(self, part: Vectors) -> None:
+        """Start the copies of some of the vectors of all samples."""
+        before = sum(other.count for other in self.pairs.vectors[: self.pairs.vectors.index(part)])
+        source = self.gathered if part.gather is not None else self._in_memory
+
+        def target(item: Value) -> Value:
+            return self._sample(item // part.count) + (item % part.count + before) * self.pairs.vector_bytes
+
+        self._copy_rows(self.plan.samples * part.count, self.pairs.width // PIECE, functools.partial(source, part), target)
+
+    def copy_columns(self) -> None:
+        """Start the copies of columns that come from memory."""
+        for number, part in enumerate(self.pairs.columns):
+            if part.kind != "rows":
+                continue
+            record = self.plan.loads[part.value]
+
+            def target(item: Value, place: int = self.pairs.column_at(number)) -> Value:
+                return self._sample(item) + place
+
+            source = functools.partial(self._element, record, 2)
+            self._copy_rows(self.plan.samples, part.width // PIECE, lambda item, read=source: read([item, i32(0)]), target)
+
+    def _copy_rows(self, rows: int, pieces: int, source: Callable[[Value], Value], target: Callable[[Value], Value]) -> None:
+        """Copy rows of `pieces` times 16 bytes: neighbouring threads have neighbouring pieces."""
+        together = self.threads // pieces
+        row, piece = self.thread // pieces, self.thread % pieces
+
+        def batch(first: Value) -> None:
+            items = [first + together * number for number in range(BATCH)]
+            starts = [source(minimum(item, rows - 1)) for item in items]
+            for item, start in zip(items, starts, strict=True):
+                place = offset(self.task.shared, target(item) + piece * 16)
+                if_(item < rows, functools.partial(copy_async, place, offset(start, piece * 16)))
+
+        if_(row < together, lambda: for_(row, rows, together * BATCH, batch) and None)
+
+    def gathered(self, part: Vectors, item: Value) -> Value:
+        """Pointer to the row of a table that is vector `item` of the tile's, counted through the samples."""
+        assert part.gather is not None
+        found: list[Value] = []
+
+        def extract(op: ir.Operation, indices: Sequence[ir.Value]) -> Value:
+            found.extend(self._integer(index, "i64") for index in indices)
+            return constant(0.0, str(ir.ShapedType(op.operands[0].type).element_type))
+
+        at = [item // part.count, item % part.count]
+        arguments = [self._argument(part.gather, number, at) for number in range(len(part.gather.operands) - 1)]
+        emit_body(part.gather, [*arguments, None], self.tile, lambda loop: at[loop] if loop < 2 else i32(0), extract)
+        record = self.plan.loads[part.extract.operands[0]]
+        return self._place(record, found)
+
+    def _in_memory(self, part: Vectors, item: Value) -> Value:
+        record = self.plan.loads[part.value]
+        return self._element(record, 3, [item // part.count, item % part.count, i32(0)])
+
+    def _argument(self, op: ir.Operation, number: int, at: Sequence[Value]) -> Value:
+        """The element of an operand of a generic at a place of its loops."""
+        record = self.plan.loads[op.operands[number]]
+        walked = [at[int(str(expression)[1:])] for expression in affine_maps(op)[number].results]
+        constant_ = record.buffer.role == "input"
+        pointer = self._element(record, len(walked), walked)
+        return load_elements(pointer, str(record.buffer.element), 1, constant=constant_)[0]
+
+    def _element(self, record: Load | Store, rank: int, at: Sequence[Value]) -> Value:
+        """Pointer to an element of a window, by its place in the tensor."""
+        dims = list(range(len(record.sizes)))
+        if len(dims) != rank:  # the tensor lacks dimensions of extent 1
+            dims = [dim for dim in dims if record.sizes[dim] != 1]
+        places = [i64(self.tile.index(start)) for start in record.offsets]
+        for dim, index in zip(dims, at, strict=True):
+            places[dim] = places[dim] + i64(index)
+        return self._place(record, places)
+
+    def _place(self, record: Load | Store, places: Sequence[Value]) -> Value:
+        size = element_bytes(record.buffer.element)
+        pointer = self.tile.pointer(record.buffer)
+        for place, stride in zip(places, record.buffer.strides, strict=True):
+            pointer = offset(pointer, place * (stride * size))
+        return pointer
+
+    def _integer(self, index: ir.Value, type_: str) -> Value:
+        return wrap(arith.index_castui(as_type(type_), index))
+
+    # --- the table ------------------------------------------------------------------------------------------------------
+
+    def write_table(self) -> None:
+        """For each column of the result, its offset in a sample's shared memory; and the samples' zeros."""
+        first = 0
+        for number, part in enumerate(self.pairs.columns):
+
+            def entry(column: Value, number: int = number, first: int = first) -> None:
+                store(self._column(number, column), self._entry(column + first))
+
+            for_(self.thread, part.width, self.threads, entry)
+            first += part.width
+        rest = -(-first // PIECE) * PIECE - first
+        if rest:
+            if_(self.thread < rest, lambda: store(i32(self.pairs.zero_at), self._entry(self.thread + first)))
+
+        def zero(sample: Value) -> None:
+            store(i32(0), offset(self.task.shared, self._sample(sample) + self.pairs.zero_at))
+
+        for_(self.thread, self.plan.samples, self.threads, zero)
+
+    def _entry(self, column: Value) -> Value:
+        return offset(self.task.shared, column * 4 + self.plan.table_at)
+
+    def _column(self, number: int, column: Value) -> Value:
+        part = self.pairs.columns[number]
+        if part.kind == "zeros":
+            return i32(self.pairs.zero_at)
+        if part.kind == "rows":
+            return column * 2 + self.pairs.column_at(number)
+        assert part.op is not None
+        found: list[Value] = []
+
+        def extract(op: ir.Operation, indices: Sequence[ir.Value]) -> Value:
+            found.extend(self._integer(index, "i32") for index in indices[1:])
+            return constant(0.0, str(ir.ShapedType(op.operands[0].type).element_type))
+
+        at = [i32(0), column]
+        arguments = [self._argument(part.op, operand, at) for operand in range(len(part.op.operands) - 1)]
+        emit_body(part.op, [*arguments, None], self.tile, lambda loop: at[loop], extract)
+        left, right = found
+        return (left * self.pairs.pitch + right) * 2 + self.pairs.products_at
+
+    # --- products -------------------------------------------------------------------------------------------------------
+
+    def multiply(self) -> None:
+        """All products of all samples: a warp has 16 vectors of a sample at a time, with all of the sample's.
+
+        The order of a sum is free, and so is that of the vectors: a lane reads 16 bytes of a vector and uses them in two
+        instructions, and eight lanes read vectors that are four apart, which lie in different banks (as in `gemv_multiply`).
+        """
+        groups, warp, lane = self.pairs.padded // 16, warp_id(self.thread), lane_id(self.thread)
+        index = lane // 4
+        line, quad = index // 2 + index % 2 * 4, lane % 4
+
+        def unit(number: Value) -> None:
+            base = offset(self.task.shared, self._sample(number // groups))
+            first = number % groups * 16
+            sums = self._sums(base, first + line, line, quad)
+            for block, (low, low4, high, high4) in enumerate(sums):
+                for row, pair in ((line, (low, low4)), (line + 8, (high, high4))):
+                    word = pack_pair(*pair, self.pairs.dtype)
+                    place = ((first + row) * self.pairs.pitch + (quad + 8 * block)) * 2 + self.pairs.products_at
+                    store(cast(word, "i16"), offset(base, place), 2)
+                    store(cast(word >> 16, "i16"), offset(base, place + 8), 2)
+
+        for_(warp, self.plan.samples * groups, self.threads // 32, unit)
+
+    def _sums(self, base: Value, row: Value, line: Value, quad: Value) -> list[list[Value]]:
+        """The accumulators of 16 vectors with each eight of the sample's."""
+        blocks = -(-self.pairs.count // 8)
+        sums = [[constant(0.0, "f32")] * 4 for _ in range(blocks)]
+
+        def words(vector_: Value, step: int) -> list[Value]:
+            place = vector_ * self.pairs.vector_bytes + quad * 16 + 64 * step
+            return unpack(load(offset(base, place), "vector<4xi32>", 16))
+
+        for step in range(self.pairs.width // 32):
+            low, high = words(row, step), words(row + 8, step)
+            others = [words(line + 8 * block, step) for block in range(blocks)]
+            for half in (0, 2):
+                fragment = [low[half], high[half], low[half + 1], high[half + 1]]
+                for block in range(blocks):
+                    sums[block] = multiply_add(sums[block], fragment, others[block][half : half + 2], self.pairs.dtype)
+        return sums
+
+    # --- the result -----------------------------------------------------------------------------------------------------
+
+    def write_result(self) -> None:
+        """Store the rows, eight columns a thread at a time."""
+        columns, record = self.plan.columns, self.plan.store
+        across, align = -(-columns // PIECE), _align(record)
+
+        def piece(number: Value) -> None:
+            sample, first = number // across, number % across * PIECE
+            base = offset(self.task.shared, self._sample(sample))
+            places = [place for half in (0, 4) for place in unpack(load(self._entry(first + half), "vector<4xi32>", 16))]
+            values = [load(offset(base, place), "i16", 2) for place in places]
+            pointer = self._element(record, 2, [sample, first])
+            rest = columns % PIECE
+
+            def write(count: int) -> None:
+                if align == 16 and count == PIECE:
+                    store(bitcast(vector(values), "vector<4xi32>"), pointer, 16)
+                else:
+                    store_elements(values[:count], pointer, "i16", align)
+
+            if rest:
+                if_(first + PIECE <= columns, lambda: write(PIECE), lambda: write(rest))
+            else:
+                write(PIECE)
+
+        for_(self.thread, self.plan.samples * across, self.threads, piece)
+
+    def _sample(self, number: Value) -> Value:
+        """Offset of a sample in shared memory."""
+        return number * self.pairs.sample_bytes

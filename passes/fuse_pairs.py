@@ -1,0 +1,97 @@
+"""`kitsune-fuse-pairs`: one stage for vectors, their dot products and the next layer's input made of these.
+
+What the importer writes is a concatenation of vectors (some gathered), a batched product, a gather of some products by index,
+and another concatenation: four passes over memory. `dialects/pairs.py` reads it; here its operations are marked, and
+`form-stages` makes one stage of each mark, for the `pairs` engine.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects.access import is_tensor
+from kitsune_mlir.dialects.iteration import Space
+from kitsune_mlir.dialects.pairs import NoPairs, Pairs, read_pairs
+from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.target import Target, find_target
+
+from .base import Pass
+from .remarks import remark
+
+__all__ = ["FusePairs", "find_pairs", "pairs_tile"]
+
+MARK = "kitsune.pairs"
+KEPT_BYTES = 16 << 10  # shared memory that is not for samples: the table of columns, barriers
+
+
+def obstacle(pairs: Pairs, target: Target) -> str | None:
+    """Why pairs that were understood are not one stage; None if they are."""
+    inside = {hash(op) for op in pairs.ops}
+    for op in pairs.ops[:-1]:
+        users = [_outermost(use.owner.operation, op) for result in op.results for use in result.uses]
+        if any(hash(user) not in inside for user in users):
+            return f"something else uses what '{op.name}' makes"
+    if samples_that_fit(pairs, target) < 1:
+        return f"a sample needs {pairs.sample_bytes} bytes on chip, there are {target.fast_bytes - KEPT_BYTES}"
+    return None
+
+
+def _outermost(user: ir.Operation, beside: ir.Operation) -> ir.Operation:
+    """The operation in the block of `beside` that `user` is, or is part of."""
+    while user.block != beside.block:
+        user = user.parent.operation
+    return user
+
+
+def samples_that_fit(pairs: Pairs, target: Target) -> int:
+    """Samples that a block can hold."""
+    return (target.fast_bytes - KEPT_BYTES) // pairs.sample_bytes
+
+
+def find_pairs(ops: Sequence[ir.Operation]) -> list[list[ir.Operation]]:
+    """The operations of each of `kitsune-fuse-pairs`'s marks among `ops`."""
+    found: dict[int, list[ir.Operation]] = {}
+    for op in ops:
+        if MARK in op.attributes:
+            found.setdefault(ir.IntegerAttr(op.attributes[MARK]).value, []).append(op)
+    return list(found.values())
+
+
+def pairs_tile(space: Space, target: Target) -> list[int] | None:
+    """Samples a tile of a stage that was marked: one tile for every multiprocessor, if they fit; None for any other stage."""
+    joined = next((op for op in reversed(space.ops) if MARK in op.attributes and any(is_tensor(r) for r in op.results)), None)
+    if joined is None or len(space.dims) != 1:
+        return None
+    pairs = read_pairs(joined)
+    return [max(1, min(samples_that_fit(pairs, target), -(-pairs.rows // target.workers)))]
+
+
+@dataclass(frozen=True)
+class FusePairs(Pass):
+    """Mark dot products of all pairs of a sample's vectors, and what they are made of and become, as one stage.
+
+    Only for targets that have the `pairs` engine. `--remarks` says of each that stays apart why. Option: `target`.
+    """
+
+    name: ClassVar[str] = "kitsune-fuse-pairs"
+    target: str = "host"
+
+    def run(self, module: ir.Operation) -> None:
+        target = find_target(self.target)
+        if not target.is_gpu:
+            return
+        number = 0
+        with module.context:
+            for op in [op for op in walk(module) if op.name == "tensor.concat"]:
+                try:
+                    pairs = read_pairs(op)
+                except NoPairs:
+                    continue
+                if (reason := obstacle(pairs, target)) is not None:
+                    remark(op, f"products of pairs stay apart: {reason}")
+                    continue
+                for inner in pairs.ops:
+                    inner.attributes[MARK] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
+                number += 1

@@ -1,0 +1,92 @@
+"""`kitsune-pad-sums`: sums of odd length get zeros at their end where the rows are made by the program itself.
+
+TMA reads rows that begin at multiples of 16 bytes. Rows that a concatenation makes may have any width, so they are made wider.
+The weight is an argument and has to be copied into wider rows, once a call: a stage that depends on nothing, and is put
+where it runs beside others.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+from torch_mlir.dialects import arith, tensor
+
+from kitsune_mlir.dialects.access import affine_maps, shape_of
+from kitsune_mlir.dialects.products import defining_op, is_projected_product
+from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.target import find_target
+
+from .base import Pass
+from .remarks import remark
+
+ROW_BYTES = 16
+LEAST_SUM = 64  # elements: shorter sums are one chunk, and copied quickly
+LEAST_ROWS = 256  # fewer rows do not pay for the copy of the weight
+_MAPS = ("(d0, d1, d2) -> (d0, d2)", "(d0, d1, d2) -> (d1, d2)", "(d0, d1, d2) -> (d0, d1)")
+
+
+@dataclass(frozen=True)
+class PadSums(Pass):
+    """Widen concatenated rows, and the weight that multiplies them, to a multiple of 16 bytes by zeros.
+
+    Only for GPU targets, and 16-bit products. Option: `target`.
+    """
+
+    name: ClassVar[str] = "kitsune-pad-sums"
+    target: str = "host"
+
+    def run(self, module: ir.Operation) -> None:
+        if not find_target(self.target).is_gpu:
+            return
+        with module.context, ir.Location.unknown():
+            for op in [op for op in walk(module) if is_projected_product(op)]:
+                self._pad(op)
+
+    def _pad(self, op: ir.Operation) -> None:
+        if tuple(str(map_) for map_ in affine_maps(op)) != _MAPS:
+            return
+        rows, weight = op.operands[0], op.operands[1]
+        joined, type_ = defining_op(rows), ir.ShapedType(weight.type).element_type
+        width, rest = shape_of(rows)[1], shape_of(rows)[1] * 2 % ROW_BYTES
+        if str(type_) not in ("bf16", "f16") or not rest or width < LEAST_SUM or shape_of(rows)[0] < LEAST_ROWS:
+            return
+        if joined is None or joined.name != "tensor.concat" or ir.IntegerAttr(joined.attributes["dim"]).value != 1:
+            return
+        if defining_op(weight) is not None or len(list(joined.results[0].uses)) != 1:
+            return
+        more = (ROW_BYTES - rest) // 2
+        with ir.InsertionPoint(joined), joined.location:
+            # Here, so that it runs beside what comes before the rows.
+            wide_weight = _wider([weight], more)
+            wide_rows = _wider(list(joined.operands), more)
+        op.operands[0], op.operands[1] = wide_rows, wide_weight
+        joined.erase()
+        remark(op, f"sums of {width} get {more} zeros, so that rows begin at multiples of {ROW_BYTES} bytes")
+
+
+def _wider(parts: list[ir.Value], more: int) -> ir.Value:
+    """Parts of columns joined, with `more` columns of zeros."""
+    element = ir.ShapedType(parts[0].type).element_type
+    rows = shape_of(parts[0])[0]
+    zero = arith.constant(element, ir.FloatAttr.get(element, 0.0))
+    zeros = _filled([rows, more], zero, element)
+    total = sum(shape_of(part)[1] for part in parts) + more
+    return tensor.concat(ir.RankedTensorType.get([rows, total], element), 1, [*parts, zeros])
+
+
+def _filled(shape: list[int], value: ir.Value, element: ir.Type) -> ir.Value:
+    identity = ir.AffineMapAttr.get(ir.AffineMap.get_identity(len(shape)))
+    op = ir.Operation.create(
+        "linalg.generic",
+        [ir.RankedTensorType.get(shape, element)],
+        [tensor.empty(shape, element)],
+        {
+            "indexing_maps": ir.ArrayAttr.get([identity]),
+            "iterator_types": ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * len(shape)),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([0, 1]),
+        },
+        regions=1,
+    )
+    with ir.InsertionPoint(op.regions[0].blocks.append(element, arg_locs=[ir.Location.current])):
+        ir.Operation.create("linalg.yield", [], [value])
+    return op.results[0]

@@ -1,0 +1,156 @@
+"""Dot products of pairs as one stage: what is recognised and what not, and the engine's kernels on an emulated block."""
+
+from __future__ import annotations
+
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from kernel_emulator import SHIFT
+from torch import Tensor, nn
+from torch_mlir import ir
+from vector_emulator import VectorBlock, run_kernel
+
+import kitsune_mlir
+from kitsune_mlir import pipeline
+from kitsune_mlir.codegen.gpu.executor import build
+from kitsune_mlir.codegen.gpu.program import compile_gpu
+from kitsune_mlir.codegen.gpu.tasks import ProgramView
+from kitsune_mlir.dialects import new_context
+from kitsune_mlir.target import find_target
+
+BF16 = torch.bfloat16
+
+
+class Interaction(nn.Module):
+    """DLRM's: a dense vector and one of each table, their products below the diagonal joined with the dense vector."""
+
+    table: Tensor
+    left: Tensor
+    right: Tensor
+
+    def __init__(self, tables: int, entries: int, width: int):
+        super().__init__()
+        self.embeddings = nn.Parameter(torch.randn(tables, entries, width))
+        self.register_buffer("table", torch.arange(tables))
+        pairs = torch.tril_indices(tables + 1, tables + 1, offset=-1)
+        self.register_buffer("left", pairs[0].clone())
+        self.register_buffer("right", pairs[1].clone())
+
+    def forward(self, x: Tensor, indices: Tensor) -> Tensor:
+        vectors = torch.cat([x[:, None], self.embeddings[self.table[None], indices]], dim=1)
+        products = torch.bmm(vectors, vectors.transpose(1, 2))
+        return torch.cat([x, products[:, self.left, self.right]], dim=1)
+
+
+class Warps(VectorBlock):
+    """With products of warps and `cp.async`, which copies at once."""
+
+    def simple(self, op, operands, mask):
+        if op.name == "nvvm.mma.sync":
+            return self.product(operands)
+        if op.name == "nvvm.prefetch":
+            return None
+        if op.name == "nvvm.shfl.sync" and "idx" in str(op.attributes["kind"]):
+            return operands[1][(np.arange(self.threads) & ~31) + (operands[2] & 31)]
+        if op.name == "llvm.ptrtoint":
+            return (operands[0] & ((1 << SHIFT) - 1)).astype(np.int32)
+        if op.name == "llvm.extractvalue":
+            return operands[0][ir.DenseI64ArrayAttr(op.attributes["position"])[0]]
+        return super().simple(op, operands, mask)
+
+    def product(self, operands):
+        a, b = (
+            [np.ascontiguousarray(w).view(ml_dtypes.bfloat16).astype(np.float32) for w in part]
+            for part in (operands[:4], operands[4:6])
+        )
+        sums = [operand.copy() for operand in operands[6:10]]
+        for warp in range(0, self.threads, 32):
+            left, right = np.zeros((16, 16), np.float32), np.zeros((16, 8), np.float32)
+            for lane in range(32):
+                g, t = divmod(lane, 4)
+                for number, word in enumerate(a):
+                    pair = word[2 * (warp + lane) : 2 * (warp + lane) + 2]
+                    left[g + 8 * (number % 2), 2 * t + 8 * (number // 2) :][:2] = pair
+                for number, word in enumerate(b):
+                    right[2 * t + 8 * number :, g][:2] = word[2 * (warp + lane) : 2 * (warp + lane) + 2]
+            found = left @ right
+            for lane in range(32):
+                g, t = divmod(lane, 4)
+                for number in range(4):
+                    sums[number][warp + lane] += found[g + 8 * (number // 2), 2 * t + number % 2]
+        return sums
+
+    def assembly(self, text, operands, mask):
+        if text.startswith(("cp.async.commit", "cp.async.wait")):
+            return None
+        if not text.startswith("cp.async"):
+            return super().assembly(text, operands, mask)
+        bytes_ = int(re.search(r"\[\$1\], (\d+)", text)[1])  # type: ignore[index]
+        space, source = self.machine.at(operands[1][mask])
+        shared = self.machine.spaces[(self.shared >> SHIFT) - 1]
+        target = operands[0][mask].astype(np.int64)
+        assert (source % bytes_ == 0).all() and (target % bytes_ == 0).all(), "a copy that is not aligned"
+        assert (source + bytes_ <= len(space.data)).all()
+        at = target[:, None] + np.arange(bytes_)
+        self._touch(shared, at, mask, True)
+        shared.data[at] = space.data[source[:, None] + np.arange(bytes_)]
+        return None
+
+
+def compiled(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *args: Tensor):
+    monkeypatch.setattr(pipeline, "gpu_code", lambda *_: (None, {}, "not needed"))
+    return kitsune_mlir.compile(model.eval(), args, target="sm_90a")
+
+
+def case(samples: int, tables: int, width: int, dtype: torch.dtype = BF16):
+    torch.manual_seed(samples * 100 + tables)
+    model = Interaction(tables, 11, width).to(dtype)
+    return model, torch.randn(samples, width).to(dtype), torch.randint(-11, 11, (samples, tables))
+
+
+@pytest.mark.parametrize("samples, tables, width", [(2, 3, 32), (7, 26, 128), (129, 5, 64), (40, 33, 32), (1000, 2, 32)])
+def test_emulated_kernels_compute_what_torch_does(monkeypatch, samples, tables, width):
+    model, x, indices = case(samples, tables, width)
+    program = compiled(monkeypatch, model, x, indices)
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(program.ir("tiles"))
+        view = ProgramView(list(module.body.operations)[0].operation)
+        assert [task.wish for task in view.tasks] == ["pairs"]
+        executor = build(view, "kernel")
+        assert [decision.plan.engine for decision in executor.decisions] == ["pairs"]
+        held = {"embeddings": model.embeddings, "table": model.table, "left": model.left, "right": model.right}
+        inputs = [held[w.name] for w in program.signature.weights] + [x, indices]
+        arrays = [t.detach().contiguous().view(torch.int16).numpy() if t.dtype == BF16 else t.numpy() for t in inputs]
+        with torch.no_grad():
+            wanted = model.double()(x.double(), indices)
+        result = np.zeros(wanted.shape, np.int16)
+        run_kernel(executor.module.operation, executor.manifest, arrays, [result], 3, Warps)
+    found = torch.from_numpy(result).view(BF16).double()
+    assert (found - wanted).norm() <= 5e-3 * wanted.norm()
+    assert torch.equal(found[:, :width], x.double())
+
+
+def test_the_kernel_assembles_without_spills(monkeypatch):
+    program = compiled(monkeypatch, *case(2048, 26, 128))
+    with new_context(), ir.Location.unknown():
+        code = compile_gpu(ir.Module.parse(program.ir("tiles")), "main_p0", find_target("h200"))
+    assert code.resources.spill_store_bytes == 0 and "spill" not in "".join(code.warnings)
+    assert [choice.engine for choice in code.engines] == ["pairs"]
+    assert "mma.sync" in code.ptx
+
+
+@pytest.mark.parametrize("dtype, width, reason", [(torch.float32, 32, "f32"), (BF16, 24, "24 elements")])
+def test_what_the_engine_does_not_do_stays_apart(monkeypatch, dtype, width, reason):
+    program = compiled(monkeypatch, *case(40, 5, width, dtype))
+    assert "kitsune.pairs" not in program.ir("stages"), reason
+
+
+def test_rows_of_products_are_tiled_on_the_host_too(monkeypatch):
+    model, x, indices = case(129, 5, 64)
+    program = kitsune_mlir.compile(model.float().eval(), (x.float(), indices), target="host")
+    assert '"all"' not in program.ir("stages")
+    with torch.no_grad():
+        assert torch.allclose(program(x.float(), indices), model(x.float(), indices), rtol=1e-4, atol=1e-4)
