@@ -272,7 +272,11 @@ class Grouping:
         return list(found.values())
 
     def sorted_groups(self) -> list[int]:
-        """Groups in an order in which producers come before consumers."""
+        """Groups in an order in which producers come before consumers.
+
+        On a GPU whatever can start at the same time is together, so that blocks without a tile of the one work on the other
+        instead of waiting for it (the products of q, k and v); last what nobody reads.
+        """
         done: dict[int, None] = {}
 
         def visit(g: int) -> None:
@@ -284,7 +288,14 @@ class Grouping:
 
         for g in sorted(self.members, key=lambda g: self.order[hash(self.members[g][-1])]):
             visit(g)
-        return list(done)
+        if not self.target.is_gpu:
+            return list(done)
+        sources = {g: self._groups_read_by(g) for g in done}
+        read = {source for found in sources.values() for source in found}
+        level: dict[int, int] = {}
+        for g in done:
+            level[g] = max((level[source] + 1 for source in sources[g]), default=0)
+        return sorted(done, key=lambda g: (level[g], g not in read))
 
 
 def inner_elements(space: Space) -> int:

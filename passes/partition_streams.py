@@ -97,7 +97,8 @@ def choose_tile(space: Space, engine: str, target: Target, alone: bool = False) 
     kinds = [roles.get(d.loops.get(product, -1), "batch") for d in space.dims]
     if target.is_gpu:
         op = space.ops[product]
-        return mma_tile(sizes, kinds, sum_terms(op), target, element_bytes(op))
+        products = sum(is_contraction(op) for op in space.ops)
+        return mma_tile(sizes, kinds, sum_terms(op), target, element_bytes(op), products)
     tile, columns = [], {"m": HOST_ROWS, "n": HOST_COLUMNS, "batch": 1}
     for size, kind in zip(sizes, kinds, strict=True):
         tile.append(min(size, columns[kind]))

@@ -104,6 +104,15 @@ SMALL: dict[str, list[Layer]] = {
     "silu_two_results": [Layer(300, 520, 256, epilogue=("silu", "both"))],
     "relu_in_bf16": [Layer(300, 520, 256, epilogue=("bias", "relu16"))],
     "many_tiles_ragged": [Layer(4000, 3000, 256, tile=(128, 64), epilogue=("bias",))],
+    "gated": [Layer(300, 1000, 704, tile=(128, 112), epilogue=("silu", "gated"))],
+    "gated_rows_129": [Layer(129, 520, 192, tile=(128, 104), epilogue=("bias", "silu", "gated", "residual"))],
+    "gated_shared_tiles": [Layer(128, 256, 4096, tile=(128, 64), epilogue=("silu", "gated"), out="f32")],
+    "gated_f32": [Layer(200, 96, 256, tile=(128, 48), epilogue=("silu", "gated"), dtype="f32", out="f32")],
+    "gated_layers": [
+        Layer(1000, 512, 480, (128, 128), epilogue=("bias", "relu")),
+        Layer(1000, 704, 512, (128, 88), epilogue=("silu", "gated")),
+        Layer(1000, 256, 704, (128, 64), epilogue=("residual",)),
+    ],
     "two_layers": [
         Layer(2048, 1024, 480, (128, 128), epilogue=("bias", "relu")),
         Layer(2048, 512, 1024, (128, 64), epilogue=("bias",)),
@@ -178,6 +187,8 @@ def reference(layers: list[Layer], tensors: dict[str, Any]) -> dict[str, Any]:
                 y = y + tensors[f"bias{number}"].double()
             elif step == "residual":
                 y = y + tensors[f"residual{number}"].double()
+            elif step == "gated":
+                y = y * (a @ tensors[f"by{number}"].double().transpose(-1, -2))
             elif step == "both":
                 found[f"second{number}"] = y
             elif step in ("relu", "relu16"):

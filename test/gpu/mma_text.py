@@ -16,7 +16,8 @@ class Layer:
         a: "mk" or "km", b: "nk" or "kn": order of the dimensions in memory.
         dtype: of A and B; out: of the result.
         epilogue: steps, of "bias", "residual", "relu", "gelu", "tanh", "silu", "exp", "both" (a second result in f32),
-            "init" (the accumulation starts from the bias), "relu16" (in the result's type).
+            "init" (the accumulation starts from the bias), "relu16" (in the result's type), "gated" (times the product of A
+            with other weights, which are stored as B is).
         shared_b: all batches use one B.
         swap: B is the first operand of the product.
         heads: A is [m, batch, k].
@@ -50,11 +51,11 @@ class Layer:
         return self.batch, -(-self.m // tm), -(-self.n // tn)
 
     def shape(self, name: str) -> list[int]:
-        """Shape in memory of "a", "b", "bias", "residual", "out" or "second"."""
+        """Shape in memory of "a", "b", "by" (the other weights), "bias", "residual", "out" or "second"."""
         sizes = {"m": self.m, "n": self.n, "k": self.k}
         if name == "bias":
             return [self.n]
-        letters = {"a": self.a, "b": self.b}.get(name, "mn")
+        letters = {"a": self.a, "b": self.b, "by": self.b}.get(name, "mn")
         dims = [sizes[letter] for letter in letters]
         if name == "a" and self.heads:  # [m, batch, k]: the batch is inside the rows
             return [self.m, self.batch, self.k]
@@ -76,6 +77,7 @@ class TaskText:
         self.layer, self.name, self.buffers = layer, name, buffers
         self.lines: list[str] = []
         self.count = 0
+        self.factor = ""
 
     def emit(self, text: str) -> None:
         self.lines.append("      " + text)
@@ -106,7 +108,7 @@ class TaskText:
         """A subview: its name, its memref type, its sizes."""
         layer = self.layer
         (buffer, dtype), shape = self.buffers[name], layer.shape(name)
-        letters = {"a": layer.a, "b": layer.b, "bias": "n"}.get(name, "mn")
+        letters = {"a": layer.a, "b": layer.b, "by": layer.b, "bias": "n"}.get(name, "mn")
         if name == "a" and layer.heads:
             letters = "mzk"
         elif len(shape) > len(letters):
@@ -195,7 +197,11 @@ class TaskText:
         x, y = ("%e0", "%e1") if layer.dtype == "f32" else ("%x", "%y")
         body = [f"{to} = arith.extf {e} : {layer.dtype} to f32" for to, e in ((x, "%e0"), (y, "%e1")) if to != e]
         body += [f"%p = arith.mulf {x}, {y} : f32", "%s = arith.addf %e2, %p : f32", "linalg.yield %s : f32"]
-        value = self.generic([ins[0][2], ins[1][2], map_of(tile_letters)], kinds, [i[:2] for i in ins], (init, acc), body)
+        maps = [ins[0][2], ins[1][2], map_of(tile_letters)]
+        value = self.generic(maps, kinds, [i[:2] for i in ins], (init, acc), body)
+        if "gated" in layer.epilogue:
+            by = self.load("by", starts)
+            self.factor = self.generic(maps, kinds, [ins[0][:2], (by, ins[1][1])], (init, acc), body)
         value = self.steps(value, acc, empty, bias, bias_dtype, identity, column, parallel, starts, shape)
         if posts:
             self.emit(posts)
@@ -221,6 +227,9 @@ class TaskText:
                 body = [f"%w = arith.extf %e1 : {dtype} to f32", "%r = arith.addf %e0, %w : f32", "linalg.yield %r : f32"]
                 ins = [(value, acc), (residual, tensor(shape, dtype))]
                 value = self.generic([identity] * 3, parallel, ins, (empty, acc), body)
+            elif step == "gated":
+                body = ["%r = arith.mulf %e0, %e1 : f32", "linalg.yield %r : f32"]
+                value = self.generic([identity] * 3, parallel, [(value, acc), (self.factor, acc)], (empty, acc), body)
             elif step in ACTIVATIONS:
                 value = self.generic(
                     [identity, identity], parallel, [(value, acc)], (empty, acc), [*ACTIVATIONS[step], "linalg.yield %r : f32"]
@@ -289,6 +298,8 @@ def program(layers: list[Layer], bias_dtype: str = "bf16") -> tuple[str, list[di
 
         buffers["a"] = previous or argument("a", layer.dtype)
         buffers["b"] = argument("b", layer.dtype)
+        if "gated" in layer.epilogue:
+            buffers["by"] = argument("by", layer.dtype)
         if "bias" in layer.epilogue or "init" in layer.epilogue:
             buffers["bias"] = argument("bias", bias_dtype)
         if "residual" in layer.epilogue:

@@ -126,3 +126,9 @@ def test_the_tiles_of_a_last_wave_are_shared() -> None:
     pieces, whole = choose_pieces(work, 132)
     assert whole == 132 and 4 <= pieces <= 11
     assert microseconds(work, pieces, 132, whole) < 0.75 * microseconds(work, 1, 132)
+
+
+def test_products_that_share_a_tile_get_a_part_of_the_columns_each() -> None:
+    assert mma_tile((128, 14336), ("m", "n"), 4096, H200, products=2) == [128, 112]  # one tile a multiprocessor
+    assert mma_tile((8192, 14336), ("m", "n"), 4096, H200, products=2) == [128, 128]
+    assert mma_tile((8192, 1000), ("m", "n"), 4096, H200, products=3)[1] <= 80

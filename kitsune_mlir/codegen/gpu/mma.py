@@ -4,7 +4,7 @@ One block has a multiprocessor to itself, and its warpgroups have roles. One pro
 shared memory full of operands by TMA (`mma_load`; where TMA cannot read them, some warps copy, `mma_copy`), another
 thread stores finished tiles and posts (`mma_store`). Two consume (`mma_ring`): they share a tile of up to 128 x 256, run their
 accumulators through the task's element-wise steps and hand them over (`mma_epilogue`). Where there are too few tiles for all
-multiprocessors, several blocks share each (`mma_split`).
+multiprocessors, several blocks share each (`mma_split`). Products of one A, such as SwiGLU's gate and up, share a tile.
 """
 
 from __future__ import annotations

@@ -84,26 +84,27 @@ class Epilogue:
         self.addresses: dict[tuple, Value] = {}
         self.windows: dict[tuple, Window] = {}
         self.tables = tables_of(plan.pattern.task)
+        self.sums = {product.op.results[0]: number for number, product in enumerate(plan.pattern.products)}
 
     def preload(self) -> None:
         """Start to load pairs that the steps read (a bias, a residual): they come while the last products are made."""
         left = PRELOADED
         uses = [(step.op, number) for step in dict.fromkeys(self.pattern.steps.values()) for number in step.operands]
-        for op, number in [(self.pattern.product.op, 2), *uses]:
+        for op, number in [*((product.op, 2) for product in self.pattern.products), *uses]:
             load = self.pattern.task.load_of(op.operands[number])
             if load is None:
                 continue
             sides = self.pattern.operand_sides(op, number)
             window = self._window((load.tensor, sides), load, sides)
             halves = 2 if ROW in sides else 1
-            count = halves * self.plan.geometry.n // 8
+            count = halves * self.plan.geometry.width // 8
             if (load.tensor, sides) in self.words or COL not in sides or count > left:
                 continue
             if window.dtype not in ("bf16", "f16") or not self._together(window):
                 continue
             left -= count
             words: dict[tuple[int | None, int], Value] = {}
-            for block in range(self.plan.geometry.n // 8):
+            for block in range(self.plan.geometry.width // 8):
                 for pair in self._pairs(block)[:halves]:
                     place = self._address(window, (load.tensor, sides), pair)
                     # No constant load: LLVM would move it to its use, behind the products.
@@ -121,7 +122,7 @@ class Epilogue:
         self.accumulators = accumulators
         staged = {result.number for result in self.plan.results}
         step = self.plan.slice or 8
-        for first in range(0, self.plan.geometry.n, step):
+        for first in range(0, self.plan.geometry.width, step):
             for number, store in enumerate(self.pattern.task.stores):
                 if number in staged:
                     self._stage(store.tensor, first // 8, slot)
@@ -208,19 +209,18 @@ class Epilogue:
         sides = self.pattern.value_sides(value)
         key = (value, pair.half if ROW in sides else None, pair.block if COL in sides else None)
         if key not in self.known:
-            if value == self.pattern.product.op.results[0]:
-                self.known[key] = self._product(pair)
+            if value in self.sums:
+                self.known[key] = self._product(self.sums[value], pair)
             elif is_constant(value):
                 self.known[key] = [constant_of(value)]
             else:
                 self.known.update(self._step(self.pattern.steps[value], key[1:], pair))
         return self.known[key]
 
-    def _product(self, pair: Pair) -> list[Value]:
-        first = 4 * pair.block + 2 * pair.half
+    def _product(self, number: int, pair: Pair) -> list[Value]:
+        first = 4 * (pair.block + number * self.plan.geometry.width // 8) + 2 * pair.half
         sums = self.accumulators[first : first + 2]
-        op = self.pattern.product.op
-        start = self._operand(op, 2, pair)
+        start = self._operand(self.pattern.products[number].op, 2, pair)
         if _is_zero(start[0]):
             return sums
         return [value + start[lane % len(start)] for lane, value in enumerate(sums)]

@@ -33,11 +33,11 @@ class Loader:
 
     @property
     def early(self) -> tuple[int, ...]:
-        """Which operands (0: A, 1: B) are loaded before the waits; none, if there are no waits."""
+        """Which operands (0: A, from 1: B) are loaded before the waits; none, if there are no waits."""
         if not self.task.view.waits:
             return ()
         constant = tuple(index for index, box in enumerate(self._boxes()) if box.window.constant)
-        return constant if len(constant) < 2 else (1,)
+        return constant if len(constant) < len(self._boxes()) else constant[1:]
 
     def run(self) -> None:
         """All tiles of the block; one warp, of which the first lane loads."""
@@ -47,7 +47,7 @@ class Loader:
     def _piece(self, tile: TileContext, piece: Value, stage: Value, parity: Value, first: Value) -> list[Value]:
         """`first` is 1 in the block's first tile, where every stage is empty, and 0 later."""
         tile.resolve()
-        early, lane = self.early, lane_id(self.task.thread)
+        every, early, lane = tuple(range(len(self._boxes()))), self.early, lane_id(self.task.thread)
         begin, end = Pieces(self.plan, self.task).chunks(piece, self.plan.sum.chunks)
         if early:
 
@@ -63,10 +63,10 @@ class Loader:
             if early:
                 fresh = (first == 0) | (index - begin >= self.plan.prefill)
                 if_(fresh, lambda: self._start(tile, slot, index, early))
-                self._complete(tile, slot, index, tuple(operand for operand in (0, 1) if operand not in early))
+                self._complete(tile, slot, index, tuple(operand for operand in every if operand not in early))
             else:
                 self.stages.ring.empty(stage).wait(parity)
-                self._complete(tile, slot, index, (0, 1))
+                self._complete(tile, slot, index, every)
             return self.stages.ring.next(slot).values
 
         def load() -> list[Value]:
@@ -89,8 +89,7 @@ class Loader:
     def _load(self, tile: TileContext, slot: Slot, chunk: Value, which: tuple[int, ...]) -> None:
         stage, full = self.stages.pointer(slot.stage), self.stages.ring.full(slot.stage)
         for index in which:
-            target = stage if index == 0 else offset(stage, self.plan.a_tile.bytes)
-            self._load_box(tile, self._boxes()[index], index, target, full, chunk)
+            self._load_box(tile, self._boxes()[index], index, offset(stage, self.plan.place(index)), full, chunk)
 
     def _load_box(self, tile: TileContext, box: Box, index: int, target: Value, full: Barrier, chunk: Value) -> None:
         order = self.plan.sum
@@ -110,6 +109,6 @@ class Loader:
             place = [*coordinates[:-1], coordinates[-1] + 64 * panel]
             tma.load_tile(offset(target, panel * box.map.box_bytes), self.task.tensor_map(index), full, place)
 
-    def _boxes(self) -> tuple[Box, Box]:
+    def _boxes(self) -> tuple[Box, ...]:
         assert self.plan.boxes is not None
         return self.plan.boxes

@@ -14,7 +14,7 @@ from collections.abc import Collection, Hashable, Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.mma_gather import tables_of
-from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.codegen.gpu.tasks import Load, TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_projected_product
 
@@ -28,11 +28,13 @@ __all__ = [
     "Step",
     "check_outputs",
     "is_constant",
+    "loaded",
     "match",
     "name_sides",
     "read_body",
     "read_product",
     "read_step",
+    "unite_products",
     "wide_dims",
 ]
 
@@ -93,13 +95,15 @@ class Pattern:
     Attributes:
         task: where it comes from.
         steps: by the value that each makes.
-        product: the contraction.
+        product: the contraction; the first of them.
+        products: all contractions, of one size and one first operand.
     """
 
     task: TaskView
     steps: dict[ir.Value, Step]
     product: Product
     sides: Sides
+    products: tuple[Product, ...] = ()
 
     def operand_sides(self, op: ir.Operation, number: int) -> tuple[str, ...]:
         """The side of each wide dimension of an operand of a step."""
@@ -171,20 +175,54 @@ def match(task: TaskView, dtypes: Sequence[str] = _DTYPES) -> Pattern:
         dtypes: element types of the product's operands that the engine does.
 
     Raises:
-        Mismatch: it is no single product of them with element-wise work around it.
+        Mismatch: it is no product of them, or several of one operand, with element-wise work around it.
     """
     sides = Sides(task)
     steps, products = read_body(task, sides, dtypes, tables_of(task))
-    if len(products) != 1:
-        raise Mismatch(f"{len(products)} products in one task; one is done")
-    product = products[0]
-    name_sides(sides, product)
-    pattern = Pattern(task, steps, product, sides)
-    for number in (product.a, product.b):
-        if task.load_of(product.op.operands[number]) is None:
-            raise Mismatch("an operand of the product is computed in the task")
+    if not products:
+        raise Mismatch("no product")
+    unite_products(task, sides, products)
+    for product in products:
+        name_sides(sides, product)
+        loaded(task, product, product.b)
+    pattern = Pattern(task, steps, products[0], sides, tuple(products))
     check_outputs(pattern, products)
     return pattern
+
+
+def loaded(task: TaskView, product: Product, number: int) -> Load:
+    """The load that an operand of a product is.
+
+    Raises:
+        Mismatch: it is none.
+    """
+    load = task.load_of(product.op.operands[number])
+    if load is None:
+        raise Mismatch("an operand of the product is computed in the task")
+    return load
+
+
+def unite_products(task: TaskView, sides: Sides, products: Sequence[Product]) -> None:
+    """Rows and columns of products of one first operand and one size are the same rows and columns of the tile.
+
+    Raises:
+        Mismatch: their first operands, sizes or types differ, or one is not loaded.
+    """
+
+    def key(product: Product) -> tuple:
+        source = loaded(task, product, product.a)
+        sums = [length for _, length in product.sums]
+        return source.buffer.memory, source.offsets, source.sizes, product.rows, product.cols, sums, product.dtype
+
+    def loops(product: Product) -> list[Hashable]:
+        out = affine_maps(product.op)[2]
+        return [("loop", product.op, out.results[dim].position) for dim in wide_dims(shape_of(product.op.results[0]))]
+
+    for other in products:
+        if key(other) != key(products[0]):
+            raise Mismatch("several products of different inputs, sizes or types")
+        for one, same in zip(loops(products[0]), loops(other), strict=True):
+            sides.unite(one, same)
 
 
 def read_body(

@@ -6,7 +6,7 @@ import dataclasses
 
 from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.mma_cost import Work, choose_pieces
-from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch, Pattern, match
+from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch, Pattern, Product, loaded, match
 from kitsune_mlir.codegen.gpu.mma_operand import Box, Operand, Sum, box_of, choose_sum, merge_sums
 from kitsune_mlir.codegen.gpu.mma_result import SLOTS, Result, results_of
 from kitsune_mlir.codegen.gpu.mma_window import Window
@@ -38,7 +38,8 @@ class Geometry:
         groups: warpgroups with work of their own; with 1 the second repeats what the first does, and stores nothing.
         a_rows, b_rows: rows and columns that a stage holds.
         part: columns from one warpgroup's first to the other's; 0 if they have the same.
-        n: columns that one warpgroup multiplies.
+        n: columns that one warpgroup multiplies, of all products of a tile.
+        products: of one A, whose columns lie behind each other.
     """
 
     rows: int
@@ -49,11 +50,21 @@ class Geometry:
     b_rows: int
     part: int
     n: int
+    products: int = 1
 
     @staticmethod
-    def of(rows: int, cols: int, b_transposed: bool) -> Geometry:
-        """Share a tile of up to 128 x 256."""
+    def of(rows: int, cols: int, b_transposed: bool, products: int = 1) -> Geometry:
+        """Share a tile of up to 128 x 256.
+
+        Raises:
+            Mismatch: several products whose columns can not lie behind each other.
+        """
         unit = 64 if b_transposed else 8
+        if products > 1:
+            if rows <= 64 or b_transposed:
+                raise Mismatch(f"{products} products of {rows} rows; several need more than 64, and memory along the sum")
+            n = products * _up(cols, 8)
+            return Geometry(rows, cols, True, 2, 128, n, 0, n, products)
         if rows > 64:
             return Geometry(rows, cols, True, 2, 128, _up(cols, unit), 0, _up(cols, 8))
         part = _up(-(-cols // 2), unit)
@@ -68,8 +79,13 @@ class Geometry:
 
     @property
     def covered_cols(self) -> int:
-        """Columns that are computed."""
-        return self.part * (self.groups - 1) + self.n
+        """Columns of each product that are computed."""
+        return self.part * (self.groups - 1) + self.width
+
+    @property
+    def width(self) -> int:
+        """Columns of one product that a warpgroup has."""
+        return self.n // self.products
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +96,8 @@ class MmaPlan:
         pattern: the body.
         geometry: the warpgroups' shares.
         sum: order of the sum.
-        a, b: the operands.
-        boxes: TMA's views of A and B; None if threads copy both into shared memory.
+        a, b: the operands (B of the first product).
+        boxes: TMA's views of A and of each product's B; None if threads copy both into shared memory.
         why_copied: the reason for that.
         a_tile, b_tile: layout of a stage in shared memory; B follows A.
         stages: of the ring.
@@ -96,7 +112,7 @@ class MmaPlan:
     sum: Sum
     a: Operand
     b: Operand
-    boxes: tuple[Box, Box] | None
+    boxes: tuple[Box, ...] | None
     why_copied: str
     a_tile: SharedTile
     b_tile: SharedTile
@@ -120,6 +136,10 @@ class MmaPlan:
     def stage_barriers(self) -> int:
         """mbarriers of the ring of stages: full and empty ones, and, if `exact`, halved ones."""
         return self.stages * (3 if self.exact else 2)
+
+    def place(self, box: int) -> int:
+        """Where in a stage a box goes: A, then the products' B."""
+        return self.a_tile.bytes + (box - 1) * self.b_tile.bytes // self.geometry.products if box else 0
 
     @property
     def kind(self) -> str:
@@ -177,6 +197,8 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
         "results": f"{len(mma.results)} of {len(task.stores)} by TMA",
         "stages": mma.stages,
     }
+    if geometry.products > 1:
+        parameters["products"] = geometry.products
     if mma.split:
         parameters["pieces"] = f"{mma.split.pieces} of each of {task.tiles - mma.split.whole} tiles"
     return Plan(
@@ -199,27 +221,30 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
 
 
 def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
-    product = pattern.product
-    if product.rows > 128 or product.cols > 256:
-        raise Mismatch(f"a tile of {product.rows} x {product.cols}; up to 128 x 256 fit the registers")
-    windows = []
-    for number in (product.a, product.b):
-        load = pattern.task.load_of(product.op.operands[number])
-        assert load is not None
-        windows.append(Window.of(load, pattern.operand_sides(product.op, number)))
-    a_window, b_window, loops = merge_sums(product, *windows)
+    product, count = pattern.product, len(pattern.products)
+    if product.rows > 128 or _up(product.cols, 8) * count > 256:
+        raise Mismatch(f"a tile of {product.rows} x {product.cols * count}; up to 128 x 256 fit the registers")
+    a_window, b_window, loops = merge_sums(product, _window(pattern, product, product.a), _window(pattern, product, product.b))
     sum = choose_sum(loops, a_window, b_window)
     a, b = _operand(a_window, ROW, product.rows, sum), _operand(b_window, COL, product.cols, sum)
-    geometry = Geometry.of(product.rows, product.cols, b.transposed)
+    geometry = Geometry.of(product.rows, product.cols, b.transposed, count)
     exact = product.dtype == "f32" and limits.matmul_precision == "highest"
     if exact and geometry.n > MOST_EXACT_COLUMNS:
         raise Mismatch(f"a warpgroup's {geometry.n} columns of exact f32 sums; up to {MOST_EXACT_COLUMNS} fit the registers")
     dtype = product.dtype if product.dtype != "f32" or exact else "tf32"
-    a_box, b_box = box_of(a, sum, geometry.a_rows, dtype), box_of(b, sum, geometry.b_rows, dtype)
-    why = a_box if isinstance(a_box, str) else b_box if isinstance(b_box, str) else ""
-    boxes = (a_box, b_box) if isinstance(a_box, Box) and isinstance(b_box, Box) else None
+    operands = [(a, geometry.a_rows), (b, geometry.b_rows // count)]
+    for other in pattern.products[1:]:
+        _, window, same = merge_sums(other, _window(pattern, other, other.a), _window(pattern, other, other.b))
+        if choose_sum(same, a_window, window) != sum:
+            raise Mismatch("several products whose sums run differently")
+        operands.append((_operand(window, COL, product.cols, sum), geometry.b_rows // count))
+    found = [box_of(operand, sum, rows, dtype) for operand, rows in operands]
+    why = next((box for box in found if isinstance(box, str)), "")
+    boxes = None if why else tuple(box for box in found if isinstance(box, Box))
+    if boxes is None and count > 1:
+        raise Mismatch(f"several products that TMA cannot load: {why}")
     a_tile, b_tile = _stage_tile(a, geometry.a_rows, sum), _stage_tile(b, geometry.b_rows, sum)
-    results, slice = results_of(pattern, geometry.n, geometry.covered_rows, geometry.covered_cols)
+    results, slice = results_of(pattern, geometry.width, geometry.covered_rows, geometry.covered_cols)
     left = limits.shared_bytes - _staging_bytes(results, slice, geometry.groups)
     stages = min(MOST_STAGES, left // ((a_tile.bytes + b_tile.bytes) * (2 if exact else 1)))
     if stages < 2:
@@ -229,7 +254,7 @@ def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
         pattern.task.tiles,
         sum.chunks,
         geometry.covered_rows,
-        geometry.covered_cols,
+        geometry.covered_cols * count,
         EXACT_PRODUCTS if exact else 1,
         sum.element_bytes,
     )
@@ -239,6 +264,10 @@ def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
     sharers = (pattern.task.tiles - whole) * geometry.groups
     split = Split(pieces, sharers * (pieces - 1) * mma.partial_bytes, sharers, sharers, whole)
     return dataclasses.replace(mma, split=split)
+
+
+def _window(pattern: Pattern, product: Product, number: int) -> Window:
+    return Window.of(loaded(pattern.task, product, number), pattern.operand_sides(product.op, number))
 
 
 def _staging_bytes(results: tuple[Result, ...], slice: int, groups: int) -> int:

@@ -94,12 +94,12 @@ class Storer:
         groups = self.plan.geometry.groups
         rings = [self.handover.ring(group) for group in range(groups)]
         last: tuple[int, Slot] | None = None
-        for piece in range(self.plan.geometry.n // self.plan.slice):
+        for piece in range(self.plan.geometry.width // self.plan.slice):
             for index, result in enumerate(self.plan.results):
                 for group in range(groups):
                     rings[group].full(slot.stage).wait(slot.parity)
                     place = self._place(tile, result, group, piece * self.plan.slice)
-                    number = (2 if self.plan.boxes else 0) + index
+                    number = len(self.plan.boxes or ()) + index
                     tma.store_tile(self.task.tensor_map(number), self.handover.pointer(group, slot.stage), place)
                     tma.commit()
                     if last is not None:
