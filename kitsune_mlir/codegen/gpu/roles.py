@@ -23,9 +23,8 @@ THREADS = GROUP * (1 + CONSUMERS)
 SHARED_REGISTERS = 168
 PRODUCER_REGISTERS = 24
 CONSUMER_REGISTERS = 240
-MEETING = NamedBarrier(15, THREADS)
-"""Where the roles meet at the end. Each gets there by code of its own; at the block's barrier, which is for all threads at
-one place, compute-sanitizer's synccheck would call that an error."""
+FREED = NamedBarrier(15, THREADS)
+"""The consumers have given their registers back; the producer waits for that."""
 
 
 class Block(Protocol):
@@ -36,6 +35,8 @@ class Block(Protocol):
 
     @property
     def threads(self) -> int: ...
+
+    def sync(self) -> None: ...
 
 
 def specialize(
@@ -66,13 +67,15 @@ def specialize(
         set_max_registers(producer_registers, grow=False)
         produce()
         # Warps without work would else take their registers back before the consumers have got them.
-        MEETING.sync()
+        FREED.sync()
         set_max_registers(SHARED_REGISTERS, grow=True)
 
     def consume_() -> None:
         set_max_registers(consumer_registers, grow=True)
         consume(group - 1)
         set_max_registers(SHARED_REGISTERS, grow=False)
-        MEETING.sync()
+        FREED.arrive()
 
     if_(group == 0, produce_, consume_)
+    # In one place for both roles: a barrier of the whole block that each reaches by code of its own is an error to synccheck.
+    task.sync()
