@@ -109,6 +109,8 @@ CASES: dict[str, Case] = {
     "add_f32": Case(lambda x, y: torch.relu(x + y), (rows("f32", 1000, 128), rows("f32", 1000, 128))),
     "add_broadcast_odd": Case(lambda x, y: torch.relu(x + y), (rows("f32", 1000, 129), ("f32", (129,)))),
     "add_bf16_odd": Case(lambda x, y: x * y - x, (rows("bf16", 77, 129), rows("bf16", 77, 129))),
+    "span": Case(lambda x: torch.relu(x * 0.5 + 1), (rows("bf16", 1003, 129),)),
+    "span_types": Case(lambda x, y: (x.float() * y, x > y), (rows("bf16", 501, 77), rows("f32", 501, 77))),
     "one_element": Case(lambda x: torch.exp(x), (("f32", (1,)),)),
     "seven": Case(lambda x: x * 3 + 1, (("f32", (7,)),)),
     "outer_broadcast": Case(lambda x, y: x[:, None] * y[None, :] + 1, (("f32", (130,)), ("f32", (250,)))),

@@ -15,6 +15,7 @@ scatter and everything else that has no pointwise form.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.builder import if_
@@ -63,7 +64,7 @@ class SimtEngine(Engine):
             task=task,
             shared_bytes=choice.shared_bytes,
             threads=choice.threads,
-            barriers=(1,) * choice.staging.slots if choice.staging else (),
+            barriers=(1,) * (choice.staging.slots * choice.staging.parts) if choice.staging else (),
             async_reads=choice.staging is not None and any(p.window.buffer.role != "input" for p in choice.staging.loads),
             async_writes=choice.staging is not None and bool(choice.staging.stores),
             registers=choice.registers,
@@ -86,7 +87,7 @@ class SimtEngine(Engine):
             cluster = Cluster.open(schedule.blocks, schedule.share, task.thread)
         if choice.staging is not None:
             pipeline = Pipeline(choice.staging, choice.graph, task, cluster)
-            pipeline.run(lambda tile, windows: self._emit_work(choice, tile, windows, cluster))
+            pipeline.run(lambda tile, windows, arrive: self._emit_work(choice, tile, windows, cluster, arrive))
         elif cluster is not None:
             cluster.meet()
             task.for_each_tile(lambda tile: self._emit_work(choice, tile, None, cluster))
@@ -112,9 +113,15 @@ class SimtEngine(Engine):
         if_(piece.last, tile.finish, tile.task.sync)
 
     @staticmethod
-    def _emit_work(choice: Choice, tile: TileContext, windows: Windows | None, cluster: Cluster | None = None) -> None:
+    def _emit_work(
+        choice: Choice,
+        tile: TileContext,
+        windows: Windows | None,
+        cluster: Cluster | None = None,
+        arrive: Callable[[Value], None] | None = None,
+    ) -> None:
         for schedule in choice.schedules:
             if isinstance(schedule, MapSchedule):
                 emit_maps(schedule, choice.graph, tile)
             else:
-                emit_rows(schedule, choice.graph, tile, windows, cluster=cluster)
+                emit_rows(schedule, choice.graph, tile, windows, cluster=cluster, arrive=arrive)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.simt_choose_rows import AS_RULES_SAY, Tuning, choose_rows, registers_of, shared_bytes
+from kitsune_mlir.codegen.gpu.simt_flat import is_flat
 from kitsune_mlir.codegen.gpu.simt_graph import Graph, generic_sizes, reduced_size
 from kitsune_mlir.codegen.gpu.simt_maps import MapSchedule, try_maps
 from kitsune_mlir.codegen.gpu.simt_memory import Access
@@ -24,7 +25,7 @@ from kitsune_mlir.codegen.gpu.simt_stage import Staging
 from kitsune_mlir.codegen.gpu.simt_transpose import crossed_loads
 from kitsune_mlir.codegen.gpu.simt_widths import best_width
 from kitsune_mlir.codegen.gpu.split import Split
-from kitsune_mlir.codegen.gpu.tasks import Store, TaskView
+from kitsune_mlir.codegen.gpu.tasks import Store, TaskView, element_bytes
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError
@@ -37,6 +38,12 @@ SHORT = 8
 
 BYTES_IN_FLIGHT = 64
 """Bytes that a thread of a map or row schedule should have on the way: 256 threads, four blocks a multiprocessor."""
+
+WIDEST = 16
+"""Bytes of the widest access."""
+
+FLAT_VECTORS = 32
+"""Least vectors of a tile that is taken as a span of memory."""
 
 MOST_ELEMENTS = 32
 """Elements of a result that a thread makes at a time."""
@@ -152,6 +159,8 @@ def _maps(graph: Graph, stores: list[Store], reductions: Sequence[ir.Operation])
             raise UnsupportedError(op.name, limit, f"{points} results for {most} elements", str(op.location))
     schedules = tuple(map_schedules(graph, stores))
     words = {"schedule": "map", "width": schedules[0].width, "unroll": schedules[0].unroll}
+    if schedules[0].flat:
+        words["flat"] = True
     heavy = max(schedule.width * schedule.unroll for schedule in schedules) >= 16 and _has_functions(graph)
     shared = sum(crossed.bytes for schedule in schedules for crossed in schedule.crossed)
     if shared:
@@ -187,6 +196,11 @@ def map_schedules(graph: Graph, stores: Sequence[Store]) -> list[MapSchedule]:
         widths = [width for width in (1, 2, 4, 8, 16) if width <= max(1, points)]
         width, accesses = best_width(widths, trial, graph)
         read = max(1, sum(access.bytes for access in accesses if not access.writes))
+        wide = WIDEST // min(element_bytes(window.buffer.element) for window in (*graph.task.loads, *group))
+        if width < wide and points >= FLAT_VECTORS * wide and not crossed and is_flat(graph, group):
+            unroll = max(1, min(BYTES_IN_FLIGHT * width // (read * wide), -(-points // (THREADS * wide))))
+            found.append(MapSchedule(tuple(group), wide, unroll, flat=True))
+            continue
         unroll = max(1, min(BYTES_IN_FLIGHT // read, MOST_ELEMENTS // width, -(-points // (THREADS * width))))
         found.append(MapSchedule(tuple(group), width, unroll, crossed))
     return found

@@ -153,6 +153,7 @@ def choose_rows(
     schedule = row_schedule(space, width, read, staging is not None, tuning, _most_threads(graph))
     if staging is not None:
         schedule = dataclasses.replace(schedule, scratch=staging.bytes)
+        staging = _in_parts(staging, schedule)
     split = _split(schedule, graph, levels, workers) if staging is None else None
     return RowChoice(schedule, staging, levels, split)
 
@@ -193,7 +194,15 @@ def _clustered(
             staging = None
     if staging is not None:
         schedule = dataclasses.replace(schedule, scratch=staging.bytes)
+        staging = _in_parts(staging, schedule)
     return RowChoice(schedule, staging, levels)
+
+
+def _in_parts(staging: Staging, schedule: RowSchedule) -> Staging:
+    """Rows that are gone over in a loop come piece by piece."""
+    if schedule.resident or schedule.space.row_count > 1:
+        return staging
+    return staging.in_parts(schedule.col_steps, schedule.steps, schedule.fast * schedule.width)
 
 
 def _split(schedule: RowSchedule, graph: Graph, levels: int, workers: int) -> Split | None:

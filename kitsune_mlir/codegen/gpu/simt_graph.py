@@ -61,10 +61,13 @@ class Precision:
         approximate: all numbers come from memory and go there with 16 bits: functions need not be more exact than that.
         excess: values may keep more bits than the program's intermediate types have. Not where comparisons or roundings to
             whole numbers would tell the difference.
+        lowered: exponentials of what an element has less than its row's largest, as in a softmax: numbers from 0 to 1, so that
+            a small absolute error is enough.
     """
 
     approximate: bool
     excess: bool
+    lowered: frozenset[ir.Operation] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +148,21 @@ class Graph:
         inner = [op for top in self.task.work() for op in (top, *walk(top))]
         sharp = any(op.name in _SHARP and not _against_zero(op) for op in inner)
         # The hardware's tanh has the accuracy of bf16, not of f16.
-        return Precision(approximate=floats == {"bf16"}, excess=not sharp)
+        lowered = frozenset(op for op in inner if op.name == "math.exp" and self._is_lowered(op))
+        return Precision(approximate=floats == {"bf16"}, excess=not sharp, lowered=lowered)
+
+    def _is_lowered(self, op: ir.Operation) -> bool:
+        """Whether an operation of a body is applied to x - m with m from a reduction to the maximum."""
+        minus = op.operands[0].owner
+        if isinstance(minus, ir.Block) or minus.name != "arith.subf" or not isinstance(minus.operands[1].owner, ir.Block):
+            return False
+        block, argument = minus.operands[1].owner, ir.BlockArgument(minus.operands[1])
+        operands = list(block.owner.operands)
+        if argument.arg_number >= len(operands):
+            return False
+        maker = operands[argument.arg_number].owner
+        recipe = None if isinstance(maker, ir.Block) else self.reductions.get(maker.operation)
+        return isinstance(recipe, tuple) and recipe[0].kind == "max"
 
     def _read(self, op: ir.Operation) -> None:
         where = str(op.location)

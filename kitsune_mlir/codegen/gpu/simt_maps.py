@@ -10,6 +10,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
+from kitsune_mlir.codegen.gpu.simt_flat import emit_flat
 from kitsune_mlir.codegen.gpu.simt_graph import Graph
 from kitsune_mlir.codegen.gpu.simt_index import Atom, Linear, add, clamp, emit
 from kitsune_mlir.codegen.gpu.simt_memory import Access
@@ -30,12 +31,14 @@ class MapSchedule:
         width: points of a vector.
         unroll: vectors that a thread makes at a time.
         crossed: loads that come through shared memory.
+        flat: a tile is a span of memory (`simt_flat`).
     """
 
     stores: tuple[Store, ...]
     width: int
     unroll: int
     crossed: tuple[CrossedLoad, ...] = ()
+    flat: bool = False
 
     @property
     def points(self) -> int:
@@ -44,6 +47,9 @@ class MapSchedule:
 
 def emit_maps(schedule: MapSchedule, graph: Graph, tile: TileContext) -> None:
     """Emit a tile."""
+    if schedule.flat:
+        emit_flat(schedule.stores, schedule.width, schedule.unroll, graph, tile)
+        return
     windows = None
     if schedule.crossed:
         windows = emit_crossed(schedule.crossed, graph, tile)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 from torch_mlir import ir
 
@@ -44,20 +43,21 @@ class Access:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SharedWindow:
-    """A tile's window of a buffer, in shared memory, with the attributes of a `Buffer` that accesses ask for.
+    """A tile's window of a buffer in shared memory, or a span of the buffer, with what accesses ask of a `Buffer`.
 
     Attributes:
         pointer: where it begins.
         element: element type.
         shape: extents, row-major and contiguous.
         offset: what the address of its beginning is known to be a multiple of (an address that is 0 modulo that).
+        role: "shared", or the buffer's.
     """
 
     pointer: Value
     element: ir.Type
     shape: tuple[int, ...]
     offset: int
-    role: ClassVar[str] = "shared"
+    role: str = "shared"
 
     @property
     def bytes(self) -> int:

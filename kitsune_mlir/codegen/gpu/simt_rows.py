@@ -43,9 +43,14 @@ def emit_rows(
     piece: Piece | None = None,
     probe: bool = False,
     cluster: Cluster | None = None,
+    arrive: Callable[[Value], None] | None = None,
 ) -> list[Access]:
-    """Emit a tile, or a piece of one; returns what it loads and stores. With `probe`, just one step along rows and columns."""
-    emitter = _Rows(schedule, graph, tile, windows, piece, probe, cluster)
+    """Emit a tile, or a piece of one; returns what it loads and stores. With `probe`, just one step along rows and columns.
+
+    Args:
+        arrive: waits for what a step along the columns needs of the windows.
+    """
+    emitter = _Rows(schedule, graph, tile, windows, piece, probe, cluster, arrive)
     if tile.task.threads == schedule.threads:
         emitter.emit()
     else:
@@ -72,9 +77,10 @@ class _Rows:
         piece: Piece | None,
         probe: bool,
         cluster: Cluster | None,
+        arrive: Callable[[Value], None] | None,
     ):
         self.schedule, self.graph, self.tile, self.piece, self.probe = schedule, graph, tile, piece, probe
-        self.cluster = cluster
+        self.cluster, self.arrive = cluster, arrive
         self.space = schedule.space
         self.evaluator = Evaluator(graph, tile, schedule.width, self.space.shared, windows)
         self.levels = levels_of(graph, self.space)
@@ -227,6 +233,8 @@ class _Rows:
             return items
 
         def step(first: Value, *carried: Value) -> list[Value]:
+            if number == 0 and self.arrive is not None:
+                self.arrive(first)
             with self.evaluator.scope():
                 parts = self._fold(number, rows, self.points.columns_from(first))
             sums = [

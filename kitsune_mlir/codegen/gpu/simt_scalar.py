@@ -132,7 +132,7 @@ class ScalarEmitter:
                 return divide_by_shared(lanes[0], lanes[1][0], approximate)
             if approximate and _is_one(op.operands[0]):
                 return self._each(reciprocal, lanes[1:])
-        if approximate and op.name in APPROXIMATIONS:
+        if op in self.precision.lowered or approximate and op.name in APPROXIMATIONS:
             return self._each(APPROXIMATIONS[op.name], lanes)
         return None
 

@@ -11,6 +11,7 @@ Bulk copies begin and end at multiples of 16 bytes. A tile that does not is brou
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -27,12 +28,15 @@ from kitsune_mlir.codegen.gpu.simt_graph import Graph
 from kitsune_mlir.codegen.gpu.simt_index import Linear, add, emit, scale
 from kitsune_mlir.codegen.gpu.simt_memory import SharedWindow
 from kitsune_mlir.codegen.gpu.tasks import Load, Store, element_bytes
-from kitsune_mlir.codegen.gpu.value import Value, i32, minimum, select
+from kitsune_mlir.codegen.gpu.value import Value, i32, maximum, minimum, select
 
-__all__ = ["EDGE", "Pipeline", "Place", "Staging", "is_contiguous", "stage"]
+__all__ = ["EDGE", "Pipeline", "Place", "Staging", "is_contiguous", "stage", "start_of"]
 
 ALIGN = 128
 """Where windows begin in shared memory."""
+
+MOST_PARTS = 8
+"""Pieces in which a window comes."""
 
 EDGE = 16
 """Bulk copies begin and end at multiples of this."""
@@ -70,6 +74,8 @@ class Staging:
         loads, stores: windows, each with its place in a slot.
         slots: tiles that are there at a time, the one in work included.
         load_bytes, store_bytes: size of a slot of each kind. There are two slots of stores where tiles follow each other.
+        parts: pieces that a slot's loads come in, each with a barrier of its own: work on the first begins while others come.
+        part_steps: of the schedule, that a piece is for; `part_elements` of each load.
     """
 
     loads: tuple[Place, ...]
@@ -77,6 +83,22 @@ class Staging:
     slots: int
     load_bytes: int
     store_bytes: int
+    parts: int = 1
+    part_steps: int = 0
+    part_elements: int = 0
+
+    def in_parts(self, steps: int, group: int, elements: int) -> Staging:
+        """The same, in pieces of whole groups of the schedule's steps, if all loads begin at multiples of 16 bytes.
+
+        Args:
+            steps: of the schedule, of `elements` elements each, `group` at a time.
+        """
+        groups = -(-steps // group)
+        each = -(-groups // min(MOST_PARTS, groups))
+        if groups < 2 or any(place.align < EDGE for place in self.loads):
+            return self
+        parts = -(-groups // each)
+        return dataclasses.replace(self, parts=parts, part_steps=each * group, part_elements=each * group * elements)
 
     @property
     def bytes(self) -> int:
@@ -114,7 +136,7 @@ def stage(
                 found[same] = dataclasses.replace(found[same], again=(*found[same].again, window.tensor))
                 continue
             size = element_bytes(window.buffer.element)
-            align = math.gcd(_start(evaluator, window).multiple * size, window.buffer.offset, EDGE)
+            align = math.gcd(start_of(evaluator, window).multiple * size, window.buffer.offset, EDGE)
             bytes = (share or math.prod(window.sizes)) * size
             found[same] = Place(window, end, bytes, align)
             end += _room(bytes, align)
@@ -135,7 +157,7 @@ def _room(bytes: int, align: int) -> int:
     return -(-(bytes + EDGE) // ALIGN) * ALIGN if align < EDGE or bytes % EDGE else -(-bytes // ALIGN) * ALIGN
 
 
-def _start(evaluator: Evaluator, window: Load | Store) -> Linear:
+def start_of(evaluator: Evaluator, window: Load | Store) -> Linear:
     """The window's first element in its buffer."""
     total = Linear()
     for start, stride in zip(window.offsets, window.buffer.strides, strict=True):
@@ -157,7 +179,10 @@ class Pipeline:
         self.posts = bool(task.view.posts)
 
     def run(self, emit) -> None:
-        """All tiles of the block; `emit(tile, windows)` emits the work on one, `windows` are by tensor."""
+        """All tiles of the block; `emit(tile, windows, arrive)` emits the work on one.
+
+        `windows` are by tensor. Where they come in parts, `arrive(step)` waits for what a step of the schedule needs.
+        """
         slots, task = self.staging.slots, self.task
 
         def ahead() -> None:
@@ -178,11 +203,12 @@ class Pipeline:
             if_(task.thread == 0, lambda: self._load(tile.number + task.blocks * (slots - 1), free))
             if self.cluster is not None and slots == 1:  # there is one tile, whose loads are under way
                 self.cluster.meet()
-            if self.staging.loads:
+            arrive = functools.partial(self._arrive, slot, parity) if self.staging.parts > 1 else None
+            if arrive is None and self.staging.loads:
                 self._barrier(slot).wait(parity)
             evaluator = Evaluator(self.graph, tile, 1)
             windows = self._windows(evaluator, slot, turn)
-            emit(tile, windows)
+            emit(tile, windows, arrive)
             if self.staging.stores:
                 self._store_begin()
                 self._store(evaluator, windows)
@@ -197,8 +223,12 @@ class Pipeline:
             if_(task.thread == 0, lambda: tma.wait(0))
             task.sync()
 
-    def _barrier(self, slot: Value) -> Barrier:
-        return Barrier(offset(self.task.barrier_base, slot * Barrier.BYTES))
+    def _barrier(self, slot: Value, part: Value | int = 0) -> Barrier:
+        return Barrier(offset(self.task.barrier_base, (slot * self.staging.parts + part) * Barrier.BYTES))
+
+    def _arrive(self, slot: Value, parity: Value, step: Value) -> None:
+        """Wait for the part that a step of the schedule needs."""
+        self._barrier(slot, step // self.staging.part_steps).wait(parity)
 
     def _load(self, number: Value, slot: Value) -> None:
         """Start the copies of tile `number`, if there is one; one thread."""
@@ -210,22 +240,34 @@ class Pipeline:
             for wait in self.task.view.waits:
                 tile.poll(wait)
             evaluator = Evaluator(self.graph, tile, 1)
-            copies, total = [], i32(0)
-            for place in self.staging.loads:
-                source, shift = self._address(evaluator, place)
-                bytes = self._bytes(place)
-                if shift is not None:
-                    source = offset(source, 0 - shift)
-                    bytes = shift + bytes
-                bytes = (bytes + (EDGE - 1)) & -EDGE
-                copies.append((offset(self.task.shared, slot * self.staging.load_bytes + place.start), source, bytes))
-                total = total + bytes
-            barrier = self._barrier(slot)
-            barrier.arrive_and_expect(total)
-            for target, source, bytes in copies:
-                tma.load_span(target, source, bytes, barrier)
+            sources = [(place, *self._address(evaluator, place)) for place in self.staging.loads]
+            for part in range(self.staging.parts):
+                self._load_part(slot, part, sources)
 
         if_(number < self.task.view.tiles, start)
+
+    def _load_part(self, slot: Value, part: int, sources: Sequence[tuple[Place, Value, Value | None]]) -> None:
+        """Start the copies of one piece of a tile; `sources` are the addresses that `_address` gives for each load."""
+        copies, total = [], i32(0)
+        for place, source, shift in sources:
+            bytes = self._bytes(place)
+            if shift is not None:
+                source = offset(source, 0 - shift)
+                bytes = shift + bytes
+            bytes = (bytes + (EDGE - 1)) & -EDGE
+            size = self.staging.part_elements * element_bytes(place.window.buffer.element)
+            if self.staging.parts > 1:
+                bytes = minimum(maximum(bytes - part * size, 0), size)
+            target = offset(self.task.shared, slot * self.staging.load_bytes + place.start + part * size)
+            copies.append((target, offset(source, part * size), bytes))
+            total = total + bytes
+        barrier = self._barrier(slot, part)
+        barrier.arrive_and_expect(total)
+        for target, source, bytes in copies:
+            if part:  # the last block of a cluster may have fewer pieces
+                if_(bytes > 0, lambda t=target, s=source, b=bytes: tma.load_span(t, s, b, barrier))
+            else:
+                tma.load_span(target, source, bytes, barrier)
 
     def _bytes(self, place: Place) -> Value:
         """Of a window, or of the block's share of it: the last block of a cluster may have less than the others."""
@@ -237,10 +279,10 @@ class Pipeline:
     def _address(self, evaluator: Evaluator, place: Place) -> tuple[Value, Value | None]:
         """The address of what the block has of a window, and how far it lies behind a multiple of 16 (None: it is one)."""
         buffer = place.window.buffer
-        start_of = _start(evaluator, place.window)
+        first = start_of(evaluator, place.window)
         if self.cluster is not None:
-            start_of = add(start_of, self.cluster.first)
-        moved = scale(start_of, element_bytes(buffer.element))
+            first = add(first, self.cluster.first)
+        moved = scale(first, element_bytes(buffer.element))
         assert isinstance(moved, Linear)
         start = emit(moved, "i64" if buffer.bytes >= 1 << 31 else "i32")
         shift = None if place.align == EDGE else (i32(emit(moved, "i32")) & (EDGE - 1))
