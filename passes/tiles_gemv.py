@@ -13,6 +13,8 @@ ROWS = 64
 """Up to this many rows the weights take longer to come from memory than the products take on tensor cores."""
 COLUMNS = 8
 """Tiles are multiples of this: 16 bytes of a 16-bit result."""
+LEAST_COLUMNS = 16
+"""Of a tile: a copy brings 128 bytes of each of its columns, and TMA starts only so many copies in a second."""
 OPERANDS = {"bf16": 2, "f16": 2, "f32": 4}
 """Element types that the engine multiplies, and their bytes."""
 RUN_BYTES = 16
@@ -34,7 +36,7 @@ def gemv_tile(space: Space, target: Target) -> list[int] | None:
         return None
     size = tile[along[0]]
     share = -(-size // target.workers)
-    tile[along[0]] = min(size, -(-share // COLUMNS) * COLUMNS)
+    tile[along[0]] = min(size, max(LEAST_COLUMNS, -(-share // COLUMNS) * COLUMNS))
     return tile
 
 

@@ -15,7 +15,7 @@ from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan, make_plan
 from kitsune_mlir.codegen.gpu.attention_roles import Meeting, load_tiles, store_tiles
 from kitsune_mlir.codegen.gpu.attention_walk import Walk
 from kitsune_mlir.codegen.gpu.barriers import fence_async_shared
-from kitsune_mlir.codegen.gpu.builder import if_
+from kitsune_mlir.codegen.gpu.builder import if_, warp_id
 from kitsune_mlir.codegen.gpu.context import TaskContext
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.tasks import TaskView
@@ -43,9 +43,10 @@ class AttentionEngine(Engine):
         meeting = Meeting(attention, task, Walk(attention, task, attention.chip))
 
         def produce() -> None:
-            if_(task.thread == 0, lambda: load_tiles(meeting, 0))
+            warp = warp_id(task.thread)
+            if_(warp == 0, lambda: load_tiles(meeting, 0))
             if_(task.thread == 32, lambda: store_tiles(meeting))
             if attention.split:
-                if_(task.thread == 64, lambda: load_tiles(meeting, 1))
+                if_(warp == 2, lambda: load_tiles(meeting, 1))
 
         roles.specialize(task, produce, lambda group: consume_tiles(meeting, group), producer_registers=40)

@@ -1,15 +1,18 @@
-"""What the producer's warpgroup does: one thread loads q, keys and values, another stores results and posts."""
+"""What the producer's warpgroup does: one warp loads q, keys and values, a thread of another stores results and posts."""
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Callable
 
 from kitsune_mlir.codegen.gpu import tma
 from kitsune_mlir.codegen.gpu.attention_pieces import piece_blocks
 from kitsune_mlir.codegen.gpu.attention_plan import GROUP_ROWS, AttentionPlan, Box
 from kitsune_mlir.codegen.gpu.attention_walk import Walk, block_count, part_of
 from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot, fence_async
-from kitsune_mlir.codegen.gpu.builder import for_, if_
+from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.memory import Cache, offset
 from kitsune_mlir.codegen.gpu.value import Value, i32, select
 
 __all__ = ["Meeting", "load_tiles", "store_tiles"]
@@ -40,20 +43,25 @@ class Meeting:
         return offset(offset(start, ring * (plan.slots * plan.slot_bytes)), stage * plan.slot_bytes)
 
 
+AHEAD = 2
+"""Blocks of keys, and of values, that a ring's warp asks for before it waits for other tasks, if none of them makes these."""
+
+
 def load_tiles(meeting: Meeting, number: int) -> None:
-    """One thread loads what ring `number` needs for all tiles; that of ring 0 loads q too.
+    """One warp loads what ring `number` needs for all tiles; that of ring 0 loads q too. Its lanes wait, its first loads.
 
     Blocks come from the last one down, as those are masked. A block of keys goes ahead of the values of the block before.
     """
     plan, task = meeting.plan, meeting.task
-    ring = meeting.ring(number)
+    ring, lane = meeting.ring(number), lane_id(task.thread)
 
     def tile(tile: TileContext, piece: Value, stage: Value, parity: Value, turn: Value) -> list[Value]:
         tile = meeting.walk.tile(tile)
-        for wait in task.view.waits:
-            tile.poll(wait)
         low, high = piece_blocks(plan, piece, block_count(plan, tile))
         first = high - (1 + number)
+        if task.view.waits:
+            _ask_ahead(meeting, tile, lane, first, low)
+            tile.poll_by_warp(lane)
 
         def both(distance: Value, stage: Value, parity: Value) -> list[Value]:
             block = first - distance
@@ -73,10 +81,38 @@ def load_tiles(meeting: Meeting, number: int) -> None:
                 _load_query(meeting, tile, turn)
             return [stage, parity]
 
-        loaded = if_(first >= low, some, none, ["i32", "i32"]) if plan.split else some()
-        return [*loaded, turn ^ 1]
+        def load() -> list[Value]:
+            return if_(first >= low, some, none, ["i32", "i32"]) if plan.split else some()
+
+        return [*if_(lane == 0, load, lambda: [stage, parity], ["i32", "i32"]), turn ^ 1]
 
     task.for_each_piece(tile, [*ring.producer_start().values, i32(0)])
+
+
+def _ask_ahead(meeting: Meeting, tile: TileContext, lane: Value, first: Value, low: Value) -> None:
+    """Bring the first blocks of keys and values to L2, as far as they are the program's inputs: one box a lane."""
+    plan, parts = meeting.plan, meeting.plan.pattern.parts
+    maps = 1 + len(plan.results)
+    for which, boxes in enumerate((plan.keys, plan.values)):
+        panels = boxes[0].panels
+        block = first - (lane // panels - which * AHEAD) * plan.rings
+
+        def ask(part: int, local: Value, which: int = which, boxes: tuple[Box, ...] = boxes, panels: int = panels) -> None:
+            if (parts[part].value if which else parts[part].key).constant:
+                place = _place(tile, boxes[part], lane % panels, local * plan.block)
+                tma.prefetch_tile(meeting.task.tensor_map(maps + which * len(boxes) + part), place)
+
+        mine = (lane // panels // AHEAD == which) & (block >= low)
+        if_(mine, functools.partial(_of_its_part, part_of(plan, block), ask))
+
+
+def _of_its_part(parts: list[tuple[int, Value]], do: Callable[[int, Value], None]) -> None:
+    """`do(part, number within it)` for the part that a block belongs to; `parts` as `part_of` gives them."""
+    (part, local), rest = parts[-1], parts[:-1]
+    if rest:
+        if_(local >= 0, lambda: do(part, local), lambda: _of_its_part(rest, do))
+    else:
+        do(part, local)
 
 
 def _load_query(meeting: Meeting, tile: TileContext, turn: Value) -> None:
@@ -106,26 +142,21 @@ def _load_block(
     def load(part: int, local: Value) -> None:
         for panel in range(boxes[part].panels):
             place = _place(tile, boxes[part], panel, local * plan.block)
-            tma.load_tile(offset(target, panel * panel_bytes), meeting.task.tensor_map(maps + part), full, place)
+            # Where all rows that share keys are one tile, nobody else reads these.
+            cache = Cache.STREAM if plan.split else Cache.DEFAULT
+            tma.load_tile(offset(target, panel * panel_bytes), meeting.task.tensor_map(maps + part), full, place, cache=cache)
 
-    def choose(parts: list[tuple[int, Value]]) -> None:
-        (part, local), rest = parts[-1], parts[:-1]
-        if rest:
-            if_(local >= 0, lambda: load(part, local), lambda: choose(rest))
-        else:
-            load(part, local)
-
-    choose(part_of(plan, block))
+    _of_its_part(part_of(plan, block), load)
     return ring.next(slot)
 
 
-def _place(tile: TileContext, box: Box, panel: int, key: Value | int = 0, row: int = 0) -> list[Value | int]:
+def _place(tile: TileContext, box: Box, panel: Value | int, key: Value | int = 0, row: int = 0) -> list[Value | int]:
     """The coordinates of a box: `key` is added along the keys, `row` along the first row dimension that the box has."""
     place: list[Value | int] = []
     for number, dim in enumerate(box.dims):
         start = tile.index(dim.start)
         if number == len(box.dims) - 1:
-            start = start + 64 * panel
+            start = start + panel * 64
         elif dim.side == "key":
             start = start + key
         elif dim.side.startswith("row") and row:

@@ -25,6 +25,7 @@ __all__ = [
     "load_tile",
     "prefetch_map",
     "prefetch_span",
+    "prefetch_tile",
     "reduce_span",
     "reduce_tile",
     "store_span",
@@ -102,6 +103,12 @@ def reduce_tile(tensor_map: Value, source: Value, coordinates: Sequence[Value | 
 def prefetch_map(tensor_map: Value) -> None:
     """Fetch the descriptor itself ahead of its first use."""
     nvvm.prefetch(tensor_map.ir, tensormap=True)
+
+
+def prefetch_tile(tensor_map: Value, coordinates: Sequence[Value | int], cache: Cache = Cache.DEFAULT) -> None:
+    """Bring the box at `coordinates` into L2; nothing waits for it."""
+    places = [coordinate.ir for coordinate in _innermost_first(coordinates)]
+    nvvm.cp_async_bulk_tensor_prefetch(tensor_map.ir, places, [], **_hint(cache))
 
 
 def load_span(target: Value, source: Value, bytes: Value | int, barrier: Barrier, cache: Cache = Cache.DEFAULT) -> None:
