@@ -165,6 +165,7 @@ def report() -> str:
         "layers": "Layers", "zoo": "Other models", "small": "Small models", "roofline": "A chain beside a large product", "mlp": "Chains of layers",
         "product": "Products", "map": "Maps of one gigabyte", "rows": "Row reductions of one gigabyte",
         "gemv": "Few rows", "attention": "Attention", "conv": "Convolutions",
+        "conv_pair": "Pairs of convolutions",
     }  # fmt: skip
     for group, title in titles.items():
         if group in groups:

@@ -180,6 +180,23 @@ def convolutions() -> list[BenchCase]:
     return found
 
 
+def conv_pair(channels: int) -> nn.Module:
+    """Two 3×3 convolutions with ReLU between: cuSync's evaluation takes such pairs from ResNet-38 and VGG-19."""
+    first, second = (nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(2))
+    return nn.Sequential(first, nn.ReLU(), second)
+
+
+def conv_pairs() -> list[BenchCase]:
+    """Pairs of 3×3 convolutions at small batches: one launch, the second waits for its halo rows."""
+    found = []
+    for size, channels in IMAGES:
+        build = functools.partial(conv_pair, channels)
+        for batch in (1, 4, 8, 16):
+            made = of_module(build, (batch, channels, size, size))
+            found.append(BenchCase(f"conv_pair_{size}_{channels}_b{batch}", "conv_pair", made, goal=1.2))
+    return found
+
+
 def sweeps() -> list[BenchCase]:
     """All families."""
-    return [*mlps(), *products(), *memory_bound(), *few_rows(), *attention(), *convolutions()]
+    return [*mlps(), *products(), *memory_bound(), *few_rows(), *attention(), *convolutions(), *conv_pairs()]

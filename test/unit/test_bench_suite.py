@@ -43,7 +43,7 @@ def test_the_headline_is_complete_and_patterns_select():
         select(["llama9"])
 
 
-@pytest.mark.parametrize("group", ["mlp", "product", "map", "rows", "gemv", "attention", "conv", "roofline"])
+@pytest.mark.parametrize("group", ["mlp", "product", "map", "rows", "gemv", "attention", "conv", "conv_pair", "roofline"])
 def test_cases_of_the_sweeps_are_functions_of_their_names(group):
     for case in select([group]):
         model, args = case.make("meta", False)
