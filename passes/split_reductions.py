@@ -99,6 +99,9 @@ class SplitReductions(Pass):
         tiles = tiles_of(op)
         if tiles * 2 > target.workers:
             return 1  # the machine is busy
+        if is_convolution(op):
+            remark(op, "stays whole: blocks share the tiles of a convolution inside one stage")
+            return 1
         if not is_product(op) and not is_read_back(op):
             remark(op, f"stays whole: its {tiles} tiles can be shared by blocks inside one stage")
             return 1
@@ -135,6 +138,13 @@ def nearest_divisor(extent: int, wanted: int) -> int:
 def is_product(op: ir.Operation) -> bool:
     """Whether an op multiplies for rows or columns; a dot product only reads."""
     return is_contraction(op) and not is_dot(op)
+
+
+def is_convolution(op: ir.Operation) -> bool:
+    """Whether an op is a product of 16-bit numbers whose indices are sums of loops: the engine of convolutions does it."""
+    indices = [index for map_ in affine_maps(op) for index in map_.results]
+    narrow = element_bytes(op.operands[0].type) == 2
+    return is_contraction(op) and narrow and any(isinstance(index, ir.AffineBinaryExpr) for index in indices)
 
 
 def tiles_of(op: ir.Operation) -> int:

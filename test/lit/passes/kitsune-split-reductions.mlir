@@ -115,3 +115,26 @@ func.func @recurrence(%x: tensor<3000x64xf32>) -> tensor<64xf32> {
   } -> tensor<64xf32>
   return %r : tensor<64xf32>
 }
+
+// A convolution of 16-bit numbers, of few tiles: its engine shares them.
+// CHECK-LABEL: func.func @convolution
+// CHECK-NOT: kitsune.partial
+// CHECK: return
+// REMARK: stays whole: blocks share the tiles of a convolution inside one stage
+func.func @convolution(%x: tensor<1x9x9x512xbf16>, %w: tensor<64x3x3x512xbf16>) -> tensor<1x7x7x64xf32> {
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<1x7x7x64xf32>
+  %f = linalg.fill ins(%zero : f32) outs(%e : tensor<1x7x7x64xf32>) -> tensor<1x7x7x64xf32>
+  %r = linalg.generic {indexing_maps = [affine_map<(b, y, x, f, i, j, c) -> (b, y + i, x + j, c)>, affine_map<(b, y, x, f, i, j, c) -> (f, i, j, c)>,
+      affine_map<(b, y, x, f, i, j, c) -> (b, y, x, f)>],
+      iterator_types = ["parallel", "parallel", "parallel", "parallel", "reduction", "reduction", "reduction"]}
+      ins(%x, %w : tensor<1x9x9x512xbf16>, tensor<64x3x3x512xbf16>) outs(%f : tensor<1x7x7x64xf32>) {
+  ^bb0(%a: bf16, %b: bf16, %o: f32):
+    %u = arith.extf %a : bf16 to f32
+    %v = arith.extf %b : bf16 to f32
+    %m = arith.mulf %u, %v : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<1x7x7x64xf32>
+  return %r : tensor<1x7x7x64xf32>
+}
