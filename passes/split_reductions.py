@@ -96,12 +96,12 @@ class SplitReductions(Pass):
         op = reduction.op
         if extent < 2 * LEAST_TERMS or not target.is_gpu:
             return 1
-        tiles = tiles_of(op)
-        if tiles * 2 > target.workers:
-            return 1  # the machine is busy
         if is_convolution(op):
             remark(op, "stays whole: blocks share the tiles of a convolution inside one stage")
             return 1
+        tiles = tiles_of(op)
+        if tiles * 2 > target.workers:
+            return 1  # the machine is busy
         if not is_product(op) and not is_read_back(op):
             remark(op, f"stays whole: its {tiles} tiles can be shared by blocks inside one stage")
             return 1
