@@ -31,6 +31,8 @@ class Target:
     chip: str = ""  # the code generator's name for it, empty for the host
     bulk_rate: float = 0.0  # bulk copies from L2 to all workers together; 0 where it is not known
     launch_seconds: float = 0.0  # from the start of a launch in a replayed graph to the first instruction, and back
+    ring_bytes: int = 9 << 20  # of L2 that rings between workers may take together without spilling to DRAM (on an H200)
+    ring_rate: float = 3.1e12  # through rings with slots of 64 KiB, all workers in pairs (on an H200)
 
     @property
     def is_gpu(self) -> bool:
@@ -100,7 +102,7 @@ def _described(found: Mapping[str, Any], path: Path) -> Target:
             )
     if "base" in found:
         return replace(find_machine(str(found["base"])), **given)
-    optional = ("chip", "bulk_rate", "launch_seconds")
+    optional = ("chip", "bulk_rate", "launch_seconds", "ring_bytes", "ring_rate")
     missing = [field.name for field in fields(Target) if field.name not in given and field.name not in optional]
     if missing:
         raise TargetError(f"{path}: needs {', '.join(missing)} (or 'base', the name of a machine to take them from)")

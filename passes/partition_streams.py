@@ -17,6 +17,7 @@ from . import gpu_chains
 from .base import Pass, PassFailure
 from .fuse_pairs import pairs_tile
 from .grouping import inner_elements
+from .modes import set_mode
 from .remarks import remark
 from .scatter import INTO, UPDATES, producer_that_adds, scatter_add_of
 from .tile_sizes import even, fit, spread
@@ -106,29 +107,16 @@ def choose_tile(space: Space, engine: str, target: Target, alone: bool = False) 
     return even(sizes, spread(sizes, tile, 4 * target.workers, [min(x, t) for x, t in zip(least, tile, strict=True)]))
 
 
-def set_mode(pipeline: ir.Operation, mode: str, target: Target) -> None:
-    """Write the mode of a pipeline, and what each of its stages needs to know for it."""
-    integer = ir.IntegerType.get_signless(64)
-    stages = [stage for stage in stages_of(pipeline) if INTO not in stage.attributes]
-    if mode == "spatial" and len(stages) > target.workers:
-        raise PassFailure(pipeline, f"has {len(stages)} stages for the {target.workers} multiprocessors of {target.name}")
-    for number, stage in enumerate(stages):
-        if mode == "spatial":
-            share = target.workers // len(stages) + (number < target.workers % len(stages))
-            stage.attributes["workers"] = ir.IntegerAttr.get(integer, share)
-        elif mode == "separate":
-            stage.attributes["launch"] = ir.IntegerAttr.get(integer, number)
-    pipeline.attributes["mode"] = ir.StringAttr.get("temporal" if mode == "auto" else mode)
-
-
 @dataclass(frozen=True)
 class PartitionStreams(Pass):
-    """Choose engine and tile sizes of every stage; all stages share one pipeline and every worker runs tiles of every stage.
+    """Choose engine and tile sizes of every stage, and the pipeline's mode: who runs which stage.
 
     Tile sizes follow from capacity: a tile and its neighbours stay close to a worker, and there are enough tiles for all
-    workers. `--remarks` prints the choice. Options: `target`; `tiles`, sizes that replace the choice for stages by name, as in
-    `tiles=product_0:64x128,reduce_1:8` (what `kitsune_mlir.tuning` measured); `mode`: `temporal` (all stages take turns on all
-    multiprocessors), `spatial` (each stage has its own), `separate` (each stage is a launch), or `auto`.
+    workers. The mode is the one of the least time by the stages' costs (`passes/modes.py`), temporal unless another is clearly
+    faster; multiprocessors are dealt out by an integer program (`passes/allocation.py`). `--remarks` prints the choices, the
+    bottleneck, and what would be the next one. Options: `target`; `tiles`, sizes that replace the choice for stages by name, as
+    in `tiles=product_0:64x128,reduce_1:8` (what `kitsune_mlir.tuning` measured); `mode`: `temporal` (all stages take turns on
+    all multiprocessors), `spatial` (each stage has its own), `separate` (each stage is a launch), or `auto`.
     """
 
     name: ClassVar[str] = "kitsune-partition-streams"

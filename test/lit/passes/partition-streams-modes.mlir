@@ -1,6 +1,9 @@
 // Who runs the stages of a pipeline: `mode` on the pipeline, `workers` or `launch` on its stages, and both in the tile program.
 // RUN: kitsune-opt %s --pass-pipeline="builtin.module(kitsune-partition-streams{target=h200})" | FileCheck %s --check-prefix=TEMPORAL
 // RUN: kitsune-opt %s --pass-pipeline="builtin.module(kitsune-partition-streams{target=h200 mode=spatial},kitsune-place-buffers,kitsune-synchronize,kitsune-materialize)" | FileCheck %s --check-prefix=SPATIAL
+// RUN: kitsune-opt %s --pass-pipeline="builtin.module(kitsune-partition-streams{target=h200})" --remarks -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
+// RUN: kitsune-opt %s --pass-pipeline="builtin.module(kitsune-partition-streams{target=h200 mode=spatial})" --remarks -o /dev/null 2>&1 | FileCheck %s --check-prefix=SHARES
+// RUN: not kitsune-opt %s --pass-pipeline="builtin.module(kitsune-partition-streams{target=h200 mode=steam})" 2>&1 | FileCheck %s --check-prefix=STEAM
 // RUN: kitsune-opt %s --pass-pipeline="builtin.module(kitsune-partition-streams{target=h200 mode=separate},kitsune-place-buffers,kitsune-synchronize,kitsune-materialize)" | FileCheck %s --check-prefix=SEPARATE
 
 // TEMPORAL-NOT: workers
@@ -9,8 +12,12 @@
 
 // SPATIAL: func.func @p0
 // SPATIAL-SAME: kitsune.mode = "spatial"
-// SPATIAL: sym_name = "a", workers = 66 : i64
-// SPATIAL: sym_name = "b", workers = 66 : i64
+// SPATIAL: sym_name = "a", workers = {{[0-9]+}} : i64
+// SPATIAL: sym_name = "b", workers = {{[0-9]+}} : i64
+
+// REMARK: mode temporal (temporal {{.*}} us, separate {{.*}} us, spatial {{.*}} us); bottleneck {{.*}} us), the next would be {{.*}} us)
+// SHARES: multiprocessors: a {{[0-9]+}}, b {{[0-9]+}} of 132; {{[01]}} of 1 edges in rings
+// STEAM: option 'mode' of kitsune-partition-streams is auto, temporal, spatial, separate, not 'steam'
 
 // SEPARATE: func.func @p0
 // SEPARATE-SAME: kitsune.mode = "separate"

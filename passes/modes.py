@@ -1,0 +1,165 @@
+"""The mode of a pipeline: how long it takes temporal, spatial and in separate launches, and what its stages must know then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects.access import is_tensor
+from kitsune_mlir.dialects.edges import edge_of, producer_of, stage_space, stages_of, trace_views
+from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
+from kitsune_mlir.stage_cost import POST, cost_of
+from kitsune_mlir.stage_work import tensor_bytes, work_of_stage
+from kitsune_mlir.target import Target
+
+from .allocation import Allocation, Budget, Flow, Stage, allocate
+from .base import PassFailure
+from .mode_times import limits_of, separate_seconds, temporal_seconds
+from .remarks import remark
+from .scatter import INTO
+
+CLEARLY_SEPARATE = 0.9
+"""Of the temporal time that separate launches must stay below to be chosen: costs are known to about a tenth."""
+CLEARLY_SPATIAL = 0.7
+"""The same for multiprocessors of their own: of their costs less is known."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A pipeline in numbers: its stages but for those that others do, and the edges between them."""
+
+    names: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    flows: tuple[Flow, ...]
+
+
+def budget_of(target: Target) -> Budget:
+    """What a GPU has."""
+    return Budget(
+        workers=target.workers,
+        shared_bytes=target.fast_bytes,
+        dram_rate=target.dram_rate,
+        l2_rate=target.cache_rate,
+        ring_rate=target.ring_rate,
+        ring_bytes=target.ring_bytes,
+        cache_bytes=target.cache_bytes,
+        hand_off=POST,
+    )
+
+
+def own_stages(pipeline: ir.Operation) -> list[ir.Operation]:
+    """The stages that have tasks of their own."""
+    return [stage for stage in stages_of(pipeline) if INTO not in stage.attributes]
+
+
+def name_of(stage: ir.Operation) -> str:
+    """A stage's `sym_name`."""
+    return ir.StringAttr(stage.attributes["sym_name"]).value
+
+
+def model_of(pipeline: ir.Operation, target: Target) -> Model:
+    """The numbers of a pipeline whose stages have engines and tiles."""
+    own = own_stages(pipeline)
+    place = {hash(stage): n for n, stage in enumerate(own)}
+    by_name = {name_of(stage): n for n, stage in enumerate(own)}
+    for stage in stages_of(pipeline):
+        if INTO in stage.attributes:  # its producer does it
+            place[hash(stage)] = by_name[ir.StringAttr(stage.attributes[INTO]).value]
+    leaving = {producer_of(trace_views(v)[0]) for v in yielded(pipeline)}
+    stages, flows = [], []
+    for n, stage in enumerate(own):
+        work = work_of_stage(stage)
+        cost = cost_of(work, target)
+        space = stage_space(stage)
+        outer = 0.0
+        for value in (v for v in inputs_of(stage) if is_tensor(v)):
+            edge = edge_of(stage, space, value)
+            if edge is None:
+                outer += tensor_bytes(value.type)
+                continue
+            before = place[hash(edge.producer)]
+            if before == n:
+                continue
+            whole = edge.policy == "all"
+            bytes_ = tensor_bytes(value.type)
+            flows.append(Flow(before, n, bytes_, bytes_ / stages[before].tiles, whole))
+        outer = min(outer, work.distinct_bytes)
+        outer += sum(tensor_bytes(v.type) for r, v in enumerate(results_of(stage)) if (stage, r) in leaving and is_tensor(v))
+        tiles = work.tiles * work.pieces
+        stages.append(
+            Stage(
+                name_of(stage),
+                tiles,
+                cost.seconds,
+                cost.step,
+                cost.tensor * tiles,
+                cost.vector * tiles,
+                outer,
+                cost.l2_bytes,
+            )
+        )
+    return Model(tuple(map(name_of, own)), tuple(stages), tuple(dict.fromkeys(flows)))
+
+
+def set_mode(pipeline: ir.Operation, wanted: str, target: Target) -> None:
+    """Write a pipeline's mode, the wanted one or (`auto`) that of the least time, and what each of its stages needs for it.
+
+    Raises:
+        PassFailure: the pipeline cannot have the wanted mode.
+    """
+    mode = "temporal" if wanted == "auto" else wanted
+    allocation: Allocation | str = "nothing to allocate"
+    if target.is_gpu:
+        model, budget = model_of(pipeline, target), budget_of(target)
+        seconds = {"temporal": temporal_seconds(model.stages, model.flows, budget)}
+        if len(model.stages) > 1:
+            seconds["separate"] = separate_seconds(model.stages, budget)
+            allocation = allocate(model.stages, model.flows, budget)
+            if isinstance(allocation, Allocation):
+                seconds["spatial"] = allocation.seconds
+        if wanted == "auto":
+            mode = choose(seconds)
+        _explain(pipeline, mode, model, seconds, allocation, budget)
+    _write(pipeline, mode, allocation, target)
+
+
+def choose(seconds: dict[str, float]) -> str:
+    """The mode of the least time, where that is clear; else temporal."""
+    limits = {"separate": CLEARLY_SEPARATE, "spatial": CLEARLY_SPATIAL}
+    clear = [m for m, share in limits.items() if m in seconds and seconds[m] < share * seconds["temporal"]]
+    return min(clear, key=lambda mode: seconds[mode], default="temporal")
+
+
+def _explain(
+    pipeline: ir.Operation, mode: str, model: Model, seconds: dict[str, float], allocation: Allocation | str, budget: Budget
+) -> None:
+    """Say what was chosen, what limits it, what would be the next limit, and what the other modes would take."""
+    limits = limits_of(model.stages, model.flows, budget)
+    if mode == "spatial" and isinstance(allocation, Allocation):
+        limits = list(allocation.limits)
+        shares = ", ".join(f"{name} {count}" for name, count in zip(model.names, allocation.workers, strict=True))
+        rings = sum(depth > 0 for depth in allocation.depths)
+        remark(pipeline, f"multiprocessors: {shares} of {budget.workers}; {rings} of {len(model.flows)} edges in rings")
+    times = ", ".join(f"{name} {time * 1e6:.1f} us" for name, time in seconds.items())
+    (first, least), (second, then) = limits[:2]
+    remark(
+        pipeline,
+        f"mode {mode} ({times}); bottleneck {first} ({least * 1e6:.1f} us), the next would be {second} ({then * 1e6:.1f} us)",
+    )
+
+
+def _write(pipeline: ir.Operation, mode: str, allocation: Allocation | str, target: Target) -> None:
+    integer = ir.IntegerType.get_signless(64)
+    stages = own_stages(pipeline)
+    workers = [target.workers]
+    if mode == "spatial" and len(stages) > 1:
+        if isinstance(allocation, str):
+            raise PassFailure(pipeline, f"cannot be spatial: {allocation}")
+        workers = list(allocation.workers)
+    for number, stage in enumerate(stages):
+        if mode == "spatial":
+            stage.attributes["workers"] = ir.IntegerAttr.get(integer, workers[number])
+        elif mode == "separate":
+            stage.attributes["launch"] = ir.IntegerAttr.get(integer, number)
+    pipeline.attributes["mode"] = ir.StringAttr.get(mode)

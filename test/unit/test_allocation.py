@@ -1,0 +1,143 @@
+"""The integer program that deals out multiprocessors, and the times of the modes that it is compared with."""
+
+import dataclasses
+import itertools
+import math
+import random
+import time
+
+import pytest
+
+from kitsune_mlir.passes.allocation import CHOICES, Allocation, Budget, Flow, Stage, allocate, worker_choices
+from kitsune_mlir.passes.mode_times import LAUNCH_GAP, limits_of, separate_seconds, temporal_seconds
+from kitsune_mlir.passes.modes import choose
+
+H200 = Budget(132, 232448, 4.3e12, 7e12, 3.1e12, 9 << 20, 50 << 20, 1e-6)
+US = 1e-6
+
+
+def stage(name: str = "s", tiles: int = 1000, first: float = 3 * US, step: float = 2 * US, **others: float) -> Stage:
+    return Stage(name, tiles, first, step, **others)  # type: ignore[arg-type]
+
+
+def solved(stages: list[Stage], flows: list[Flow], budget: Budget = H200) -> Allocation:
+    found = allocate(stages, flows, budget)
+    assert isinstance(found, Allocation), found
+    assert sum(found.workers) <= budget.workers and min(found.workers) >= 1
+    return found
+
+
+def test_twice_the_work_gets_twice_the_multiprocessors():
+    found = solved([stage("a", 2000), stage("b", 1000)], [Flow(0, 1, 1e6, 1e3, False)])
+    assert found.workers[0] / found.workers[1] == pytest.approx(2, rel=0.1)
+    assert found.limits[0][0].endswith(("of a", "of b"))
+
+
+def test_one_tile_needs_one_multiprocessor():
+    found = solved([stage("a", 1), stage("b", 1000)], [Flow(0, 1, 1e3, 1e3, False)])
+    assert found.workers[0] == 1 and found.workers[1] >= 125
+
+
+def test_as_good_as_trying_everything():
+    """Three stages on a small machine, every allocation by hand."""
+    budget = dataclasses.replace(H200, workers=12)
+    stages = [stage("a", 40), stage("b", 9, first=8 * US, step=7 * US), stage("c", 25, step=1 * US)]
+    for whole in itertools.product((True, False), repeat=2):
+        flows = [Flow(0, 1, 1e3, 1e2, whole[0]), Flow(1, 2, 1e3, 1e2, whole[1])]
+
+        def last(workers: tuple[int, ...], flows: list[Flow] = flows) -> float:
+            begun, done = [0.0], [stages[0].seconds(workers[0])]
+            for n, flow in enumerate(flows, 1):
+                start = (done[-1] if flow.whole else begun[-1] + stages[n - 1].first) + budget.hand_off
+                end = start + stages[n].seconds(workers[n])
+                begun.append(start)
+                done.append(max(end, done[-1] + budget.hand_off + stages[n].first))
+            return max(done)
+
+        best = min(last(w) for w in itertools.product(range(1, 11), repeat=3) if sum(w) <= 12)
+        assert solved(stages, flows, budget).seconds <= best * 1.02
+
+
+def test_memory_bounds_the_time_and_is_named():
+    found = solved([stage("a", 500, dram_bytes=4e8), stage("b", 500)], [Flow(0, 1, 1e6, 1e3, False)])
+    assert found.limits[0] == ("DRAM bandwidth", pytest.approx(4e8 / 4.3e12))
+    assert found.seconds == pytest.approx(4e8 / 4.3e12, rel=0.01)
+    assert found.limits[1][1] < found.limits[0][1]
+
+
+def test_pipes_are_separate():
+    stages = [stage("a", 500, tensor=0.02, vector=0.001), stage("b", 500, tensor=0.001, vector=0.02)]
+    limits = dict(solved(stages, [Flow(0, 1, 1e6, 1e3, False)]).limits)
+    assert limits["tensor cores"] == pytest.approx(0.021 / 132) and limits["SIMT pipes"] == pytest.approx(0.021 / 132)
+
+
+def test_large_edges_go_through_rings_that_fit():
+    stages = [stage(name, 4000) for name in "abc"]
+    flows = [Flow(0, 1, 4e8, 65536, False), Flow(1, 2, 4e8, 65536, False)]
+    found = solved(stages, flows)
+    assert sum(depth == 0 for depth in found.depths) <= 1  # both through DRAM would take 372 us, the stages 197
+    held = sum(d * f.tile_bytes * found.workers[f.producer] for d, f in zip(found.depths, flows, strict=True))
+    assert held <= H200.ring_bytes
+    tight = dataclasses.replace(H200, ring_bytes=1 << 20)
+    held = sum(
+        d * f.tile_bytes * w
+        for f, d, w in zip(flows, solved(stages, flows, tight).depths, solved(stages, flows, tight).workers, strict=False)
+    )
+    assert held <= tight.ring_bytes
+
+
+def test_what_cannot_be_allocated_is_told():
+    small = dataclasses.replace(H200, workers=2)
+    assert allocate([stage()] * 3, [], small) == "3 stages cannot own 2 multiprocessors"
+    wide = stage("wide", shared_bytes=300000)
+    assert allocate([wide], [], H200) == "stage wide wants 300000 bytes of shared memory, there are 232448"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_64_stages_in_two_seconds(seed: int):
+    r = random.Random(seed)
+    stages = [stage(f"s{n}", r.choice((1, 64, 500, 4096)), r.uniform(2, 9) * US, r.uniform(0.5, 6) * US) for n in range(64)]
+    flows = [Flow(r.randrange(max(0, n - 4), n), n, 1e6, 8192, r.random() < 0.2) for n in range(1, 64)]
+    start = time.process_time()
+    found = solved(stages, flows)
+    assert time.process_time() - start < 2
+    assert found.seconds > 0 and len(found.workers) == 64
+
+
+def test_choices_of_workers_are_those_that_change_the_rounds():
+    assert worker_choices(6, 132) == [1, 2, 3, 6]
+    many = worker_choices(100_000, 132)
+    assert len(many) <= CHOICES + 1 and many[0] == 1 and many[-1] >= 131
+    rounds = [math.ceil(500 / w) for w in worker_choices(500, 132)]
+    assert rounds == sorted(set(rounds), reverse=True)
+
+
+def test_a_chain_of_one_wave_layers_gains_nothing_from_either():
+    """Launches with programmatic dependence cost a hand-off and no more: the model must not promise what was not measured."""
+    stages = [stage(f"l{n}", 128, 6 * US, 5 * US) for n in range(4)]
+    flows = [Flow(n, n + 1, 1e6, 1e4, True) for n in range(3)]
+    one = temporal_seconds(stages, flows, H200)
+    several = separate_seconds(stages, H200)
+    assert one == pytest.approx(4 * 6 * US + 3 * US) and several == pytest.approx(4 * 6 * US + 3 * LAUNCH_GAP)
+    assert choose({"temporal": one, "separate": several}) == "temporal"
+
+
+def test_independent_branches_and_waves_overlap_in_one_kernel():
+    stages = [stage("a", 66, 6 * US), stage("b", 66, 6 * US)]
+    assert temporal_seconds(stages, [], H200) == pytest.approx(6 * US)
+    waves = [stage("a", 66 * 3, 4 * US, 4 * US), stage("b", 66 * 3, 4 * US, 4 * US)]
+    rows = temporal_seconds(waves, [Flow(0, 1, 1e6, 1e3, False)], H200)
+    assert rows < temporal_seconds(waves, [Flow(0, 1, 1e6, 1e3, True)], H200) < separate_seconds(waves, H200)
+
+
+def test_another_mode_must_be_clearly_faster():
+    assert choose({"temporal": 10.0, "separate": 9.5}) == "temporal"
+    assert choose({"temporal": 10.0, "separate": 8.5}) == "separate"
+    assert choose({"temporal": 10.0, "separate": 8.5, "spatial": 8.0}) == "separate"
+    assert choose({"temporal": 10.0, "separate": 8.5, "spatial": 6.0}) == "spatial"
+    assert choose({"temporal": 10.0}) == "temporal"
+
+
+def test_the_limits_of_a_temporal_pipeline_come_in_order():
+    limits = limits_of([stage(dram_bytes=4.3e9)], [], H200)
+    assert limits[0] == ("DRAM bandwidth", pytest.approx(1e-3)) and limits[1][0] == "first tiles and hand-offs"
