@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import json
 import statistics
 import subprocess
@@ -44,12 +45,25 @@ def mlp(*widths: int) -> nn.Module:
     return nn.Sequential(*layers)
 
 
+def gelus(*widths: int) -> nn.Module:
+    return nn.Sequential(*(part for a, b in zip(widths, widths[1:], strict=False) for part in (nn.Linear(a, b), nn.GELU())))
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int]]] = {
     "mlp3_2048": (lambda: mlp(480, 1024, 1024, 512), (2048, 480)),
     "mlp3_8192": (lambda: mlp(480, 1024, 1024, 512), (8192, 480)),
     "mlp2_129": (lambda: mlp(512, 1024, 512), (129, 512)),
     "mlp2_1": (lambda: mlp(512, 1024, 512), (1, 512)),
     "mlp4_1000": (lambda: mlp(512, 512, 512, 512, 512), (1000, 512)),
+    **{
+        f"wide_{width}x{depth}_{rows}": (functools.partial(mlp, *[width] * (depth + 1)), (rows, width))
+        for width, depth in ((512, 4), (512, 8), (1024, 4), (1024, 8))
+        for rows in (256, 2048, 8192, 65536)
+    },
+    "wide_odd_1": (lambda: gelus(480, 512, 1024, 256), (1, 480)),
+    "wide_odd_7": (lambda: gelus(480, 512, 1024, 256), (7, 480)),
+    "wide_odd_129": (lambda: gelus(480, 512, 1024, 256), (129, 480)),
+    "wide_odd_1000": (lambda: gelus(480, 512, 1024, 256), (1000, 480)),
     "branches_7": (lambda: Branches(512), (7, 512)),
     "branches_1000": (lambda: Branches(512), (1000, 512)),
 }
@@ -197,9 +211,8 @@ def model(path: Path) -> dict:
     with torch.no_grad():
         wanted = _leaves(copy.deepcopy(module).double()(x.double()))
         programs = {
-            mode: kitsune_mlir.load(path.with_name(f"{name}.{mode}.kit"), weights=state)
-            for mode in MODES
-            if path.with_name(f"{name}.{mode}.kit").exists()
+            found.name.split(".")[1]: kitsune_mlir.load(found, weights=state)
+            for found in sorted(path.parent.glob(f"{name}.*.kit"))
         }
         first = {mode: [g.clone() for g in _leaves(program(x))] for mode, program in programs.items()}
         torch.cuda.synchronize()
@@ -207,7 +220,11 @@ def model(path: Path) -> dict:
             mode: [((g.double() - w).norm() / w.norm()).item() for g, w in zip(got, wanted, strict=True)]
             for mode, got in first.items()
         }
-        equal = {m: all(torch.equal(a, b) for a, b in zip(got, first["temporal"], strict=True)) for m, got in first.items()}
+        equal = {
+            mode: all(torch.equal(a, b) for a, b in zip(got, first["temporal"], strict=True))
+            for mode, got in first.items()
+            if mode in MODES  # clusters add in another order
+        }
         stable = {mode: _stable(program, x, first[mode]) for mode, program in programs.items()}
         calls = {mode: graphed(lambda program=program: program(x)) for mode, program in programs.items()}
         calls["eager"] = graphed(lambda: module(x))

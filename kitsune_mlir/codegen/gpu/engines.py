@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from kitsune_mlir.codegen.gpu.attention import AttentionEngine
 from kitsune_mlir.codegen.gpu.chain import ChainEngine
+from kitsune_mlir.codegen.gpu.cluster_chain import ClusterEngine
 from kitsune_mlir.codegen.gpu.conv import ConvEngine
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.gemv import GemvEngine
@@ -22,7 +23,7 @@ __all__ = ["ENGINES", "FALLBACK", "choose"]
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
-        *(AttentionEngine(), ChainEngine(), ConvEngine(), MmaEngine(), GemvEngine(), PairsEngine()),
+        *(AttentionEngine(), ChainEngine(), ClusterEngine(), ConvEngine(), MmaEngine(), GemvEngine(), PairsEngine()),
         *(ScatterEngine(), SimtEngine(), GenericEngine()),
     )
 }

@@ -102,7 +102,7 @@ class _Builder:
         shares: Sequence[Share] | None,
     ):
         self.program, self.name, self.limits, self.engines = program, name, limits, engines
-        self.spatial, self.rings = shares is not None, any(task.ordered for task in program.tasks)
+        self.spatial, self.rings = shares is not None, any(task.uses_ring for task in program.tasks)
         self.shares = list(shares or [Share(0, limits.workers)] * len(decisions))
         self.plans, self.runs = _join([decision.plan for decision in decisions], engines, limits, self.shares)
         self.decisions = tuple(

@@ -14,8 +14,8 @@ GROUP = 16
 def ordered(tile: TileContext) -> TileContext:
     """Another tile of the same task: a permutation of the numbers, of rows and columns of tiles.
 
-    Waits are for earlier tasks only, so the order inside a task is free, unless it is at an end of a ring. A task that
-    waits for another product's rows has them group by group, as that product makes them.
+    Waits are for earlier tasks only, so the order inside a task is free, but where others run beside it (`TaskView.ordered`).
+    A task that waits for another product's rows has them group by group, as that product makes them.
     """
     wide = [extent for extent in tile.task.view.grid if extent != 1]
     if len(wide) < 2 or tile.task.view.ordered:

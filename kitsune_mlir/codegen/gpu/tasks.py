@@ -169,9 +169,14 @@ class TaskView:
         return math.prod(self.grid)
 
     @property
-    def ordered(self) -> bool:
-        """Whether tiles have to be done in the order of their numbers: the others of a ring wait for its earlier ones."""
+    def uses_ring(self) -> bool:
+        """Whether the task is at an end of a ring."""
         return any(wait.rounds is not None for wait in self.waits)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether tiles are done in the order of their numbers: who runs beside this task waits for its first ones first."""
+        return "workers" in self.op.attributes
 
     def load_of(self, tensor: ir.Value) -> Load | None:
         """The load that gives `tensor`, or None if the body computes it."""

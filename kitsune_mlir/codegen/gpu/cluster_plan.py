@@ -1,0 +1,233 @@
+"""Planning a chain of layers for a cluster: which slice of every layer is whose, and what fits shared memory.
+
+A cluster of `cluster` blocks owns the rows of a tile. Every block has the whole input of the running layer in shared memory, in
+panels of 64 columns, and makes the same slice of each layer's columns; a slice is whole panels of the next layer's input.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu import roles
+from kitsune_mlir.codegen.gpu.chain_match import SUM, Chain, match_chain
+from kitsune_mlir.codegen.gpu.chain_order import order_of
+from kitsune_mlir.codegen.gpu.chain_parts import matrix_map, sides_of, swizzled
+from kitsune_mlir.codegen.gpu.chain_records import GROUP_ROWS, RowsPlan
+from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch
+from kitsune_mlir.codegen.gpu.mma_window import Window
+from kitsune_mlir.codegen.gpu.tasks import Store, TaskView
+from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
+from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.shared_tile import SharedTile
+
+__all__ = ["PANEL", "ClusterLayer", "ClusterPlan", "make_cluster_plan"]
+
+PANEL = 64
+"""Columns of a panel: 128 bytes, the widest swizzle."""
+CLUSTERS = (2, 4, 8)
+"""Blocks of a cluster that are tried, in this order: every device can have eight (CUDA C++ Programming Guide)."""
+MOST_COLUMNS = 128
+"""Columns of a warpgroup: 64 accumulators a thread leave room for the next layer's bias beside them."""
+LEAST_STAGES, MOST_STAGES = 3, 8
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterLayer:
+    """A layer.
+
+    Attributes:
+        result: the tensor of its sums.
+        dtype: of both factors.
+        panels: of its sum.
+        cols: columns of a block's slice.
+        map: number of the weight's tensor map.
+        output: what the slice becomes: the next layer's input, or the tensor that is stored.
+    """
+
+    result: ir.Value
+    dtype: str
+    panels: int
+    cols: int
+    map: int
+    output: ir.Value
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterPlan(RowsPlan):
+    """What the engine decided.
+
+    Attributes:
+        layers: of the chain.
+        cluster: blocks of a cluster.
+        rows: of a tile in shared memory, 64 or 128.
+        panels: of the widest input.
+        stages, stage_bytes: of the ring of weights.
+        rows_map, result_map: numbers of the tensor maps of the input and the result.
+        result: the store.
+        result_tile: layout of the pieces of columns that are stored.
+    """
+
+    layers: tuple[ClusterLayer, ...]
+    cluster: int
+    rows: int
+    panels: int
+    stages: int
+    stage_bytes: int
+    rows_map: int
+    result_map: int
+    result: Store
+    result_tile: SharedTile
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of a panel of rows."""
+        return self.rows * PANEL * 2
+
+    @property
+    def weights_offset(self) -> int:
+        """Where the ring of weights lies; the layer's input is before it."""
+        return self.panels * self.panel_bytes
+
+    @property
+    def halves(self) -> int:
+        """Warpgroups that share a block's columns: two where the rows are one warpgroup's."""
+        return 2 if self.rows == GROUP_ROWS else 1
+
+
+def make_cluster_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
+    """Plan a task.
+
+    Raises:
+        Mismatch: it is no chain of layers whose slices a cluster can exchange, or one too large for it.
+    """
+    if limits.chip != "sm_90a":
+        raise Mismatch(f"clusters and wgmma need sm_90a, not {limits.chip}")
+    if task.waits or task.posts:
+        raise Mismatch("it waits or posts: blocks of a cluster have no place in the order of other tasks")
+    chain = match_chain(task)
+    order = order_of(chain)
+    rows = GROUP_ROWS if chain.rows <= GROUP_ROWS else 2 * GROUP_ROWS
+    if chain.rows != rows and (task.tiles > 1 or chain.rows > GROUP_ROWS):
+        raise Mismatch(f"{task.tiles} tiles of {chain.rows} rows; a tile has 64 or 128")
+    if any(step.kind not in ("map", "alias") for step in chain.steps.values()) or chain.scatters:
+        raise Mismatch("rows are reduced, joined or added, which takes all columns of a row")
+    outputs = [_factor(chain, number) for number in range(1, len(chain.layers))]
+    stores = order.stores[-1]
+    if len(task.stores) != 1 or len(stores) != 1 or len(chain.layers) < 2:
+        raise Mismatch(f"{len(chain.layers)} layers and {len(task.stores)} results; two layers or more and one result are done")
+    outputs.append(stores[0].tensor)
+    for number, output in enumerate(outputs):
+        _check_output(chain, number, output)
+    reason = ""
+    for cluster in CLUSTERS:
+        try:
+            return _planned(engine, task, chain, order, rows, outputs, stores[0], cluster, limits)
+        except Mismatch as mismatch:
+            reason = f"{reason}{'; ' if reason else ''}{cluster} blocks: {mismatch}"
+    raise Mismatch(reason)
+
+
+def _planned(
+    engine: str,
+    task: TaskView,
+    chain: Chain,
+    order,
+    rows: int,
+    outputs: list[ir.Value],
+    result: Store,
+    cluster: int,
+    limits: Limits,
+) -> Plan:
+    maps: list[MapUse] = []
+
+    def use(buffer, found: TensorMap | str) -> int:
+        if isinstance(found, str):
+            raise Mismatch(found)
+        maps.append(MapUse(buffer, found))
+        return len(maps) - 1
+
+    source = task.load_of(chain.layers[0].ranges[0].value)
+    if source is None:
+        raise Mismatch("the first layer reads what is computed")
+    window = Window.of(source, sides_of(source.tensor))
+    rows_map = use(source.buffer, matrix_map(window, (ROW, COL), (rows, PANEL), 128))
+    layers = []
+    for number, layer in enumerate(chain.layers):
+        last = number == len(chain.layers) - 1
+        cols = layer.cols // cluster
+        whole = cols % PANEL == 0 or (last and cols in (16, 32))
+        share = cols // (2 if rows == GROUP_ROWS else 1)
+        if layer.cols % cluster or not whole or share % 16 or share > MOST_COLUMNS:
+            raise Mismatch(f"a slice of {layer.cols / cluster:g} columns of layer {number}")
+        if layer.sides != (COL, SUM):
+            raise Mismatch(f"the weight of layer {number} is not columns x sum")
+        weights = Window.of(layer.weight, layer.sides)
+        number_ = use(layer.weight.buffer, matrix_map(weights, (COL, SUM), (cols, PANEL), 128))
+        layers.append(ClusterLayer(layer.result, layer.dtype, -(-layer.depth // PANEL), cols, number_, outputs[number]))
+    box = min(PANEL, layers[-1].cols)
+    tile = swizzled(rows, box)
+    stored = Window.of(result, sides_of(result.tensor))
+    result_map = use(result.buffer, matrix_map(stored, (ROW, COL), (rows, box), tile.swizzle))
+    panels = max(layer.panels for layer in layers)
+    stage = max(layer.cols for layer in layers) * PANEL * 2
+    stages = min(MOST_STAGES, (limits.shared_bytes - panels * rows * PANEL * 2) // stage)
+    if stages < LEAST_STAGES:
+        raise Mismatch(f"{panels * PANEL} columns of {rows} rows leave {stages} stages for weights")
+    plan = ClusterPlan(
+        *(chain, order, rows // GROUP_ROWS, 1, {}, ()),
+        *(tuple(layers), cluster, rows, panels, stages, stage, rows_map, result_map, result, tile),
+    )
+    return Plan(
+        engine,
+        task,
+        shared_bytes=plan.weights_offset + stages * stage,
+        threads=roles.THREADS,
+        registers=roles.SHARED_REGISTERS,
+        barriers=(1,) * stages + (roles.CONSUMERS,) * stages + (1,) * cluster + (roles.CONSUMERS * cluster, 1),
+        tensor_maps=tuple(maps),
+        async_writes=True,
+        cluster=cluster,
+        parameters={
+            "layers": [f"{layer.depth}x{layer.cols}" for layer in chain.layers],
+            "cluster": cluster,
+            "rows": rows,
+            "stages": stages,
+        },
+        private=plan,
+    )
+
+
+def _factor(chain: Chain, number: int) -> ir.Value:
+    """What layer `number` multiplies."""
+    layer = chain.layers[number]
+    if len(layer.ranges) != 1:
+        raise Mismatch(f"layer {number} sums over several tensors")
+    value = layer.ranges[0].value
+    if chain.task.load_of(value) is not None:
+        raise Mismatch(f"layer {number} reads memory")
+    return value
+
+
+def _check_output(chain: Chain, number: int, value: ir.Value) -> None:
+    """Layer `number` becomes `value` by element-wise steps that read nothing of the layers before it."""
+    layer = chain.layers[number]
+    if len(layer.ranges) != 1 or shape_of(value) != [chain.rows, layer.cols]:
+        raise Mismatch(f"layer {number} does not become one tensor of its columns")
+    if str(ir.ShapedType(value.type).element_type) not in ("bf16", "f16"):
+        raise Mismatch(f"layer {number} becomes {value.type}")
+    pending, seen, products = [value], set(), set()
+    while pending:
+        one = pending.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if any(one == other.result for other in chain.layers):
+            products.add(one)
+            continue
+        step = chain.steps.get(one)
+        pending += [step.op.operands[n] for n in step.operands] if step else []
+    if products != {layer.result}:
+        raise Mismatch(f"what layer {number} becomes reads other layers too")
