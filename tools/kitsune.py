@@ -69,6 +69,11 @@ args_option = click.option(
 )
 
 
+machine_option = click.option(
+    "--machine", default="H200", show_default=True, help="Machine to predict for: H200, H100, A100, or a .toml or .json file."
+)
+
+
 @main.command()
 @click.argument("model")
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The .kit file to write.")
@@ -138,13 +143,56 @@ def run(package: str, use_random: bool, inputs: str | None, outputs: str | None,
 @click.argument("model")
 @click.option("--ir", "level", type=click.Choice(LEVELS), help="Print the program's text at a level instead.")
 @click.option("--remarks", is_flag=True, help="Print what the passes have to say about their choices.")
+@click.option("--timeline", type=click.Path(dir_okay=False), help="Write when each block does what to this HTML page.")
+@machine_option
 @target_option
 @args_option
 @readable
-def explain(model: str, level: str | None, remarks: bool, target: str, args_text: str | None) -> None:
-    """Say what MODEL (a .kit file, or path/to/file.py:function) becomes: stages, buffers, launches, traffic."""
-    program = loaded(model) if model.endswith(".kit") else compiled(model, args_text, target, remarks)
+def explain(
+    model: str, level: str | None, remarks: bool, timeline: str | None, machine: str, target: str, args_text: str | None
+) -> None:
+    """Say what MODEL (a .kit file, or path/to/file.py:function) becomes: stages, buffers, launches, traffic.
+
+    With --timeline, a page shows what each multiprocessor does when: as predicted for a machine and, where the program can run
+    and was compiled with timestamps (a model that is compiled here is), as measured.
+    """
+    options = {"timestamps": True} if timeline else {}
+    program = loaded(model) if model.endswith(".kit") else compiled(model, args_text, target, remarks, **options)
     click.echo(program.ir(level) if level else program.explain())
+    if timeline:
+        from .timelines import write_timelines
+
+        with Progress(err).running("drawing the timeline"):
+            click.echo(write_timelines(program, machine, timeline, arguments_of=random_arguments))
+
+
+@main.command()
+@click.argument("model")
+@machine_option
+@click.option("--cold", is_flag=True, help="Nothing is in L2 before (else the program has just run).")
+@click.option("--timeline", type=click.Path(dir_okay=False), help="Write the run to this HTML page.")
+@click.option("--trace", type=click.Path(dir_okay=False), help="Write the run to this JSON file, for ui.perfetto.dev.")
+@args_option
+@readable
+def simulate(model: str, machine: str, cold: bool, timeline: str | None, trace: str | None, args_text: str | None) -> None:
+    """Predict the time of MODEL (a .kit file, or path/to/file.py:function) on a described machine: no GPU is needed.
+
+    Prints a line a stage: when its first tile begins and its last one ends (microseconds), which share of all blocks' time it
+    works and waits, and its traffic.
+    """
+    program = loaded(model) if model.endswith(".kit") else compiled(model, args_text, "sm_90a", False)
+    with Progress(err).running("simulating"):
+        from .timelines import simulated
+
+        found = simulated(program, machine, cold)
+    click.echo(found.table())
+    if timeline or trace:
+        from .timelines import write_page, write_trace
+
+        if timeline:
+            write_page(timeline, model, [found.panel()], found.table())
+        if trace:
+            write_trace(trace, [found.panel()])
 
 
 @main.command()
@@ -163,7 +211,7 @@ def doctor() -> None:
         raise SystemExit(1)
 
 
-def compiled(spec: str, args_text: str | None, target: str, remarks: bool, tune: bool = False) -> Any:
+def compiled(spec: str, args_text: str | None, target: str, remarks: bool, tune: bool = False, timestamps: bool = False) -> Any:
     """The program of a user's model, with progress by phase."""
     with Progress(err).running("loading the model") as progress:
         from .user_code import load_model
@@ -173,6 +221,7 @@ def compiled(spec: str, args_text: str | None, target: str, remarks: bool, tune:
             on_phase=lambda name: progress.phase(f"compiling: {name}"),
             on_remark=(lambda r: click.echo(r.render(), err=True)) if remarks else None,
             tune=tune,
+            timestamps=timestamps,
         )
         return kitsune_mlir.compile(model, args, kwargs, target=target, options=options)
 
@@ -189,6 +238,11 @@ def random_inputs(program: Any) -> dict[str, Any]:
 
     device = "cpu" if program.target == "host" else "cuda"
     return {i.name: random_tensor(i.shape, i.dtype).to(device) for i in program.signature.inputs}
+
+
+def random_arguments(program: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Random arguments of a call."""
+    return arguments(program, random_inputs(program))
 
 
 def read_inputs(program: Any, path: str) -> dict[str, Any]:

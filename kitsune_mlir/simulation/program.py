@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kitsune_mlir.stage_cost import Cost
+from kitsune_mlir.stage_cost import Cost, Work
 
 __all__ = ["SimPost", "SimProgram", "SimTask", "SimWait", "Touch"]
 
@@ -64,6 +64,7 @@ class SimTask:
         share: (first, count) of the multiprocessors that do it; None for all of them.
         launch: number of the kernel that it is part of.
         ahead_bytes: of a tile's bytes from memory, what may be asked for before the waits have ended (weights).
+        work: what `cost` was computed from, if it was.
         follows_on: the same engine code does the task before: the block goes on without a new start.
     """
 
@@ -81,6 +82,7 @@ class SimTask:
     ahead_bytes: float = 0.0
     follows_on: bool = False
     whole_cost: Cost | None = None
+    work: Work | None = None
 
     @property
     def count(self) -> int:

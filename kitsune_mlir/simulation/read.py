@@ -158,6 +158,7 @@ def _task(
         engine=choice.engine,
         tiles=tiles,
         cost=cost_of(work, machine),
+        work=work,
         whole_cost=cost_of(dataclasses.replace(work, pieces=1), machine) if choice.whole else None,
         pieces=choice.pieces,
         whole=choice.whole,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kitsune_mlir.runtime.explain import size
+from kitsune_mlir.runtime.timeline import Panel
 from kitsune_mlir.simulation.program import SimProgram
 from kitsune_mlir.simulation.run import Spans
 from kitsune_mlir.simulation.traffic import Traffic
@@ -100,6 +101,15 @@ class Simulation:
                 )
             )
         return found
+
+    def panel(self) -> Panel:
+        """The run as spans, one a tile; rows are multiprocessors, several for each where several blocks share one."""
+        spans, workers = self.spans, self.machine.workers
+        row = spans.block % workers * self.program.resident + spans.block // workers
+        row = np.unique(row, return_inverse=True)[1]
+        tasks = [(task.name, task.engine, task.tiles) for task in self.program.tasks]
+        times = (1e6 * spans.begin, 1e6 * spans.ready, 1e6 * spans.end)
+        return Panel(f"predicted for {self.machine.name}", tasks, row, spans.task, *times)
 
     def table(self) -> str:
         """A line a stage, and the totals; microseconds."""

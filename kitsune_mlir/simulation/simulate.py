@@ -17,7 +17,7 @@ from kitsune_mlir.simulation.run import run
 from kitsune_mlir.simulation.traffic import traffic_of
 from kitsune_mlir.target import Target, find_machine
 
-__all__ = ["simulate", "simulate_program"]
+__all__ = ["numbers_of", "simulate", "simulate_program"]
 
 
 def simulate(program: Program | ir.Module | ir.Operation, machine: str | Target = "H200", cold: bool = False) -> Simulation:
@@ -34,16 +34,19 @@ def simulate(program: Program | ir.Module | ir.Operation, machine: str | Target 
         DeadlockError: the program locks up.
     """
     described = machine if isinstance(machine, Target) else find_machine(machine)
+    return simulate_program(numbers_of(program, described), described, cold)
+
+
+def numbers_of(program: Program | ir.Module | ir.Operation, machine: Target) -> SimProgram:
+    """A compiled program, or the tile program of a module, in numbers; errors as of `simulate`."""
     if isinstance(program, Program):
         if not program.summary.get("stages"):
             raise ArgumentError("this program computes nothing: there is nothing to simulate")
-        context = new_context()
-        with context, ir.Location.unknown():
-            module = ir.Module.parse(program.ir("tiles"))
-            return simulate_program(_read(module.operation, described, program), described, cold)
+        with new_context(), ir.Location.unknown():
+            return _read(ir.Module.parse(program.ir("tiles")).operation, machine, program)
     operation = program.operation if isinstance(program, ir.Module) else program
     with operation.context, ir.Location.unknown():
-        return simulate_program(_read(operation, described), described, cold)
+        return _read(operation, machine)
 
 
 def simulate_program(program: SimProgram, machine: Target, cold: bool = False) -> Simulation:

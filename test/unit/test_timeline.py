@@ -9,7 +9,8 @@ import torch
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.manifest import TIMESTAMP_BYTES, Manifest
-from kitsune_mlir.runtime.timeline import Timeline
+from kitsune_mlir.runtime.timeline import Panel, Timeline, trace_of
+from kitsune_mlir.runtime.timeline_page import page_of
 
 TASKS = [("product_0", "mma", 3), ("map_1", "simt", 1)]
 # Two blocks: the second has no tile of the second task.
@@ -28,11 +29,39 @@ def test_a_table_has_a_line_a_task(tmp_path) -> None:
 def test_a_trace_has_a_row_a_block(tmp_path) -> None:
     Timeline(TASKS, TIMES).save(tmp_path / "run.json")
     events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    assert events.pop(0)["args"] == {"name": "measured"}
     assert [(e["name"], e["tid"], e["ts"], e["dur"]) for e in events] == [
         ("product_0", 0, 0.0, 2.0),
         ("map_1", 0, 2.0, 3.0),
         ("product_0", 1, 0.5, 3.5),
     ]
+
+
+def test_waits_are_spans_of_their_own_and_a_column() -> None:
+    waits = np.array([[0.0, 1.0], [0.5, 0.0]])
+    timeline = Timeline(TASKS, TIMES, waits)
+    head, first, second = timeline.table().splitlines()
+    assert head.endswith("share   wait") and first.endswith("55.0%   5.0%") and second.endswith("30.0%  10.0%")
+    events = [(e["name"], e["tid"], e["ts"], e["dur"]) for e in trace_of([timeline.panel()])["traceEvents"][1:]]
+    assert ("wait (map_1)", 0, 2.0, 1.0) in events and ("map_1", 0, 3.0, 2.0) in events
+    assert ("wait (product_0)", 1, 0.5, 0.5) in events and ("product_0", 1, 1.0, 3.0) in events
+
+
+def test_a_page_shows_all_spans_and_needs_nothing_else() -> None:
+    spans = [np.array(column) for column in ([0, 1], [0, 1], [0.0, 1.0], [0.0, 1.5], [2.0, 4.0])]
+    predicted = Panel("predicted <for> h200", TASKS, *spans)
+    page = page_of("a & b", [predicted, Timeline(TASKS, TIMES).panel()], "words <here>")
+    assert page.count("<svg") == 2 and "a &amp; b" in page and "words &lt;here&gt;" in page and "http" not in page
+    assert "predicted &lt;for&gt; h200: 4.0 us" in page and "measured: 5.0 us" in page
+    data = json.loads(page.split("const DATA = ")[1].split(";\nconst tip")[0])
+    assert data[0]["rows"] == [[[0, 0.0, 0.0, 2.0]], [[1, 1.0, 1.5, 4.0]]]
+    assert data[0]["scale"] == data[1]["scale"] == 1200 / 5
+    assert page.count("url(#wait0)") == 1 and page.count("url(#wait1)") == 0  # one task waits, in the first run
+
+
+def test_an_empty_run_has_a_page() -> None:
+    none = np.zeros(0, int)
+    assert "0.0 us" in page_of("empty", [Panel("nothing", [], none, none, none, none, none)])
 
 
 def test_a_kernel_with_timestamps_reads_the_clock_twice_a_task() -> None:
