@@ -13,7 +13,7 @@ import numpy as np
 
 from .allocation import Budget, Flow, Stage
 
-__all__ = ["LAUNCH_GAP", "limits_of", "separate_seconds", "temporal_seconds"]
+__all__ = ["LAUNCH_GAP", "busy_seconds", "limits_of", "separate_seconds", "temporal_seconds"]
 
 LAUNCH_GAP = 2.0e-6
 """Seconds from the end of one kernel of a replayed graph to the start of the next one's tiles, with programmatic dependent
@@ -74,6 +74,16 @@ def _run(stage: Stage, ready: np.ndarray, free: np.ndarray, offset: int, budget:
         ends[tiles] = np.maximum(free[blocks], ready[tiles]) + max(least, stage.first if wave == 0 else stage.step)
         free[blocks] = ends[tiles]
     return ends
+
+
+def busy_seconds(stages: Sequence[Stage], budget: Budget) -> float:
+    """What all multiprocessors need if none ever waits and memory is no faster than it is: no mode takes less."""
+    work = sum(stage.tiles * min(stage.first, stage.step) for stage in stages) / budget.workers
+    return max(work, *(sum(getattr(s, what) for s in stages) / rate for what, rate in _rates(budget)))
+
+
+def _rates(budget: Budget) -> list[tuple[str, float]]:
+    return [("dram_bytes", budget.dram_rate), ("l2_bytes", budget.l2_rate)]
 
 
 def limits_of(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) -> list[tuple[str, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch_mlir import ir
@@ -15,7 +16,7 @@ from kitsune_mlir.target import Target
 
 from .allocation import Allocation, Budget, Flow, Stage, allocate
 from .base import PassFailure
-from .mode_times import limits_of, separate_seconds, temporal_seconds
+from .mode_times import busy_seconds, limits_of, separate_seconds, temporal_seconds
 from .remarks import remark
 from .scatter import INTO
 
@@ -115,12 +116,16 @@ def set_mode(pipeline: ir.Operation, wanted: str, target: Target) -> None:
         seconds = {"temporal": temporal_seconds(model.stages, model.flows, budget)}
         if len(model.stages) > 1:
             seconds["separate"] = separate_seconds(model.stages, budget)
-            allocation = allocate(model.stages, model.flows, budget)
+            least = busy_seconds(model.stages, budget)
+            if wanted == "spatial" or (wanted == "auto" and least < CLEARLY_SPATIAL * seconds["temporal"]):
+                allocation = allocate(model.stages, model.flows, budget)
             if isinstance(allocation, Allocation):
                 seconds["spatial"] = allocation.seconds
         if wanted == "auto":
             mode = choose(seconds)
         _explain(pipeline, mode, model, seconds, allocation, budget)
+        if mode == "spatial" and isinstance(allocation, Allocation):
+            _write_rings(pipeline, model.flows, allocation)
     _write(pipeline, mode, allocation, target)
 
 
@@ -163,3 +168,12 @@ def _write(pipeline: ir.Operation, mode: str, allocation: Allocation | str, targ
         elif mode == "separate":
             stage.attributes["launch"] = ir.IntegerAttr.get(integer, number)
     pipeline.attributes["mode"] = ir.StringAttr.get(mode)
+
+
+def _write_rings(pipeline: ir.Operation, flows: Sequence[Flow], allocation: Allocation) -> None:
+    """Give stages whose results should go through rings the number of tiles: a few for each of its multiprocessors."""
+    integer = ir.IntegerType.get_signless(64)
+    for number, stage in enumerate(own_stages(pipeline)):
+        depths = [depth for flow, depth in zip(flows, allocation.depths, strict=True) if flow.producer == number]
+        if depths and min(depths) > 0:
+            stage.attributes["ring"] = ir.IntegerAttr.get(integer, max(depths) * allocation.workers[number])

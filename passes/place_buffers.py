@@ -7,7 +7,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects import buffer_attr
 from kitsune_mlir.dialects.access import shape_of
-from kitsune_mlir.dialects.edges import producer_of, readers_of, stages_of, trace_views, waits_for_all
+from kitsune_mlir.dialects.edges import grid_of, producer_of, readers_of, stages_of, trace_views, waits_for_all
 from kitsune_mlir.dialects.stage_graph import mode_of, results_of, yielded
 from kitsune_mlir.dialects.verify import walk
 
@@ -78,13 +78,16 @@ class PlaceBuffers(Pass):
     Values inside a stage live in registers and shared memory (the engine decides); edges between stages are `global`, or in a
     spatial pipeline `queue` where both ends go tile by tile: a ring of `rings` tiles. Buffers share bytes when `slack` stages
     lie between the last reader of one and the writer of the other, and the writer then waits for those readers (attribute
-    `after`). Options: `slack`; `limit`: most bytes the arena may take; `rings`: tiles of a ring, 0 for none.
+    `after`). Separate launches wait for each other anyway and need no slack. Options: `slack`; `limit`: most bytes the arena
+    may take; `rings`: tiles of every ring, instead of the stages' own `ring`; `ring_limit`: most bytes that all rings may take
+    together (beyond 9 MiB they spill from an H200's L2).
     """
 
     name: ClassVar[str] = "kitsune-place-buffers"
     slack: int = 2
     limit: int = 0
     rings: int = 0
+    ring_limit: int = 9 << 20
 
     def run(self, module: ir.Operation) -> None:
         with module.context, ir.Location.unknown():
@@ -99,7 +102,8 @@ class PlaceBuffers(Pass):
         leaving = {producer_of(trace_views(v)[0]) for v in yielded(pipeline)}
         leaving_keys = {(hash(stage), result) for stage, result in leaving}
         intervals: list[Interval] = []
-        found = {n: ring_edge(stage) for n, stage in enumerate(stages) if self.rings and mode_of(pipeline) == "spatial"}
+        depths = {n: self._depth(stage) for n, stage in enumerate(stages) if mode_of(pipeline) == "spatial"}
+        found = {n: ring_edge(stages[n]) for n, depth in depths.items() if depth}
         rings = {n: edge for n, edge in found.items() if isinstance(edge, RingEdge)}
         readers: dict[tuple[int, int], list[int]] = {}
         names = {ir.StringAttr(stage.attributes["sym_name"]).value: n for n, stage in enumerate(stages)}
@@ -114,11 +118,12 @@ class PlaceBuffers(Pass):
                 size = max(1, product_of(shape_of(value)) * element_bytes(value.type))
                 last = max([n, *readers.get((n, result), [])])
                 if n in rings:  # its bytes are nobody else's
-                    size = self.rings * rings[n].rows * size // shape_of(value)[0]
+                    size = depths[n] * rings[n].rows * size // shape_of(value)[0]
                     first, last = 0, len(stages)
                 size = -(-size // ALIGNMENT) * ALIGNMENT
                 intervals.append(Interval(n, result, size, first, last))
-        total = allocate(intervals, self.slack)
+        self._check_rings([i for i in intervals if i.stage in rings], stages)
+        total = allocate(intervals, 0 if mode_of(pipeline) == "separate" else self.slack)
         if self.limit and total > self.limit:
             largest = max(intervals, key=lambda i: i.size)
             raise PassFailure(
@@ -130,11 +135,27 @@ class PlaceBuffers(Pass):
         offsets = {(i.stage, i.result): i.offset for i in intervals}
         for n, stage in enumerate(stages):
             count = max(1, len(results_of(stage)))
-            place = buffer_attr("queue", self.rings) if n in rings else buffer_attr("global")
+            place = buffer_attr("queue", depths[n]) if n in rings else buffer_attr("global")
             stage.attributes["buffers"] = ir.ArrayAttr.get([place] * count)
             stage.attributes["offsets"] = ir.DenseI64ArrayAttr.get([offsets.get((n, r), -1) for r in range(count)])
             after = self._after(n, stages, intervals, readers)
             stage.attributes["after"] = ir.ArrayAttr.get([ir.StringAttr(stages[a].attributes["sym_name"]) for a in after])
+
+    def _depth(self, stage: ir.Operation) -> int:
+        """Tiles of the ring that a stage's result is to have; 0 for none, as where the ring would hold all of its tiles."""
+        wanted = ir.IntegerAttr(stage.attributes["ring"]).value if "ring" in stage.attributes else 0
+        return self.rings or (wanted if wanted < grid_of(stage).extents[0] else 0)
+
+    def _check_rings(self, rings: list[Interval], stages: list[ir.Operation]) -> None:
+        """All rings fit their part of L2."""
+        total = sum(ring.size for ring in rings)
+        if total > self.ring_limit:
+            largest = max(rings, key=lambda ring: ring.size)
+            raise PassFailure(
+                stages[largest.stage],
+                f"rings need {total} bytes of L2, the limit is {self.ring_limit}; the largest is that of result "
+                f"{largest.result} of this stage with {largest.size} bytes",
+            )
 
     def _after(self, n: int, stages: list[ir.Operation], intervals: list[Interval], readers) -> list[int]:
         """The stages that must have finished before stage n may write: readers of what lay in its buffers' bytes, and its
