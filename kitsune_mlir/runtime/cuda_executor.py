@@ -194,7 +194,7 @@ class CudaExecutor:
     def timeline(self, stream: int = 0) -> Timeline:
         """When each block began and ended each task of the last run on a stream. Waits for the stream."""
         raw = self.times(stream)
-        return Timeline(self.manifest.tasks, (raw - raw.min()).astype(np.float64) / 1e3)
+        return Timeline(self.manifest.tasks, (raw - raw.min()).astype(np.float64) / 1e3, self.waits(stream) / 1e3)
 
     def times(self, stream: int = 0) -> np.ndarray:
         """Nanoseconds of the device's clock at which each block began and ended each task, [blocks, tasks, 2].
@@ -213,6 +213,19 @@ class CudaExecutor:
             address = state.workspace.address + self.manifest.timestamps_offset(self.blocks)
             call("cuMemcpyDtoH", raw.ctypes.data, address, raw.nbytes)
         return raw
+
+    def waits(self, stream: int = 0) -> np.ndarray:
+        """Nanoseconds that each block spent in the waits of each task of the last run, [blocks, tasks]; raises as `times`."""
+        self.times(stream)
+        raw = np.zeros((self.blocks, len(self.manifest.tasks), 2), dtype=np.uint64)
+        if self.manifest.slots:
+            parity = np.zeros(1, dtype=np.uint32)
+            workspace = self._states[stream].workspace.address
+            with self.device.current():
+                call("cuMemcpyDtoH", parity.ctypes.data, workspace, parity.nbytes)
+                call("cuMemcpyDtoH", raw.ctypes.data, workspace + self.manifest.waits_offset(self.blocks), raw.nbytes)
+            raw = raw[:, :, ::-1] if parity[0] == 0 else raw  # the word says which counters the next run uses
+        return raw[:, :, 0].astype(np.float64)
 
     def close(self) -> None:
         """Give the memory of all streams back. No launch may be under way."""
@@ -248,7 +261,8 @@ class CudaExecutor:
         workspace = _Memory(manifest.workspace_bytes(self.blocks), self.device, stream)
         shared = self._before
         arena = shared.arena(stream) if shared else _Memory(manifest.arena_bytes, self.device, stream)
-        call("cuMemsetD8Async", workspace.address, 0, manifest.cleared_bytes, stream)
+        cleared = manifest.workspace_bytes(self.blocks) if manifest.timestamps else manifest.cleared_bytes
+        call("cuMemsetD8Async", workspace.address, 0, cleared, stream)
         values = (ctypes.c_uint64 * (self._pointer_count + 2))(*(0,) * self._pointer_count, arena.address, workspace.address)
         first = ctypes.addressof(values)
         table = (ctypes.c_uint64 * len(manifest.parameters))(*range(first, first + 8 * len(values), 8))

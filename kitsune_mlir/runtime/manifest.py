@@ -9,6 +9,7 @@ stream's launches of the program and must be zero before the first of them:
     then                 DEBUG_BYTES of report, written when a wait of a debug build gives up
     then                 `scratch_bytes` for each block
     then                 for each block, the start and the end of each task (builds with timestamps)
+    then                 for each block, how long it waited in each task: two words that take turns as counters do (the same)
 
 A run counts in one array and clears the other for the next run, so that repeated launches and replays of a captured
 graph need nothing between them.
@@ -20,7 +21,10 @@ import dataclasses
 import json
 from typing import Any
 
-__all__ = ["COUNTERS", "DEBUG_BYTES", "DEBUG_FIELDS", "MAX_BLOCKS", "SLOT_STRIDE", "TIMESTAMP_BYTES", "Manifest", "Parameter"]
+__all__ = [
+    *("COUNTERS", "DEBUG_BYTES", "DEBUG_FIELDS", "MAX_BLOCKS", "SLOT_STRIDE", "TIMESTAMP_BYTES", "WAITS_BYTES"),
+    *("Manifest", "Parameter"),
+]
 
 FORMAT = 1
 
@@ -35,6 +39,9 @@ DEBUG_FIELDS = ("gave_up", "block", "task", "slot", "seen", "wanted")
 
 TIMESTAMP_BYTES = 16
 """Two 64-bit times in nanoseconds of the device's clock: a block's start and end of a task."""
+
+WAITS_BYTES = 16
+"""Two 64-bit sums of nanoseconds: what a block spent in the waits of a task, in this run and in the one before."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +136,12 @@ class Manifest:
 
     def workspace_bytes(self, blocks: int) -> int:
         """Size of the workspace for a grid of `blocks`."""
-        return self.timestamps_offset(blocks) + (blocks * len(self.tasks) * TIMESTAMP_BYTES if self.timestamps else 0)
+        each = TIMESTAMP_BYTES + WAITS_BYTES if self.timestamps else 0
+        return self.timestamps_offset(blocks) + blocks * len(self.tasks) * each
+
+    def waits_offset(self, blocks: int) -> int:
+        """Where the waits of block 0 are in the workspace of a grid of `blocks`."""
+        return self.timestamps_offset(blocks) + blocks * len(self.tasks) * TIMESTAMP_BYTES
 
     @property
     def cleared_bytes(self) -> int:

@@ -8,7 +8,7 @@ import torch
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError
-from kitsune_mlir.runtime.manifest import TIMESTAMP_BYTES, Manifest
+from kitsune_mlir.runtime.manifest import TIMESTAMP_BYTES, WAITS_BYTES, Manifest
 from kitsune_mlir.runtime.timeline import Panel, Timeline, trace_of
 from kitsune_mlir.runtime.timeline_page import page_of
 
@@ -81,7 +81,18 @@ def test_the_workspace_has_room_for_every_block_and_task() -> None:
         ).workspace_bytes(10)
         for timed in (False, True)
     }
-    assert sizes[True] - sizes[False] == 10 * len(TASKS) * TIMESTAMP_BYTES
+    assert sizes[True] - sizes[False] == 10 * len(TASKS) * (TIMESTAMP_BYTES + WAITS_BYTES)
+
+
+def test_a_kernel_with_timestamps_notes_what_it_waits() -> None:
+    layers = torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 64)
+    model, x = torch.nn.Sequential(*layers).bfloat16(), torch.randn(512, 64).bfloat16()
+    plain = kitsune_mlir.compile(model, (x,), target="sm_90a")
+    timed = kitsune_mlir.compile(model, (x,), target="sm_90a", options={"timestamps": True})
+    waiting = sum(bool(stage["waits"]) for stage in timed.summary["stages"])
+    add = "atom.relaxed.gpu.global.add.u64"
+    assert plain.ir("ptx").count(add) == 0
+    assert timed.ir("ptx").count(add) >= waiting
 
 
 def test_the_host_has_no_timeline() -> None:

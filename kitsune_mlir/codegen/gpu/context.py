@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.barriers import Barrier, fence_async
-from kitsune_mlir.codegen.gpu.builder import for_, if_, sync_block, sync_warp
+from kitsune_mlir.codegen.gpu.builder import for_, global_timer, if_, sync_block, sync_warp
 from kitsune_mlir.codegen.gpu.engine import Plan
 from kitsune_mlir.codegen.gpu.handoff import Counters
 from kitsune_mlir.codegen.gpu.memory import offset
@@ -35,6 +35,8 @@ class KernelState:
         module_block: block of the module, for functions that engines add.
         names: symbols taken in that module.
         fences: some task reads or writes global memory by the async proxy, so every post and wait of data needs proxy fences.
+        note_wait: emits, for the calling thread, that a task (its number) has waited for some nanoseconds (i64); None where
+            waits are not recorded.
     """
 
     arguments: tuple[Value, ...]
@@ -46,6 +48,7 @@ class KernelState:
     module_block: ir.Block
     names: set[str]
     fences: bool
+    note_wait: Callable[[int, Value], None] | None = None
 
 
 class TaskContext:
@@ -192,7 +195,9 @@ class TileContext:
     def poll(self, wait: Wait) -> None:
         """The calling threads wait, each by itself, for every slot of `wait`; no block barrier."""
         lo = self.index(wait.lo)
+        begin = self._clock()
         self._poll_from(wait, lo, 1)
+        self._note_wait(begin)
         if self.task.plan.async_reads or self.task.kernel.fences:
             fence_async()
 
@@ -201,6 +206,7 @@ class TileContext:
 
         A lane polls every 32nd slot of a range: polls of one thread after each other take more than half a microsecond each.
         """
+        begin = self._clock()
         for wait in self.task.view.waits:
             self._wanted(wait)  # here, so that both branches can use it
         single = [wait for wait in self.task.view.waits if self._single(wait)]
@@ -210,6 +216,7 @@ class TileContext:
             if wait not in single:
                 self._poll_from(wait, self.index(wait.lo) + lane, 32)
         sync_warp()
+        self._note_wait(begin, lane)
         if self.task.plan.async_reads or self.task.kernel.fences:
             fence_async()
 
@@ -220,6 +227,7 @@ class TileContext:
             return
         warps = self.task.threads // 32
         thread = self.task.thread
+        begin = self._clock()
         for number, wait in enumerate(waits):
             self._wanted(wait)  # here, so that branches can use it
             # Different waits are polled by different warps, a range of slots by the lanes of one warp.
@@ -230,8 +238,24 @@ class TileContext:
                 lane = thread - first
                 if_(lane.below(32), functools.partial(self._poll_from, wait, self.index(wait.lo) + lane, 32))
         sync_block()
+        self._note_wait(begin, thread)
         if self.task.kernel.fences:
             fence_async()
+
+    def _clock(self) -> Value | None:
+        """The time now, where waits are recorded."""
+        return global_timer() if self.task.kernel.note_wait is not None else None
+
+    def _note_wait(self, begin: Value | None, thread: Value | None = None) -> None:
+        """Record a wait that began then and ends now, by the calling thread (of several, the one whose `thread` is 0)."""
+        note = self.task.kernel.note_wait
+        if begin is None or note is None:
+            return
+        number, spent = self.task.view.number, global_timer() - begin
+        if thread is None:
+            note(number, spent)
+        else:
+            if_(thread == 0, functools.partial(note, number, spent))
 
     def _poll_side_by_side(self, waits: Sequence[Wait], lane: Value) -> None:
         """Waits of one slot each, one a lane."""

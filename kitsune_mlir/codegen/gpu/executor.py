@@ -24,7 +24,7 @@ from kitsune_mlir.codegen.gpu.engines import ENGINES, choose
 from kitsune_mlir.codegen.gpu.handoff import Counters
 from kitsune_mlir.codegen.gpu.kernel import Kernel
 from kitsune_mlir.codegen.gpu.launches import FOLLOWS, LEADS
-from kitsune_mlir.codegen.gpu.memory import offset, store
+from kitsune_mlir.codegen.gpu.memory import atomic, offset, store
 from kitsune_mlir.codegen.gpu.smem import SHARED_LIMIT, SharedSpan
 from kitsune_mlir.codegen.gpu.spatial import Range, Share, by_multiprocessor, ranges, shares_of
 from kitsune_mlir.codegen.gpu.split import lay_out
@@ -33,7 +33,7 @@ from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.codegen.gpu.tma import prefetch_map
 from kitsune_mlir.codegen.gpu.value import Value, i64, select
 from kitsune_mlir.errors import CompileError
-from kitsune_mlir.runtime.manifest import TIMESTAMP_BYTES, Manifest, Parameter
+from kitsune_mlir.runtime.manifest import TIMESTAMP_BYTES, WAITS_BYTES, Manifest, Parameter
 
 __all__ = ["Decision", "Executor", "build"]
 
@@ -142,7 +142,10 @@ class _Builder:
         workspace = pointers[-1]
         thread, block, blocks = thread_id(), block_id(), grid_size()
         counters = Counters.open(workspace, manifest.counter_bytes, manifest.slots, manifest.debug)
+        waits = offset(workspace, manifest.scratch_offset)
+        waits = offset(waits, i64(blocks) * (manifest.scratch_bytes + len(self.plans) * TIMESTAMP_BYTES))
         state = KernelState(
+            note_wait=functools.partial(self._note_wait, waits, counters.parity) if manifest.timestamps else None,
             arguments=tuple(pointers[:-1]),
             counters=counters,
             thread=thread,
@@ -240,6 +243,12 @@ class _Builder:
         first = offset(scratch, i64(blocks) * manifest.scratch_bytes)
         mine = offset(first, i64(block) * (len(self.plans) * TIMESTAMP_BYTES))
         if_(thread == 0, lambda: store(global_timer(), offset(mine, 8 * place), 8))
+
+    def _note_wait(self, waits: Value, parity: Value, number: int, nanoseconds: Value) -> None:
+        """Let the calling thread add to what the block has waited in a task; clear what the run before has left."""
+        mine = offset(waits, (i64(block_id()) * len(self.plans) + number) * WAITS_BYTES)
+        atomic("add", offset(mine, i64(parity) * 8), nanoseconds)
+        store(i64(0), offset(mine, i64(1 - parity) * 8), 8)
 
     def _barriers(self, kernel: Kernel) -> SharedSpan:
         """The place of mbarriers, as many as the task with the most has; every task initialises its own there."""
