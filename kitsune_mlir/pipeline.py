@@ -22,7 +22,7 @@ from kitsune_mlir.runtime.program import Program, Runner
 from kitsune_mlir.runtime.signature import Input, Output, Signature, Weight
 from kitsune_mlir.runtime.timer import device_name, milliseconds
 from kitsune_mlir.target import Target, find_target
-from kitsune_mlir.tuning import PARTITION, TuningCache, partition, plan, progress, tensor_types, tune
+from kitsune_mlir.tuning import PARTITION, Tuned, TuningCache, partition, plan, progress, tensor_types, tune
 
 # passes/registry.py lists the passes in order, each a file of its name in passes/:
 #   PLAN    linalg on tensors -> stage graph with its schedule (normalize, form-stages, ..., synchronize)
@@ -40,7 +40,8 @@ class Options:
         threads: host target: workers of one call; None is all processors.
         debug: GPU target: waits are bounded, and a wait that gives up reports block, task and slot instead of hanging.
         mode: who runs the stages: "temporal" (one launch, all multiprocessors take turns), "spatial" (one launch, stages have
-            their own multiprocessors), "separate" (a launch for each stage), or "auto": what the model of the machine says.
+            their own multiprocessors), "separate" (a launch for each stage), "cluster" (chains of layers by clusters of blocks,
+            each with a slice of every layer), or "auto": what the model of the machine says.
         timestamps: GPU target: every block writes when it began and ended each task (`Program.timeline`); costs little.
         on_remark: called with each remark of the planning passes (what was fused, what was not and why).
         on_phase: called with the name of each phase as it starts (for progress displays).
@@ -127,12 +128,16 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
             reproducer_dir=options.reproducer_dir,
         )
 
+    form = "kitsune-form-stages"
+    before = [f"{form}{{chains=cluster}}" if options.mode == "cluster" and name == form else name for name in PLAN[:_partition]]
     if options.tune or options.tuned_for:
-        phases.run("plan", lambda: passes(PLAN[:_partition]))
-        tiles = phases.run("tune", lambda: tuned_tiles(module, machine, options))
-        phases.run("partition", lambda: passes([partition(tiles, options.mode), *PLAN[_partition + 1 :]]))
+        phases.run("plan", lambda: passes(before))
+        found = phases.run("tune", lambda: tuned_stages(module, machine, options))
+        tiles = {stage.name: stage.tile for stage in found if stage.tile != stage.planned}
+        times = {stage.name: stage.time for stage in found if stage.time is not None}
+        phases.run("partition", lambda: passes([partition(tiles, options.mode, times), *PLAN[_partition + 1 :]]))
     else:
-        phases.run("plan", lambda: passes([*PLAN[:_partition], partition({}, options.mode), *PLAN[_partition + 1 :]]))
+        phases.run("plan", lambda: passes([*before, partition({}, options.mode), *PLAN[_partition + 1 :]]))
     texts["stages"] = str(module)
     orders = memory_orders(module, name)
     summary = summarize(module.operation, machine)
@@ -162,8 +167,8 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
     )
 
 
-def tuned_tiles(module: ir.Module, machine: Target, options: Options) -> dict[str, tuple[int, ...]]:
-    """Tiles by stage, where a measurement found better ones than the planner's."""
+def tuned_stages(module: ir.Module, machine: Target, options: Options) -> list[Tuned]:
+    """What was measured of each stage: its tiles, and how long it takes with them."""
     generate = gpu_code if machine.is_gpu else host_code
 
     def measure(stage: ir.Module, partitioning: str, enough: float) -> float:
@@ -177,14 +182,12 @@ def tuned_tiles(module: ir.Module, machine: Target, options: Options) -> dict[st
         return milliseconds(runner, *tensor_types(stage), enough)
 
     if options.tuned_for:
-        found = plan(module, machine, TuningCache(options.tuned_for, options.cache_dir))[0]
-        return {stage.name: stage.tile for stage in found if stage.tile != stage.planned}
+        return plan(module, machine, TuningCache(options.tuned_for, options.cache_dir))[0]
     if machine.is_gpu and not cuda_is_usable():
         raise TargetError("tuning measures on the device, and no CUDA device is usable here")
     cache = TuningCache(device_name("cuda" if machine.is_gpu else "cpu"), options.cache_dir)
     with progress(options.on_phase) as on_step:
-        found = tune(module, machine, measure, cache, options.tune_seconds, on_step)
-    return {stage.name: stage.tile for stage in found if stage.tile != stage.planned}
+        return tune(module, machine, measure, cache, options.tune_seconds, on_step)
 
 
 def cuda_is_usable() -> bool:

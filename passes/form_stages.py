@@ -18,7 +18,7 @@ from .grouping import Grouping, reads
 from .halo import gather_pads, mark_halos
 from .remarks import remark
 
-CHAINS = ("auto", "true", "false", "cost")
+CHAINS = ("auto", "true", "false", "cost", "cluster")
 
 
 def stage_name(group: list[ir.Operation]) -> str:
@@ -37,8 +37,8 @@ class FormStages(Pass):
 
     Two ops are joined when their maps give them a common parallel dimension, enough tiles are left to fill the machine, and
     a tile's intermediates fit on chip. `--remarks` names what kept two ops apart. Options: `target`; `chains` says whether a
-    stage may hold several products: `true`, `false`, `cost` (where the GPU's chain engine can hold them and it pays), or
-    `auto`, the target's own way.
+    stage may hold several products: `true`, `false`, `cost` (where the GPU's chain engine can hold them and it pays),
+    `cluster` (where a cluster can), or `auto`, the target's own way.
     """
 
     name: ClassVar[str] = "kitsune-form-stages"

@@ -10,6 +10,7 @@ from kitsune_mlir.target import Target
 
 from . import gpu_chains
 from .associative import keeps_apart
+from .cluster_chains import cluster_reason
 from .copies import root_of
 from .fuse_attention import find_attention
 from .fuse_pairs import find_pairs
@@ -147,6 +148,8 @@ class Grouping:
         if (reason := keeps_apart(self.members[a], self.members[b])) is not None:
             return reason
         if self.chains != "true" and (reason := self._needs_chain(group, merged)) is not None:
+            if self.chains == "cluster":
+                return cluster_reason(merged)
             return reason if self.chains == "false" else self._chain_reason(a, b, merged)
         for part in (self.members[a], self.members[b]):
             alone, together = _tiles(self.space(part)), _tiles(merged)
@@ -295,6 +298,10 @@ class Grouping:
         level: dict[int, int] = {}
         for g in done:
             level[g] = max((level[source] + 1 for source in sources[g]), default=0)
+        for g in done:
+            # What is made of arguments alone, and needed late, is not put before what others wait for.
+            if not sources[g] and g in read and not any(is_contraction(op) for op in self.members[g]):
+                level[g] = max(0, min(level[reader] for reader in done if g in sources[reader]) - 1)
         return sorted(done, key=lambda g: (level[g], g not in read))
 
 

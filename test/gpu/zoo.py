@@ -2,6 +2,7 @@
 
     python -m test.gpu.zoo build DIR [--size small|full] [--dtype bf16|f32] [names...]    compile to packages (needs no GPU)
     python -m test.gpu.zoo run DIR [--json FILE]                                          check them (needs a Hopper GPU)
+    python -m test.gpu.zoo soak DIR [--launches 10000] [--json FILE]                      many launches, also on 4 streams
     compute-sanitizer --tool memcheck python -m test.gpu.zoo one FILE.kit --uncounted
 
 `run` uses only the runtime: torch, cuda-bindings, safetensors. Each case runs in a process of its own with a time limit.
@@ -25,6 +26,7 @@ import kitsune_mlir.errors
 from bench.measure import relative_errors
 from bench.models import ZOO, make
 from bench.timing import launches, note_commit
+from test.gpu.soak import soak
 
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 LIMITS = {"bf16": 2e-2, "f32": 1e-5}
@@ -61,11 +63,8 @@ def build(folder: Path, size: str, dtypes: list[str], names: list[str]) -> int:
     return failed
 
 
-def check(path: Path, counted: bool = True) -> dict:
-    """Run one package on fresh inputs against float64, twice for determinism.
-
-    `counted=False` leaves the profiler out (it and compute-sanitizer exclude each other).
-    """
+def opened(path: Path):
+    """A package's program, its model and fresh inputs, on the device."""
     name, dtype, size, _ = path.name.split(".")
     model, args = make(name, size=size, dtype=DTYPES[dtype], seed=0)
     if path.with_suffix(".safetensors").exists():
@@ -74,7 +73,16 @@ def check(path: Path, counted: bool = True) -> dict:
     torch.manual_seed(int.from_bytes(path.name.encode(), "little") % 2**31)
     args = tuple(torch.randn_like(a, device="cuda") if a.is_floating_point() else a.cuda() for a in args)
     state = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
-    program = kitsune_mlir.load(path, weights=state)
+    return kitsune_mlir.load(path, weights=state), model, args
+
+
+def check(path: Path, counted: bool = True) -> dict:
+    """Run one package on fresh inputs against float64, twice for determinism.
+
+    `counted=False` leaves the profiler out (it and compute-sanitizer exclude each other).
+    """
+    name, dtype, size, _ = path.name.split(".")
+    program, model, args = opened(path)
     with torch.no_grad():
         exact = copy.deepcopy(model).double()
         wanted = exact(*(a.double() if a.is_floating_point() else a for a in args))
@@ -96,13 +104,20 @@ def check(path: Path, counted: bool = True) -> dict:
     return result
 
 
-def run(folder: Path, out: Path | None) -> int:
+def hold_out(path: Path, launches: int) -> dict:
+    """Launch one package many times (`soak.py`)."""
+    program, _, args = opened(path)
+    found = soak(lambda: program(*args), LIMITS[path.name.split(".")[1]], launches, launches // 10, 4)
+    return {"case": path.name.removesuffix(".kit"), **found}
+
+
+def run(folder: Path, out: Path | None, work: tuple[str, ...] = ("one",)) -> int:
     """Check every package of a folder, each in its own process; returns how many failed."""
     from bench.timing import environment
 
     results, bad = [], 0
     for path in sorted(folder.glob("*.kit")):
-        command = [sys.executable, "-m", "test.gpu.zoo", "one", str(path)]
+        command = [sys.executable, "-m", "test.gpu.zoo", *work, str(path)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
             lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -112,24 +127,34 @@ def run(folder: Path, out: Path | None) -> int:
             result = {"case": path.stem, "ok": False, "error": f"no answer in {SECONDS} s"}
         results.append(result)
         bad += not result["ok"]
-        worst = max(result.get("errors", [float("nan")]), default=0.0)
-        print(
-            f"{'ok  ' if result['ok'] else 'FAIL'} {result['case']:32s} error {worst:.1e} launches {result.get('launches')}"
-            f" (eager {result.get('eager_launches')}) {result.get('error', '')}",
-            flush=True,
-        )
+        print(f"{'ok  ' if result['ok'] else 'FAIL'} {result['case']:32s} {_words(result)}", flush=True)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        record = {"environment": environment(folder), "command": "python -m test.gpu.zoo run DIR", "results": results}
+        mode = "run" if work == ("one",) else "soak"
+        record = {"environment": environment(folder), "command": f"python -m test.gpu.zoo {mode} DIR", "results": results}
         out.write_text(json.dumps(record, indent=1))
     print(f"{len(results) - bad} passed, {bad} failed")
     return bad
 
 
+def _words(result: dict) -> str:
+    """A result in a line."""
+    if "wrong" in result:
+        kind = "same bits" if result["deterministic"] else "within tolerance"
+        return (
+            f"{result['launches']} launches in {result['seconds']} s, {result['interleaved']} on {result['streams']} streams: "
+            f"{result['wrong']} and {result['wrong_interleaved']} wrong ({kind})"
+        )
+    worst = max(result.get("errors", [float("nan")]), default=0.0)
+    launched = f"launches {result.get('launches')} (eager {result.get('eager_launches')})"
+    return f"error {worst:.1e} {launched} {result.get('error', '')}"
+
+
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=["build", "run", "one"])
+    parser.add_argument("mode", choices=["build", "run", "one", "soak", "hold-out"])
+    parser.add_argument("--launches", type=int, default=10000, help="soak: in a row; a tenth of them on four streams")
     parser.add_argument("path", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--size", default="small")
@@ -141,7 +166,11 @@ def main() -> int:
         return build(given.path, given.size, given.dtype.split(","), given.names)
     if given.mode == "run":
         return run(given.path, given.json)
-    print(json.dumps(check(given.path, not given.uncounted)))
+    if given.mode == "soak":
+        return run(given.path, given.json, ("hold-out", "--launches", str(given.launches)))
+    for path in [given.path, *map(Path, given.names)]:
+        held = given.mode == "hold-out"
+        print(json.dumps(hold_out(path, given.launches) if held else check(path, not given.uncounted)), flush=True)
     return 0
 
 

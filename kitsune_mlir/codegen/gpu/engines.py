@@ -32,7 +32,7 @@ ENGINES: dict[str, Engine] = {
 FALLBACK = ("simt", "generic")
 """Tried in this order after the engine that the task wishes for."""
 
-NEXT = {"gemv": ("mma",)}
+NEXT = {"gemv": ("mma",), "cluster": ("chain",)}
 """Tried before these where an engine declines."""
 
 
