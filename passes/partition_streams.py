@@ -15,6 +15,7 @@ from kitsune_mlir.target import Target, find_target
 
 from . import gpu_chains
 from .base import Pass, PassFailure
+from .fill_idle import tile_for_idle
 from .fuse_pairs import pairs_tile
 from .grouping import inner_elements
 from .modes import set_mode
@@ -132,11 +133,11 @@ class PartitionStreams(Pass):
             for op in list(walk(module)):
                 if op.name == "kitsune.pipeline":
                     stages = stages_of(op)
-                    for stage in stages:
-                        self._schedule(stage, target, len(stages) == 1)
+                    for before, stage in zip([None, *stages], stages, strict=False):
+                        self._schedule(stage, target, len(stages) == 1, before)
                     set_mode(op, self.mode, target)
 
-    def _schedule(self, stage: ir.Operation, target: Target, alone: bool) -> None:
+    def _schedule(self, stage: ir.Operation, target: Target, alone: bool, before: ir.Operation | None) -> None:
         space = stage_space(stage)
         engine = engine_of(space)
         few_rows = gemv_tile(space, target) if target.is_gpu and engine == "mma" else None
@@ -147,6 +148,8 @@ class PartitionStreams(Pass):
         engine, tile = ("pairs", pairs) if pairs else (engine, tile)
         convolved = conv_tile(space, target) if target.is_gpu else None
         engine, tile = ("conv", convolved) if convolved else (engine, tile)
+        if engine == "simt":
+            tile = tile_for_idle(stage, space, tile, before, target) or tile
         tile = self._given(stage, tile)
         stage.attributes["engine"] = ir.StringAttr.get(engine)
         stage.attributes["tile"] = ir.DenseI64ArrayAttr.get(tile)

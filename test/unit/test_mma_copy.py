@@ -68,6 +68,7 @@ class Memory:
 LAYERS = {
     "pieces_of_8": Layer(300, 1000, 700, tile=(128, 128)),
     "pieces_of_4": Layer(300, 1000, 130, tile=(128, 64)),
+    "short_sum": Layer(256, 128, 13, tile=(128, 64)),
     "odd_rows": Layer(129, 200, 77, tile=(100, 56)),
     "transposed": Layer(130, 250, 100, a="km", b="kn", tile=(128, 250)),
     "transposed_odd": Layer(77, 3, 100, a="km", b="kn", tile=(77, 3)),
@@ -92,11 +93,13 @@ def test_every_element_of_a_chunk_is_copied_once(context, monkeypatch, name: str
             with monkeypatch.context() as patched:
                 memory = Memory(patched, size)
                 first = chunk * mma.sum.chunk
+                used = tile.cols if operand.transposed else mma.sum.steps * 32 // size
                 for thread in range(mma.copiers):
-                    mma_copy._Job(operand, tile, mma.sum.inner, start, SHARED, first, thread, mma.copiers).copy()  # type: ignore
-            assert len(memory.shared) == tile.rows * tile.cols
+                    job = mma_copy._Job(operand, tile, used, mma.sum.inner, start, SHARED, first, thread, mma.copiers)  # type: ignore
+                    job.copy()
+            assert len(memory.shared) == tile.rows * used
             for row in range(tile.rows):
-                for col in range(tile.cols):
+                for col in range(used):
                     side, k = (col, row) if operand.transposed else (row, col)
                     k += first
                     exists = side < operand.size and k < length

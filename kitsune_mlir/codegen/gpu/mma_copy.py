@@ -33,6 +33,10 @@ BARRIER = 1
 """Named barrier of the copying threads."""
 PIECE_BYTES = 16
 """What lies together in swizzled shared memory."""
+STEP_BYTES = 32
+"""What one instruction of the tensor cores reads of a row."""
+ROWS = 2
+"""Rows that a thread brings through its registers at a time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +89,8 @@ class Copier:
             for side, length in reversed(order.outer):
                 start = offset(start, i64(rest % length) * (window.stride(side) * window.bytes))
                 rest = rest // length
-        return _Job(operand, tile, order.inner, start, target, inner * order.chunk, fresh(self.task.thread), plan.copiers)
+        used = tile.cols if operand.transposed else order.steps * (STEP_BYTES // window.bytes)
+        return _Job(operand, tile, used, order.inner, start, target, inner * order.chunk, fresh(self.task.thread), plan.copiers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +99,7 @@ class _Job:
 
     Attributes:
         operand, tile: what, and its layout in shared memory.
+        used: columns of the tile that tensor cores read.
         inner: side and length of the innermost loop of the sum.
         start: pointer to the window's first element, moved along the outer loops.
         target: pointer to the tile in shared memory.
@@ -104,6 +110,7 @@ class _Job:
 
     operand: Operand
     tile: SharedTile
+    used: int
     inner: tuple[str, int]
     start: Value
     target: Value
@@ -137,7 +144,7 @@ class _Job:
 
     def copy(self) -> None:
         """Copy the chunk: a warp goes over the tile by its lanes' pieces, in the direction in which memory runs."""
-        tile, across = self.tile, self.tile.cols // self.piece
+        tile, across = self.tile, self.used // self.piece
         warp, lane, warps = self.thread // 32, self.thread % 32, self.threads // 32
         emit = self._asynchronous if self.asynchronous else self._through_registers
         if self.upright:
@@ -148,9 +155,14 @@ class _Job:
                 for_(warp, across, warps, lambda part, each=each: each(part * self.piece))
             return
         width = min(32, across & -across)  # lanes that share a row
+        step = warps * (32 // width)
         for first in range(0, across, width):
             col = (lane % width + first) * self.piece
-            for_(warp * (32 // width) + lane // width, tile.rows, warps * (32 // width), lambda row, col=col: emit(row, col))
+            if self.asynchronous or tile.rows % (ROWS * step):
+                for_(warp * (32 // width) + lane // width, tile.rows, step, lambda row, col=col: emit(row, col))
+            else:
+                each = functools.partial(self._rows_through_registers, step, col)
+                for_(warp * (32 // width) + lane // width, tile.rows, ROWS * step, each)
 
     @property
     def upright(self) -> bool:
@@ -165,11 +177,24 @@ class _Job:
         copy_async(offset(self.target, self.tile.offset(row, col)), pointer, self.width * self.size, inside)
 
     def _through_registers(self, row: Value, col: Value) -> None:
+        self._put(row, col, self._fetch(row, col))
+
+    def _rows_through_registers(self, step: int, col: Value, row: Value) -> None:
+        """Rows `step` apart, all of them read before any is written: nothing waits for memory in between."""
+        rows = [row + step * number for number in range(ROWS)]
+        fetched = [self._fetch(row, col) for row in rows]
+        for row, words in zip(rows, fetched, strict=True):
+            self._put(row, col, words)
+
+    def _fetch(self, row: Value, col: Value) -> list[Value]:
         words = []
         for element in range(self.piece):
             pointer, inside = self._source(row, col + element)
             loaded = load_elements(pointer, "i16", 1, constant=self.operand.window.constant)[0]
             words.append(select(inside, loaded, 0))
+        return words
+
+    def _put(self, row: Value, col: Value, words: list[Value]) -> None:
         store(bitcast(vector(words), "vector<4xi32>"), offset(self.target, self.tile.offset(row, col)))
 
     def _source(self, row: Value, col: Value) -> tuple[Value, Value]:

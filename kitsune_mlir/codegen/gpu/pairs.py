@@ -1,16 +1,14 @@
 """The `pairs` engine: dot products of all pairs of a sample's vectors, some picked by index and joined with other columns.
 
-A tile is some samples, and a block holds all their vectors in shared memory at once: gathered rows come by `cp.async` before
-the task's waits, and are asked for (L2) as soon as the kernel starts. Warps multiply: 16 vectors of a sample with all of its
+A tile is some samples, and a block holds all their vectors in shared memory at once: gathered rows come by `cp.async`, before
+the task's waits. Warps multiply: 16 vectors of a sample with all of its
 vectors (`mma_sync`), and rounded products go to shared memory. A table has, for every column of the result, where in a sample's
 shared memory it is; so stores are the same for columns from memory, picked products and zeros.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -18,111 +16,58 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith
 
 from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id, warp_id
-from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.convert import pack_pair
 from kitsune_mlir.codegen.gpu.elements import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
-from kitsune_mlir.codegen.gpu.memory import copy_async, copy_async_commit, copy_async_wait, load, offset, prefetch, store
+from kitsune_mlir.codegen.gpu.memory import copy_async, copy_async_commit, copy_async_wait, load, offset, store
 from kitsune_mlir.codegen.gpu.mma_scalar import emit_body
 from kitsune_mlir.codegen.gpu.mma_sync import multiply_add
+from kitsune_mlir.codegen.gpu.pairs_plan import PIECE, PairsPlan, picks_wait, read_plan, row_align
 from kitsune_mlir.codegen.gpu.tasks import Load, Store, TaskView, element_bytes
 from kitsune_mlir.codegen.gpu.value import Value, as_type, bitcast, cast, constant, i32, i64, minimum, unpack, vector, wrap
 from kitsune_mlir.dialects.access import affine_maps
-from kitsune_mlir.dialects.pairs import NoPairs, Pairs, Vectors, read_pairs
+from kitsune_mlir.dialects.pairs import NoPairs, Vectors
 
 __all__ = ["PairsEngine"]
 
 THREADS = 384
 REGISTERS = 128
-PIECE = 8
-"""Elements of 16 bytes."""
 BATCH = 4
-"""Rows whose indices a thread reads before it starts the first one's copy."""
-SECTOR = 32
-"""Bytes that one prefetch brings."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class PairsPlan:
-    """What was decided for a task.
-
-    Attributes:
-        pairs: the body.
-        loads: by tensor.
-        store: the result's.
-        samples: rows of a tile.
-        early: the gathered vectors that nobody writes while the kernel runs.
-        table_at: offset of the table in shared memory, after the samples.
-    """
-
-    pairs: Pairs
-    loads: dict[ir.Value, Load]
-    store: Store
-    samples: int
-    early: tuple[Vectors, ...]
-    table_at: int
-
-    @property
-    def columns(self) -> int:
-        """Columns of the result."""
-        return sum(part.width for part in self.pairs.columns)
+"""Copies that a thread starts one after the other."""
 
 
 class PairsEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "pairs"
-    prefetches: ClassVar[bool] = True
 
     def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
         try:
-            plan = _plan(task)
+            plan = read_plan(task)
         except NoPairs as reason:
             return Decline(self.name, str(reason))
-        bytes_ = plan.table_at + -(-plan.columns // PIECE) * PIECE * 4
-        if bytes_ > limits.shared_bytes:
-            return Decline(
-                self.name, f"{plan.samples} samples need {bytes_} bytes of shared memory; there are {limits.shared_bytes}"
-            )
+        if plan.bytes > limits.shared_bytes:
+            samples = f"{plan.samples} samples need {plan.bytes} bytes of shared memory"
+            return Decline(self.name, f"{samples}; there are {limits.shared_bytes}")
         threads = min(THREADS, limits.threads // 32 * 32)
         parameters = {"samples": plan.samples, "vectors": plan.pairs.count}
         return Plan(
-            self.name, task, shared_bytes=bytes_, threads=threads, registers=REGISTERS, parameters=parameters, private=plan
+            self.name, task, shared_bytes=plan.bytes, threads=threads, registers=REGISTERS, parameters=parameters, private=plan
         )
-
-    def prefetch(self, plan: Plan, task: TaskContext, thread: Value, threads: int) -> None:
-        pairs: PairsPlan = plan.private
-        if not pairs.early:
-            return
-
-        def fetch() -> None:
-            emitter = _Emitter(pairs, TileContext(task, task.first))
-            emitter.tile.resolve()
-            for part in pairs.early:
-
-                def row(item: Value, part: Vectors = part) -> None:
-                    start = emitter.gathered(part, item)
-                    for place in range(0, 2 * pairs.pairs.width, SECTOR):
-                        prefetch(offset(start, place))
-
-                for_(thread, pairs.samples * part.count, threads, row)
-
-        if_(task.first < task.view.tiles, fetch)
 
     def emit_tile(self, plan: Plan, tile: TileContext) -> None:
         pairs: PairsPlan = plan.private
         tile.resolve()
         emitter = _Emitter(pairs, tile)
         late = [part for part in pairs.pairs.vectors if part not in pairs.early]
-        for part in pairs.early:
-            emitter.copy_vectors(part)
-        if not _picks_wait(pairs):
+        emitter.copy_vectors(pairs.early)
+        if not picks_wait(pairs):
             emitter.write_table()
         tile.wait()
-        for part in late:
-            emitter.copy_vectors(part)
+        emitter.copy_vectors(late)
         emitter.copy_columns()
-        if _picks_wait(pairs):
+        if picks_wait(pairs):
             emitter.write_table()
         copy_async_commit()
         copy_async_wait(0)
@@ -131,57 +76,6 @@ class PairsEngine(Engine):
         tile.task.sync()
         emitter.write_result()
         tile.finish()
-
-
-def _plan(task: TaskView) -> PairsPlan:
-    """Read a task.
-
-    Raises:
-        NoPairs: its body is something else, or holds more than that.
-    """
-    joined = next((op for op in reversed(task.work()) if op.name == "tensor.concat"), None)
-    if joined is None:
-        raise NoPairs("nothing is joined")
-    pairs = read_pairs(joined)
-    if len(task.stores) != 1 or task.stores[0].tensor != pairs.result:
-        raise NoPairs("the task stores something else than the joined columns")
-    loads = {load.tensor: load for load in task.loads}
-    early = []
-    for part in pairs.vectors:
-        read = [part.value] if part.gather is None else [*list(part.gather.operands)[:-1], part.extract.operands[0]]
-        for value in read:
-            if value not in loads:
-                raise NoPairs("vectors that are computed in the task")
-        if part.gather is not None and all(loads[value].buffer.role == "input" for value in read):
-            early.append(part)
-        source = loads[read[-1]]
-        if _align(source) < 16:
-            raise NoPairs("vectors that do not begin at multiples of 16 bytes")
-        if part.gather is not None and not source.whole:
-            raise NoPairs("a part of a table")
-    for part in pairs.columns:
-        read = [] if part.kind == "zeros" else [part.value] if part.op is None else list(part.op.operands)[:-1]
-        if any(value not in loads for value in read):
-            raise NoPairs("columns that are computed in the task")
-        if part.kind == "rows" and _align(loads[part.value]) < 16:
-            raise NoPairs("columns that do not begin at multiples of 16 bytes")
-    return PairsPlan(pairs, loads, task.stores[0], pairs.rows, tuple(early), pairs.rows * pairs.sample_bytes)
-
-
-def _picks_wait(plan: PairsPlan) -> bool:
-    """Whether some index of the picks is written while the kernel runs."""
-    read = [value for part in plan.pairs.columns if part.kind == "picks" and part.op for value in list(part.op.operands)[:-1]]
-    return any(plan.loads[value].buffer.role != "input" for value in read)
-
-
-def _align(record: Load | Store) -> int:
-    """Bytes that divide the address of every row of a window, at most 16."""
-    strides = record.buffer.strides[:-1]
-    size = element_bytes(record.buffer.element)
-    places = [record.buffer.offset, *(stride * size for stride in strides)]
-    last = record.offsets[-1]
-    places.append(last * size if isinstance(last, int) else size)
-    return math.gcd(16, *places)
 
 
 class _Emitter:
@@ -193,15 +87,43 @@ class _Emitter:
 
     # --- what comes from memory -----------------------------------------------------------------------------------------
 
-    def copy_vectors(self, part: Vectors) -> None:
-        """Start the copies of some of the vectors of all samples."""
-        before = sum(other.count for other in self.pairs.vectors[: self.pairs.vectors.index(part)])
-        source = self.gathered if part.gather is not None else self._in_memory
+    def copy_vectors(self, parts: Sequence[Vectors]) -> None:
+        """Start the copies of some of the vectors of all samples. All threads call it.
 
-        def target(item: Value) -> Value:
-            return self._sample(item // part.count) + (item % part.count + before) * self.pairs.vector_bytes
+        Where gathered rows are is found out first, by as many threads as there are rows, so that indices are read at once.
+        """
+        gathers = [part for part in parts if part.gather is not None]
+        for part in gathers:
 
-        self._copy_rows(self.plan.samples * part.count, self.pairs.width // PIECE, functools.partial(source, part), target)
+            def find(item: Value, part: Vectors = part) -> None:
+                store(self._gathered(part, item), self._found(part, item), 8)
+
+            for_(self.thread, self.plan.samples * part.count, self.threads, find)
+        if gathers:
+            self.task.sync()
+        for part in parts:
+            before = sum(other.count for other in self.pairs.vectors[: self.pairs.vectors.index(part)])
+
+            def target(item: Value, part: Vectors = part, before: int = before) -> Value:
+                return self._sample(item // part.count) + (item % part.count + before) * self.pairs.vector_bytes
+
+            self._copy_rows(
+                self.plan.samples * part.count, self.pairs.width // PIECE, functools.partial(self._vector, part), target
+            )
+
+    def _vector(self, part: Vectors, item: Value) -> Value:
+        """Pointer to vector `item` of the tile's, counted through the samples."""
+        if part.gather is None:
+            record = self.plan.loads[part.value]
+            return self._element(record, 3, [item // part.count, item % part.count, i32(0)])
+        table = self.plan.loads[part.extract.operands[0]]
+        return offset(self.tile.pointer(table.buffer), load(self._found(part, item), "i64", 8))
+
+    def _found(self, part: Vectors, item: Value) -> Value:
+        """Where the place of a gathered vector is kept."""
+        gathers = [other for other in self.pairs.vectors if other.gather is not None]
+        before = sum(other.count for other in gathers[: gathers.index(part)]) * self.plan.samples
+        return offset(self.task.shared, (item + before) * 8 + self.plan.places_at)
 
     def copy_columns(self) -> None:
         """Start the copies of columns that come from memory."""
@@ -230,8 +152,8 @@ class _Emitter:
 
         if_(row < together, lambda: for_(row, rows, together * BATCH, batch) and None)
 
-    def gathered(self, part: Vectors, item: Value) -> Value:
-        """Pointer to the row of a table that is vector `item` of the tile's, counted through the samples."""
+    def _gathered(self, part: Vectors, item: Value) -> Value:
+        """Bytes from the start of a table to the row that is vector `item`, i64."""
         assert part.gather is not None
         found: list[Value] = []
 
@@ -242,12 +164,7 @@ class _Emitter:
         at = [item // part.count, item % part.count]
         arguments = [self._argument(part.gather, number, at) for number in range(len(part.gather.operands) - 1)]
         emit_body(part.gather, [*arguments, None], self.tile, lambda loop: at[loop] if loop < 2 else i32(0), extract)
-        record = self.plan.loads[part.extract.operands[0]]
-        return self._place(record, found)
-
-    def _in_memory(self, part: Vectors, item: Value) -> Value:
-        record = self.plan.loads[part.value]
-        return self._element(record, 3, [item // part.count, item % part.count, i32(0)])
+        return self._bytes(self.plan.loads[part.extract.operands[0]], found)
 
     def _argument(self, op: ir.Operation, number: int, at: Sequence[Value]) -> Value:
         """The element of an operand of a generic at a place of its loops."""
@@ -265,14 +182,15 @@ class _Emitter:
         places = [i64(self.tile.index(start)) for start in record.offsets]
         for dim, index in zip(dims, at, strict=True):
             places[dim] = places[dim] + i64(index)
-        return self._place(record, places)
+        return offset(self.tile.pointer(record.buffer), self._bytes(record, places))
 
-    def _place(self, record: Load | Store, places: Sequence[Value]) -> Value:
+    def _bytes(self, record: Load | Store, places: Sequence[Value]) -> Value:
+        """Bytes from a buffer's start to an element, by its place along each dimension (i64)."""
         size = element_bytes(record.buffer.element)
-        pointer = self.tile.pointer(record.buffer)
+        total = i64(0)
         for place, stride in zip(places, record.buffer.strides, strict=True):
-            pointer = offset(pointer, place * (stride * size))
-        return pointer
+            total = total + place * (stride * size)
+        return total
 
     def _integer(self, index: ir.Value, type_: str) -> Value:
         return wrap(arith.index_castui(as_type(type_), index))
@@ -368,7 +286,7 @@ class _Emitter:
     def write_result(self) -> None:
         """Store the rows, eight columns a thread at a time."""
         columns, record = self.plan.columns, self.plan.store
-        across, align = -(-columns // PIECE), _align(record)
+        across, align = -(-columns // PIECE), row_align(record)
 
         def piece(number: Value) -> None:
             sample, first = number // across, number % across * PIECE
