@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from torch_mlir import ir
 
@@ -59,8 +59,8 @@ def name_of(stage: ir.Operation) -> str:
     return ir.StringAttr(stage.attributes["sym_name"]).value
 
 
-def model_of(pipeline: ir.Operation, target: Target) -> Model:
-    """The numbers of a pipeline whose stages have engines and tiles."""
+def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, float] | None = None) -> Model:
+    """The numbers of a pipeline whose stages have engines and tiles; `measured`: seconds of stages alone, by name."""
     own = own_stages(pipeline)
     place = {hash(stage): n for n, stage in enumerate(own)}
     by_name = {name_of(stage): n for n, stage in enumerate(own)}
@@ -100,11 +100,23 @@ def model_of(pipeline: ir.Operation, target: Target) -> Model:
                 cost.l2_bytes,
             )
         )
+    taken = {name: seconds - target.launch_seconds for name, seconds in (measured or {}).items()}
+    stages = [scaled(stage, taken.get(stage.name), target) for stage in stages]
     return Model(tuple(map(name_of, own)), tuple(stages), tuple(dict.fromkeys(flows)))
 
 
-def set_mode(pipeline: ir.Operation, wanted: str, target: Target) -> None:
+def scaled(stage: Stage, seconds: float | None, target: Target) -> Stage:
+    """A stage whose tiles take as long as makes it so long on the whole machine; as it is where nothing was measured."""
+    if seconds is None or seconds <= 0:
+        return stage
+    factor = seconds / stage.seconds(target.workers)
+    return replace(stage, first=factor * stage.first, step=factor * stage.step)
+
+
+def set_mode(pipeline: ir.Operation, wanted: str, target: Target, measured: Mapping[str, float] | None = None) -> None:
     """Write a pipeline's mode, the wanted one or (`auto`) that of the least time, and what each of its stages needs for it.
+
+    `measured`: seconds that stages take alone, by name, instead of the model's.
 
     Raises:
         PassFailure: the pipeline cannot have the wanted mode.
@@ -112,7 +124,7 @@ def set_mode(pipeline: ir.Operation, wanted: str, target: Target) -> None:
     mode = "temporal" if wanted == "auto" else wanted
     allocation: Allocation | str = "nothing to allocate"
     if target.is_gpu:
-        model, budget = model_of(pipeline, target), budget_of(target)
+        model, budget = model_of(pipeline, target, measured), budget_of(target)
         seconds = {"temporal": temporal_seconds(model.stages, model.flows, budget)}
         if len(model.stages) > 1:
             seconds["separate"] = separate_seconds(model.stages, budget)

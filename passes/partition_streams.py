@@ -116,7 +116,8 @@ class PartitionStreams(Pass):
     workers. The mode is the one of the least time by the stages' costs (`passes/modes.py`), temporal unless another is clearly
     faster; multiprocessors are dealt out by an integer program (`passes/allocation.py`). `--remarks` prints the choices, the
     bottleneck, and what would be the next one. Options: `target`; `tiles`, sizes that replace the choice for stages by name, as
-    in `tiles=product_0:64x128,reduce_1:8` (what `kitsune_mlir.tuning` measured); `mode`: `temporal` (all stages take turns on
+    in `tiles=product_0:64x128,reduce_1:8` (what `kitsune_mlir.tuning` measured); `times`, microseconds that stages take
+    alone in a launch, instead of the model's, as in `times=product_0:12.5`; `mode`: `temporal` (all stages take turns on
     all multiprocessors), `spatial` (each stage has its own), `separate` (each stage is a launch), or `auto`.
     """
 
@@ -124,6 +125,7 @@ class PartitionStreams(Pass):
     target: str = "host"
     tiles: tuple[str, ...] = ()
     mode: str = "auto"
+    times: tuple[str, ...] = ()
 
     def run(self, module: ir.Operation) -> None:
         target = find_target(self.target)
@@ -135,7 +137,7 @@ class PartitionStreams(Pass):
                     stages = stages_of(op)
                     for before, stage in zip([None, *stages], stages, strict=False):
                         self._schedule(stage, target, len(stages) == 1, before)
-                    set_mode(op, self.mode, target)
+                    set_mode(op, self.mode, target, self._times())
 
     def _schedule(self, stage: ir.Operation, target: Target, alone: bool, before: ir.Operation | None) -> None:
         space = stage_space(stage)
@@ -164,6 +166,14 @@ class PartitionStreams(Pass):
             remark(stage, f"rows are added with atomics, {rows} a task")
         sizes = "x".join(str(d.size) for d in space.dims) or "nothing parallel"
         remark(stage, f"engine {engine}, tiles of {'x'.join(map(str, tile)) or 'everything'} over {sizes}")
+
+    def _times(self) -> dict[str, float]:
+        """Seconds of stages by name, as option `times` has them."""
+        pairs = [item.partition(":") for item in self.times]
+        try:
+            return {name: float(microseconds) * 1e-6 for name, _, microseconds in pairs}
+        except ValueError as error:
+            raise KitsuneError(f"option 'times' of {self.name} has a time that is no number: {error}") from error
 
     def _given(self, stage: ir.Operation, chosen: list[int]) -> list[int]:
         """The tile that option `tiles` has for a stage, else the chosen one."""

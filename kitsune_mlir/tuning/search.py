@@ -50,15 +50,22 @@ class Tuned:
     times: dict[Tile, float] = dataclasses.field(default_factory=dict)
 
     @property
+    def time(self) -> float | None:
+        """Milliseconds of the fastest tile, a launch included; None where nothing was measured."""
+        return min(self.times.values(), default=None)
+
+    @property
     def tile(self) -> Tile:
         """The fastest; the planner's where nothing was measured."""
         return min(self.times, key=lambda t: self.times[t]) if self.times else self.planned
 
 
-def partition(tiles: dict[str, Tile], mode: str = "auto") -> str:
-    """The pass with tiles for stages by name and the pipeline's mode, as an element of a pipeline."""
+def partition(tiles: dict[str, Tile], mode: str = "auto", times: dict[str, float] | None = None) -> str:
+    """The pass with tiles and times (milliseconds) of stages by name, and the pipeline's mode, as an element of a pipeline."""
     written = ",".join(f"{name}:{'x'.join(map(str, tile))}" for name, tile in tiles.items())
+    measured = ",".join(f"{name}:{1e3 * time:.2f}" for name, time in (times or {}).items())
     options = [f"tiles={{{written}}}"] * bool(tiles) + [f"mode={mode}"] * (mode != "auto")
+    options += [f"times={{{measured}}}"] * bool(measured)
     return f"{PARTITION}{{{' '.join(options)}}}" if options else PARTITION
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from kitsune_mlir.passes.allocation import CHOICES, Allocation, Budget, Flow, Stage, allocate, worker_choices
 from kitsune_mlir.passes.mode_times import LAUNCH_GAP, limits_of, separate_seconds, temporal_seconds
-from kitsune_mlir.passes.modes import choose
+from kitsune_mlir.passes.modes import choose, scaled
+from kitsune_mlir.target import find_target
 
 H200 = Budget(132, 232448, 4.3e12, 7e12, 3.1e12, 9 << 20, 50 << 20, 1e-6)
 US = 1e-6
@@ -141,3 +142,10 @@ def test_another_mode_must_be_clearly_faster():
 def test_the_limits_of_a_temporal_pipeline_come_in_order():
     limits = limits_of([stage(dram_bytes=4.3e9)], [], H200)
     assert limits[0] == ("DRAM bandwidth", pytest.approx(1e-3)) and limits[1][0] == "first tiles and hand-offs"
+
+
+def test_measured_times_replace_the_models():
+    h200 = find_target("h200")
+    slow = scaled(stage(tiles=264), 50 * US, h200)
+    assert slow.seconds(132) == pytest.approx(50 * US) and slow.first / slow.step == pytest.approx(1.5)
+    assert scaled(stage(), None, h200) == stage() == scaled(stage(), -1e-6, h200)

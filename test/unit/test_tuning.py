@@ -134,6 +134,12 @@ def test_the_partitioner_takes_tiles_by_name():
         run_pipeline(formed(), f"builtin.module({partition({name: (12, 4)})})", target="h200", reproducer_dir=False)
 
 
+def test_the_partitioner_takes_times_by_name():
+    assert partition({}) == "kitsune-partition-streams"
+    assert partition({}, "auto", {"a": 0.0125, "b": 1.0}) == "kitsune-partition-streams{times={a:12.50,b:1000.00}}"
+    assert partition({"a": (4, 8)}, "separate") == "kitsune-partition-streams{tiles={a:4x8} mode=separate}"
+
+
 def test_damaged_and_foreign_files_count_as_none(tmp_path):
     cache = TuningCache("NVIDIA H200", tmp_path)
     cache.put("k", "stage", {(64, 128): 0.5, (32, 128): 0.25})
