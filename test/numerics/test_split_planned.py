@@ -1,0 +1,59 @@
+"""Reductions that the GPU's planner does in parts, run on the host, against float64: the parts are the planner's own choice."""
+
+import pytest
+import torch
+
+from kitsune_mlir import pipeline
+from test.numerics.compare import exact, problems
+
+
+class Gradient(torch.nn.Module):
+    """A layer's weight gradient, and its bias gradient."""
+
+    def forward(self, gradient: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return gradient.T @ x, gradient.sum(0)
+
+
+class BatchNormalised(torch.nn.Module):
+    """Statistics over the batch, and the batch normalised with them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - x.mean(0)) / (x.var(0, unbiased=False) + 1e-5).sqrt()
+
+
+class BatchSoftmax(torch.nn.Module):
+    """Softmax over the batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, 0)
+
+
+CASES = {
+    "gradient": (Gradient(), (40000, 13), (40000, 7)),
+    "batch norm": (BatchNormalised(), (20000, 33)),
+    "softmax": (BatchSoftmax(), (30000, 17)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_planned_for_the_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "gpu_code", pipeline.host_code)
+    model, *shapes = CASES[name]
+    torch.manual_seed(1)
+    args = tuple(torch.randn(*shape) for shape in shapes)
+    remarks: list[str] = []
+    program = pipeline.compile(model, args, target="sm_90a", options={"on_remark": lambda r: remarks.append(str(r))})
+    assert any(" parts: " in r and "instead of" in r for r in remarks)
+    assert "kitsune.partial" in program.ir("stages") and "kitsune.combine" in program.ir("stages")
+    fresh = tuple(torch.randn(*shape) for shape in shapes)
+    assert problems(program(*fresh), exact(model, fresh), model(*fresh)) == []
+
+
+@pytest.mark.parametrize("mode", ["separate", "spatial"])
+def test_modes_say_who_not_what(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program planned for another mode is right where the target runs all tasks in order."""
+    monkeypatch.setattr(pipeline, "gpu_code", pipeline.host_code)
+    args = (torch.randn(20000, 33),)
+    program = pipeline.compile(BatchNormalised(), args, target="sm_90a", options={"mode": mode})
+    assert f'kitsune.mode = "{mode}"' in program.ir("tiles")
+    assert problems(program(*args), exact(BatchNormalised(), args), BatchNormalised()(*args)) == []
