@@ -39,6 +39,7 @@ class Touch:
         low, high: first byte and end.
         asked: bytes that all tiles together ask for.
         writes: whether it is written.
+        ring: whether it is the slots of a ring queue.
         between: whether other tasks of the program made it or will read it (an edge), not the caller.
     """
 
@@ -48,6 +49,7 @@ class Touch:
     asked: float
     writes: bool = False
     between: bool = False
+    ring: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from kitsune_mlir.codegen.gpu.engine import Limits, Plan
 from kitsune_mlir.codegen.gpu.engines import choose
 from kitsune_mlir.codegen.gpu.executor import MOST_THREADS, REGISTER_FILE
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
-from kitsune_mlir.errors import CompileError
+from kitsune_mlir.errors import CompileError, UnsupportedError
 from kitsune_mlir.passes._progress_indices import Array, Points
 from kitsune_mlir.passes._progress_program import Access, Task
 from kitsune_mlir.passes._progress_reader import read_program
@@ -75,14 +75,15 @@ def resident_blocks(threads: int, registers: int, shared_bytes: int, machine: Ta
 
 def choices_of(function: ir.Operation, machine: Target) -> Kernel:
     """Plan every task of a tile program, as the code generator would."""
-    view = ProgramView(function)
     limits = Limits(workers=machine.workers)
-    plans: list[Plan] = []
-    for task in view.tasks:
-        try:
-            plans.append(choose(task, limits)[0])
-        except CompileError:
-            return Kernel([Choice(t.wish or "generic") for t in view.tasks])
+    try:
+        view = ProgramView(function)
+        plans: list[Plan] = [choose(task, limits)[0] for task in view.tasks]
+    except (CompileError, UnsupportedError):  # planned for another target, or with queues that are not lowered yet
+        tasks = [op.operation for op in function.regions[0].blocks[0].operations if op.operation.name == "kitsune.task"]
+        return Kernel(
+            [Choice(ir.StringAttr(t.attributes["engine"]).value if "engine" in t.attributes else "simt") for t in tasks]
+        )
     choices = [
         Choice(plan.engine, *((plan.split.pieces, plan.split.whole) if plan.split else (1, 0)), _copies(plan.parameters))
         for plan in plans
@@ -105,6 +106,8 @@ def sim_program(function: ir.Operation, kernel: Kernel, machine: Target) -> SimP
     mode = ir.StringAttr(function.attributes["kitsune.mode"]).value if "kitsune.mode" in function.attributes else "temporal"
     made = {a.region.buffer.argument for t in program.tasks for a in t.accesses if a.region.buffer.kind == "arena"}
     tasks: list[SimTask] = []
+    # A semaphore for each ring: how often each tile has been released.
+    freed = {id(ring): len(program.slots) + n for n, ring in enumerate(program.rings)}
     end = 0
     for task, choice in zip(program.tasks, kernel.choices, strict=True):
         share = None
@@ -113,9 +116,10 @@ def sim_program(function: ir.Operation, kernel: Kernel, machine: Target) -> SimP
             share = (end if first is None else first, workers)
             end = max(end, sum(share))
         before = tasks[-1].engine if tasks else ""
-        tasks.append(_task(task, choice, made, machine, share, before == choice.engine == "gemv"))
+        tasks.append(_task(task, choice, made, machine, share, before == choice.engine == "gemv", freed))
     name = ir.StringAttr(function.attributes["sym_name"]).value
-    return SimProgram(name, tasks, program.slots, kernel.resident, kernel.streaming)
+    slots = [*program.slots, *(ring.count for ring in program.rings)]
+    return SimProgram(name, tasks, slots, kernel.resident, kernel.streaming)
 
 
 def _number(task: Task, name: str) -> int | None:
@@ -123,17 +127,22 @@ def _number(task: Task, name: str) -> int | None:
 
 
 def _task(
-    task: Task, choice: Choice, made: set[int], machine: Target, share: tuple[int, int] | None, follows_on: bool
+    task: Task,
+    choice: Choice,
+    made: set[int],
+    machine: Target,
+    share: tuple[int, int] | None,
+    follows_on: bool,
+    freed: Mapping[int, int],
 ) -> SimTask:
     tiles = math.prod(task.extents)
     every = Points.every(task.extents)
     counted = count(op.operation for op in task.op.regions[0].blocks[0].operations)
-    touches = [
-        _touch(access, counted, tiles, access.region.buffer.argument in made) for access in (*task.fetches, *task.accesses)
-    ]
+    accesses = (*task.fetches, *task.accesses)
+    touches = [_touch(task, access, counted, tiles, access.region.buffer.argument in made) for access in accesses]
     read = sum(t.asked for t in touches if not t.writes) / tiles
     written = sum(t.asked for t in touches if t.writes) / tiles
-    weights = sum(_touch(access, counted, tiles, False).asked for access in task.fetches) / tiles
+    weights = sum(_touch(task, access, counted, tiles, False).asked for access in task.fetches) / tiles
     work = Work(
         engine=choice.engine,
         tiles=tiles,
@@ -153,6 +162,14 @@ def _task(
         gathered_bytes=float(sum(counted.extracted.values())),
         copied_bytes=read if choice.copied else 0.0,
     )
+
+    def at(values: Array) -> Array:
+        return every.take(_full(values, task))
+
+    slots = []
+    for use in task.acquires:  # the tile that had the slot before has been released by all who read it
+        before = at(use.number) - use.ring.depth
+        slots.append(SimWait(freed[id(use.ring)], np.maximum(before, 0), np.maximum(before + 1, 0), use.ring.pops))
     return SimTask(
         name=task.name,
         engine=choice.engine,
@@ -162,8 +179,11 @@ def _task(
         whole_cost=cost_of(dataclasses.replace(work, pieces=1), machine) if choice.whole else None,
         pieces=choice.pieces,
         whole=choice.whole,
-        waits=[SimWait(w.semaphore, every.take(_full(w.lo, task)), every.take(_full(w.hi, task)), w.count) for w in task.waits],
-        posts=[SimPost(p.semaphore, every.take(_full(p.slot, task))) for p in task.posts],
+        waits=[*(SimWait(w.semaphore, at(w.lo), at(w.hi), w.count) for w in task.waits), *slots],
+        posts=[
+            *(SimPost(p.semaphore, at(p.slot)) for p in task.posts),
+            *(SimPost(freed[id(use.ring)], at(use.number)) for use in task.releases),
+        ],
         touches=touches,
         share=share,
         launch=_number(task, "launch") or 0,
@@ -187,10 +207,14 @@ def _asked(access: Access, counted: Counted, tiles: int) -> float:
     return float(math.prod(region.sizes) * region.element * tiles)
 
 
-def _touch(access: Access, counted: Counted, tiles: int, between: bool) -> Touch:
+def _touch(task: Task, access: Access, counted: Counted, tiles: int, between: bool) -> Touch:
     """What all tiles do to one piece of memory. What is read by index counts as if it lay side by side."""
     low, high = access.region.span
     asked = _asked(access, counted, tiles)
     if access.op.name == "bufferization.to_tensor" and access.op.results[0] in counted.extracted:
         high = min(high, low + int(asked))
-    return Touch(access.region.buffer.argument, low, high, asked, access.kind != "read", between)
+    ring = access.region.buffer.kind == "ring"
+    if ring:  # tiles take turns at the slots
+        used = next(u.ring for u in (*task.acquires, *task.pops) if u.ring.buffer is access.region.buffer)
+        high = low + used.end - used.start
+    return Touch(access.region.buffer.argument, low, high, asked, access.kind != "read", between or ring, ring)

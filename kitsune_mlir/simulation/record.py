@@ -24,7 +24,7 @@ def record_of(program: SimProgram) -> dict[str, Any]:
                 "work": {k: v for k, v in dataclasses.asdict(task.work).items() if v},
                 "waits": [[w.semaphore, _runs(w.lo), _runs(w.hi), w.count] for w in task.waits],
                 "posts": [[p.semaphore, _runs(p.slot)] for p in task.posts],
-                "touches": [[t.memory, t.low, t.high, t.asked, int(t.writes), int(t.between)] for t in task.touches],
+                "touches": [list(map(float, dataclasses.astuple(touch))) for touch in task.touches],
                 **{
                     f.name: getattr(task, f.name)
                     for f in dataclasses.fields(SimTask)
@@ -44,7 +44,10 @@ def program_from(record: dict[str, Any], machine: Target) -> SimProgram:
         work = Work(**fields.pop("work"))
         waits = [SimWait(s, _unfold(lo), _unfold(hi), count) for s, lo, hi, count in fields.pop("waits")]
         posts = [SimPost(s, _unfold(slot)) for s, slot in fields.pop("posts")]
-        touches = [Touch(m, low, high, asked, bool(w), bool(b)) for m, low, high, asked, w, b in fields.pop("touches")]
+        touches = [
+            Touch(int(memory), int(low), int(high), asked, bool(writes), bool(between), bool(ring))
+            for memory, low, high, asked, writes, between, ring in fields.pop("touches")
+        ]
         whole = cost_of(dataclasses.replace(work, pieces=1), machine) if fields["whole"] else None
         share = tuple(fields.pop("share")) if fields["share"] else None
         fields.pop("share", None)

@@ -123,11 +123,13 @@ class Simulation:
                 f"{size(stage.dram_bytes):>9s} {size(stage.l2_bytes):>9s}"
             )
         edges = sum(t.between for t in self.traffic)
+        rings = sum(t.ring for t in self.traffic)
+        through = f" ({size(rings)} through rings)" if rings else ""
         of_rate = self.dram_bytes / max(1e-12, self.kernel_seconds) / self.machine.dram_rate
         lines.append(
             f"{1e6 * self.seconds:.1f} us on {self.machine.name} ({1e6 * self.kernel_seconds:.1f} us in the kernel), "
             f"{self.blocks} blocks, multiprocessors idle {self.idle:.0%} of the time; "
             f"memory {size(self.dram_bytes)} ({of_rate:.0%} of its rate), L2 {size(sum(t.l2 for t in self.traffic))}, "
-            f"between stages {size(edges)}."
+            f"between stages {size(edges)}{through}."
         )
         return "\n".join(lines)

@@ -66,7 +66,8 @@ class _Run:
         counts = [task.count for task in self.tasks]
         self.firsts = np.concatenate([[0], np.cumsum(counts)]).astype(int)
         self.total = int(self.firsts[-1])
-        self.blocks = min(max(1, machine.workers * program.resident), self.total)
+        seats = max(1, machine.workers * program.resident)
+        self.blocks = seats if any(task.share for task in self.tasks) else min(seats, self.total)
         self.task_of = np.repeat(np.arange(len(counts)), counts)
         self.tile_of = np.concatenate([[task.tile_of(n)[0] for n in range(task.count)] for task in self.tasks])
         self.dram = SharedRate(machine.dram_rate * MEMORY)
@@ -96,17 +97,31 @@ class _Run:
     def _queues(self) -> list[list[int]]:
         """For each block its pieces in order."""
         queues: list[list[int]] = [[] for _ in range(self.blocks)]
+        shares = self._shares()
         for number, task in enumerate(self.tasks):
             pieces = range(int(self.firsts[number]), int(self.firsts[number + 1]))
             if task.share is None:
                 for n in pieces:
                     queues[n % self.blocks].append(n)
                 continue
-            first, count = (max(0, x * self.blocks // self.machine.workers) for x in task.share)
-            own = range(min(first, self.blocks - 1), min(self.blocks, first + max(1, count)))
+            own = shares[task.share]
             for n in pieces:
                 queues[own[(n - pieces.start) % len(own)]].append(n)
         return queues
+
+    def _shares(self) -> dict[tuple[int, int], range]:
+        """The blocks of each share: as planned, or smaller where there are fewer blocks; at least one."""
+        shares = sorted({task.share for task in self.tasks if task.share is not None})
+        planned = max((first + count for first, count in shares), default=1)
+        scale = min(1.0, self.blocks / planned)
+        found: dict[tuple[int, int], range] = {}
+        begin = 0
+        for place, (first, count) in enumerate(shares):
+            begin = min(max(begin, int(first * scale)), self.blocks - (len(shares) - place))
+            end = max(begin + 1, min(begin + int(count * scale), self.blocks - (len(shares) - place - 1)))
+            found[first, count] = range(begin, end)
+            begin = end
+        return found
 
     def run(self) -> tuple[Spans, int]:
         """See the function of this name."""

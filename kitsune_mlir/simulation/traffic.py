@@ -18,12 +18,13 @@ USABLE = 0.8
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """Bytes of all tiles of a task: from and to memory, between L2 and multiprocessors, of these over edges between tasks."""
+    """Bytes of all tiles of a task: from and to memory, between L2 and blocks, of these between tasks, through rings."""
 
     dram_read: float
     dram_written: float
     l2: float
     between: float
+    ring: float = 0.0
 
     @property
     def dram(self) -> float:
@@ -72,6 +73,7 @@ def traffic_of(tasks: Sequence[SimTask], cache_bytes: int, cold: bool = False) -
             float(back[number] * size),
             sum(t.asked for t in task.touches),
             sum(t.asked for t in task.touches if t.between),
+            sum(t.asked for t in task.touches if t.ring),
         )
         for number, task in enumerate(tasks)
     ]

@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from planned import MLP, rows, tile_program
+from planned import MLP, parse, rows, tile_program
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, TargetError
 from kitsune_mlir.simulation import DeadlockError, simulate
 from kitsune_mlir.simulation.program import SimPost, SimProgram, SimTask, SimWait, Touch
+from kitsune_mlir.simulation.record import program_from, record_of
 from kitsune_mlir.simulation.shared import SharedRate
-from kitsune_mlir.simulation.simulate import simulate_program
+from kitsune_mlir.simulation.simulate import numbers_of, simulate_program
 from kitsune_mlir.simulation.traffic import traffic_of
 from kitsune_mlir.stage_cost import Work, cost_of
 from kitsune_mlir.target import find_machine
@@ -109,6 +110,27 @@ def test_compiled_programs_and_faster_machines() -> None:
     nothing = kitsune_mlir.compile(torch.nn.Identity(), (torch.randn(4),), target="host")
     with pytest.raises(ArgumentError, match="nothing to simulate"):
         kitsune_mlir.simulate(nothing)
+
+
+def test_rings_hold_producers_back() -> None:
+    from test_rings import ringed
+
+    def run(depth: int):
+        return simulate(parse(ringed(tiles=24, depth=depth, workers=(1, 1)).text))
+
+    short, long = run(1), run(24)
+    assert short.seconds > long.seconds
+    assert short.stages[0].waiting > long.stages[0].waiting
+    ring = sum(t.ring for t in short.traffic)
+    assert ring == 2 * 24 * 4 * 8 * 4 and "through rings" in short.table()
+
+
+def test_records_give_the_same_run() -> None:
+    module = tile_program(MLP, rows)
+    with module.context:
+        numbers = numbers_of(module, H200)
+    again = program_from(json.loads(json.dumps(record_of(numbers))), H200)
+    assert simulate_program(again, H200).seconds == simulate_program(numbers, H200).seconds
 
 
 def test_machines_from_files(tmp_path: Path) -> None:
