@@ -20,7 +20,8 @@ class CheckProgress(Pass):
     For any number of workers: every wait is met by posts of earlier tiles; a tile that touches what another tile writes is
     ordered with it by waits and posts, directly or through other tiles; whatever is read has been written and not been
     overwritten since; every element of every result is written. An error names the first tile for which this is not so, the
-    tile that it clashes with, the memory, and what it does wait for.
+    tile that it clashes with, the memory, and what it does wait for; then follows the shortest run in which it happens, step by
+    step.
     """
 
     name: ClassVar[str] = "kitsune-check-progress"
