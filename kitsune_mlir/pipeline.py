@@ -32,6 +32,10 @@ PLAN, LOWER = PIPELINE[:_at], PIPELINE[_at:]
 _partition = PLAN.index(PARTITION)
 
 
+CLEARLY_FASTER = 0.95
+"""Of one launch's time that separate launches stay below where they are chosen by measurement."""
+
+
 @dataclass(frozen=True)
 class Options:
     """What a user may choose beyond the target.
@@ -49,7 +53,7 @@ class Options:
         matmul_precision: GPU target: how f32 products are done, "highest" (as exact as f32 arithmetic), "high" or "medium" (in
             TF32); None is the framework's setting, `torch.get_float32_matmul_precision()`, when the program is compiled.
         tune: measure tile sizes of every stage on this machine, with a progress bar, and keep what was learned on disk
-            (`kitsune_mlir.tuning`); the target's device must be here.
+            (`kitsune_mlir.tuning`), then whether one launch or several are faster; the target's device must be here.
         tuned_for: name of a device ("NVIDIA H200") whose measurements are used; nothing is measured, and it may be elsewhere.
         tune_seconds: no measurement is started later than that; the planner's choice stands for stages that were not reached.
         cache_dir: where measurements are kept; None is KITSUNE_CACHE_DIR or the user's folder for caches.
@@ -135,7 +139,10 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
         found = phases.run("tune", lambda: tuned_stages(module, machine, options))
         tiles = {stage.name: stage.tile for stage in found if stage.tile != stage.planned}
         times = {stage.name: stage.time for stage in found if stage.time is not None}
-        phases.run("partition", lambda: passes([partition(tiles, options.mode, times), *PLAN[_partition + 1 :]]))
+        mode = options.mode
+        if options.tune and mode == "auto" and machine.is_gpu:
+            mode = phases.run("modes", lambda: fastest_mode(module, machine, options, tiles, times))
+        phases.run("partition", lambda: passes([partition(tiles, mode, times), *PLAN[_partition + 1 :]]))
     else:
         phases.run("plan", lambda: passes([*before, partition({}, options.mode), *PLAN[_partition + 1 :]]))
     texts["stages"] = str(module)
@@ -169,17 +176,9 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
 
 def tuned_stages(module: ir.Module, machine: Target, options: Options) -> list[Tuned]:
     """What was measured of each stage: its tiles, and how long it takes with them."""
-    generate = gpu_code if machine.is_gpu else host_code
 
     def measure(stage: ir.Module, partitioning: str, enough: float) -> float:
-        with stage.context:
-            copy = ir.Module.parse(str(stage), stage.context)
-        names = [partitioning, *PIPELINE[_partition + 1 :]]
-        run_pipeline(copy, f"builtin.module({','.join(names)})", target=machine.name, reproducer_dir=False)
-        runner, _, problem = generate(copy, "main_p0", machine, options, {}, {"stages": []})
-        if runner is None:
-            raise TargetError(problem)
-        return milliseconds(runner, *tensor_types(stage), enough)
+        return measured(stage, partitioning, machine, options, enough)
 
     if options.tuned_for:
         return plan(module, machine, TuningCache(options.tuned_for, options.cache_dir))[0]
@@ -188,6 +187,29 @@ def tuned_stages(module: ir.Module, machine: Target, options: Options) -> list[T
     cache = TuningCache(device_name("cuda" if machine.is_gpu else "cpu"), options.cache_dir)
     with progress(options.on_phase) as on_step:
         return tune(module, machine, measure, cache, options.tune_seconds, on_step)
+
+
+def measured(module: ir.Module, partitioning: str, machine: Target, options: Options, enough: float = float("inf")) -> float:
+    """Milliseconds of what a module that has been through `kitsune-form-stages` becomes, partitioned as the text says."""
+    generate = gpu_code if machine.is_gpu else host_code
+    with module.context:
+        copy = ir.Module.parse(str(module), module.context)
+    names = [partitioning, *PIPELINE[_partition + 1 :]]
+    run_pipeline(copy, f"builtin.module({','.join(names)})", target=machine.name, reproducer_dir=False)
+    runner, _, problem = generate(copy, "main_p0", machine, options, {}, {"stages": []})
+    if runner is None:
+        raise TargetError(problem)
+    return milliseconds(runner, *tensor_types(module), enough)
+
+
+def fastest_mode(
+    module: ir.Module, machine: Target, options: Options, tiles: dict[str, tuple[int, ...]], times: dict[str, float]
+) -> str:
+    """One launch or a launch for each stage: what the whole program was faster in, measured; one launch where it is close."""
+    if str(module).count('"kitsune.stage"') < 2:
+        return "temporal"
+    one, several = (measured(module, partition(tiles, mode, times), machine, options) for mode in ("temporal", "separate"))
+    return "separate" if several < CLEARLY_FASTER * one else "temporal"
 
 
 def cuda_is_usable() -> bool:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import kitsune_mlir
+from kitsune_mlir import pipeline
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import CompileError, TargetError
 from kitsune_mlir.frontend import import_model
@@ -138,6 +139,24 @@ def test_the_partitioner_takes_times_by_name():
     assert partition({}) == "kitsune-partition-streams"
     assert partition({}, "auto", {"a": 0.0125, "b": 1.0}) == "kitsune-partition-streams{times={a:12.50,b:1000.00}}"
     assert partition({"a": (4, 8)}, "separate") == "kitsune-partition-streams{tiles={a:4x8} mode=separate}"
+
+
+def test_one_launch_unless_several_were_clearly_faster(monkeypatch):
+    module, target, asked = formed(), find_target("h200"), []
+
+    def measured(several):
+        def time(module, text, *_):
+            asked.append(text)
+            return several if "separate" in text else 1.0
+
+        return time
+
+    for several, wanted in ((0.9, "separate"), (0.99, "temporal"), (2.0, "temporal")):
+        monkeypatch.setattr(pipeline, "measured", measured(several))
+        assert pipeline.fastest_mode(module, target, pipeline.Options(), {"a": (8,)}, {}) == wanted
+    assert asked[:2] == [f"kitsune-partition-streams{{tiles={{a:8}} mode={mode}}}" for mode in ("temporal", "separate")]
+    one = formed(torch.nn.ReLU(), (torch.randn(64, 64),))
+    assert pipeline.fastest_mode(one, target, pipeline.Options(), {}, {}) == "temporal" and len(asked) == 6
 
 
 def test_damaged_and_foreign_files_count_as_none(tmp_path):
