@@ -118,7 +118,7 @@ def tile_of(figures: Figures, target: Target) -> list[int]:
     spaced = spread(sizes, tile, 2 * target.workers, least)
     if len(sizes) == 1 and figures.inner > 1:
         # Threads have a power of two of rows at a time: 81 rows of 100 take a second turn that 64 do not (0.85 and 0.96).
-        return [1 << even(sizes, spaced, 1)[0].bit_length() - 1]
+        return [min(sizes[0], 1 << round(math.log2(even(sizes, spaced, 1)[0])))]
     return even(sizes, spaced, 8)
 
 

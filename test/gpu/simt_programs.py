@@ -57,8 +57,8 @@ def plan_case(case: Case):
     return model
 
 
-def compile_case(case: Case) -> list[tuple[Any, ...]]:
-    """Plan a case and emit its tile programs by simt alone: (imported model, executor) of each."""
+def compile_case(case: Case, engine: Any = None) -> list[tuple[Any, ...]]:
+    """Plan a case and emit its tile programs by simt alone, or by `engine`: (imported model, executor) of each."""
     from kitsune_mlir.codegen.gpu import executor
     from kitsune_mlir.codegen.gpu.simt import SimtEngine
     from kitsune_mlir.codegen.gpu.tasks import ProgramView
@@ -68,7 +68,7 @@ def compile_case(case: Case) -> list[tuple[Any, ...]]:
     for op in model.module.body.operations:
         if "kitsune.program" in op.operation.attributes:
             program = ProgramView(op.operation)
-            found.append((model, executor.build(program, program.name, engines={"simt": SimtEngine()})))
+            found.append((model, executor.build(program, program.name, engines={"simt": engine or SimtEngine()})))
     return found
 
 

@@ -15,6 +15,7 @@ from kitsune_mlir.codegen.gpu.cubin import assemble_best
 from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.ptx import to_llvm_ir, to_ptx
 from kitsune_mlir.codegen.gpu.simt import SimtEngine
+from kitsune_mlir.codegen.gpu.simt_choose_rows import Tuning
 from kitsune_mlir.codegen.gpu.simt_index import Atom, Linear, add, at, clamp, divmod_index, scale
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.codegen.gpu.value import i32
@@ -51,18 +52,40 @@ EMULATED = (
 @pytest.mark.parametrize("name", EMULATED)
 def test_right_in_bounds_aligned_and_without_races(name):
     """Every case against torch in float64; the emulator checks every access and every barrier."""
-    case = CASES[name]
-    ((model, emitted),) = compile_case(case)
+    check(CASES[name])
+
+
+@pytest.mark.parametrize(
+    "tuning",
+    [
+        Tuning(cluster=2),
+        Tuning(cluster=4, staged=True, elements=4),
+        Tuning(cluster=2, staged=True, elements=4, slots=2),
+        Tuning(staged=True, elements=4),
+    ],
+    ids=["registers", "parts", "persistent", "one block"],
+)
+@pytest.mark.parametrize("name", ["softmax_bf16_4096", "softmax_f32_5000", "rows_to_unit_sum"])
+def test_rows_shared_by_a_cluster_and_rows_in_parts(name, tuning):
+    """Also with one reduction only, after which the blocks must meet once more; 5000 columns are no multiple of a share."""
+    emitted = check(CASES[name], SimtEngine(tuning))
+    assert emitted.manifest.cluster == (tuning.cluster or 1)
+
+
+def check(case, engine=None):
+    ((model, emitted),) = compile_case(case, engine)
     inputs = case.make("cpu")
     arguments = [to_numpy(a.value if a.value is not None else inputs[a.position]) for a in model.arguments]
     notes = sorted((r for r in model.results if r.kind == "tensor"), key=lambda r: r.index)
     results = [to_numpy(torch.zeros(r.shape, dtype=DTYPES[r.dtype])) for r in notes]
     with model.module.context:
-        run_kernel(emitted.module.operation, emitted.manifest, arguments, results, blocks=2)
+        blocks = emitted.manifest.tiles if emitted.manifest.cluster > 1 and emitted.manifest.streaming else 2
+        run_kernel(emitted.module.operation, emitted.manifest, arguments, results, max(blocks, emitted.manifest.cluster))
     wanted = case.run(*[t.double() if t.is_floating_point() else t for t in inputs])
     wanted = list(wanted) if isinstance(wanted, tuple) else [wanted]
     for note, reference in zip(model.results, wanted, strict=True):
         assert error_of(to_torch(results[note.index]), reference) <= TOLERANCE.get(DTYPES[note.dtype], 0.0)
+    return emitted
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 from bulk_emulator import BulkCopies
-from kernel_emulator import KernelBlock, Machine
+from kernel_emulator import SHIFT, KernelBlock, Machine
 from simt import DTYPES, Race, Space, _unsigned
 from torch_mlir import ir
 
@@ -32,10 +33,26 @@ APPROXIMATE = {
 """Instructions whose last bits only the hardware knows: emulated exactly."""
 
 
+MEETING_SECONDS = 60
+
+
 class VectorBlock(BulkCopies, KernelBlock):
-    """A block whose values may be vectors: arrays of one row a thread."""
+    """A block whose values may be vectors: arrays of one row a thread.
+
+    Attributes:
+        peers: the blocks of its cluster, by rank; `meeting` is where they wait for each other.
+    """
+
+    peers: Sequence[VectorBlock] = ()
+    meeting: threading.Barrier
 
     def op(self, op, mask):
+        if op.name in ("nvvm.cluster.arrive", "nvvm.cluster.wait"):
+            assert mask.all(), "a barrier of the cluster that not every thread reaches"
+            if op.name == "nvvm.cluster.wait":
+                self.phase += 1
+                self.meeting.wait(MEETING_SECONDS)
+            return
         if op.name == "nvvm.barrier" and len(op.operands):
             assert mask.sum() == int(self.env[op.operands[1]][0]), "a named barrier that not every thread of it reaches"
             self.phase += 1
@@ -51,6 +68,11 @@ class VectorBlock(BulkCopies, KernelBlock):
             return self.load(op, operands[0], mask)
         if name == "llvm.store":
             return self.store(op, operands[0], operands[1], mask)
+        if name == "nvvm.read.ptx.sreg.cluster.ctarank":
+            return self.words(self.number % len(self.peers))
+        if name == "nvvm.mapa":
+            shared = np.array([block.shared for block in self.peers])
+            return operands[0] - self.shared + shared[np.clip(operands[1], 0, len(shared) - 1)]
         if name == "vector.from_elements":
             return np.stack(operands, 1)
         if name == "vector.extract":
@@ -109,10 +131,12 @@ class VectorBlock(BulkCopies, KernelBlock):
         if not mask.any():
             return None
         type = op.operands[0].type
-        space, at = self._bytes(op, pointer, type, mask)
-        self._touch(space, at, mask, True)
-        chosen = np.ascontiguousarray(value[mask])
-        space.data[at] = chosen.view(np.uint8).reshape(len(at), -1)
+        for number in np.unique(pointer[mask] >> SHIFT):  # stores to other blocks go to several spaces
+            there = mask & (pointer >> SHIFT == number)
+            space, at = self._bytes(op, pointer, type, there)
+            self._touch(space, at, there, True)
+            chosen = np.ascontiguousarray(value[there])
+            space.data[at] = chosen.view(np.uint8).reshape(len(at), -1)
         return None
 
     def _touch(self, space: Space, at: np.ndarray, mask: np.ndarray, writes: bool) -> None:
@@ -162,6 +186,11 @@ def run_kernel(
     shared = manifest.shared_bytes + RED_ZONE
     bodies = [block_type(machine, module, manifest.threads, number, blocks, shared) for number in range(blocks)]
 
+    for first in range(0, blocks, manifest.cluster):
+        cluster, meeting = bodies[first : first + manifest.cluster], threading.Barrier(manifest.cluster)
+        for block in cluster:
+            block.peers, block.meeting = cluster, meeting
+
     def work(block: VectorBlock) -> None:
         try:
             with module.context, ir.Location.unknown():
@@ -169,6 +198,7 @@ def run_kernel(
         except BaseException as error:
             failures.append(error)
             machine.stop.set()
+            block.meeting.abort()
 
     threads = [threading.Thread(target=work, args=(block,)) for block in bodies]
     for thread in threads:

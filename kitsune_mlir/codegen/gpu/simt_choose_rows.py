@@ -4,11 +4,12 @@ The rules, in the order in which they are applied:
 
 1. Vectors: the width with the fewest loads and stores an element, by a trial emission; the smaller one if it is close.
 2. Where rows begin at addresses that allow no wide accesses, tiles go through shared memory (`simt_stage`).
-3. A row gets the fewest neighbouring threads (a power of two) that keep `ROW_ELEMENTS` of it in a thread's registers, half as
+3. A row that no block can keep, or one of few, is shared by the blocks of a cluster (`simt_cluster`).
+4. A row gets the fewest neighbouring threads (a power of two) that keep `ROW_ELEMENTS` of it in a thread's registers, half as
    many where it needs more than a warp (every reduction then costs a barrier, which only other blocks can fill).
-4. A row that does not fit the registers of `MOST_THREADS` stays in shared memory between passes, and is read again from
+5. A row that does not fit the registers of `MOST_THREADS` stays in shared memory between passes, and is read again from
    memory if it does not fit there either.
-5. A thread has at least `BYTES_IN_FLIGHT` on the way, as far as `ROW_ELEMENTS` and the tile allow.
+6. A thread has at least `BYTES_IN_FLIGHT` on the way, as far as `ROW_ELEMENTS` and the tile allow.
 """
 
 from __future__ import annotations
@@ -55,6 +56,12 @@ MANY_COLUMNS = 16384
 
 NARROW = 8
 """Rows that begin at multiples of this are read and written well enough without shared memory."""
+
+NARROW_ELEMENTS = 12
+"""Elements of such a row that a thread keeps at a time: neighbours in a warp read other banks then."""
+
+MOST_BLOCKS = 8
+"""Blocks of a cluster on every device."""
 
 BLOCKS_EACH = 2
 """Blocks for each multiprocessor that a split reduction should have."""
@@ -129,27 +136,24 @@ def choose_rows(
     loads, writes = _rows_of_memory(graph, space)
     windows: list[Load | Store] = [*loads, *writes]
     narrow = any(_row_bytes(window, space) % NARROW for window in windows)
-    blocks = 1 if more else _cluster_blocks(graph, space, windows, levels, tuning)
+    blocks = 1 if more else _cluster_blocks(graph, space, windows, levels, tuning, workers)
     if blocks > 1:
         return _clustered(graph, space, width, read, loads, levels, dataclasses.replace(tuning, cluster=blocks))
     fits = -(-space.col_count // THREADS) <= 2 * ROW_ELEMENTS
+    once = levels == 1 and not space.full
     # Weights come late, after the reductions: a block that stays has them in registers, and the next row on the way.
     stays = fits and levels > 1 and _reads_weights(graph, space) and space.col_count >= MANY_COLUMNS
-    staged = bool(loads) and (narrow or stays or not fits) if tuning.staged is None else tuning.staged
+    staged = bool(loads) and (narrow or stays or not (fits or once)) if tuning.staged is None else tuning.staged
+    # Taking rows of 16-bit elements apart is half of the work: the next tile is on the way meanwhile.
+    halves = narrow and fits and any(element_bytes(window.buffer.element) <= 2 for window in windows)
     staging = None
     if staged:
         ragged = [store for store in writes if _row_bytes(store, space) % NARROW]
-        slots = tuning.slots or (2 if stays else 1)
+        slots = tuning.slots or (2 if stays or halves else 1)
         staging = probe(graph.task, THREADS, lambda tile: stage(graph, tile, loads, ragged, slots))
         if staging.bytes > SHARED_BYTES // slots:
             staging = None
-    if staging is not None and stays and tuning.elements is None:
-        tuning = dataclasses.replace(tuning, elements=ROW_ELEMENTS)
-    if staging is not None and not fits and tuning.threads is None:
-        wanted = MOST_THREADS if _reads_weights(graph, space) else MOST_THREADS // 2
-        tuning = dataclasses.replace(tuning, threads=min(wanted, _most_threads(graph)))
-    if levels >= MANY_LEVELS and tuning.elements is None:
-        tuning = dataclasses.replace(tuning, elements=ROW_ELEMENTS // 2)
+    tuning = _filled(tuning, graph, space, levels, staging is not None, narrow, stays)
     schedule = row_schedule(space, width, read, staging is not None, tuning, _most_threads(graph))
     if staging is not None:
         schedule = dataclasses.replace(schedule, scratch=staging.bytes)
@@ -158,35 +162,59 @@ def choose_rows(
     return RowChoice(schedule, staging, levels, split)
 
 
-def _cluster_blocks(graph: Graph, space: RowSpace, windows: list[Load | Store], levels: int, tuning: Tuning) -> int:
-    """Blocks that share each row: where it is so long that too few others would fit beside it, in a program of its own."""
+def _filled(tuning: Tuning, graph: Graph, space: RowSpace, levels: int, staged: bool, narrow: bool, stays: bool) -> Tuning:
+    """The choices for elements, threads and rows of a thread that were measured to be best, where `tuning` leaves them open."""
+    elements, threads, unroll = None, None, None
+    fits = -(-space.col_count // THREADS) <= 2 * ROW_ELEMENTS
+    weights = _reads_weights(graph, space)
+    if staged and narrow and fits:
+        elements, threads = NARROW_ELEMENTS, 2 * THREADS
+    if staged and stays:
+        elements = ROW_ELEMENTS
+    if not fits and (staged or levels == 1):
+        threads = MOST_THREADS if weights else MOST_THREADS // 2
+    if levels >= MANY_LEVELS:
+        elements = ROW_ELEMENTS // 2
+        if weights:  # two rows for each column's weights, and for what is made of these
+            elements, unroll = ROW_ELEMENTS // 4, 2
+    if threads is not None:
+        threads = min(threads, _most_threads(graph))
+    return dataclasses.replace(
+        tuning,
+        elements=tuning.elements or elements,
+        threads=tuning.threads or threads,
+        unroll=tuning.unroll or unroll,
+    )
+
+
+def _cluster_blocks(
+    graph: Graph, space: RowSpace, windows: list[Load | Store], levels: int, tuning: Tuning, workers: int
+) -> int:
+    """Blocks that share each row, in a program of its own: where no block can keep a row, or rows are fewer than workers."""
     task = graph.task
     alone = _tasks(graph) == 1 and not task.waits and not task.posts
-    passes = levels + bool(space.full)
-    if (
-        not alone
-        or passes < 2
-        or space.row_count > 1
-        or any(isinstance(w, Store) and _row_bytes(w, space) % EDGE for w in windows)
-    ):
+    ragged = any(_row_bytes(window, space) % EDGE for window in windows)
+    if not alone or levels + bool(space.full) < 2 or space.row_count > 1 or ragged:
         return 1
     if tuning.cluster:
         return tuning.cluster
-    return 1
+    kept = sum({window.buffer.memory: _row_bytes(window, space) for window in windows if isinstance(window, Load)}.values())
+    few = 2 * task.tiles <= workers and space.col_count >= MANY_COLUMNS
+    return MOST_BLOCKS if few or SHARED_BYTES < kept <= MOST_BLOCKS * SHARED_BYTES else 1
 
 
 def _clustered(
     graph: Graph, space: RowSpace, width: int, read: int, loads: list[Load], levels: int, tuning: Tuning
 ) -> RowChoice:
-    """A row for the blocks of a cluster, each of which keeps its share in shared memory or registers."""
+    """A row for the blocks of a cluster, each of which keeps its share in registers, or in shared memory."""
     threads = tuning.threads or THREADS
     schedule = RowSchedule(space, threads, width, threads, 1, 1, False, blocks=tuning.cluster or 1)
     steps = schedule.col_steps
-    resident = steps * width <= (tuning.elements or ROW_ELEMENTS)
+    resident = steps * width <= (tuning.elements or 2 * ROW_ELEMENTS)
     group = steps if resident else max(1, min(steps, BYTES_IN_FLIGHT * 2 // read, ROW_ELEMENTS // width))
     schedule = dataclasses.replace(schedule, steps=group, resident=resident)
     staging = None
-    if loads and tuning.staged is not False:
+    if loads and (tuning.staged or (tuning.staged is None and not resident)):
         share = schedule.share
         slots = tuning.slots or 1
         staging = probe(graph.task, THREADS, lambda tile: stage(graph, tile, loads, [], slots, share))

@@ -35,7 +35,7 @@ from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["Evaluator", "Windows"]
 
-_UNROLLED = 16
+_UNROLLED = 32
 """Reductions of up to this many elements, done by one thread, have no loop."""
 
 Coordinates = tuple[Index, ...]

@@ -9,7 +9,7 @@
 // CHECK: arith.maximumf
 // CHECK-COUNT-4: nvvm.shfl.sync bfly
 // CHECK-NOT: nvvm.barrier
-// CHECK: math.exp
+// CHECK: nvvm.ex2
 // CHECK: arith.addf
 // CHECK-COUNT-4: nvvm.shfl.sync bfly
 // CHECK-NOT: llvm.load
