@@ -284,7 +284,7 @@ class _Computer:
         self.pair.sync()
 
         def send() -> None:
-            for other in range(1, plan.cluster):
+            for other in reversed(range(1, plan.cluster)):  # first to the block that reads this slice first after its own
                 there = (places.rank + other) % plan.cluster
                 push_span(target, target, slice_bytes, places.full(places.rank), there)
             places.full(places.rank).arrive()
