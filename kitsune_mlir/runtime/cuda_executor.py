@@ -262,7 +262,8 @@ class CudaExecutor:
         shared = self._before
         arena = shared.arena(stream) if shared else _Memory(manifest.arena_bytes, self.device, stream)
         cleared = manifest.workspace_bytes(self.blocks) if manifest.timestamps else manifest.cleared_bytes
-        call("cuMemsetD8Async", workspace.address, 0, cleared, stream)
+        if cleared:
+            call("cuMemsetD8Async", workspace.address, 0, cleared, stream)
         values = (ctypes.c_uint64 * (self._pointer_count + 2))(*(0,) * self._pointer_count, arena.address, workspace.address)
         first = ctypes.addressof(values)
         table = (ctypes.c_uint64 * len(manifest.parameters))(*range(first, first + 8 * len(values), 8))

@@ -282,5 +282,6 @@ def test_where_nothing_waits_every_tile_has_a_block(fake):
     streaming = dataclasses.replace(MANIFEST, slots=0, scratch_bytes=0, tiles=100_000, streaming=True)
     executor = cuda_executor.CudaExecutor(streaming, b"")
     assert executor.blocks == 100_000  # more than are resident, and than there are parity words for
+    assert streaming.cleared_bytes == 0  # there are no counters, and a captured graph would clear them with every replay
     assert launch.Config(executor.blocks, 256, 0, 0, cooperative=False)._config.attribute_count == 0
     assert launch.Config(executor.blocks, 256, 0, 0)._config.attribute_count == 1
