@@ -26,7 +26,7 @@ import kitsune_mlir
 from bench.models import ZOO, make
 from bench.timing import environment, graphed, note_commit, sample_calls
 
-SECONDS = 15
+SECONDS = 8
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in ZOO},
     "llama8b_tok_b16": ("llama8b_tok", {"batch": 16}),

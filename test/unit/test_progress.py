@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from planned import CASES, MLP, parse, rows, tile_program
-from tile_oracle import verdict
+from tile_oracle import verdict, width
 from torch_mlir import ir
 
 from kitsune_mlir.passes._progress_indices import Points, TileIndices
@@ -117,7 +117,7 @@ def arena_is_left(module: ir.Module) -> bool:
     """Whether a view reaches outside of the arena: an error of its own, which the judge does not look for."""
     for op in parts(module, "memref.view"):
         shift = TileIndices((), ()).of(op.operands[1])
-        size = int(np.prod(ir.ShapedType(op.results[0].type).shape)) * 4
+        size = int(np.prod(ir.ShapedType(op.results[0].type).shape)) * width(op.results[0].type)
         if not 0 <= int(shift) <= ir.ShapedType(op.operands[0].type).shape[0] - size:
             return True
     return False

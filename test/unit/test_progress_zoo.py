@@ -33,6 +33,8 @@ SEEDED = 520
 """Faults over all programs, at least."""
 LARGE, SMALL = 160, 100
 """Tiles of a program from which on memory is not looked at again for each fault; up to which harmless ones run at random."""
+FEW = 12
+"""Faults of such a program."""
 LEFT_OUT = ("llama8b_stack",)  # the layer of llama8b_tok several times
 CASES = [(name, target) for name in ZOO if name not in LEFT_OUT for target in ("host", "sm_90a")]
 
@@ -78,8 +80,9 @@ def seeded() -> dict[tuple[str, str], list[str]]:
         every[case] = [n for n in names if tiles <= LARGE or n.startswith(("wait", "drop wait", "post", "drop post"))]
     rng = random.Random(7)
     share, left = {}, SEEDED
-    for place, case in enumerate(sorted(every, key=lambda case: len(every[case]))):
-        count = min(len(every[case]), -(-left // (len(every) - place)))
+    for place, case in enumerate(sorted(every, key=lambda case: (len(judged(*case)[0].tiles) <= LARGE, len(every[case])))):
+        most = FEW if len(judged(*case)[0].tiles) > LARGE else len(every[case])
+        count = min(len(every[case]), most, -(-left // (len(every) - place)))
         share[case] = rng.sample(every[case], count)
         left -= count
     return share
