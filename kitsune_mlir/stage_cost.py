@@ -101,6 +101,7 @@ ENGINES: dict[str, Constants] = {
     "chain": Constants(2.0 * US, 0.6 * US, 0.3 * US, 0.0, 1.06, 0.9, 0.2, 1.2e11, 3.6e10, 0.4 * US, 0.5),
     "gemv": Constants(1.2 * US, 0.8 * US, 0.3 * US, 0.0, 0.3, 0.5, 0.0, 6.0e10, 3.6e10, 0.0, 0.5),
     "attention": Constants(2.0 * US, 1.0 * US, 0.6 * US, 0.0, 0.7, 0.4, 0.3, 1.2e11, 3.6e10, 0.3 * US, 0.5),
+    "pairs": Constants(1.5 * US, 0.6 * US, 0.5 * US, 0.7 * US, 0.3, 0.5, 0.3, 4.5e10, 3.6e10, 0.0),
     "simt": Constants(1.1 * US, 0.4 * US, 0.5 * US, 0.7 * US, 0.1, 0.9, 0.0, 4.5e10, 5.0e10, 0.2 * US),
     "scatter": Constants(1.2 * US, 0.6 * US, 0.4 * US, 0.7 * US, 0.1, 0.8, 0.0, 4.5e10, 3.0e10, 0.0),
     "generic": Constants(1.0 * US, 0.4 * US, 0.3 * US, 0.7 * US, 0.0025, 0.06, 1.0, 2.0e10, 2.0e10, 0.5 * US),
@@ -114,6 +115,8 @@ GATHER = 1.0e-6
 """Seconds that a tile takes longer whose addresses are read from memory first."""
 COPY_RATE = 3.4e9
 """Bytes a second of a product's operands that threads copy, element by element, where no bulk copy can."""
+ALONE = 0.5
+"""Share of a multiprocessor's pipes that one block keeps busy: so many blocks side by side do not slow each other down."""
 PARTIAL_RATE = mma_cost.PARTIAL_RATE / US
 
 
@@ -152,7 +155,7 @@ class Cost:
     def busy(self, crowd: int = 1) -> float:
         """From the first operands to the last sum, with so many blocks on the multiprocessor, which share its pipes."""
         arithmetic = max(self.tensor, self.vector) + self.mixed * min(self.tensor, self.vector)
-        return max(crowd * arithmetic, self.load) + self.fixed
+        return max(arithmetic * max(1.0, crowd * ALONE), self.load) + self.fixed
 
     @property
     def seconds(self) -> float:

@@ -72,8 +72,10 @@ class _Run:
         self.tile_of = np.concatenate([[task.tile_of(n)[0] for n in range(task.count)] for task in self.tasks])
         self.dram = SharedRate(machine.dram_rate * MEMORY)
         self.l2 = SharedRate(bulk_rate(machine))
-        self.dram_each = [t.dram / max(1, n) for t, n in zip(traffic, counts, strict=True)]
-        self.l2_each = [t.l2 / max(1, n) for t, n in zip(traffic, counts, strict=True)]
+        self.dram_each = [t.dram / task.tiles for t, task in zip(traffic, self.tasks, strict=True)]  # bytes of a tile
+        self.l2_each = [t.l2 / task.tiles for t, task in zip(traffic, self.tasks, strict=True)]
+        parts = [[task.pieces_of(task.tile_of(n)[0]) for n in range(task.count)] for task in self.tasks]
+        self.parts = np.concatenate(parts)
         self.posts = [np.zeros(n, np.int64) for n in program.slots]
         self.waiters: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (semaphore, slot) -> (count, piece)
         self.unfinished = np.concatenate([[task.pieces_of(n) for n in range(task.tiles)] for task in self.tasks])
@@ -168,7 +170,7 @@ class _Run:
         self.begin[piece] = self.now
         number = self.task_of[piece]
         self.open[piece] = 1  # until its work has begun
-        early = min(self.dram_each[number], self.tasks[number].ahead_bytes)
+        early = min(self.dram_each[number] / self.parts[piece], self.tasks[number].ahead_bytes)
         if early:
             self.open[piece] += 1
             self.dram.add(early, piece)
@@ -194,8 +196,8 @@ class _Run:
         number = self.task_of[piece]
         self.open[piece] += 1
         self._at(self.now + self._cost(piece).busy(self.crowd), "_part_done", piece)
-        late = self.dram_each[number] - self.tasks[number].ahead_bytes
-        for rate, amount in ((self.dram, late), (self.l2, self.l2_each[number])):
+        late = self.dram_each[number] / self.parts[piece] - self.tasks[number].ahead_bytes
+        for rate, amount in ((self.dram, late), (self.l2, self.l2_each[number] / self.parts[piece])):
             if amount > 0:
                 self.open[piece] += 1
                 rate.add(amount, piece)
