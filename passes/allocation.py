@@ -43,6 +43,7 @@ class Stage:
         tensor, vector: seconds of one multiprocessor's tensor cores and SIMT pipes for the whole stage.
         dram_bytes, l2_bytes: of the whole stage.
         shared_bytes: shared memory of a block.
+        posting: seconds that a tile's post takes beyond its writes, as where it waits for atomics; not in separate launches.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Stage:
     dram_bytes: float = 0.0
     l2_bytes: float = 0.0
     shared_bytes: int = 0
+    posting: float = 0.0
 
     def seconds(self, workers: int) -> float:
         """Time of the stage on so many multiprocessors, if nothing else holds it up."""
@@ -62,13 +64,17 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Flow:
-    """An edge: stage number `producer` hands `bytes` to number `consumer`, whole or in tiles of `tile_bytes` through a ring."""
+    """An edge: stage number `producer` hands `bytes` to number `consumer`, whole or in tiles of `tile_bytes` through a ring.
+
+    `streamed`: both stream weights through one ring, so that little stands still at the hand-off.
+    """
 
     producer: int
     consumer: int
     bytes: float
     tile_bytes: float
     whole: bool
+    streamed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

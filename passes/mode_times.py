@@ -6,6 +6,7 @@ free and when what it reads has been handed over. (`kitsune_mlir.simulation` run
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -15,9 +16,12 @@ from .allocation import Budget, Flow, Stage
 
 __all__ = ["LAUNCH_GAP", "busy_seconds", "limits_of", "separate_seconds", "temporal_seconds"]
 
-LAUNCH_GAP = 2.0e-6
-"""Seconds from the end of one kernel of a replayed graph to the start of the next one's tiles, with programmatic dependent
-launch (0.7 µs where the graph is one of several that are queued; measured on an H200, job figures in docs/passes.md)."""
+LAUNCH_GAP = 0.7e-6
+"""Seconds from one kernel's last tile to the start of the next one's tiles with programmatic dependent launch, where launches
+are queued (2 µs in the replay of a single graph, whose nodes are fetched one by one; both measured on an H200)."""
+
+STREAMED = 1.0e-6
+"""The same between tasks of one kernel whose weights come through one ring, whatever the activations do."""
 
 
 def temporal_seconds(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) -> float:
@@ -27,7 +31,8 @@ def temporal_seconds(stages: Sequence[Stage], flows: Sequence[Flow], budget: Bud
     offset = 0
     for number, stage in enumerate(stages):
         ready = _ready(number, stages, flows, ends, budget)
-        ends.append(_run(stage, ready, free, offset, budget))
+        posting = dataclasses.replace(stage, first=stage.first + stage.posting, step=stage.step + stage.posting)
+        ends.append(_run(posting, ready, free, offset, budget))
         offset = (offset + stage.tiles) % budget.workers
     return float(free.max())
 
@@ -52,12 +57,13 @@ def _ready(
         if flow.consumer != number:
             continue
         made = ends[flow.producer]
+        hand_off = STREAMED if flow.streamed else budget.hand_off
         if flow.whole:
-            ready = np.maximum(ready, made.max() + budget.hand_off)
+            ready = np.maximum(ready, made.max() + hand_off)
             continue
         # Tiles of both walk the same rows: the first n-th part of one needs the first n-th part of the other.
         last = np.ceil(np.arange(1, tiles + 1) * (len(made) / tiles)).astype(int) - 1
-        ready = np.maximum(ready, np.maximum.accumulate(made)[np.clip(last, 0, len(made) - 1)] + budget.hand_off)
+        ready = np.maximum(ready, np.maximum.accumulate(made)[np.clip(last, 0, len(made) - 1)] + hand_off)
     return ready
 
 

@@ -10,18 +10,22 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.access import is_tensor
 from kitsune_mlir.dialects.edges import edge_of, producer_of, stage_space, stages_of, trace_views
 from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
-from kitsune_mlir.stage_cost import POST, cost_of
+from kitsune_mlir.stage_cost import cost_of
 from kitsune_mlir.stage_work import tensor_bytes, work_of_stage
 from kitsune_mlir.target import Target
 
 from .allocation import Allocation, Budget, Flow, Stage, allocate
 from .base import PassFailure
+from .gpu_chains import HANDOFF
 from .mode_times import busy_seconds, limits_of, separate_seconds, temporal_seconds
 from .remarks import remark
 from .scatter import INTO
 
-CLEARLY_SEPARATE = 0.9
-"""Of the temporal time that separate launches must stay below to be chosen: costs are known to about a tenth."""
+ATOMICS = 2e-6
+"""Seconds that the post of a tile waits for the tile's atomic additions (graph networks' edges on an H200)."""
+CLEARLY_SEPARATE = 0.85
+"""Of the temporal time that separate launches must stay below to be chosen: costs are known to about a tenth, and a single
+graph's replay takes longer from launch to launch."""
 CLEARLY_SPATIAL = 0.7
 """The same for multiprocessors of their own: of their costs less is known."""
 
@@ -45,7 +49,7 @@ def budget_of(target: Target) -> Budget:
         ring_rate=target.ring_rate,
         ring_bytes=target.ring_bytes,
         cache_bytes=target.cache_bytes,
-        hand_off=POST,
+        hand_off=HANDOFF,
     )
 
 
@@ -68,7 +72,8 @@ def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, floa
         if INTO in stage.attributes:  # its producer does it
             place[hash(stage)] = by_name[ir.StringAttr(stage.attributes[INTO]).value]
     leaving = {producer_of(trace_views(v)[0]) for v in yielded(pipeline)}
-    stages, flows = [], []
+    stages, flows, engines = [], [], []
+    adding = {ir.StringAttr(s.attributes[INTO]).value for s in stages_of(pipeline) if INTO in s.attributes}
     for n, stage in enumerate(own):
         work = work_of_stage(stage)
         cost = cost_of(work, target)
@@ -84,10 +89,12 @@ def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, floa
                 continue
             whole = edge.policy == "all"
             bytes_ = tensor_bytes(value.type)
-            flows.append(Flow(before, n, bytes_, bytes_ / stages[before].tiles, whole))
+            streamed = work.engine == engines[before] == "gemv"
+            flows.append(Flow(before, n, bytes_, bytes_ / stages[before].tiles, whole, streamed))
         outer = min(outer, work.distinct_bytes)
         outer += sum(tensor_bytes(v.type) for r, v in enumerate(results_of(stage)) if (stage, r) in leaving and is_tensor(v))
         tiles = work.tiles * work.pieces
+        engines.append(work.engine)
         stages.append(
             Stage(
                 name_of(stage),
@@ -98,6 +105,7 @@ def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, floa
                 cost.vector * tiles,
                 outer,
                 cost.l2_bytes,
+                posting=ATOMICS if name_of(stage) in adding else 0.0,
             )
         )
     taken = {name: seconds - target.launch_seconds for name, seconds in (measured or {}).items()}

@@ -102,7 +102,8 @@ class SplitReductions(Pass):
         tiles = tiles_of(op)
         if tiles * 2 > target.workers:
             return 1  # the machine is busy
-        if not is_product(op) and not is_read_back(op):
+        apart = product_of(shape_of(op.results[0])) < -(-target.workers // 4)  # so few rows that form-stages joins nothing
+        if not is_product(op) and (apart or not is_read_back(op)):
             remark(op, f"stays whole: its {tiles} tiles can be shared by blocks inside one stage")
             return 1
         found = estimate(op, extent, tiles, target)

@@ -31,7 +31,7 @@ class BatchSoftmax(torch.nn.Module):
 CASES = {
     "gradient": (Gradient(), (40000, 13), (40000, 7)),
     "batch norm": (BatchNormalised(), (20000, 33)),
-    "softmax": (BatchSoftmax(), (30000, 17)),
+    "softmax": (BatchSoftmax(), (30000, 35)),
 }
 
 
