@@ -1,11 +1,12 @@
 """`kitsune-partition-streams`: choose an engine and tile sizes for each stage."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.access import access_of, affine_maps, is_tensor
+from kitsune_mlir.dialects.access import access_of, affine_maps, is_tensor, iterator_kinds
 from kitsune_mlir.dialects.edges import stage_space, stages_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import is_contraction, is_projected_product
@@ -32,6 +33,7 @@ HOST_TILE_ELEMENTS = 16384  # 64 KiB of f32: a tile and its neighbours stay in a
 GPU_TILE_ELEMENTS = 8192  # 32 elements a thread of a 256-thread block: enough loads in flight for a multiprocessor
 UPDATE_ROWS = 64  # rows of a scatter-add a task
 HOST_ROWS, HOST_COLUMNS = 64, 256
+WINDOW_TERMS = 64  # of a convolution's sum, up to which simt does it
 CHOICES = ("auto", "temporal", "spatial", "separate")
 
 
@@ -49,6 +51,15 @@ def is_dot(op: ir.Operation) -> bool:
     return access is not None and all(kind == "batch" or access.sizes[loop] == 1 for loop, kind in roles.items())
 
 
+def is_short_window(op: ir.Operation) -> bool:
+    """Whether a contraction slides over its input and sums so few terms that a thread makes a result alone (depthwise, ...)."""
+    access = access_of(op)
+    if access is None or is_projected_product(op):
+        return False
+    kinds = iterator_kinds(op)
+    return math.prod(size for size, kind in zip(access.sizes, kinds, strict=True) if kind == "reduction") <= WINDOW_TERMS
+
+
 def engine_of(space: Space) -> str:
     """The engine that a stage asks for; an engine that cannot do the task declines and the next one takes it."""
     products = [op for op in space.ops if is_contraction(op) and not is_dot(op)]
@@ -56,6 +67,8 @@ def engine_of(space: Space) -> str:
         return "chain"
     if any(is_projected_product(op) for op in products):
         return "mma"
+    if products and all(is_short_window(op) for op in products) and not _opaque(space, padded=False):
+        return "simt"
     if products or _opaque(space):
         return "generic"
     return "simt"
@@ -69,10 +82,11 @@ def _columns_tiled(space: Space, product: ir.Operation) -> bool:
     return access is None or all(loop in tiled or access.sizes[loop] == 1 for loop in product_roles(product))
 
 
-def _opaque(space: Space) -> bool:
-    """Whether some op on tensors is no loop nest that we know (sort, scan, scatter, ...), or pads (simt would spill)."""
-    return any(op.name == "tensor.pad" for op in space.ops) or any(
-        access is None and any(is_tensor(r) for r in op.results) and op.name != "arith.constant"
+def _opaque(space: Space, padded: bool = True) -> bool:
+    """Whether some op on tensors is no loop nest that we know (sort, scan, scatter, ...), or, with `padded`, pads."""
+    pads = [op.name == "tensor.pad" for op in space.ops]
+    return (padded and any(pads)) or any(
+        access is None and any(is_tensor(r) for r in op.results) and op.name not in ("arith.constant", "tensor.pad")
         for op, access in zip(space.ops, space.accesses, strict=True)
     )
 

@@ -33,6 +33,8 @@ MANY_LEVELS = 4
 """From so many reductions one after the other, a thread keeps half as many elements, and tiles are that much smaller."""
 CROSSED_BYTES = 256
 """Bytes that a tile of a permuting map has along the last dimension of each tensor."""
+CROSSED_TILES = 8
+"""Tiles for each worker that a permuting map has at least before they become larger."""
 SHARED_TILE = 8192
 """Points of a tile where tiles hand over to other stages: each then costs posts and waits."""
 COLUMN_BYTES = 512
@@ -52,6 +54,7 @@ class Figures:
         narrowest: bytes of the smallest element.
         levels: ops that reduce.
         crossed: (shared dimension that neighbours in memory of the result run along, the same of an input), if they differ.
+        beside: the shared dimension that lies outside of that of the input.
         columns: it reduces along dimensions whose neighbours lie apart in memory: neighbours run along the last shared one.
         weights: it reads tensors as long as a row, the same for all rows.
         alone: no other stage waits for its tiles.
@@ -66,6 +69,7 @@ class Figures:
     weights: bool = False
     alone: bool = True
     columns: bool = False
+    beside: int | None = None
 
     @property
     def points(self) -> int:
@@ -107,7 +111,7 @@ def tile_of(figures: Figures, target: Target) -> list[int]:
             wanted = CROSSED_BYTES // figures.narrowest
             equal = -(-sizes[dim] // -(-sizes[dim] // wanted))
             tile[dim] = min(sizes[dim], -(-equal // 8) * 8)
-        return tile
+        return _longer_runs(figures, tile, target)
     if figures.columns:
         return _column_tile(figures, target)
     points = row_tile(figures, target)
@@ -120,6 +124,19 @@ def tile_of(figures: Figures, target: Target) -> list[int]:
         # Threads have a power of two of rows at a time: 81 rows of 100 take a second turn that 64 do not (0.85 and 0.96).
         return [min(sizes[0], 1 << round(math.log2(even(sizes, spaced, 1)[0])))]
     return even(sizes, spaced, 8)
+
+
+def _longer_runs(figures: Figures, tile: list[int], target: Target) -> list[int]:
+    """Short rows of the input, all of which a tile has, come with the next ones, which lie behind them in memory."""
+    sizes, (_, last), beside = figures.sizes, figures.crossed or (0, 0), figures.beside
+    if beside is None or beside in (figures.crossed or ()) or tile[last] < sizes[last]:
+        return tile
+    rows = min(sizes[beside], CROSSED_BYTES // figures.narrowest // sizes[last])
+    others = product_of(-(-size // t) for dim, (size, t) in enumerate(zip(sizes, tile, strict=True)) if dim != beside)
+    while rows > 1 and others * -(-sizes[beside] // rows) < CROSSED_TILES * target.workers:
+        rows //= 2
+    tile[beside] = even([sizes[beside]], [max(1, rows)], 1)[0]
+    return tile
 
 
 def _column_tile(figures: Figures, target: Target) -> list[int]:
@@ -150,8 +167,9 @@ def figures_of(space: Space, alone: bool) -> Figures:
     levels = sum(is_generic(op) and "reduction" in iterator_kinds(op) for op in space.ops)
     weights = inner > 1 and any(product_of(shape_of(v)) == inner for v in read)
     narrowest = min((element_bytes(v.type) for v in tensors), default=4)
-    crossed = crossed_dimensions(space) if not levels else None
-    return Figures(sizes, inner, moved / max(1, points), narrowest, levels, crossed, weights, alone, _over_columns(space))
+    crossed, beside = (None if levels else crossed_dimensions(space)) or (None, None)
+    columns = _over_columns(space)
+    return Figures(sizes, inner, moved / max(1, points), narrowest, levels, crossed, weights, alone, columns, beside)
 
 
 def _over_columns(space: Space) -> bool:
@@ -168,8 +186,8 @@ def _over_columns(space: Space) -> bool:
     return found[1]
 
 
-def crossed_dimensions(space: Space) -> tuple[int, int] | None:
-    """The last dimensions of a map's result and of an input, where they are different shared dimensions."""
+def crossed_dimensions(space: Space) -> tuple[tuple[int, int], int | None] | None:
+    """The last dimensions of a map's result and of an input, where they differ, and the one before the input's last."""
     for n, op in enumerate(space.ops):
         access = space.accesses[n]
         if access is None or not is_generic(op) or "reduction" in iterator_kinds(op):
@@ -179,7 +197,7 @@ def crossed_dimensions(space: Space) -> tuple[int, int] | None:
             continue
         for number, value in enumerate(op.operands):
             if is_tensor(value) and len(shape_of(value)) > 1:
-                last = space.along(n, access.operands[number])[-1][0]
+                *_, (beside, *_), (last, *_) = space.along(n, access.operands[number])
                 if last is not None and last != results[-1]:
-                    return results[-1], last
+                    return (results[-1], last), beside
     return None

@@ -23,7 +23,7 @@ from kitsune_mlir.dialects import new_context
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
 
-from simt_cases import CASES, DTYPES, TOLERANCE, error_of
+from simt_cases import CASES, DTYPES, TOLERANCE, Case, error_of, rows, softmax
 from simt_programs import compile_case
 
 
@@ -72,6 +72,27 @@ def test_rows_shared_by_a_cluster_and_rows_in_parts(name, tuning):
     assert emitted.manifest.cluster == (tuning.cluster or 1)
 
 
+class Extremes(Case):
+    """Rows with infinities, the smallest finite numbers, which masks are made of, and NaN."""
+
+    def make(self, device, empty=False):
+        x = super().make(device)[0]
+        low = torch.finfo(x.dtype).min
+        x[0] = low
+        x[1, ::2] = low
+        x[2, 5:] = -torch.inf
+        x[3, 7] = torch.nan
+        x[4, 9] = torch.inf
+        x[5] = -torch.inf
+        x[6, :] = 3e38
+        return [x]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_softmax_of_extremes(dtype):
+    check(Extremes(softmax, (rows(dtype, 9, 256),)))
+
+
 def check(case, engine=None):
     ((model, emitted),) = compile_case(case, engine)
     inputs = case.make("cpu")
@@ -103,9 +124,9 @@ def _ptx(name: str) -> str:
 
 
 def test_one_pass_over_memory():
-    """Stitch reads its two rows and three weights once: two vectors of 16 bytes of each a thread."""
+    """Stitch reads a vector of each of its two inputs for each of a thread's two rows, and the three weights once for both."""
     text = _ptx("stitch_full")
-    assert text.count("ld.global.v4") == 2 * 2 + 3 * 2
+    assert text.count("ld.global.v4") == 2 * 2 + 3
     assert text.count("st.global.v4") == 2
 
 

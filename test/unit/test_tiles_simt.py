@@ -1,5 +1,7 @@
 """Tiles of memory-bound stages: the model against times that were recorded, and what it chooses."""
 
+import dataclasses
+
 import pytest
 
 from kitsune_mlir.passes.tiles_simt import Figures, row_tile, seconds, tile_of
@@ -54,6 +56,13 @@ def test_tiles_that_are_handed_over_are_larger():
 def test_permuting_maps_have_runs_along_both_dimensions():
     assert tile_of(Figures((4096, 4096), 1, 4, 2, 0, (1, 0)), H200) == [128, 128]
     assert tile_of(Figures((16, 2048, 100), 1, 8, 4, 0, (2, 0)), H200) == [16, 1, 56]
+
+
+def test_short_rows_of_a_permuting_map_come_with_the_next_ones():
+    """Images of 28 x 28 to channels last: 56 bytes of a row are no whole line."""
+    images = Figures((512, 28, 28, 128), 1, 4, 2, 0, (3, 2), beside=1)
+    assert tile_of(images, H200) == [1, 4, 28, 128]
+    assert tile_of(dataclasses.replace(images, sizes=(8, 28, 28, 128)), H200) == [1, 1, 28, 128]
 
 
 def test_few_rows_are_spread_over_the_machine():

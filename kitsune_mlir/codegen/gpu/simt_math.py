@@ -12,17 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torch_mlir import ir
-from torch_mlir.dialects import nvvm
+from torch_mlir.dialects import math, nvvm
 
 from kitsune_mlir.codegen.gpu.value import Value, as_type, constant, maximum, select, wrap
 
-__all__ = ["APPROXIMATIONS", "divide_by_shared", "reciprocal"]
+__all__ = ["APPROXIMATIONS", "divide_by_shared", "exp_of_difference", "reciprocal"]
 
 _LOG2_E = 1.4426950408889634
 
 _ERF = (1.12966788, 0.09980357)
 """erf(x) is tanh(a x + b x^3), fitted for the least largest error (`test_simt_math.py`): 2.8e-4."""
 
+_FAR = 2.0**126
 _SMALL, _LIFT = 2.0**-64, 2.0**64
 
 
@@ -32,6 +33,21 @@ def _exp2(x: Value) -> Value:
 
 def _exp(x: Value) -> Value:
     return _exp2(x * _LOG2_E)
+
+
+def exp_of_difference(difference: Value) -> Value:
+    """exp(x - m) of a value made by arith.subf, m the largest x of a row: one fma and the hardware's power of two.
+
+    The product of m and log2(e) is rounded once for all x of the row, so that the error is a common factor, which the division
+    by the sum takes out. Where it would overflow, x and m are so large that they are equal or exp(x - m) is 0 (or infinite),
+    in powers of two as in those of e.
+    """
+    owner = difference.ir.owner
+    if isinstance(owner, ir.Block) or owner.name != "arith.subf":
+        return _exp(difference)
+    x, m = (wrap(operand) for operand in owner.operands)
+    factor = select(maximum(m, -m) < _FAR, constant(_LOG2_E, "f32"), 1.0)
+    return _exp2(wrap(math.fma(x.ir, factor.ir, (-(m * factor)).ir)))
 
 
 def _erf(x: Value) -> Value:

@@ -14,7 +14,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.convert import pack_pair, unpack_pair
 from kitsune_mlir.codegen.gpu.simt_graph import Precision
 from kitsune_mlir.codegen.gpu.simt_index import Index, Linear, add, at, emit, opaque, scale
-from kitsune_mlir.codegen.gpu.simt_math import APPROXIMATIONS, divide_by_shared, reciprocal
+from kitsune_mlir.codegen.gpu.simt_math import APPROXIMATIONS, divide_by_shared, exp_of_difference, reciprocal
 from kitsune_mlir.codegen.gpu.value import Value, as_type, bitcast, cast, constant, element_bits, wrap
 from kitsune_mlir.errors import UnsupportedError
 
@@ -132,7 +132,9 @@ class ScalarEmitter:
                 return divide_by_shared(lanes[0], lanes[1][0], approximate)
             if approximate and _is_one(op.operands[0]):
                 return self._each(reciprocal, lanes[1:])
-        if op in self.precision.lowered or approximate and op.name in APPROXIMATIONS:
+        if op in self.precision.lowered:
+            return self._each(exp_of_difference, lanes)
+        if approximate and op.name in APPROXIMATIONS:
             return self._each(APPROXIMATIONS[op.name], lanes)
         return None
 
