@@ -27,6 +27,7 @@ STRIDED = 32  # columns that a tile has at least where terms lie a row apart: a 
 SCALAR_RATE = 2e10  # multiplications a second of a multiprocessor where tensor cores cannot do a product
 START = 2.5e-6  # seconds before a stage's first result and after its last, whatever it does
 MARGIN = 0.9  # of the time as it is may be what it takes in parts: estimates are no better than that
+LEAST_GAIN = 2e-6  # seconds that parts save at least: a stage more is one more to wait for
 PARTIAL_RATE = 2.8e12  # bytes of partial results a second, all multiprocessors together, each byte written and read
 RING_BYTES, RING_CHUNKS = 200e3, 8  # what a block that multiplies has on its way at most: bytes, and chunks of the sum
 SHARED_TILES = 1.3  # how much longer long sums take where blocks share tiles than `mma_cost` says, which knows shorter ones
@@ -107,7 +108,7 @@ class SplitReductions(Pass):
             remark(op, f"stays whole: its {tiles} tiles can be shared by blocks inside one stage")
             return 1
         found = estimate(op, extent, tiles, target)
-        if found.parts < 2 or found.split > MARGIN * found.whole:
+        if found.parts < 2 or found.split > min(MARGIN * found.whole, found.whole - LEAST_GAIN):
             remark(op, f"stays whole: {found.whole * 1e6:.1f} us, in {found.parts} parts {found.split * 1e6:.1f} us")
             return 1
         remark(op, f"in {found.parts} parts: {found.split * 1e6:.1f} us instead of {found.whole * 1e6:.1f} us")
