@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -93,7 +94,12 @@ class Conflicts:
     """Checks every pair of accesses of which one is a write."""
 
     def __init__(self, program: Program, order: Order):
-        self.program, self.order, self.replay = program, order, Replay(program)
+        self.program, self.order = program, order
+
+    @functools.cached_property
+    def replay(self) -> Replay:
+        """Runs of the program; made when there is a doubt to settle."""
+        return Replay(self.program)
 
     def check(self) -> None:
         """ProgressFailure at the later access of the first pair that is not ordered."""
