@@ -55,12 +55,14 @@ class CudaSequence:
         each = [executor.times(stream) for executor in self.executors]
         blocks = max(len(times) for times in each)
         start = min(times.min() for times in each)
-        whole = []
-        for times in each:
+        whole, waits = [], []
+        for executor, times in zip(self.executors, each, strict=True):
             missing = np.full((blocks - len(times), *times.shape[1:]), times.min(), dtype=times.dtype)
             whole.append(np.concatenate([times, missing]))
+            waits.append(np.pad(executor.waits(stream), ((0, blocks - len(times)), (0, 0))))
         tasks = [task for executor in self.executors for task in executor.manifest.tasks]
-        return Timeline(tasks, (np.concatenate(whole, axis=1) - start).astype(np.float64) / 1e3)
+        spans = (np.concatenate(whole, axis=1) - start).astype(np.float64) / 1e3
+        return Timeline(tasks, spans, np.concatenate(waits, axis=1) / 1e3)
 
     def close(self) -> None:
         """Give the memory of all streams back. No launch may be under way."""

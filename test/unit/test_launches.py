@@ -150,9 +150,11 @@ def test_times_of_all_kernels_are_one_timeline(fake, monkeypatch):  # noqa: F811
     raw[0][:, 1, 1] = 8000
     for executor, times in zip(sequence.executors, raw, strict=True):
         monkeypatch.setattr(executor, "times", lambda stream, times=times: times)
+        monkeypatch.setattr(executor, "waits", lambda stream, times=times: np.full(times.shape[:2], 500))
     timeline = sequence.timeline(0)
     assert timeline.times.shape == (264, 4, 2) and timeline.total == 4.0
     assert timeline.times[263, 2].tolist() == [4.0, 4.0]
+    assert timeline.waits is not None and timeline.waits[39].tolist() == [0.5] * 4 and timeline.waits[40, 2] == 0
 
 
 def test_a_failed_launch_is_told(fake):  # noqa: F811
