@@ -261,7 +261,8 @@ class CudaExecutor:
         workspace = _Memory(manifest.workspace_bytes(self.blocks), self.device, stream)
         shared = self._before
         arena = shared.arena(stream) if shared else _Memory(manifest.arena_bytes, self.device, stream)
-        cleared = manifest.workspace_bytes(self.blocks) if manifest.timestamps else manifest.cleared_bytes
+        waits = manifest.timestamps and manifest.slots
+        cleared = manifest.workspace_bytes(self.blocks) if waits else manifest.cleared_bytes
         if cleared:
             call("cuMemsetD8Async", workspace.address, 0, cleared, stream)
         values = (ctypes.c_uint64 * (self._pointer_count + 2))(*(0,) * self._pointer_count, arena.address, workspace.address)

@@ -90,7 +90,7 @@ def test_a_kernel_with_timestamps_notes_what_it_waits() -> None:
     plain = kitsune_mlir.compile(model, (x,), target="sm_90a")
     timed = kitsune_mlir.compile(model, (x,), target="sm_90a", options={"timestamps": True})
     waiting = sum(bool(stage["waits"]) for stage in timed.summary["stages"])
-    add = "atom.relaxed.gpu.global.add.u64"
+    add = "red.relaxed.gpu.global.add.u64"
     assert plain.ir("ptx").count(add) == 0
     assert timed.ir("ptx").count(add) >= waiting
 

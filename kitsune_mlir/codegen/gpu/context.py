@@ -197,9 +197,9 @@ class TileContext:
         lo = self.index(wait.lo)
         begin = self._clock()
         self._poll_from(wait, lo, 1)
-        self._note_wait(begin)
         if self.task.plan.async_reads or self.task.kernel.fences:
             fence_async()
+        self._note_wait(begin)
 
     def poll_by_warp(self, lane: Value) -> None:
         """All waits of the task, by the 32 lanes of the calling warp, without a block barrier.
@@ -216,9 +216,9 @@ class TileContext:
             if wait not in single:
                 self._poll_from(wait, self.index(wait.lo) + lane, 32)
         sync_warp()
-        self._note_wait(begin, lane)
         if self.task.plan.async_reads or self.task.kernel.fences:
             fence_async()
+        self._note_wait(begin, lane)
 
     def wait(self) -> None:
         """All waits of the task: some threads poll, then the block meets. Every thread may read afterwards."""
@@ -238,9 +238,9 @@ class TileContext:
                 lane = thread - first
                 if_(lane.below(32), functools.partial(self._poll_from, wait, self.index(wait.lo) + lane, 32))
         sync_block()
-        self._note_wait(begin, thread)
         if self.task.kernel.fences:
             fence_async()
+        self._note_wait(begin, thread)  # after the fence, which would wait for it
 
     def _clock(self) -> Value | None:
         """The time now, where waits are recorded."""

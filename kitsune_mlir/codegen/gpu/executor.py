@@ -24,7 +24,7 @@ from kitsune_mlir.codegen.gpu.engines import ENGINES, choose
 from kitsune_mlir.codegen.gpu.handoff import Counters
 from kitsune_mlir.codegen.gpu.kernel import Kernel
 from kitsune_mlir.codegen.gpu.launches import FOLLOWS, LEADS
-from kitsune_mlir.codegen.gpu.memory import atomic, offset, store
+from kitsune_mlir.codegen.gpu.memory import offset, reduce_add, store
 from kitsune_mlir.codegen.gpu.smem import SHARED_LIMIT, SharedSpan
 from kitsune_mlir.codegen.gpu.spatial import Range, Share, by_multiprocessor, ranges, shares_of
 from kitsune_mlir.codegen.gpu.split import lay_out
@@ -247,7 +247,7 @@ class _Builder:
     def _note_wait(self, waits: Value, parity: Value, number: int, nanoseconds: Value) -> None:
         """Let the calling thread add to what the block has waited in a task; clear what the run before has left."""
         mine = offset(waits, (i64(block_id()) * len(self.plans) + number) * WAITS_BYTES)
-        atomic("add", offset(mine, i64(parity) * 8), nanoseconds)
+        reduce_add(offset(mine, i64(parity) * 8), nanoseconds)
         store(i64(0), offset(mine, i64(1 - parity) * 8), 8)
 
     def _barriers(self, kernel: Kernel) -> SharedSpan:
