@@ -106,7 +106,7 @@ class Pairs:
 
     @property
     def padded(self) -> int:
-        """Vectors of a sample with those that fill up the tensor cores' rows."""
+        """Vectors of a sample, rounded up to the tensor cores' rows."""
         return -(-self.count // 16) * 16
 
     @property
@@ -122,11 +122,11 @@ class Pairs:
     @property
     def products_at(self) -> int:
         """Where a sample's products are, after its vectors."""
-        return self.padded * self.vector_bytes
+        return self.count * self.vector_bytes
 
     def column_at(self, number: int) -> int:
         """Where part `number` of the columns, rows of memory, is in a sample's on-chip memory; after the last part: its end."""
-        place = -(-(self.products_at + 2 * self.padded * self.pitch) // 16) * 16 + 16
+        place = -(-(self.products_at + 2 * self.count * self.pitch) // 16) * 16 + 16
         for part in self.columns[:number]:
             place += -(-2 * part.width // 16) * 16 if part.kind == "rows" else 0
         return place

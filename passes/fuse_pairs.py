@@ -12,8 +12,10 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import is_tensor
+from kitsune_mlir.dialects.edges import edge_of, grid_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.pairs import NoPairs, Pairs, read_pairs
+from kitsune_mlir.dialects.stage_graph import inputs_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.target import Target, find_target
 
@@ -23,7 +25,8 @@ from .remarks import remark
 __all__ = ["FusePairs", "find_pairs", "pairs_tile"]
 
 MARK = "kitsune.pairs"
-KEPT_BYTES = 16 << 10  # shared memory that is not for samples: the table of columns, barriers
+KEPT_BYTES = 16 << 10  # shared memory that is not for samples: tables, barriers
+BUSY_SHARE = 3  # multiprocessors are left to a stage that has tiles for one in so many at most
 
 
 def obstacle(pairs: Pairs, target: Target) -> str | None:
@@ -59,13 +62,22 @@ def find_pairs(ops: Sequence[ir.Operation]) -> list[list[ir.Operation]]:
     return list(found.values())
 
 
-def pairs_tile(space: Space, target: Target) -> list[int] | None:
-    """Samples a tile of a stage that was marked: one tile for every multiprocessor, if they fit; None for any other stage."""
+def pairs_tile(stage: ir.Operation, space: Space, target: Target) -> list[int] | None:
+    """Samples a tile of a stage that was marked; None for any other stage.
+
+    One tile for every multiprocessor, if they fit; one for those that have no tile of a stage that it waits for, if these fit:
+    they read what is gathered while the others make the rest.
+    """
     joined = next((op for op in reversed(space.ops) if MARK in op.attributes and any(is_tensor(r) for r in op.results)), None)
     if joined is None or len(space.dims) != 1:
         return None
     pairs = read_pairs(joined)
-    return [max(1, min(samples_that_fit(pairs, target), -(-pairs.rows // target.workers)))]
+    fit, workers = samples_that_fit(pairs, target), target.workers
+    edges = [edge for value in inputs_of(stage) if (edge := edge_of(stage, space, value)) is not None]
+    busy = max((grid_of(edge.producer).tasks for edge in edges), default=0)
+    if busy <= workers // BUSY_SHARE and -(-pairs.rows // (workers - busy)) <= fit:
+        workers -= busy
+    return [max(1, min(fit, -(-pairs.rows // workers)))]
 
 
 @dataclass(frozen=True)

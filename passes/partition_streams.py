@@ -160,7 +160,7 @@ class PartitionStreams(Pass):
         engine, tile = ("gemv", few_rows) if few_rows else (engine, choose_tile(space, engine, target, alone))
         attention = attention_tile(space)
         engine, tile = ("attention", attention) if attention else (engine, tile)
-        pairs = pairs_tile(space, target)
+        pairs = pairs_tile(stage, space, target)
         engine, tile = ("pairs", pairs) if pairs else (engine, tile)
         convolved = conv_tile(space, target) if target.is_gpu else None
         engine, tile = ("conv", convolved) if convolved else (engine, tile)

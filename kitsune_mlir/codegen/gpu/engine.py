@@ -103,6 +103,7 @@ class Plan:
             blocks that stay and drift apart (0.99 of a copy's bandwidth against 0.95).
         cluster: blocks of a cluster that do each tile together; more than 1 only for the one task of a program that waits for
             nothing.
+        apart: much of a tile is done before its waits: it should be on a block that has no tile of the task it waits for.
         private: the engine's own data for `emit`.
     """
 
@@ -119,6 +120,7 @@ class Plan:
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     split: Split | None = None
     streaming: bool = False
+    apart: bool = False
     cluster: int = 1
     private: Any = None
 

@@ -4,7 +4,8 @@ Block b of G takes the tiles b, b + G, b + 2G, ... of the concatenation of all t
 several blocks, `split.py`, the pieces of tiles). It runs them in this order, and every
 wait is for an earlier tile; as all blocks are resident (cooperative launch), the block that has the first unfinished
 tile can always run. The code is one loop a task, which starts with the block after the one that has the last tile of the task
-before. In a spatial program (`spatial.py`) the same is so for each share of the blocks and the tasks that it has.
+before; or of the task that it waits for, where it had better be on other blocks than that one (`Plan.apart`). In a spatial
+program (`spatial.py`) the same is so for each share of the blocks and the tasks that it has.
 """
 
 from __future__ import annotations
@@ -216,10 +217,15 @@ class _Builder:
                 # Which task this block did before is not known when the code of the next one is made.
                 if_(thread == 0, lambda: [b.invalidate() for b in barriers[: len(plans[0].barriers)]] and None)
 
+        begun: dict[int, Value] = {}
         for run in self.runs:
             share, starts = self.shares[run[0]], []
             for number in run:
+                behind = None if self.spatial else self._behind(number)
+                if behind is not None:
+                    next_[share] = _advance(begun[behind], self.plans[behind].pieces, owners[share].count)
                 starts.append(next_[share])
+                begun[number] = next_[share]
                 if any(other == share for other in self.shares[number + 1 :]):
                     next_[share] = _advance(next_[share], self.plans[number].pieces, owners[share].count)
             with ir.Location.name(self.plans[run[0]].task.name):
@@ -234,6 +240,14 @@ class _Builder:
                 for number in run:
                     self._note_time(workspace, manifest, thread, block, blocks, 2 * number + 1)
         counters.close(self.threads)
+
+    def _behind(self, number: int) -> int | None:
+        """The task behind whose last tile a task begins: the one it waits for, if both fit the blocks; None: the one before."""
+        plan = self.plans[number]
+        before = max((wait.task for wait in plan.task.waits if wait.task is not None), default=None)
+        if not plan.apart or before is None or self.plans[before].pieces + plan.pieces > self.limits.workers:
+            return None
+        return before
 
     def _note_time(self, workspace: Value, manifest: Manifest, thread: Value, block: Value, blocks: Value, place: int) -> None:
         """Let one thread write the time, where timestamps are wanted. `place`: twice the task's number, plus 1 for its end."""

@@ -9,7 +9,8 @@ shared memory it is; so stores are the same for columns from memory, picked prod
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 from torch_mlir import ir
@@ -53,26 +54,36 @@ class PairsEngine(Engine):
         threads = min(THREADS, limits.threads // 32 * 32)
         parameters = {"samples": plan.samples, "vectors": plan.pairs.count}
         return Plan(
-            self.name, task, shared_bytes=plan.bytes, threads=threads, registers=REGISTERS, parameters=parameters, private=plan
+            self.name,
+            task,
+            shared_bytes=plan.bytes,
+            threads=threads,
+            registers=REGISTERS,
+            parameters=parameters,
+            apart=bool(plan.early),
+            private=plan,
         )
 
     def emit_tile(self, plan: Plan, tile: TileContext) -> None:
         pairs: PairsPlan = plan.private
         tile.resolve()
         emitter = _Emitter(pairs, tile)
-        late = [part for part in pairs.pairs.vectors if part not in pairs.early]
         emitter.copy_vectors(pairs.early)
         if not picks_wait(pairs):
             emitter.write_table()
-        tile.wait()
-        emitter.copy_vectors(late)
+        if pairs.ahead:
+            emitter.await_copies()
+            emitter.multiply(False)
+        if tile.task.view.waits:
+            tile.wait()
+        else:
+            tile.task.sync()
+        emitter.copy_vectors(pairs.late)
         emitter.copy_columns()
         if picks_wait(pairs):
             emitter.write_table()
-        copy_async_commit()
-        copy_async_wait(0)
-        tile.task.sync()
-        emitter.multiply()
+        emitter.await_copies()
+        emitter.multiply(pairs.ahead)
         tile.task.sync()
         emitter.write_result()
         tile.finish()
@@ -238,47 +249,81 @@ class _Emitter:
         left, right = found
         return (left * self.pairs.pitch + right) * 2 + self.pairs.products_at
 
+    def await_copies(self) -> None:
+        """Until all copies so far are there, for every thread."""
+        copy_async_commit()
+        copy_async_wait(0)
+        self.task.sync()
+
     # --- products -------------------------------------------------------------------------------------------------------
 
-    def multiply(self) -> None:
+    def multiply(self, late: bool) -> None:
         """All products of all samples: a warp has 16 vectors of a sample at a time, with all of the sample's.
 
         The order of a sum is free, and so is that of the vectors: a lane reads 16 bytes of a vector and uses them in two
         instructions, and eight lanes read vectors that are four apart, which lie in different banks (as in `gemv_multiply`).
+
+        Args:
+            late: only the products of vectors that came late, whose products were undefined until now.
         """
-        groups, warp, lane = self.pairs.padded // 16, warp_id(self.thread), lane_id(self.thread)
+        groups = self.plan.late_groups if late else list(range(self.pairs.padded // 16))
+        warp, lane = warp_id(self.thread), lane_id(self.thread)
         index = lane // 4
         line, quad = index // 2 + index % 2 * 4, lane % 4
 
         def unit(number: Value) -> None:
-            base = offset(self.task.shared, self._sample(number // groups))
-            first = number % groups * 16
+            base = offset(self.task.shared, self._sample(number // len(groups)))
+            first = number % len(groups) * 16 + groups[0] * 16
             sums = self._sums(base, first + line, line, quad)
-            for block, (low, low4, high, high4) in enumerate(sums):
-                for row, pair in ((line, (low, low4)), (line + 8, (high, high4))):
-                    word = pack_pair(*pair, self.pairs.dtype)
-                    place = ((first + row) * self.pairs.pitch + (quad + 8 * block)) * 2 + self.pairs.products_at
-                    store(cast(word, "i16"), offset(base, place), 2)
-                    store(cast(word >> 16, "i16"), offset(base, place + 8), 2)
+            for row, half in ((first + line, 0), (first + line + 8, 2)):
+                pairs = [(block[half], block[half + 1]) for block in sums]
+                if_(self._is_stored(row, late), functools.partial(self._store_row, base, row, quad, pairs, late))
 
-        for_(warp, self.plan.samples * groups, self.threads // 32, unit)
+        for_(warp, self.plan.samples * len(groups), self.threads // 32, unit)
+
+    def _is_stored(self, row: Value, late: bool) -> Value:
+        if not late:
+            return row < self.pairs.count
+        return self._any((row >= start) & (row < end) for start, end in self.plan.late_ranges)
+
+    def _any(self, conditions: Iterable[Value]) -> Value:
+        return functools.reduce(operator.or_, conditions)
+
+    def _store_row(self, base: Value, row: Value, quad: Value, pairs: Sequence[tuple[Value, Value]], late: bool) -> None:
+        """Rounded products of a vector, of each eight those at `quad` and four more; late ones also as the others' products."""
+
+        def place(left: Value, right: Value) -> Value:
+            return offset(base, (left * self.pairs.pitch + right) * 2 + self.pairs.products_at)
+
+        for block, pair in enumerate(pairs):
+            word = pack_pair(*pair, self.pairs.dtype)
+            for more, value in ((0, cast(word, "i16")), (4, cast(word >> 16, "i16"))):
+                other = quad + (8 * block + more)
+                store(value, place(row, other), 2)
+                if late:
+                    mirror = functools.partial(store, value, place(other, row), 2)
+                    if_((other < self.pairs.count) & (other != row), mirror)
 
     def _sums(self, base: Value, row: Value, line: Value, quad: Value) -> list[list[Value]]:
-        """The accumulators of 16 vectors with each eight of the sample's."""
+        """The accumulators of 16 vectors with each eight of the sample's; beyond the last vector the last is read again."""
         blocks = -(-self.pairs.count // 8)
         sums = [[constant(0.0, "f32")] * 4 for _ in range(blocks)]
+        last = self.pairs.count - 1
 
         def words(vector_: Value, step: int) -> list[Value]:
             place = vector_ * self.pairs.vector_bytes + quad * 16 + 64 * step
             return unpack(load(offset(base, place), "vector<4xi32>", 16))
 
+        others = [line + 8 * block for block in range(blocks)]
+        others[-1] = minimum(others[-1], last)
+        rows = [minimum(row, last), minimum(row + 8, last)]
         for step in range(self.pairs.width // 32):
-            low, high = words(row, step), words(row + 8, step)
-            others = [words(line + 8 * block, step) for block in range(blocks)]
+            low, high = (words(vector_, step) for vector_ in rows)
+            right = [words(vector_, step) for vector_ in others]
             for half in (0, 2):
                 fragment = [low[half], high[half], low[half + 1], high[half + 1]]
                 for block in range(blocks):
-                    sums[block] = multiply_add(sums[block], fragment, others[block][half : half + 2], self.pairs.dtype)
+                    sums[block] = multiply_add(sums[block], fragment, right[block][half : half + 2], self.pairs.dtype)
         return sums
 
     # --- the result -----------------------------------------------------------------------------------------------------

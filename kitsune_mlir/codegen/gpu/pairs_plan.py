@@ -41,6 +41,32 @@ class PairsPlan:
     bytes: int
 
     @property
+    def late(self) -> tuple[Vectors, ...]:
+        """The vectors that are read after the task's waits."""
+        return tuple(part for part in self.pairs.vectors if part not in self.early)
+
+    @property
+    def late_ranges(self) -> list[tuple[int, int]]:
+        """Their numbers, from and to."""
+        found, first = [], 0
+        for part in self.pairs.vectors:
+            if part not in self.early:
+                found.append((first, first + part.count))
+            first += part.count
+        return found
+
+    @property
+    def late_groups(self) -> list[int]:
+        """The groups of 16 vectors that late ones are in; those between them are done with them."""
+        groups = [number // 16 for start, end in self.late_ranges for number in range(start, end)]
+        return list(range(min(groups), max(groups) + 1)) if groups else []
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the others are multiplied before the waits: where that leaves less than all of it for later."""
+        return bool(self.early) and 0 < len(self.late_groups) < self.pairs.padded // 16
+
+    @property
     def columns(self) -> int:
         """Columns of the result."""
         return sum(part.width for part in self.pairs.columns)

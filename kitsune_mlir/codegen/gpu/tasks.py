@@ -79,6 +79,7 @@ class Load:
         sizes: extent of the window along each dimension of the buffer. The tensor's shape is `sizes`, or `sizes` without some
             extents of 1 (a rank-reducing subview).
         operations: the operations that this load consists of (subview, to_tensor).
+        writer: number of the last task before that stores to the buffer, or None.
     """
 
     tensor: ir.Value
@@ -86,6 +87,7 @@ class Load:
     offsets: tuple[Offset, ...]
     sizes: tuple[int, ...]
     operations: tuple[ir.Operation, ...]
+    writer: int | None = None
 
     @property
     def whole(self) -> bool:
@@ -115,13 +117,17 @@ class Semaphore:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Wait:
-    """`kitsune.wait`: slots [lo, hi) of `semaphore` have had `count` posts each; `kitsune.wait_rounds`: `count * rounds`."""
+    """`kitsune.wait`: slots [lo, hi) of `semaphore` have had `count` posts each; `kitsune.wait_rounds`: `count * rounds`.
+
+    `task` is the number of the earlier task that posts, or None.
+    """
 
     semaphore: Semaphore
     lo: ir.Value
     hi: ir.Value
     count: int
     rounds: ir.Value | None = None
+    task: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -222,6 +228,8 @@ class ProgramView:
         self.semaphores: dict[ir.Value, Semaphore] = {}
         self.constants: dict[ir.Value, ir.Operation] = {}
         self.tasks: list[TaskView] = []
+        self._posters: dict[ir.Value, int] = {}
+        self._writers: dict[tuple[int, int], int] = {}
         self.slots = 0
         for index, argument in enumerate(arguments):
             roles = ("input",) * self.inputs + ("result",) * self.results + ("arena",)
@@ -272,15 +280,18 @@ class ProgramView:
             if name in ("kitsune.wait", "kitsune.wait_rounds"):
                 sem, lo, hi, *rounds = inner.operands
                 count = ir.IntegerAttr(inner.attributes["count"]).value
-                waits.append(Wait(self.semaphores[sem], lo, hi, count, rounds[0] if rounds else None))
+                waits.append(Wait(self.semaphores[sem], lo, hi, count, rounds[0] if rounds else None, self._posters.get(sem)))
             elif name == "kitsune.post":
                 posts.append(Post(self.semaphores[inner.operands[0]], inner.operands[1]))
+                self._posters[inner.operands[0]] = len(self.tasks)
             elif name == "bufferization.to_tensor" and (window := self._window(inner.operands[0])):
-                loads.append(Load(inner.results[0], *window[:3], (*window[3], inner)))
+                writer = self._writers.get(window[0].memory)
+                loads.append(Load(inner.results[0], *window[:3], (*window[3], inner), writer))
             elif name == "bufferization.materialize_in_destination" and (window := self._window(inner.operands[1])):
                 stores.append(Store(inner.operands[0], *window[:3], (*window[3], inner)))
             elif name != "kitsune.yield":
                 body.append(inner)
+        self._writers.update({store.buffer.memory: len(self.tasks) for store in stores})
         used = {o for record in (*loads, *stores) for o in record.operations}
         # A subview belongs to the body when something other than a load or store uses it.
         body = [o for o in body if o not in used or not _used_only_by(o, used)]
