@@ -133,7 +133,9 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
         )
 
     form = "kitsune-form-stages"
-    before = [f"{form}{{chains=cluster}}" if options.mode == "cluster" and name == form else name for name in PLAN[:_partition]]
+    chains = "cluster" if options.mode == "cluster" else "auto" if options.mode == "auto" else "cost"
+    given = chains == "auto" or not machine.is_gpu
+    before = [name if given or name != form else f"{form}{{chains={chains}}}" for name in PLAN[:_partition]]
     if options.tune or options.tuned_for:
         phases.run("plan", lambda: passes(before))
         found = phases.run("tune", lambda: tuned_stages(module, machine, options))

@@ -11,11 +11,17 @@ from kitsune_mlir.dialects.iteration import Space, is_free
 from kitsune_mlir.dialects.products import is_contraction, is_generic
 from kitsune_mlir.target import Target
 
+from .gpu_chains import Layer, layer_of
+
 MOST_COLUMNS = 1024
 SLICE = 128  # columns: two panels of 64, or one each for two blocks
-WIDE_ROWS, ROWS = 128, 64  # rows of a tile, where half of shared memory holds them, and else
-HELD_COLUMNS = 512  # columns of 128 rows that are half of shared memory
+ROWS = 64  # of a tile: with 128 twice as many blocks have to exchange twice as much (8192 rows of 512: 109 us beside 61)
+LEAST_ROWS = 256  # of which clusters were measured to be faster than a task a layer (on an H200)
+HELD_COLUMNS = 512  # an input of more leaves too little shared memory for weights on their way
 SHORT = ("bf16", "f16")
+PRODUCTS = 0.85  # of the tensor cores' rate that slices of layers reach (on an H200)
+HAND_OVER = 0.3e-6  # seconds from the last product of a layer to the first of the next
+START = 3e-6  # seconds until the first rows have come to all blocks
 
 
 def cluster_reason(space: Space) -> str | None:
@@ -40,8 +46,21 @@ def cluster_reason(space: Space) -> str | None:
     return None
 
 
-def cluster_tile(space: Space, target: Target) -> int:
-    """Rows of a tile: many where memory holds them, and clusters of four have them all at once."""
-    widest = max(max(shape_of(op.results[0])[-1], shape_of(op.operands[0])[-1]) for op in space.ops if is_contraction(op))
-    rows = WIDE_ROWS if widest <= HELD_COLUMNS and space.dims[0].size > ROWS * (target.workers // 4) else ROWS
-    return min(rows, space.dims[0].size)
+def layers_in(space: Space) -> list[Layer]:
+    """The products of a chain."""
+    return [layer_of(op) for op in space.ops if is_contraction(op)]
+
+
+def cluster_seconds(space: Space, target: Target) -> float:
+    """Time of a chain by clusters: waves of tiles, each as long as the products of a block's slices and their hand-overs."""
+    layers, columns = layers_in(space), 2 * SLICE  # of a block: a warpgroup's slice each
+    blocks = max(2, max(-(-layer.columns // columns) for layer in layers))
+    waves = -(-space.dims[0].size // ROWS // max(1, target.workers // blocks))
+    rate = target.matrix_rate / target.workers * PRODUCTS
+    one = sum(HAND_OVER + 2 * ROWS * layer.depth * min(layer.columns, columns) / rate for layer in layers)
+    return START + waves * one
+
+
+def cluster_tile(space: Space) -> int:
+    """Rows of a tile."""
+    return min(ROWS, space.dims[0].size)

@@ -13,11 +13,14 @@ from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.target import Target, find_target
 
 from .base import Pass, PassFailure
+from .cluster_chains import HELD_COLUMNS, LEAST_ROWS, cluster_reason, cluster_seconds, layers_in
 from .copies import settle_results, settle_views
+from .gpu_chains import WIDTH
 from .grouping import Grouping, reads
 from .halo import gather_pads, mark_halos
 from .remarks import remark
 
+CLEARLY = 0.9  # of the time apart that clusters must stay below: costs are known to about a tenth
 CHAINS = ("auto", "true", "false", "cost", "cluster")
 
 
@@ -38,7 +41,8 @@ class FormStages(Pass):
     Two ops are joined when their maps give them a common parallel dimension, enough tiles are left to fill the machine, and
     a tile's intermediates fit on chip. `--remarks` names what kept two ops apart. Options: `target`; `chains` says whether a
     stage may hold several products: `true`, `false`, `cost` (where the GPU's chain engine can hold them and it pays),
-    `cluster` (where a cluster can), or `auto`, the target's own way.
+    `cluster` (where a cluster can), or `auto`, the target's own way: on a GPU `cost`, but `cluster` for a function that is one
+    chain which clusters do faster (the pipeline's mode is `cluster` then).
     """
 
     name: ClassVar[str] = "kitsune-form-stages"
@@ -75,9 +79,35 @@ class FormStages(Pass):
         returned = list(terminator.operands)
         grouping = Grouping(every, returned, target, chains)
         grouping.run()
+        clusters = self._for_clusters(every, returned, target, grouping) if self.chains == "auto" and target.is_gpu else None
+        grouping = clusters or grouping
         for op, reason in grouping.apart():
             remark(op, reason)
-        self._build(function, grouping, returned, terminator)
+        pipeline = self._build(function, grouping, returned, terminator)
+        if clusters is not None:
+            pipeline.attributes["mode"] = ir.StringAttr.get("cluster")
+
+    def _for_clusters(self, every, returned: list[ir.Value], target: Target, found: Grouping) -> Grouping | None:
+        """One chain for clusters, where the function is nothing else and that is faster than what was found; else None."""
+        chain = Grouping(every, returned, target, "cluster")
+        chain.run()
+        groups = chain.sorted_groups()
+        if len(groups) != 1:
+            return None
+        space = chain.space(chain.members[groups[0]])
+        layers = layers_in(space)
+        if cluster_reason(space) is not None or len(layers) < 2:
+            return None
+        widest = max(max(layer.columns, layer.depth) for layer in layers)
+        # Narrower layers are a block's, wider ones leave few stages for weights; few rows are `gemv`'s.
+        if not WIDTH < widest <= HELD_COLUMNS or layers[0].rows < LEAST_ROWS:
+            return None
+        together, apart = cluster_seconds(space, target), found.seconds()
+        if together > CLEARLY * apart:
+            return None
+        times = f"{together * 1e6:.1f} us, apart {apart * 1e6:.1f} us"
+        remark(chain.members[groups[0]][-1], f"one chain for clusters takes {times}")
+        return chain
 
     def _check_static(self, function: ir.Operation) -> None:
         for op in function.regions[0].blocks[0].operations:
@@ -85,7 +115,7 @@ class FormStages(Pass):
                 if isinstance(value.type, ir.RankedTensorType) and not value.type.has_static_shape:
                     raise PassFailure(op, f"has a result of dynamic shape {value.type}; only static shapes are supported")
 
-    def _build(self, function, grouping: Grouping, returned: list[ir.Value], terminator: ir.Operation) -> None:
+    def _build(self, function, grouping: Grouping, returned: list[ir.Value], terminator: ir.Operation) -> ir.Operation:
         name = ir.StringAttr(function.attributes["sym_name"]).value
         mapping: dict[ir.Value, ir.Value] = {}
         out_type = returned[0].type if len(returned) == 1 else ir.TupleType.get_tuple([v.type for v in returned])
@@ -103,6 +133,7 @@ class FormStages(Pass):
         for op in reversed([o.operation for o in function.regions[0].blocks[0].operations]):
             if op.name not in ("kitsune.pipeline", "func.return") and op.results and not any(list(r.uses) for r in op.results):
                 op.erase()
+        return pipeline.operation
 
     def _build_stage(self, grouping: Grouping, group: list[ir.Operation], n: int, mapping) -> None:
         ops, outputs = grouping.with_free(group), grouping.outputs(group)

@@ -192,6 +192,10 @@ class Grouping:
             return f"as one chain they would take {together * 1e6:.1f} us, apart {apart * 1e6:.1f} us"
         return None
 
+    def seconds(self) -> float:
+        """Estimated time of all groups on a GPU, one after the other."""
+        return sum(self._seconds(g) for g in self.members)
+
     def _seconds(self, g: int) -> float:
         """Estimated time of a group on a GPU."""
         group = self.members[g]
@@ -298,11 +302,13 @@ class Grouping:
         level: dict[int, int] = {}
         for g in done:
             level[g] = max((level[source] + 1 for source in sources[g]), default=0)
+        late: set[int] = set()
         for g in done:
             # What is made of arguments alone, and needed late, is not put before what others wait for.
             if not sources[g] and g in read and not any(is_contraction(op) for op in self.members[g]):
                 level[g] = max(0, min(level[reader] for reader in done if g in sources[reader]) - 1)
-        return sorted(done, key=lambda g: (level[g], g not in read))
+                late |= {g} if level[g] else set()
+        return sorted(done, key=lambda g: (level[g], g in late, g not in read))
 
 
 def inner_elements(space: Space) -> int:

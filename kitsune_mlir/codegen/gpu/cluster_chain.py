@@ -70,7 +70,7 @@ class _Places:
 
     def __init__(self, plan: ClusterPlan, task: TaskContext):
         self.plan, self.task = plan, task
-        self.rank = cluster_rank()
+        self.rank, self.cluster = cluster_rank(), task.block // plan.cluster
 
     @property
     def ring(self) -> Ring:
@@ -101,11 +101,15 @@ class _Places:
         return offset(offset(self.task.shared, self.plan.weights_offset), stage * self.plan.stage_bytes)
 
     def panel_at(self, number: int, turn: Value) -> Value:
-        """The panel that a layer's `turn`-th product reads: a block begins with its own slice."""
+        """The panel that a layer's `turn`-th product reads: a block begins with its own slice.
+
+        Inside a slice clusters begin in different places, so that not all of them want the same bytes from L2 at a time.
+        """
         panels = self.plan.layers[number].panels
         if not number:
-            return turn
-        return (turn + self.rank * (panels // self.plan.cluster)) % panels
+            return (turn + self.cluster) % panels
+        width = panels // self.plan.cluster  # of a slice
+        return (turn // width + self.rank) % self.plan.cluster * width + (turn + self.cluster) % width
 
     def slice_of(self, number: int, panel: Value) -> Value:
         """The slice that a panel belongs to, and with whose barrier it comes."""
@@ -138,13 +142,16 @@ class _Mover:
         self.task.for_each_tile(tile, self.places.ring.producer_start().values)
 
     def _weight(self, number: int, layer: ClusterLayer, turn: Value, stage: Value, parity: Value) -> list[Value]:
-        places, ring = self.places, self.places.ring
-        ring.empty(stage).wait(parity)
-        full = ring.full(stage)
-        full.arrive_and_expect(layer.cols * PANEL * 2)
-        place = [places.rank * layer.cols, places.panel_at(number, turn) * PANEL]
-        tma.load_tile(places.stage(stage), self.task.tensor_map(layer.map), full, place, cache=Cache.KEEP)
-        return ring.next(RingSlot(stage, parity)).values
+        places, ring, slot = self.places, self.places.ring, RingSlot(stage, parity)
+        column = places.panel_at(number, turn) * PANEL
+        for first in range(0, PANEL, self.plan.chunk):
+            ring.empty(slot.stage).wait(slot.parity)
+            full = ring.full(slot.stage)
+            full.arrive_and_expect(layer.cols * self.plan.chunk * 2)
+            place = [places.rank * layer.cols, column + first]
+            tma.load_tile(places.stage(slot.stage), self.task.tensor_map(layer.map), full, place, cache=Cache.KEEP)
+            slot = ring.next(slot)
+        return slot.values
 
     def _rows(self) -> None:
         """The first layer's input, when the tile before has been stored."""
@@ -229,25 +236,33 @@ class _Computer:
         """The sums of the warpgroup's part of a layer."""
         plan, places, ring = self.plan, self.places, self.places.ring
         phase = places.phase(count, number)
-        weights, rows = SharedTile(layer.cols, PANEL, 2), SharedTile(plan.rows, PANEL, 2)
+        weights, rows = swizzled(layer.cols, plan.chunk), swizzled(plan.rows, PANEL)
 
-        def start(sums: list[Value] | None, turn: Value, slot: RingSlot) -> list[Value]:
+        def start(sums: list[Value] | None, turn: Value, first: int, slot: RingSlot) -> list[Value]:
             panel = places.panel_at(number, turn)
+            if not first:
+                places.full(places.slice_of(number, panel)).wait(phase)
             ring.full(slot.stage).wait(slot.parity)
-            places.full(places.slice_of(number, panel)).wait(phase)
-            a = wgmma.SharedOperand(rows, places.panel(panel), row=self.row)
+            a = wgmma.SharedOperand(rows, places.panel(panel), row=self.row, col=first)
             b = wgmma.SharedOperand(weights, places.stage(slot.stage), row=self.part * cols)
-            return wgmma.multiply(sums, a, b, cols, layer.dtype)
+            return wgmma.multiply(sums, a, b, cols, layer.dtype, plan.chunk // 16)
+
+        def more(sums: list[Value], turn: Value, firsts: range, before: RingSlot) -> tuple[list[Value], RingSlot]:
+            """Parts of a panel, each with the release of the stage before."""
+            for first in firsts:
+                now = ring.next(before)
+                sums = start(sums, turn, first, now)
+                wgmma.wait(1, ())
+                if_(self.elected, ring.empty(before.stage).arrive)
+                before = now
+            return sums, before
 
         def step(turn: Value, stage: Value, parity: Value, *sums: Value) -> list[Value]:
-            before = RingSlot(stage, parity)
-            now = ring.next(before)
-            started = start(list(sums), turn, now)
-            wgmma.wait(1, ())
-            if_(self.elected, ring.empty(before.stage).arrive)
+            started, now = more(list(sums), turn, range(0, PANEL, plan.chunk), RingSlot(stage, parity))
             return [*now.values, *started]
 
-        started = start(sums, i32(0), slot)
+        started = start(sums, i32(0), 0, slot)
+        started, slot = more(started, i32(0), range(plan.chunk, PANEL, plan.chunk), slot)
         if layer.panels > 1:
             stage, parity, *started = for_(1, layer.panels, 1, step, [*slot.values, *started])
             slot = RingSlot(stage, parity)

@@ -32,6 +32,8 @@ CLUSTERS = (2, 4, 8)
 MOST_COLUMNS = 128
 """Columns of a warpgroup: 64 accumulators a thread leave room for the next layer's bias beside them."""
 LEAST_STAGES, MOST_STAGES = 3, 8
+ENOUGH_STAGES = 4
+"""Stages of whole panels; where fewer fit, a stage is half a panel: two are being read, others must be on their way from L2."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +66,7 @@ class ClusterPlan(RowsPlan):
         cluster: blocks of a cluster.
         rows: of a tile in shared memory, 64 or 128.
         panels: of the widest input.
+        chunk: columns of the sum in a stage of weights: a panel, or half of one.
         stages, stage_bytes: of the ring of weights.
         rows_map, result_map: numbers of the tensor maps of the input and the result.
         result: the store.
@@ -74,6 +77,7 @@ class ClusterPlan(RowsPlan):
     cluster: int
     rows: int
     panels: int
+    chunk: int
     stages: int
     stage_bytes: int
     rows_map: int
@@ -122,7 +126,9 @@ def make_cluster_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     for number, output in enumerate(outputs):
         _check_output(chain, number, output)
     reason = ""
-    for cluster in CLUSTERS:
+    # More blocks hand more over, but few tiles leave most multiprocessors idle.
+    idle = [cluster for cluster in CLUSTERS if task.tiles * cluster < limits.workers // 8]
+    for cluster in [*(cluster for cluster in CLUSTERS if cluster not in idle), *reversed(idle)]:
         try:
             return _planned(engine, task, chain, order, rows, outputs, stores[0], cluster, limits)
         except Mismatch as mismatch:
@@ -155,6 +161,10 @@ def _planned(
     window = Window.of(source, sides_of(source.tensor))
     rows_map = use(source.buffer, matrix_map(window, (ROW, COL), (rows, PANEL), 128))
     layers = []
+    widest = max(layer.cols for layer in chain.layers) // cluster
+    panels = max(-(-layer.depth // PANEL) for layer in chain.layers)
+    room = limits.shared_bytes - panels * rows * PANEL * 2
+    chunk = PANEL if room >= ENOUGH_STAGES * widest * PANEL * 2 else PANEL // 2
     for number, layer in enumerate(chain.layers):
         last = number == len(chain.layers) - 1
         cols = layer.cols // cluster
@@ -165,20 +175,19 @@ def _planned(
         if layer.sides != (COL, SUM):
             raise Mismatch(f"the weight of layer {number} is not columns x sum")
         weights = Window.of(layer.weight, layer.sides)
-        number_ = use(layer.weight.buffer, matrix_map(weights, (COL, SUM), (cols, PANEL), 128))
+        number_ = use(layer.weight.buffer, matrix_map(weights, (COL, SUM), (cols, chunk), 2 * chunk))
         layers.append(ClusterLayer(layer.result, layer.dtype, -(-layer.depth // PANEL), cols, number_, outputs[number]))
     box = min(PANEL, layers[-1].cols)
     tile = swizzled(rows, box)
     stored = Window.of(result, sides_of(result.tensor))
     result_map = use(result.buffer, matrix_map(stored, (ROW, COL), (rows, box), tile.swizzle))
-    panels = max(layer.panels for layer in layers)
-    stage = max(layer.cols for layer in layers) * PANEL * 2
-    stages = min(MOST_STAGES, (limits.shared_bytes - panels * rows * PANEL * 2) // stage)
+    stage = widest * chunk * 2
+    stages = min(MOST_STAGES, room // stage)
     if stages < LEAST_STAGES:
         raise Mismatch(f"{panels * PANEL} columns of {rows} rows leave {stages} stages for weights")
     plan = ClusterPlan(
         *(chain, order, rows // GROUP_ROWS, 1, {}, ()),
-        *(tuple(layers), cluster, rows, panels, stages, stage, rows_map, result_map, result, tile),
+        *(tuple(layers), cluster, rows, panels, chunk, stages, stage, rows_map, result_map, result, tile),
     )
     return Plan(
         engine,
