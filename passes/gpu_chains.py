@@ -15,12 +15,16 @@ from kitsune_mlir.dialects.iteration import Space, is_free
 from kitsune_mlir.dialects.products import is_contraction, is_generic, is_projected_product
 from kitsune_mlir.target import Target
 
+from .wide_chains import MOST_COLUMNS, wide_reason
+
 TILE_ROWS = (128, 64)  # two warpgroups of 64 rows, or one
-WIDTH = 256  # columns of a layer: 64 x 256 accumulators are half of a warpgroup's registers
+WIDTH = 256  # columns of a layer that is multiplied in one pass: 64 x 256 accumulators are half of a warpgroup's registers
 DEPTH = 1024  # columns that one product sums over
 RESIDENT_BYTES = 160 << 10  # weights that stay in shared memory for all tiles of a block
 OPERANDS = ("bf16", "f16")
 HANDOFF = 2.5e-6  # seconds from the last tile of a stage to the first product of the next (docs/gpu-executor.md)
+TURN = 0.7e-6  # seconds from a block's one tile of 128 x 128 of a product to its next (codegen/gpu/mma_cost.py)
+WIDE_SHARE = 0.88  # of the matrix rate that layers of several passes reach
 LAYER = 0.3e-6  # seconds by which a layer's accumulators are ready later than its last product was issued
 
 
@@ -70,6 +74,8 @@ def layers_of(space: Space) -> list[Layer] | str:
             layers.append(layer)
         elif (reason := _beside(op, access.sizes, loop)) is not None:
             return reason
+    if any(layer.columns > WIDTH for layer in layers) and (reason := wide_reason(space)) is not None:
+        return reason
     return layers
 
 
@@ -86,8 +92,8 @@ def _layer(op: ir.Operation, sizes: tuple[int, ...], loop: int | None) -> Layer 
     if len(wide) > 1 or len(sums) > 1:
         return "a product over several dimensions is no layer"
     columns, depth = (sizes[part[0]] if part else 1 for part in (wide, sums))
-    if columns > WIDTH:
-        return f"a layer of {columns} columns; a block holds {WIDTH}"
+    if columns > MOST_COLUMNS:
+        return f"a layer of {columns} columns; a block holds {MOST_COLUMNS}"
     if depth > DEPTH:
         return f"a sum over {depth} columns; a block reads {DEPTH}"
     return Layer(sizes[loop], depth, columns)  # type: ignore[index]
@@ -108,6 +114,8 @@ def layer_of(op: ir.Operation) -> Layer:
 
 def _beside(op: ir.Operation, sizes: tuple[int, ...], loop: int | None) -> str | None:
     """Why an op that is no product cannot stand in a chain."""
+    if loop is None and op.name == "tensor.extract_slice":
+        return None  # a part of a weight
     if not (is_generic(op) or op.name in ("linalg.fill", "tensor.concat", "tensor.expand_shape", "tensor.collapse_shape")):
         return f"'{op.name}' is no part of a chain"
     others = [size for i, size in enumerate(sizes) if i != loop and size > 1]
@@ -136,6 +144,8 @@ def chain_seconds(layers: list[Layer], target: Target) -> float:
     one = 0.0
     for layer in layers:
         products = 2 * max(rows, TILE_ROWS[-1]) * layer.depth * layer.columns / rate
+        if layer.columns > WIDTH:
+            products /= WIDE_SHARE
         one += LAYER + (products if stays else max(products, layer.weight_bytes / read))
     return (first if stays else 0.0) + waves * one
 
@@ -147,7 +157,7 @@ def product_seconds(layer: Layer, target: Target) -> float:
     rate = target.matrix_rate / target.workers
     bytes_ = layer.weight_bytes + 2 * layer.rows * (layer.depth + layer.columns)
     one = 2 * 128 * min(128, max(8, layer.columns)) * layer.depth / rate
-    return HANDOFF + max(waves * one, bytes_ / target.dram_rate)
+    return HANDOFF + max(waves * one + (waves - 1) * TURN, bytes_ / target.dram_rate)
 
 
 def moving_seconds(bytes_: int, target: Target) -> float:

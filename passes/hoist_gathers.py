@@ -2,7 +2,8 @@
 
 A product is linear in its rows: gather(x, i) @ w = gather(x @ w, i). Graph networks multiply, for every edge, the features of
 the nodes at its two ends; there are far more edges than nodes, so each node's row is multiplied once instead, and edges add
-up what they gather. Sums stay in f32: only the order of summation changes.
+up what they gather. Sums are in f32; of bf16 products, each node's row is rounded to bf16 once more on its way through memory,
+as it would be if the model had a layer for it.
 """
 
 from dataclasses import dataclass
@@ -106,8 +107,8 @@ def parts_of(value: ir.Value) -> list[Part]:
 def saves(part: Part, columns: int, target: Target) -> bool:
     """Whether multiplying the table takes at most three quarters of the time of multiplying the gathered rows.
 
-    What is saved: a product of `rows` gathered rows. What is paid: the table's product, one more stage, and reading f32 sums
-    instead of 16-bit rows (from L2, where tables of nodes lie).
+    What is saved: a product of `rows` gathered rows. What is paid: the table's product, one more stage, and reading sums (at
+    most f32) instead of 16-bit rows (from L2, where tables of nodes lie).
     """
     assert part.gather is not None
     rows, entries = shape_of(part.value)[0], shape_of(part.gather.table)[0]
@@ -155,7 +156,7 @@ class HoistGathers(Pass):
             for part in out:
                 assert part.gather is not None
                 start = _zeros(shape_of(part.gather.table)[0], columns)
-                table = self._product(op, part.gather.table, part.start, part.width, start)
+                table = _stored(op, self._product(op, part.gather.table, part.start, part.width, start))
                 total = _add_gathered(part.gather, table, total)
         remark(op, f"{len(out)} of {len(parts)} parts of its rows are multiplied before they are gathered")
         op.results[0].replace_all_uses_with(total)
@@ -200,6 +201,18 @@ def _zeros(rows: int, columns: int) -> ir.Value:
     return op.results[0]
 
 
+def _stored(op: ir.Operation, sums: ir.Value) -> ir.Value:
+    """Sums as they go through memory: bf16 where the product's factors are, else f32 (partial sums may be beyond f16)."""
+    element = ir.ShapedType(op.operands[0].type).element_type
+    if not isinstance(element, ir.BF16Type):
+        return sums
+    identity = ir.AffineMap.get_identity(2)
+    stored, block = _generic([sums], [identity, identity], ir.RankedTensorType.get(shape_of(sums), element))
+    with ir.InsertionPoint(block):
+        ir.Operation.create("linalg.yield", [], [arith.truncf(element, block.arguments[0])])
+    return stored.results[0]
+
+
 def _add_gathered(gather: Gather, table: ir.Value, total: ir.Value) -> ir.Value:
     """total[r, c] + table[place(index[r]), c]."""
     along_rows, along_both = affine_maps(gather.op)
@@ -216,5 +229,7 @@ def _add_gathered(gather: Gather, table: ir.Value, total: ir.Value) -> ir.Value:
                 copy.operands[number] = local.get(value, value)
             local.update(zip(inner.results, copy.results, strict=True))
         made = local[yield_of(gather.op).operands[0]]
+        if made.type != block.arguments[1].type:
+            made = arith.extf(block.arguments[1].type, made)
         ir.Operation.create("linalg.yield", [], [arith.addf(block.arguments[1], made)])
     return op.results[0]

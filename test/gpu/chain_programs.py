@@ -81,6 +81,17 @@ class Edge(nn.Module):
         return edges + self.norm(self.layers(torch.cat([edges, nodes[source], nodes[target]], -1)))
 
 
+class Normalised(nn.Module):
+    """y = x + norm(three layers of x): a chain whose layers are wider than a warpgroup's accumulators."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.layers, self.norm = mlp([width] * 4, last=False), nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.norm(self.layers(x))
+
+
 class Columns(nn.Module):
     """x @ W with W as it lies: sum x columns."""
 
@@ -138,6 +149,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable]] = {
     "mlp_256x8": (lambda: mlp([256] * 9), rows(262144, 256)),
     "mlp_64_256x8": (lambda: mlp([64] + [256] * 8), rows(262144, 64)),
     "mlp_256x2": (lambda: mlp([256] * 3), rows(262144, 256)),
+    "wide_512": (lambda: Normalised(512), rows(61_440, 512)),
+    "wide_512_1000": (lambda: Normalised(512), rows(1000, 512)),
+    "wide_320_129": (lambda: Normalised(320), rows(129, 320)),
+    "wide_288_7": (lambda: mlp([512, 288, 288, 384], nn.GELU), rows(7, 512)),
+    "wide_512x4": (lambda: mlp([512] * 5), rows(65_536, 512)),
+    "gcast": zoo("gcast", "full"),
     "nerf_small": zoo("nerf", "small"),
     "nerf": zoo("nerf", "full"),
     "mgn_small": zoo("mgn", "small"),

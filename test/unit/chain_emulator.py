@@ -139,15 +139,17 @@ class Party(VectorBlock):
         memory, begin = self.machine.at(np.array([base]))
         swizzle, width = map_["swizzle"], map_["box"][-1] * size
         assert int(start[0]) % (8 * swizzle) == 0, "a tile that is not aligned"
-        for row in range(map_["box"][0]):
-            inside = 0 <= places[0] + row < map_["shape"][0]
+        for row, at_box in enumerate(np.ndindex(*map_["box"][:-1])):
+            at_row = [place + step for place, step in zip(places, at_box, strict=False)]
+            inside = all(0 <= at < extent for at, extent in zip(at_row, map_["shape"], strict=False))
+            moved = sum(at * stride for at, stride in zip(at_row, strides, strict=False))
             for byte in range(0, width, 16):
                 at = row * swizzle
                 key = (at >> 7) & (swizzle // 16 - 1)
                 place = int(start[0]) + at + ((key ^ (byte >> 4)) << 4)
-                cols = places[1] + byte // size + np.arange(16 // size)
-                valid = inside & (cols >= 0) & (cols < map_["shape"][1])
-                source = int(begin[0]) + (places[0] + row) * strides[0] + cols * size
+                cols = places[-1] + byte // size + np.arange(16 // size)
+                valid = inside & (cols >= 0) & (cols < map_["shape"][-1])
+                source = int(begin[0]) + moved + cols * size
                 for number in range(16 // size):
                     here = slice(place + number * size, place + (number + 1) * size)
                     there = slice(source[number], source[number] + size)
@@ -158,7 +160,7 @@ class Party(VectorBlock):
         if inward:
             with self.common.lock:
                 state = self.common.mbarriers[one[2 + rank]]
-                state["bytes"] -= map_["box"][0] * width
+                state["bytes"] -= int(np.prod(map_["box"])) * size
                 self.common.settle(state)
         return None
 

@@ -21,6 +21,7 @@ from kitsune_mlir.codegen.gpu.chain_match import match_chain
 from kitsune_mlir.codegen.gpu.chain_order import order_of
 from kitsune_mlir.codegen.gpu.chain_parts import panels_of
 from kitsune_mlir.codegen.gpu.chain_records import ChainPlan
+from kitsune_mlir.codegen.gpu.chain_wide_plan import WidePlan
 from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.executor import build
 from kitsune_mlir.codegen.gpu.program import compile_gpu
@@ -29,7 +30,7 @@ from kitsune_mlir.dialects import new_context
 from kitsune_mlir.passes import gpu_chains
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-from chain_programs import CASES, Edge, Gated, mlp
+from chain_programs import CASES, Edge, Gated, Normalised, mlp
 
 MODULES: list[ir.Module] = []
 """What plans refer to lives as long as its module."""
@@ -149,13 +150,67 @@ def test_declines_say_why(context, monkeypatch) -> None:
     assert "computed, or differ" in reason(texts(nn.Linear(64, 512), torch.randn(64, 64)))
 
 
-@pytest.mark.parametrize("name", ["ragged_13_27_3", "two_129_kn", "layer_norm", "heads", "gated", "edge"])
+@pytest.mark.parametrize("name", ["ragged_13_27_3", "two_129_kn", "layer_norm", "heads", "gated", "edge", "wide_320_129"])
 def test_cases_assemble_without_spills(name: str, context, monkeypatch) -> None:
     make_model, make_args = CASES[name]
     args = make_args(torch.device("cpu"), BF16)
     code = compile_gpu(ir.Module.parse(tiles(monkeypatch, make_model(), *args)), "main_p0", "sm_90a")
     assert "chain" in {choice.engine for choice in code.engines}
     assert not code.resources.spills and not code.warnings
+
+
+class WideEdges(nn.Module):
+    """A graph network's edges at a width of 320: rows of two tables added to a product, layers, a norm, sums by target."""
+
+    def __init__(self, width: int = 320):
+        super().__init__()
+        self.first, self.layers, self.norm = nn.Linear(width, width), mlp([width] * 3, last=False), nn.LayerNorm(width)
+
+    def forward(self, edges, one, other, source, target):
+        hidden = torch.relu(self.first(edges) + one[source] + other[target])
+        edges = edges + self.norm(self.layers(hidden))
+        return torch.zeros_like(one).index_add(0, target, edges), edges
+
+
+def wide_edges(count: int) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    nodes, width = 50, 320
+    values = [torch.randn(n, width).to(BF16) for n in (count, nodes, nodes)]
+    return WideEdges(width), (*values, *(torch.randint(0, nodes, (count,)) for _ in range(2)))
+
+
+def wide(text: str) -> WidePlan:
+    plan = ChainEngine().plan(task_of(text), Limits())
+    assert isinstance(plan, Plan) and isinstance(plan.private, WidePlan), plan
+    return plan.private
+
+
+def test_wide_layers_are_multiplied_in_passes(context, monkeypatch) -> None:
+    plan = wide(tiles(monkeypatch, Normalised(512), torch.randn(20_000, 512)))
+    assert [[part.cols for part in layer.passes] for layer in plan.layers] == [[192, 160, 160]] * 3
+    assert plan.stays and plan.slots == 8 and plan.stages == 4 and plan.loads == 8
+    assert [len(layer.settled) for layer in plan.layers] == [1, 1, 1]
+    assert all(sorted(part.registers()) == list(range(part.cols // 2)) for part in plan.layers[0].passes)
+
+
+def test_rows_that_do_not_fit_come_for_every_pass(context, monkeypatch) -> None:
+    plan = wide(tiles(monkeypatch, mlp([512, 288, 320]), torch.randn(20_000, 512)))
+    assert not plan.stays and plan.slots == 5 and plan.loads == 16
+    assert plan.layers[1].panels == 4 and plan.layers[1].tail == 32
+
+
+def test_wide_chains_decline_what_stays_in_registers_from_layer_to_layer(context, monkeypatch) -> None:
+    class Skip(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(320, 320), nn.Linear(320, 320)
+
+        def forward(self, x):
+            h = torch.relu(self.a(x))
+            return h + torch.relu(self.b(h))
+
+    model, x = Skip(), torch.randn(70_000, 320)
+    assert tiles(monkeypatch, model, x).count('engine = "chain"') == 0
+    assert tiles(monkeypatch, mlp([320] * 3), x).count('engine = "chain"') == 1
 
 
 def test_gates_are_combined_before_they_are_rounded_twice(context, monkeypatch) -> None:
@@ -187,6 +242,9 @@ EMULATED = {
     "ring_and_turns": (lambda: (mlp([256] * 4), (torch.randn(300, 256).to(BF16),)), 128),
     "two_warpgroups": (lambda: (mlp([96] * 3), (torch.randn(300, 96).to(BF16),)), 128),
     "gathered": (few_edges, 128),
+    "wide": (lambda: (Normalised(320), (torch.randn(300, 320).to(BF16),)), 128),
+    "wide_streamed": (lambda: (mlp([512, 288, 320]), (torch.randn(70, 512).to(BF16),)), 64),
+    "wide_edges": (lambda: wide_edges(200), 128),
     "mgn_small": (lambda: (CASES["mgn_small"][0](), CASES["mgn_small"][1](torch.device("cpu"), BF16)), 64),
 }
 """Models and the rows of their tiles."""

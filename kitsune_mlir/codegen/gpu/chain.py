@@ -15,6 +15,8 @@ from kitsune_mlir.codegen.gpu.chain_compute import Computer
 from kitsune_mlir.codegen.gpu.chain_plan import make_plan
 from kitsune_mlir.codegen.gpu.chain_records import ChainPlan
 from kitsune_mlir.codegen.gpu.chain_sources import Mover
+from kitsune_mlir.codegen.gpu.chain_wide import emit_wide
+from kitsune_mlir.codegen.gpu.chain_wide_plan import WidePlan, make_wide_plan
 from kitsune_mlir.codegen.gpu.context import TaskContext
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
@@ -35,13 +37,19 @@ class ChainEngine(Engine):
         try:
             return make_plan(self.name, task, limits)
         except Mismatch as reason:
-            return Decline(self.name, str(reason))
+            try:
+                return make_wide_plan(self.name, task, limits)
+            except Mismatch as other:
+                return Decline(self.name, f"{reason}; for wide layers: {other}")
 
     def emit(self, plan: Plan, task: TaskContext) -> None:
-        chain: ChainPlan = plan.private
         # The engine before may have used the same shared memory through the other proxy.
         fence_async_shared()
         task.sync()
+        if isinstance(plan.private, WidePlan):
+            emit_wide(plan.private, task)
+            return
+        chain: ChainPlan = plan.private
         copies = any(not slot.source.maps for slot in chain.slots)
         registers = COPY_REGISTERS if copies else TMA_REGISTERS
         roles.specialize(task, Mover(chain, task).run, lambda group: Computer(chain, task, group).run(), registers)

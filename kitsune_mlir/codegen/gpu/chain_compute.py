@@ -8,13 +8,14 @@ from kitsune_mlir.codegen.gpu import tma, wgmma
 from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, Ring, fence_async, fence_async_shared
 from kitsune_mlir.codegen.gpu.barriers import Slot as RingSlot
 from kitsune_mlir.codegen.gpu.builder import for_, if_
-from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place, folded_start
+from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
 from kitsune_mlir.codegen.gpu.chain_match import SUM, Range, Scatter, zero
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
 from kitsune_mlir.codegen.gpu.chain_parts import WeightPanel, align, load_key, swizzled
 from kitsune_mlir.codegen.gpu.chain_records import ChainPlan, Slot
 from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer
 from kitsune_mlir.codegen.gpu.chain_sources import slot_barriers, slot_pointer
+from kitsune_mlir.codegen.gpu.chain_start import Term, bias_of
 from kitsune_mlir.codegen.gpu.chain_store import Storer
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.elements import load_elements
@@ -48,11 +49,11 @@ class Computer:
         self.own = NamedBarrier(group + OWN, GROUP)
         self._last: Value | None = None
         self.folded: dict[ir.Value, ir.Value] = {}
-        self.starts: dict[ir.Value, ir.Value] = {}
+        self.starts: dict[ir.Value, Term] = {}
         for layer in plan.chain.layers:
-            found = folded_start(plan.chain, layer.result)
+            found = bias_of(plan.chain, layer.result)
             if found is not None:
-                self.folded[layer.result], self.starts[layer.result] = found
+                self.folded[found.total], self.starts[layer.result] = layer.result, found
 
     def run(self) -> None:
         """All threads of the warpgroup call it."""
@@ -332,8 +333,7 @@ class Computer:
             for half in range(2):
                 place = Place(unit, half, block)
                 if folded is not None:
-                    op = next(iter(layer.result.uses)).owner.operation
-                    lanes = evaluator.inner(op, folded, place)
+                    lanes = evaluator.inner(folded.op, folded.value, place)
                 else:
                     lanes = evaluator.tensor(layer.start, place)
                 sums += [lanes.at(0), lanes.at(1)]

@@ -14,17 +14,18 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith
 
 from kitsune_mlir.codegen.gpu.chain_lanes import Lanes, add_packed, exchange, pin
-from kitsune_mlir.codegen.gpu.chain_match import QUAD, Chain, Step, zero
-from kitsune_mlir.codegen.gpu.chain_memory import Memory
+from kitsune_mlir.codegen.gpu.chain_match import QUAD, Chain, Step
+from kitsune_mlir.codegen.gpu.chain_memory import RUN, Memory, to_integer
 from kitsune_mlir.codegen.gpu.chain_rows import reduce_row
 from kitsune_mlir.codegen.gpu.convert import pack_pair
+from kitsune_mlir.codegen.gpu.inline import pinned
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, is_constant
 from kitsune_mlir.codegen.gpu.mma_scalar import constant_of
-from kitsune_mlir.codegen.gpu.value import Value, wrap
-from kitsune_mlir.dialects.access import affine_maps, shape_of
+from kitsune_mlir.codegen.gpu.value import Value, cast, wrap
+from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.products import yield_of
 
-__all__ = ["Evaluator", "Place", "folded_start"]
+__all__ = ["Evaluator", "Place"]
 
 _SHORT = ("bf16", "f16")
 
@@ -45,21 +46,27 @@ class Evaluator:
         chain: the body.
         memory: reads loads at places.
         index: emits an `index` value of the task, i32.
-        folded: by product result, the value of a body that its sums already are (`folded_start`).
+        folded: for values of bodies that a product's sums already are (`chain_start`), the product's result.
     """
 
     def __init__(self, chain: Chain, memory: Memory, index: Callable[[ir.Value], Value], folded: dict[ir.Value, ir.Value]):
         self.chain, self.memory, self.index = chain, memory, index
-        self.folded = {inner: result for result, inner in folded.items()}
+        self.folded = folded
         self.sums: dict[ir.Value, list[list[Value]]] = {}
         """Accumulators of each product, by unit."""
         self.known: dict[tuple, Lanes] = {}
         self.kept: dict[tuple, Lanes] = {}
         self.pieces: dict[tuple, list[Value]] = {}
+        self.held: dict[tuple, Lanes] = {}
+        """Values of bodies that `keep` does not forget."""
         self._deps: dict[tuple, frozenset[str]] = {}
 
-    def keep(self, values: tuple[ir.Value, ...]) -> None:
-        """Forget everything but `values`, which stay in registers at all places."""
+    def keep(self, values: tuple[ir.Value, ...], blocks: range | None = None) -> None:
+        """Forget everything but `values`, which stay in registers at all places.
+
+        Args:
+            blocks: those of which values are computed now, if not all; others stay where they were kept before.
+        """
         made: dict[tuple, Lanes] = {}
         kept: dict[tuple, Lanes] = {}
         for value in values:
@@ -67,10 +74,24 @@ class Evaluator:
                 key = self._key(value, self._tensor_deps(value), place)
                 if key in self.kept:
                     kept[key] = self.kept[key]
-                elif key not in made:
+                elif key not in made and (blocks is None or place.block in blocks):
                     made[key] = self.tensor(value, place).settled()
         self.kept, self.known, self.pieces = kept | pin(made), {}, {}
         self.memory.forget()
+
+    def hide(self, nothing: Value) -> None:
+        """Let neither LLVM nor ptxas know that packed pairs which are kept are the same as before.
+
+        They compute what follows from them again where it is used, instead of holding it in registers.
+
+        Args:
+            nothing: an i32 that is 0, of which the compilers do not know it.
+        """
+        self.kept = {
+            key: Lanes(lanes.dtype, word=lanes.word ^ nothing) if lanes.short and not lanes.uniform else lanes
+            for key, lanes in self.kept.items()
+        }
+        self.kept = pin(self.kept)
 
     def places(self, value: ir.Value) -> list[Place]:
         """All places of a tensor."""
@@ -94,7 +115,7 @@ class Evaluator:
         key = (value, place, "piece")
         if key not in self.pieces:
             words = [self.tensor(value, dataclasses.replace(place, block=place.block + part)).word for part in range(QUAD)]
-            self.pieces[key] = exchange(words, self.memory.quad)
+            self.pieces[key] = words if self.memory.plan.run == RUN else exchange(words, self.memory.quad)
         return self.pieces[key]
 
     def _tensor(self, value: ir.Value, place: Place) -> Lanes:
@@ -161,9 +182,18 @@ class Evaluator:
         if value in self.folded:
             return self.tensor(self.folded[value], place)
         key = (op, *self._key(value, self._inner_deps(op, value), place))
+        if key in self.held:
+            return self.held[key]
         if key not in self.known:
             self.known[key] = self._inner(op, value, place)
         return self.known[key]
+
+    def hold_index(self, op: ir.Operation, value: ir.Value, place: Place) -> None:
+        """Compute a row's number (an index value of a body, below 2^31) here, and keep it in a register."""
+        found = self.inner(op, value, place).at(0)
+        number = pinned([cast(to_integer(found), "i32")])[0]
+        key = (op, *self._key(value, self._inner_deps(op, value), place))
+        self.held[key] = Lanes("index", scalars=[self._to_index(number)])
 
     def _inner(self, op: ir.Operation, value: ir.Value, place: Place) -> Lanes:
         block = op.regions[0].blocks[0]
@@ -305,37 +335,6 @@ class Evaluator:
             if not isinstance(operand.type, ir.ShapedType):
                 found |= self._inner_deps(op, operand)
         return found
-
-
-def folded_start(chain: Chain, result: ir.Value) -> tuple[ir.Value, ir.Value] | None:
-    """A bias that a product can start from instead of having it added afterwards.
-
-    Returns:
-        (the value of the body of the only reader that adds it, the value that is added), or None.
-    """
-    uses = list(result.uses)
-    if len(uses) != 1 or uses[0].owner.name != "linalg.generic":
-        return None
-    layer = next(layer for layer in chain.layers if layer.result == result)
-    op = uses[0].owner.operation
-    if not zero(layer.start) or chain.steps[op.results[0]].kind != "map":
-        return None
-    number = list(op.operands).index(result)
-    argument = op.regions[0].blocks[0].arguments[number]
-    readers = list(argument.uses)
-    if len(readers) != 1 or readers[0].owner.name != "arith.addf" or len(affine_maps(op)[number].results) != 2:
-        return None
-    add = readers[0].owner.operation
-    other = next((operand for operand in add.operands if operand != argument), None)
-    if other is None:
-        return None
-    bias = other.owner.operands[0] if _is(other, "arith.extf") else other
-    if not isinstance(bias.owner, ir.Block) or bias.owner != op.regions[0].blocks[0]:
-        return None
-    at = list(op.regions[0].blocks[0].arguments).index(bias)
-    if chain.task.load_of(op.operands[at]) is None or ROW in chain.operand_sides(op, at):
-        return None
-    return add.results[0], other
 
 
 def relu_of(value: ir.Value) -> ir.Value | None:

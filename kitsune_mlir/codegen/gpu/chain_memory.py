@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from torch_mlir.dialects import arith
@@ -9,7 +10,7 @@ from torch_mlir.dialects import arith
 from kitsune_mlir.codegen.gpu.builder import shuffle
 from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
 from kitsune_mlir.codegen.gpu.chain_parts import load_key, swizzled
-from kitsune_mlir.codegen.gpu.chain_records import ChainPlan, Slot
+from kitsune_mlir.codegen.gpu.chain_records import RowsPlan, Slot
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.elements import load_elements
 from kitsune_mlir.codegen.gpu.memory import load, offset
@@ -21,7 +22,10 @@ from kitsune_mlir.codegen.gpu.value import Value, as_type, i64, minimum, select,
 if TYPE_CHECKING:
     from kitsune_mlir.codegen.gpu.chain_eval import Place
 
-__all__ = ["Memory", "to_integer"]
+__all__ = ["RUN", "Memory", "to_integer"]
+
+RUN = 8
+"""Columns side by side that a lane has in chains of wide layers: four blocks, 16 bytes of 16-bit numbers."""
 
 
 class Memory:
@@ -36,9 +40,7 @@ class Memory:
         slots: pointer to each source's rows of this warpgroup and tile.
     """
 
-    def __init__(
-        self, plan: ChainPlan, tile: TileContext, shared: Value, thread: Value, group: Value, slots: dict[Slot, Value]
-    ):
+    def __init__(self, plan: RowsPlan, tile: TileContext, shared: Value, thread: Value, group: Value, slots: dict[Slot, Value]):
         self.plan, self.tile, self.shared, self.slots = plan, tile, shared, slots
         self.units = plan.units
         self.lane = thread & 31
@@ -49,11 +51,11 @@ class Memory:
         """Words of rows that were read a tile ahead, by `load_key`, unit, half and block."""
         self.known: dict[tuple, Lanes] = {}
         self.addresses: dict[tuple, Value] = {}
-        self._windows: dict[tuple, Window] = {}
+        self.runs: dict[tuple, list[Lanes]] = {}
 
     def forget(self) -> None:
         """Read again from now on."""
-        self.known, self.addresses = {}, {}
+        self.known, self.addresses, self.runs = {}, {}, {}
 
     def row(self, place: Place) -> Value:
         """The thread's row in the tile; the tile's last one for rows beyond it."""
@@ -66,6 +68,8 @@ class Memory:
 
     def col(self, place: Place) -> Value:
         """The left one of the thread's two columns."""
+        if self.plan.run == RUN:
+            return (self.quad << 3) + (32 * (place.block // 4) + 2 * (place.block % 4))
         return (self.quad << 1) + 8 * place.block
 
     def first_of_row(self, value: Value) -> Value:
@@ -117,8 +121,26 @@ class Memory:
             start = self._row_start((load_key(record), sides), start, window, place)
         if COL not in sides:
             return _lanes(window.dtype, load_elements(start, window.dtype, 1, constant=window.constant))
+        if self.plan.run == RUN and window.stride(COL) == 1 and window.align((COL,)) == 16:
+            return self._run((load_key(record), sides), start, window, place, ROW in sides)
         together = window.stride(COL) == 1 and window.align((COL,)) >= min(16, 2 * window.bytes) and cols % 2 == 0
         return self._pair(start, window, window.stride(COL), place, cols, together)
+
+    def _run(self, key: tuple, start: Value, window: Window, place: Place, rows: bool) -> Lanes:
+        """Two elements of the thread's run of eight, all of which are loaded at once. `start`: of the row, aligned to 16."""
+        known = (key, (place.unit, place.half) if rows else None, place.block // 4)
+        if known not in self.runs:
+            dtype, first = window.dtype, dataclasses.replace(place, block=place.block // 4 * 4)
+            pointer = offset(start, i64(self.col(first)) * window.bytes)
+            # Rows by no constant load: compilers would move it to its use.
+            constant = window.constant and not rows
+            if dtype in ("bf16", "f16"):
+                words = unpack(load(pointer, "vector<4xi32>", 16, constant))
+                self.runs[known] = [Lanes(dtype, word=word) for word in words]
+            else:
+                values = load_elements(pointer, dtype, RUN, align=16, constant=constant)
+                self.runs[known] = [Lanes(dtype, scalars=values[i : i + 2]) for i in range(0, RUN, 2)]
+        return self.runs[known][place.block % 4]
 
     def _start(self, key: tuple, window: Window) -> Value:
         if key not in self.addresses:
@@ -169,6 +191,10 @@ class Memory:
 
         if along:
             row = moved(base, range(len(indices) - 1), 0)
+            if self.plan.run == RUN and strides[-1] == 1 and all(stride * window.bytes % 16 == 0 for stride in strides[:-1]):
+                if window.align(sides) == 16:
+                    key = (load_key(table), tuple(index[0].ir for index in indices[:-1]))
+                    return self._run(key, row, window, place, True)
             aligned = all(stride * window.bytes % (2 * window.bytes) == 0 for stride in strides[:-1])
             together = aligned and strides[-1] == 1 and window.align(sides) >= min(16, 2 * window.bytes) and cols % 2 == 0
             return self._pair(row, window, strides[-1], place, cols, together)

@@ -32,7 +32,7 @@ from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.shared_tile import SharedTile
 
-__all__ = ["make_plan"]
+__all__ = ["Maps", "make_plan"]
 
 MOST_UNITS = 1
 """Tiles of 64 rows of a warpgroup. The emitters do several (faster where layers are narrow: more products are in flight), and
@@ -48,7 +48,7 @@ TURN_WORK = 1 << 14
 """Columns x depth x tiles of 64 rows of a product from which on the warpgroups take turns at the tensor cores."""
 
 
-class _Maps:
+class Maps:
     """The tensor maps of a plan, each once."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class _Planner:
         self.groups = 1 if chain.rows <= GROUP_ROWS else 2
         self.units = -(-chain.rows // (GROUP_ROWS * self.groups))
         self.rows = GROUP_ROWS * self.units
-        self.maps = _Maps()
+        self.maps = Maps()
         self.registers = 0
         self.barriers: list[int] = []
 
@@ -255,7 +255,7 @@ class _Planner:
 
     def _fixed(self, sources: list[Source], held: list[Source], compact: bool) -> _Layout:
         """What does not depend on the weights."""
-        self.maps = _Maps()
+        self.maps = Maps()
         vectors, vector_bytes = self._vectors(compact)
         outputs = tuple(self._output(store, compact) for store in self.task.stores)
         staging = max((align(o.tile.bytes, 1024) for o in outputs if o.tile is not None), default=0)

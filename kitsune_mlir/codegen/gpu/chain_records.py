@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.chain_match import Chain
 from kitsune_mlir.codegen.gpu.chain_order import Order
@@ -11,7 +12,7 @@ from kitsune_mlir.codegen.gpu.mma_window import Window
 from kitsune_mlir.codegen.gpu.tasks import Load, Store
 from kitsune_mlir.shared_tile import SharedTile
 
-__all__ = ["GROUP_ROWS", "ChainPlan", "Output", "Slot", "Stage", "Vector"]
+__all__ = ["GROUP_ROWS", "ChainPlan", "Output", "RowsPlan", "Slot", "Stage", "Vector"]
 
 GROUP_ROWS = 64
 """Rows of one wgmma."""
@@ -92,47 +93,25 @@ class Output:
 
 
 @dataclasses.dataclass(frozen=True)
-class ChainPlan:
-    """What the engine decided.
+class RowsPlan:
+    """What everybody who reads and writes rows has to know.
 
     Attributes:
         chain, order: the body, and the times of its tensors.
         groups: computing warpgroups that have rows.
         units: tiles of 64 rows of a warpgroup.
-        weights: of the layers.
-        resident: offset of each layer's weight in shared memory; None where it streams.
-        stages: of the ring; 0 without one.
-        stage_bytes: of one.
-        sequence: what streams through the ring for a tile.
-        slots: places of sources.
-        held: rows that are read into registers, a tile ahead, and stay there for the whole tile.
         vectors: by `load_key`.
-        vector_bytes: all of them.
         outputs: one a store.
-        staging: offset of the staging space, of which each warpgroup has `staging_bytes`.
-        turns: for each layer, whether the warpgroups take turns at the tensor cores.
-        weight_maps: numbers of the tensor maps of each layer's panels.
-        barriers: number of the first mbarrier of the ring, and of the one that resident weights report to.
+        run: columns side by side that a lane has: 2, as tensor cores leave them, or 8, where the weights' columns are permuted.
     """
 
     chain: Chain
     order: Order
     groups: int
     units: int
-    weights: tuple[Weight, ...]
-    resident: tuple[int | None, ...]
-    stages: int
-    stage_bytes: int
-    sequence: tuple[Stage, ...]
-    slots: tuple[Slot, ...]
-    held: tuple[Load, ...]
     vectors: dict[tuple, Vector]
     outputs: tuple[Output, ...]
-    staging: int
-    staging_bytes: int
-    turns: tuple[bool, ...]
-    weight_maps: tuple[tuple[int, ...], ...]
-    resident_barrier: int
+    run: ClassVar[int] = 2
 
     @property
     def group_rows(self) -> int:
@@ -143,3 +122,35 @@ class ChainPlan:
     def covered(self) -> bool:
         """Whether the warpgroups' rows are exactly the tile's."""
         return self.group_rows * self.groups == self.chain.rows
+
+
+@dataclasses.dataclass(frozen=True)
+class ChainPlan(RowsPlan):
+    """What the engine decided.
+
+    Attributes:
+        weights: of the layers.
+        resident: offset of each layer's weight in shared memory; None where it streams.
+        stages: of the ring; 0 without one.
+        stage_bytes: of one.
+        sequence: what streams through the ring for a tile.
+        slots: places of sources.
+        held: rows that are read into registers, a tile ahead, and stay there for the whole tile.
+        staging: offset of the staging space, of which each warpgroup has `staging_bytes`.
+        turns: for each layer, whether the warpgroups take turns at the tensor cores.
+        weight_maps: numbers of the tensor maps of each layer's panels.
+        barriers: number of the first mbarrier of the ring, and of the one that resident weights report to.
+    """
+
+    weights: tuple[Weight, ...]
+    resident: tuple[int | None, ...]
+    stages: int
+    stage_bytes: int
+    sequence: tuple[Stage, ...]
+    slots: tuple[Slot, ...]
+    held: tuple[Load, ...]
+    staging: int
+    staging_bytes: int
+    turns: tuple[bool, ...]
+    weight_maps: tuple[tuple[int, ...], ...]
+    resident_barrier: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
 from kitsune_mlir.codegen.gpu.chain_match import QUAD, Scatter, addition_of
 from kitsune_mlir.codegen.gpu.context import TileContext
@@ -38,7 +40,7 @@ class Scatterer:
         for place, number in self.numbers.items():
             if self.addition.width == 8:
                 for first in range(0, blocks, QUAD):
-                    self._exchanged(place, number, first)
+                    self.add_piece(dataclasses.replace(place, block=first))
             else:
                 for block in range(-(-self.addition.columns // 8)):
                     self._pair(Place(place.unit, place.half, block), number)
@@ -50,13 +52,14 @@ class Scatterer:
             number = select(col < self.addition.columns, number, -1)
         self._add(place, number, col, [lanes.at(0), lanes.at(1)])
 
-    def _exchanged(self, place: Place, number: Value, first: int) -> None:
-        """32 columns: the lane with quarter q of every block of 8 gets block q whole."""
+    def add_piece(self, place: Place) -> None:
+        """Add the 16 bytes that the thread has of the 32 columns from block `place.block` on."""
         evaluator = self.evaluator
-        words = evaluator.piece(self.scatter.updates, Place(place.unit, place.half, first))
+        words = evaluator.piece(self.scatter.updates, place)
+        number = self.numbers[dataclasses.replace(place, block=0)]
         quad = evaluator.memory.quad
         dtype = str(self.scatter.destination.element)
-        self._add(place, number, (quad << 3) + 8 * first, [bitcast(vector(words), f"vector<8x{dtype}>")])
+        self._add(place, number, (quad << 3) + 8 * place.block, [bitcast(vector(words), f"vector<8x{dtype}>")])
 
     def _add(self, place: Place, number: Value, col: Value, values: list[Value]) -> None:
         row = self.evaluator.memory.row(place)

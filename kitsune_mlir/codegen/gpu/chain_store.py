@@ -17,10 +17,21 @@ from kitsune_mlir.codegen.gpu.fragment import store_matrices
 from kitsune_mlir.codegen.gpu.memory import offset, store
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
 from kitsune_mlir.codegen.gpu.mma_window import Window
+from kitsune_mlir.codegen.gpu.tasks import Store
 from kitsune_mlir.codegen.gpu.value import Value, i32, i64, vector
 from kitsune_mlir.dialects.access import shape_of
 
-__all__ = ["Storer"]
+__all__ = ["Storer", "store_piece"]
+
+
+def store_piece(record: Store, evaluator: Evaluator, tile: TileContext, place: Place) -> None:
+    """Store the 16 bytes of a result that the thread has of the 32 columns from block `place.block` on."""
+    memory, window = evaluator.memory, Window.of(record, sides_of(record.tensor))
+    words = vector(evaluator.piece(record.tensor, place))
+    pointer = offset(window.start(tile), i64(memory.row(place)) * (window.stride(ROW) * window.bytes))
+    write = functools.partial(store, words, offset(offset(pointer, memory.quad << 4), 16 * place.block), 16)
+    exists = memory.row_exists(place)
+    write() if exists is None else if_(exists, write)
 
 
 class Storer:
@@ -85,19 +96,11 @@ class Storer:
         return evaluator.tensor(value, Place(unit, half, block)).word if 8 * block < cols else i32(0)
 
     def _by_pieces(self, output: Output, evaluator: Evaluator) -> None:
-        store_, memory = output.store, evaluator.memory
-        window = Window.of(store_, sides_of(store_.tensor))
-        start, cols = window.start(self.tile), shape_of(store_.tensor)[1]
+        blocks = shape_of(output.store.tensor)[1] // 8
         for unit in range(self.plan.units):
             for half in range(2):
-                row = Place(unit, half, 0)
-                pointer = offset(start, i64(memory.row(row)) * (window.stride(ROW) * window.bytes))
-                pointer = offset(pointer, memory.quad << 4)
-                exists = memory.row_exists(row)
-                for block in range(0, cols // 8, QUAD):
-                    words = vector(evaluator.piece(store_.tensor, Place(unit, half, block)))
-                    write = functools.partial(store, words, offset(pointer, 16 * block), 16)
-                    write() if exists is None else if_(exists, write)
+                for block in range(0, blocks, QUAD):
+                    store_piece(output.store, evaluator, self.tile, Place(unit, half, block))
 
     def _by_threads(self, output: Output, evaluator: Evaluator) -> None:
         memory, value = evaluator.memory, output.store.tensor

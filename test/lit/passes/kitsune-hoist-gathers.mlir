@@ -7,9 +7,12 @@
 // CHECK: %[[OWN:.*]] = tensor.extract_slice %arg2[0, 0] [512, 512]
 // CHECK: ins(%arg0, %[[OWN]] :
 // CHECK: %[[THEIRS:.*]] = tensor.extract_slice %arg2[0, 512] [512, 512]
-// CHECK: %[[TABLE:.*]] = linalg.generic {{.*}} ins(%arg1, %[[THEIRS]] :
+// CHECK: %[[SUMS:.*]] = linalg.generic {{.*}} ins(%arg1, %[[THEIRS]] :
+// CHECK: %[[TABLE:.*]] = linalg.generic {{.*}} ins(%[[SUMS]] : tensor<64x512xf32>)
+// CHECK: arith.truncf
 // CHECK: linalg.generic {{.*}} ins(%arg3, %{{.*}} : tensor<20000xi64>, tensor<20000x512xf32>)
 // CHECK: tensor.extract %[[TABLE]]
+// CHECK: arith.extf
 // CHECK: arith.addf
 // CHECK-NOT: tensor.concat
 #x = affine_map<(m, n, k) -> (m, k)>

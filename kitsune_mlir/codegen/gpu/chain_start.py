@@ -1,0 +1,88 @@
+"""What a product's sums can start from, instead of having it added afterwards: a bias, gathered rows."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.chain_match import Chain, zero
+from kitsune_mlir.codegen.gpu.mma_match import ROW, is_constant
+from kitsune_mlir.dialects.access import affine_maps
+from kitsune_mlir.dialects.products import yield_of
+
+__all__ = ["Term", "bias_of", "terms_of"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """Something that a step adds to a product's sums.
+
+    Attributes:
+        op: the generic.
+        total: the value of its body that is the sum with the term.
+        value: the value that is added.
+    """
+
+    op: ir.Operation
+    total: ir.Value
+    value: ir.Value
+
+
+def terms_of(chain: Chain, result: ir.Value) -> list[Term]:
+    """What element-wise steps add to a product's `result` before they do anything else, if it comes from memory."""
+    layer = next(layer for layer in chain.layers if layer.result == result)
+    terms: list[Term] = []
+    value: ir.Value | None = result if zero(layer.start) else None
+    while value is not None and (term := _added(chain, value)) is not None:
+        terms.append(term)
+        yielded = list(yield_of(term.op).operands)
+        value = term.op.results[0] if yielded == [term.total] else None
+    return terms
+
+
+def bias_of(chain: Chain, result: ir.Value) -> Term | None:
+    """The same where it is one vector along the columns, read by the only step that follows."""
+    terms = terms_of(chain, result)
+    if not terms:
+        return None
+    op, value = terms[0].op, terms[0].value
+    bias = value if isinstance(value.owner, ir.Block) or value.owner.name != "arith.extf" else value.owner.operands[0]
+    if not isinstance(bias.owner, ir.Block) or bias.owner != op.regions[0].blocks[0]:
+        return None
+    at = list(op.regions[0].blocks[0].arguments).index(bias)
+    return None if is_constant(op.operands[at]) or ROW in chain.operand_sides(op, at) else terms[0]
+
+
+def _added(chain: Chain, value: ir.Value) -> Term | None:
+    """What the only reader of `value` adds to it, from memory."""
+    uses = list(value.uses)
+    if len(uses) != 1 or uses[0].owner.name != "linalg.generic":
+        return None
+    op = uses[0].owner.operation
+    if chain.steps[op.results[0]].kind != "map":
+        return None
+    number = list(op.operands).index(value)
+    argument = op.regions[0].blocks[0].arguments[number]
+    readers = list(argument.uses)
+    if len(readers) != 1 or readers[0].owner.name != "arith.addf" or len(affine_maps(op)[number].results) != 2:
+        return None
+    add = readers[0].owner.operation
+    other = next((operand for operand in add.operands if operand != argument), None)
+    if other is None or not _from_memory(chain, op, other):
+        return None
+    return Term(op, add.results[0], other)
+
+
+def _from_memory(chain: Chain, op: ir.Operation, value: ir.Value) -> bool:
+    """Whether a value of a body follows from loads, constants and positions alone."""
+    block = op.regions[0].blocks[0]
+    if isinstance(value.owner, ir.Block):
+        if value.owner != block:
+            return True
+        operand = op.operands[list(block.arguments).index(value)]
+        return is_constant(operand) or chain.task.load_of(operand) is not None
+    maker = value.owner.operation
+    if maker.block != block:
+        return True
+    return all(isinstance(v.type, ir.ShapedType) or _from_memory(chain, op, v) for v in maker.operands)

@@ -1,0 +1,300 @@
+"""Planning a chain of wide layers: up to 512 columns, twice what a warpgroup has accumulators for.
+
+Each layer is multiplied in two *passes*, a half of its columns each. A warpgroup keeps its 64 rows of what the layer reads in
+shared memory, because both passes read all of it; what the first pass made waits in registers, as 16-bit numbers, until the
+second is done, and then both overwrite what the layer read. Weights stream through a ring that both warpgroups read, so every
+byte of them serves 128 rows. TMA brings a weight's rows (the layer's columns) in an order in which a lane gets eight columns
+side by side: then rows are read, stored and added in pieces of 16 bytes, without exchanges between lanes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu import roles
+from kitsune_mlir.codegen.gpu.chain_match import SUM, Chain, Layer, addition_of, match_chain
+from kitsune_mlir.codegen.gpu.chain_memory import RUN
+from kitsune_mlir.codegen.gpu.chain_order import Order, order_of
+from kitsune_mlir.codegen.gpu.chain_parts import Source, align, sides_of, source_of
+from kitsune_mlir.codegen.gpu.chain_plan import Maps
+from kitsune_mlir.codegen.gpu.chain_records import GROUP_ROWS, Output, RowsPlan
+from kitsune_mlir.codegen.gpu.engine import Limits, Plan
+from kitsune_mlir.codegen.gpu.mma_match import COL, Mismatch
+from kitsune_mlir.codegen.gpu.mma_window import Window
+from kitsune_mlir.codegen.gpu.tasks import Store, TaskView
+from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
+from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.errors import CompileError
+from kitsune_mlir.shared_tile import SharedTile
+
+__all__ = [
+    "PANEL",
+    "PANEL_BYTES",
+    "WARP_COLS",
+    "Pass",
+    "WideLayer",
+    "WidePlan",
+    "make_wide_plan",
+    "settled_of",
+    "weight_tile",
+]
+
+PANEL = 64
+"""Columns of a panel: 128 bytes a row, the widest swizzle."""
+PANEL_BYTES = GROUP_ROWS * PANEL * 2
+WARP_COLS = 32
+"""Columns that the four lanes of a row have together, eight each: what a layer's columns are a multiple of."""
+MOST_COLS = 512
+PASS_COLS = 192
+MOST_STAGES = 8
+LEAST_STAGES = 2
+SETTLED_WORDS = 128
+"""Registers for a layer's results."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """Columns [first, first + cols) of a layer."""
+
+    first: int
+    cols: int
+
+    @property
+    def blocks(self) -> range:
+        """The blocks of 8 columns, numbered in the layer."""
+        return range(self.first // 8, (self.first + self.cols) // 8)
+
+    def registers(self) -> list[int]:
+        """For each accumulator of wgmma, its place in the order of blocks, halves and lanes of the pass.
+
+        The weight's rows are in shared memory so that accumulator block p * G + g of the G groups of 32 columns holds pair p
+        of every lane's eight columns of group g.
+        """
+        groups = self.cols // WARP_COLS
+        return [4 * (4 * group + pair) + element for pair in range(4) for group in range(groups) for element in range(4)]
+
+
+@dataclasses.dataclass(frozen=True)
+class WideLayer:
+    """How a layer is multiplied.
+
+    Attributes:
+        layer: the product.
+        passes: its columns.
+        maps: number of the weight's tensor map, of each pass.
+        panels: whole panels of 64 columns of the sum.
+        tail: columns of the sum behind them, a multiple of 16 below 64.
+        settled: the 16-bit tensors that its sums become.
+    """
+
+    layer: Layer
+    passes: tuple[Pass, ...]
+    maps: tuple[int, ...]
+    panels: int
+    tail: int
+    settled: tuple[ir.Value, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class WidePlan(RowsPlan):
+    """What the engine decided.
+
+    Attributes:
+        layers: of the chain.
+        sources: what the first layer reads, and its tensor map.
+        stays: whether all of it fits the places for panels; else it is loaded again for every pass, place after place.
+        slots: places for panels of a warpgroup.
+        stages, stage_bytes: of the ring of weights, which lies first in shared memory.
+    """
+
+    layers: tuple[WideLayer, ...]
+    sources: tuple[tuple[Source, int], ...]
+    stays: bool
+    slots: int
+    stages: int
+    stage_bytes: int
+    run: ClassVar[int] = RUN
+
+    @property
+    def loads(self) -> int:
+        """Panels of rows that come in a tile; number i goes to place i % slots."""
+        return self.layers[0].panels * (1 if self.stays else len(self.layers[0].passes))
+
+    @property
+    def rows_offset(self) -> int:
+        """Where the warpgroups' rows lie, `slots` panels each."""
+        return self.stages * self.stage_bytes
+
+
+def make_wide_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
+    """Plan a task.
+
+    Raises:
+        Mismatch: it is no chain of wide layers, or too large for a block.
+    """
+    if limits.chip != "sm_90a":
+        raise Mismatch(f"wgmma needs sm_90a, not {limits.chip}")
+    chain = match_chain(task)
+    order = order_of(chain)
+    groups = 1 if chain.rows <= GROUP_ROWS else 2
+    if chain.rows > GROUP_ROWS * groups or (chain.rows % (GROUP_ROWS * groups) and task.tiles > 1):
+        raise Mismatch(f"{task.tiles} tiles of {chain.rows} rows; up to {2 * GROUP_ROWS}, several a multiple of {GROUP_ROWS}")
+    for number, layer in enumerate(chain.layers):
+        _check_layer(layer)
+        _check_factor(chain, order, number)
+    for scatter in chain.scatters:
+        if addition_of(scatter).width != RUN:
+            raise Mismatch("rows are added in pieces of 16 bytes of 16-bit numbers")
+    outputs = tuple(_output(store) for store in task.stores)
+    maps = Maps()
+    sources = [_source(chain, part.value) for part in chain.layers[0].ranges]
+    layers = tuple(_layer(chain, order, number, maps) for number in range(len(chain.layers)))
+    slots = max([-(-layer.cols // PANEL) for layer in chain.layers[:-1]], default=1)
+    stage_bytes = max(part.cols for layer in layers for part in layer.passes) * PANEL * 2
+    rows_bytes = groups * slots * PANEL_BYTES
+    stages = min(MOST_STAGES, (limits.shared_bytes - rows_bytes) // stage_bytes)
+    if stages < LEAST_STAGES:
+        raise Mismatch(f"rows of {rows_bytes} bytes leave no room for {LEAST_STAGES} stages of {stage_bytes} bytes")
+    plan = WidePlan(
+        chain, order, groups, 1, {}, outputs, layers,
+        tuple((source, maps.add(source.window, source.maps[0], COL)) for source in sources),
+        layers[0].panels <= slots, slots, stages, stage_bytes,
+    )  # fmt: skip
+    return Plan(
+        engine=engine,
+        task=task,
+        shared_bytes=plan.rows_offset + rows_bytes,
+        threads=roles.THREADS,
+        registers=roles.SHARED_REGISTERS,
+        barriers=(*[1] * stages, *[groups] * stages, *[1] * (2 * groups * slots)),
+        tensor_maps=tuple(maps.uses),
+        async_reads=any(not source.window.constant for source in sources),
+        parameters={
+            "layers": [[layer.depth, layer.cols] for layer in chain.layers],
+            "rows": chain.rows,
+            "passes": [len(layer.passes) for layer in layers],
+            "weights": f"ring of {stages} x {stage_bytes} bytes",
+            "sources": ["TMA" if plan.stays else "TMA, for every pass"] * len(sources),
+        },
+        private=plan,
+    )
+
+
+def _layer(chain: Chain, order: Order, number: int, maps: Maps) -> WideLayer:
+    layer = chain.layers[number]
+    window, passes = Window.of(layer.weight, layer.sides), _passes(layer.cols)
+    if layer.depth % 16:
+        raise Mismatch(f"a sum of {layer.depth} terms; multiples of 16 are done")
+    numbers = tuple(maps.add(window, _weight_map(window, layer.cols, part), SUM) for part in passes)
+    settled = settled_of(chain, order, number)
+    return WideLayer(layer, passes, numbers, layer.depth // PANEL, layer.depth % PANEL, settled)
+
+
+def _check_layer(layer: Layer) -> None:
+    window = Window.of(layer.weight, layer.sides)
+    if layer.cols % WARP_COLS or layer.cols > MOST_COLS:
+        raise Mismatch(f"a layer of {layer.cols} columns; multiples of {WARP_COLS} up to {MOST_COLS} are done")
+    if len(window.dims) != 2 or window.stride(SUM) != 1:
+        raise Mismatch("a weight whose sums are not neighbours in memory")
+    if any(dim.start != 0 or dim.size != dim.extent for dim in window.dims if dim.side == COL):
+        raise Mismatch("a part of a weight's columns")
+
+
+def _check_factor(chain: Chain, order: Order, number: int) -> None:
+    """The first layer reads memory; every other one reads what the one before made, and that is nowhere else needed later."""
+    layer = chain.layers[number]
+    computed = [chain.task.load_of(part.value) is None and chain.gather(part.value) is None for part in layer.ranges]
+    if not number:
+        if any(computed):
+            raise Mismatch("the first layer's factor is computed")
+        return
+    if computed != [True]:
+        raise Mismatch("a later layer reads memory, or several tensors")
+    value = layer.ranges[0].value
+    if order.ready[value] != number - 1:
+        raise Mismatch("a layer reads what was made before the layer before")
+    for use in value.uses:
+        user = use.owner.operation
+        times = [order.ready.get(result, -1) for result in user.results]
+        if user != layer.op and any(time >= number for time in times):
+            raise Mismatch("a layer's factor is used after the layer")
+    if any(kept != value for kept in order.kept[number - 1]):
+        raise Mismatch("a tensor stays in registers from one layer to the next")
+
+
+def _output(store: Store) -> Output:
+    shape, window = shape_of(store.tensor), Window.of(store, sides_of(store.tensor))
+    if len(shape) != 2 or shape[1] % WARP_COLS or window.dtype not in ("bf16", "f16"):
+        raise Mismatch(f"a result of shape {shape} of {window.dtype}")
+    if window.stride(COL) != 1 or window.align((COL,)) != 16:
+        raise Mismatch("a result whose rows are not aligned to 16 bytes")
+    return Output(store, None, None, True)
+
+
+def settled_of(chain: Chain, order: Order, number: int) -> tuple[ir.Value, ...]:
+    """The 16-bit tensors that element-wise steps make of a layer's sums, block by block.
+
+    Raises:
+        Mismatch: something else reads the sums before they are rounded, or there are too many tensors.
+    """
+    found: dict[ir.Value, None] = {}
+    pending = [chain.layers[number].result]
+    while pending:
+        value = pending.pop()
+        if any(store.tensor == value for store in chain.task.stores):
+            raise Mismatch("sums are stored as f32")
+        for use in value.uses:
+            step = next((chain.steps[r] for r in use.owner.operation.results if r in chain.steps), None)
+            if step is None or step.kind != "map" or step.op.name != "linalg.generic":
+                raise Mismatch("sums are read as f32 by more than element-wise steps")
+            for result in step.op.results:
+                if len(shape_of(result)) != 2 or order.ready[result] != number:
+                    raise Mismatch("sums are combined with those of another layer")
+                if str(ir.ShapedType(result.type).element_type) in ("bf16", "f16"):
+                    found[result] = None
+                elif result not in pending:
+                    pending.append(result)
+    words = sum(align(shape_of(value)[1], 8) // 4 for value in found)
+    if words > SETTLED_WORDS:
+        raise Mismatch(f"a layer's results take {words} registers; there are {SETTLED_WORDS}")
+    return tuple(found)
+
+
+def _passes(cols: int) -> tuple[Pass, ...]:
+    groups = cols // WARP_COLS
+    count = -(-cols // PASS_COLS)
+    first, passes = 0, []
+    for number in range(count):
+        size = WARP_COLS * (groups // count + (number < groups % count))
+        passes.append(Pass(first, size))
+        first += size
+    return tuple(passes)
+
+
+def _source(chain: Chain, value: ir.Value) -> Source:
+    source = source_of(chain, value, GROUP_ROWS)
+    if source is None or not source.maps or source.length % PANEL:
+        why = source.why if source is not None and source.why else f"its rows are no multiple of {PANEL} columns"
+        raise Mismatch(f"the first layer's factor does not come by TMA in whole panels: {why}")
+    return source
+
+
+def _weight_map(window: Window, cols: int, part: Pass) -> TensorMap:
+    """TMA's view of a weight's rows (columns of the layer) 32 g + 8 q + 2 p + e as dimensions g, q, p, e, of which p is one
+    at a time: so rows come in the order p, g, q, e.
+    """
+    row = next(dim.stride for dim in window.dims if dim.side == COL) * window.bytes
+    depth = next(dim.size for dim in window.dims if dim.side == SUM)
+    shape = (cols // WARP_COLS, 4, 4, 2, depth)
+    try:
+        return TensorMap(window.dtype, shape, (32 * row, 8 * row, 2 * row, row), (part.cols // WARP_COLS, 4, 1, 2, PANEL))
+    except CompileError as error:
+        raise Mismatch(str(error)) from error
+
+
+def weight_tile(part: Pass) -> SharedTile:
+    """Layout of a stage: the pass's columns x a panel of the sum."""
+    return SharedTile(part.cols, PANEL, 2)
