@@ -160,6 +160,8 @@ CASES: dict[str, Case] = {
     "total_sum_long": Case(lambda x: x.abs().sum(), (rows("f32", 400, 701),)),
     "column_sum_long": Case(lambda x: x.sum(0), (rows("f32", 8000, 40),)),
     "column_max_long": Case(lambda x: torch.max(x, 0), (rows("f32", 7001, 20),)),
+    "channels_last": Case(lambda x: x.permute(0, 2, 3, 1) * 2, (("bf16", (2, 24, 14, 14)),)),
+    "channels_last_all": Case(lambda x: x.permute(0, 2, 3, 1) * 2, (("f32", (600, 16, 9, 7)),)),
     "transpose_bf16": Case(lambda x: x.t() * 2, (rows("bf16", 200, 136),)),
     "transpose_odd": Case(lambda x, y: x.t() + y, (rows("f32", 129, 77), rows("f32", 77, 129))),
     "swap_inner": Case(lambda x: x.transpose(1, 2) + 1, (("f32", (5, 64, 72)),)),

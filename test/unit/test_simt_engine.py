@@ -39,7 +39,7 @@ def to_torch(array: np.ndarray) -> torch.Tensor:
 
 
 EMULATED = (
-    *("span", "span_types"),
+    *("span", "span_types", "channels_last", "channels_last_all"),
     *("add_broadcast_odd", "add_bf16_odd", "one_element", "outer_broadcast", "mixed_types", "bool_out", "i64_math", "arange"),
     *("cat", "cat_odd", "pad", "slice", "flip_stride", "permute", "transpose", "embedding_bf16", "gather", "pool_max"),
     *("pool_average_odd", "row_mean_odd", "row_any", "row_long", "total_sum", "column_sum_odd", "column_softmax"),

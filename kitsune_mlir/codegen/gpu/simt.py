@@ -4,9 +4,10 @@ A task's tensors are never made as such. The engine asks for the elements of wha
 operations that make it, down to loads (`simt_eval`), so a chain of any length is one loop over memory. Two schedules ask:
 
 * `simt_maps`: every thread for itself, by vectors; loads that are read across their rows turn in shared memory
-  (`simt_transpose`);
+  (`simt_transpose`), and rows do not matter where each element needs only those at its own place (`simt_flat`);
 * `simt_rows`: the threads that share a row reduce over it together, through shuffles and shared memory. Its tiles may pass
-  through shared memory (`simt_stage`), and several blocks may share a long reduction (`simt_split`).
+  through shared memory (`simt_stage`), several blocks may share a long reduction (`simt_split`), and the blocks of a cluster a
+  row that none of them can keep (`simt_cluster`).
 
 `simt_choose` decides, by the rules written there and in `simt_choose_rows`. The engine declines matrix products, sorting,
 scatter and everything else that has no pointwise form.

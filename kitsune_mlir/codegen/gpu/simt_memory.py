@@ -82,6 +82,7 @@ class CrossedWindow:
         shape: extents; rows lie along the last one.
         across: the dimension that vectors run along.
         row_bytes: distance of rows.
+        parts: extents that the last one is made of.
     """
 
     pointer: Value
@@ -89,10 +90,21 @@ class CrossedWindow:
     shape: tuple[int, ...]
     across: int
     row_bytes: int
+    parts: tuple[int, ...]
 
     def address(self, coordinates: Sequence[Linear]) -> Value:
-        """Of one element; of those that follow along `across` in a group of `group`, too, `row_bytes` times `pitch` apart."""
+        """Of one element; of those that follow along `across` in a group of `group`, too, `row_bytes` times `pitch` apart.
+
+        Args:
+            coordinates: one an extent, or one for each of the `parts` instead of the last.
+        """
         size = element_bytes(str(self.element))
+        if len(coordinates) > len(self.shape):
+            rest: Index = Linear()
+            for index, extent in zip(coordinates[-len(self.parts) :], self.parts, strict=True):
+                rest = add(scale(rest, extent), index)
+            assert isinstance(rest, Linear)
+            coordinates = (*coordinates[: -len(self.parts)], rest)
         row: Index = Linear()
         for dim, index in enumerate(coordinates[:-1]):
             row = add(row, scale(index, math.prod(self.shape[dim + 1 : -1])))

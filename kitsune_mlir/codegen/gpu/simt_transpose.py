@@ -41,16 +41,23 @@ class CrossedLoad:
         across: dimension of its window that neighbours of the result run along; its rows run along the last one.
         start: bytes from the beginning of the block's shared memory.
         row_bytes: of a row of the window in shared memory: a power of two times `CHUNK`.
+        inner: dimensions that are a row together: rows of an image, all of which the window has, lie behind each other.
     """
 
     load: Load
     across: int
     start: int
     row_bytes: int
+    inner: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The window with rows of one dimension."""
+        return (*self.load.sizes[: -self.inner], math.prod(self.load.sizes[-self.inner :]))
 
     @property
     def bytes(self) -> int:
-        return math.prod(self.load.sizes[:-1]) * self.row_bytes
+        return math.prod(self.shape[:-1]) * self.row_bytes
 
 
 def crossed_loads(graph: Graph, seen: dict[ir.Value, int]) -> list[CrossedLoad]:
@@ -58,10 +65,14 @@ def crossed_loads(graph: Graph, seen: dict[ir.Value, int]) -> list[CrossedLoad]:
     found, start = [], 0
     for tensor, across in seen.items():
         load = graph.loads[tensor]
-        if min(load.sizes[across], load.sizes[-1]) < LEAST:
+        inner = 1
+        while inner < len(load.sizes) - across - 1 and load.sizes[-inner] == load.buffer.shape[-inner]:
+            inner += 1
+        run = math.prod(load.sizes[-inner:])
+        if min(load.sizes[across], run) < LEAST:
             continue
-        chunks = -(-load.sizes[-1] * element_bytes(load.buffer.element) // CHUNK)
-        crossed = CrossedLoad(load, across, start, CHUNK << (chunks - 1).bit_length())
+        chunks = -(-run * element_bytes(load.buffer.element) // CHUNK)
+        crossed = CrossedLoad(load, across, start, CHUNK << (chunks - 1).bit_length(), inner)
         found.append(crossed)
         start += crossed.bytes
     return found
@@ -73,9 +84,10 @@ def place_crossed(crossed: CrossedLoad, tile: TileContext) -> CrossedWindow:
     return CrossedWindow(
         offset(tile.task.shared, crossed.start),
         load.buffer.element,
-        tuple(load.sizes),
+        crossed.shape,
         crossed.across,
         crossed.row_bytes,
+        tuple(load.sizes[-crossed.inner :]),
     )
 
 
@@ -93,7 +105,8 @@ def _fill(crossed: CrossedLoad, window: CrossedWindow, graph: Graph, tile: TileC
     size = element_bytes(source.buffer.element)
     probe = Evaluator(graph, tile, 1)
     first = probe.memory.alignment(source.buffer, probe.places(source, tuple(Linear() for _ in source.sizes)), size)
-    row_step = math.gcd(CHUNK, source.sizes[-1] * size, *(s * size for s in source.buffer.strides[:-1]), first)
+    shape, gap = crossed.shape, (Linear(),) * (crossed.inner - 1)
+    row_step = math.gcd(CHUNK, shape[-1] * size, *(s * size for s in source.buffer.strides[: -crossed.inner]), first)
     width = max(1, row_step // size)
     count, threads = math.prod(source.sizes), tile.task.threads
     evaluator = Evaluator(graph, tile, width)
@@ -101,8 +114,9 @@ def _fill(crossed: CrossedLoad, window: CrossedWindow, graph: Graph, tile: TileC
 
     def move(base: Linear, inside: Value | None) -> tuple[Value, Value, Value | None]:
         point = Linear(base.terms, lanes, base.const)
-        where = evaluator.spread(point, tuple(source.sizes))
-        place = evaluator.memory.address(source.buffer, evaluator.places(source, where), size)
+        where = evaluator.spread(point, shape)
+        full = (*where[:-1], *gap, where[-1])
+        place = evaluator.memory.address(source.buffer, evaluator.places(source, full), size)
         bits = 8 * size * width
         kind = f"i{bits}" if bits <= 32 else f"vector<{bits // 32}xi32>"
         value = load(place, kind, min(CHUNK, size * width), source.buffer.role == "input")
