@@ -10,12 +10,14 @@ from kitsune_mlir.dialects.access import access_of, affine_maps, is_tensor, iter
 from kitsune_mlir.dialects.edges import stage_space, stages_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import is_contraction, is_projected_product
+from kitsune_mlir.dialects.stage_graph import mode_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.target import Target, find_target
 
 from . import gpu_chains
 from .base import Pass, PassFailure
+from .cluster_chains import cluster_reason, cluster_tile
 from .fill_idle import tile_for_idle
 from .fuse_pairs import pairs_tile
 from .grouping import inner_elements
@@ -34,7 +36,7 @@ GPU_TILE_ELEMENTS = 8192  # 32 elements a thread of a 256-thread block: enough l
 UPDATE_ROWS = 64  # rows of a scatter-add a task
 HOST_ROWS, HOST_COLUMNS = 64, 256
 WINDOW_TERMS = 64  # of a convolution's sum, up to which simt does it
-CHOICES = ("auto", "temporal", "spatial", "separate")
+CHOICES = ("auto", "temporal", "spatial", "separate", "cluster")
 
 
 def product_roles(op: ir.Operation) -> dict[int, str]:
@@ -132,7 +134,8 @@ class PartitionStreams(Pass):
     bottleneck, and what would be the next one. Options: `target`; `tiles`, sizes that replace the choice for stages by name, as
     in `tiles=product_0:64x128,reduce_1:8` (what `kitsune_mlir.tuning` measured); `times`, microseconds that stages take
     alone in a launch, instead of the model's, as in `times=product_0:12.5`; `mode`: `temporal` (all stages take turns on
-    all multiprocessors), `spatial` (each stage has its own), `separate` (each stage is a launch), or `auto`.
+    all multiprocessors), `spatial` (each stage has its own), `separate` (each stage is a launch), `cluster` (chains of
+    layers by clusters of blocks), or `auto`.
     """
 
     name: ClassVar[str] = "kitsune-partition-streams"
@@ -149,11 +152,15 @@ class PartitionStreams(Pass):
             for op in list(walk(module)):
                 if op.name == "kitsune.pipeline":
                     stages = stages_of(op)
+                    clusters = "cluster" in (self.mode, mode_of(op))
                     for before, stage in zip([None, *stages], stages, strict=False):
-                        self._schedule(stage, target, len(stages) == 1, before)
-                    set_mode(op, self.mode, target, self._times())
+                        self._schedule(stage, target, len(stages) == 1, before, clusters)
+                    if clusters:
+                        op.attributes["mode"] = ir.StringAttr.get("cluster")
+                    else:
+                        set_mode(op, self.mode, target, self._times())
 
-    def _schedule(self, stage: ir.Operation, target: Target, alone: bool, before: ir.Operation | None) -> None:
+    def _schedule(self, stage: ir.Operation, target: Target, alone: bool, before: ir.Operation | None, clusters: bool) -> None:
         space = stage_space(stage)
         engine = engine_of(space)
         few_rows = gemv_tile(space, target) if target.is_gpu and engine == "mma" else None
@@ -164,6 +171,8 @@ class PartitionStreams(Pass):
         engine, tile = ("pairs", pairs) if pairs else (engine, tile)
         convolved = conv_tile(space, target) if target.is_gpu else None
         engine, tile = ("conv", convolved) if convolved else (engine, tile)
+        if clusters and cluster_reason(space) is None:
+            engine, tile = "cluster", [cluster_tile(space)]
         if engine == "simt":
             tile = tile_for_idle(stage, space, tile, before, target) or tile
         tile = self._given(stage, tile)

@@ -24,11 +24,18 @@ def mlp(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Module:
     return nn.Sequential(*(p for a, b in zip(widths, widths[1:], strict=False) for p in (nn.Linear(a, b), activation())))
 
 
-def tiles(monkeypatch: pytest.MonkeyPatch, model: nn.Module, rows: int, columns: int, dtype: torch.dtype = BF16) -> str:
-    """The tile program of a model in mode cluster."""
+def tiles(
+    monkeypatch: pytest.MonkeyPatch,
+    model: nn.Module,
+    rows: int,
+    columns: int,
+    dtype: torch.dtype = BF16,
+    mode: str = "cluster",
+) -> str:
+    """The tile program of a model in a mode."""
     monkeypatch.setattr(pipeline, "gpu_code", lambda *_: (None, {}, "not needed"))
     args = (torch.zeros(rows, columns, dtype=dtype),)
-    return kitsune_mlir.compile(model.to(dtype).eval(), args, target="sm_90a", options={"mode": "cluster"}).ir("tiles")
+    return kitsune_mlir.compile(model.to(dtype).eval(), args, target="sm_90a", options={"mode": mode}).ir("tiles")
 
 
 def decided(text: str, wish: str = "cluster") -> Plan | Decline:
@@ -80,6 +87,17 @@ def test_what_needs_whole_rows_stays_apart(monkeypatch):
         assert 'engine = "cluster"' not in tiles(monkeypatch, model, 2048, columns)
 
 
+@pytest.mark.parametrize(
+    "width, rows, chosen", [(512, 2048, True), (512, 256, True), (512, 64, False), (1024, 2048, False), (256, 8192, False)]
+)
+def test_clusters_are_chosen_where_they_were_faster(monkeypatch, width, rows, chosen):
+    """Not for layers that a block holds, inputs that leave no room for weights, few rows; nor where another mode is wanted."""
+    model = mlp(*[width] * 9)
+    assert ('engine = "cluster"' in tiles(monkeypatch, model, rows, width, mode="auto")) == chosen
+    if chosen:
+        assert 'engine = "cluster"' not in tiles(monkeypatch, model, rows, width, mode="temporal")
+
+
 def test_f32_is_no_chain_for_a_cluster(monkeypatch):
     assert 'engine = "cluster"' not in tiles(monkeypatch, mlp(512, 512, 512), 256, 512, torch.float32)
 
@@ -103,7 +121,7 @@ def test_the_engine_says_why_it_declines(context, monkeypatch):
     module = ir.Module.parse(text)
     MODULES.append(module)
     (task,) = ProgramView(list(module.body.operations)[0].operation).tasks
-    for limits, reason in ((Limits(chip="sm_80"), "sm_90a"), (Limits(shared_bytes=80_000), "stages for weights")):
+    for limits, reason in ((Limits(chip="sm_80"), "sm_90a"), (Limits(shared_bytes=70_000), "stages for weights")):
         declined = ClusterEngine().plan(task, limits)
         assert isinstance(declined, Decline) and reason in declined.reason
 

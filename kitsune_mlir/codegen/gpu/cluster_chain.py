@@ -70,7 +70,7 @@ class _Places:
 
     def __init__(self, plan: ClusterPlan, task: TaskContext):
         self.plan, self.task = plan, task
-        self.rank, self.cluster = cluster_rank(), task.block // plan.cluster
+        self.rank = cluster_rank()
 
     @property
     def ring(self) -> Ring:
@@ -101,15 +101,11 @@ class _Places:
         return offset(offset(self.task.shared, self.plan.weights_offset), stage * self.plan.stage_bytes)
 
     def panel_at(self, number: int, turn: Value) -> Value:
-        """The panel that a layer's `turn`-th product reads: a block begins with its own slice.
-
-        Inside a slice clusters begin in different places, so that not all of them want the same bytes from L2 at a time.
-        """
+        """The panel that a layer's `turn`-th product reads: a block begins with its own slice."""
         panels = self.plan.layers[number].panels
         if not number:
-            return (turn + self.cluster) % panels
-        width = panels // self.plan.cluster  # of a slice
-        return (turn // width + self.rank) % self.plan.cluster * width + (turn + self.cluster) % width
+            return turn
+        return (turn + self.rank * (panels // self.plan.cluster)) % panels
 
     def slice_of(self, number: int, panel: Value) -> Value:
         """The slice that a panel belongs to, and with whose barrier it comes."""

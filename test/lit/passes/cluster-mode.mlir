@@ -1,6 +1,5 @@
-// In mode `cluster`, layers that follow each other with element-wise steps between them are one stage, whose tiles clusters do:
-// 64 rows. Where a function is nothing else and layers are wider than a block can hold at a time, that is the choice by cost, too.
-// RUN: kitsune-opt %s --target h200 --kitsune-form-stages --kitsune-partition-streams --split-input-file | FileCheck %s
+// In mode `cluster`, layers that follow each other with element-wise steps between them are one stage, whose tiles of 64 rows
+// clusters do.
 // RUN: kitsune-opt %s --target h200 '--kitsune-form-stages=chains=cluster' '--kitsune-partition-streams=mode=cluster' --split-input-file | FileCheck %s
 
 // CHECK-LABEL: func.func @layers
