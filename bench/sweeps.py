@@ -18,6 +18,7 @@ __all__ = ["Function", "sweeps"]
 WIDTHS = (16, 32, 48, 64, 96, 128, 192, 256, 320, 512, 768, 1024)
 DEPTHS = (2, 4, 8)
 ROWS = (1_000, 65_536, 1_000_001)
+FFN_WIDTHS, FFN_ROWS = (1024, 2048, 4096), (64, 128, 256, 512, 768, 1024, 1536, 2048)
 PRODUCTS = (
     (8192, 8192, 8192), (4096, 12288, 6144), (2048, 6144, 12288), (512, 4096, 14336), (1024, 1024, 1024),
     (128, 4096, 4096), (300, 1000, 700),
@@ -95,6 +96,20 @@ def mlps() -> list[BenchCase]:
                 for rows in ROWS
             ]
     return found
+
+
+def gelu_mlp(width: int) -> nn.Module:
+    """A transformer's two layers: `width` to four times as much, GELU, and back."""
+    return nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
+
+
+def feed_forwards() -> list[BenchCase]:
+    """cuSync's case (arXiv 2305.13450): pairs of products whose last waves leave multiprocessors idle between kernels."""
+    return [
+        BenchCase(f"ffn_{width}_{rows}", "ffn", of_module(functools.partial(gelu_mlp, width), (rows, width)), goal=1.0)
+        for width in FFN_WIDTHS
+        for rows in FFN_ROWS
+    ]
 
 
 def products() -> list[BenchCase]:
@@ -199,4 +214,4 @@ def conv_pairs() -> list[BenchCase]:
 
 def sweeps() -> list[BenchCase]:
     """All families."""
-    return [*mlps(), *products(), *memory_bound(), *few_rows(), *attention(), *convolutions(), *conv_pairs()]
+    return [*mlps(), *feed_forwards(), *products(), *memory_bound(), *few_rows(), *attention(), *convolutions(), *conv_pairs()]

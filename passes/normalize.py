@@ -26,6 +26,7 @@ from .base import Pass
 from .narrow import narrow
 from .narrow_results import narrow_results
 from .own_rows import index_own_rows
+from .returned_orders import order_results
 from .unit_moves import reshape_unit_moves
 
 # Named ops that stay named while element-wise ops are fused: upstream's fuser looks at linalg.generic only, and it would
@@ -253,6 +254,7 @@ class Normalize(Pass):
             fold_movement(module)
             narrow_results(module)
             index_own_rows(module)
+            order_results(module)
         run_upstream(module, "canonicalize,cse")
 
 

@@ -80,7 +80,7 @@ SMALL: dict[str, list[Layer]] = {
     "shared_tiles_uneven": [Layer(129, 200, 1000, tile=(64, 104), b="kn", out="f32")],
     "shared_tiles_copied": [Layer(129, 200, 1026, tile=(128, 200))],
     "shared_tiles_narrow": [Layer(30, 8, 3000)],
-    "five_layers_shared": [Layer(128, 1024, 1024, (128, 128), epilogue=("bias", "relu"))] * 5,
+    "five_layers_shared": [Layer(128, 4096, 4096, (128, 128), epilogue=("bias", "relu"))] * 5,
     "f32": [Layer(300, 520, 256, tile=(128, 128), dtype="f32", out="f32", epilogue=("bias", "relu"))],
     "f32_wide": [Layer(64, 512, 1000, tile=(64, 256), dtype="f32", out="f32")],
     "f32_as_tf32": [Layer(300, 520, 256, tile=(128, 256), dtype="f32", out="f32", precision="high")],

@@ -10,9 +10,10 @@ import pytest
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.executor import _weights
 from kitsune_mlir.codegen.gpu.mma import MmaEngine
 from kitsune_mlir.codegen.gpu.mma_order import GROUP, _grouped
-from kitsune_mlir.codegen.gpu.mma_plan import Geometry, MmaPlan
+from kitsune_mlir.codegen.gpu.mma_plan import Geometry, MmaPlan, _share
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.mma_window import multiple_of
 from kitsune_mlir.codegen.gpu.program import compile_gpu
@@ -36,9 +37,12 @@ def context():
 
 
 def planned(text: str, **limits) -> Plan | Decline:
+    return MmaEngine().plan(ProgramView(module_of(text)).tasks[0], Limits(**limits))
+
+
+def module_of(text: str) -> ir.Operation:
     MODULES.append(module := ir.Module.parse(text))
-    view = ProgramView(list(module.body.operations)[0].operation)
-    return MmaEngine().plan(view.tasks[0], Limits(**limits))
+    return list(module.body.operations)[0].operation
 
 
 def decided(layer: Layer) -> MmaPlan:
@@ -168,11 +172,26 @@ def test_few_tiles_are_shared_by_blocks(context) -> None:
     plan = planned(program([Layer(128, 1024, 4096, tile=(128, 128))])[0])
     assert isinstance(plan, Plan) and plan.split is not None
     pieces = plan.split.pieces
-    assert 2 <= pieces <= 8 and plan.pieces == 8 * pieces
-    assert plan.split.bytes == 8 * (pieces - 1) * 128 * 128 * 4
-    assert plan.split.arrivals == plan.split.reads == 16  # one of each warpgroup of each tile
+    assert 2 <= pieces <= 12 and plan.pieces == 8 * pieces
+    assert plan.split.spread and plan.split.bytes == 8 * pieces * 128 * 128 * 4
+    assert plan.split.arrivals == 16 and plan.split.reads == 16 * pieces  # of each warpgroup of each tile
     many = planned(program([Layer(8192, 1024, 4096, tile=(128, 128))])[0])
     assert isinstance(many, Plan) and many.split is None
+
+
+@pytest.mark.parametrize(("width", "pieces", "share"), [(256, 11, 32), (256, 5, 64), (128, 4, 32), (64, 8, 16), (104, 3, 8)])
+def test_blocks_that_share_a_tile_add_up_about_equal_parts(width: int, pieces: int, share: int) -> None:
+    assert _share(width, pieces) == share
+
+
+def test_all_blocks_of_a_tile_post_for_it(context) -> None:
+    """Each adds its part of what a tile that one block does alone adds at once."""
+    view = ProgramView(module_of(program(SMALL["five_layers_shared"])[0]))
+    plans = [MmaEngine().plan(task, Limits()) for task in view.tasks]
+    assert all(isinstance(plan, Plan) for plan in plans)
+    weights = _weights([plan for plan in plans if isinstance(plan, Plan)])
+    pieces = [plan.split.pieces for plan in plans[:-1] if isinstance(plan, Plan) and plan.split]
+    assert len(pieces) == 4 and sorted(weights.values()) == sorted(pieces)
 
 
 @pytest.mark.parametrize("whole", [0, 3])

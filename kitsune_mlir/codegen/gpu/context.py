@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch_mlir import ir
 
@@ -14,7 +14,7 @@ from kitsune_mlir.codegen.gpu.engine import Plan
 from kitsune_mlir.codegen.gpu.handoff import Counters
 from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.split import Place
-from kitsune_mlir.codegen.gpu.tasks import Buffer, Offset, TaskView, Wait
+from kitsune_mlir.codegen.gpu.tasks import Buffer, Offset, Semaphore, TaskView, Wait
 from kitsune_mlir.codegen.gpu.value import Value, as_type, cast, constant, i32, select, wrap
 from kitsune_mlir.errors import UnsupportedError
 
@@ -34,6 +34,7 @@ class KernelState:
         threads: threads per block.
         module_block: block of the module, for functions that engines add.
         names: symbols taken in that module.
+        weights: by a semaphore's first slot, what a tile adds to a counter where several blocks post for one, in equal parts.
         fences: some task reads or writes global memory by the async proxy, so every post and wait of data needs proxy fences.
         note_wait: emits, for the calling thread, that a task (its number) has waited for some nanoseconds (i64); None where
             waits are not recorded.
@@ -49,6 +50,11 @@ class KernelState:
     names: set[str]
     fences: bool
     note_wait: Callable[[int, Value], None] | None = None
+    weights: Mapping[int, int] = dataclasses.field(default_factory=dict)
+
+    def weight(self, semaphore: Semaphore) -> int:
+        """What a tile adds to a counter of the semaphore in all."""
+        return self.weights.get(semaphore.first, 1)
 
 
 class TaskContext:
@@ -280,7 +286,8 @@ class TileContext:
 
     def _wanted(self, wait: Wait) -> Value | int:
         """Posts that each slot of a wait must have had."""
-        return wait.count if wait.rounds is None else self.index(wait.rounds) * wait.count
+        count = wait.count * self.task.kernel.weight(wait.semaphore)
+        return count if wait.rounds is None else self.index(wait.rounds) * count
 
     def _single(self, wait: Wait) -> bool:
         """Whether the range is [x, x + 1), seen from how `hi` is computed."""
@@ -289,10 +296,11 @@ class TileContext:
             return hi - lo == 1
         return _is_successor(wait.hi, wait.lo)
 
-    def post(self) -> None:
-        """All posts of the task, by the calling thread, which has seen every write of the tile."""
+    def post(self, parts: int = 1) -> None:
+        """All posts of the task, by the calling thread, which has seen every write of the tile, or of one of `parts` of it."""
+        kernel = self.task.kernel
         for post in self.task.view.posts:
-            self.task.kernel.counters.post(self.index(post.slot) + post.semaphore.first)
+            kernel.counters.post(self.index(post.slot) + post.semaphore.first, kernel.weight(post.semaphore) // parts)
 
     def finish(self) -> None:
         """Block barrier, then the posts. After it, the next tile may overwrite shared memory."""

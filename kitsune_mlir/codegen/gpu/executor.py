@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 
 from torch_mlir import ir
@@ -156,6 +157,7 @@ class _Builder:
             module_block=kernel.module.body,
             names={self.name, "smem"},
             fences=any(plan.async_reads or plan.async_writes for plan in self.plans),
+            weights=_weights(self.plans),
         )
         span = self._barriers(kernel)
         barrier_base = kernel.shared(span)
@@ -332,6 +334,16 @@ def _join(
         for one, new in zip(together, joined, strict=True):
             plans[one] = new
     return plans, runs
+
+
+def _weights(plans: Sequence[Plan]) -> dict[int, int]:
+    """By semaphore, what a tile adds where the blocks that share it all post: a multiple of their number."""
+    weights: dict[int, int] = {}
+    for plan in plans:
+        for post in plan.task.posts:
+            parts = plan.split.pieces if plan.split and plan.split.spread else 1
+            weights[post.semaphore.first] = math.lcm(weights.get(post.semaphore.first, 1), parts)
+    return weights
 
 
 def _threads(plans: Sequence[Plan], limits: Limits) -> int:

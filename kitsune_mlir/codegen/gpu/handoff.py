@@ -96,9 +96,9 @@ class Counters:
 
         if_(taken == 0, write)
 
-    def post(self, slot: Value) -> None:
-        """Add one to `slot`, after everything that the calling thread wrote or saw written."""
-        semaphore.post(self.address(slot))
+    def post(self, slot: Value, amount: int = 1) -> None:
+        """Add to `slot`, after everything that the calling thread wrote or saw written."""
+        semaphore.post(self.address(slot), amount)
 
 
 def _all(first: Value, *rest: Value) -> Value:

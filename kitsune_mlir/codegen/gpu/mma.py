@@ -9,10 +9,11 @@ multiprocessors, several blocks share each (`mma_split`). Products of one A, suc
 
 from __future__ import annotations
 
+import functools
 from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.barriers import Slot
-from kitsune_mlir.codegen.gpu.builder import if_, warp_id
+from kitsune_mlir.codegen.gpu.builder import for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.mma_copy import Copier
@@ -66,17 +67,38 @@ class MmaEngine(Engine):
         specialize(task, produce, lambda group: _consume(mma, task, stages, group), registers)
 
 
+def _add_up(
+    mma: MmaPlan, tile: TileContext, pieces: Pieces, piece: Value, group: Value, accumulators: list[Value], slot: Slot
+) -> Slot:
+    """Hand over a piece's accumulators, and add up and store the block's part of the tile when all pieces are there."""
+    pieces.hand_over(tile, piece, group, accumulators)
+    pieces.meet(tile, group)
+    runs = [number * mma.geometry.width // 2 for number in range(mma.geometry.products)]
+
+    def share(number: Value, *slot: Value) -> list[Value]:
+        sums = pieces.sums(tile, group, number * (mma.share // 2), runs, mma.share // 2)
+        return Epilogue(mma, tile, group, number).store(sums, Slot(*slot)).values
+
+    assert mma.split is not None
+    slot = Slot(*for_(piece, mma.shares, mma.split.pieces, share, slot.values))
+    pieces.done(group)
+    return slot
+
+
 def _consume(mma: MmaPlan, task: TaskContext, stages: Stages, group: Value) -> None:
     """All the block's tiles, or pieces of tiles, by one of the two consumers."""
     pieces, handover = Pieces(mma, task), Handover(mma, task)
     staged, announced = handover.ring(0), handover.announcements()
 
-    def finish(epilogue: Epilogue, piece: Value, accumulators: list[Value], *state: Value) -> list[Value]:
-        """Store a tile; `state` is where the consumer is in the rings of slices and of announcements."""
+    def finish(epilogue: Epilogue, piece: Value | None, accumulators: list[Value], *state: Value) -> list[Value]:
+        """Store a tile, or the block's part of one of which it had a `piece`; `state`: where the consumer is in the rings of
+        slices and of announcements."""
         slot, told = Slot(*state[:2]), Slot(*state[2:])
-        if mma.split:
-            accumulators = pieces.collect(epilogue.tile, piece, group, accumulators)
-        slot = epilogue.store(accumulators, slot, told)
+        if piece is None:
+            slot = epilogue.store(accumulators, slot)
+        else:
+            slot = _add_up(mma, epilogue.tile, pieces, piece, group, accumulators, slot)
+        epilogue.announce(told)
         return [*slot.values, *announced.next(told).values]
 
     def consume(tile: TileContext, piece: Value, *state: Value) -> list[Value]:
@@ -90,14 +112,11 @@ def _consume(mma: MmaPlan, task: TaskContext, stages: Stages, group: Value) -> N
 
         def mine() -> list[Value]:
             if mma.split is None:
+                return finish(epilogue, None, accumulators, *rest)
+            if not mma.split.whole:
                 return finish(epilogue, piece, accumulators, *rest)
-
-            def hand_over() -> list[Value]:
-                pieces.hand_over(tile, piece, group, accumulators)
-                return rest
-
-            last = pieces.finishes(piece)
-            return if_(last, lambda: finish(epilogue, piece, accumulators, *rest), hand_over, ["i32"] * len(rest))
+            whole, part = (functools.partial(finish, epilogue, one, accumulators, *rest) for one in (None, piece))
+            return if_(pieces.alone(piece), whole, part, ["i32"] * len(rest))
 
         rest = mine() if mma.geometry.groups == 2 else if_(group == 0, mine, lambda: rest, ["i32"] * len(rest))
         return [*at.values, *rest]

@@ -30,10 +30,10 @@ STORE_RATE = 3.6e4
 """Bytes of a result that a multiprocessor brings from accumulators to memory in a microsecond."""
 TURN = 0.6
 """Microseconds from a block's one tile to its next."""
-MEET = 1.0
-"""Microseconds from one block's announcement to another's reaction."""
-PARTIAL_RATE = 1.05e5
-"""Bytes of partial results that a multiprocessor writes or reads in a microsecond."""
+MEET = 2.5
+"""Microseconds from one block's announcement of its partial results to others' sums."""
+PARTIAL_RATE = 5.2e4
+"""Bytes of partial results that a multiprocessor writes or reads in a microsecond: all that it has, and as many of others."""
 HALVING_RATE = 2.7e4
 """Bytes of f32 operands that a multiprocessor halves in a microsecond (`mma_halves`)."""
 FEW_ROWS = 1.3
@@ -89,17 +89,17 @@ def microseconds(work: Work, pieces: int, workers: int, whole: int = 0) -> float
     if time > SUSTAINED_AFTER:
         time = SUSTAINED_AFTER + (chunks - SUSTAINED_AFTER / fast) * slow
     area = work.rows * work.cols
-    store = area * work.result_bytes / STORE_RATE
+    store = area * work.result_bytes / STORE_RATE / (pieces if not whole else 1)
     # All tiles but the last are stored while others are loaded.
     time += START + store + (alone + waves - 1) * (TURN + 0.3 * store)
     if pieces > 1:
-        time += waves * (MEET + pieces * area * 4 / PARTIAL_RATE)
+        time += waves * (MEET + 2 * area * 4 / PARTIAL_RATE)
     return time
 
 
 def choose_pieces(work: Work, workers: int) -> tuple[int, int]:
     """How many blocks should share each tile, and how many tiles before those one block does alone."""
-    most = max(1, min(MOST_PIECES, work.chunks // LEAST_CHUNKS))
+    most = max(1, min(MOST_PIECES, workers, work.chunks // LEAST_CHUNKS))
     full = work.tiles // workers * workers
     choices = [(pieces, 0) for pieces in range(1, most + 1)]
     if 0 < full < work.tiles:

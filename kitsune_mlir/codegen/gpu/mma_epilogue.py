@@ -62,9 +62,10 @@ class Epilogue:
         plan: what was decided.
         tile: the tile.
         group: index of the warpgroup among the consumers.
+        share: which part of the columns is evaluated, of those that blocks divide among each other; None: all of them.
     """
 
-    def __init__(self, plan: MmaPlan, tile: TileContext, group: Value):
+    def __init__(self, plan: MmaPlan, tile: TileContext, group: Value, share: Value | None = None):
         self.plan, self.tile = plan, tile
         self.accumulators: list[Value] = []
         self.pattern = plan.pattern
@@ -79,6 +80,9 @@ class Epilogue:
         self.col = lane % 4 * 2
         if geometry.part:
             self.col = self.col + group * geometry.part
+        self.width = geometry.width if share is None else plan.share
+        if share is not None:
+            self.col = self.col + share * plan.share
         self.known: dict[tuple, list[Value]] = {}
         self.words: dict[tuple, dict[tuple[int | None, int], Value]] = {}  # pairs by half and 8-column block
         self.addresses: dict[tuple, Value] = {}
@@ -97,32 +101,31 @@ class Epilogue:
             sides = self.pattern.operand_sides(op, number)
             window = self._window((load.tensor, sides), load, sides)
             halves = 2 if ROW in sides else 1
-            count = halves * self.plan.geometry.width // 8
+            count = halves * self.width // 8
             if (load.tensor, sides) in self.words or COL not in sides or count > left:
                 continue
             if window.dtype not in ("bf16", "f16") or not self._together(window):
                 continue
             left -= count
             words: dict[tuple[int | None, int], Value] = {}
-            for block in range(self.plan.geometry.width // 8):
+            for block in range(self.width // 8):
                 for pair in self._pairs(block)[:halves]:
                     place = self._address(window, (load.tensor, sides), pair)
                     # No constant load: LLVM would move it to its use, behind the products.
                     words[pair.half if ROW in sides else None, block] = read(place, "i32")
             self.words[load.tensor, sides] = words
 
-    def store(self, accumulators: list[Value], slot: Slot, told: Slot) -> Slot:
+    def store(self, accumulators: list[Value], slot: Slot) -> Slot:
         """Hand over or write every result of the task; the next slot to fill.
 
         Args:
-            accumulators: of the warpgroup's product.
+            accumulators: of the warpgroup's products.
             slot: of the ring of staged slices, the first to fill.
-            told: of the ring of announcements.
         """
         self.accumulators = accumulators
         staged = {result.number for result in self.plan.results}
         step = self.plan.slice or 8
-        for first in range(0, self.plan.geometry.width, step):
+        for first in range(0, self.width, step):
             for number, store in enumerate(self.pattern.task.stores):
                 if number in staged:
                     self._stage(store.tensor, first // 8, slot)
@@ -133,8 +136,6 @@ class Epilogue:
                         window = self._window(("store", number), store, self.pattern.value_sides(store.tensor))
                         for pair in self._pairs(block):
                             self._write(window, number, pair, self._evaluate(store.tensor, pair))
-        if self.plan.announces:
-            self._announce(told)
         return slot
 
     def _pairs(self, block: int) -> list[Pair]:
@@ -176,8 +177,10 @@ class Epilogue:
                     return True
         return False
 
-    def _announce(self, told: Slot) -> None:
-        """Tell the storing thread that the warp has written its part of the tile."""
+    def announce(self, told: Slot) -> None:
+        """Tell the storing thread that the warp has written its part of the tile, if it wants to know."""
+        if not self.plan.announces:
+            return
         ring = Handover(self.plan, self.tile.task).announcements()
         ring.empty(told.stage).wait(told.parity)
         if self.tile.task.kernel.fences:
@@ -196,7 +199,8 @@ class Epilogue:
         """First column of the thread's pair, and which of the two exist."""
         geometry = self.plan.geometry
         col = self.col + 8 * block
-        if geometry.part * (geometry.groups - 1) + 8 * block + 8 <= geometry.cols:
+        last = geometry.width if self.width != geometry.width else 8 * block + 8
+        if geometry.part * (geometry.groups - 1) + last <= geometry.cols:
             return col, None
         first = col < geometry.cols
         second = first if geometry.cols % 2 == 0 else col + 1 < geometry.cols
@@ -218,7 +222,7 @@ class Epilogue:
         return self.known[key]
 
     def _product(self, number: int, pair: Pair) -> list[Value]:
-        first = 4 * (pair.block + number * self.plan.geometry.width // 8) + 2 * pair.half
+        first = 4 * (pair.block + number * self.width // 8) + 2 * pair.half
         sums = self.accumulators[first : first + 2]
         start = self._operand(self.pattern.products[number].op, 2, pair)
         if _is_zero(start[0]):

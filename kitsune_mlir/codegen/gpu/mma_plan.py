@@ -8,7 +8,7 @@ from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.mma_cost import Work, choose_pieces
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch, Pattern, Product, loaded, match
 from kitsune_mlir.codegen.gpu.mma_operand import Box, Operand, Sum, box_of, choose_sum, merge_sums
-from kitsune_mlir.codegen.gpu.mma_result import SLOTS, Result, results_of
+from kitsune_mlir.codegen.gpu.mma_result import SLICES, SLOTS, Result, results_of
 from kitsune_mlir.codegen.gpu.mma_window import Window
 from kitsune_mlir.codegen.gpu.roles import CONSUMERS, SHARED_REGISTERS, THREADS
 from kitsune_mlir.codegen.gpu.split import Split
@@ -83,6 +83,11 @@ class Geometry:
         return self.part * (self.groups - 1) + self.width
 
     @property
+    def partial_bytes(self) -> int:
+        """Accumulators of a warpgroup."""
+        return 64 * self.n * 4
+
+    @property
     def width(self) -> int:
         """Columns of one product that a warpgroup has."""
         return self.n // self.products
@@ -105,6 +110,7 @@ class MmaPlan:
         slice: columns of a result that are staged at a time.
         exact: f32 operands are multiplied as sums of two tf32 (`mma_halves`), which lie behind each other in a stage.
         split: pieces of the sum that different blocks do, or None.
+        share: columns of a tile that a block adds up at a time, where there are pieces.
     """
 
     pattern: Pattern
@@ -121,6 +127,7 @@ class MmaPlan:
     slice: int
     exact: bool = False
     split: Split | None = None
+    share: int = 0
 
     @property
     def operand_bytes(self) -> int:
@@ -165,7 +172,12 @@ class MmaPlan:
     @property
     def partial_bytes(self) -> int:
         """Accumulators of a warpgroup."""
-        return 64 * self.geometry.n * 4
+        return self.geometry.partial_bytes
+
+    @property
+    def shares(self) -> int:
+        """Parts of a tile's columns that the blocks which share it add up, one after the other."""
+        return self.geometry.width // self.share
 
     @property
     def out_tile(self) -> SharedTile:
@@ -244,26 +256,37 @@ def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
     if boxes is None and count > 1:
         raise Mismatch(f"several products that TMA cannot load: {why}")
     a_tile, b_tile = _stage_tile(a, geometry.a_rows, sum), _stage_tile(b, geometry.b_rows, sum)
-    results, slice = results_of(pattern, geometry.width, geometry.covered_rows, geometry.covered_cols)
+    split = _split(pattern, geometry, sum, exact, limits)
+    share = _share(geometry.width, split.pieces) if split else 0
+    results, slice = results_of(pattern, share or geometry.width, geometry.covered_rows, geometry.covered_cols)
     left = limits.shared_bytes - _staging_bytes(results, slice, geometry.groups)
     stages = min(MOST_STAGES, left // ((a_tile.bytes + b_tile.bytes) * (2 if exact else 1)))
     if stages < 2:
         raise Mismatch(f"a tile of {product.rows} x {product.cols} of f32 leaves no room for two stages in shared memory")
-    mma = MmaPlan(pattern, geometry, sum, a, b, boxes, why, a_tile, b_tile, stages, results, slice, exact)
+    return MmaPlan(pattern, geometry, sum, a, b, boxes, why, a_tile, b_tile, stages, results, slice, exact, split, share)
+
+
+def _split(pattern: Pattern, geometry: Geometry, sum: Sum, exact: bool, limits: Limits) -> Split | None:
+    """The pieces that are the fastest; None where every tile is one block's."""
     work = Work(
         pattern.task.tiles,
         sum.chunks,
         geometry.covered_rows,
-        geometry.covered_cols * count,
+        geometry.covered_cols * geometry.products,
         EXACT_PRODUCTS if exact else 1,
         sum.element_bytes,
     )
     pieces, whole = choose_pieces(work, limits.workers)
     if pieces == 1:
-        return mma
+        return None
     sharers = (pattern.task.tiles - whole) * geometry.groups
-    split = Split(pieces, sharers * (pieces - 1) * mma.partial_bytes, sharers, sharers, whole)
-    return dataclasses.replace(mma, split=split)
+    return Split(pieces, sharers * pieces * geometry.partial_bytes, sharers, sharers * pieces, whole, spread=True)
+
+
+def _share(width: int, pieces: int) -> int:
+    """Columns that a block adds up at a time of a tile's `width`: so that none has much more than the others to do."""
+    shares = [share for share in SLICES if width % share == 0] or [8]
+    return min(shares, key=lambda share: (-(-width // (share * pieces)) * share, -share))
 
 
 def _window(pattern: Pattern, product: Product, number: int) -> Window:

@@ -9,7 +9,10 @@ from kitsune_mlir.codegen.gpu.mma_window import Dim, Window
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
 
-__all__ = ["SLOTS", "Result", "results_of"]
+__all__ = ["SLICES", "SLOTS", "Result", "results_of"]
+
+SLICES = (64, 32, 16)
+"""Columns of a slice, the best first."""
 
 SLOTS = 2
 """Slices of a warpgroup in shared memory at a time: one is written while the other is stored."""
@@ -37,7 +40,7 @@ def results_of(pattern: Pattern, n: int, covered_rows: int, covered_cols: int) -
         n: columns of a warpgroup.
         covered_rows, covered_cols: of the tile, with what sticks out of it.
     """
-    slice = next((width for width in (64, 32, 16) if n % width == 0), 0)
+    slice = next((width for width in SLICES if n % width == 0), 0)
     if not slice:
         return (), 0
     found = []

@@ -6,6 +6,7 @@ time, neighbours by neighbouring threads: the order in memory is that of the reg
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
@@ -15,13 +16,15 @@ from kitsune_mlir.codegen.gpu.elements import load_elements
 from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.memory import offset, store
 from kitsune_mlir.codegen.gpu.split import Place, Split
-from kitsune_mlir.codegen.gpu.value import Value, i32, i64, select, vector
+from kitsune_mlir.codegen.gpu.value import Value, constant, i32, i64, select, vector
 
 __all__ = ["Pieces", "SplitPlan"]
 
 BARRIER = 2
 """Named barrier of the first consumer; the second has the next one."""
 GROUP = 128
+MOST_LOADED = 96
+"""Registers for partial results that are on their way at a time."""
 
 
 class _Shares(Protocol):
@@ -107,6 +110,52 @@ class Pieces:
         if_(first, lambda: counters.post(i32(self._place().read)))
         return accumulators
 
+    def alone(self, piece: Value) -> Value:
+        """Whether it is a tile that one block does alone."""
+        assert self.split is not None
+        return piece == self.split.pieces
+
+    def meet(self, tile: TileContext, group: Value) -> None:
+        """Wait until all pieces of the tile have announced theirs (`Split.spread`)."""
+        assert self.split is not None
+        arrival, pieces = self._arrival(tile, group), self.split.pieces
+        if_(self._local() == 0, lambda: self.task.kernel.counters.poll(arrival, pieces, self.task.view.number))
+        self._meet(group)
+
+    def sums(self, tile: TileContext, group: Value, first: Value, runs: Sequence[int], count: int) -> list[Value]:
+        """Registers of the calling thread, added up over all pieces: `count` (of 4 each) from each start in `runs`, moved by
+        `first`."""
+        assert self.split is not None
+        moved = i64(first) * (4 * GROUP)
+        at_once = max(1, MOST_LOADED // (count * len(runs)))
+
+        def load(piece: Value | int) -> list[Value]:
+            source = offset(self._pointer(tile, i32(piece), group), moved)
+            found: list[Value] = []
+            for start in runs:
+                for number in range(start, start + count, 4):
+                    found += load_elements(offset(source, number * (4 * GROUP)), "f32", 4, align=16)
+            return found
+
+        def add(first: Value | int, many: int, sums: Sequence[Value]) -> list[Value]:
+            # All loads of some pieces before the first addition: they are on their way together.
+            for found in [load(first + number) for number in range(many)]:
+                sums = [sum + other for sum, other in zip(sums, found, strict=True)]
+            return list(sums)
+
+        total: list[Value] = [constant(0.0, "f32")] * (count * len(runs))
+        whole, rest = self.split.pieces // at_once, self.split.pieces % at_once
+        if whole > 1:
+            total = for_(0, whole * at_once, at_once, lambda first, *sums: add(first, at_once, sums), total)
+        elif whole:
+            total = add(0, at_once, total)
+        return add(whole * at_once, rest, total) if rest else total
+
+    def done(self, group: Value) -> None:
+        """The warpgroup has read all that it adds up."""
+        self._meet(group)
+        if_(self._local() == 0, lambda: self.task.kernel.counters.post(i32(self._place().read)))
+
     def _place(self) -> Place:
         assert self.task.place is not None
         return self.task.place
@@ -128,6 +177,6 @@ class Pieces:
     def _pointer(self, tile: TileContext, piece: Value, group: Value) -> Value:
         """Where the calling thread's accumulators of a piece are."""
         assert self.split is not None and self.task.partials is not None
-        number = (self._shared(tile) * (self.split.pieces - 1) + piece) * self.plan.geometry.groups + group
+        number = (self._shared(tile) * self.split.parts + piece) * self.plan.geometry.groups + group
         start = offset(self.task.partials, i64(number) * self.plan.partial_bytes)
         return offset(start, self._local() * 16)

@@ -7,10 +7,11 @@ themselves through a ring of announcements. So they go on with the next tile whi
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from kitsune_mlir.codegen.gpu import tma
 from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot, fence_async
-from kitsune_mlir.codegen.gpu.builder import if_
+from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
@@ -65,20 +66,25 @@ class Storer:
 
         def step(tile: TileContext, piece: Value, *state: Value) -> list[Value]:
             tile = ordered(tile)
-            if self.plan.split is None:
-                return self._tile(tile, *state)
-            finishes = Pieces(self.plan, self.task).finishes(piece)
-            return if_(finishes, lambda: self._tile(tile, *state), lambda: state, ["i32"] * len(state))
+            tile.resolve()
+            split = self.plan.split
+            if split is None:
+                return self._tile(tile, None, *state)
+            if not split.whole:
+                return self._tile(tile, piece, *state)
+            whole, part = (functools.partial(self._tile, tile, one, *state) for one in (None, piece))
+            return if_(Pieces(self.plan, self.task).alone(piece), whole, part, ["i32"] * len(state))
 
         # No wait at the end: shared memory has been read, and who reads the results in this kernel waits for the posts.
         self.task.for_each_piece(step, state)
 
-    def _tile(self, tile: TileContext, *state: Value) -> list[Value]:
+    def _tile(self, tile: TileContext, piece: Value | None, *state: Value) -> list[Value]:
+        """Store a tile, or this block's part of one of whose pieces it had `piece`."""
         slot, told = Slot(*state[:2]), Slot(*state[2:])
         posts = bool(self.task.view.posts)
-        tile.resolve()
         if self.plan.results:
-            slot = self._store(tile, slot, read=not posts)
+            read = not posts
+            slot = self._store(tile, slot, read) if piece is None else self._store_shares(tile, piece, slot, read)
         if self.plan.announces:
             ring = self.handover.announcements()
             ring.full(told.stage).wait(told.parity)
@@ -86,7 +92,7 @@ class Storer:
             told = ring.next(told)
         if posts:
             fence_async()
-            tile.post()
+            tile.post(1 if piece is None or self.plan.split is None else self.plan.split.pieces)
         return [*slot.values, *told.values]
 
     def _store(self, tile: TileContext, slot: Slot, read: bool) -> Slot:
@@ -112,7 +118,30 @@ class Storer:
         rings[last[0]].empty(last[1].stage).arrive()
         return slot
 
-    def _place(self, tile: TileContext, result: Result, group: int, col: int) -> list[Value]:
+    def _store_shares(self, tile: TileContext, piece: Value, slot: Slot, read: bool) -> Slot:
+        """The same for the shares of the columns that the block adds up."""
+        assert self.plan.split is not None
+
+        def share(number: Value, *state: Value) -> list[Value]:
+            slot = Slot(*state)
+            for index, result in enumerate(self.plan.results):
+                for group in range(self.plan.geometry.groups):
+                    ring = self.handover.ring(group)
+                    ring.full(slot.stage).wait(slot.parity)
+                    place = self._place(tile, result, group, number * self.plan.share)
+                    source = self.handover.pointer(group, slot.stage)
+                    tma.store_tile(self.task.tensor_map(len(self.plan.boxes or ()) + index), source, place)
+                    tma.commit()
+                    tma.wait(0, read=True)
+                    ring.empty(slot.stage).arrive()
+                slot = ring.next(slot)
+            return slot.values
+
+        slot = Slot(*for_(piece, self.plan.shares, self.plan.split.pieces, share, slot.values))
+        tma.wait(0, read=read)
+        return slot
+
+    def _place(self, tile: TileContext, result: Result, group: int, col: Value | int) -> list[Value]:
         geometry = self.plan.geometry
         moved = {ROW: 64 * group if geometry.by_rows else 0, COL: col + geometry.part * group}
         return [tile.index(dim.start) + moved.get(dim.side, 0) for dim in result.window.dims]

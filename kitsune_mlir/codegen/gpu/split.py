@@ -1,7 +1,10 @@
-"""Tiles that several blocks share: each does a piece of the sum, and the last piece's block adds the others' partial results.
+"""Tiles that several blocks share: each does a piece of the sum, and then the partial results are added up.
 
-The pieces of a tile are neighbours in the order in which blocks take work, and only the last one waits, for earlier ones: so
-the rule that lets every program make progress holds. The order of the additions is fixed, so results do not depend on timing.
+Either the last piece's block adds those of the others, or (`Split.spread`) every block adds up its own part of the tile. The
+pieces of a tile are neighbours in the order in which blocks take work. In the first way only the last one waits, for earlier
+ones: so the rule that lets every program make progress holds. In the second all pieces of a tile wait for each other; they are
+no more than there are blocks, so each is on a block of its own, whose earlier pieces are of earlier tiles: by induction over
+the tiles all end. The order of the additions is fixed, so results do not depend on timing.
 
 Partial results lie in memory that all tasks of a program share. Two regions take turns; a task writes into its region only
 after the task that had it before has read everything.
@@ -27,6 +30,7 @@ class Split:
         arrivals: counters that pieces use to announce theirs.
         reads: posts that a task makes, one after each read of partial results, until all are read.
         whole: tiles at the beginning that one block does alone: only the last wave's are shared. They are "piece" `pieces`.
+        spread: every piece's block adds up, stores and posts a part of the tile.
     """
 
     pieces: int
@@ -34,6 +38,12 @@ class Split:
     arrivals: int
     reads: int
     whole: int = 0
+    spread: bool = False
+
+    @property
+    def parts(self) -> int:
+        """Partial results of a tile that go through memory."""
+        return self.pieces if self.spread else self.pieces - 1
 
     def count(self, tiles: int) -> int:
         """Pieces of work of a task of `tiles` tiles."""
