@@ -117,6 +117,11 @@ def compare(folder: Path, measured: Path, out: Path | None) -> int:
         far += abs(ratio - 1) > TOLERANCE
         result |= {"predicted_milliseconds": round(predicted, 5), "program": record_of(program)}
         print(f"{result['case']:20s} predicted {predicted:.4f} ms, measured {result['milliseconds']:.4f} ms, {ratio:.2f}")
+    found["timestamps"] = [
+        {"case": r["case"], "waits_recorded": True, **{key: r[key] for key in ("milliseconds", "with_timestamps")}}
+        for r in found["results"]
+        if "problem" not in r
+    ]
     if out is not None:
         out.write_text(json.dumps(found, separators=(",", ":")) + "\n")
     return far

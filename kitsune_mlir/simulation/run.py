@@ -25,8 +25,8 @@ __all__ = ["DeadlockError", "Spans", "run"]
 
 MEMORY = 0.94
 """Share of the rate of a plain copy that tiles get from memory."""
-GAP = 2.0e-6
-"""Seconds between the end of one launch and the start of the next one of a graph."""
+GAP = 1.2e-6
+"""Seconds from the end of one launch to the first instruction of the next that needs its results (dependent launches)."""
 
 
 class DeadlockError(KitsuneError):

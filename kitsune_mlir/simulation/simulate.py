@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch_mlir import ir
 
 from kitsune_mlir.dialects import new_context
@@ -67,9 +65,8 @@ def _read(module: ir.Operation, machine: Target, program: Program | None = None)
 def _kernel(program: Program, machine: Target) -> Kernel:
     """What the code generator decided for a compiled program."""
     choices = [Choice.from_summary(entry) for entry in program.summary["engines"]]
-    manifest: Any = program.artifacts.get("kernel.json")
-    if manifest is None:
-        return Kernel(choices)
-    decided = Manifest.from_json(manifest.decode())
-    registers = max(kernel["registers"] for kernel in program.summary["kernels"])
-    return Kernel(choices, resident_blocks(decided.threads, registers, decided.shared_bytes, machine), decided.streaming)
+    found = [Manifest.from_json(data.decode()) for name, data in program.artifacts.items() if name.endswith(".json")]
+    registers = {kernel["name"]: kernel["registers"] for kernel in program.summary["kernels"]}
+    most = max(registers.values())
+    resident = [resident_blocks(m.threads, registers.get(m.kernel, most), m.shared_bytes, machine) for m in found]
+    return Kernel(choices, min(resident, default=1), len(found) == 1 and found[0].streaming)
