@@ -99,9 +99,9 @@ class StageOp(Kitsune.Operation, name="stage", traits=[ext.Pure]):
     Its inputs are the tensors that its body uses from outside, in order of first use. Attribute `sym_name` names it.
     Schedule attributes, each set by one pass and absent before it: `engine` (string), `tile` (array<i64>: tile sizes of the
     stage's parallel dimensions), `workers` (i64: multiprocessors that the stage owns in a spatial pipeline), `launch` (i64: the
-kernel that the stage is part of in a separate one), `ring` (i64: tiles that a ring for its result should hold),
-    `buffers` (one `#kitsune.buffer` a result), `sync` (one `#kitsune.sync`
-    an input), `into` (the stage whose tasks do this one's scatter-add).
+    kernel that the stage is part of in a separate one), `ring` (i64: tiles that a ring for its result should hold), `buffers`
+    (one `#kitsune.buffer` a result), `sync` (one `#kitsune.sync` an input), `into` (the stage whose tasks do this one's
+    scatter-add).
     """
 
     sym_name: ir.StringAttr

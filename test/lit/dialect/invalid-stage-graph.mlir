@@ -179,7 +179,7 @@ func.func @f(%x: tensor<4xf32>) {
 
 // An engine is one that exists.
 func.func @f(%x: tensor<4xf32>) {
-  // expected-error@+1 {{'kitsune.stage' op engine is "steam", must be one of mma, chain, conv, simt, gemv, attention, pairs, generic}}
+  // expected-error@+1 {{'kitsune.stage' op engine is "steam", must be one of mma, chain, cluster, conv, simt, gemv, attention, pairs, generic}}
   %s = "kitsune.stage"() ({
     "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
   }) {sym_name = "s", engine = "steam"} : () -> tensor<4xf32>
@@ -382,6 +382,17 @@ func.func @f(%x: tensor<4xf32>) {
     }) {sym_name = "t", launch = 0} : () -> tensor<4xf32>
     "kitsune.yield"(%t) : (tensor<4xf32>) -> ()
   }) {sym_name = "p", mode = "separate"} : () -> tensor<4xf32>
+  return
+}
+
+// -----
+
+// A ring holds a number of tiles.
+func.func @f(%x: tensor<4xf32>) {
+  // expected-error@+1 {{'kitsune.stage' op 'ring' must be an integer, got "deep"}}
+  %s = "kitsune.stage"() ({
+    "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
+  }) {sym_name = "s", ring = "deep"} : () -> tensor<4xf32>
   return
 }
 
