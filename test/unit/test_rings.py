@@ -130,3 +130,19 @@ def test_queues_become_a_semaphore_a_slot():
         assert slots == [4, 4] and not [op for op in ops if "queue" in op.name]
         assert [ir.IntegerAttr(op.attributes["count"]).value for op in waits] == [2, 1, 1]
         assert np.unique([str(op.operands[0]) for op in waits]).size == 2
+
+
+def test_a_kernel_says_how_many_blocks_its_rings_need():
+    assert Emulated(ringed(readers=2), 3).manifest.least_blocks == 3
+
+
+@pytest.mark.parametrize("name", ["pairs_64k_4_wide", "handoff_l2_16k", "handoff_cluster4_8k"])
+def test_measured_kernels_assemble_without_spills(name):
+    from queue_kernels import PROBES
+
+    with ir.Context(), ir.Location.unknown():
+        made = PROBES[name].make(PROBES[name]).compile()
+    assert not any(kernel.spill_store_bytes for kernel in made.cubin.kernels.values())
+    assert ("mapa.shared::cluster" in made.ptx) == name.startswith("handoff_cluster")
+    assert ("red.release.gpu" in made.ptx) == (not name.startswith("handoff_cluster"))
+    assert ".extern .func" not in made.ptx
