@@ -18,7 +18,7 @@ __all__ = ["LAUNCH_GAP", "busy_seconds", "limits_of", "separate_seconds", "tempo
 
 LAUNCH_GAP = 0.7e-6
 """Seconds from one kernel's last tile to the start of the next one's tiles with programmatic dependent launch, where launches
-are queued (2 µs in the replay of a single graph, whose nodes are fetched one by one; both measured on an H200)."""
+are queued (2 µs in the replay of a single graph, whose nodes are fetched one by one; bench/results/modes-h200.json)."""
 
 STREAMED = 1.0e-6
 """The same between tasks of one kernel whose weights come through one ring, whatever the activations do."""
