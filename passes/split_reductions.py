@@ -21,6 +21,7 @@ from .reduction_parts import in_parts
 from .remarks import remark
 from .tiles_gemv import few_rows
 from .tiles_mma import mma_tile, sum_terms
+from .write_attention import MARK
 
 LOAD_RATE = 8e10  # bytes a second that a multiprocessor reads where it reduces
 STRIDED = 32  # columns that a tile has at least where terms lie a row apart: a line of memory
@@ -65,7 +66,7 @@ class SplitReductions(Pass):
     def run(self, module: ir.Operation) -> None:
         target = find_target(self.target)
         with module.context, ir.Location.unknown():
-            for op in [op for op in walk(module) if is_generic(op) and _at_top(op)]:
+            for op in [op for op in walk(module) if is_generic(op) and _at_top(op) and MARK not in op.attributes]:
                 found = reduction_of(op)
                 if isinstance(found, Reduction):
                     self._split(found, target)

@@ -16,7 +16,7 @@ from kitsune_mlir.codegen.gpu.attention import AttentionEngine
 from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan
 from kitsune_mlir.codegen.gpu.attention_walk import tile_costs, tile_order
 from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
-from kitsune_mlir.codegen.gpu.program import compile_gpu
+from kitsune_mlir.codegen.gpu.program import GpuCode, compile_gpu
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.attention import Attention, NoAttention, read_attention
@@ -29,7 +29,7 @@ from kitsune_mlir.passmanager import run_pipeline
 from test.numerics.compare import exact, problems
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-from attention_programs import SMALL, TIMED, inputs_of, model_of
+from attention_programs import SMALL, TIMED, Case, inputs_of, model_of
 
 ALIVE: list[ir.Module] = []  # what plans and patterns refer to lives as long as its module
 NORMALIZED = PIPELINE[: PIPELINE.index("kitsune-normalize") + 1]
@@ -221,6 +221,13 @@ def decided(name: str) -> AttentionPlan:
     return plan.private
 
 
+def assembled(case: Case) -> GpuCode:
+    module = import_model(model_of(case), tuple(inputs_of(case, "cpu").values()), {}, context=new_context()).module
+    run_pipeline(module, f"builtin.module({','.join(PIPELINE)})", target="sm_90a")
+    with module.context, ir.Location.unknown():
+        return compile_gpu(module, "main_p0", "sm_90a")
+
+
 def test_plans() -> None:
     prefill = decided("causal")
     assert (prefill.split, prefill.pieces, prefill.pattern.row_count, prefill.pattern.keys) == (False, 1, 128, 512)
@@ -240,6 +247,11 @@ def test_idle_blocks_share_the_keys_of_a_tile() -> None:
     assert plan.split.bytes == 8 * 16 * 4 * (128 + 2) * 4  # tiles x pieces x rows x (sums, maximum, sum)
 
 
+def test_joined_pieces_are_stored_without_a_bulk_copy() -> None:
+    joined, whole = (assembled(SMALL[name]).ptx for name in ("decode", "plain"))
+    assert "global.shared::cta" in whole and "global.shared::cta" not in joined
+
+
 def test_too_little_shared_memory_is_declined() -> None:
     plan = planned("causal", shared_bytes=32768)
     assert isinstance(plan, Decline) and "do not fit shared memory" in plan.reason
@@ -247,11 +259,7 @@ def test_too_little_shared_memory_is_declined() -> None:
 
 @pytest.mark.parametrize("name", ["plain", "grouped_bshd", "width_256_causal", "head_mask", "decode_cached", "decode"])
 def test_kernels_assemble_without_spills(name: str) -> None:
-    case = SMALL[name]
-    module = import_model(model_of(case), tuple(inputs_of(case, "cpu").values()), {}, context=new_context()).module
-    run_pipeline(module, f"builtin.module({','.join(PIPELINE)})", target="sm_90a")
-    with module.context, ir.Location.unknown():
-        code = compile_gpu(module, "main_p0", "sm_90a")
+    code = assembled(SMALL[name])
     assert "attention" in {choice.engine for choice in code.engines}
     assert not code.resources.spills and not code.warnings
     assert "wgmma.mma_async" in code.ptx and "setmaxnreg" in code.ptx

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.gemv import GemvEngine
+from kitsune_mlir.codegen.gpu.gemv_ahead import AHEAD, chunks_ahead
 from kitsune_mlir.codegen.gpu.gemv_plan import BOX_COLS, CONSUMERS, ENOUGH_BYTES, SUM_REGISTERS, Geometry, share_ring
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
@@ -78,7 +80,8 @@ def test_geometry(context, rows: int, cols: int, depth: int) -> None:
     assert geometry.pass_cols % geometry.box_cols == 0
     assert cols % geometry.box_cols == 0 or geometry.box_cols == BOX_COLS[-1]
     # Panels and slots start where the swizzle's pattern does.
-    assert all(size % 1024 == 0 for size in (geometry.slot_bytes, geometry.lines * 128, geometry.activations_panel))
+    assert all(size % 1024 == 0 for size in (geometry.slot_bytes, geometry.lines * 128))
+    assert geometry.activations_panel % 1024 == 0 or rows == 1  # one row is not permuted
     # The warps have all rows and the whole sum between them, four pieces of 16 bytes a step.
     assert geometry.row_parts * geometry.warp_blocks * 8 >= rows and geometry.row_parts * geometry.sum_parts == CONSUMERS
     assert 8 * geometry.panels // geometry.sum_parts % 4 == 0
@@ -140,8 +143,32 @@ def test_rings_that_would_be_shallow_are_not_shared(context) -> None:
     assert shared is None or all(plan.private.geometry.deep for plan in shared)
 
 
-def test_weights_of_the_next_task_are_fetched_before_the_kernel_waits() -> None:
+def test_copies_start_before_the_kernel_waits() -> None:
     with new_context(), ir.Location.unknown():
         code = compile_gpu(ir.Module.parse(text_of(*KERNELS["two"])), "main_p0", "sm_90a")
     loads, waits = (code.ptx.find(what) for what in ("cp.async.bulk.tensor", "ld.acquire.gpu"))
     assert 0 < loads < waits
+
+
+def test_what_is_asked_for_ahead(context) -> None:
+    (plan,) = plans_of(Layer(1, 4096, 4096, (1, 32)))
+    assert isinstance(plan, Plan)
+    gemv = plan.private
+    assert chunks_ahead(gemv) * gemv.geometry.weights_bytes == AHEAD
+    made = dataclasses.replace(gemv.weights[0].window.buffer, role="arena")
+    source = dataclasses.replace(gemv.weights[0], window=dataclasses.replace(gemv.weights[0].window, buffer=made))
+    assert not chunks_ahead(dataclasses.replace(gemv, weights=(source,)))
+
+
+def test_a_chunk_that_ends_beyond_the_sum_is_not_asked_for(context) -> None:
+    (plan,) = plans_of(Layer(1, 64, 1000, (1, 64)))
+    assert isinstance(plan, Plan)
+    assert chunks_ahead(plan.private) * plan.private.geometry.chunk <= 1000
+
+
+def test_one_row_needs_no_place_for_eight(context) -> None:
+    one, two = (geometry_of(Layer(rows, 32, 4096, tile=(rows, 32))) for rows in (1, 2))
+    assert (one.activations_panel, two.activations_panel) == (128, 1024)
+    assert one.stages > two.stages
+    # 256 elements come in one copy, whatever a panel has.
+    assert one.input_panels == 4 and two.input_panels == 1

@@ -12,13 +12,14 @@ from typing import ClassVar
 from kitsune_mlir.codegen.gpu import roles
 from kitsune_mlir.codegen.gpu.attention_consume import consume_tiles
 from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan, make_plan
-from kitsune_mlir.codegen.gpu.attention_roles import Meeting, load_tiles, store_tiles
+from kitsune_mlir.codegen.gpu.attention_roles import Meeting, ask_for_cached, load_tiles, store_tiles
 from kitsune_mlir.codegen.gpu.attention_walk import Walk
 from kitsune_mlir.codegen.gpu.barriers import fence_async_shared
 from kitsune_mlir.codegen.gpu.builder import if_, warp_id
 from kitsune_mlir.codegen.gpu.context import TaskContext
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.codegen.gpu.value import Value
 from kitsune_mlir.dialects.attention import NoAttention
 
 __all__ = ["AttentionEngine"]
@@ -28,12 +29,16 @@ class AttentionEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "attention"
+    prefetches: ClassVar[bool] = True
 
     def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
         try:
             return make_plan(self.name, task, limits)
         except NoAttention as reason:
             return Decline(self.name, str(reason))
+
+    def prefetch(self, plan: Plan, task: TaskContext, thread: Value, threads: int, soon: bool = True) -> None:
+        if_(thread.below(32), lambda: ask_for_cached(plan.private, task, thread))
 
     def emit(self, plan: Plan, task: TaskContext) -> None:
         attention: AttentionPlan = plan.private

@@ -21,7 +21,7 @@ from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.convert import pack_values
 from kitsune_mlir.codegen.gpu.fragment import stage_accumulator
 from kitsune_mlir.codegen.gpu.memory import load, offset, store
-from kitsune_mlir.codegen.gpu.value import Value, f32, i32, maximum, minimum, select, vector
+from kitsune_mlir.codegen.gpu.value import Value, f32, i32, maximum, minimum, select
 
 __all__ = ["consume_tiles"]
 
@@ -90,6 +90,8 @@ class _Consumer:
             self._store(state)
             return state.slot
         first = high - 1 - self.group
+        if plan.pieces > 1:
+            if_(self.group == 0, Pieces(plan, self.meeting.task, self.tile, self.local).claim)
         width = len(self._nothing().values)
         types = ["i32", "i32", *["f32"] * 4, *["i32"] * (plan.block // 4), *["f32"] * (plan.pattern.head // 2)]
         assert len(types) == width
@@ -262,17 +264,7 @@ class _Consumer:
         meeting, plan = self.meeting, self.plan
         pieces = Pieces(plan, meeting.task, self.tile, self.local)
         pieces.leave(self.piece, softmax, sums)
-
-        def keep(row: Value, col: Value, words: list[Value]) -> None:
-            store(vector(words), offset(meeting.result, plan.result_tile.offset(row, col)), 8)
-
-        def finish() -> None:
-            meeting.result_empty[0].wait(self.stored ^ 1)
-            pieces.join(self.scores, keep)
-            fence_async_shared()
-            meeting.result_full[0].arrive()
-
-        if_(self.piece == plan.pieces - 1, finish)
+        if_(self.piece == plan.pieces - 1, lambda: pieces.join(self.scores))
 
     def _joined(self, state: State, other: Softmax, sums: list[Value]) -> tuple[Softmax, list[Value]]:
         factor = self.scores.factor if self.scores.pure else 1.0

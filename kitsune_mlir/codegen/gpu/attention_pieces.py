@@ -7,11 +7,10 @@ joined in their order, so results do not depend on timing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan
 from kitsune_mlir.codegen.gpu.attention_scores import Scores, Softmax, exp2, over_lanes
-from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
+from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, fence_async
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.convert import pack_values
@@ -44,14 +43,16 @@ class Pieces:
         self.plan, self.task, self.tile, self.local = plan, task, tile, local
         self.rows, self.head = plan.pattern.row_count, plan.pattern.head
 
+    def claim(self) -> None:
+        """One thread waits until the memory of the pieces is free. Before `leave`, with a barrier of the consumer between."""
+        assert self.task.place is not None
+        before = self.task.place.before
+        if before is not None:
+            if_(self.local == 0, lambda: self.task.kernel.counters.poll(i32(before[0]), before[1], self.task.view.number))
+
     def leave(self, piece: Value, softmax: Softmax, sums: list[Value]) -> None:
         """Write what the block has found, and announce it."""
-        place, counters = self.task.place, self.task.kernel.counters
-        assert place is not None
-        before = place.before
-        if before is not None:
-            if_(self.local == 0, lambda: counters.poll(i32(before[0]), before[1], self.task.view.number))
-            self._meet()
+        counters = self.task.kernel.counters
         target = self._pointer(piece)
         lane = self.local & 31
         first = self.local // 32 * 16 + lane // 4
@@ -72,12 +73,8 @@ class Pieces:
         last = piece == self.plan.pieces - 1
         if_((self.local == 0) & (last ^ True), lambda: counters.post(self._arrival()))
 
-    def join(self, scores: Scores, keep: Callable[[Value, Value, list[Value]], None]) -> None:
-        """Join all pieces, the last block's own included.
-
-        Args:
-            keep: takes a row, a column (a multiple of 4) and the results there as two packed pairs.
-        """
+    def join(self, scores: Scores) -> None:
+        """Join all pieces, the last block's own included, write the results and post them."""
         place, counters, pieces = self.task.place, self.task.kernel.counters, self.plan.pieces
         assert place is not None
         if_(self.local == 0, lambda: counters.poll(self._arrival(), pieces - 1, self.task.view.number))
@@ -99,11 +96,30 @@ class Pieces:
             total = _weighted(factors, [mine for _, mine in statistics])
             inverse = scores.inverse(total)
             values = [_weighted(factors, [piece[i] for piece in found]) * inverse for i in range(4)]
-            keep(row, col, pack_values(values, self.plan.pattern.attention.dtype))
+            words = pack_values(values, self.plan.pattern.attention.dtype)
+            store(vector(words), self._result(row, col), 8)
 
         for_(self.local, self.rows * self.head // 4, GROUP, vector_at)
+        if self.task.kernel.fences:
+            fence_async()
         self._meet()
-        if_(self.local == 0, lambda: counters.post(i32(place.read)))
+
+        def announce() -> None:
+            self.tile.post()
+            counters.post(i32(place.read))
+
+        if_(self.local == 0, announce)
+
+    def _result(self, row: Value, col: Value) -> Value:
+        """Pointer to an element of the result, straight in global memory: a few rows are not worth a bulk copy's latency."""
+        window = self.plan.pattern.result
+        pointer = offset(window.start(self.tile), i64(col) * (window.stride("head") * window.bytes))
+        inner = 1
+        for number, extent in reversed(list(enumerate(self.plan.pattern.rows))):
+            if extent > 1:
+                pointer = offset(pointer, i64(row // inner % extent) * (window.stride(f"row{number}") * window.bytes))
+            inner *= extent
+        return pointer
 
     def _meet(self) -> None:
         NamedBarrier(MEET, GROUP).sync()

@@ -13,9 +13,9 @@ from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot, fence_async
 from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.memory import Cache, offset
-from kitsune_mlir.codegen.gpu.value import Value, i32, select
+from kitsune_mlir.codegen.gpu.value import Value, i32
 
-__all__ = ["Meeting", "load_tiles", "store_tiles"]
+__all__ = ["Meeting", "ask_for_cached", "load_tiles", "store_tiles"]
 
 
 class Meeting:
@@ -60,7 +60,7 @@ def load_tiles(meeting: Meeting, number: int) -> None:
         low, high = piece_blocks(plan, piece, block_count(plan, tile))
         first = high - (1 + number)
         if task.view.waits:
-            _ask_ahead(meeting, tile, lane, first, low)
+            _ask_ahead(plan, task, tile, lane, first, low)
             tile.poll_by_warp(lane)
 
         def both(distance: Value, stage: Value, parity: Value) -> list[Value]:
@@ -89,10 +89,23 @@ def load_tiles(meeting: Meeting, number: int) -> None:
     task.for_each_piece(tile, [*ring.producer_start().values, i32(0)])
 
 
-def _ask_ahead(meeting: Meeting, tile: TileContext, lane: Value, first: Value, low: Value) -> None:
+def ask_for_cached(plan: AttentionPlan, task: TaskContext, lane: Value) -> None:
+    """Bring cached keys and values of the block's first piece of a tile to L2, by one warp."""
+
+    def ask(number: Value) -> None:
+        tile = TileContext(task, number // plan.pieces)
+        tile.resolve()
+        low, high = piece_blocks(plan, number % plan.pieces, block_count(plan, tile))
+        for ring in range(plan.rings):
+            _ask_ahead(plan, task, tile, lane, high - (1 + ring), low)
+
+    if plan.split:
+        if_(task.first < task.view.tiles * plan.pieces, lambda: ask(task.first))
+
+
+def _ask_ahead(plan: AttentionPlan, task: TaskContext, tile: TileContext, lane: Value, first: Value, low: Value) -> None:
     """Bring the first blocks of keys and values to L2, as far as they are the program's inputs: one box a lane."""
-    plan, parts = meeting.plan, meeting.plan.pattern.parts
-    maps = 1 + len(plan.results)
+    parts, maps = plan.pattern.parts, 1 + len(plan.results)
     for which, boxes in enumerate((plan.keys, plan.values)):
         panels = boxes[0].panels
         block = first - (lane // panels - which * AHEAD) * plan.rings
@@ -100,7 +113,7 @@ def _ask_ahead(meeting: Meeting, tile: TileContext, lane: Value, first: Value, l
         def ask(part: int, local: Value, which: int = which, boxes: tuple[Box, ...] = boxes, panels: int = panels) -> None:
             if (parts[part].value if which else parts[part].key).constant:
                 place = _place(tile, boxes[part], lane % panels, local * plan.block)
-                tma.prefetch_tile(meeting.task.tensor_map(maps + which * len(boxes) + part), place)
+                tma.prefetch_tile(task.tensor_map(maps + which * len(boxes) + part), place)
 
         mine = (lane // panels // AHEAD == which) & (block >= low)
         if_(mine, functools.partial(_of_its_part, part_of(plan, block), ask))
@@ -118,7 +131,7 @@ def _of_its_part(parts: list[tuple[int, Value]], do: Callable[[int, Value], None
 def _load_query(meeting: Meeting, tile: TileContext, turn: Value) -> None:
     plan = meeting.plan
     meeting.query_empty.wait(turn ^ 1)
-    if plan.aliased:
+    if plan.aliased and plan.pieces == 1:
         for group in range(len(plan.results)):
             meeting.result_empty[group].wait(turn ^ 1)
     box = plan.query
@@ -166,10 +179,16 @@ def _place(tile: TileContext, box: Box, panel: Value | int, key: Value | int = 0
 
 
 def store_tiles(meeting: Meeting) -> None:
-    """One thread stores the results of all tiles, as the consumers leave them in shared memory, and posts."""
-    plan, task = meeting.plan, meeting.task
+    """One thread stores the results of all tiles, as the consumers leave them in shared memory, and posts.
 
-    def store(tile: TileContext, turn: Value) -> None:
+    Tiles in pieces are stored and posted by the block that joins these.
+    """
+    plan, task = meeting.plan, meeting.task
+    if plan.pieces > 1:
+        return
+
+    def tile(tile: TileContext, piece: Value, turn: Value) -> Value:
+        tile = meeting.walk.tile(tile)
         for group, box in enumerate(plan.results):
             meeting.result_full[group].wait(turn)
             for panel in range(box.panels):
@@ -182,14 +201,6 @@ def store_tiles(meeting: Meeting) -> None:
         if task.view.posts:
             fence_async()
             tile.post()
-
-    def tile(tile: TileContext, piece: Value, turn: Value) -> Value:
-        tile = meeting.walk.tile(tile)
-        if plan.pieces == 1:
-            store(tile, turn)
-            return turn ^ 1
-        last = piece == plan.pieces - 1
-        if_(last, lambda: store(tile, turn))
-        return select(last, turn ^ 1, turn)
+        return turn ^ 1
 
     task.for_each_piece(tile, [i32(0)])

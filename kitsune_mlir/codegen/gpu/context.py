@@ -88,7 +88,7 @@ class TaskContext:
         self._tensor_maps = list(tensor_maps)
         self._first = first
         self.place, self.partials = place, partials
-        self.ahead: Callable[[Value, int], None] = lambda thread, threads: None
+        self.ahead: Callable[..., None] = lambda thread, threads, soon=True: None
 
     @property
     def first(self) -> Value:

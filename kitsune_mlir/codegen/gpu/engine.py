@@ -175,11 +175,11 @@ class Engine:
         """Emit all tiles that a block has of successive tasks, those of the first task first; otherwise as `emit`."""
         raise NotImplementedError(f"{type(self).__name__}.emit_joined")
 
-    def prefetch(self, plan: Plan, task: TaskContext, thread: Value, threads: int) -> None:
-        """Emit what brings the beginning of the block's first tile to L2, as far as nobody writes it: weights.
+    def prefetch(self, plan: Plan, task: TaskContext, thread: Value, threads: int, soon: bool = True) -> None:
+        """Emit what brings the beginning of the block's first tile to L2, as far as nobody writes it: weights, cached keys.
 
         `threads` threads, of which this is number `thread`, run it while tasks before this one are still at work. It waits for
-        nothing and touches no shared memory.
+        nothing and touches no shared memory. `soon`: the block goes on to the task at once, and waits for no kernel before.
         """
 
 
@@ -196,7 +196,7 @@ class Engine:
 #     .for_each_tile(body, carried=())       emit the loop over this block's tiles; body(tile, *carried) -> next carried
 #     .for_each_piece(body, carried=())      the same over pieces: body(tile, piece, *carried), piece i32 (plans with `split`)
 #     .place: Place                          where partial results and their counters are (`split.py`); .partials: pointer
-#     .ahead(thread, threads)                emit `prefetch` of the next task that has one, for the calling threads
+#     .ahead(thread, threads, soon)          emit `prefetch` of the next task that has one, for the calling threads
 #     .sync()                                block barrier
 #     .function(name, types, emit)           add an internal function to the module, for code that is outlined
 #   TileContext (has the above as .task)

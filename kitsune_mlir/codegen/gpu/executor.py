@@ -184,7 +184,7 @@ class _Builder:
             count = owners[self.shares[number]].count
             return TaskContext(state, plan, kernel.shared(shared), scratch, barrier_base, own, first, place, partials, count)
 
-        def prefetch(after: int, thread: Value, threads: int) -> None:
+        def prefetch(after: int, thread: Value, threads: int, soon: bool = True) -> None:
             """What the next task after number `after` that reads much can fetch now."""
             share = self.shares[after]
             for number in range(after + 1, len(self.plans)):
@@ -192,14 +192,14 @@ class _Builder:
                 if engine.prefetches and self.shares[number] == share:
                     done = sum(plan.pieces for n, plan in enumerate(self.plans[:number]) if self.shares[n] == share)
                     first = _advance(firsts[share], done, owners[share].count)
-                    engine.prefetch(self.plans[number], context(number, first), thread, threads)
+                    engine.prefetch(self.plans[number], context(number, first), thread, threads, soon)
                     break
 
         if not self.spatial and self.plans and not self.engines[self.plans[0].engine].prefetches:
             prefetch(0, thread, self.threads)
         if manifest.follows:
             if self.engines[self.plans[0].engine].prefetches:
-                self.engines[self.plans[0].engine].prefetch(self.plans[0], context(0, block), thread, self.threads)
+                self.engines[self.plans[0].engine].prefetch(self.plans[0], context(0, block), thread, self.threads, soon=False)
             wait_for_prerequisites()
         used, next_ = 0, dict(firsts)
 

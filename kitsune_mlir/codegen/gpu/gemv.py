@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.barriers import Slot, fence_async
-from kitsune_mlir.codegen.gpu.builder import for_, if_, warp_id
+from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.gemv_ahead import fetch_ahead
 from kitsune_mlir.codegen.gpu.gemv_multiply import multiplier
 from kitsune_mlir.codegen.gpu.gemv_plan import CONSUMERS, make_plan, share_ring
 from kitsune_mlir.codegen.gpu.gemv_store import MULTIPLIERS, store_pass
-from kitsune_mlir.codegen.gpu.gemv_stream import Stages, Stream, number_waits, prefetch_weights
+from kitsune_mlir.codegen.gpu.gemv_stream import Stages, Stream, number_waits
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.codegen.gpu.value import Value, i32
@@ -54,9 +55,9 @@ class GemvEngine(Engine):
             slot, seen = every[0].ring.producer_start(), i32(0)
             for stages, waits in zip(every, number_waits(tasks), strict=True):
                 slot, seen = Stream(stages, waits).run(slot, seen)
+            tasks[-1].ahead(lane_id(tasks[0].thread), 32)
 
         def multiply() -> None:
-            tasks[-1].ahead(tasks[0].thread, 32 * CONSUMERS)
             slot = every[0].ring.consumer_start()
             for stages in every:
                 slot = _multiply(stages, slot)
@@ -64,8 +65,9 @@ class GemvEngine(Engine):
         if_(warp < CONSUMERS, multiply, lambda: if_(warp == CONSUMERS, load))
         tasks[0].sync()
 
-    def prefetch(self, plan: Plan, task: TaskContext, thread: Value, threads: int) -> None:
-        prefetch_weights(plan.private, task, thread, threads)
+    def prefetch(self, plan: Plan, task: TaskContext, thread: Value, threads: int, soon: bool = True) -> None:
+        if not soon:
+            fetch_ahead(plan.private, task, thread, threads)
 
 
 def _multiply(stages: Stages, slot: Slot) -> Slot:

@@ -88,7 +88,9 @@ class _Tensor(Multiplier):
             panel, piece = number // 8, number % 8 + self.lane % 4
             rows, b = offset(source, panel * geometry.activations_panel), []
             for block in range(self.blocks):
-                b.append(unpack(self._piece(rows, line + first_row + 8 * block, piece)))
+                # Rows beyond the last are never stored; there is no memory for them beside a single one.
+                row = line + first_row + 8 * block if geometry.rows > 1 else 0
+                b.append(unpack(self._piece(rows, row, piece)))
             lines = offset(weights, panel * (geometry.lines * PANEL))
             for group in range(self.groups):
                 low, high = (unpack(self._piece(lines, line + (16 * group + more), piece)) for more in (0, 8))

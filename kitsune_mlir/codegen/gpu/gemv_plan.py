@@ -29,6 +29,8 @@ THREADS = 32 * (CONSUMERS + 1)
 REGISTERS = 168
 PANEL = 128
 """Bytes of a column's weights in a panel: the width of the swizzle."""
+MOST_BOX = 256
+"""Elements of a box along one dimension (`tensor_map`)."""
 PANELS = (8, 4, 2)
 """Panels of a chunk, from the best on: long runs of DRAM."""
 BOX_COLS = (32, 16, 8)
@@ -116,13 +118,19 @@ class Geometry:
 
     @property
     def activations_panel(self) -> int:
-        """Bytes of a panel of activations in a stage: whole eights of rows."""
-        return _up(self.rows, 8) * PANEL
+        """Bytes of a panel of activations in a stage: whole eights of rows, or one row, whose panels then are neighbours."""
+        return PANEL if self.rows == 1 else _up(self.rows, 8) * PANEL
+
+    @property
+    def input_panels(self) -> int:
+        """Panels of activations that one copy brings."""
+        most = MOST_BOX // self.panel if self.rows == 1 else 1
+        return next(count for count in range(most, 0, -1) if self.panels % count == 0)
 
     @property
     def stage_bytes(self) -> int:
-        """Shared memory of a stage."""
-        return self.weights_bytes + self.panels * self.activations_panel
+        """Shared memory of a stage: whole patterns of the swizzle."""
+        return _up(self.weights_bytes + self.panels * self.activations_panel, 8 * PANEL)
 
     @property
     def deep(self) -> bool:
@@ -218,7 +226,8 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     if product.rows > MOST_ROWS:
         raise Mismatch(f"a tile of {product.rows} rows; up to {MOST_ROWS} are done")
     geometry = _choose(pattern, limits)
-    input = _source(pattern, 0, product.a, ROW, min(256, product.rows), geometry.panel)
+    swizzle = 0 if product.rows == 1 else PANEL
+    input = _source(pattern, 0, product.a, ROW, product.rows, geometry.panel * geometry.input_panels, swizzle)
     weights = tuple(
         _source(pattern, number, one.b, COL, geometry.box_cols, geometry.panel) for number, one in enumerate(pattern.products)
     )
@@ -265,7 +274,9 @@ def share_ring(plans: Sequence[Plan], limits: Limits) -> list[Plan] | None:
     ]
 
 
-def _source(pattern: GemvPattern, number: int, operand: int, side: str, rows: int, columns: int) -> Source:
+def _source(
+    pattern: GemvPattern, number: int, operand: int, side: str, rows: int, columns: int, swizzle: int = PANEL
+) -> Source:
     """An operand of a product, if TMA can read boxes of `rows` along its side and `columns` along the sum."""
     product = pattern.products[number]
     inner, depth = f"k{product.sums[0][0]}", product.sums[0][1]
@@ -286,7 +297,7 @@ def _source(pattern: GemvPattern, number: int, operand: int, side: str, rows: in
         raise Mismatch(f"an operand of {len(dims)} dimensions; TMA has 5")
     box = (*(1 for _ in dims[:-2]), rows, columns)
     try:
-        tensor_map = TensorMap(window.dtype, tuple(dim.extent for dim in dims), strides, box)
+        tensor_map = TensorMap(window.dtype, tuple(dim.extent for dim in dims), strides, box, swizzle)
     except CompileError as error:
         raise Mismatch(str(error)) from error
     return Source(window, tensor_map, dims)

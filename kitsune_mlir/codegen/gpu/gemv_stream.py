@@ -16,16 +16,11 @@ from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot
 from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id, sync_warp
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.gemv_plan import PANEL, GemvPlan, Source
-from kitsune_mlir.codegen.gpu.memory import Cache, offset, prefetch
+from kitsune_mlir.codegen.gpu.memory import Cache, offset
 from kitsune_mlir.codegen.gpu.mma_match import COL
-from kitsune_mlir.codegen.gpu.value import Value, i1, i32, i64, minimum
+from kitsune_mlir.codegen.gpu.value import Value, i1, i32, minimum
 
-__all__ = ["Stages", "Stream", "number_waits", "prefetch_weights"]
-
-PREFETCHED = 64 << 10
-"""Bytes that a block brings to L2 for a later task: the time between two tasks, for every multiprocessor's part of DRAM."""
-SECTOR = 32
-"""Bytes that one prefetch brings."""
+__all__ = ["Stages", "Stream", "number_waits"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,32 +53,6 @@ class Stages:
         """Pointer to the partial sums."""
         geometry = self.plan.geometry
         return offset(self.task.shared, geometry.stages * geometry.slot_bytes)
-
-
-def prefetch_weights(plan: GemvPlan, task: TaskContext, thread: Value, threads: int) -> None:
-    """Bring the first weights of the block's first tile to L2, by ordinary prefetches.
-
-    Not by bulk ones: TMA would serve them before the copies that are started later and needed earlier.
-    """
-    geometry = plan.geometry
-    run = min(geometry.depth * geometry.bytes, PREFETCHED // geometry.lines) // SECTOR
-    columns = min(geometry.pass_cols, geometry.cols)
-    if plan.weights_wait or not run:
-        return
-
-    def fetch() -> None:
-        tile = TileContext(task, task.first)
-        tile.resolve()
-        for source in plan.weights:
-
-            def sector(number: Value, source: Source = source) -> None:
-                col, place = number // run, number % run
-                start = offset(source.window.start(tile), i64(col) * (source.window.stride(COL) * geometry.bytes))
-                prefetch(offset(start, place * SECTOR))
-
-            for_(thread, columns * run, threads, sector)
-
-    if_(task.first < task.view.tiles, fetch)
 
 
 def number_waits(tasks: Sequence[TaskContext]) -> list[int]:
@@ -190,12 +159,13 @@ class Stream:
         if_(self.lane == 0, lambda: full.arrive_and_expect(geometry.rows * geometry.panels * PANEL))
         sync_warp()
 
-        def copy(panel: Value) -> None:
+        def copy(index: Value) -> None:
+            panel = index * geometry.input_panels
             moved = {"": chunk * geometry.chunk + panel * geometry.panel}
             target = offset(base, panel * geometry.activations_panel)
             self._load(tile, target, geometry.products, self.plan.input, moved, full, Cache.KEEP)
 
-        for_(self.lane, geometry.panels, 32, copy)
+        for_(self.lane, geometry.panels // geometry.input_panels, 32, copy)
         return self.ring.next(slot)
 
     def _load(
