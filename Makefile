@@ -58,7 +58,8 @@ opinfo: $(STAMP)
 # Programs are built, then run: `build` needs no GPU and `run` no compiler, so that the two may happen on different machines.
 gpu-test: $(STAMP)
 	@$(BIN)/python -m pytest -m gpu $(ARGS)
-	@set -e; for kind in run_programs simt_programs mma_programs gemv_programs attention_programs conv_programs zoo graphs; do \
+	@set -e; for kind in run_programs simt_programs mma_programs chain_programs gemv_programs attention_programs conv_programs \
+	    queue_programs handoff_programs reduction_programs zoo graphs; do \
 	  $(BIN)/python -m test.gpu.$$kind build $(GPU_OUT)/$$kind; \
 	  $(BIN)/python -m test.gpu.$$kind run $(GPU_OUT)/$$kind; \
 	done
