@@ -22,8 +22,15 @@ import json
 from typing import Any
 
 __all__ = [
-    *("COUNTERS", "DEBUG_BYTES", "DEBUG_FIELDS", "MAX_BLOCKS", "SLOT_STRIDE", "TIMESTAMP_BYTES", "WAITS_BYTES"),
-    *("Manifest", "Parameter"),
+    "COUNTERS",
+    "DEBUG_BYTES",
+    "DEBUG_FIELDS",
+    "MAX_BLOCKS",
+    "SLOT_STRIDE",
+    "TIMESTAMP_BYTES",
+    "WAITS_BYTES",
+    "Manifest",
+    "Parameter",
 ]
 
 FORMAT = 1
