@@ -6,7 +6,7 @@
                                                                  check and time them; needs a Hopper GPU and only the runtime
 
 A pattern is the name of a case or of a group, with `*` and `?`; without one, `build` takes the headline cases and `run` all
-that DIR holds. Groups: headline, zoo, small, roofline, mlp, product, map, rows, gemv, attention, conv.
+that DIR holds. Groups: headline, zoo, small, roofline, mlp, ffn, product, map, rows, gemv, attention, conv.
 
 Peers: `none`, `graph` (eager and compile, each in a CUDA graph), `quick` (eager and compile, each with and without a graph),
 `all` (and max-autotune in a graph: minutes of compilation for a large model), or names between semicolons:

@@ -30,7 +30,7 @@ STORE_RATE = 3.6e4
 """Bytes of a result that a multiprocessor brings from accumulators to memory in a microsecond."""
 TURN = 0.6
 """Microseconds from a block's one tile to its next."""
-MEET = 2.5
+MEET = 1.5
 """Microseconds from one block's announcement of its partial results to others' sums."""
 PARTIAL_RATE = 5.2e4
 """Bytes of partial results that a multiprocessor writes or reads in a microsecond: all that it has, and as many of others."""
