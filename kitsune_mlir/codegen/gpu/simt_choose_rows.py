@@ -57,8 +57,9 @@ MANY_COLUMNS = 16384
 NARROW = 8
 """Rows that begin at multiples of this are read and written well enough without shared memory."""
 
-NARROW_ELEMENTS = 12
-"""Elements of such a row that a thread keeps at a time: neighbours in a warp read other banks then."""
+NARROW_ELEMENTS, NARROW_THREADS = 12, 16
+"""Rows that begin at other addresses, of up to the product, have at most so many elements a thread, so that the threads of a
+warp that have neighbouring rows read other banks."""
 
 MOST_BLOCKS = 8
 """Blocks of a cluster on every device."""
@@ -145,7 +146,8 @@ def choose_rows(
     stays = fits and levels > 1 and _reads_weights(graph, space) and space.col_count >= MANY_COLUMNS
     staged = bool(loads) and (narrow or stays or not (fits or once)) if tuning.staged is None else tuning.staged
     # Taking rows of 16-bit elements apart is half of the work: the next tile is on the way meanwhile.
-    halves = narrow and fits and any(element_bytes(window.buffer.element) <= 2 for window in windows)
+    short = narrow and space.col_count <= NARROW_ELEMENTS * NARROW_THREADS
+    halves = short and any(element_bytes(window.buffer.element) <= 2 for window in windows)
     staging = None
     if staged:
         ragged = [store for store in writes if _row_bytes(store, space) % NARROW]
@@ -153,7 +155,7 @@ def choose_rows(
         staging = probe(graph.task, THREADS, lambda tile: stage(graph, tile, loads, ragged, slots))
         if staging.bytes > SHARED_BYTES // slots:
             staging = None
-    tuning = _filled(tuning, graph, space, levels, staging is not None, narrow, stays)
+    tuning = _filled(tuning, graph, space, levels, staging is not None, short, stays)
     schedule = row_schedule(space, width, read, staging is not None, tuning, _most_threads(graph))
     if staging is not None:
         schedule = dataclasses.replace(schedule, scratch=staging.bytes)
@@ -162,12 +164,12 @@ def choose_rows(
     return RowChoice(schedule, staging, levels, split)
 
 
-def _filled(tuning: Tuning, graph: Graph, space: RowSpace, levels: int, staged: bool, narrow: bool, stays: bool) -> Tuning:
+def _filled(tuning: Tuning, graph: Graph, space: RowSpace, levels: int, staged: bool, short: bool, stays: bool) -> Tuning:
     """The choices for elements, threads and rows of a thread that were measured to be best, where `tuning` leaves them open."""
     elements, threads, unroll = None, None, None
     fits = -(-space.col_count // THREADS) <= 2 * ROW_ELEMENTS
     weights = _reads_weights(graph, space)
-    if staged and narrow and fits:
+    if staged and short:
         elements, threads = NARROW_ELEMENTS, 2 * THREADS
     if staged and stays:
         elements = ROW_ELEMENTS
