@@ -24,7 +24,7 @@ RESIDENT_BYTES = 160 << 10  # weights that stay in shared memory for all tiles o
 OPERANDS = ("bf16", "f16")
 HANDOFF = 2.5e-6  # seconds from the last tile of a stage to the first product of the next (docs/gpu-executor.md)
 TURN = 0.7e-6  # seconds from a block's one tile of 128 x 128 of a product to its next (codegen/gpu/mma_cost.py)
-WIDE_SHARE = 0.88  # of the matrix rate that layers of several passes reach
+WIDE_LAYER = 1.5e-6  # what a layer of several passes takes beside its products: the ends of passes, rows through shared memory
 LAYER = 0.3e-6  # seconds by which a layer's accumulators are ready later than its last product was issued
 
 
@@ -144,9 +144,9 @@ def chain_seconds(layers: list[Layer], target: Target) -> float:
     one = 0.0
     for layer in layers:
         products = 2 * max(rows, TILE_ROWS[-1]) * layer.depth * layer.columns / rate
-        if layer.columns > WIDTH:
-            products /= WIDE_SHARE
-        one += LAYER + (products if stays else max(products, layer.weight_bytes / read))
+        one += (LAYER if layer.columns <= WIDTH else WIDE_LAYER) + (
+            products if stays else max(products, layer.weight_bytes / read)
+        )
     return (first if stays else 0.0) + waves * one
 
 
