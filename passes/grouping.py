@@ -14,6 +14,7 @@ from .cluster_chains import cluster_reason
 from .copies import root_of
 from .fuse_attention import find_attention
 from .fuse_pairs import find_pairs
+from .pad_sums import APART
 from .siblings import share_a_pass
 from .small_stages import one_row, worth_a_hand_off
 
@@ -250,7 +251,7 @@ class Grouping:
 
         An attention is one group from the start, and stays one; so are products of pairs.
         """
-        closed: set[int] = set()
+        closed = {self.group_of[hash(op)] for op in self.ops if APART in op.attributes}
         for ops in (*find_attention(self.ops), *find_pairs(self.ops)):
             into = self.group_of[hash(ops[-1])]
             for op in ops[:-1]:
@@ -262,7 +263,9 @@ class Grouping:
                 if a == b:
                     continue
                 reason = (
-                    "an attention, and products of pairs, are stages of their own" if {a, b} & closed else self.try_merge(a, b)
+                    "attention, products of pairs and padded weights are stages of their own"
+                    if {a, b} & closed
+                    else self.try_merge(a, b)
                 )
                 if reason is None:
                     self.merge(a, b)

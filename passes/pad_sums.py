@@ -16,9 +16,11 @@ from kitsune_mlir.dialects.products import defining_op, is_projected_product
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.target import find_target
 
+from . import gpu_chains
 from .base import Pass
 from .remarks import remark
 
+APART = "kitsune.apart"  # on an operation: it is a stage of its own
 ROW_BYTES = 16
 LEAST_SUM = 64  # elements: shorter sums are one chunk, and copied quickly
 LEAST_ROWS = 256  # fewer rows do not pay for the copy of the weight
@@ -29,7 +31,7 @@ _MAPS = ("(d0, d1, d2) -> (d0, d2)", "(d0, d1, d2) -> (d1, d2)", "(d0, d1, d2) -
 class PadSums(Pass):
     """Widen concatenated rows, and the weight that multiplies them, to a multiple of 16 bytes by zeros.
 
-    Only for GPU targets, and 16-bit products. Option: `target`.
+    Only for GPU targets, 16-bit products, and layers too wide for a chain. Option: `target`.
     """
 
     name: ClassVar[str] = "kitsune-pad-sums"
@@ -54,10 +56,13 @@ class PadSums(Pass):
             return
         if defining_op(weight) is not None or len(list(joined.results[0].uses)) != 1:
             return
+        if shape_of(op.results[0])[1] <= gpu_chains.WIDTH:
+            return  # a layer of a chain reads what is joined where it lies
         more = (ROW_BYTES - rest) // 2
         with ir.InsertionPoint(joined), joined.location:
             # Here, so that it runs beside what comes before the rows.
             wide_weight = _wider([weight], more)
+            wide_weight.owner.attributes[APART] = ir.UnitAttr.get()
             wide_rows = _wider(list(joined.operands), more)
         op.operands[0], op.operands[1] = wide_rows, wide_weight
         joined.erase()

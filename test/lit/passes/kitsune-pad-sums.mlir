@@ -3,24 +3,24 @@
 // Joined rows of 99 elements begin at odd addresses: rows and weight get zeros up to 104, a multiple of 16 bytes.
 
 // CHECK-LABEL: func.func @joined
-// CHECK: %[[W:.*]] = tensor.concat dim(1) %arg2, %{{.*}} : (tensor<64x99xbf16>, tensor<64x5xbf16>) -> tensor<64x104xbf16>
+// CHECK: %[[W:.*]] = tensor.concat dim(1) %arg2, %{{.*}} : (tensor<300x99xbf16>, tensor<300x5xbf16>) -> tensor<300x104xbf16>
 // CHECK: %[[X:.*]] = tensor.concat dim(1) %arg0, %arg1, %{{.*}} -> tensor<512x104xbf16>
-// CHECK: linalg.generic {{.*}} ins(%[[X]], %[[W]] : tensor<512x104xbf16>, tensor<64x104xbf16>)
+// CHECK: linalg.generic {{.*}} ins(%[[X]], %[[W]] : tensor<512x104xbf16>, tensor<300x104xbf16>)
 #x = affine_map<(m, n, k) -> (m, k)>
 #w = affine_map<(m, n, k) -> (n, k)>
 #y = affine_map<(m, n, k) -> (m, n)>
-func.func @joined(%a: tensor<512x64xbf16>, %b: tensor<512x35xbf16>, %weight: tensor<64x99xbf16>, %start: tensor<512x64xf32>) -> tensor<512x64xf32> {
+func.func @joined(%a: tensor<512x64xbf16>, %b: tensor<512x35xbf16>, %weight: tensor<300x99xbf16>, %start: tensor<512x300xf32>) -> tensor<512x300xf32> {
   %x = tensor.concat dim(1) %a, %b : (tensor<512x64xbf16>, tensor<512x35xbf16>) -> tensor<512x99xbf16>
   %p = linalg.generic {indexing_maps = [#x, #w, #y], iterator_types = ["parallel", "parallel", "reduction"]}
-      ins(%x, %weight : tensor<512x99xbf16>, tensor<64x99xbf16>) outs(%start : tensor<512x64xf32>) {
+      ins(%x, %weight : tensor<512x99xbf16>, tensor<300x99xbf16>) outs(%start : tensor<512x300xf32>) {
   ^bb0(%i: bf16, %j: bf16, %o: f32):
     %f = arith.extf %i : bf16 to f32
     %g = arith.extf %j : bf16 to f32
     %m = arith.mulf %f, %g : f32
     %s = arith.addf %o, %m : f32
     linalg.yield %s : f32
-  } -> tensor<512x64xf32>
-  return %p : tensor<512x64xf32>
+  } -> tensor<512x300xf32>
+  return %p : tensor<512x300xf32>
 }
 
 // -----
@@ -32,32 +32,51 @@ func.func @joined(%a: tensor<512x64xbf16>, %b: tensor<512x35xbf16>, %weight: ten
 #x = affine_map<(m, n, k) -> (m, k)>
 #w = affine_map<(m, n, k) -> (n, k)>
 #y = affine_map<(m, n, k) -> (m, n)>
-func.func @argument(%x: tensor<512x99xbf16>, %weight: tensor<64x99xbf16>, %start: tensor<512x64xf32>) -> tensor<512x64xf32> {
+func.func @argument(%x: tensor<512x99xbf16>, %weight: tensor<300x99xbf16>, %start: tensor<512x300xf32>) -> tensor<512x300xf32> {
   %p = linalg.generic {indexing_maps = [#x, #w, #y], iterator_types = ["parallel", "parallel", "reduction"]}
-      ins(%x, %weight : tensor<512x99xbf16>, tensor<64x99xbf16>) outs(%start : tensor<512x64xf32>) {
+      ins(%x, %weight : tensor<512x99xbf16>, tensor<300x99xbf16>) outs(%start : tensor<512x300xf32>) {
   ^bb0(%i: bf16, %j: bf16, %o: f32):
     %f = arith.extf %i : bf16 to f32
     %g = arith.extf %j : bf16 to f32
     %m = arith.mulf %f, %g : f32
     %s = arith.addf %o, %m : f32
     linalg.yield %s : f32
-  } -> tensor<512x64xf32>
-  return %p : tensor<512x64xf32>
+  } -> tensor<512x300xf32>
+  return %p : tensor<512x300xf32>
 }
 
 // CHECK-LABEL: func.func @few
 // CHECK: tensor.concat
 // CHECK-NOT: tensor.concat
-func.func @few(%a: tensor<8x64xbf16>, %b: tensor<8x35xbf16>, %weight: tensor<64x99xbf16>, %start: tensor<8x64xf32>) -> tensor<8x64xf32> {
+func.func @few(%a: tensor<8x64xbf16>, %b: tensor<8x35xbf16>, %weight: tensor<300x99xbf16>, %start: tensor<8x300xf32>) -> tensor<8x300xf32> {
   %x = tensor.concat dim(1) %a, %b : (tensor<8x64xbf16>, tensor<8x35xbf16>) -> tensor<8x99xbf16>
   %p = linalg.generic {indexing_maps = [#x, #w, #y], iterator_types = ["parallel", "parallel", "reduction"]}
-      ins(%x, %weight : tensor<8x99xbf16>, tensor<64x99xbf16>) outs(%start : tensor<8x64xf32>) {
+      ins(%x, %weight : tensor<8x99xbf16>, tensor<300x99xbf16>) outs(%start : tensor<8x300xf32>) {
   ^bb0(%i: bf16, %j: bf16, %o: f32):
     %f = arith.extf %i : bf16 to f32
     %g = arith.extf %j : bf16 to f32
     %m = arith.mulf %f, %g : f32
     %s = arith.addf %o, %m : f32
     linalg.yield %s : f32
-  } -> tensor<8x64xf32>
-  return %p : tensor<8x64xf32>
+  } -> tensor<8x300xf32>
+  return %p : tensor<8x300xf32>
+}
+
+// A narrow layer becomes part of a chain, which reads joined rows where they lie.
+
+// CHECK-LABEL: func.func @narrow
+// CHECK: tensor.concat
+// CHECK-NOT: tensor.concat
+func.func @narrow(%a: tensor<512x64xbf16>, %b: tensor<512x35xbf16>, %weight: tensor<128x99xbf16>, %start: tensor<512x128xf32>) -> tensor<512x128xf32> {
+  %x = tensor.concat dim(1) %a, %b : (tensor<512x64xbf16>, tensor<512x35xbf16>) -> tensor<512x99xbf16>
+  %p = linalg.generic {indexing_maps = [#x, #w, #y], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %weight : tensor<512x99xbf16>, tensor<128x99xbf16>) outs(%start : tensor<512x128xf32>) {
+  ^bb0(%i: bf16, %j: bf16, %o: f32):
+    %f = arith.extf %i : bf16 to f32
+    %g = arith.extf %j : bf16 to f32
+    %m = arith.mulf %f, %g : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<512x128xf32>
+  return %p : tensor<512x128xf32>
 }
