@@ -162,8 +162,9 @@ def report() -> str:
     lines += ["## DRAM traffic", "", *dram(), ""]
     tables = {"mlp": chain_table, "product": product_table, "rows": row_table}
     titles = {
-        "layers": "Layers", "zoo": "Other models", "small": "Small models", "roofline": "A chain beside a large product", "mlp": "Chains of layers",
-        "product": "Products", "map": "Maps of one gigabyte", "rows": "Row reductions of one gigabyte",
+        "layers": "Layers", "zoo": "Other models", "small": "Small models", "roofline": "A chain beside a large product",
+        "mlp": "Chains of layers", "ffn": "Two layers with GELU: d, 4d, d", "product": "Products",
+        "map": "Maps of one gigabyte", "rows": "Row reductions of one gigabyte",
         "gemv": "Few rows", "attention": "Attention", "conv": "Convolutions",
         "conv_pair": "Pairs of convolutions",
     }  # fmt: skip

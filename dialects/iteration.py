@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch_mlir import ir
 
 from .access import WHOLE, Access, Along, access_of, is_tensor, reassociation, shape_of
-from .products import constant_fill, is_generic
+from .products import constant_fill, defining_op, is_generic
 from .verify import captures, walk
 
 HALO = "kitsune.halo"  # on a tensor.pad: only convolutions read it, and they can do without the padded copy
@@ -184,7 +184,7 @@ def _link_captured(
 def _own_row(extract: ir.Operation) -> int | None:
     """The loop of a linalg.generic whose position is the first index of a `tensor.extract` in its body; None for any other."""
     index = extract.operands[1] if len(extract.operands) > 1 else None
-    maker = index.owner.operation if isinstance(index, ir.OpResult) else None
+    maker = defining_op(index) if index is not None else None
     return ir.IntegerAttr(maker.attributes["dim"]).value if maker is not None and maker.name == "linalg.index" else None
 
 
