@@ -13,8 +13,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 __all__ = ["Allocation", "Budget", "Flow", "Stage", "allocate"]
 
@@ -237,6 +235,10 @@ class _Problem:
         count = self.time + 1
         entries = [(r, c, v) for r, row in enumerate(self.rows) for c, v in row.items()]
         rows, columns, values = zip(*entries, strict=True)
+        # Half a second to import: only where there is something to solve.
+        from scipy import sparse
+        from scipy.optimize import Bounds, LinearConstraint, milp
+
         matrix = sparse.csr_matrix((values, (rows, columns)), shape=(len(self.rows), count))
         upper = np.full(count, np.inf)
         upper[: self.bytes] = 1
