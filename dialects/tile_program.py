@@ -44,6 +44,15 @@ class SemaphoreOp(Kitsune.Operation, name="make_semaphore"):
         return True
 
 
+def _counts_posts(op: ir.OpView) -> bool:
+    """Slots are indices, and at least one post is waited for."""
+    if not has_attributes(op, {"count": ir.IntegerAttr}) or not are_indices(op, list(op.operation.operands)[1:]):
+        return False
+    if ir.IntegerAttr(op.operation.attributes["count"]).value < 1:
+        return fail(op, f"count must be at least 1, got {op.operation.attributes['count']}")
+    return True
+
+
 class WaitOp(Kitsune.Operation, name="wait"):
     """`kitsune.wait(sem, lo, hi) {count}`: blocks until every slot in [lo, hi) has had at least `count` posts.
 
@@ -56,11 +65,7 @@ class WaitOp(Kitsune.Operation, name="wait"):
     count: ir.IntegerAttr
 
     def verify_invariants(self) -> bool:
-        if not has_attributes(self, {"count": ir.IntegerAttr}) or not are_indices(self, list(self.operation.operands)[1:]):
-            return False
-        if ir.IntegerAttr(self.operation.attributes["count"]).value < 1:
-            return fail(self, f"count must be at least 1, got {self.operation.attributes['count']}")
-        return True
+        return _counts_posts(self)
 
 
 class PostOp(Kitsune.Operation, name="post"):
@@ -166,11 +171,7 @@ class WaitRoundsOp(Kitsune.Operation, name="wait_rounds"):
     count: ir.IntegerAttr
 
     def verify_invariants(self) -> bool:
-        if not has_attributes(self, {"count": ir.IntegerAttr}) or not are_indices(self, list(self.operation.operands)[1:]):
-            return False
-        if ir.IntegerAttr(self.operation.attributes["count"]).value < 1:
-            return fail(self, f"count must be at least 1, got {self.operation.attributes['count']}")
-        return True
+        return _counts_posts(self)
 
 
 class QueueOp(Kitsune.Operation, name="make_queue"):

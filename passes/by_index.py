@@ -10,7 +10,7 @@ def padded_by_index(source: ir.Value, lows: list[int], highs: list[int], outside
     """A tensor with `lows` elements of a constant before it and `highs` after it, as a generic that reads it by index."""
     extents, element = shape_of(source), ir.ShapedType(source.type).element_type
     shape = [low + extent + high for low, extent, high in zip(lows, extents, highs, strict=True)]
-    op, body = _by_index(shape, element)
+    op, body = parallel_generic(shape, element)
     index = ir.IndexType.get()
     with ir.InsertionPoint(body):
         places, inside = [], None
@@ -38,7 +38,7 @@ def block_diagonal(weight: ir.Value, groups: int) -> ir.Value:
     features, *taps, channels = shape_of(weight)
     element, index = ir.ShapedType(weight.type).element_type, ir.IndexType.get()
     zero = arith.constant(element, ir.FloatAttr.get(element, 0.0))
-    op, body = _by_index([features, *taps, channels * groups], element)
+    op, body = parallel_generic([features, *taps, channels * groups], element)
     with ir.InsertionPoint(body):
         first, *between, last = (_place(dim) for dim in range(len(taps) + 2))
         group = arith.divui(first, arith.constant(index, features // groups))
@@ -48,7 +48,7 @@ def block_diagonal(weight: ir.Value, groups: int) -> ir.Value:
     return op.results[0]
 
 
-def _by_index(shape: list[int], element: ir.Type) -> tuple[ir.Operation, ir.Block]:
+def parallel_generic(shape: list[int], element: ir.Type) -> tuple[ir.Operation, ir.Block]:
     """A generic over a new tensor that reads nothing in order, and its body, which is empty."""
     identity = ir.AffineMapAttr.get(ir.AffineMap.get_identity(len(shape)))
     op = ir.Operation.create(

@@ -18,6 +18,7 @@ from kitsune_mlir.target import find_target
 
 from . import gpu_chains
 from .base import Pass
+from .by_index import parallel_generic
 from .remarks import remark
 
 APART = "kitsune.apart"  # on an operation: it is a stage of its own
@@ -80,18 +81,7 @@ def _wider(parts: list[ir.Value], more: int) -> ir.Value:
 
 
 def _filled(shape: list[int], value: ir.Value, element: ir.Type) -> ir.Value:
-    identity = ir.AffineMapAttr.get(ir.AffineMap.get_identity(len(shape)))
-    op = ir.Operation.create(
-        "linalg.generic",
-        [ir.RankedTensorType.get(shape, element)],
-        [tensor.empty(shape, element)],
-        {
-            "indexing_maps": ir.ArrayAttr.get([identity]),
-            "iterator_types": ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * len(shape)),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([0, 1]),
-        },
-        regions=1,
-    )
-    with ir.InsertionPoint(op.regions[0].blocks.append(element, arg_locs=[ir.Location.current])):
+    op, body = parallel_generic(shape, element)
+    with ir.InsertionPoint(body):
         ir.Operation.create("linalg.yield", [], [value])
     return op.results[0]
