@@ -54,6 +54,12 @@ def wrap(op: Any, sample: Any):
     return Sample().eval(), tuple(leaves[i].detach() for i in where)
 
 
+def _first_line(error: Exception) -> str:
+    """What an error says, with source files as paths inside this repository."""
+    root = f"{Path(__file__).resolve().parents[1]}/"
+    return str(error).splitlines()[0].replace(root, "")[:160]
+
+
 def try_sample(op: Any, sample: Any) -> tuple[str, str]:
     """(outcome, detail) of one sample."""
     import torch
@@ -85,9 +91,9 @@ def try_sample(op: Any, sample: Any) -> tuple[str, str]:
         program = kitsune_mlir.compile(model, args, target="host", options={"threads": 1, "reproducer_dir": "out/opinfo"})
         got = program(*(a.clone() for a in args))
     except FrontendError as error:
-        return "not importable", str(error).splitlines()[0][:160]
+        return "not importable", _first_line(error)
     except KitsuneError as error:
-        return "unsupported", str(error).splitlines()[0][:160]
+        return "unsupported", _first_line(error)
     if op.name in TIES:
         got, wide, plain = got[:1], wide[:1], plain[:1]
     found = problems(got, wide, plain)
