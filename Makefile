@@ -1,11 +1,13 @@
 # `make demo` and `make test` work on a fresh clone: they make .venv first (a few minutes), later runs start at once.
 # Variables: PYTHON (interpreter for .venv), JOBS (parallel tests), ARGS (passed to pytest or to the benchmark),
-# CASES (of the benchmark: names or groups; `python -m bench.suite list` has them).
+# CASES (of the benchmark: names or groups; `python -m bench.suite list` has them), KINDS (of programs that gpu-test runs).
 
 PYTHON ?= python3
 JOBS   ?= 2
 ARGS   ?=
 CASES  ?= headline
+KINDS  ?= run_programs simt_programs mma_programs chain_programs gemv_programs attention_programs conv_programs \
+          queue_programs handoff_programs reduction_programs zoo graphs
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
@@ -58,8 +60,7 @@ opinfo: $(STAMP)
 # Programs are built, then run: `build` needs no GPU and `run` no compiler, so that the two may happen on different machines.
 gpu-test: $(STAMP)
 	@$(BIN)/python -m pytest -m gpu $(ARGS)
-	@set -e; for kind in run_programs simt_programs mma_programs chain_programs gemv_programs attention_programs conv_programs \
-	    queue_programs handoff_programs reduction_programs zoo graphs; do \
+	@set -e; for kind in $(KINDS); do \
 	  $(BIN)/python -m test.gpu.$$kind build $(GPU_OUT)/$$kind; \
 	  $(BIN)/python -m test.gpu.$$kind run $(GPU_OUT)/$$kind; \
 	done

@@ -46,12 +46,17 @@ class Options:
         mode: who runs the stages: "temporal" (one launch, all multiprocessors take turns), "spatial" (one launch, stages have
             their own multiprocessors), "separate" (a launch for each stage), "cluster" (chains of layers by clusters of blocks,
             each with a slice of every layer), or "auto": what the model of the machine says.
+        deterministic: GPU target: results are the same bits on every run, which costs time where rows are added at indices
+            (`index_add`, `scatter_add`); None is the framework's setting, `torch.are_deterministic_algorithms_enabled()`, when
+            the program is compiled. The host target's results are always.
         timestamps: GPU target: every block writes when it began and ended each task (`Program.timeline`); costs little.
         on_remark: called with each remark of the planning passes (what was fused, what was not and why).
         on_phase: called with the name of each phase as it starts (for progress displays).
         reproducer_dir: where a failing pass writes its input; None is the system's temporary folder.
         matmul_precision: GPU target: how f32 products are done, "highest" (as exact as f32 arithmetic), "high" or "medium" (in
             TF32); None is the framework's setting, `torch.get_float32_matmul_precision()`, when the program is compiled.
+        convolution_precision: the same for f32 convolutions; None is "high" where `torch.backends.cudnn.conv.fp32_precision`
+            (or `torch.backends.cudnn.allow_tf32`, which is on unless it is switched off) allows TF32, else "highest".
         tune: measure tile sizes of every stage on this machine, with a progress bar, and keep what was learned on disk
             (`kitsune_mlir.tuning`), then whether one launch or several are faster; the target's device must be here.
         tuned_for: name of a device ("NVIDIA H200") whose measurements are used; nothing is measured, and it may be elsewhere.
@@ -62,11 +67,13 @@ class Options:
     threads: int | None = None
     debug: bool = False
     mode: str = "auto"
+    deterministic: bool | None = None
     timestamps: bool = False
     on_remark: Callable[[Any], None] | None = None
     on_phase: Callable[[str], None] | None = None
     reproducer_dir: str | None = None
     matmul_precision: str | None = None
+    convolution_precision: str | None = None
     tune: bool = False
     tuned_for: str = ""
     tune_seconds: float = 120.0
@@ -144,9 +151,11 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
         mode = options.mode
         if options.tune and mode == "auto" and machine.is_gpu:
             mode = phases.run("modes", lambda: fastest_mode(module, machine, options, tiles, times))
-        phases.run("partition", lambda: passes([partition(tiles, mode, times), *PLAN[_partition + 1 :]]))
+        step = partition(tiles, mode, times, is_deterministic(options))
+        phases.run("partition", lambda: passes([step, *PLAN[_partition + 1 :]]))
     else:
-        phases.run("plan", lambda: passes([*before, partition({}, options.mode), *PLAN[_partition + 1 :]]))
+        step = partition({}, options.mode, None, is_deterministic(options))
+        phases.run("plan", lambda: passes([*before, step, *PLAN[_partition + 1 :]]))
     texts["stages"] = str(module)
     orders = memory_orders(module, name)
     summary = summarize(module.operation, machine)
@@ -178,30 +187,33 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
 
 def tuned_stages(module: ir.Module, machine: Target, options: Options) -> list[Tuned]:
     """What was measured of each stage: its tiles, and how long it takes with them."""
-
-    def measure(stage: ir.Module, partitioning: str, enough: float) -> float:
-        return measured(stage, partitioning, machine, options, enough)
+    from kitsune_mlir.stage_clock import StageClock
 
     if options.tuned_for:
         return plan(module, machine, TuningCache(options.tuned_for, options.cache_dir))[0]
     if machine.is_gpu and not cuda_is_usable():
         raise TargetError("tuning measures on the device, and no CUDA device is usable here")
     cache = TuningCache(device_name("cuda" if machine.is_gpu else "cpu"), options.cache_dir)
-    with progress(options.on_phase) as on_step:
-        return tune(module, machine, measure, cache, options.tune_seconds, on_step)
+    with StageClock(machine, options) as clock, progress(options.on_phase) as on_step:
+        return tune(module, machine, clock.measure, cache, options.tune_seconds, on_step, clock.expect)
 
 
 def measured(module: ir.Module, partitioning: str, machine: Target, options: Options, enough: float = float("inf")) -> float:
     """Milliseconds of what a module that has been through `kitsune-form-stages` becomes, partitioned as the text says."""
+    runner, _, problem = partitioned_code(module, partitioning, machine, options)
+    if runner is None:
+        raise TargetError(problem)
+    return milliseconds(runner, *tensor_types(module), enough)
+
+
+def partitioned_code(module: ir.Module, partitioning: str, machine: Target, options: Options):
+    """What a module that has been through `kitsune-form-stages` becomes, partitioned as the text says; it stays as it is."""
     generate = gpu_code if machine.is_gpu else host_code
     with module.context:
         copy = ir.Module.parse(str(module), module.context)
     names = [partitioning, *PIPELINE[_partition + 1 :]]
     run_pipeline(copy, f"builtin.module({','.join(names)})", target=machine.name, reproducer_dir=False)
-    runner, _, problem = generate(copy, "main_p0", machine, options, {}, {"stages": []})
-    if runner is None:
-        raise TargetError(problem)
-    return milliseconds(runner, *tensor_types(module), enough)
+    return generate(copy, "main_p0", machine, options, {}, {"stages": []})
 
 
 def fastest_mode(
@@ -210,8 +222,16 @@ def fastest_mode(
     """One launch or a launch for each stage: what the whole program was faster in, measured; one launch where it is close."""
     if str(module).count('"kitsune.stage"') < 2:
         return "temporal"
-    one, several = (measured(module, partition(tiles, mode, times), machine, options) for mode in ("temporal", "separate"))
+    steps = [partition(tiles, mode, times, is_deterministic(options)) for mode in ("temporal", "separate")]
+    one, several = (measured(module, step, machine, options) for step in steps)
     return "separate" if several < CLEARLY_FASTER * one else "temporal"
+
+
+def is_deterministic(options: Options) -> bool:
+    """Whether results must be the same bits on every run: the option, else the framework's setting."""
+    import torch
+
+    return torch.are_deterministic_algorithms_enabled() if options.deterministic is None else options.deterministic
 
 
 def cuda_is_usable() -> bool:
@@ -258,15 +278,12 @@ def host_code(module: ir.Module, name: str, machine: Target, options: Options, t
 
 def gpu_code(module: ir.Module, name: str, machine: Target, options: Options, texts: dict[str, str], summary: dict):
     """Tile program -> gpu and nvvm dialects -> LLVM -> PTX -> cubin. Needs no GPU; running does."""
-    import torch
-
     from kitsune_mlir.codegen.gpu.program import compile_launches
     from kitsune_mlir.runtime.cuda_runner import CudaRunner
 
-    precision = options.matmul_precision or torch.get_float32_matmul_precision()
-    extra = {"debug": options.debug, "timestamps": options.timestamps, "matmul_precision": precision}
-    kernels = compile_launches(module, name, machine, **extra)
-    summary["matmul_precision"] = precision
+    chosen = precisions(options)
+    kernels = compile_launches(module, name, machine, debug=options.debug, timestamps=options.timestamps, **chosen)
+    summary |= chosen
     for level in ("gpu", "llvm", "ptx"):
         forms = [getattr(code, "ptx" if level == "ptx" else f"{level}_ir") for code in kernels]
         texts[level] = forms[0] if len(forms) == 1 else "\n".join(f"// launch {n}\n{text}" for n, text in enumerate(forms))
@@ -278,6 +295,17 @@ def gpu_code(module: ir.Module, name: str, machine: Target, options: Options, te
         return CudaRunner.from_artifacts(artifacts), artifacts, ""
     except TargetError as error:
         return None, artifacts, str(error)
+
+
+def precisions(options: Options) -> dict[str, str]:
+    """How f32 products and convolutions are done: what the options say, else the framework's settings."""
+    import torch
+
+    convolutions = "high" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "highest"
+    return {
+        "matmul_precision": options.matmul_precision or torch.get_float32_matmul_precision(),
+        "convolution_precision": options.convolution_precision or convolutions,
+    }
 
 
 Orders = dict[int, tuple[int, ...]]

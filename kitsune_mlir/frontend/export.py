@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.export import ExportedProgram
+from torch.fx import proxy
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.fx.proxy import _STACK_TRACE_ANCHORS
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from kitsune_mlir.errors import DynamicShapeError, FrontendError, KitsuneError
@@ -25,6 +25,9 @@ __all__ = ["decompose", "export"]
 
 # torch.export takes these as inputs; other objects (dtypes, devices, slices) are bound into the program.
 _EXPORTABLE = (torch.Tensor, int, float, bool, str, type(None))
+
+# torch's functions whose lines are recorded besides those called `forward`; torch 2.11 has none.
+_ANCHORS: set[tuple[str, str]] = getattr(proxy, "_STACK_TRACE_ANCHORS", set())
 
 
 class _Function(torch.nn.Module):
@@ -126,14 +129,14 @@ def _lines_of(model: Any) -> Iterator[None]:
     """Makes torch record the lines of a plain function too: it keeps only those of functions called `forward`."""
     code = getattr(model, "__code__", None)
     anchor = (code.co_filename, code.co_name) if code is not None else None
-    if anchor is None or anchor in _STACK_TRACE_ANCHORS:
+    if anchor is None or anchor in _ANCHORS:
         yield
         return
-    _STACK_TRACE_ANCHORS.add(anchor)
+    _ANCHORS.add(anchor)
     try:
         yield
     finally:
-        _STACK_TRACE_ANCHORS.discard(anchor)
+        _ANCHORS.discard(anchor)
 
 
 @contextmanager

@@ -1,21 +1,27 @@
 """Measurements on disk, one small file for a stage on a device.
 
 A file is written beside its place and moved there, so two processes that measure the same stage do not disturb each other: one
-of two whole files stays. A file that cannot be read counts as none.
+of two whole files stays. A file that cannot be read counts as none. They take turns at measuring, so that neither's times hold
+the other's work.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 __all__ = ["TuningCache", "cache_folder"]
 
 FORMAT = 1
+POLL_SECONDS = 0.05
 
 
 def cache_folder() -> Path:
@@ -61,3 +67,33 @@ class TuningCache:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+
+    @contextlib.contextmanager
+    def turn(self, end: float) -> Iterator[bool]:
+        """The device for this process, among those that use this cache; gives whether it was to be had by `end`, a time of
+        `time.monotonic`.
+
+        A process that ends gives it up. Where the file system has no locks nobody waits.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".turn").open("w") as file:
+            mine = _locked(file)
+            while mine is False and time.monotonic() < end:
+                time.sleep(POLL_SECONDS)
+                mine = _locked(file)
+            yield mine is not False
+
+
+def _locked(file: IO[str]) -> bool | None:
+    """Whether the file is this process's now, until it is closed; None where files cannot be locked."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True

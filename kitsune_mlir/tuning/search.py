@@ -60,12 +60,15 @@ class Tuned:
         return min(self.times, key=lambda t: self.times[t]) if self.times else self.planned
 
 
-def partition(tiles: dict[str, Tile], mode: str = "auto", times: dict[str, float] | None = None) -> str:
-    """The pass with tiles and times (milliseconds) of stages by name, and the pipeline's mode, as an element of a pipeline."""
+def partition(
+    tiles: dict[str, Tile], mode: str = "auto", times: dict[str, float] | None = None, deterministic: bool = False
+) -> str:
+    """The pass with tiles and times (milliseconds) of stages by name, the pipeline's mode, and whether additions keep an order,
+    as an element of a pipeline."""
     written = ",".join(f"{name}:{'x'.join(map(str, tile))}" for name, tile in tiles.items())
     measured = ",".join(f"{name}:{1e3 * time:.2f}" for name, time in (times or {}).items())
     options = [f"tiles={{{written}}}"] * bool(tiles) + [f"mode={mode}"] * (mode != "auto")
-    options += [f"times={{{measured}}}"] * bool(measured)
+    options += [f"times={{{measured}}}"] * bool(measured) + ["deterministic"] * deterministic
     return f"{PARTITION}{{{' '.join(options)}}}" if options else PARTITION
 
 
@@ -111,6 +114,7 @@ def tune(
     cache: TuningCache,
     seconds: float,
     on_step: Callable[[str, int, int], None] | None = None,
+    expect: Callable[[ir.Module, str], None] | None = None,
 ) -> list[Tuned]:
     """Choose tiles for the stages of a module that has been through `kitsune-form-stages`; it is left as it is.
 
@@ -119,24 +123,34 @@ def tune(
         cache: what is known already, and what is learned.
         seconds: no measurement is started later than that; stages that were not measured to the end are not kept.
         on_step: called before each measurement with the stage's name, the number of measurements so far and of all.
+        expect: called at the start with what `measure` will be asked for, in order.
     """
     found, wanted = plan(module, target, cache)
     total, done, start = sum(len(work.tiles) for work in wanted), 0, time.monotonic()
+    if expect is not None and seconds > 0:
+        for work in wanted:
+            for tile in work.tiles:
+                expect(work.module, partition({work.stage.name: tile}))
     learned: dict[str, dict[Tile, float]] = {}
     for work in wanted:
-        times = learned[work.stage.key] = {}
-        for tile in work.tiles:
-            if time.monotonic() - start >= seconds:
-                break
-            if on_step is not None:
-                on_step(work.stage.name, done, total)
-            done += 1
-            with contextlib.suppress(KitsuneError):
-                enough = HOPELESS * min(times.values(), default=float("inf"))
-                times[tile] = measure(work.module, partition({work.stage.name: tile}), enough)
-        else:
+        with cache.turn(start + seconds):
+            # What another process has measured meanwhile need not be measured again.
+            times = learned[work.stage.key] = cache.get(work.stage.key) or {}
             if times:
-                cache.put(work.stage.key, work.stage.name, times)
+                done += len(work.tiles)
+                continue
+            for tile in work.tiles:
+                if time.monotonic() - start >= seconds:
+                    break
+                if on_step is not None:
+                    on_step(work.stage.name, done, total)
+                done += 1
+                with contextlib.suppress(KitsuneError):
+                    enough = HOPELESS * min(times.values(), default=float("inf"))
+                    times[tile] = measure(work.module, partition({work.stage.name: tile}), enough)
+            else:
+                if times:
+                    cache.put(work.stage.key, work.stage.name, times)
     return [dataclasses.replace(stage, times=learned.get(stage.key, stage.times)) for stage in found]
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import CompileError, TargetError
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.passmanager import PassPipelineError, run_pipeline
+from kitsune_mlir.stage_clock import StageClock
 from kitsune_mlir.target import find_target
-from kitsune_mlir.tuning import TuningCache, partition, progress, tensor_types, tune
+from kitsune_mlir.tuning import Compilers, TuningCache, partition, progress, tensor_types, tune
 from kitsune_mlir.tuning.candidates import LIMIT, candidates
 from kitsune_mlir.tuning.isolate import isolate
 from kitsune_mlir.tuning.search import _stages
@@ -187,6 +189,76 @@ def test_two_processes_share_a_cache(tmp_path):
         assert process.returncode == 0, errors
     files = list(TuningCache("GPU", tmp_path).folder.iterdir())
     assert [f.name for f in files] == ["key.json"] and json.loads(files[0].read_text())["stage"] == "stage"
+
+
+ECHO = """
+import sys
+from kitsune_mlir.tuning.compilers import serve
+
+def work(request):
+    print("talk")
+    if request == "leave":
+        sys.exit(3)
+    return request * 2 if request != "bad" else 1 / 0
+
+serve(work)
+"""
+
+
+def test_compilers_answer_fail_and_are_replaced():
+    compilers = Compilers([sys.executable, "-c", ECHO], count=1)
+    try:
+        for request in ("a", "bad", "b"):
+            compilers.expect(request)
+        assert compilers.answer("a") == "aa"
+        with pytest.raises(CompileError, match="ZeroDivisionError"):
+            compilers.answer("bad")
+        assert compilers.answer("b") == "bb"
+        with pytest.raises(CompileError, match="ended"):
+            compilers.answer("leave")
+        assert compilers.answer("c") == "cc"
+        with pytest.raises(CompileError, match="not compiled within 0 s"):
+            compilers.answer("d", 0)
+    finally:
+        compilers.close()
+
+
+def test_stages_are_compiled_ahead_for_a_gpu_by_another_process(monkeypatch):
+    timed = []
+    monkeypatch.setattr("kitsune_mlir.stage_clock.CudaRunner.from_artifacts", lambda members: timed.append(members) or "runner")
+    monkeypatch.setattr("kitsune_mlir.stage_clock.milliseconds", lambda runner, *_: 0.25)
+    module = formed(torch.nn.ReLU(), (torch.randn(640, 64),))
+    alone = isolate(_stages(module.operation)[0])
+    assert alone is not None
+    with StageClock(find_target("h200"), pipeline.Options(on_phase=print, matmul_precision="high")) as clock:
+        clock.expect(alone, partition({}))
+        assert clock.measure(alone, partition({}), 1.0) == 0.25
+        with pytest.raises(CompileError):
+            clock.measure(alone, "kitsune-partition-streams{mode=none}", 1.0)
+    assert {"kernel.cubin", "kernel.json"} <= set(timed[0])
+
+
+def test_tuning_processes_take_turns_and_learn_from_each_other(tmp_path):
+    cache, other = TuningCache("a", tmp_path), TuningCache("a", tmp_path)
+    with cache.turn(time.monotonic() + 5) as mine:
+        assert mine
+        with other.turn(time.monotonic() + 0.1) as its:
+            assert not its
+    with other.turn(time.monotonic()) as its:
+        assert its
+
+    class Meanwhile(Clock):
+        def __call__(self, *request):
+            if not self.asked:  # another process has measured everything that this one is still to measure
+                for stage in tune(formed(), find_target("h200"), Clock(best=4), TuningCache("b", tmp_path), 60):
+                    other.put(stage.key, stage.name, stage.times)
+            return super().__call__(*request)
+
+    clock = Meanwhile(best=8)
+    expected = []
+    found = tune(formed(), find_target("h200"), clock, cache, 60, expect=lambda module, text: expected.append(text))
+    assert len({name for name, _ in clock.asked}) == 1 and all(stage.times for stage in found if stage.tile)
+    assert len(expected) > len(clock.asked)
 
 
 def test_tuning_for_real_on_the_host(tmp_path):

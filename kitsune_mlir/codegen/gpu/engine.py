@@ -56,6 +56,7 @@ class Limits:
         workers: multiprocessors that the program is planned for; it runs on any number.
         matmul_precision: how f32 products are done, as `torch.set_float32_matmul_precision` names it: "highest" as exact as
             f32 arithmetic, "high" and "medium" in TF32.
+        convolution_precision: the same of f32 convolutions.
     """
 
     chip: str = "sm_90a"
@@ -65,6 +66,7 @@ class Limits:
     timestamps: bool = False
     workers: int = 132
     matmul_precision: str = "highest"
+    convolution_precision: str = "highest"
 
 
 @dataclasses.dataclass(frozen=True)

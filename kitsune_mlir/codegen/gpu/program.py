@@ -87,6 +87,7 @@ def compile_gpu(
     fastmath: str = "contract",
     timestamps: bool = False,
     matmul_precision: str = "highest",
+    convolution_precision: str = "highest",
 ) -> GpuCode:
     """Compile the tile program `name` of a module, which is left as it is.
 
@@ -95,7 +96,7 @@ def compile_gpu(
         debug: waits are bounded, and the first that gives up is reported (`CudaExecutor.check`) instead of hanging.
         timestamps: every block writes when it began and ended each task (`CudaExecutor.timeline`).
         fastmath: floating-point freedom; see `fastmath.py`.
-        matmul_precision: of f32 products; see `engine.Limits`.
+        matmul_precision, convolution_precision: of f32 products and convolutions; see `engine.Limits`.
 
     Raises:
         CompileError: there is no such program, no engine takes a task, or LLVM or ptxas reject the code.
@@ -118,6 +119,7 @@ def compile_gpu(
             timestamps=timestamps,
             workers=target.workers,
             matmul_precision=matmul_precision,
+            convolution_precision=convolution_precision,
         )
         emitted = replace_program(left[0], limits)
         try:

@@ -1,0 +1,79 @@
+"""Times single stages for tuning. For a GPU they are compiled ahead, by processes of their own (`tuning.compilers`): that takes
+seconds and needs no GPU, a measurement takes a tenth of a second.
+
+`python -m kitsune_mlir.stage_clock` is such a process. What travels is text (the stage's module) and a package's members.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects import new_context
+from kitsune_mlir.errors import TargetError
+from kitsune_mlir.pipeline import Options, measured, partitioned_code, precisions
+from kitsune_mlir.runtime.cuda_runner import CudaRunner
+from kitsune_mlir.runtime.timer import milliseconds
+from kitsune_mlir.target import Target, find_target
+from kitsune_mlir.tuning import Compilers, serve, tensor_types
+
+__all__ = ["StageClock"]
+
+Request = tuple[str, str, str, tuple[tuple[str, Any], ...]]
+"""A module's text, its partitioning, a target's name, options."""
+
+NO_DEVICE = {"CUDA_VISIBLE_DEVICES": ""}
+"""Those processes are to leave the GPU alone: code that they make is not loaded there."""
+
+
+class StageClock:
+    """A context manager; it ends the processes."""
+
+    def __init__(self, machine: Target, options: Options):
+        self.machine = machine
+        # The framework's precisions are this process's: others would not know them. Reports of progress stay here.
+        self.options = dataclasses.replace(options, on_remark=None, on_phase=None, tune=False, **precisions(options))
+        command = [sys.executable, "-m", "kitsune_mlir.stage_clock"]
+        self._ahead = Compilers(command, environment=NO_DEVICE) if machine.is_gpu else None
+
+    def __enter__(self) -> StageClock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+
+    def expect(self, module: ir.Module, partitioning: str) -> None:
+        """Say that this will be measured."""
+        if self._ahead is not None:
+            self._ahead.expect(self._request(module, partitioning))
+
+    def measure(self, module: ir.Module, partitioning: str, enough: float) -> float:
+        """Milliseconds of a module that holds one stage (`tuning.search.Measure`)."""
+        if self._ahead is None:
+            return measured(module, partitioning, self.machine, self.options, enough)
+        runner = CudaRunner.from_artifacts(self._ahead.answer(self._request(module, partitioning)))
+        return milliseconds(runner, *tensor_types(module), enough)
+
+    def _request(self, module: ir.Module, partitioning: str) -> Request:
+        options = tuple((f.name, getattr(self.options, f.name)) for f in dataclasses.fields(self.options))
+        return str(module), partitioning, self.machine.name, options
+
+
+def _members(request: Request) -> dict[str, bytes]:
+    """The code that a request asks for."""
+    text, partitioning, target, options = request
+    context = new_context()
+    with context, ir.Location.unknown():
+        module = ir.Module.parse(text, context)
+    _, members, problem = partitioned_code(module, partitioning, find_target(target), Options(**dict(options)))
+    if not members:
+        raise TargetError(problem)
+    return members
+
+
+if __name__ == "__main__":
+    serve(_members)
