@@ -1,7 +1,9 @@
 """DRAM traffic of one call, from the hardware's counters: `python -m bench.counters DIR [PATTERN...] --json FILE`.
 
-Runs ncu (Nsight Compute) over one process that calls each case's program, and the model in PyTorch, once, from a cold L2. The
-sums go into the cases' entries of FILE, which `bench.suite run` wrote; where the counters cannot be read, the reason does.
+Runs ncu (Nsight Compute) over one process that calls each case's program, and the model in PyTorch, once. L2 is cold and clean:
+a large buffer was read last, so that nothing of what was written before goes to memory meanwhile. What the call itself
+leaves in L2 is written back by reading that buffer again, and counted. The sums go into the cases' entries of FILE,
+which `bench.suite run` wrote; where the counters cannot be read, the reason does.
 """
 
 from __future__ import annotations
@@ -22,15 +24,16 @@ __all__ = ["add_counters", "segments"]
 METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum")
 MARKER = "spin_kernel"  # what torch.cuda._sleep launches: it separates the calls in ncu's list of kernels
 SUBJECTS = ("kitsune", "eager")
+PARTS = 2  # segments a call: the call itself, and the flush behind it, of which only what it writes counts
 UNITS = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 
 
 def calls(folder: Path, names: Iterable[str]) -> None:
-    """What ncu watches: for each case and subject a marker, then one call."""
+    """What ncu watches: for each case and subject a marker, then one call, a marker, then a flush."""
     from bench.cases import all_cases
     from bench.measure import prepared
 
-    flush = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
+    flush = torch.zeros(1 << 26, dtype=torch.float32, device="cuda")
     runtime = torch.cuda.cudart()
     assert runtime is not None
     for name in names:
@@ -39,11 +42,13 @@ def calls(folder: Path, names: Iterable[str]) -> None:
             for run in (program, model):
                 for _ in range(2):
                     run(*args)
-                flush.zero_()
+                flush.sum()
                 torch.cuda.synchronize()
                 runtime.cudaProfilerStart()
                 torch.cuda._sleep(1)
                 run(*args)
+                torch.cuda._sleep(1)
+                flush.sum()
                 torch.cuda.synchronize()
                 runtime.cudaProfilerStop()
         del model, args, program, run
@@ -51,7 +56,7 @@ def calls(folder: Path, names: Iterable[str]) -> None:
 
 
 def segments(text: str) -> list[float]:
-    """Bytes between one marker and the next, from ncu's CSV (one row a metric of a kernel).
+    """Bytes of each call from ncu's CSV (a row a metric of a kernel): read and written by it, written by the flush behind it.
 
     Raises:
         ValueError: the text is no such table; the message is its last line.
@@ -63,12 +68,14 @@ def segments(text: str) -> list[float]:
         raise ValueError(said[0].removeprefix("==ERROR== "))
     sums: list[float] = []
     seen: set[str] = set()
+    segment = -1
     for row in csv.DictReader(io.StringIO("\n".join(lines[first:]))):
         if MARKER in row["Kernel Name"]:
             if row["ID"] not in seen:
                 seen.add(row["ID"])
-                sums.append(0.0)
-        elif row["Metric Name"] in METRICS and sums:
+                segment += 1
+                sums += [0.0] if segment % PARTS == 0 else []
+        elif row["Metric Name"] in (METRICS if segment % PARTS == 0 else METRICS[1:]) and sums:
             sums[-1] += float(row["Metric Value"].replace(",", "")) * UNITS[row["Metric Unit"]]
     return sums
 

@@ -96,13 +96,19 @@ def graphed(call: Callable[[], Any]) -> Callable[[], Any]:
     return run
 
 
+SUBMITTING = 120_000
+"""Cycles of the device in which the host submits a call with room to spare: 60 µs, of which it was seen to take 10 to 30."""
+
+
 def sample_calls(
-    calls: Mapping[str, Callable[[], Any]], rounds: int = 5, each: int = 6, batch: int = 1
+    calls: Mapping[str, Callable[[], Any]], rounds: int = 5, each: int = 6, batch: int = 1, queued: bool = False
 ) -> dict[str, list[float]]:
     """Milliseconds of calls by CUDA events, `rounds` × `each` samples of every call, interleaved round by round.
 
     Args:
         batch: calls a sample, back to back; the sample is their time divided by their number.
+        queued: the device is kept busy until a round's calls of one name are submitted, so that its own time is measured: the
+            host takes 16 µs to submit a graph, longer than a short program runs, and would else be what the events see.
     """
     samples: dict[str, list[float]] = {name: [] for name in calls}
     with torch.no_grad():
@@ -113,6 +119,8 @@ def sample_calls(
         for _ in range(rounds):
             for name, call in calls.items():
                 pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(each)]
+                if queued:
+                    torch.cuda._sleep(SUBMITTING * each * batch)
                 for start, end in pairs:
                     start.record()
                     for _ in range(batch):
