@@ -158,6 +158,43 @@ class ScatterAddOp(Kitsune.Operation, name="scatter_add"):
         return True
 
 
+class OrderedAddOp(Kitsune.Operation, name="ordered_add"):
+    """`%sums = kitsune.ordered_add(start, updates, indices, first) {kind}`: rows added in the order in which they come.
+
+    `start` is a tensor [R, ...], rows [first, first + R) of a larger one; `updates` [E, ...] and `indices` [E] are all rows
+    that are added to the larger one. sums[r] is start[r] + updates[e0] + updates[e1] ... for all e, rising, with
+    indices[e] == first + r: the same bits on every run. 16-bit floats may be added in a wider type. `kind` is `addf` or `addi`.
+    """
+
+    start: ext.Operand[Any]
+    updates: ext.Operand[Any]
+    indices: ext.Operand[Any]
+    first: ext.Operand[Any]
+    kind: ir.StringAttr
+    sums: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        if not has_attributes(self, {"kind": ir.StringAttr}):
+            return False
+        start, updates, indices, first = list(self.operation.operands)
+        if not are_indices(self, [first]):
+            return False
+        if not all(isinstance(v.type, ir.RankedTensorType) for v in (start, updates, indices)):
+            return fail(self, f"adds tensors, not {start.type}, {updates.type}, {indices.type}")
+        rows, added = ir.ShapedType(start.type), ir.ShapedType(updates.type)
+        if self.operation.results[0].type != start.type:
+            return fail(self, f"sums have the type of what they start from, {start.type}")
+        if rows.element_type != added.element_type or list(rows.shape)[1:] != list(added.shape)[1:]:
+            return fail(self, f"rows of {updates.type} do not fit {start.type}")
+        if list(ir.ShapedType(indices.type).shape) != list(added.shape)[:1]:
+            return fail(self, f"needs one index a row of {updates.type}, got {indices.type}")
+        if not isinstance(ir.ShapedType(indices.type).element_type, ir.IntegerType | ir.IndexType):
+            return fail(self, f"indices are integers, got {indices.type}")
+        if (kind := ir.StringAttr(self.operation.attributes["kind"]).value) not in ("addf", "addi"):
+            return fail(self, f"kind is addf or addi, got '{kind}'")
+        return True
+
+
 class WaitRoundsOp(Kitsune.Operation, name="wait_rounds"):
     """`kitsune.wait_rounds(sem, lo, hi, rounds) {count}`: as `kitsune.wait`, for at least `count * rounds` posts.
 

@@ -123,7 +123,7 @@ def work_of_stage(stage: ir.Operation, engine: str | None = None, tile: Sequence
         engine, tile: instead of the stage's own attributes.
     """
     adding = next((op for op in stage.regions[0].blocks[0].operations if op.operation.name == "tm_tensor.scatter"), None)
-    if adding is not None and ("updates" in stage.attributes or "into" in stage.attributes):
+    if adding is not None and any(word in stage.attributes for word in ("updates", "into", "ordered")):
         return _work_of_scatter(stage, adding.operation)
     space = stage_space(stage)
     grid = Grid(space, list(tile) if tile is not None else tile_sizes(stage, space))
@@ -175,8 +175,20 @@ def _work_of_scatter(stage: ir.Operation, op: ir.Operation) -> Work:
     if "into" in stage.attributes:
         tiles = max(1, whole // START_BYTES)
         return Work("simt", tiles, read_bytes=0.0, write_bytes=whole / tiles)
-    tiles = math.ceil(rows / ir.IntegerAttr(stage.attributes["updates"]).value)
     moved = tensor_bytes(updates.type)
+    if "ordered" in stage.attributes:
+        tiles = math.ceil(shape_of(original)[0] / ir.IntegerAttr(stage.attributes["ordered"]).value)
+        return Work(
+            engine="ordered",
+            tiles=tiles,
+            vector_ops=8.0 * rows,  # instructions to look at an index, as most are not the tile's
+            read_bytes=tensor_bytes(indices.type) + (moved + whole) / tiles,
+            write_bytes=whole / tiles,
+            gathered_bytes=moved / tiles,
+            distinct_bytes=moved + whole + tensor_bytes(indices.type),
+            element_bytes=tensor_bytes(updates.type, [1]),
+        )
+    tiles = math.ceil(rows / ir.IntegerAttr(stage.attributes["updates"]).value)
     return Work(
         engine="scatter",
         tiles=tiles,

@@ -9,6 +9,7 @@ from typing import ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import arith, func, memref
 
+from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.edges import Edge, Grid, Slice, grid_of, producer_of, readers_of, stages_of, trace_views
 from kitsune_mlir.dialects.iteration import Dim, Space, is_reshape
 from kitsune_mlir.dialects.products import defining_op
@@ -20,7 +21,7 @@ from kitsune_mlir.dialects.verify import captures
 from .base import Pass, PassFailure
 from .memrefs import i64, index, memref_of, reshape, shape_of_type, subview
 from .rings import Rings
-from .scatter import INTO, UPDATES, ScatterAdd, emit_addition, emit_start, scatter_add_of
+from .scatter import INTO, ORDERED, UPDATES, ScatterAdd, emit_addition, emit_start, emit_sums, scatter_add_of
 from .tiling import Tiling
 from .waits import edges_of, needed_edges, stages_by_name
 
@@ -161,13 +162,15 @@ class _Program:
             self.signals[hash(stage)] = signals
 
     def _grid(self, stage: ir.Operation) -> Grid:
-        """The stage's tiles; those of a scatter-add run over the rows that it adds."""
+        """The stage's tiles; those of a scatter-add run over the rows that it adds, or, in order, over those of its result."""
         producer = self._fused_into(stage)
         if producer is not None:
             return grid_of(producer)
-        rows = updates_tile(stage)
-        scatter = scatter_add_of(stage) if rows else None
-        return grid_of(stage) if scatter is None else Grid(Space([], [], [Dim(scatter.rows, {})]), [rows])
+        for word in (UPDATES, ORDERED):
+            if word in stage.attributes and (scatter := scatter_add_of(stage)) is not None:
+                rows = scatter.rows if word == UPDATES else shape_of(scatter.original)[0]
+                return Grid(Space([], [], [Dim(rows, {})]), [ir.IntegerAttr(stage.attributes[word]).value])
+        return grid_of(stage)
 
     def _fused_into(self, stage: ir.Operation) -> ir.Operation | None:
         """The stage whose tasks add the rows of this scatter-add, or None."""
@@ -177,10 +180,12 @@ class _Program:
         return next(s for s in self.stages if ir.StringAttr(s.attributes["sym_name"]).value == name)
 
     def _task(self, stage: ir.Operation) -> None:
-        scatter = scatter_add_of(stage) if updates_tile(stage) else None
+        scatter = scatter_add_of(stage) if UPDATES in stage.attributes or ORDERED in stage.attributes else None
         if self._fused_into(stage) is not None:
             return  # done with its producer
-        if scatter is not None:
+        if scatter is not None and ORDERED in stage.attributes:
+            self._ordered_task(stage, scatter)
+        elif scatter is not None:
             self._scatter_tasks(stage, scatter)
         else:
             self._tiled_task(stage)
@@ -214,8 +219,30 @@ class _Program:
             self._waits(self.edges[hash(stage)], grid_of(stage), Tiling(grid_of(stage), [], lambda v, s: v))
             WaitOp(copied, index(0), index(1), i64(count))
             offset = tile_offset(coordinates[0], grid.tile[0], scatter.rows)
-            updates, places = (self._rows(self.buffer(v), offset, grid.tile[0]) for v in (scatter.updates, scatter.indices))
+            updates = self._rows(self.buffer(scatter.updates), offset, grid.tile[0], len(shape_of_type(result.type)))
+            places = self._rows(self.buffer(scatter.indices), offset, grid.tile[0])
             emit_addition(scatter, updates, places, repeated(coordinates[0], grid.tile[0], scatter.rows, offset), result)
+            self._posts(stage, coordinates)
+
+    def _ordered_task(self, stage: ir.Operation, scatter: ScatterAdd) -> None:
+        """One task: tiles are rows of the result, and each adds what is added to its rows, in order."""
+        for value in inputs_of(stage):
+            self.buffer(value)
+        result = self.buffers[results_of(stage)[0]]
+        grid = self.signals[hash(stage)].grid
+        rows = grid.tile[0]
+        with self._new_task(stage, ir.StringAttr(stage.attributes["sym_name"]).value, grid.extents, "ordered") as coordinates:
+            self._waits(self.edges[hash(stage)], grid_of(stage), Tiling(grid_of(stage), [], lambda v, s: v))
+            shape = shape_of_type(result.type)
+            offset = tile_offset(coordinates[0], rows, shape[0])
+
+            def tile(memory: ir.Value) -> ir.Value:
+                return subview(memory, [offset, *[0] * (len(shape) - 1)], [rows, *shape[1:]])
+
+            original = None if scatter.start is not None else tile(self.buffer(scatter.original))
+            updates = self._rows(self.buffer(scatter.updates), index(0), scatter.rows, len(shape))
+            places = self._rows(self.buffer(scatter.indices), index(0), scatter.rows)
+            emit_sums(scatter, original, updates, places, offset, tile(result))
             self._posts(stage, coordinates)
 
     @contextlib.contextmanager
@@ -282,10 +309,11 @@ class _Program:
         places = self._rows(self.buffer(scatter.indices), offset, tile)
         emit_addition(scatter, tiling.mapping[made], places, first, self.buffers[results_of(stage)[0]])
 
-    def _rows(self, buffer: ir.Value, offset: ir.Value, rows: int) -> ir.Value:
-        """Rows [offset, offset + rows) of a buffer as a tensor, without dimensions of extent 1 after the first."""
+    def _rows(self, buffer: ir.Value, offset: ir.Value, rows: int, rank: int = 1) -> ir.Value:
+        """Rows [offset, offset + rows) of a buffer as a tensor of a rank: without dimensions of extent 1 after the first."""
         shape = shape_of_type(buffer.type)
-        view = subview(buffer, [offset, *[0] * (len(shape) - 1)], [rows, *shape[1:]], drop_units=True)
+        dropped = range(1, 1 + len(shape) - rank)
+        view = subview(buffer, [offset, *[0] * (len(shape) - 1)], [rows, *shape[1:]], dropped)
         type_ = ir.RankedTensorType.get(shape_of_type(view.type), ir.ShapedType(view.type).element_type)
         return ir.Operation.create("bufferization.to_tensor", [type_], [view], {"restrict": ir.UnitAttr.get()}).results[0]
 
@@ -341,11 +369,6 @@ class _Program:
             PostOp(signals.rows, coordinates[0])
         if signals.whole is not None:
             PostOp(signals.whole, index(0))
-
-
-def updates_tile(stage: ir.Operation) -> int:
-    """Rows of updates that a task of a scatter-add adds; 0 for a stage that is no such thing."""
-    return ir.IntegerAttr(stage.attributes[UPDATES]).value if UPDATES in stage.attributes else 0
 
 
 def semaphore(slots: int) -> ir.Value:

@@ -25,15 +25,15 @@ def memref_of(type_: ir.Type) -> ir.Type:
     return ir.MemRefType.get(list(ir.ShapedType(type_).shape), ir.ShapedType(type_).element_type)
 
 
-def subview(buffer: ir.Value, offsets: list[ir.Value | int], sizes: list[int], drop_units: bool = False) -> ir.Value:
-    """memref.subview of a contiguous memref with unit strides; `drop_units` leaves out dimensions of extent 1 but the first."""
+def subview(buffer: ir.Value, offsets: list[ir.Value | int], sizes: list[int], dropped: range = range(0)) -> ir.Value:
+    """memref.subview of a contiguous memref with unit strides; dimensions `dropped`, of extent 1, are left out."""
     shape = list(ir.ShapedType(buffer.type).shape)
     strides = [1] * len(shape)
     for d in reversed(range(len(shape) - 1)):
         strides[d] = strides[d + 1] * shape[d + 1]
     dynamic = [o for o in offsets if not isinstance(o, int)]
     static = [o if isinstance(o, int) else DYNAMIC for o in offsets]
-    kept = [d for d, size in enumerate(sizes) if not drop_units or d == 0 or size != 1]
+    kept = [d for d in range(len(sizes)) if d not in dropped]
     start = ir.ShapedType.get_dynamic_stride_or_offset() if dynamic else 0
     layout = ir.StridedLayoutAttr.get(start, [strides[d] for d in kept])
     type_ = ir.MemRefType.get([sizes[d] for d in kept], ir.ShapedType(buffer.type).element_type, layout)

@@ -23,7 +23,7 @@ from .fuse_pairs import pairs_tile
 from .grouping import inner_elements
 from .modes import set_mode
 from .remarks import remark
-from .scatter import INTO, UPDATES, producer_that_adds, scatter_add_of
+from .scatter import INTO, ORDERED, UPDATES, ordered_rows, producer_that_adds, scatter_add_of
 from .tile_sizes import even, fit, spread
 from .tiles_attention import attention_tile
 from .tiles_conv import conv_tile
@@ -135,7 +135,8 @@ class PartitionStreams(Pass):
     in `tiles=product_0:64x128,reduce_1:8` (what `kitsune_mlir.tuning` measured); `times`, microseconds that stages take
     alone in a launch, instead of the model's, as in `times=product_0:12.5`; `mode`: `temporal` (all stages take turns on
     all multiprocessors), `spatial` (each stage has its own), `separate` (each stage is a launch), `cluster` (chains of
-    layers by clusters of blocks), or `auto`.
+    layers by clusters of blocks), or `auto`; `deterministic`: results are the same bits on every run, so rows are added at
+    indices in order instead of by atomics.
     """
 
     name: ClassVar[str] = "kitsune-partition-streams"
@@ -143,6 +144,7 @@ class PartitionStreams(Pass):
     tiles: tuple[str, ...] = ()
     mode: str = "auto"
     times: tuple[str, ...] = ()
+    deterministic: bool = False
 
     def run(self, module: ir.Operation) -> None:
         target = find_target(self.target)
@@ -179,7 +181,11 @@ class PartitionStreams(Pass):
         stage.attributes["engine"] = ir.StringAttr.get(engine)
         stage.attributes["tile"] = ir.DenseI64ArrayAttr.get(tile)
         scatter = scatter_add_of(stage) if target.is_gpu else None
-        if scatter is not None:
+        if scatter is not None and self.deterministic:
+            rows = ordered_rows(scatter, target)
+            stage.attributes[ORDERED] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), rows)
+            remark(stage, f"rows are added in order, those of {rows} rows of the result a task")
+        elif scatter is not None:
             producer = producer_that_adds(stage, scatter)
             if producer is not None and ir.StringAttr(producer.attributes["engine"]).value == "chain":
                 stage.attributes[INTO] = producer.attributes["sym_name"]

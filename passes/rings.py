@@ -19,7 +19,7 @@ from kitsune_mlir.dialects.tile_program import AcquireOp, PopOp, PushOp, QueueOp
 
 from .base import PassFailure
 from .memrefs import i64, index
-from .scatter import INTO, UPDATES
+from .scatter import INTO, ORDERED, UPDATES
 
 __all__ = ["RingEdge", "Rings", "queue_depth", "ring_edge"]
 
@@ -39,7 +39,7 @@ class RingEdge:
 def ring_edge(stage: ir.Operation) -> RingEdge | str:
     """How the one result of a stage goes through a ring, or why it cannot."""
     results = results_of(stage)
-    if len(results) != 1 or INTO in stage.attributes or UPDATES in stage.attributes:
+    if len(results) != 1 or any(word in stage.attributes for word in (INTO, ORDERED, UPDATES)):
         return "only a stage of one result that adds no rows fills a ring"
     value, grid = results[0], grid_of(stage)
     if _engine(stage) not in ENGINES:

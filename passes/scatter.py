@@ -1,8 +1,10 @@
-"""Scatter-add as two tasks: copy what is added to, then add rows with atomics, so that all workers take part.
+"""Scatter-add on a GPU, in one of two forms; the host target keeps one task.
 
 `tm_tensor.scatter` reads and writes its destination whole, so as one task it would keep one worker busy. Adding is
-commutative: on a GPU the rows of the updates are tiled instead, in any order. (Float addition is not associative: the last
-bits of the result may differ from run to run. The host target keeps the one ordered task.)
+commutative: two tasks copy what is added to, and add tiles of rows with atomics, in any order. Float addition is not
+associative, so the last bits of the result may differ from run to run, as torch's do. Where results must be the same bits
+(`kitsune-partition-streams{deterministic}`), the rows of the destination are tiled instead: each tile finds the rows that are
+added to it, and adds them in their order.
 """
 
 from dataclasses import dataclass
@@ -14,13 +16,18 @@ from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.edges import producer_of, stage_space, trace_views
 from kitsune_mlir.dialects.products import constant_fill, defining_op
 from kitsune_mlir.dialects.stage_graph import inputs_of, yielded
-from kitsune_mlir.dialects.tile_program import ScatterAddOp
+from kitsune_mlir.dialects.tile_program import OrderedAddOp, ScatterAddOp
+from kitsune_mlir.target import Target
 
 ADDITIONS = ("arith.addf", "arith.addi")
 ATOMIC_KINDS = {"arith.addf": "addf", "arith.addi": "addi"}
 ATOMIC_ELEMENTS = ("f32", "f64", "bf16", "f16", "i32", "i64")
 UPDATES = "updates"  # attribute of a stage: rows of updates a task; set by kitsune-partition-streams
+ORDERED = "ordered"  # attribute of a stage: rows of the result a task, which adds in order; set by kitsune-partition-streams
 INTO = "into"  # attribute of a stage: the name of the stage that makes the rows and adds them itself
+
+
+ORDERED_ROWS = 1024  # of a task at most
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,11 @@ def scatter_add_of(stage: ir.Operation) -> ScatterAdd | None:
     return ScatterAdd(updates, indices, original, ATOMIC_KINDS[body[0].name], start)
 
 
+def ordered_rows(scatter: ScatterAdd, target: Target) -> int:
+    """Rows of the result that a task of a scatter-add in order has: every task reads all indices, so there are few."""
+    return max(1, min(ORDERED_ROWS, -(-shape_of(scatter.original)[0] // target.workers)))
+
+
 def producer_that_adds(stage: ir.Operation, scatter: ScatterAdd) -> ir.Operation | None:
     """The stage whose tasks could add their own rows, as soon as they have them; None where there is no such stage.
 
@@ -99,16 +111,33 @@ def result_slices(stage: ir.Operation, result: int) -> list[int | None]:
 
 def emit_start(scatter: ScatterAdd, original: ir.Value | None, result: ir.Value) -> None:
     """The body of one task: copy (or fill) the view `result` from the view `original` of the same shape."""
-    unit = ir.UnitAttr.get()
+    _store(_started(scatter, original, result), result)
+
+
+def _started(scatter: ScatterAdd, original: ir.Value | None, result: ir.Value) -> ir.Value:
+    """What a tile of the result starts from, as a tensor."""
     shape, element = list(ir.ShapedType(result.type).shape), ir.ShapedType(result.type).element_type
     if scatter.start is not None:
         constant = ir.Operation.create("arith.constant", [element], [], {"value": scatter.start}).results[0]
-        tile = linalg.fill(constant, outs=[tensor.empty(shape, element)])
-    else:
-        type_ = ir.RankedTensorType.get(shape, element)
-        tile = ir.Operation.create("bufferization.to_tensor", [type_], [original], {"restrict": unit}).results[0]
+        return linalg.fill(constant, outs=[tensor.empty(shape, element)])
+    type_, unit = ir.RankedTensorType.get(shape, element), ir.UnitAttr.get()
+    return ir.Operation.create("bufferization.to_tensor", [type_], [original], {"restrict": unit}).results[0]
+
+
+def _store(tile: ir.Value, result: ir.Value) -> None:
+    unit = ir.UnitAttr.get()
     attributes = {"restrict": unit, "writable": unit}
     ir.Operation.create("bufferization.materialize_in_destination", [], [tile, result], attributes)
+
+
+def emit_sums(
+    scatter: ScatterAdd, original: ir.Value | None, rows: ir.Value, places: ir.Value, first: ir.Value, result: ir.Value
+) -> None:
+    """The body of one task of a scatter-add in order: the view `result`, whose first row is `first`, is what it starts from
+    (the view `original`, of the same shape) and all of `rows` that `places` puts there."""
+    start = _started(scatter, original, result)
+    kind = ir.StringAttr.get(scatter.kind)
+    _store(OrderedAddOp(start, rows, places, first, kind, start.type).operation.results[0], result)
 
 
 def emit_addition(scatter: ScatterAdd, rows: ir.Value, places: ir.Value, first: ir.Value | None, result: ir.Value) -> None:

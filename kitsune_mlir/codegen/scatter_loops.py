@@ -1,9 +1,12 @@
-"""`kitsune.scatter_add` as a loop over its elements, for code that is lowered by upstream: one atomic addition each."""
+"""Additions of rows at indices as loops, for code that is lowered by upstream.
+
+`kitsune.scatter_add` is a loop over its elements with an atomic addition each, `kitsune.ordered_add` a loop over rows in order.
+"""
 
 from __future__ import annotations
 
 from torch_mlir import ir
-from torch_mlir.dialects import arith, scf, tensor
+from torch_mlir.dialects import arith, linalg, scf, tensor
 
 from kitsune_mlir.dialects.verify import walk
 
@@ -14,25 +17,63 @@ _KINDS = {"addf": 0, "addi": 1}
 
 
 def expand_scatter_adds(function: ir.Operation) -> None:
-    """Replace each `kitsune.scatter_add` of a function by a parallel loop."""
-    for op in [op for op in walk(function) if op.name == "kitsune.scatter_add"]:
+    """Replace each `kitsune.scatter_add` of a function by a parallel loop, each `kitsune.ordered_add` by one in order."""
+    for op in [op for op in walk(function) if op.name in ("kitsune.scatter_add", "kitsune.ordered_add")]:
         with ir.InsertionPoint(op), op.location:
-            _loop(op)
+            if op.name == "kitsune.ordered_add":
+                op.results[0].replace_all_uses_with(_in_order(op))
+            else:
+                _loop(op)
         op.erase()
+
+
+def _index(value: int) -> ir.Value:
+    return arith.constant(ir.IndexType.get(), value)
+
+
+def _as_index(place: ir.Value) -> ir.Value:
+    return place if isinstance(place.type, ir.IndexType) else arith.index_cast(ir.IndexType.get(), place)
+
+
+def _in_order(op: ir.Operation) -> ir.Value:
+    """The sums, as a loop over all rows that carries the tensor."""
+    start, updates, indices, first = list(op.operands)
+    rows, *columns = list(ir.ShapedType(start.type).shape)
+    row_type = ir.RankedTensorType.get([1, *columns], ir.ShapedType(start.type).element_type)
+    dynamic = ir.ShapedType.get_dynamic_size()
+    rest = len(columns)
+
+    def row_of(tensor_: ir.Value, row: ir.Value) -> ir.Value:
+        return tensor.ExtractSliceOp(
+            row_type, tensor_, [row], [], [], [dynamic, *[0] * rest], [1, *columns], [1] * (rest + 1)
+        ).result
+
+    loop = scf.ForOp(_index(0), _index(list(ir.ShapedType(updates.type).shape)[0]), _index(1), [start])
+    with ir.InsertionPoint(loop.body):
+        sums, row = loop.inner_iter_args[0], loop.induction_variable
+        target = arith.subi(_as_index(tensor.extract(indices, [row])), first)
+        # As unsigned numbers, those before the tile are large.
+        inside = scf.IfOp(arith.cmpi(arith.CmpIPredicate.ult, target, _index(rows)), [start.type], has_else=True)
+        with ir.InsertionPoint(inside.then_block):
+            add = linalg.add(
+                row_of(sums, target), row_of(updates, row), outs=[tensor.empty([1, *columns], row_type.element_type)]
+            )
+            slice_ = tensor.InsertSliceOp(add, sums, [target], [], [], [dynamic, *[0] * rest], [1, *columns], [1] * (rest + 1))
+            scf.YieldOp([slice_.result])
+        with ir.InsertionPoint(inside.else_block):
+            scf.YieldOp([sums])
+        scf.YieldOp([inside.results[0]])
+    return loop.results_[0]
 
 
 def _loop(op: ir.Operation) -> None:
     updates, indices, first, destination = list(op.operands)
-
-    def index(value: int) -> ir.Value:
-        return arith.constant(ir.IndexType.get(), value)
-
     shape = list(ir.ShapedType(updates.type).shape)
-    zero, one = index(0), index(1)
+    zero, one = _index(0), _index(1)
     loop = ir.Operation.create(
         "scf.parallel",
         [],
-        [*[zero] * len(shape), *map(index, shape), *[one] * len(shape)],
+        [*[zero] * len(shape), *map(_index, shape), *[one] * len(shape)],
         {"operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(shape)] * 3 + [0])},
         regions=1,
     )
@@ -42,9 +83,9 @@ def _loop(op: ir.Operation) -> None:
         mine = scf.IfOp(arith.cmpi(arith.CmpIPredicate.uge, row, first))
         with ir.InsertionPoint(mine.then_block):
             place = tensor.extract(indices, [row])
-            target = place if isinstance(place.type, ir.IndexType) else arith.index_cast(ir.IndexType.get(), place)
+            target = _as_index(place)
             # An index outside the destination would write to other memory: such a row is left out.
-            rows = index(list(ir.ShapedType(destination.type).shape)[0])
+            rows = _index(list(ir.ShapedType(destination.type).shape)[0])
             inside = scf.IfOp(arith.cmpi(arith.CmpIPredicate.ult, target, rows))
             with ir.InsertionPoint(inside.then_block):
                 value = tensor.extract(updates, [row, *columns])

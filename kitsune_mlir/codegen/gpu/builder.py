@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch_mlir import ir
-from torch_mlir.dialects import llvm, nvvm, scf
+from torch_mlir.dialects import llvm, math, nvvm, scf
 
 from kitsune_mlir.codegen.gpu.inline import inline_ptx
 from kitsune_mlir.codegen.gpu.value import (
@@ -32,6 +32,7 @@ __all__ = [
     "ballot",
     "block_id",
     "cluster_rank",
+    "count_bits",
     "elect_one",
     "for_",
     "global_timer",
@@ -228,6 +229,11 @@ def ballot(condition: Value) -> Value:
     """i32 whose bit n is the condition of lane n; all 32 lanes take part."""
     kind = ir.Attribute.parse("#nvvm<vote_sync_kind ballot>")
     return wrap(nvvm.vote_sync(constant(-1, "i32").ir, condition.ir, kind, results=[as_type("i32")]))
+
+
+def count_bits(value: Value) -> Value:
+    """How many bits of an integer are set."""
+    return wrap(math.ctpop(value.ir))
 
 
 def any_lane(condition: Value) -> Value:

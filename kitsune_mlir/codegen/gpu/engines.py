@@ -14,6 +14,7 @@ from kitsune_mlir.codegen.gpu.generic import GenericEngine
 from kitsune_mlir.codegen.gpu.mma import MmaEngine
 from kitsune_mlir.codegen.gpu.pairs import PairsEngine
 from kitsune_mlir.codegen.gpu.scatter import ScatterEngine
+from kitsune_mlir.codegen.gpu.scatter_ordered import OrderedEngine
 from kitsune_mlir.codegen.gpu.simt import SimtEngine
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.errors import CompileError
@@ -24,7 +25,7 @@ ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
         *(AttentionEngine(), ChainEngine(), ClusterEngine(), ConvEngine(), MmaEngine(), GemvEngine(), PairsEngine()),
-        *(ScatterEngine(), SimtEngine(), GenericEngine()),
+        *(ScatterEngine(), OrderedEngine(), SimtEngine(), GenericEngine()),
     )
 }
 """Every engine by its name, which is what a task's `engine` attribute says."""

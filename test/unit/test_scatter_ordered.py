@@ -1,0 +1,170 @@
+"""Additions in order: the engine's code on an emulated block, its fallback, and what asks for it."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from emulated_runner import EmulatedRunner
+from torch_mlir import ir
+from vector_emulator import VectorBlock, run_kernel
+
+import kitsune_mlir
+from kitsune_mlir.codegen.gpu import executor, scatter_ordered
+from kitsune_mlir.codegen.gpu.tasks import ProgramView
+from kitsune_mlir.dialects import new_context
+
+
+class Block(VectorBlock):
+    """With votes and bit counts of the lanes of warps."""
+
+    def simple(self, op, operands, mask):
+        if op.name == "nvvm.vote.sync":
+            votes = (operands[1] & mask).reshape(-1, 32)
+            words = (votes.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(1).astype(np.uint32).view(np.int32)
+            return np.repeat(words, 32)
+        if op.name == "math.ctpop":
+            return np.array([bin(int(value) & 0xFFFFFFFF).count("1") for value in operands[0]], np.int32)
+        return super().simple(op, operands, mask)
+
+
+class Sum(torch.nn.Module):
+    """Rows added at indices, to zeros or to what is given."""
+
+    def __init__(self, rows: int, columns: int, dtype: torch.dtype):
+        super().__init__()
+        self.shape, self.dtype = (rows, columns), dtype
+
+    def forward(self, updates, indices, start=None):
+        if start is None:
+            start = torch.zeros(self.shape, dtype=self.dtype, device=updates.device)
+        return start.index_add(0, indices, updates)
+
+
+def values(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+    """Numbers of very different sizes, so that every order of additions rounds differently."""
+    scale = 10.0 ** torch.randint(-3, 4, (rows, 1))
+    return (
+        (torch.randn(rows, columns) * scale).to(dtype) if dtype.is_floating_point else torch.randint(-99, 99, (rows, columns))
+    )
+
+
+def compiled(args, rows: int, **options):
+    model = Sum(rows, args[0].shape[1], args[0].dtype)
+    return model, kitsune_mlir.compile(model, args, target="sm_90a", options={"deterministic": True, **options})
+
+
+def numpy_of(tensor: torch.Tensor) -> np.ndarray:
+    if tensor.dtype == torch.bfloat16:
+        return tensor.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.contiguous().numpy()
+
+
+def emulate(program, inputs: list[torch.Tensor], result: torch.Tensor) -> np.ndarray:
+    out = np.zeros_like(numpy_of(result))
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(program.ir("tiles"))
+        function = next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
+        view = ProgramView(function)
+        assert [task.wish for task in view.tasks] == ["ordered"]
+        emitted = executor.build(view, view.name)
+        run_kernel(emitted.module.operation, emitted.manifest, [numpy_of(x) for x in inputs], [out], 2, Block)
+    return out
+
+
+def in_order(updates: torch.Tensor, indices: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    """The sums one by one; 16-bit floats in f32, rounded at the end."""
+    sums = start.float() if start.dtype == torch.bfloat16 else start.clone()
+    for update, index in zip(updates, indices, strict=True):
+        sums[index] += update.to(sums.dtype)
+    return sums.to(start.dtype)
+
+
+@pytest.mark.parametrize(
+    "updates, columns, rows, dtype, index",
+    [
+        (1000, 7, 129, torch.float32, torch.int64),
+        (1000, 4, 150, torch.bfloat16, torch.int64),
+        (777, 3, 5, torch.float32, torch.int64),
+        (129, 1, 1, torch.float32, torch.int64),
+        (7, 40, 300, torch.float64, torch.int64),
+        (600, 72, 4, torch.int64, torch.int64),
+    ],
+)
+def test_sums_in_order(updates: int, columns: int, rows: int, dtype, index) -> None:
+    torch.manual_seed(0)
+    args = (values(updates, columns, dtype), torch.randint(0, rows, (updates,)).to(index))
+    _, program = compiled(args, rows)
+    want = in_order(*args, torch.zeros(rows, columns, dtype=dtype))
+    np.testing.assert_array_equal(emulate(program, list(args), want), numpy_of(want))
+
+
+def test_what_is_added_to_is_read_and_the_last_tile_may_be_smaller() -> None:
+    torch.manual_seed(1)
+    start = values(401, 6, torch.float32)  # 101 tiles of 4 rows: the last has one of its own
+    args = (values(500, 6, torch.float32), torch.randint(0, 401, (500,)), start)
+    _, program = compiled(args, 401)
+    want = in_order(*args)
+    np.testing.assert_array_equal(emulate(program, list(args), want), numpy_of(want))
+
+
+def test_full_lists_take_more_rounds(monkeypatch) -> None:
+    monkeypatch.setattr(scatter_ordered, "SLOTS", 64)
+    torch.manual_seed(2)
+    updates, rows = 3000, 2
+    indices = torch.cat([torch.zeros(1500, dtype=torch.int64), torch.randint(0, rows, (1500,))])
+    args = (values(updates, 4, torch.float32), indices)
+    _, program = compiled(args, rows)
+    want = in_order(*args, torch.zeros(rows, 4))
+    np.testing.assert_array_equal(emulate(program, list(args), want), numpy_of(want))
+
+
+def test_the_host_adds_in_the_same_order() -> None:
+    torch.manual_seed(3)
+    args = (values(1000, 5, torch.float32), torch.randint(0, 20, (1000,)))
+    model, _ = compiled(args, 20)
+    host = kitsune_mlir.compile(model, args, target="host")
+    torch.testing.assert_close(host(*args), in_order(*args, torch.zeros(20, 5)), rtol=0, atol=0)
+
+
+def test_other_engines_do_it_as_a_loop_in_order() -> None:
+    torch.manual_seed(4)
+    args = (values(300, 5, torch.float32), torch.randint(0, 20, (300,)))
+    _, program = compiled(args, 20)
+    result = torch.zeros(20, 5)
+    arena = torch.zeros(16, dtype=torch.uint8)
+    EmulatedRunner(program.ir("tiles")).run([t.data_ptr() for t in (*args, result, arena)], 0)
+    torch.testing.assert_close(result, in_order(*args, torch.zeros(20, 5)), rtol=0, atol=0)
+
+
+def test_no_spills_and_no_atomics() -> None:
+    args = (values(120000, 128, torch.bfloat16), torch.randint(0, 20000, (120000,)))
+    _, program = compiled(args, 20000)
+    assert "red.relaxed" not in program.ir("ptx") and "atom." not in program.ir("ptx")
+    assert program.summary["kernels"][0]["spill_store_bytes"] == 0
+    assert program.summary["engines"][0]["parameters"] == {"rows": 152, "width": 8, "indices": 2}
+
+
+def test_torchs_setting_asks_for_it() -> None:
+    args = (values(100, 4, torch.float32), torch.randint(0, 20, (100,)))
+    engines = []
+    for wanted in (False, True):
+        torch.use_deterministic_algorithms(wanted)
+        try:
+            program = kitsune_mlir.compile(Sum(20, 4, torch.float32), args, target="sm_90a")
+        finally:
+            torch.use_deterministic_algorithms(False)
+        engines.append([e["engine"] for e in program.summary["engines"]])
+    assert engines == [["simt", "scatter"], ["ordered"]]
+    _, program = compiled(args, 20, deterministic=False)
+    assert [e["engine"] for e in program.summary["engines"]] == ["simt", "scatter"]
+
+
+def test_a_chain_does_not_add_its_rows_itself() -> None:
+    from bench.models import make
+
+    model, args = make("mgn", size="small", dtype=torch.bfloat16)
+    for wanted in (False, True):
+        program = kitsune_mlir.compile(model, args, target="sm_90a", options={"deterministic": wanted})
+        engines = [e["engine"] for e in program.summary["engines"]]
+        assert ("ordered" in engines) == wanted
+        assert ("red.relaxed.gpu.global.add" in program.ir("ptx")) != wanted
