@@ -15,6 +15,7 @@ from .products import constant_fill, defining_op, is_generic
 from .verify import captures, walk
 
 HALO = "kitsune.halo"  # on a tensor.pad: only convolutions read it, and they can do without the padded copy
+IN_PLACE = "kitsune.in_place"  # on a concatenation or a gather: only products read it, each part where it lies
 SMALL_ELEMENTS = 4096  # a value this small is computed again for each tile rather than passed through memory
 
 
@@ -50,7 +51,7 @@ def is_free(op: ir.Operation) -> bool:
         return False
     if op.results and not any(is_tensor(r) for r in op.results):
         return True
-    if is_halo(op):
+    if is_halo(op) or IN_PLACE in op.attributes:
         return True
     if op.name in ("tensor.empty", "arith.constant", "tensor.extract_slice", "tensor.splat") or is_trivial_reshape(op):
         return len(op.operands) <= 1

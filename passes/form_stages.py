@@ -19,6 +19,7 @@ from .gpu_chains import WIDTH
 from .grouping import Grouping, reads
 from .halo import gather_pads, mark_halos
 from .remarks import remark
+from .sum_ranges import mark_ranges
 
 CLEARLY = 0.9  # of the time apart that clusters must stay below: costs are known to about a tenth
 CHAINS = ("auto", "true", "false", "cost", "cluster")
@@ -79,6 +80,9 @@ class FormStages(Pass):
         returned = list(terminator.operands)
         grouping = Grouping(every, returned, target, chains)
         grouping.run()
+        if target.is_gpu and mark_ranges(grouping):
+            grouping = Grouping(every, returned, target, chains)
+            grouping.run()
         clusters = self._for_clusters(every, returned, target, grouping) if self.chains == "auto" and target.is_gpu else None
         grouping = clusters or grouping
         for op, reason in grouping.apart():

@@ -68,7 +68,8 @@ def mma_tile(
         return microseconds(work, pieces, target.workers, whole)
 
     near = (row + col) * terms * element_bytes <= NEAR_BYTES
-    heights = ROWS if near or row <= 64 else ROWS[:1]
+    # Several products need the rows of both warpgroups.
+    heights = ROWS if (near or row <= 64) and products == 1 else ROWS[:1]
     # Of equal ones the first: larger tiles read less.
     most = (MOST_EXACT_COLUMNS if exact else COLUMNS[0]) // products
     shares = _shares(col, -(-row // ROWS[0]) * others, target.workers) if products > 1 else []

@@ -95,8 +95,8 @@ def test_every_element_of_a_chunk_is_copied_once(context, monkeypatch, name: str
                 first = chunk * mma.sum.chunk
                 used = tile.cols if operand.transposed else mma.sum.steps * 32 // size
                 for thread in range(mma.copiers):
-                    job = mma_copy._Job(operand, tile, used, mma.sum.inner, start, SHARED, first, thread, mma.copiers)  # type: ignore
-                    job.copy()
+                    job = mma_copy._Job(operand, tile, used, mma.sum.inner, start, mma.copiers)  # type: ignore[arg-type]
+                    job.copy(SHARED, first, thread)  # type: ignore[arg-type]
             assert len(memory.shared) == tile.rows * used
             for row in range(tile.rows):
                 for col in range(used):

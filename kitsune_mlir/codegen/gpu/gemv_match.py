@@ -43,7 +43,8 @@ def match_products(task: TaskView) -> GemvPattern:
     unite_products(task, sides, products)
     for product in products:
         name_sides(sides, product)
-        loaded(task, product, product.b)
+        for operand in (product.a, product.b):
+            loaded(task, product, operand)
         if len(product.sums) != 1:
             raise Mismatch(f"a sum over {len(product.sums)} dimensions; one is done")
     pattern = GemvPattern(task, steps, products[0], sides, tuple(products))

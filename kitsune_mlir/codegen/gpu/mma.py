@@ -52,10 +52,14 @@ class MmaEngine(Engine):
         stages, storer = Stages(mma, task), Storer(mma, task)
 
         def produce() -> None:
-            if mma.boxes is None:
-                if_(warp_id(task.thread) < mma.copiers // 32, Copier(mma, task, stages).run)
-            else:
-                if_(warp_id(task.thread) == 0, Loader(mma, task, stages).run)
+            if mma.boxes is not None:
+                operands = tuple(range(1 + mma.geometry.products))
+                shares = (operands[:1], operands[1:]) if mma.loaders == 2 else (operands,)
+                for number, share in enumerate(shares):
+                    if_(warp_id(task.thread) == number, Loader(mma, task, stages, share).run)
+            if mma.boxes is None or mma.mixed:
+                warp = warp_id(task.thread) - mma.first_copier // 32
+                if_(warp.below(mma.copiers // 32), Copier(mma, task, stages).run)
             if mma.exact:
                 first, count = mma.halvers
                 warp = warp_id(task.thread)
@@ -63,7 +67,7 @@ class MmaEngine(Engine):
             if storer.needed:
                 if_(task.thread == STORING_THREAD, storer.run)
 
-        registers = PRODUCER_REGISTERS if mma.boxes and not mma.exact else COPIER_REGISTERS
+        registers = PRODUCER_REGISTERS if mma.boxes and not (mma.exact or mma.mixed) else COPIER_REGISTERS
         specialize(task, produce, lambda group: _consume(mma, task, stages, group), registers)
 
 

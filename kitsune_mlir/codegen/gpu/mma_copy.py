@@ -1,5 +1,7 @@
 """The producer of a product whose operands TMA cannot load: some warps copy chunks into swizzled shared memory.
 
+Where TMA loads all but some ranges of A (`mma_ranges`), they copy those, and only take part in the barriers of other chunks.
+Rows of a table are copied from where their indices say, which a thread reads for the rows that it copies.
 Pieces of 4, 8 or 16 bytes go by `cp.async`, which tells the stage's barrier when they have come, so many are in flight;
 elements that are not aligned so (odd rows of 16-bit numbers) go through registers.
 """
@@ -22,9 +24,10 @@ from kitsune_mlir.codegen.gpu.memory import copy_async, offset, store
 from kitsune_mlir.codegen.gpu.mma_operand import Operand
 from kitsune_mlir.codegen.gpu.mma_order import ordered
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
+from kitsune_mlir.codegen.gpu.mma_ranges import by_range
 from kitsune_mlir.codegen.gpu.mma_ring import Stages
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
-from kitsune_mlir.codegen.gpu.value import Value, bitcast, i64, select, vector
+from kitsune_mlir.codegen.gpu.value import Value, bitcast, i64, minimum, select, vector
 from kitsune_mlir.shared_tile import SharedTile
 
 __all__ = ["Copier"]
@@ -55,42 +58,78 @@ class Copier:
     def _piece(self, tile: TileContext, piece: Value, stage: Value, parity: Value) -> list[Value]:
         view = tile.task.view
         tile.resolve()
+        thread = self.task.thread - self.plan.first_copier
         if view.waits:
-            if_(self.task.thread == 0, lambda: [tile.poll(wait) for wait in view.waits] and None)
+            if_(thread == 0, lambda: [tile.poll(wait) for wait in view.waits] and None)
             NamedBarrier(BARRIER, self.plan.copiers).sync()
-        starts = [operand.window.start(tile) for operand in (self.plan.a, self.plan.b)]
+        a, b = [self._rows(tile, part) for part in range(max(1, len(self.plan.ranges)))], self._columns(tile)
 
         def chunk(index: Value, stage: Value, parity: Value) -> list[Value]:
             slot = Slot(stage, parity)
             self.stages.ring.empty(stage).wait(parity)
-            self._copy(starts, slot, index)
+            by_range(self.plan.sum, index, lambda part: self._copy(a[part], b, slot, index, part))
             return self.stages.ring.next(slot).values
 
         return for_(*Pieces(self.plan, self.task).chunks(piece, self.plan.sum.chunks), 1, chunk, [stage, parity])
 
-    def _copy(self, starts: list[Value], slot: Slot, chunk: Value) -> None:
-        plan, stage, full = self.plan, self.stages.pointer(slot.stage), self.stages.ring.full(slot.stage)
-        jobs = [
-            self._job(plan.a, plan.a_tile, starts[0], stage, chunk),
-            self._job(plan.b, plan.b_tile, starts[1], offset(stage, plan.a_tile.bytes), chunk),
-        ]
-        for job in jobs:
-            job.copy()
+    def _rows(self, tile: TileContext, part: int) -> _Job | None:
+        """What to copy of A's range `part` in a tile; None if TMA loads it."""
+        plan, order = self.plan, self.plan.sum
+        if plan.boxes is not None and plan.boxes[part] is not None:
+            return None
+        if not plan.ranges:
+            return self._job(plan.a, plan.a_tile, plan.a.window.start(tile), order.inner[1])
+        range_ = plan.ranges[part]
+        operand = dataclasses.replace(plan.a, window=range_.window)
+        gather = range_.gather
+        number = None if gather is None else lambda row: gather.row(tile, minimum(row, operand.size - 1))
+        job = self._job(operand, plan.a_tile, range_.window.start(tile), range_.length)
+        return dataclasses.replace(job, number=number)
+
+    def _columns(self, tile: TileContext) -> _Job | None:
+        """What to copy of B in a tile; None if TMA loads it."""
+        plan = self.plan
+        if plan.boxes is not None:
+            return None
+        starts = tuple(start for start, _ in plan.sum.ranges)
+        return self._job(plan.b, plan.b_tile, plan.b.window.start(tile), plan.sum.inner[1], starts)
+
+    def _thread(self) -> Value:
+        return fresh(self.task.thread - self.plan.first_copier)
+
+    def _job(self, operand: Operand, tile: SharedTile, start: Value, length: int, starts: tuple[int, ...] = ()) -> _Job:
+        used = tile.cols if operand.transposed else self.plan.sum.steps * (STEP_BYTES // operand.window.bytes)
+        return _Job(operand, tile, used, (self.plan.sum.inner[0], length), start, self.plan.copiers, starts)
+
+    def _copy(self, a: _Job | None, b: _Job | None, slot: Slot, chunk: Value, part: int) -> None:
+        stage, full, order = self.stages.pointer(slot.stage), self.stages.ring.full(slot.stage), self.plan.sum
+        inner = chunk - order.firsts[part] if order.ranges else chunk
+        if order.outer:
+            inner = chunk % order.inner_chunks
+        first = inner * order.chunk
+        begun = order.ranges[part][0] if order.ranges else 0
+        jobs: list[_Job] = []
+        for job, target, at in ((a, stage, first), (b, offset(stage, self.plan.a_tile.bytes), first + begun)):
+            if job is not None:
+                jobs.append(job)
+                dataclasses.replace(job, start=self._moved(job, chunk)).copy(target, at, self._thread())
+        if jobs and all(job.asynchronous for job in jobs):
+            # This thread's arrival, when its copies so far are done.
+            nvvm.cp_async_mbarrier_arrive(full.pointer.ir, noinc=True)
+            return
         if any(job.asynchronous for job in jobs):
             # One arrival more is pending until this thread's copies so far are done.
             nvvm.cp_async_mbarrier_arrive(full.pointer.ir)
         full.arrive()
 
-    def _job(self, operand: Operand, tile: SharedTile, start: Value, target: Value, chunk: Value) -> _Job:
-        plan, window, order = self.plan, operand.window, self.plan.sum
-        inner = chunk
-        if order.outer:
-            inner, rest = chunk % order.inner_chunks, chunk // order.inner_chunks
-            for side, length in reversed(order.outer):
-                start = offset(start, i64(rest % length) * (window.stride(side) * window.bytes))
-                rest = rest // length
-        used = tile.cols if operand.transposed else order.steps * (STEP_BYTES // window.bytes)
-        return _Job(operand, tile, used, order.inner, start, target, inner * order.chunk, fresh(self.task.thread), plan.copiers)
+    def _moved(self, job: _Job, chunk: Value) -> Value:
+        """Where a job's window starts for a chunk: moved along the outer loops of the sum."""
+        start, window, order = job.start, job.operand.window, self.plan.sum
+        rest = chunk // order.inner_chunks if order.outer else chunk
+        for side, length in reversed(order.outer):
+            start = offset(start, i64(rest % length) * (window.stride(side) * window.bytes))
+            rest = rest // length
+        return start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,11 +140,10 @@ class _Job:
         operand, tile: what, and its layout in shared memory.
         used: columns of the tile that tensor cores read.
         inner: side and length of the innermost loop of the sum.
-        start: pointer to the window's first element, moved along the outer loops.
-        target: pointer to the tile in shared memory.
-        first: of the inner loop, the chunk's first.
-        thread: index of the thread.
+        start: pointer to the window's first element.
         threads: that copy.
+        starts: terms of the sum that chunks may begin at, beside multiples of a chunk's length.
+        number: emits which row of the table a row of the tile is; None where nothing is gathered.
     """
 
     operand: Operand
@@ -113,10 +151,9 @@ class _Job:
     used: int
     inner: tuple[str, int]
     start: Value
-    target: Value
-    first: Value
-    thread: Value
     threads: int
+    starts: tuple[int, ...] = ()
+    number: Callable[[Value], Value] | None = None
 
     @property
     def size(self) -> int:
@@ -124,45 +161,77 @@ class _Job:
         return self.operand.window.bytes
 
     @property
-    def width(self) -> int:
+    def elements(self) -> int:
         """Elements that are neighbours in memory, lie inside or outside of the tile together, and are aligned together."""
         window, (inner, length) = self.operand.window, self.inner
         side, limit = (self.operand.side, self.operand.size) if self.operand.transposed else (inner, length)
         if window.stride(side) not in (0, 1):
             return 1
-        return math.gcd(PIECE_BYTES // self.size, limit, window.align((side,)) // self.size)
+        starts = (0,) if self.operand.transposed else self.starts
+        return math.gcd(PIECE_BYTES // self.size, limit, window.align((side,)) // self.size, *starts)
 
     @property
     def asynchronous(self) -> bool:
         """Whether `cp.async` can copy the operand: 4 bytes at least that are neighbours in memory."""
-        return self.width * self.size >= 4
+        return self.elements * self.size >= 4
 
     @property
     def piece(self) -> int:
         """Elements that are copied at a time."""
-        return self.width if self.asynchronous else PIECE_BYTES // self.size
+        return self.elements if self.asynchronous else PIECE_BYTES // self.size
 
-    def copy(self) -> None:
-        """Copy the chunk: a warp goes over the tile by its lanes' pieces, in the direction in which memory runs."""
-        tile, across = self.tile, self.used // self.piece
-        warp, lane, warps = self.thread // 32, self.thread % 32, self.threads // 32
-        emit = self._asynchronous if self.asynchronous else self._through_registers
+    @property
+    def across(self) -> int:
+        """Pieces of a row."""
+        return self.used // self.piece
+
+    @property
+    def width(self) -> int:
+        """Lanes that share a row."""
+        return min(32, self.across & -self.across)
+
+    def _rows_of(self, thread: Value) -> list[Value]:
+        """The rows of the tile that a thread copies pieces of, where lanes go along rows; the last may be beyond the tile."""
+        warp, lane, per_warp = thread // 32, thread % 32, 32 // self.width
+        first, step = warp * per_warp + lane // self.width, self.threads // self.width
+        return [first + number * step for number in range(-(-self.tile.rows // step))]
+
+    def copy(self, target: Value, first: Value, thread: Value) -> None:
+        """Copy a chunk: a warp goes over the tile by its lanes' pieces, in the direction in which memory runs.
+
+        Args:
+            target: pointer to the tile in shared memory.
+            first: of the inner loop, the chunk's first.
+            thread: index of the thread among those that copy.
+        """
+        chunk = _Chunk(self, target, first)
+        tile, across, width = self.tile, self.across, self.width
+        warp, lane, warps = thread // 32, thread % 32, self.threads // 32
+        emit = chunk.asynchronous if self.asynchronous else chunk.through_registers
+        if self.number is not None:
+            # In registers for all chunks the rows' numbers would be too many; they are in L1.
+            rows = self._rows_of(thread)
+            for row, number in zip(rows, [self.number(row) for row in rows], strict=True):
+                for start in range(0, across, width):
+                    col = (lane % width + start) * self.piece
+                    each = functools.partial(emit, row, col, number)
+                    each() if tile.rows % (self.threads // width) == 0 else if_(row < tile.rows, each)
+            return
         if self.upright:
             # Neighbouring lanes have neighbouring rows of the tile; warps have columns.
-            for first in range(0, tile.rows, 32):
-                row = lane + first
+            for start in range(0, tile.rows, 32):
+                row = lane + start
                 each = functools.partial(self._guarded, emit, row) if tile.rows % 32 else functools.partial(emit, row)
                 for_(warp, across, warps, lambda part, each=each: each(part * self.piece))
             return
-        width = min(32, across & -across)  # lanes that share a row
-        step = warps * (32 // width)
-        for first in range(0, across, width):
-            col = (lane % width + first) * self.piece
+        step = self.threads // width
+        for start in range(0, across, width):
+            col = (lane % width + start) * self.piece
+            begin = warp * (32 // width) + lane // width
             if self.asynchronous or tile.rows % (ROWS * step):
-                for_(warp * (32 // width) + lane // width, tile.rows, step, lambda row, col=col: emit(row, col))
+                for_(begin, tile.rows, step, lambda row, col=col: emit(row, col))
             else:
-                each = functools.partial(self._rows_through_registers, step, col)
-                for_(warp * (32 // width) + lane // width, tile.rows, ROWS * step, each)
+                for_(begin, tile.rows, ROWS * step, functools.partial(chunk.rows_through_registers, step, col))
 
     @property
     def upright(self) -> bool:
@@ -172,41 +241,59 @@ class _Job:
     def _guarded(self, emit: Callable[[Value, Value], None], row: Value, col: Value) -> None:
         if_(row < self.tile.rows, lambda: emit(row, col))
 
-    def _asynchronous(self, row: Value, col: Value) -> None:
-        pointer, inside = self._source(row, col)
-        copy_async(offset(self.target, self.tile.offset(row, col)), pointer, self.width * self.size, inside)
 
-    def _through_registers(self, row: Value, col: Value) -> None:
-        self._put(row, col, self._fetch(row, col))
+@dataclasses.dataclass(frozen=True)
+class _Chunk:
+    """One chunk of a job; `target` and `first` as in `_Job.copy`. Rows and columns are the tile's.
 
-    def _rows_through_registers(self, step: int, col: Value, row: Value) -> None:
+    Rows of a table have a `number` there, which is not the row's in the tile.
+    """
+
+    job: _Job
+    target: Value
+    first: Value
+
+    def asynchronous(self, row: Value, col: Value, number: Value | None = None) -> None:
+        """Start to copy a piece."""
+        job = self.job
+        pointer, inside = self._source(row, col, number)
+        copy_async(self._place(row, col), pointer, job.elements * job.size, inside)
+
+    def through_registers(self, row: Value, col: Value, number: Value | None = None) -> None:
+        """Copy a piece element by element."""
+        self._put(row, col, self._fetch(row, col, number))
+
+    def rows_through_registers(self, step: int, col: Value, row: Value) -> None:
         """Rows `step` apart, all of them read before any is written: nothing waits for memory in between."""
         rows = [row + step * number for number in range(ROWS)]
         fetched = [self._fetch(row, col) for row in rows]
         for row, words in zip(rows, fetched, strict=True):
             self._put(row, col, words)
 
-    def _fetch(self, row: Value, col: Value) -> list[Value]:
+    def _fetch(self, row: Value, col: Value, number: Value | None = None) -> list[Value]:
         words = []
-        for element in range(self.piece):
-            pointer, inside = self._source(row, col + element)
-            loaded = load_elements(pointer, "i16", 1, constant=self.operand.window.constant)[0]
+        for element in range(self.job.piece):
+            pointer, inside = self._source(row, col + element, number)
+            loaded = load_elements(pointer, "i16", 1, constant=self.job.operand.window.constant)[0]
             words.append(select(inside, loaded, 0))
         return words
 
     def _put(self, row: Value, col: Value, words: list[Value]) -> None:
-        store(bitcast(vector(words), "vector<4xi32>"), offset(self.target, self.tile.offset(row, col)))
+        store(bitcast(vector(words), "vector<4xi32>"), self._place(row, col))
 
-    def _source(self, row: Value, col: Value) -> tuple[Value, Value]:
+    def _place(self, row: Value, col: Value) -> Value:
+        return offset(self.target, self.job.tile.offset(row, col))
+
+    def _source(self, row: Value, col: Value, number: Value | None) -> tuple[Value, Value]:
         """Where an element of the tile is in global memory, and whether it exists; if not, another that does."""
-        operand, window, (inner, length) = self.operand, self.operand.window, self.inner
+        job, operand, window, (inner, length) = self.job, self.job.operand, self.job.operand.window, self.job.inner
         # In the tile, the sum runs along the rows, or down the rows if the operand is transposed.
         along, summed = (col, row) if operand.transposed else (row, col)
         summed = summed + self.first
         inside = summed < length
-        if operand.size < (self.tile.cols if operand.transposed else self.tile.rows):
+        if operand.size < (job.tile.cols if operand.transposed else job.tile.rows):
             inside = inside & (along < operand.size)
-        pointer = self.start
-        for side, at in ((operand.side, along), (inner, summed)):
+        pointer = job.start
+        for side, at in ((operand.side, along if number is None else number), (inner, summed)):
             pointer = offset(pointer, i64(at) * (window.stride(side) * window.bytes))
-        return select(inside, pointer, self.start), inside
+        return select(inside, pointer, job.start), inside

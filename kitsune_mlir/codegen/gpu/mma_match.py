@@ -14,6 +14,7 @@ from collections.abc import Collection, Hashable, Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.mma_gather import tables_of
+from kitsune_mlir.codegen.gpu.mma_sides import COL, ROW, Mismatch, Sides, wide_dims
 from kitsune_mlir.codegen.gpu.tasks import Load, TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_projected_product
@@ -38,22 +39,16 @@ __all__ = [
     "wide_dims",
 ]
 
-ROW, COL = "row", "col"
-
 _DTYPES = ("bf16", "f16")
-
-
-class Mismatch(Exception):
-    """The body is none that tensor cores do; the text is the reason."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """An element-wise `linalg.generic` (or `linalg.fill`), or a reshape of unit dimensions.
+    """An element-wise `linalg.generic` (or `linalg.fill`), a reshape of unit dimensions, or a concatenation.
 
     Attributes:
         op: the operation.
-        kind: "map", "fill" or "alias".
+        kind: "map", "fill", "alias", or "concat" (of the terms of a sum).
         operands: numbers of the operands that it reads.
     """
 
@@ -121,53 +116,6 @@ class Pattern:
         return self.sides.names.get(self.sides.find(node), "")
 
 
-def wide_dims(shape: Sequence[int]) -> list[int]:
-    """The dimensions of a shape whose extent is not 1."""
-    return [dim for dim, extent in enumerate(shape) if extent != 1]
-
-
-class Sides:
-    """Unites dimensions of tensors with loops (union-find), and names the classes of the product's tile."""
-
-    def __init__(self, task: TaskView):
-        self.loaded = {load.tensor for load in task.loads}
-        self.parents: dict[Hashable, Hashable] = {}
-        self.names: dict[Hashable, str] = {}
-
-    def find(self, node: Hashable) -> Hashable:
-        while (parent := self.parents.get(node, node)) != node:
-            node = parent
-        return node
-
-    def unite(self, a: Hashable, b: Hashable) -> None:
-        self.parents[self.find(a)] = self.find(b)
-
-    def operand(self, op: ir.Operation, number: int) -> list[Hashable]:
-        """The nodes of an operand's wide dimensions. What is loaded may be walked differently by each of its users."""
-        value = op.operands[number]
-        count = len(wide_dims(shape_of(value))) if isinstance(value.type, ir.ShapedType) else 0
-        if value in self.loaded:
-            return [("use", op, number, dim) for dim in range(count)]
-        return [("value", value, dim) for dim in range(count)]
-
-    def generic(self, op: ir.Operation, numbers: Sequence[int]) -> None:
-        """Unite the loops of a generic with the dimensions of its operands `numbers` and of its results."""
-        maps = affine_maps(op)
-        inputs = len(op.operands) - len(op.results)
-        places = [(self.operand(op, number), op.operands[number], maps[number]) for number in numbers]
-        for number, result in enumerate(op.results):
-            nodes: list[Hashable] = [("value", result, dim) for dim in range(len(wide_dims(shape_of(result))))]
-            places.append((nodes, result, maps[inputs + number]))
-        for nodes, value, map_ in places:
-            if not isinstance(value.type, ir.ShapedType):
-                continue
-            for node, dim in zip(nodes, wide_dims(shape_of(value)), strict=True):
-                expression = map_.results[dim]
-                if not isinstance(expression, ir.AffineDimExpr):
-                    raise Mismatch(f"an operand is indexed by {expression}, which is no plain loop")
-                self.unite(node, ("loop", op, expression.position))
-
-
 def match(task: TaskView, dtypes: Sequence[str] = _DTYPES) -> Pattern:
     """Read the body of a task.
 
@@ -206,13 +154,15 @@ def unite_products(task: TaskView, sides: Sides, products: Sequence[Product]) ->
     """Rows and columns of products of one first operand and one size are the same rows and columns of the tile.
 
     Raises:
-        Mismatch: their first operands, sizes or types differ, or one is not loaded.
+        Mismatch: their first operands, sizes or types differ.
     """
 
     def key(product: Product) -> tuple:
-        source = loaded(task, product, product.a)
+        source = task.load_of(product.op.operands[product.a])
+        # What is read in place, part by part (`mma_ranges`), is the same if it is one value.
+        where = (source.buffer.memory, source.offsets, source.sizes) if source else (product.op.operands[product.a],)
         sums = [length for _, length in product.sums]
-        return source.buffer.memory, source.offsets, source.sizes, product.rows, product.cols, sums, product.dtype
+        return *where, product.rows, product.cols, sums, product.dtype
 
     def loops(product: Product) -> list[Hashable]:
         out = affine_maps(product.op)[2]
@@ -290,6 +240,8 @@ def read_step(op: ir.Operation, sides: Sides, tables: Collection[ir.Value] = ())
         return Step(op, "alias", (0,))
     if op.name == "linalg.fill":
         return Step(op, "fill", (0,))
+    if op.name == "tensor.concat":
+        return _joined(op, sides)
     if op.name != "linalg.generic" or any(kind != "parallel" for kind in iterator_kinds(op)):
         return None
     inputs = len(op.operands) - len(op.results)
@@ -303,6 +255,15 @@ def read_step(op: ir.Operation, sides: Sides, tables: Collection[ir.Value] = ())
     _check_captures(op, tables)
     sides.generic(op, numbers)
     return Step(op, "map", tuple(numbers))
+
+
+def _joined(op: ir.Operation, sides: Sides) -> Step:
+    """A concatenation: each part lies along the sides of the whole."""
+    whole = wide_dims(shape_of(op.results[0]))
+    for number, part in enumerate(op.operands):
+        for dim, node in zip(wide_dims(shape_of(part)), sides.operand(op, number), strict=True):
+            sides.unite(node, ("value", op.results[0], whole.index(dim)))
+    return Step(op, "concat", tuple(range(len(op.operands))))
 
 
 def read_product(op: ir.Operation, dtypes: Sequence[str] = _DTYPES) -> Product:
@@ -384,6 +345,8 @@ def check_outputs(pattern: Pattern, products: Sequence[Product]) -> None:
             raise Mismatch("an element-wise operand is neither loaded nor computed")
         if step is None:
             return
+        if step.kind == "concat":
+            raise Mismatch("element-wise work on a concatenation")
         for number in step.operands:
             if any(side not in (ROW, COL) for side in pattern.operand_sides(step.op, number)):
                 raise Mismatch("an element-wise operand does not lie along the rows and columns of the product")

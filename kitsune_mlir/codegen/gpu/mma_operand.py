@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 from kitsune_mlir.codegen.gpu.mma_match import Product
 from kitsune_mlir.codegen.gpu.mma_window import Dim, Window
@@ -25,11 +26,13 @@ class Sum:
         inner: side and length of the loop that is walked in chunks.
         outer: the other loops, outermost first.
         element_bytes: of the operands.
+        ranges: first term and length of each range of the inner loop that A has a tensor for (`mma_ranges`); none: it is one.
     """
 
     inner: tuple[str, int]
     outer: tuple[tuple[str, int], ...] = ()
     element_bytes: int = 2
+    ranges: tuple[tuple[int, int], ...] = ()
 
     @property
     def chunk(self) -> int:
@@ -38,8 +41,14 @@ class Sum:
 
     @property
     def inner_chunks(self) -> int:
-        """Chunks of one run of the inner loop."""
-        return -(-self.inner[1] // self.chunk)
+        """Chunks of one run of the inner loop; each is of one range."""
+        return sum(-(-length // self.chunk) for _, length in self.ranges or ((0, self.inner[1]),))
+
+    @property
+    def firsts(self) -> tuple[int, ...]:
+        """Number of the first chunk of each range."""
+        counts = [-(-length // self.chunk) for _, length in self.ranges]
+        return tuple(itertools.accumulate(counts[:-1], initial=0))
 
     @property
     def chunks(self) -> int:
@@ -53,7 +62,8 @@ class Sum:
     def steps(self) -> int:
         """Instructions a chunk; those that would only add zeros are left out."""
         elements = STEP_BYTES // self.element_bytes
-        return min(self.chunk, self.inner[1] + elements - 1) // elements
+        longest = max((length for _, length in self.ranges), default=self.inner[1])
+        return min(self.chunk, longest + elements - 1) // elements
 
     @property
     def length(self) -> int:

@@ -6,8 +6,10 @@ import dataclasses
 
 from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.mma_cost import Work, choose_pieces
+from kitsune_mlir.codegen.gpu.mma_geometry import Geometry, up
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch, Pattern, Product, loaded, match
 from kitsune_mlir.codegen.gpu.mma_operand import Box, Operand, Sum, box_of, choose_sum, merge_sums
+from kitsune_mlir.codegen.gpu.mma_ranges import Range, ranges_of
 from kitsune_mlir.codegen.gpu.mma_result import SLICES, SLOTS, Result, results_of
 from kitsune_mlir.codegen.gpu.mma_window import Window
 from kitsune_mlir.codegen.gpu.roles import CONSUMERS, SHARED_REGISTERS, THREADS
@@ -29,71 +31,6 @@ WARPS = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Geometry:
-    """How two warpgroups share a tile: 64 rows each, or, up to 64 rows, half of the columns each.
-
-    Attributes:
-        rows, cols: of the tile.
-        by_rows: the warpgroups have different rows (else columns).
-        groups: warpgroups with work of their own; with 1 the second repeats what the first does, and stores nothing.
-        a_rows, b_rows: rows and columns that a stage holds.
-        part: columns from one warpgroup's first to the other's; 0 if they have the same.
-        n: columns that one warpgroup multiplies, of all products of a tile.
-        products: of one A, whose columns lie behind each other.
-    """
-
-    rows: int
-    cols: int
-    by_rows: bool
-    groups: int
-    a_rows: int
-    b_rows: int
-    part: int
-    n: int
-    products: int = 1
-
-    @staticmethod
-    def of(rows: int, cols: int, b_transposed: bool, products: int = 1) -> Geometry:
-        """Share a tile of up to 128 x 256.
-
-        Raises:
-            Mismatch: several products whose columns can not lie behind each other.
-        """
-        unit = 64 if b_transposed else 8
-        if products > 1:
-            if rows <= 64 or b_transposed:
-                raise Mismatch(f"{products} products of {rows} rows; several need more than 64, and memory along the sum")
-            n = products * _up(cols, 8)
-            return Geometry(rows, cols, True, 2, 128, n, 0, n, products)
-        if rows > 64:
-            return Geometry(rows, cols, True, 2, 128, _up(cols, unit), 0, _up(cols, 8))
-        part = _up(-(-cols // 2), unit)
-        if cols <= part:
-            return Geometry(rows, cols, False, 1, 64, _up(cols, unit), 0, _up(cols, 8))
-        return Geometry(rows, cols, False, 2, 64, 2 * part, part, part)
-
-    @property
-    def covered_rows(self) -> int:
-        """Rows that are computed: what is beyond `rows` is not stored."""
-        return self.a_rows
-
-    @property
-    def covered_cols(self) -> int:
-        """Columns of each product that are computed."""
-        return self.part * (self.groups - 1) + self.width
-
-    @property
-    def partial_bytes(self) -> int:
-        """Accumulators of a warpgroup."""
-        return 64 * self.n * 4
-
-    @property
-    def width(self) -> int:
-        """Columns of one product that a warpgroup has."""
-        return self.n // self.products
-
-
-@dataclasses.dataclass(frozen=True)
 class MmaPlan:
     """What the engine decided.
 
@@ -101,9 +38,11 @@ class MmaPlan:
         pattern: the body.
         geometry: the warpgroups' shares.
         sum: order of the sum.
-        a, b: the operands (B of the first product).
-        boxes: TMA's views of A and of each product's B; None if threads copy both into shared memory.
-        why_copied: the reason for that.
+        a, b: the operands (A's first range, B of the first product).
+        ranges: where A is several tensors, or gathered: what each term of the sum is read from.
+        boxes: TMA's views of A (of each range, None where threads copy it) and of each product's B; None if threads copy both
+            operands into shared memory.
+        why_copied: the reason for what threads copy.
         a_tile, b_tile: layout of a stage in shared memory; B follows A.
         stages: of the ring.
         results: the results that TMA stores.
@@ -118,7 +57,8 @@ class MmaPlan:
     sum: Sum
     a: Operand
     b: Operand
-    boxes: tuple[Box, ...] | None
+    ranges: tuple[Range, ...]
+    boxes: tuple[Box | None, ...] | None
     why_copied: str
     a_tile: SharedTile
     b_tile: SharedTile
@@ -144,9 +84,27 @@ class MmaPlan:
         """mbarriers of the ring of stages: full and empty ones, and, if `exact`, halved ones."""
         return self.stages * (3 if self.exact else 2)
 
-    def place(self, box: int) -> int:
-        """Where in a stage a box goes: A, then the products' B."""
-        return self.a_tile.bytes + (box - 1) * self.b_tile.bytes // self.geometry.products if box else 0
+    def place(self, operand: int) -> int:
+        """Where in a stage an operand goes: A (0), then the products' B."""
+        return self.a_tile.bytes + (operand - 1) * self.b_tile.bytes // self.geometry.products if operand else 0
+
+    def box(self, operand: int, part: int) -> int:
+        """Number of an operand's view among `boxes`; of A (0), that of range `part`."""
+        return operand - 1 + max(1, len(self.ranges)) if operand else part
+
+    def map_of(self, box: int) -> int:
+        """Number of a view's tensor map among the task's."""
+        return sum(view is not None for view in (self.boxes or ())[:box])
+
+    @property
+    def load_maps(self) -> int:
+        """Tensor maps of operands; those of results follow."""
+        return self.map_of(len(self.boxes or ()))
+
+    @property
+    def mixed(self) -> bool:
+        """Whether threads copy some ranges of A, and TMA loads the rest."""
+        return self.boxes is not None and None in self.boxes
 
     @property
     def kind(self) -> str:
@@ -156,8 +114,18 @@ class MmaPlan:
 
     @property
     def copiers(self) -> int:
-        """Threads that copy operands which TMA cannot load: the first warps of the producer."""
-        return 64 if self.exact else 96
+        """Threads that copy operands which TMA cannot load."""
+        return 64 if self.exact or self.mixed else 96
+
+    @property
+    def first_copier(self) -> int:
+        """The first of them: of the producer's first warp, or the one behind it, if that one loads by TMA."""
+        return 32 if self.mixed else 0
+
+    @property
+    def loaders(self) -> int:
+        """Warps that load by TMA: one for A and one for B, unless others need the second warp."""
+        return 2 if self.boxes and not (self.exact or self.mixed) else 1
 
     @property
     def halvers(self) -> tuple[int, int]:
@@ -201,14 +169,16 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
         raise Mismatch(f"wgmma needs sm_90a, not {limits.chip}")
     mma = _decide(match(task, ("bf16", "f16", "f32")), limits)
     geometry = mma.geometry
-    boxes = mma.boxes or ()
+    boxes = [box for box in mma.boxes or () if box is not None]
     parameters = {
         "tile": [geometry.rows, geometry.cols, mma.sum.length],
         "instruction": f"m64n{geometry.n}k{32 // mma.sum.element_bytes} {mma.kind}{', three times' if mma.exact else ''}",
-        "operands": "TMA" if boxes else f"copied by threads: {mma.why_copied}",
+        "operands": _described(mma),
         "results": f"{len(mma.results)} of {len(task.stores)} by TMA",
         "stages": mma.stages,
     }
+    if mma.ranges:
+        parameters["ranges"] = "+".join(f"{part.length}{' gathered' * (part.gather is not None)}" for part in mma.ranges)
     if geometry.products > 1:
         parameters["products"] = geometry.products
     if mma.split:
@@ -234,25 +204,31 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
 
 def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
     product, count = pattern.product, len(pattern.products)
-    if product.rows > 128 or _up(product.cols, 8) * count > 256:
+    if product.rows > 128 or up(product.cols, 8) * count > 256:
         raise Mismatch(f"a tile of {product.rows} x {product.cols * count}; up to 128 x 256 fit the registers")
-    a_window, b_window, loops = merge_sums(product, _window(pattern, product, product.a), _window(pattern, product, product.b))
-    sum = choose_sum(loops, a_window, b_window)
+    ranges = ranges_of(pattern, product)
+    if ranges is None:
+        a_window, b_window, loops = merge_sums(
+            product, _window(pattern, product, product.a), _window(pattern, product, product.b)
+        )
+        sum = choose_sum(loops, a_window, b_window)
+    else:
+        a_window, b_window, sum = _ranged(pattern, product, ranges)
     a, b = _operand(a_window, ROW, product.rows, sum), _operand(b_window, COL, product.cols, sum)
     geometry = Geometry.of(product.rows, product.cols, b.transposed, count)
     exact = product.dtype == "f32" and limits.matmul_precision == "highest"
     if exact and geometry.n > MOST_EXACT_COLUMNS:
         raise Mismatch(f"a warpgroup's {geometry.n} columns of exact f32 sums; up to {MOST_EXACT_COLUMNS} fit the registers")
     dtype = product.dtype if product.dtype != "f32" or exact else "tf32"
-    operands = [(a, geometry.a_rows), (b, geometry.b_rows // count)]
+    weights = [b]
     for other in pattern.products[1:]:
-        _, window, same = merge_sums(other, _window(pattern, other, other.a), _window(pattern, other, other.b))
-        if choose_sum(same, a_window, window) != sum:
-            raise Mismatch("several products whose sums run differently")
-        operands.append((_operand(window, COL, product.cols, sum), geometry.b_rows // count))
-    found = [box_of(operand, sum, rows, dtype) for operand, rows in operands]
-    why = next((box for box in found if isinstance(box, str)), "")
-    boxes = None if why else tuple(box for box in found if isinstance(box, Box))
+        window = _window(pattern, other, other.b)
+        if ranges is None:
+            _, window, same = merge_sums(other, _window(pattern, other, other.a), window)
+            if choose_sum(same, a_window, window) != sum:
+                raise Mismatch("several products whose sums run differently")
+        weights.append(_operand(window, COL, product.cols, sum))
+    boxes, why = _boxes(a, ranges or (), weights, sum, geometry, dtype, exact)
     if boxes is None and count > 1:
         raise Mismatch(f"several products that TMA cannot load: {why}")
     a_tile, b_tile = _stage_tile(a, geometry.a_rows, sum), _stage_tile(b, geometry.b_rows, sum)
@@ -263,7 +239,56 @@ def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
     stages = min(MOST_STAGES, left // ((a_tile.bytes + b_tile.bytes) * (2 if exact else 1)))
     if stages < 2:
         raise Mismatch(f"a tile of {product.rows} x {product.cols} of f32 leaves no room for two stages in shared memory")
-    return MmaPlan(pattern, geometry, sum, a, b, boxes, why, a_tile, b_tile, stages, results, slice, exact, split, share)
+    return MmaPlan(
+        pattern, geometry, sum, a, b, ranges or (), boxes, why, a_tile, b_tile, stages, results, slice, exact, split, share
+    )
+
+
+def _ranged(pattern: Pattern, product: Product, ranges: tuple[Range, ...]) -> tuple[Window, Window, Sum]:
+    """The windows of A's first range and of B, and the order of a sum over ranges."""
+    window, (loop, length) = _window(pattern, product, product.b), product.sums[0]
+    if {part.window.dtype for part in ranges} != {window.dtype}:
+        raise Mismatch("a product's rows are read as another type than its columns")
+    if any(part.window.stride(f"k{loop}") != 1 for part in ranges):
+        raise Mismatch("a part of a product's rows whose neighbours along the sum are none in memory")
+    for part in ranges:
+        odd = part.length * window.bytes % 16 or part.window.align((f"k{loop}",)) % 16
+        if part.gather is not None and odd:
+            raise Mismatch("rows of a table that do not begin and end at multiples of 16 bytes")
+    return (
+        ranges[0].window,
+        window,
+        Sum((f"k{loop}", length), (), window.bytes, tuple((part.start, part.length) for part in ranges)),
+    )
+
+
+def _boxes(
+    a: Operand, ranges: tuple[Range, ...], weights: list[Operand], sum: Sum, geometry: Geometry, dtype: str, exact: bool
+) -> tuple[tuple[Box | None, ...] | None, str]:
+    """TMA's views of the operands (see `MmaPlan.boxes`), and why threads copy what they have to."""
+
+    def view(part: Range) -> Box | str:
+        if part.gather is not None:
+            return "gathered rows"
+        alone = dataclasses.replace(sum, inner=(sum.inner[0], part.length), ranges=())
+        return box_of(dataclasses.replace(a, window=part.window), alone, geometry.a_rows, dtype)
+
+    rows = [view(part) for part in ranges] or [box_of(a, sum, geometry.a_rows, dtype)]
+    columns = [box_of(one, sum, geometry.b_rows // len(weights), dtype) for one in weights]
+    why = next((box for box in (*columns, *rows) if isinstance(box, str)), "")
+    # Where f32 operands are halved, the warps that would copy beside TMA do that.
+    whole = not ranges or exact or any(isinstance(box, str) for box in columns)
+    if why and whole:
+        return None, why
+    return tuple(None if isinstance(box, str) else box for box in (*rows, *columns)), why
+
+
+def _described(mma: MmaPlan) -> str:
+    """How the operands come, for `explain`."""
+    if mma.boxes is None:
+        return f"copied by threads: {mma.why_copied}"
+    copied = sum(box is None for box in mma.boxes)
+    return f"TMA; {copied} of {len(mma.ranges)} ranges copied by threads: {mma.why_copied}" if copied else "TMA"
 
 
 def _split(pattern: Pattern, geometry: Geometry, sum: Sum, exact: bool, limits: Limits) -> Split | None:
@@ -299,7 +324,7 @@ def _staging_bytes(results: tuple[Result, ...], slice: int, groups: int) -> int:
 
 def _barriers(mma: MmaPlan) -> tuple[int, ...]:
     """The ring's, one ring of staged slices for each storing warpgroup, one ring of announced tiles (`mma_store`)."""
-    full = 1 if mma.boxes else mma.copiers
+    full = (mma.loaders if mma.boxes else 0) + (0 if mma.boxes and not mma.mixed else mma.copiers)
     counts = (full,) * mma.stages + (CONSUMERS,) * mma.stages
     if mma.exact:
         counts += (mma.halvers[1] // 32,) * mma.stages
@@ -319,7 +344,3 @@ def _operand(window: Window, side: str, size: int, sum: Sum) -> Operand:
 def _stage_tile(operand: Operand, rows: int, sum: Sum) -> SharedTile:
     size = sum.element_bytes
     return SharedTile(sum.chunk, rows, size) if operand.transposed else SharedTile(rows, sum.chunk, size)
-
-
-def _up(number: int, unit: int) -> int:
-    return -(-number // unit) * unit

@@ -88,7 +88,7 @@ class Stages:
         plan = self.plan
         barrier = self.halved(slot.stage) if plan.exact else self.ring.full(slot.stage)
         barrier.wait(slot.parity)
-        if plan.boxes is None:
+        if plan.boxes is None or plan.mixed:
             fence_async_shared()  # threads wrote what the tensor cores read
         stage = self.pointer(slot.stage)
         a, b = _operands(plan, stage, group)

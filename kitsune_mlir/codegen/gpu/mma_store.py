@@ -105,7 +105,7 @@ class Storer:
                 for group in range(groups):
                     rings[group].full(slot.stage).wait(slot.parity)
                     place = self._place(tile, result, group, piece * self.plan.slice)
-                    number = len(self.plan.boxes or ()) + index
+                    number = self.plan.load_maps + index
                     tma.store_tile(self.task.tensor_map(number), self.handover.pointer(group, slot.stage), place)
                     tma.commit()
                     if last is not None:
@@ -130,7 +130,7 @@ class Storer:
                     ring.full(slot.stage).wait(slot.parity)
                     place = self._place(tile, result, group, number * self.plan.share)
                     source = self.handover.pointer(group, slot.stage)
-                    tma.store_tile(self.task.tensor_map(len(self.plan.boxes or ()) + index), source, place)
+                    tma.store_tile(self.task.tensor_map(self.plan.load_maps + index), source, place)
                     tma.commit()
                     tma.wait(0, read=True)
                     ring.empty(slot.stage).arrive()
