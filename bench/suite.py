@@ -50,7 +50,8 @@ def build(folder: Path, cases: list[BenchCase]) -> int:
         model, args = case.make("cpu", case.folds)
         path = folder / f"{case.name}.kit"
         try:
-            program = kitsune_mlir.compile(model, args, target="sm_90a")
+            exact = {"convolution_precision": "highest"} if case.dtype == "f32" else {}
+            program = kitsune_mlir.compile(model, args, target="sm_90a", options=exact)
             program.save(path, weights=False, ir=False)
         except kitsune_mlir.errors.KitsuneError as error:
             print(f"{case.name}: {error}", flush=True)

@@ -20,8 +20,8 @@ LAST = (0, 2, 3, 1)  # dimension i of the channels-last form is dimension LAST[i
 FIRST = (0, 3, 1, 2)  # the inverse
 COLUMNS = 2  # the last dimension but the channels
 MOST_GROUPS = 8  # that are done as one: so many times the work, but on tensor cores
-CHANNELS = 8  # 16 bytes: the least stride that TMA takes
-TYPES = ("bf16", "f16")
+STRIDE_BYTES = 16  # the least stride that TMA takes
+TYPES = {"bf16": 2, "f16": 2, "f32": 4}  # bytes
 
 PARALLEL = "#linalg.iterator_type<parallel>"
 
@@ -111,7 +111,7 @@ class _Rewriter:
     def _wide_twin(self, value: ir.Value) -> ir.Value:
         """The channels-last form with zeros as further channels, up to a number that TMA can step over."""
         channels = shape_of(value)[1]
-        missing = -channels % CHANNELS
+        missing = -channels % _channels_of(value)
         if not missing:
             return self._twin(value)
         if value not in self.widened:
@@ -280,8 +280,13 @@ class _Rewriter:
         self.function.attributes["res_attrs"] = ir.ArrayAttr.get(attributes)
 
 
+def _channels_of(value: ir.Value) -> int:
+    """Channels that TMA can step over."""
+    return STRIDE_BYTES // TYPES[str(ir.ShapedType(value.type).element_type)]
+
+
 def _is_convolution(op: ir.Operation) -> bool:
-    """Whether tensor cores could do a convolution: 16-bit factors."""
+    """Whether tensor cores could do a convolution."""
     if op.name != "linalg.conv_2d_nchw_fchw":
         return False
     types = {str(ir.ShapedType(value.type).element_type) for value in list(op.operands)[:2]}
@@ -303,7 +308,7 @@ def _is_grouped(op: ir.Operation | None) -> bool:
         and len(types) == 1
         and types <= set(TYPES)
         and groups <= MOST_GROUPS
-        and groups * channels % CHANNELS == 0
+        and groups * channels % _channels_of(op.operands[0]) == 0
     )
 
 
@@ -380,7 +385,7 @@ def _sum(value: ir.Value, addend: ir.Value, map_: ir.AffineMap) -> ir.Value:
 
 @dataclass(frozen=True)
 class ChannelsLast(Pass):
-    """Rewrite 16-bit convolutions (one group, or a few) for a GPU to channels-last images, and what lies between them.
+    """Rewrite convolutions of bf16, f16 and f32 (one group, or a few) for a GPU to channels-last images, and what lies between.
 
     Element-wise work, padding, pooling and concatenation follow; transpositions are left where images come in or leave in
     the usual order. Weights, and inputs that the caller has in channels-last memory, become arguments in that order

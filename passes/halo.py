@@ -8,11 +8,11 @@ from kitsune_mlir.dialects.products import defining_op, is_contraction, is_proje
 
 from .by_index import padded_by_index
 
-WIDTHS = ("bf16", "f16")
+WIDTHS = ("bf16", "f16", "f32")
 
 
 def mark_halos(block: ir.Block) -> None:
-    """Mark (`kitsune.halo`) every `tensor.pad` with zeros that only convolutions of 16-bit images read."""
+    """Mark (`kitsune.halo`) every `tensor.pad` with zeros that only convolutions of floating-point images read."""
     for op in [o.operation for o in block.operations]:
         if op.name == "tensor.expand_shape" and is_trivial_reshape(op):
             _pad_after(op)

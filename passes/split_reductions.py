@@ -144,9 +144,9 @@ def is_product(op: ir.Operation) -> bool:
 
 
 def is_convolution(op: ir.Operation) -> bool:
-    """Whether an op is a product of 16-bit numbers whose indices are sums of loops: the engine of convolutions does it."""
+    """Whether an op is a product whose indices are sums of loops, of numbers that the engine of convolutions takes."""
     indices = [index for map_ in affine_maps(op) for index in map_.results]
-    narrow = element_bytes(op.operands[0].type) == 2
+    narrow = element_bytes(op.operands[0].type) in (2, 4)
     return is_contraction(op) and narrow and any(isinstance(index, ir.AffineBinaryExpr) for index in indices)
 
 

@@ -10,11 +10,12 @@ from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_projected_product
 from kitsune_mlir.target import Target
 
+BYTES = {"bf16": 2, "f16": 2, "f32": 4}
 STAGE_BYTES = 4096  # shared memory that the kernel keeps for itself
 
 
 def conv_tile(space: Space, target: Target) -> list[int] | None:
-    """Tile sizes of a stage that is one channels-last convolution of 16-bit factors; None for other stages."""
+    """Tile sizes of a stage that is one channels-last convolution of bf16, f16 or f32; None for other stages."""
     products = [n for n, op in enumerate(space.ops) if is_contraction(op)]
     if len(products) != 1 or is_projected_product(space.ops[products[0]]):
         return None
@@ -45,7 +46,8 @@ def _pads_last(op: ir.Operation, space: Space) -> bool:
 
 def convolution_of(op: ir.Operation) -> tuple[Problem, list[int]] | None:
     """A product as a convolution, and its loops: over pixels in the order of the image's dimensions, then the features."""
-    if str(ir.ShapedType(op.operands[0].type).element_type) not in ("bf16", "f16"):
+    element = str(ir.ShapedType(op.operands[0].type).element_type)
+    if element not in BYTES:
         return None
     image, weight, out = affine_maps(op)
     if not all(isinstance(e, ir.AffineDimExpr) for e in [*weight.results, *out.results]):
@@ -72,5 +74,10 @@ def convolution_of(op: ir.Operation) -> tuple[Problem, list[int]] | None:
         return None
     loops = [column[0] for column in columns]
     strides, extents, dilations = (tuple(column[part] for column in columns) for part in (1, 2, 3))
-    problem = Problem(tuple(sizes[loop] for loop in loops), strides, extents, dilations, sizes[channels], sizes[features])
+    pixel_sizes = tuple(sizes[loop] for loop in loops)
+    # f32 is planned for as exact: what TF32 does with the same tile takes less of everything.
+    problem = Problem(
+        pixel_sizes, strides, extents, dilations, sizes[channels], sizes[features],
+        element_bytes=BYTES[element], exact=element == "f32",
+    )  # fmt: skip
     return problem, [*loops, features]

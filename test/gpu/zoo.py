@@ -42,7 +42,7 @@ def build(folder: Path, size: str, dtypes: list[str], names: list[str]) -> int:
         for dtype in dtypes:
             model, args = make(name, size=size, dtype=DTYPES[dtype])
             try:
-                program = kitsune_mlir.compile(model, args, target="sm_90a")
+                program = kitsune_mlir.compile(model, args, target="sm_90a", options={"convolution_precision": "highest"})
             except kitsune_mlir.errors.KitsuneError as error:
                 print(f"{name} {dtype} {size}: {error}")
                 failed += 1

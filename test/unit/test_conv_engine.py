@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -38,32 +39,52 @@ def program_of(module: ir.Module) -> ir.Operation:
     return next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
 
 
-def planned(case: Case) -> Plan | Decline:
+def planned(case: Case, **limits: Any) -> Plan | Decline:
     """The engine's answer for the last task of a case."""
     module = lowered(case)
     with module.context, ir.Location.unknown():
         view = ProgramView(program_of(module))
-        return ConvEngine().plan(view.tasks[-1], Limits())
+        return ConvEngine().plan(view.tasks[-1], Limits(**limits))
 
 
 @pytest.mark.parametrize(
-    "name", ["odd", "odd_channels", "five", "dilated", "stride_odd", "three_images", "first_odd", "half", "one_pixel"]
+    "name",
+    ["odd", "odd_channels", "five", "dilated", "stride_odd", "three_images", "first_odd", "half", "one_pixel"]
+    + [f"{name}_{dtype}" for name in ("odd", "long", "stride", "first", "one") for dtype in ("f32", "tf32")],
 )
 def test_cases_assemble_without_spills(name: str) -> None:
     module = lowered(CASES[name])
     with module.context, ir.Location.unknown():
-        code = compile_gpu(module, "main_p0", "sm_90a")
+        code = compile_gpu(module, "main_p0", "sm_90a", **CASES[name].options)
     assert "conv" in {choice.engine for choice in code.engines} <= {"conv", "simt"}
     assert not code.resources.spills and not code.resources.stack_bytes and not code.warnings
     assert "wgmma.mma_async" in code.ptx
 
 
-@pytest.mark.parametrize("name", ["resnet_56x64_b32", "resnet_28x128_b32", "resnet_7x512_b8"])
+@pytest.mark.parametrize(
+    "name", ["resnet_56x64_b32", "resnet_28x128_b32", "resnet_7x512_b8", "wide_f32", "wide_tf32", "deep_f32"]
+)
 def test_wide_tiles_and_pieces_do_not_spill_or_serialise(name: str) -> None:
     module = lowered(CASES[name])
     with module.context, ir.Location.unknown():
-        code = compile_gpu(module, "main_p0", "sm_90a")
+        code = compile_gpu(module, "main_p0", "sm_90a", **CASES[name].options)
     assert not code.resources.spills and not code.warnings
+
+
+def test_f32_is_done_by_three_products_or_in_tf32() -> None:
+    case = Case(2, 64, 14, 14, 64, dtype="f32")
+    ways = {}
+    for precision in ("highest", "high"):
+        plan = planned(case, convolution_precision=precision)
+        assert isinstance(plan, Plan), plan
+        conv: ConvPlan = plan.private
+        assert conv.kind == "tf32" and conv.exact == (precision == "highest")
+        assert {conv.image_map.dtype, conv.weight_map.dtype} == {"f32" if conv.exact else "tf32"}
+        ways[precision] = conv
+    geometry = ways["highest"].geometry
+    assert geometry.columns <= 128 and geometry.image_bytes >= 2 * ways["highest"].image_map.box_bytes
+    assert geometry.weight_bytes == 2 * ways["highest"].weight_map.box_bytes
+    assert ways["high"].geometry.weight_bytes == ways["high"].weight_map.box_bytes
 
 
 @pytest.mark.parametrize("features, last", [(60, True), (64, False)])
@@ -125,7 +146,7 @@ def test_depthwise_is_declined() -> None:
 
 
 def test_wide_factors_are_declined() -> None:
-    model, inputs = Case(1, 16, 8, 8, 16).model().float(), (torch.randn(1, 16, 8, 8),)
+    model, inputs = Case(1, 16, 8, 8, 16).model().double(), (torch.randn(1, 16, 8, 8, dtype=torch.float64),)
     module = import_model(model, inputs, context=new_context()).module
     run_pipeline(module, f"builtin.module({','.join([*PLAN, *LOWER])})", target="sm_90a")
     with module.context, ir.Location.unknown():
@@ -139,6 +160,8 @@ PROBLEMS = [
     Problem((3, 6, 5), (1, 1, 1), (1, 3, 3), (1, 2, 2), 16, 100),
     Problem((2, 8, 8), (1, 2, 2), (1, 3, 3), (1, 1, 1), 128, 64),
     Problem((4, 5, 6), (1, 1, 1), (1, 1, 1), (1, 1, 1), 64, 64),
+    Problem((1, 9, 11), (1, 1, 1), (1, 3, 3), (1, 1, 1), 64, 64, False, 4, True),
+    Problem((2, 7, 7), (1, 1, 1), (1, 3, 3), (1, 1, 1), 12, 128, False, 4),
 ]
 
 

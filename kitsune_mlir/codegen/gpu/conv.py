@@ -2,7 +2,8 @@
 
 Rows of the product are the weight's output channels, columns are pixels (`conv_tiles` says how a tile lies in shared memory).
 One block has a multiprocessor to itself: two threads of a warpgroup load image and weight (`conv_ring`), two warpgroups
-multiply and store (`conv_epilogue`). Padding costs nothing: TMA gives zeros outside of the image.
+multiply and store (`conv_epilogue`). f32 factors are multiplied in TF32 where the framework allows that, else as sums of two
+tf32 numbers, whose rests two more warps compute (`mma_halves`). Padding costs nothing: TMA gives zeros outside of the image.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, fence_async, fence_async_shared
-from kitsune_mlir.codegen.gpu.builder import if_
+from kitsune_mlir.codegen.gpu.builder import if_, warp_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.conv_epilogue import Epilogue
-from kitsune_mlir.codegen.gpu.conv_plan import ConvPlan, make_plan
+from kitsune_mlir.codegen.gpu.conv_plan import HALVERS, ConvPlan, make_plan
 from kitsune_mlir.codegen.gpu.conv_ring import Stages
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
@@ -26,6 +27,7 @@ from kitsune_mlir.codegen.gpu.value import Value
 __all__ = ["ConvEngine"]
 
 PRODUCER_REGISTERS = 40
+HALVING_REGISTERS = 56
 STORED = 1  # the named barrier of the warpgroups that store
 
 
@@ -51,8 +53,12 @@ class ConvEngine(Engine):
             images, weights = stages.images.producer_start().values, stages.weights.producer_start().values
             if_(task.thread == 0, lambda: _each_piece(task, stages.load_images, images))
             if_(task.thread == 32, lambda: _each_piece(task, stages.load_weights, weights))
+            if conv.exact:
+                halving = warp_id(task.thread) >= (128 - HALVERS) // 32
+                if_(halving, lambda: _each_piece(task, stages.halve, stages.start()))
 
-        specialize(task, produce, lambda group: _consume(conv, task, stages, group), PRODUCER_REGISTERS)
+        registers = HALVING_REGISTERS if conv.exact else PRODUCER_REGISTERS
+        specialize(task, produce, lambda group: _consume(conv, task, stages, group), registers)
 
 
 def _consume(conv: ConvPlan, task: TaskContext, stages: Stages, group: Value) -> None:

@@ -29,7 +29,7 @@ Side = int | None
 """The image's dimension whose pixels are walked, `CHANNEL`, or None where the extent is 1."""
 Sides = tuple[Side, ...]
 
-_DTYPES = ("bf16", "f16")
+_DTYPES = ("bf16", "f16", "f32")
 _DYNAMIC = ir.ShapedType.get_dynamic_size()
 
 
@@ -72,7 +72,7 @@ class Convolution:
         axes: one for each dimension of the image but the last, which holds the channels.
         channels: that are summed, C.
         features: channels of the tile's result.
-        dtype: of both factors, "bf16" or "f16".
+        dtype: of both factors, "bf16", "f16" or "f32".
         sides: of the convolution's result.
     """
 
@@ -99,7 +99,7 @@ def match(task: TaskView) -> Convolution:
     """Read the body of a task.
 
     Raises:
-        Mismatch: it is no single convolution of bf16 or f16 with channels innermost and element-wise work after it.
+        Mismatch: it is no single convolution of bf16, f16 or f32 with channels innermost and element-wise work after it.
     """
     products = [op for op in task.work() if is_contraction(op)]
     if len(products) != 1:
@@ -117,7 +117,7 @@ def match(task: TaskView) -> Convolution:
 def _convolution(task: TaskView, op: ir.Operation) -> Convolution:
     types = [str(ir.ShapedType(value.type).element_type) for value in op.operands]
     if types[0] != types[1] or types[0] not in _DTYPES or types[2] != "f32":
-        raise Mismatch(f"a convolution of {types[0]} and {types[1]} into {types[2]}; bf16 or f16 into f32 are done")
+        raise Mismatch(f"a convolution of {types[0]} and {types[1]} into {types[2]}; bf16, f16 or f32 into f32 are done")
     image_map, weight_map, out_map = affine_maps(op)
     kinds = iterator_kinds(op)
     outs, weights = _loops(out_map), _loops(weight_map)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from kitsune_mlir.codegen.gpu import wgmma
 from kitsune_mlir.codegen.gpu.conv_match import Convolution, match
 from kitsune_mlir.codegen.gpu.conv_tiles import Geometry, Problem, best_arrangement
 from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
@@ -17,8 +18,10 @@ from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.shared_tile import SharedTile
 
-__all__ = ["PAIRED_ROWS", "ConvPlan", "make_plan"]
+__all__ = ["HALVERS", "PAIRED_ROWS", "ConvPlan", "make_plan"]
 
+HALVERS = 64
+"""Threads that compute the rests of exact factors: the producer's upper warps."""
 PAIRED_ROWS = 16
 """Rows of the product whose order is changed so that a thread's two rows, 8 apart, are neighbouring features."""
 
@@ -54,13 +57,25 @@ class ConvPlan:
     @property
     def image_tile(self) -> SharedTile:
         """A stage of the image: rows are pixels, columns channels."""
-        rows = -(-self.geometry.image_bytes // (2 * self.problem.chunk) // 8) * 8
-        return SharedTile(rows, self.problem.chunk, 2, 2 * self.problem.chunk)
+        problem = self.problem
+        rows = -(-self.geometry.image_bytes // problem.copies // problem.row_bytes // 8) * 8
+        return SharedTile(rows, problem.chunk, problem.element_bytes, problem.row_bytes)
 
     @property
     def weight_tile(self) -> SharedTile:
         """One tap of a stage of the weight: rows are features, columns channels."""
-        return SharedTile(self.geometry.weight_rows, self.problem.chunk, 2, 2 * self.problem.chunk)
+        problem = self.problem
+        return SharedTile(self.geometry.weight_rows, problem.chunk, problem.element_bytes, problem.row_bytes)
+
+    @property
+    def kind(self) -> str:
+        """What tensor cores multiply."""
+        return "tf32" if self.conv.dtype == "f32" else self.conv.dtype
+
+    @property
+    def exact(self) -> bool:
+        """Whether f32 factors are multiplied as sums of two numbers."""
+        return self.problem.exact
 
     @property
     def taps_apart(self) -> int:
@@ -97,6 +112,8 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     barriers: tuple[int, ...] = ()
     for stages in (geometry.image_stages, geometry.weight_stages):
         barriers += (1,) * stages + (2,) * stages
+    if plan.exact:
+        barriers += (HALVERS // 32,) * (geometry.image_stages + geometry.weight_stages)
     return Plan(
         engine=engine,
         task=task,
@@ -108,7 +125,8 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
         async_reads=any(use.buffer.role != "input" for use in uses),
         parameters={
             "tile": [*plan.problem.pixels, plan.problem.features],
-            "instruction": f"m64n{geometry.columns}k16 {plan.conv.dtype}",
+            "instruction": f"m64n{geometry.columns}k{wgmma.STEP_BYTES // plan.problem.element_bytes} {plan.kind}"
+            + ", three times" * plan.exact,
             "image": "once for all taps" if geometry.halo else "once for each tap",
             "stages": [geometry.image_stages, geometry.weight_stages],
             "pieces": plan.split.pieces if plan.split else 1,
@@ -120,6 +138,7 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
 
 def _decide(conv: Convolution, limits: Limits) -> ConvPlan:
     axes = conv.axes
+    wide = conv.dtype == "f32"
     original = Problem(
         tuple(axis.size for axis in axes),
         tuple(axis.stride for axis in axes),
@@ -128,6 +147,8 @@ def _decide(conv: Convolution, limits: Limits) -> ConvPlan:
         conv.channels,
         conv.features,
         not axes[-1].padded,
+        4 if wide else 2,
+        wide and limits.convolution_precision == "highest",
     )
     problem = original.merged()
     tiles = conv.task.tiles
@@ -148,31 +169,39 @@ def _decide(conv: Convolution, limits: Limits) -> ConvPlan:
 def _image_map(conv: Convolution, problem: Problem, geometry: Geometry) -> TensorMap:
     buffer = conv.image.buffer
     strides = tuple(stride * element_bytes(buffer.element) for stride in buffer.strides[:-1])
-    shape = buffer.shape
+    shape, row = buffer.shape, problem.row_bytes
+    dtype = _map_type(conv, problem)
     if problem.channels != conv.channels:  # overlapping runs of all taps, one for each pixel of the result
         axis = conv.axes[-1]
         runs = (shape[-2] - axis.taps) // axis.stride + 1
         shape, strides = (*shape[:-2], runs, problem.channels), (*strides[:-1], strides[-1] * axis.stride)
     if geometry.halo:
-        return TensorMap(conv.dtype, shape, strides, (*geometry.loaded, problem.chunk), 2 * problem.chunk)
+        return TensorMap(dtype, shape, strides, (*geometry.loaded, problem.chunk), row)
     box = tuple((size - 1) * stride + 1 for size, stride in zip(problem.pixels, problem.strides, strict=True))
     steps = (*problem.strides, 1) if max(problem.strides) > 1 else ()
-    return TensorMap(conv.dtype, shape, strides, (*box, problem.chunk), 2 * problem.chunk, steps=steps)
+    return TensorMap(dtype, shape, strides, (*box, problem.chunk), row, steps=steps)
 
 
 def _weight_map(conv: Convolution, problem: Problem, geometry: Geometry, paired: bool) -> TensorMap:
     """Taps by features by channels; with the features of a block of 16 as 2 x 8, the odd ones after the even ones."""
     features, channels = conv.weight.buffer.shape[0], problem.channels
     taps = math.prod(problem.taps)
-    tap, row = 2 * channels, 2 * channels * taps
+    dtype = _map_type(conv, problem)
+    tap = problem.element_bytes * channels
+    row = tap * taps
     rows = geometry.weight_rows  # zeros where there are fewer features
     if not paired:
         box = (geometry.weight_taps, rows, problem.chunk)
-        return TensorMap(conv.dtype, (taps, features, channels), (tap, row), box, 2 * problem.chunk)
+        return TensorMap(dtype, (taps, features, channels), (tap, row), box, problem.row_bytes)
     return TensorMap(
-        conv.dtype,
+        dtype,
         (taps, features // PAIRED_ROWS, 2, PAIRED_ROWS // 2, channels),
         (tap, PAIRED_ROWS * row, row, 2 * row),
         (geometry.weight_taps, rows // PAIRED_ROWS, 2, PAIRED_ROWS // 2, problem.chunk),
-        2 * problem.chunk,
+        problem.row_bytes,
     )
+
+
+def _map_type(conv: Convolution, problem: Problem) -> str:
+    """The type that TMA moves: it rounds f32 to tf32 where that is all that tensor cores get."""
+    return "tf32" if conv.dtype == "f32" and not problem.exact else conv.dtype

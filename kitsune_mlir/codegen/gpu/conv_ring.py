@@ -2,6 +2,8 @@
 
 Both rings run on over all tiles that a block has of the task. With one stage of the image go `ConvPlan.steps` stages of the
 weight, each of `Geometry.weight_taps` taps. A piece of a tile is a range of the image's stages.
+
+Exact f32 factors are halved between (`mma_halves`): a stage's rests are written behind it, and then announced.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ import itertools
 import math
 
 from kitsune_mlir.codegen.gpu import tma, wgmma
-from kitsune_mlir.codegen.gpu.barriers import Ring, Slot
-from kitsune_mlir.codegen.gpu.builder import for_, if_
+from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot, fence_async_shared
+from kitsune_mlir.codegen.gpu.builder import for_, if_, sync_warp
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.conv_plan import PAIRED_ROWS, ConvPlan
+from kitsune_mlir.codegen.gpu.conv_plan import HALVERS, PAIRED_ROWS, ConvPlan
 from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.mma_halves import write_rests
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.value import Value, constant, i32, maximum
 
@@ -29,6 +32,15 @@ class Stages:
         geometry = plan.geometry
         self.images = Ring(task.barrier_base, geometry.image_stages)
         self.weights = Ring(offset(task.barrier_base, Ring.bytes(geometry.image_stages)), geometry.weight_stages)
+
+    def halved(self, ring: Ring, stage: Value) -> Barrier:
+        """Tells that the rests of an image's or a weight's stage are there too."""
+        first = 2 * (self.images.stages + self.weights.stages) + (self.images.stages if ring is self.weights else 0)
+        return Barrier(offset(self.task.barrier_base, (stage + first) * Barrier.BYTES))
+
+    def _ready(self, ring: Ring, slot: Slot) -> None:
+        """Wait until a stage can be multiplied."""
+        (self.halved(ring, slot.stage) if self.plan.exact else ring.full(slot.stage)).wait(slot.parity)
 
     def range(self, piece: Value) -> tuple[Value, Value]:
         """The first stage of the image that a piece takes, and how many."""
@@ -58,7 +70,7 @@ class Stages:
             number = begin + number
             chunk, tap = number // plan.taps_apart, number % plan.taps_apart
             place = [start + shift for start, shift in zip(starts, self._distances(tap), strict=True)]
-            target = offset(self.task.shared, slot.stage * plan.geometry.image_bytes)
+            target = self._pixels(slot)
             full = self.images.full(slot.stage)
             full.arrive_and_expect(plan.image_map.box_bytes)
             tma.load_tile(target, self.task.tensor_map(0), full, [*place, chunk * plan.problem.chunk])
@@ -84,7 +96,7 @@ class Stages:
             slot = Slot(*state)
             self.weights.empty(slot.stage).wait(slot.parity)
             step = begin * plan.steps + step
-            target = offset(self._weights_start(), slot.stage * geometry.weight_bytes)
+            target = self._features(slot)
             full = self.weights.full(slot.stage)
             full.arrive_and_expect(plan.weight_map.box_bytes)
             place = [step % stages * geometry.weight_taps, *rows, step // stages * plan.problem.chunk]
@@ -103,6 +115,29 @@ class Stages:
             tap = tap // count if count > 1 else tap
         return distances[::-1]
 
+    def halve(self, tile: TileContext, piece: Value, *state: Value) -> list[Value]:
+        """Two warps compute the rests of what a piece reads; `state` is where they are in both rings."""
+        geometry, task = self.plan.geometry, self.task
+
+        def rests(ring: Ring, slot: Slot, start: Value, bytes: int) -> Slot:
+            ring.full(slot.stage).wait(slot.parity)
+            write_rests(start, bytes // 2, task.thread - (128 - HALVERS), HALVERS)
+            fence_async_shared()
+            sync_warp()
+            if_(task.thread % 32 == 0, self.halved(ring, slot.stage).arrive)
+            return ring.next(slot)
+
+        def weight(_: Value, *state: Value) -> list[Value]:
+            slot = Slot(*state)
+            return rests(self.weights, slot, self._features(slot), geometry.weight_bytes).values
+
+        def image(_: Value, *state: Value) -> list[Value]:
+            slot = Slot(*state[:2])
+            after = rests(self.images, slot, self._pixels(slot), geometry.image_bytes)
+            return [*after.values, *for_(0, self.plan.steps, 1, weight, list(state[2:]))]
+
+        return for_(0, self.range(piece)[1], 1, image, list(state))
+
     # --- the consumers ---------------------------------------------------------------------------------------------------
 
     def start(self) -> list[Value]:
@@ -113,13 +148,15 @@ class Stages:
         """A warpgroup's part of a piece: its accumulators, complete, and the new state."""
         plan = self.plan
         zeros = [constant(0.0, "f32")] * (plan.geometry.columns // 2)
+        if plan.exact:
+            return self._exact_product(group, piece, state, zeros)
 
         def image(number: Value, *carried: Value) -> list[Value]:
             now, weight = Slot(*carried[:2]), Slot(*carried[2:4])
             # Read last, and not given back yet: there is nothing of the kind at first.
             before, weight_before = Slot(*carried[4:6]), Slot(*carried[6:8])
             accumulators = list(carried[8:])
-            self.images.full(now.stage).wait(now.parity)
+            self._ready(self.images, now)
             for step in range(plan.steps):
                 accumulators = self._multiply(accumulators, group, now, weight, step)
                 wgmma.wait(plan.geometry.weight_taps, [])
@@ -139,20 +176,46 @@ class Stages:
         self._release(self.weights, Slot(*done[6:8]), None)
         return accumulators, done[:4]
 
-    def _multiply(self, accumulators: list[Value], group: Value, image: Slot, weight: Slot, step: int) -> list[Value]:
-        """Start the products of one stage of the weight: one group of instructions a tap."""
+    def _exact_product(
+        self, group: Value, piece: Value, state: list[Value], zeros: list[Value]
+    ) -> tuple[list[Value], list[Value]]:
+        """The same for exact f32: tensor cores cut sums off, so that errors add up; the threads add what a stage of the weight
+        gives. Meanwhile the other warpgroup multiplies."""
+
+        def image(_: Value, *carried: Value) -> list[Value]:
+            now, weight, sums = Slot(*carried[:2]), Slot(*carried[2:4]), list(carried[4:])
+            self._ready(self.images, now)
+            for step in range(self.plan.steps):
+                part = wgmma.wait(0, self._multiply(None, group, now, weight, step))
+                self._release(self.weights, weight, None)
+                weight = self.weights.next(weight)
+                sums = [total + more for total, more in zip(sums, part, strict=True)]
+            self._release(self.images, now, None)
+            return [*self.images.next(now).values, *weight.values, *sums]
+
+        done = for_(0, maximum(self.range(piece)[1], 1), 1, image, [*state, *zeros])
+        return done[4:], done[:4]
+
+    def _multiply(
+        self, accumulators: list[Value] | None, group: Value, image: Slot, weight: Slot, step: int
+    ) -> list[Value]:  # fmt: skip
+        """Start the products of one stage of the weight: one group of instructions a tap, of an exact one three."""
         plan, geometry = self.plan, self.plan.geometry
-        self.weights.full(weight.stage).wait(weight.parity)
-        rows = offset(self._weights_start(), weight.stage * geometry.weight_bytes)
-        pixels = offset(self.task.shared, image.stage * geometry.image_bytes)
+        self._ready(self.weights, weight)
+        rows, pixels = self._features(weight), self._pixels(image)
         feature, column = (group * 64, 0) if geometry.by_features else (0, group * geometry.columns)
-        for number in range(geometry.weight_taps):
+        # Of exact factors: both, the weight's rest, the image's rest.
+        rests = [(0, 0), (geometry.weight_bytes // 2, 0), (0, geometry.image_bytes // 2)][: plan.problem.products]
+        first = True
+        for number, (behind, beyond) in itertools.product(range(geometry.weight_taps), rests):
             # A row that is no multiple of 8 is fine: the swizzle goes by addresses, and stages start at its period.
             shift = self._shift(step * geometry.weight_taps + number) * plan.image_tile.swizzle
-            a = wgmma.SharedOperand(plan.weight_tile, rows, row=feature, distance=number * plan.weight_tile.bytes)
-            b = wgmma.SharedOperand(plan.image_tile, pixels, row=column, distance=shift)
-            steps, first = plan.problem.chunk // 16, number == 0
-            accumulators = wgmma.multiply(accumulators, a, b, geometry.columns, plan.conv.dtype, steps, fence=first)
+            a = wgmma.SharedOperand(plan.weight_tile, rows, row=feature, distance=number * plan.weight_tile.bytes + behind)
+            b = wgmma.SharedOperand(plan.image_tile, pixels, row=column, distance=shift + beyond)
+            steps = plan.problem.row_bytes // wgmma.STEP_BYTES
+            accumulators = wgmma.multiply(accumulators, a, b, geometry.columns, plan.kind, steps, fence=first)
+            first = False
+        assert accumulators is not None
         return accumulators
 
     def _shift(self, tap: int) -> int:
@@ -169,5 +232,12 @@ class Stages:
         speaks = self.task.thread % 128 == 0
         if_(speaks if condition is None else speaks & condition, ring.empty(slot.stage).arrive)
 
-    def _weights_start(self) -> Value:
-        return offset(self.task.shared, self.plan.geometry.image_stages * self.plan.geometry.image_bytes)
+    def _pixels(self, slot: Slot) -> Value:
+        """Where a stage of the image starts."""
+        return offset(self.task.shared, slot.stage * self.plan.geometry.image_bytes)
+
+    def _features(self, slot: Slot) -> Value:
+        """Where a stage of the weight starts."""
+        geometry = self.plan.geometry
+        behind = offset(self.task.shared, geometry.image_stages * geometry.image_bytes)
+        return offset(behind, slot.stage * geometry.weight_bytes)

@@ -24,7 +24,10 @@ MOST_STAGES = 8
 MOST_WEIGHT_STAGES = 24
 LEAST_WEIGHT_STAGES = 3  # for stages of several taps
 
-MACS = 2048  # multiply-adds that a multiprocessor does in a cycle (16-bit)
+MOST_EXACT_COLUMNS = 128  # of sums that are in registers twice
+EXACT_PRODUCTS = 3  # of tf32 numbers, for one of f32 numbers
+
+MACS = 2048  # multiply-adds that a multiprocessor does in a cycle (16-bit; half as many in tf32)
 SHARED_RATE = 128  # bytes of shared memory a cycle
 CACHE_RATE = 4000  # bytes a cycle from the second-level cache to all multiprocessors together ...
 LINK_RATE = 60  # ... and to one of them
@@ -45,6 +48,8 @@ class Problem:
         channels: of the image.
         features: channels of the result.
         inside: no tap reads beyond the ends of the image's last dimension.
+        element_bytes: of image and weight.
+        exact: f32 factors are multiplied as sums of two tf32 numbers (`mma_halves`), the rests behind what they are rests of.
     """
 
     pixels: tuple[int, ...]
@@ -54,6 +59,8 @@ class Problem:
     channels: int
     features: int
     inside: bool = False
+    element_bytes: int = 2
+    exact: bool = False
 
     def merged(self) -> Problem:
         """The same with the taps of the last dimension as channels, where there are few.
@@ -61,15 +68,33 @@ class Problem:
         Channels of neighbouring pixels are neighbours in memory: what all taps of a row read is one run, and runs may overlap.
         """
         width = self.taps[-1] * self.channels
-        if not self.inside or self.taps[-1] == 1 or self.dilations[-1] != 1 or self.channels % 8 or width > 64:
+        if not self.inside or self.taps[-1] == 1 or self.dilations[-1] != 1:
+            return self
+        if self.channels * self.element_bytes % 16 or width * self.element_bytes > 128:
             return self
         ones = (1,)
         return dataclasses.replace(self, strides=self.strides[:-1] + ones, taps=self.taps[:-1] + ones, channels=width)
 
     @property
+    def row_bytes(self) -> int:
+        """A row of a stage: 128, 64 or 32 bytes."""
+        wanted = self.channels * self.element_bytes
+        return 128 if wanted > 64 else 64 if wanted > 32 else 32
+
+    @property
     def chunk(self) -> int:
-        """Channels of a stage: 64, 32 or 16, a row of 128, 64 or 32 bytes."""
-        return 64 if self.channels > 32 else 32 if self.channels > 16 else 16
+        """Channels of a stage."""
+        return self.row_bytes // self.element_bytes
+
+    @property
+    def copies(self) -> int:
+        """Numbers in shared memory for one of the image or the weight."""
+        return 2 if self.exact else 1
+
+    @property
+    def products(self) -> int:
+        """Products on tensor cores for one of the convolution."""
+        return EXACT_PRODUCTS if self.exact else 1
 
     @property
     def chunks(self) -> int:
@@ -89,7 +114,7 @@ class Geometry:
         by_features: the warpgroups have different features of all pixels, and not different pixels of the same features.
         columns: of one warpgroup's product, a multiple of 8; columns are pixels and what lies between them.
         weight_taps: taps that a stage of the weight holds.
-        image_bytes, weight_bytes: of a stage.
+        image_bytes, weight_bytes: of a stage, the rests of exact factors included.
         image_stages, weight_stages: how many there are.
     """
 
@@ -140,11 +165,12 @@ def arrange(problem: Problem, tile: tuple[int, ...], features: int, halo: bool, 
     positions = 1 + sum((size - 1) * pitch for size, pitch in zip(tile, pitches, strict=True))
     by_features = features > GROUP_ROWS
     columns = _up(positions if by_features else -(-positions // 2), 8)
-    if columns > MOST_COLUMNS or features > 2 * GROUP_ROWS:
-        return f"{features} features by {positions} columns; {2 * GROUP_ROWS} by {MOST_COLUMNS} fit the registers"
-    row = problem.chunk * 2
-    image = _up(math.prod(loaded) * row, 1024)
-    weight = (2 if by_features else 1) * GROUP_ROWS * row
+    most = MOST_EXACT_COLUMNS if problem.exact else MOST_COLUMNS
+    if columns > most or features > 2 * GROUP_ROWS:
+        return f"{features} features by {positions} columns; {2 * GROUP_ROWS} by {most} fit the registers"
+    row = problem.row_bytes
+    image = _up(math.prod(loaded) * row, 1024) * problem.copies
+    weight = (2 if by_features else 1) * GROUP_ROWS * row * problem.copies
     taps = math.prod(problem.taps)
     together = problem.taps[-1] if halo else 1
     if 2 * image + LEAST_WEIGHT_STAGES * weight * together > shared_bytes:
@@ -167,10 +193,11 @@ def cycles(problem: Problem, geometry: Geometry, active: int, pieces: int = 1) -
     taps = math.prod(problem.taps)
     images = -(-problem.chunks * (1 if geometry.halo else taps) // pieces)
     steps = images * (taps if geometry.halo else 1)
-    row = problem.chunk * 2
-    tensor = steps * 2 * GROUP_ROWS * geometry.columns * problem.chunk / MACS
-    shared = steps * 2 * (GROUP_ROWS + geometry.columns) * row / SHARED_RATE
-    loaded = steps // geometry.weight_taps * geometry.weight_bytes + images * math.prod(geometry.loaded) * row
+    row = problem.row_bytes
+    rate = MACS * 2 / problem.element_bytes / problem.products
+    tensor = steps * 2 * GROUP_ROWS * geometry.columns * problem.chunk / rate
+    shared = steps * 2 * (GROUP_ROWS + geometry.columns) * row * problem.products / SHARED_RATE
+    loaded = steps // geometry.weight_taps * geometry.weight_bytes // problem.copies + images * math.prod(geometry.loaded) * row
     cache = loaded / min(LINK_RATE, CACHE_RATE / active)
     total = max(tensor, shared, cache, steps // geometry.weight_taps * STEP_CYCLES)
     total += TILE_CYCLES + COLUMN_CYCLES * geometry.columns

@@ -21,7 +21,7 @@ from kitsune_mlir.codegen.gpu.mma_ring import Stages
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.value import Value, bitcast, unpack, vector
 
-__all__ = ["Halver"]
+__all__ = ["Halver", "write_rests"]
 
 UPPER = 0xFFFFE000
 """The bits of an f32 number that tf32 has."""
@@ -58,24 +58,28 @@ class Halver:
 
     def _halve(self, start: Value) -> None:
         first, count = self.plan.halvers
-        bytes = self.plan.operand_bytes
-        place = (self.task.thread - first) * 16
+        write_rests(start, self.plan.operand_bytes, self.task.thread - first, count)
 
-        def some(at: Value) -> None:
-            sources = [offset(start, at + number * 16 * count) for number in range(AT_A_TIME)]
-            for source, found in zip(sources, [load(source, "vector<4xf32>") for source in sources], strict=True):
-                store(vector([_rest(value) for value in unpack(found)]), offset(source, bytes))
 
-        step = 16 * count * AT_A_TIME
-        whole = bytes // step * step
-        for_(place, whole, step, some)
+def write_rests(start: Value, bytes: int, thread: Value, count: int) -> None:
+    """Put the rests of `bytes` bytes of f32 numbers in shared memory behind these, by `count` threads of which this is one."""
+    place = thread * 16
 
-        def one(at: Value) -> None:
-            source = offset(start, at)
-            store(vector([_rest(value) for value in unpack(load(source, "vector<4xf32>"))]), offset(source, bytes))
+    def some(at: Value) -> None:
+        sources = [offset(start, at + number * 16 * count) for number in range(AT_A_TIME)]
+        for source, found in zip(sources, [load(source, "vector<4xf32>") for source in sources], strict=True):
+            store(vector([_rest(value) for value in unpack(found)]), offset(source, bytes))
 
-        if whole < bytes:
-            for_(place + whole, bytes, 16 * count, one)
+    step = 16 * count * AT_A_TIME
+    whole = bytes // step * step
+    for_(place, whole, step, some)
+
+    def one(at: Value) -> None:
+        source = offset(start, at)
+        store(vector([_rest(value) for value in unpack(load(source, "vector<4xf32>"))]), offset(source, bytes))
+
+    if whole < bytes:
+        for_(place + whole, bytes, 16 * count, one)
 
 
 def _rest(value: Value) -> Value:

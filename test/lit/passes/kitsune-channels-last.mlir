@@ -50,11 +50,21 @@ func.func @last(%x: tensor<2x16x8x8xbf16> {kitsune.memory = array<i64: 0, 2, 3, 
 
 // -----
 
-// Factors of 32 bits stay as they are.
+// Factors of 64 bits stay as they are.
 // CHECK-LABEL: func.func @wide
 // CHECK-NOT: transpose
 // CHECK: linalg.conv_2d_nchw_fchw
-func.func @wide(%x: tensor<2x16x8x8xf32>, %w: tensor<32x16x3x3xf32>, %z: tensor<2x32x6x6xf32>) -> tensor<2x32x6x6xf32> {
-  %c = linalg.conv_2d_nchw_fchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>} ins(%x, %w : tensor<2x16x8x8xf32>, tensor<32x16x3x3xf32>) outs(%z : tensor<2x32x6x6xf32>) -> tensor<2x32x6x6xf32>
+func.func @wide(%x: tensor<2x16x8x8xf64>, %w: tensor<32x16x3x3xf64>, %z: tensor<2x32x6x6xf64>) -> tensor<2x32x6x6xf64> {
+  %c = linalg.conv_2d_nchw_fchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>} ins(%x, %w : tensor<2x16x8x8xf64>, tensor<32x16x3x3xf64>) outs(%z : tensor<2x32x6x6xf64>) -> tensor<2x32x6x6xf64>
+  return %c : tensor<2x32x6x6xf64>
+}
+
+// -----
+
+// Factors of 32 bits are of rows of four channels at least: 16 bytes.
+// CHECK-LABEL: func.func @exact
+// CHECK: linalg.conv_2d_nhwc_fhwc {{.*}} ins(%{{.*}}, %{{.*}} : tensor<2x8x8x4xf32>, tensor<32x3x3x4xf32>)
+func.func @exact(%x: tensor<2x3x8x8xf32>, %w: tensor<32x3x3x3xf32>, %z: tensor<2x32x6x6xf32>) -> tensor<2x32x6x6xf32> {
+  %c = linalg.conv_2d_nchw_fchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>} ins(%x, %w : tensor<2x3x8x8xf32>, tensor<32x3x3x3xf32>) outs(%z : tensor<2x32x6x6xf32>) -> tensor<2x32x6x6xf32>
   return %c : tensor<2x32x6x6xf32>
 }
