@@ -30,6 +30,9 @@ __all__ = ["CudaExecutor"]
 KEPT_CAPTURES = 16
 """States of graph captures that are kept; torch keeps their memory for as long as the graph lives in any case."""
 
+MAP_BYTES = 128
+"""Size of an encoded tensor map (CUtensorMap of cuda.h)."""
+
 KEPT_MAPS = 256
 """Encoded tensor maps kept for one parameter of one state, most recently used last."""
 
@@ -68,6 +71,7 @@ class _State:
     lock: threading.Lock
     pointers: tuple[int, ...]
     maps: list[collections.OrderedDict[int, Any]]  # encoded tensor maps by address, one dict a tensor-map parameter
+    gathered: ctypes.Array | None  # all tensor maps, one after the other, where they are one parameter
 
 
 class CudaExecutor:
@@ -101,11 +105,12 @@ class CudaExecutor:
             resident = clusters * manifest.cluster
         # The shares of a spatial program are parts of all blocks that there can be.
         useful = resident if manifest.workers else manifest.tiles
-        self.blocks = manifest.tiles if manifest.streaming else max(1, min(resident, useful, MAX_BLOCKS))
-        if self.blocks < manifest.least_blocks:
+        if resident < manifest.least_blocks:
             raise TargetError(
-                f"kernel '{manifest.kernel}' needs {manifest.least_blocks} blocks at the same time, {self.blocks} can run here"
+                f"kernel '{manifest.kernel}' needs {manifest.least_blocks} blocks at the same time for {manifest.together}; "
+                f"{resident} can run on {self.device.multiprocessors} multiprocessors here"
             )
+        self.blocks = manifest.tiles if manifest.streaming else max(1, min(resident, useful, MAX_BLOCKS))
         self._launch, self._is_capturing = library().launch, library().is_capturing
         self._handle = int(self._function.handle)
         self._pointer_count = len(manifest.input_bytes) + len(manifest.result_bytes)
@@ -267,7 +272,11 @@ class CudaExecutor:
             call("cuMemsetD8Async", workspace.address, 0, cleared, stream)
         values = (ctypes.c_uint64 * (self._pointer_count + 2))(*(0,) * self._pointer_count, arena.address, workspace.address)
         first = ctypes.addressof(values)
-        table = (ctypes.c_uint64 * len(manifest.parameters))(*range(first, first + 8 * len(values), 8))
+        gathered = (ctypes.c_uint8 * (MAP_BYTES * max(1, len(self._maps))))() if manifest.arrays else None
+        if gathered is not None:
+            table = (ctypes.c_uint64 * 2)(first, ctypes.addressof(gathered))
+        else:
+            table = (ctypes.c_uint64 * len(manifest.parameters))(*range(first, first + 8 * len(values), 8))
         # Blocks that wait for each other run at the same time.
         sizes = (self.blocks, manifest.threads, manifest.shared_bytes)
         config = Config(*sizes, stream, cooperative=manifest.slots > 0, follows=manifest.follows)
@@ -275,7 +284,7 @@ class CudaExecutor:
         maps = [collections.OrderedDict() for _ in self._maps]
         state = _State(
             *(workspace, arena, config, values, table, ctypes.addressof(table), flag, ctypes.addressof(flag)),
-            *(threading.Lock(), (-1,) * self._pointer_count, maps),
+            *(threading.Lock(), (-1,) * self._pointer_count, maps, gathered),
         )
         for number, parameter in enumerate(self._maps):
             if parameter.of == "arena":
@@ -304,4 +313,7 @@ class CudaExecutor:
                 known.popitem(last=False)
         else:
             known.move_to_end(address)
-        state.table[self._pointer_count + 2 + number] = int(encoded.getPtr())
+        if self.manifest.arrays:
+            ctypes.memmove(state.table[1] + number * MAP_BYTES, int(encoded.getPtr()), MAP_BYTES)
+        else:
+            state.table[self._pointer_count + 2 + number] = int(encoded.getPtr())

@@ -87,8 +87,10 @@ class Manifest:
         timestamps: whether every block writes when it began and ended each task.
         follows: the kernel waits itself for the end of the kernel before it, so that it may be started earlier.
         workers: blocks that the tasks of a spatial program are dealt out to; 0 for a temporal one.
-        least_blocks: fewer blocks cannot run it: the ends of a ring must be different ones.
+        least_blocks: fewer blocks at the same time cannot run it, because these wait for each other:
+        together: the ends of a ring, the pieces of a tile, a cluster.
         cluster: blocks of a cluster, which do each tile together; `tiles` counts every tile that often.
+        arrays: the kernel takes two parameters, an array of all pointers and one of all tensor maps, each in their order.
         arena_bytes: size of the arena.
         input_bytes, result_bytes: size of each input and result.
         tiles: tiles of all tasks together: more blocks than this have nothing to do.
@@ -115,7 +117,9 @@ class Manifest:
     follows: bool = False
     workers: int = 0
     least_blocks: int = 1
+    together: str = "a launch"
     cluster: int = 1
+    arrays: bool = False
 
     @property
     def counter_bytes(self) -> int:

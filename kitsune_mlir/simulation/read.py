@@ -12,7 +12,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engine import Limits, Plan
 from kitsune_mlir.codegen.gpu.engines import choose
-from kitsune_mlir.codegen.gpu.executor import MOST_THREADS, REGISTER_FILE
+from kitsune_mlir.codegen.gpu.footprint import MOST_THREADS, REGISTER_FILE
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.errors import CompileError, UnsupportedError
 from kitsune_mlir.passes._progress_indices import Array, Points

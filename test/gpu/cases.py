@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from cases_atomics import ATOMIC_CASES
 from cases_bodies import BODY_CASES
+from cases_layers import LAYER_CASES
 from tile_text import (
     BOTH,
     COLUMN,
@@ -289,4 +290,4 @@ def gather_scatter(e: int = 777, v: int = 120, n: int = 24, tile: int = 32) -> C
     return Case("gather_scatter", program("gather_scatter", inputs, results, body), inputs, results, reference)
 
 
-CASES = (two_stages, softmax, lambda: softmax("bf16"), ladder, layer_norm, gather_scatter, *BODY_CASES, *ATOMIC_CASES)
+CASES = (two_stages, softmax, lambda: softmax("bf16"), ladder, layer_norm, gather_scatter, *BODY_CASES, *ATOMIC_CASES, *LAYER_CASES)

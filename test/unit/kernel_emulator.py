@@ -21,10 +21,11 @@ SECONDS = 30.0
 
 
 class Machine:
-    """Memory, and the counters' lock. `spaces[n]` is what pointers of number n point to."""
+    """Memory, and the counters' lock. `spaces[n]` is what pointers of number n point to; `tables`: addresses of constants."""
 
     def __init__(self):
         self.spaces: list[Space] = []
+        self.tables: dict[str, int] = {}
         self.lock = threading.Lock()
         self.stop = threading.Event()
 
@@ -33,6 +34,19 @@ class Machine:
         with self.lock:
             self.spaces.append(space)
             return len(self.spaces) << SHIFT
+
+    def fill(self, words: np.ndarray) -> int:
+        """The address of new memory that holds these words."""
+        space = Space(words.nbytes, checked=False)
+        space.data[: words.nbytes] = words.view(np.uint8)
+        return self.add(space)
+
+    def define(self, module: ir.Operation) -> None:
+        """Make the tables of constants of a `gpu.module`."""
+        for op in module.regions[0].blocks[0].operations:
+            if op.operation.name == "llvm.mlir.global" and "value" in op.attributes:
+                name = ir.StringAttr(op.attributes["sym_name"]).value
+                self.tables[name] = self.fill(np.array(ir.DenseElementsAttr(op.attributes["value"])))
 
     def at(self, pointer: np.ndarray) -> tuple[Space, np.ndarray]:
         """The piece of memory that all of `pointer` points into, and the bytes in it."""
@@ -69,7 +83,10 @@ class KernelBlock(Block):
             lanes = operands[1].reshape(-1, 32)
             return np.take_along_axis(lanes, operands[2].reshape(-1, 32), axis=1).reshape(-1)
         if name == "llvm.mlir.addressof":
-            return self.words(self.shared, np.int64)
+            symbol = ir.FlatSymbolRefAttr(op.attributes["global_name"]).value
+            return self.words(self.machine.tables.get(symbol, self.shared), np.int64)
+        if name == "llvm.inttoptr":
+            return operands[0]
         if name == "llvm.getelementptr":
             (index,) = ir.DenseI32ArrayAttr(op.attributes["rawConstantIndices"])
             return operands[0] + (operands[1].astype(np.int64) if index == MARKER else index)
@@ -134,6 +151,10 @@ def launch(machine: Machine, module: ir.Operation, manifest: Manifest, pointers:
         AssertionError, TimeoutError: what any block ran into.
     """
     failures: list[BaseException] = []
+    with module.context:
+        machine.define(module)
+    if manifest.arrays:
+        pointers = [machine.fill(np.array(pointers, np.int64)), 0]
     bodies = [KernelBlock(machine, module, manifest.threads, number, blocks, manifest.shared_bytes) for number in range(blocks)]
 
     def work(block: KernelBlock) -> None:

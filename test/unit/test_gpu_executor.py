@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
 
 import cases
 import cases_bodies
+import cases_layers
 from run_programs import error_of, make_input
 from tile_text import buffer, offset, program, rows, semaphore, store_rows, task, wait_one
 
@@ -77,8 +78,9 @@ class Emulated:
         lambda: cases.ladder(3, 64, 4, 8),
         lambda: cases_bodies.everybody_waits(16, 4, 4, 3),
         lambda: cases.gather_scatter(35, 6, 3, 16),
+        lambda: cases_layers.layers(6, 16, 8, 4),
     ],
-    ids=["two_stages", "ladder", "everybody_waits", "gather_scatter"],
+    ids=["two_stages", "ladder", "everybody_waits", "gather_scatter", "layers"],
 )
 def test_kernel_on_any_number_of_blocks_and_again(make, blocks):
     """Right on the first launch and on later ones, with no clearing in between."""

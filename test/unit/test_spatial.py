@@ -79,7 +79,7 @@ def begins(shares: list[Share], blocks: int) -> list[tuple[int, int, int]]:
                 for word, value in enumerate((found.begin, found.count, select(found.mine, i32(1), i32(0)))):
                     store(value, offset(at, 4 * word))
         machine, space = Machine(), Space(12 * len(set(shares)) * blocks, checked=False)
-        needed: Any = SimpleNamespace(kernel="k", threads=32, shared_bytes=0)
+        needed: Any = SimpleNamespace(kernel="k", threads=32, shared_bytes=0, arrays=False)
         launch(machine, kernel.module.operation, needed, [machine.add(space)], blocks)
     count = len(set(shares))
     words = space.data.view(np.int32)[: blocks * count * 3].reshape(blocks, count, 3)

@@ -48,7 +48,7 @@ class Pieces:
         assert self.task.place is not None
         before = self.task.place.before
         if before is not None:
-            if_(self.local == 0, lambda: self.task.kernel.counters.poll(i32(before[0]), before[1], self.task.view.number))
+            if_(self.local == 0, lambda: self.task.kernel.counters.poll(i32(before[0]), before[1], self.task.number))
 
     def leave(self, piece: Value, softmax: Softmax, sums: list[Value]) -> None:
         """Write what the block has found, and announce it."""
@@ -77,7 +77,7 @@ class Pieces:
         """Join all pieces, the last block's own included, write the results and post them."""
         place, counters, pieces = self.task.place, self.task.kernel.counters, self.plan.pieces
         assert place is not None
-        if_(self.local == 0, lambda: counters.poll(self._arrival(), pieces - 1, self.task.view.number))
+        if_(self.local == 0, lambda: counters.poll(self._arrival(), pieces - 1, self.task.number))
         self._meet()
         sources = [self._pointer(i32(piece)) for piece in range(pieces)]
         factor = scores.factor if scores.pure else 1.0

@@ -13,6 +13,7 @@ from kitsune_mlir.codegen.gpu.builder import for_, global_timer, if_, sync_block
 from kitsune_mlir.codegen.gpu.engine import Plan
 from kitsune_mlir.codegen.gpu.handoff import Counters
 from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.operands import Operands
 from kitsune_mlir.codegen.gpu.split import Place
 from kitsune_mlir.codegen.gpu.tasks import Buffer, Offset, Semaphore, TaskView, Wait
 from kitsune_mlir.codegen.gpu.value import Value, as_type, cast, constant, i32, select, wrap
@@ -28,7 +29,6 @@ class KernelState:
     """What all tasks of a kernel share.
 
     Attributes:
-        arguments: pointers of the program's arguments, in order (inputs, results, arena).
         counters: the semaphores.
         thread, block, blocks: i32.
         threads: threads per block.
@@ -40,7 +40,6 @@ class KernelState:
             waits are not recorded.
     """
 
-    arguments: tuple[Value, ...]
     counters: Counters
     thread: Value
     block: Value
@@ -49,7 +48,7 @@ class KernelState:
     module_block: ir.Block
     names: set[str]
     fences: bool
-    note_wait: Callable[[int, Value], None] | None = None
+    note_wait: Callable[[Value | int, Value], None] | None = None
     weights: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def weight(self, semaphore: Semaphore) -> int:
@@ -67,9 +66,8 @@ class TaskContext:
         shared: Value,
         scratch: Value,
         barrier_base: Value,
-        tensor_maps: Sequence[Value],
+        operands: Operands,
         first: Value,
-        place: Place | None = None,
         partials: Value | None = None,
         blocks: Value | None = None,
     ):
@@ -85,9 +83,9 @@ class TaskContext:
         self.scratch = scratch
         self.barrier_base = barrier_base
         self.barriers = [Barrier(offset(barrier_base, Barrier.BYTES * i)) for i in range(len(plan.barriers))]
-        self._tensor_maps = list(tensor_maps)
+        self.operands = operands
         self._first = first
-        self.place, self.partials = place, partials
+        self._partials = partials
         self.ahead: Callable[..., None] = lambda thread, threads, soon=True: None
 
     @property
@@ -95,13 +93,29 @@ class TaskContext:
         """Number of this block's first tile (or piece); the next ones follow `blocks` apart."""
         return self._first
 
+    @property
+    def number(self) -> Value | int:
+        """The task's number, for records of times and waits."""
+        return self.operands.number
+
+    @property
+    def place(self) -> Place | None:
+        """Where partial results and their counters are (`split.py`)."""
+        return self.operands.place
+
+    @property
+    def partials(self) -> Value | None:
+        """Pointer to the task's partial results."""
+        place = self.place
+        return None if place is None or self._partials is None else offset(self._partials, place.offset)
+
     def tensor_map(self, index: int) -> Value:
         """Pointer to the plan's `index`-th tensor map."""
-        return self._tensor_maps[index]
+        return self.operands.tensor_map(index)
 
     def pointer(self, buffer: Buffer) -> Value:
         """Pointer to a buffer's first element in global memory."""
-        return offset(self.kernel.arguments[buffer.argument], buffer.offset)
+        return self.operands.pointer(buffer)
 
     def sync(self) -> None:
         """Block barrier over all threads."""
@@ -111,7 +125,7 @@ class TaskContext:
         """Emit the loop over this block's tiles of the task; `body(tile, *carried)` returns the next carried values."""
 
         def step(number: Value, *values: Value) -> Yielded:
-            return body(TileContext(self, number), *values)
+            return body(TileContext(self, number, number == self._first), *values)
 
         return for_(self._first, self.view.tiles, self.blocks, step, carried)
 
@@ -121,13 +135,13 @@ class TaskContext:
 
         def step(number: Value, *values: Value) -> Yielded:
             if split is None:
-                return body(TileContext(self, number), i32(0), *values)
+                return body(TileContext(self, number, number == self._first), i32(0), *values)
             rest = number - split.whole
             tile, piece = rest // split.pieces + split.whole, rest % split.pieces
             if split.whole:
                 alone = number < split.whole
                 tile, piece = select(alone, number, tile), select(alone, i32(split.pieces), piece)
-            return body(TileContext(self, tile), piece, *values)
+            return body(TileContext(self, tile, number == self._first), piece, *values)
 
         return for_(self._first, self.plan.pieces, self.blocks, step, carried)
 
@@ -144,10 +158,13 @@ class TileContext:
     """One tile of a task: its coordinates, and its waits and posts.
 
     `number` is its place in the grid, `rank` the place in the order in which tiles are done, where an engine has another order.
+    `initial` (i1) says that it is the first one of the loop that it belongs to; None where that is not known. Whoever waits
+    does so in every tile of such a loop, and what the first tile has waited for needs no second look.
     """
 
-    def __init__(self, task: TaskContext, number: Value):
+    def __init__(self, task: TaskContext, number: Value, initial: Value | None = None):
         self.task = task
+        self.initial = initial
         self.number = number
         self.rank = number
         self.coordinates = _delinearize(number, task.view.grid)
@@ -200,53 +217,79 @@ class TileContext:
 
     def poll(self, wait: Wait) -> None:
         """The calling threads wait, each by itself, for every slot of `wait`; no block barrier."""
-        lo = self.index(wait.lo)
-        begin = self._clock()
-        self._poll_from(wait, lo, 1)
-        if self.task.plan.async_reads or self.task.kernel.fences:
-            fence_async()
-        self._note_wait(begin)
+        self._waited_for([wait])
+
+        def poll(waits: Sequence[Wait]) -> None:
+            begin = self._clock()
+            for one in waits:
+                self._poll_from(one, self.index(one.lo), 1)
+            if self.task.plan.async_reads or self.task.kernel.fences:
+                fence_async()
+            self._note_wait(begin)
+
+        self._in_turn([wait], poll)
 
     def poll_by_warp(self, lane: Value) -> None:
         """All waits of the task, by the 32 lanes of the calling warp, without a block barrier.
 
         A lane polls every 32nd slot of a range: polls of one thread after each other take more than half a microsecond each.
         """
-        begin = self._clock()
-        for wait in self.task.view.waits:
-            self._wanted(wait)  # here, so that both branches can use it
-        single = [wait for wait in self.task.view.waits if self._single(wait)]
-        if single:
-            if_(lane.below(len(single)), functools.partial(self._poll_side_by_side, single, lane))
-        for wait in self.task.view.waits:
-            if wait not in single:
-                self._poll_from(wait, self.index(wait.lo) + lane, 32)
-        sync_warp()
-        if self.task.plan.async_reads or self.task.kernel.fences:
-            fence_async()
-        self._note_wait(begin, lane)
+        self._waited_for(self.task.view.waits)
+
+        def poll(waits: Sequence[Wait]) -> None:
+            begin = self._clock()
+            single = [wait for wait in waits if self._single(wait)]
+            if single:
+                if_(lane.below(len(single)), functools.partial(self._poll_side_by_side, single, lane))
+            for wait in waits:
+                if wait not in single:
+                    self._poll_from(wait, self.index(wait.lo) + lane, 32)
+            sync_warp()
+            if self.task.plan.async_reads or self.task.kernel.fences:
+                fence_async()
+            self._note_wait(begin, lane)
+
+        self._in_turn(self.task.view.waits, poll)
 
     def wait(self) -> None:
         """All waits of the task: some threads poll, then the block meets. Every thread may read afterwards."""
-        waits = self.task.view.waits
-        if not waits:
-            return
         warps = self.task.threads // 32
         thread = self.task.thread
-        begin = self._clock()
-        for number, wait in enumerate(waits):
-            self._wanted(wait)  # here, so that branches can use it
-            # Different waits are polled by different warps, a range of slots by the lanes of one warp.
-            first = 32 * (number % warps)
-            if self._single(wait):
-                if_(thread == first, functools.partial(self._poll_from, wait, self.index(wait.lo), 1))
-            else:
-                lane = thread - first
-                if_(lane.below(32), functools.partial(self._poll_from, wait, self.index(wait.lo) + lane, 32))
-        sync_block()
-        if self.task.kernel.fences:
-            fence_async()
-        self._note_wait(begin, thread)  # after the fence, which would wait for it
+        self._waited_for(self.task.view.waits)
+
+        def poll(waits: Sequence[Wait]) -> None:
+            begin = self._clock()
+            for number, wait in enumerate(waits):
+                # Different waits are polled by different warps, a range of slots by the lanes of one warp.
+                first = 32 * (number % warps)
+                if self._single(wait):
+                    if_(thread == first, functools.partial(self._poll_from, wait, self.index(wait.lo), 1))
+                else:
+                    lane = thread - first
+                    if_(lane.below(32), functools.partial(self._poll_from, wait, self.index(wait.lo) + lane, 32))
+            sync_block()
+            if self.task.kernel.fences:
+                fence_async()
+            self._note_wait(begin, thread)  # after the fence, which would wait for it
+
+        self._in_turn(self.task.view.waits, poll)
+
+    def _waited_for(self, waits: Sequence[Wait]) -> None:
+        """Compute here what is waited for, so that branches can use it."""
+        for wait in waits:
+            self.index(wait.lo)
+            self.index(wait.hi)
+            self._wanted(wait)
+
+    def _in_turn(self, waits: Sequence[Wait], poll: Callable[[Sequence[Wait]], None]) -> None:
+        """Poll, in the first tile only for what all tiles wait for."""
+        known = self.initial is not None
+        once = [wait for wait in waits if known and _same_in_all_tiles(wait)]
+        each = [wait for wait in waits if wait not in once]
+        if once and self.initial is not None:
+            if_(self.initial, functools.partial(poll, once))
+        if each:
+            poll(each)
 
     def _clock(self) -> Value | None:
         """The time now, where waits are recorded."""
@@ -257,7 +300,7 @@ class TileContext:
         note = self.task.kernel.note_wait
         if begin is None or note is None:
             return
-        number, spent = self.task.view.number, global_timer() - begin
+        number, spent = self.task.number, global_timer() - begin
         if thread is None:
             note(number, spent)
         else:
@@ -268,13 +311,13 @@ class TileContext:
         slot, count = i32(0), i32(0)
         for number, wait in enumerate(waits):
             mine = lane == number
-            slot = select(mine, self.index(wait.lo) + wait.semaphore.first, slot)
+            slot = select(mine, self.index(wait.lo) + self.task.operands.first_slot(wait.semaphore), slot)
             count = select(mine, i32(self._wanted(wait)), count)
-        self.task.kernel.counters.poll(slot, count, self.task.view.number)
+        self.task.kernel.counters.poll(slot, count, self.task.number)
 
     def _poll_from(self, wait: Wait, start: Value, step: int) -> None:
-        counters, number = self.task.kernel.counters, self.task.view.number
-        first = wait.semaphore.first
+        counters, number = self.task.kernel.counters, self.task.number
+        first = self.task.operands.first_slot(wait.semaphore)
 
         def poll(slot: Value) -> None:
             counters.poll(slot + first, self._wanted(wait), number)
@@ -300,7 +343,8 @@ class TileContext:
         """All posts of the task, by the calling thread, which has seen every write of the tile, or of one of `parts` of it."""
         kernel = self.task.kernel
         for post in self.task.view.posts:
-            kernel.counters.post(self.index(post.slot) + post.semaphore.first, kernel.weight(post.semaphore) // parts)
+            slot = self.index(post.slot) + self.task.operands.first_slot(post.semaphore)
+            kernel.counters.post(slot, kernel.weight(post.semaphore) // parts)
 
     def finish(self) -> None:
         """Block barrier, then the posts. After it, the next tile may overwrite shared memory."""
@@ -318,6 +362,10 @@ def _delinearize(number: Value, grid: Sequence[int]) -> tuple[Value, ...]:
         coordinates.append(number % extent if extent > 1 else i32(0))
         number = number // extent if extent > 1 else number
     return (number, *reversed(coordinates))
+
+
+def _same_in_all_tiles(wait: Wait) -> bool:
+    return wait.rounds is None and _constant(wait.lo) is not None and _constant(wait.hi) is not None
 
 
 def _constant(value: ir.Value) -> int | None:

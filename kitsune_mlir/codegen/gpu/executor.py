@@ -12,35 +12,32 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping, Sequence
 
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.barriers import Barrier, fence_async_shared, initialize
-from kitsune_mlir.codegen.gpu.builder import block_id, global_timer, grid_size, if_, thread_id
+from kitsune_mlir.codegen.gpu.builder import block_id, for_, global_timer, grid_size, if_, thread_id
 from kitsune_mlir.codegen.gpu.context import KernelState, TaskContext
 from kitsune_mlir.codegen.gpu.dependent_launch import launch_dependents, wait_for_prerequisites
-from kitsune_mlir.codegen.gpu.engine import BARRIER_BYTES, Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.engines import ENGINES, choose
+from kitsune_mlir.codegen.gpu.footprint import REGISTER_FILE, Footprint
 from kitsune_mlir.codegen.gpu.handoff import Counters
-from kitsune_mlir.codegen.gpu.kernel import Kernel
-from kitsune_mlir.codegen.gpu.launches import FOLLOWS, LEADS
+from kitsune_mlir.codegen.gpu.inline import fresh
+from kitsune_mlir.codegen.gpu.kernel import ArrayParameter, Kernel
+from kitsune_mlir.codegen.gpu.launches import LEADS
 from kitsune_mlir.codegen.gpu.memory import offset, reduce_add, store
-from kitsune_mlir.codegen.gpu.smem import SHARED_LIMIT, SharedSpan
+from kitsune_mlir.codegen.gpu.operands import Arguments, Operands, Table
+from kitsune_mlir.codegen.gpu.schedule import Schedule, make_schedule
+from kitsune_mlir.codegen.gpu.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.spatial import Range, Share, by_multiprocessor, ranges, shares_of
-from kitsune_mlir.codegen.gpu.split import lay_out
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
-from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.codegen.gpu.tma import prefetch_map
 from kitsune_mlir.codegen.gpu.value import Value, i64, select
-from kitsune_mlir.errors import CompileError
-from kitsune_mlir.runtime.manifest import TIMESTAMP_BYTES, WAITS_BYTES, Manifest, Parameter
+from kitsune_mlir.runtime.manifest import TIMESTAMP_BYTES, WAITS_BYTES, Manifest
 
 __all__ = ["Decision", "Executor", "build"]
-
-REGISTER_FILE = 65536  # registers of a multiprocessor
-MOST_THREADS = 2048  # threads resident on a multiprocessor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,20 +74,16 @@ def build(program: ProgramView, name: str, limits: Limits | None = None, engines
     with program.function.context, ir.Location.unknown():
         shares = shares_of(program)
 
-        def choices(limits: Limits) -> list[tuple[Plan, Sequence[Decline]]]:
-            if shares is None:
-                return [choose(task, limits, engines) for task in program.tasks]
-            own = [dataclasses.replace(limits, workers=share.workers) for share in shares]
-            return [choose(task, limit, engines) for task, limit in zip(program.tasks, own, strict=True)]
+        def schedule(limits: Limits) -> Schedule:
+            return make_schedule(program, limits, shares, engines, lambda task, own: choose(task, own, engines))
 
-        chosen = choices(limits)
+        made = schedule(limits)
         # A task that wants many registers limits the threads of all: the others plan again with that in mind.
-        most = min((REGISTER_FILE // plan.registers // 32 * 32 for plan, _ in chosen), default=limits.threads)
-        if any(plan.threads > most for plan, _ in chosen):
+        most = min((REGISTER_FILE // plan.registers // 32 * 32 for plan in made.plans), default=limits.threads)
+        if any(plan.threads > most for plan in made.plans):
             limits = dataclasses.replace(limits, threads=most)
-            chosen = choices(limits)
-        decisions = tuple(Decision(plan, tuple(declined)) for plan, declined in chosen)
-        return _Builder(program, name, limits, decisions, engines, shares).build()
+            made = schedule(limits)
+        return _Builder(program, name, limits, made, engines, shares).build()
 
 
 class _Builder:
@@ -99,278 +92,223 @@ class _Builder:
         program: ProgramView,
         name: str,
         limits: Limits,
-        decisions: Sequence[Decision],
+        schedule: Schedule,
         engines: Mapping[str, Engine],
         shares: Sequence[Share] | None,
     ):
         self.program, self.name, self.limits, self.engines = program, name, limits, engines
-        self.spatial, self.rings = shares is not None, any(task.uses_ring for task in program.tasks)
-        self.shares = list(shares or [Share(0, limits.workers)] * len(decisions))
-        self.plans, self.runs = _join([decision.plan for decision in decisions], engines, limits, self.shares)
-        self.decisions = tuple(
-            dataclasses.replace(decision, plan=plan) for decision, plan in zip(decisions, self.plans, strict=True)
-        )
-        self.threads = _threads(self.plans, limits)
-        self.places, self.partial_bytes, self.slots = lay_out([plan.split for plan in self.plans], program.slots)
-        self.maps: dict[tuple[int, int, TensorMap], int] = {}
-        for plan in self.plans:
-            for use in plan.tensor_maps:
-                self.maps.setdefault((use.buffer.argument, use.buffer.offset, use.map), len(self.maps))
+        self.schedule, self.plans = schedule, schedule.plans
+        self.spatial = shares is not None
+        self.shares = list(shares or [Share(0, limits.workers)] * len(self.plans))
+        self.needs = Footprint(program, name, limits, schedule, shares)
+        self.threads, self.members = self.needs.threads, self.needs.members
+        self.table = Table()
 
     def build(self) -> Executor:
-        pointers = self.program.inputs + self.program.results + 2
-        parameters: list[str | TensorMap] = ["pointer"] * pointers
-        parameters += [tensor_map for _, _, tensor_map in self.maps]
-        cluster = max(plan.cluster for plan in self.plans)
+        needs, pointers = self.needs, self.program.inputs + self.program.results + 2
+        tensor_maps = [tensor_map for _, _, tensor_map in needs.maps]
+        arrays = [ArrayParameter(pointers, 8, 8), ArrayParameter(max(1, len(tensor_maps)), 128, 64)]
         kernel = Kernel(
             self.name,
-            parameters,
+            arrays if self.schedule.shared else [*["pointer"] * pointers, *tensor_maps],
             self.threads,
-            min_blocks=_min_blocks(self.plans, self.threads),
-            cluster=cluster if cluster > 1 else None,
+            min_blocks=needs.min_blocks,
+            cluster=needs.cluster if needs.cluster > 1 else None,
         )
-        manifest = self._manifest(kernel)
-        if cluster > 1 and (self.slots or self.spatial or len(self.plans) > 1):
-            raise CompileError(
-                f"kernel '{self.name}': clusters of {cluster} blocks need a program of one task that waits for nothing; "
-                f"it has {len(self.plans)} tasks and {self.slots} semaphore slots"
-            )
-        with kernel.body() as arguments:
-            self._emit(kernel, manifest, arguments[:pointers], arguments[pointers:])
+        manifest = needs.manifest()
+        with kernel.body() as values:
+            arguments = Arguments(*values) if self.schedule.shared else Arguments(values[:pointers], values[pointers:])
+            self._emit(kernel, manifest, arguments)
+        self.table.define(kernel.module.body)
         manifest = dataclasses.replace(manifest, shared_bytes=kernel.shared_bytes)
-        return Executor(kernel.module, manifest, self.decisions)
+        decisions = map(Decision, self.plans, self.schedule.declined)
+        return Executor(kernel.module, manifest, tuple(decisions))
 
-    def _emit(self, kernel: Kernel, manifest: Manifest, pointers: Sequence[Value], maps: Sequence[Value]) -> None:
-        workspace = pointers[-1]
-        thread, block, blocks = thread_id(), block_id(), grid_size()
+    def _emit(self, kernel: Kernel, manifest: Manifest, arguments: Arguments) -> None:
+        self.workspace = workspace = arguments.pointer(self.program.inputs + self.program.results + 1)
+        self.thread, self.block, self.blocks = thread, block, blocks = thread_id(), block_id(), grid_size()
+        self.manifest, self.arguments = manifest, arguments
         counters = Counters.open(workspace, manifest.counter_bytes, manifest.slots, manifest.debug)
         waits = offset(workspace, manifest.scratch_offset)
         waits = offset(waits, i64(blocks) * (manifest.scratch_bytes + len(self.plans) * TIMESTAMP_BYTES))
-        state = KernelState(
+        self.state = KernelState(
             note_wait=functools.partial(self._note_wait, waits, counters.parity) if manifest.timestamps else None,
-            arguments=tuple(pointers[:-1]),
             counters=counters,
             thread=thread,
             block=block,
             blocks=blocks,
             threads=self.threads,
             module_block=kernel.module.body,
-            names={self.name, "smem"},
+            names={self.name, "smem", Table.SYMBOL},
             fences=any(plan.async_reads or plan.async_writes for plan in self.plans),
-            weights=_weights(self.plans),
+            weights=self.schedule.weights,
         )
-        span = self._barriers(kernel)
-        barrier_base = kernel.shared(span)
-        barriers = [Barrier(offset(barrier_base, start)) for start in range(0, span.bytes, Barrier.BYTES)]
-        if maps:
-            if_(thread == 0, lambda: [prefetch_map(tensor_map) for tensor_map in maps] and None)
+        span = kernel.arena.take("barriers", self.needs.barriers * Barrier.BYTES, 8)
+        self.barrier_base = kernel.shared(span)
+        self.barriers = [Barrier(offset(self.barrier_base, start)) for start in range(0, span.bytes, Barrier.BYTES)]
+        self._prefetch_maps()
         if LEADS in self.program.function.attributes:
             launch_dependents()
         # Partners of a ring are told by their multiprocessors: there must not be two blocks on one.
-        alone = SHARED_LIMIT // 2 if self.rings else 0
-        shared = kernel.arena.take("tasks", max(alone, *(plan.shared_bytes for plan in self.plans)), 1024)
-        scratch = offset(workspace, manifest.scratch_offset)
+        alone = SHARED_LIMIT // 2 if self.needs.rings else 0
+        self.shared = kernel.shared(kernel.arena.take("tasks", max(alone, *(plan.shared_bytes for plan in self.plans)), 1024))
+        self.scratch = offset(workspace, manifest.scratch_offset)
         if manifest.scratch_bytes:
-            scratch = offset(scratch, i64(block) * manifest.scratch_bytes)
+            self.scratch = offset(self.scratch, i64(block) * manifest.scratch_bytes)
 
-        number = by_multiprocessor(block, blocks) if self.rings else block
-        owners = ranges(self.shares, number, blocks) if self.spatial else {self.shares[0]: Range(None, blocks, None)}
-        firsts = {share: number if owner.begin is None else number - owner.begin for share, owner in owners.items()}
-
-        def context(number: int, first: Value) -> TaskContext:
-            plan, place = self.plans[number], self.places[number]
-            own = [maps[self.maps[use.buffer.argument, use.buffer.offset, use.map]] for use in plan.tensor_maps]
-            partials = offset(workspace, manifest.partials_offset + place.offset) if place else None
-            count = owners[self.shares[number]].count
-            return TaskContext(state, plan, kernel.shared(shared), scratch, barrier_base, own, first, place, partials, count)
-
-        def prefetch(after: int, thread: Value, threads: int, soon: bool = True) -> None:
-            """What the next task after number `after` that reads much can fetch now."""
-            share = self.shares[after]
-            for number in range(after + 1, len(self.plans)):
-                engine = self.engines[self.plans[number].engine]
-                if engine.prefetches and self.shares[number] == share:
-                    done = sum(plan.pieces for n, plan in enumerate(self.plans[:number]) if self.shares[n] == share)
-                    first = _advance(firsts[share], done, owners[share].count)
-                    engine.prefetch(self.plans[number], context(number, first), thread, threads, soon)
-                    break
-
-        if not self.spatial and self.plans and not self.engines[self.plans[0].engine].prefetches:
-            prefetch(0, thread, self.threads)
+        number = by_multiprocessor(block, blocks) if self.needs.numbered else block
+        self.owners = ranges(self.shares, number, blocks) if self.spatial else {self.shares[0]: Range(None, blocks, None)}
+        self.firsts = {share: number if owner.begin is None else number - owner.begin for share, owner in self.owners.items()}
+        start, prefetches = self._operands([0]), self.engines[self.plans[0].engine].prefetches
+        if not self.spatial and not prefetches:
+            self._prefetch([0], None, thread, self.threads)
         if manifest.follows:
-            if self.engines[self.plans[0].engine].prefetches:
-                self.engines[self.plans[0].engine].prefetch(self.plans[0], context(0, block), thread, self.threads, soon=False)
+            if prefetches:
+                first = self._context(0, start)
+                self.engines[self.plans[0].engine].prefetch(self.plans[0], first, thread, self.threads, soon=False)
             wait_for_prerequisites()
-        used, next_ = 0, dict(firsts)
-
-        def emit(run: Sequence[int], starts: Sequence[Value]) -> None:
-            plans = [self.plans[number] for number in run]
-            if plans[0].barriers:
-                # What the task before did to shared memory comes before what the async proxy does there for this one.
-                fence_async_shared()
-                initialize(list(zip(barriers, plans[0].barriers, strict=False)), used=barriers[:used])
-            tasks = [context(number, first) for number, first in zip(run, starts, strict=True)]
-            tasks[-1].ahead = functools.partial(prefetch, run[-1])
-            if len(run) == 1:
-                self.engines[plans[0].engine].emit(plans[0], tasks[0])
-            else:
-                self.engines[plans[0].engine].emit_joined(plans, tasks)
-            if self.spatial and plans[0].barriers:
-                # Which task this block did before is not known when the code of the next one is made.
-                if_(thread == 0, lambda: [b.invalidate() for b in barriers[: len(plans[0].barriers)]] and None)
-
-        begun: dict[int, Value] = {}
-        for run in self.runs:
-            share, starts = self.shares[run[0]], []
-            for number in run:
-                behind = None if self.spatial else self._behind(number)
-                if behind is not None:
-                    next_[share] = _advance(begun[behind], self.plans[behind].pieces, owners[share].count)
-                starts.append(next_[share])
-                begun[number] = next_[share]
-                if any(other == share for other in self.shares[number + 1 :]):
-                    next_[share] = _advance(next_[share], self.plans[number].pieces, owners[share].count)
-            with ir.Location.name(self.plans[run[0]].task.name):
-                for number in run:
-                    self._note_time(workspace, manifest, thread, block, blocks, 2 * number)
-                mine = owners[share].mine
-                if mine is None:
-                    emit(run, starts)
-                    used = len(self.plans[run[0]].barriers) or used
-                else:
-                    if_(mine, functools.partial(emit, run, starts))
-                for number in run:
-                    self._note_time(workspace, manifest, thread, block, blocks, 2 * number + 1)
+        if self.schedule.shared:
+            self._emit_shared()
+        else:
+            used = 0
+            for number, run in enumerate(self.schedule.runs):
+                with ir.Location.name(self.plans[run[0]].task.name):
+                    mine = self.owners[self.shares[run[0]]].mine
+                    emit = functools.partial(self._emit_body, [number], None, used, drop=self.spatial)
+                    self._note_times([number], None, 0)
+                    emit() if mine is None else if_(mine, emit)
+                    self._note_times([number], None, 1)
+                used = 0 if self.spatial else len(self.plans[run[0]].barriers) or used
         counters.close(self.threads)
 
-    def _behind(self, number: int) -> int | None:
-        """The task behind whose last tile a task begins: the one it waits for, if both fit the blocks; None: the one before."""
-        plan = self.plans[number]
-        before = max((wait.task for wait in plan.task.waits if wait.task is not None), default=None)
-        if not plan.apart or before is None or self.plans[before].pieces + plan.pieces > self.limits.workers:
-            return None
-        return before
+    def _emit_shared(self) -> None:
+        """The loop over all runs, each done by its body: the program's order is the table's first columns."""
+        order = [self.schedule.body_of(run) for run in range(len(self.schedule.runs))]
 
-    def _note_time(self, workspace: Value, manifest: Manifest, thread: Value, block: Value, blocks: Value, place: int) -> None:
-        """Let one thread write the time, where timestamps are wanted. `place`: twice the task's number, plus 1 for its end."""
-        if not manifest.timestamps:
+        def step(step: Value) -> None:
+            body, row = (self.table.look_up([place[which] for place in order], step) for which in range(2))
+            # What is computed from it stays in its body: outside of the loop it would take registers from all.
+            self.state = dataclasses.replace(self.state, thread=fresh(thread_id()))
+
+            def emit(number: int) -> None:
+                runs = self.schedule.bodies[number]
+                with ir.Location.name(self.plans[self.schedule.runs[runs[0]][0]].task.name):
+                    self._note_times(runs, row, 0)
+                    self._emit_body(runs, row, 0, drop=True)
+                    self._note_times(runs, row, 1)
+
+            def either(number: int) -> None:
+                if number == len(self.schedule.bodies) - 1:
+                    emit(number)
+                else:
+                    if_(body == number, lambda: emit(number), lambda: either(number + 1))
+
+            either(0)
+
+        for_(0, len(order), 1, step)
+
+    def _emit_body(self, runs: Sequence[int], row: Value | None, used: int, drop: bool) -> None:
+        """The code of runs that share a body.
+
+        Args:
+            runs: their numbers.
+            row: which of them is done; None: there is one.
+            used: barriers that the task before has left in use.
+            drop: leave none in use: which task comes next is not known.
+        """
+        numbers = self.schedule.runs[runs[0]]
+        plans = [self.plans[number] for number in numbers]
+        engine, wanted = self.engines[plans[0].engine], plans[0].barriers
+        if wanted:
+            # What the task before did to shared memory comes before what the async proxy does there for this one.
+            fence_async_shared()
+            initialize(list(zip(self.barriers, wanted, strict=False)), used=self.barriers[:used])
+        tasks = [
+            self._context(number, self._operands([self.schedule.runs[run][place] for run in runs], row))
+            for place, number in enumerate(numbers)
+        ]
+        tasks[-1].ahead = functools.partial(self._prefetch, [self.schedule.runs[run][-1] for run in runs], row)
+        if len(tasks) == 1:
+            engine.emit(plans[0], tasks[0])
+        else:
+            engine.emit_joined(plans, tasks)
+        if drop and wanted:
+            if_(self.thread == 0, lambda: [barrier.invalidate() for barrier in self.barriers[: len(wanted)]] and None)
+
+    def _operands(self, tasks: Sequence[int], row: Value | None = None) -> Operands:
+        """Those of the tasks with these numbers, of which `row` says which."""
+        return Operands(self.arguments, [self.members[number] for number in tasks], self.table, row)
+
+    def _context(self, number: int, operands: Operands) -> TaskContext:
+        """The kernel as task `number`, or one like it, sees it."""
+        share, plan = self.shares[number], self.plans[number]
+        count = self.owners[share].count
+        first = _advance(self.firsts[share], operands.start, count)
+        partials = offset(self.workspace, self.manifest.partials_offset)
+        return TaskContext(self.state, plan, self.shared, self.scratch, self.barrier_base, operands, first, partials, count)
+
+    def _prefetch(self, after: Sequence[int], row: Value | None, thread: Value, threads: int, soon: bool = True) -> None:
+        """What the next task that reads much can fetch now; `after` one of these tasks, of which `row` says which."""
+        found = [self._next_prefetching(number) for number in after]
+        places = [self.schedule.body_of(run) if run is not None else (len(self.schedule.bodies), 0) for run in found]
+        bodies = [body for body, _ in places]
+        which = self._operands(after, row).pick(bodies)
+        for body in sorted({body for body, run in zip(bodies, found, strict=True) if run is not None}):
+            runs = self.schedule.bodies[body]
+            number = self.schedule.runs[runs[0]][0]
+
+            def fetch(body: int = body, runs: Sequence[int] = runs, number: int = number) -> None:
+                rows = [place if other == body else 0 for other, place in places]
+                mine = self._operands(after, row).pick(rows)
+                members = [self.schedule.runs[run][0] for run in runs]
+                operands = self._operands([members[mine]]) if isinstance(mine, int) else self._operands(members, mine)
+                plan = self.plans[number]
+                self.engines[plan.engine].prefetch(plan, self._context(number, operands), thread, threads, soon)
+
+            fetch() if isinstance(which, int) else if_(which == body, fetch)
+
+    def _next_prefetching(self, after: int) -> int | None:
+        """The run of the next task after one, on its share, that can prefetch."""
+        for number, run in enumerate(self.schedule.runs):
+            engine = self.engines[self.plans[run[0]].engine]
+            if run[0] > after and engine.prefetches and self.shares[run[0]] == self.shares[after]:
+                return number
+        return None
+
+    def _prefetch_maps(self) -> None:
+        """Fetch all tensor maps, a thread each, or by one thread where they are parameters of their own."""
+        if self.schedule.shared:
+            count = len(self.needs.maps)
+            for_(self.thread, count, self.threads, lambda number: prefetch_map(self.arguments.map(number)))
+        elif self.needs.maps:
+            maps = range(len(self.needs.maps))
+            if_(self.thread == 0, lambda: [prefetch_map(self.arguments.map(number)) for number in maps] and None)
+
+    def _note_times(self, runs: Sequence[int], row: Value | None, end: int) -> None:
+        """Let one thread write the time at which the tasks of a run begin (`end` 0) or end (1), where timestamps are wanted."""
+        if not self.manifest.timestamps:
             return
-        scratch = offset(workspace, manifest.scratch_offset)
-        first = offset(scratch, i64(blocks) * manifest.scratch_bytes)
-        mine = offset(first, i64(block) * (len(self.plans) * TIMESTAMP_BYTES))
-        if_(thread == 0, lambda: store(global_timer(), offset(mine, 8 * place), 8))
+        first = offset(self.workspace, self.manifest.scratch_offset)
+        first = offset(first, i64(self.blocks) * self.manifest.scratch_bytes)
+        mine = offset(first, i64(self.block) * (len(self.plans) * TIMESTAMP_BYTES))
+        for place in range(len(self.schedule.runs[runs[0]])):
+            number = self._operands([self.schedule.runs[run][place] for run in runs], row).number
+            at = offset(offset(mine, i64(number) * TIMESTAMP_BYTES), 8 * end)
+            if_(self.thread == 0, functools.partial(_store_time, at))
 
-    def _note_wait(self, waits: Value, parity: Value, number: int, nanoseconds: Value) -> None:
+    def _note_wait(self, waits: Value, parity: Value, number: Value | int, nanoseconds: Value) -> None:
         """Let the calling thread add to what the block has waited in a task; clear what the run before has left."""
-        mine = offset(waits, (i64(block_id()) * len(self.plans) + number) * WAITS_BYTES)
+        mine = offset(waits, i64(i64(block_id()) * len(self.plans) + i64(number)) * WAITS_BYTES)
         reduce_add(offset(mine, i64(parity) * 8), nanoseconds)
         store(i64(0), offset(mine, i64(1 - parity) * 8), 8)
 
-    def _barriers(self, kernel: Kernel) -> SharedSpan:
-        """The place of mbarriers, as many as the task with the most has; every task initialises its own there."""
-        count = max(len(plan.barriers) for plan in self.plans)
-        if count * Barrier.BYTES > BARRIER_BYTES:
-            raise CompileError(
-                f"kernel '{self.name}': a task wants {count} mbarriers, at most {BARRIER_BYTES // Barrier.BYTES} fit"
-            )
-        return kernel.arena.take("barriers", count * Barrier.BYTES, 8)
 
-    def _manifest(self, kernel: Kernel) -> Manifest:
-        program = self.program
-        arguments = [program.buffers[argument] for argument in program.block.arguments]
-        parameters = []
-        numbers = {"input": 0, "result": 0, "arena": 0}
-        index_of: list[Parameter] = []
-        for buffer in arguments:
-            index_of.append(Parameter(buffer.role, numbers[buffer.role]))
-            numbers[buffer.role] += 1
-        parameters = [*index_of, Parameter("workspace")]
-        for argument, start, tensor_map in self.maps:
-            owner = index_of[argument]
-            parameters.append(Parameter("tensor_map", owner.index, owner.kind, start, tensor_map.manifest()))
-
-        def sizes(role: str) -> tuple[int, ...]:
-            return tuple(buffer.bytes for buffer in arguments if buffer.role == role)
-
-        return Manifest(
-            kernel=self.name,
-            chip=self.limits.chip,
-            parameters=tuple(parameters),
-            threads=self.threads,
-            shared_bytes=0,
-            slots=self.slots,
-            partial_bytes=self.partial_bytes,
-            scratch_bytes=-(-max(plan.scratch_bytes for plan in self.plans) // 256) * 256,
-            arena_bytes=sizes("arena")[0],
-            input_bytes=sizes("input"),
-            result_bytes=sizes("result"),
-            tiles=sum(plan.pieces for plan in self.plans),
-            tasks=tuple((plan.task.name, plan.engine, plan.task.tiles) for plan in self.plans),
-            debug=self.limits.debug,
-            timestamps=self.limits.timestamps,
-            follows=FOLLOWS in program.function.attributes,
-            streaming=all(plan.streaming and not plan.scratch_bytes for plan in self.plans)
-            and not self.slots
-            and not self.spatial,
-            workers=sum(share.workers for share in set(self.shares)) if self.spatial else 0,
-            least_blocks=len(set(self.shares)) if self.rings else 1,
-            cluster=max(plan.cluster for plan in self.plans),
-        )
+def _store_time(place: Value) -> None:
+    store(global_timer(), place, 8)
 
 
-def _join(
-    plans: list[Plan], engines: Mapping[str, Engine], limits: Limits, shares: Sequence[Share]
-) -> tuple[list[Plan], list[list[int]]]:
-    """The plans, changed where an engine does successive tasks together, and the numbers of each such run of tasks."""
-    plans, runs = list(plans), []
-    for number, plan in enumerate(plans):
-        near = runs and plans[runs[-1][0]].engine == plan.engine and shares[runs[-1][0]] == shares[number]
-        together = [*runs[-1], number] if near else []
-        joined = engines[plan.engine].join([plans[one] for one in together], limits) if together else None
-        if joined is None:
-            runs.append([number])
-            continue
-        runs[-1] = together
-        for one, new in zip(together, joined, strict=True):
-            plans[one] = new
-    return plans, runs
-
-
-def _weights(plans: Sequence[Plan]) -> dict[int, int]:
-    """By semaphore, what a tile adds where the blocks that share it all post: a multiple of their number."""
-    weights: dict[int, int] = {}
-    for plan in plans:
-        for post in plan.task.posts:
-            parts = plan.split.pieces if plan.split and plan.split.spread else 1
-            weights[post.semaphore.first] = math.lcm(weights.get(post.semaphore.first, 1), parts)
-    return weights
-
-
-def _threads(plans: Sequence[Plan], limits: Limits) -> int:
-    if not plans:
-        raise CompileError("a tile program without tasks needs no kernel")
-    for plan in plans:
-        if plan.threads % 32 or plan.threads > limits.threads:
-            raise CompileError(
-                f"engine '{plan.engine}' wants {plan.threads} threads for task '{plan.task.name}': "
-                f"a multiple of 32, at most {limits.threads}, is possible"
-            )
-        if plan.shared_bytes > limits.shared_bytes:
-            raise CompileError(
-                f"engine '{plan.engine}' wants {plan.shared_bytes} bytes of shared memory for task '{plan.task.name}'; "
-                f"there are {limits.shared_bytes}"
-            )
-    return max(256, *(plan.threads for plan in plans))
-
-
-def _min_blocks(plans: Sequence[Plan], threads: int) -> int:
-    """Blocks that should fit one multiprocessor: what the registers allow that the hungriest task wants."""
-    registers = max(plan.registers for plan in plans)
-    return max(1, min(REGISTER_FILE // (threads * registers), MOST_THREADS // threads))
-
-
-def _advance(first: Value, tiles: int, blocks: Value) -> Value:
-    """The block's first tile of the next task: tiles go round the blocks without a break between tasks."""
+def _advance(first: Value, tiles: Value | int, blocks: Value) -> Value:
+    """The block's first tile of a task that `tiles` come before: they go round the blocks without a break between tasks."""
     rest = first - tiles
     # first is in [0, blocks): bring first - tiles back there, towards the next multiple.
     lifted = rest.remainder_signed(blocks)

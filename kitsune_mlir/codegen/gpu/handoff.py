@@ -67,7 +67,7 @@ class Counters:
         """Pointer to the counter of `slot` (i32)."""
         return offset(self.current, cast(slot, "i64", signed=False) * SLOT_STRIDE)
 
-    def poll(self, slot: Value, count: Value | int, task: int) -> None:
+    def poll(self, slot: Value, count: Value | int, task: Value | int) -> None:
         """The calling thread waits until `slot` has `count` posts; what was written before these is then visible to it."""
         address = self.address(slot)
         if not self.debug:
@@ -85,7 +85,7 @@ class Counters:
     def _report(self) -> Value:
         return offset(self.workspace, COUNTERS + 2 * self.bytes)
 
-    def _give_up(self, task: int, slot: Value, seen: Value, wanted: Value | int) -> None:
+    def _give_up(self, task: Value | int, slot: Value, seen: Value, wanted: Value | int) -> None:
         """Write the report, unless another thread already has."""
         report = self._report()
         taken = atomic("exch", report, i32(1))

@@ -18,7 +18,10 @@ from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.codegen.gpu.value import Value, as_type, wrap
 from kitsune_mlir.errors import CompileError
 
-__all__ = ["Compiled", "Kernel"]
+__all__ = ["ArrayParameter", "Compiled", "Kernel"]
+
+MOST_PARAMETER_BYTES = 32764
+"""Bytes of all parameters of a kernel (CUDA C++ Programming Guide, "Kernel Parameters", from compute capability 7.0 on)."""
 
 _SCALARS = ("i32", "i64", "f32", "f64")
 
@@ -33,6 +36,15 @@ class Compiled:
     manifest: dict[str, Any]
 
 
+@dataclasses.dataclass(frozen=True)
+class ArrayParameter:
+    """`count` items of `bytes` each, passed by value in constant memory; the argument is their address."""
+
+    count: int
+    bytes: int
+    align: int
+
+
 class Kernel:
     """A kernel under construction. Use it inside an active `ir.Context` and `ir.Location`:
 
@@ -44,7 +56,7 @@ class Kernel:
     Args:
         name: the symbol of the kernel.
         parameters: one per argument: "pointer" (global memory), "i32", "i64", "f32", "f64", or a `TensorMap`, which is
-            passed by value in constant memory (`__grid_constant__`).
+            passed by value in constant memory (`__grid_constant__`), as an `ArrayParameter` is.
         threads: threads per block (one-dimensional, a multiple of 32, at most 1024); the launch must use exactly these.
         min_blocks: blocks that must fit a multiprocessor at once: caps the registers.
         cluster: blocks per cluster, or None; a plain launch then makes clusters of this size.
@@ -56,7 +68,7 @@ class Kernel:
     def __init__(
         self,
         name: str,
-        parameters: Sequence[str | TensorMap],
+        parameters: Sequence[str | TensorMap | ArrayParameter],
         threads: int,
         min_blocks: int = 1,
         cluster: int | None = None,
@@ -68,6 +80,11 @@ class Kernel:
             raise CompileError(f"kernel '{name}': a cluster has 1 to 16 blocks, not {cluster}")
         self.name = name
         self.parameters = tuple(parameters)
+        if (size := sum(map(_bytes, self.parameters))) > MOST_PARAMETER_BYTES:
+            raise CompileError(
+                f"kernel '{name}': its {len(self.parameters)} parameters take {size} bytes, "
+                f"at most {MOST_PARAMETER_BYTES} are possible"
+            )
         self.threads = threads
         self.min_blocks = min_blocks
         self.cluster = cluster
@@ -107,6 +124,7 @@ class Kernel:
         parameters = [
             {"kind": "tensor_map", "map": kind.manifest()} if isinstance(kind, TensorMap) else {"kind": kind}
             for kind in self.parameters
+            if not isinstance(kind, ArrayParameter)
         ]
         return {
             "name": self.name,
@@ -132,9 +150,19 @@ class Kernel:
         return Compiled(llvm_ir, ptx, assemble(ptx, chip), self.manifest())
 
 
-def _declare(kernel: str, kind: str | TensorMap) -> str:
+def _bytes(kind: str | TensorMap | ArrayParameter) -> int:
+    """Size of a parameter, with what may be lost to alignment."""
+    if isinstance(kind, ArrayParameter):
+        return -(-kind.count * kind.bytes // kind.align) * kind.align
+    return 128 if isinstance(kind, TensorMap) else 8
+
+
+def _declare(kernel: str, kind: str | TensorMap | ArrayParameter) -> str:
     if isinstance(kind, TensorMap):
-        return "!llvm.ptr {llvm.byval = !llvm.array<128 x i8>, nvvm.grid_constant, llvm.align = 64 : i64}"
+        kind = ArrayParameter(1, 128, 64)
+    if isinstance(kind, ArrayParameter):
+        bytes, align = kind.count * kind.bytes, kind.align
+        return f"!llvm.ptr {{llvm.byval = !llvm.array<{bytes} x i8>, nvvm.grid_constant, llvm.align = {align} : i64}}"
     if kind == "pointer":
         return GLOBAL
     if kind in _SCALARS:

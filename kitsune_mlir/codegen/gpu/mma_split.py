@@ -78,7 +78,7 @@ class Pieces:
         before = place.before
         if before is not None:
             first = self._local() == 0
-            if_(first, lambda: counters.poll(i32(before[0]), before[1], self.task.view.number))
+            if_(first, lambda: counters.poll(i32(before[0]), before[1], self.task.number))
             self._meet(group)
         target = self._pointer(tile, piece, group)
         for number in range(0, len(accumulators), 4):
@@ -94,7 +94,7 @@ class Pieces:
         arrival = self._arrival(tile, group)
         shared = piece == others  # not a whole tile
         first = (self._local() == 0) & shared
-        if_(first, lambda: counters.poll(arrival, others, self.task.view.number))
+        if_(first, lambda: counters.poll(arrival, others, self.task.number))
         self._meet(group)
 
         def add(piece: Value, *sums: Value) -> list[Value]:
@@ -119,7 +119,7 @@ class Pieces:
         """Wait until all pieces of the tile have announced theirs (`Split.spread`)."""
         assert self.split is not None
         arrival, pieces = self._arrival(tile, group), self.split.pieces
-        if_(self._local() == 0, lambda: self.task.kernel.counters.poll(arrival, pieces, self.task.view.number))
+        if_(self._local() == 0, lambda: self.task.kernel.counters.poll(arrival, pieces, self.task.number))
         self._meet(group)
 
     def sums(self, tile: TileContext, group: Value, first: Value, runs: Sequence[int], count: int) -> list[Value]:

@@ -12,6 +12,7 @@ from kitsune_mlir.codegen.gpu.context import KernelState, TaskContext, TileConte
 from kitsune_mlir.codegen.gpu.engine import Plan
 from kitsune_mlir.codegen.gpu.handoff import Counters
 from kitsune_mlir.codegen.gpu.memory import GLOBAL, SHARED
+from kitsune_mlir.codegen.gpu.operands import Arguments, Member, Operands
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.codegen.gpu.value import i32, wrap
 
@@ -30,6 +31,7 @@ def probe(task: TaskView, threads: int, emit: Callable[[TileContext], Result]) -
         *arguments, workspace, shared, number = (wrap(argument) for argument in block.arguments)
         counters = Counters(workspace, i32(0), workspace, 0, 0, False)
         zero = i32(0)
-        state = KernelState(tuple(arguments), counters, thread_id(), zero, zero, threads, module.body, set(), False)
-        context = TaskContext(state, Plan("simt", task), shared, workspace, shared, (), zero)
+        state = KernelState(counters, thread_id(), zero, zero, threads, module.body, set(), False)
+        operands = Operands(Arguments(arguments, ()), [Member(task)])
+        context = TaskContext(state, Plan("simt", task), shared, workspace, shared, operands, zero)
         return emit(TileContext(context, number))

@@ -74,7 +74,7 @@ class Piece:
         counters = task.kernel.counters
         if place.before is not None:
             counter, posts = place.before
-            if_(task.thread == 0, lambda: counters.poll(i32(counter), posts, task.view.number))
+            if_(task.thread == 0, lambda: counters.poll(i32(counter), posts, task.number))
             self.sync()
 
         def write() -> None:
@@ -90,7 +90,7 @@ class Piece:
         task, place = self.tile.task, self._place()
         counters, others = task.kernel.counters, self.split.pieces - 1
         arrival = self.tile.number + place.arrivals
-        if_(task.thread == 0, lambda: counters.poll(arrival, others, task.view.number))
+        if_(task.thread == 0, lambda: counters.poll(arrival, others, task.number))
         self.sync()
 
         def step(piece: Value, *flat: Value) -> list[Value]:

@@ -15,9 +15,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-__all__ = ["Place", "Split", "lay_out"]
+from kitsune_mlir.codegen.gpu.value import Value
+
+__all__ = ["Number", "Place", "Split", "lay_out"]
 
 REGIONS = 2
+
+Number = int | Value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +56,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """What a task gets.
+    """What a task gets: numbers, or where tasks share their code what the running one has.
 
     Attributes:
         offset: of its partial results, in bytes from the start of the memory of all.
@@ -61,10 +65,10 @@ class Place:
         before: (counter, posts) to wait for before the first write, or None.
     """
 
-    offset: int
-    arrivals: int
-    read: int
-    before: tuple[int, int] | None
+    offset: Number
+    arrivals: Number
+    read: Number
+    before: tuple[Number, Number] | None
 
 
 def lay_out(splits: Sequence[Split | None], counters: int) -> tuple[list[Place | None], int, int]:

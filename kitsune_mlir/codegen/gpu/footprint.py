@@ -1,0 +1,156 @@
+"""What a kernel takes of the device: threads, counters, tensor maps, memory; and the manifest that a launch reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kitsune_mlir.codegen.gpu.barriers import Barrier
+from kitsune_mlir.codegen.gpu.engine import BARRIER_BYTES, Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.launches import FOLLOWS
+from kitsune_mlir.codegen.gpu.operands import Member
+from kitsune_mlir.codegen.gpu.schedule import Schedule
+from kitsune_mlir.codegen.gpu.smem import SHARED_LIMIT
+from kitsune_mlir.codegen.gpu.spatial import Share
+from kitsune_mlir.codegen.gpu.split import lay_out
+from kitsune_mlir.codegen.gpu.tasks import ProgramView
+from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
+from kitsune_mlir.errors import CompileError
+from kitsune_mlir.runtime.manifest import Manifest, Parameter
+
+__all__ = ["MOST_THREADS", "REGISTER_FILE", "Footprint"]
+
+REGISTER_FILE = 65536  # registers of a multiprocessor
+MOST_THREADS = 2048  # threads resident on a multiprocessor
+
+
+class Footprint:
+    """The needs of all plans together.
+
+    Attributes:
+        threads: of a block.
+        min_blocks: blocks that should fit one multiprocessor: what the registers allow that the hungriest task wants.
+        barriers: mbarriers of the task with the most.
+        cluster: blocks of a cluster.
+        maps: number of each tensor map: (argument, offset, map) in the order of the kernel's parameters.
+        members: each task as the operand of a body.
+
+    Raises:
+        CompileError: the plans do not fit one kernel.
+    """
+
+    def __init__(self, program: ProgramView, name: str, limits: Limits, schedule: Schedule, shares: Sequence[Share] | None):
+        self.program, self.name, self.limits, self.schedule = program, name, limits, schedule
+        self.shares = shares
+        plans = schedule.plans
+        self.threads = _threads(plans, limits)
+        registers = max(plan.registers for plan in plans)
+        self.min_blocks = max(1, min(REGISTER_FILE // (self.threads * registers), MOST_THREADS // self.threads))
+        self.barriers = max(len(plan.barriers) for plan in plans)
+        if self.barriers * Barrier.BYTES > BARRIER_BYTES:
+            raise CompileError(
+                f"kernel '{name}': a task wants {self.barriers} mbarriers, at most {BARRIER_BYTES // Barrier.BYTES} fit"
+            )
+        places, self.partial_bytes, self.slots = lay_out([plan.split for plan in plans], program.slots)
+        self.cluster = max(plan.cluster for plan in plans)
+        if self.cluster > 1 and (self.slots or shares is not None or len(plans) > 1):
+            raise CompileError(
+                f"kernel '{name}': clusters of {self.cluster} blocks need a program of one task that waits for nothing; "
+                f"it has {len(plans)} tasks and {self.slots} semaphore slots"
+            )
+        self.maps: dict[tuple[int, int, TensorMap], int] = {}
+        self.members = [
+            Member(plan.task, tuple(map(self._number_of, plan.tensor_maps)), place, start)
+            for plan, place, start in zip(plans, places, schedule.starts, strict=True)
+        ]
+
+    def _number_of(self, use: MapUse) -> int:
+        return self.maps.setdefault((use.buffer.argument, use.buffer.offset, use.map), len(self.maps))
+
+    @property
+    def rings(self) -> bool:
+        """Whether tasks hand data to each other through rings."""
+        return any(task.uses_ring for task in self.program.tasks)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether blocks have the numbers of their multiprocessors (`spatial.by_multiprocessor`), one block on each.
+
+        So tasks of fewer tiles than multiprocessors are spread over all parts of the machine, as a kernel of its own would be:
+        the hardware gives neighbouring numbers to one part, whose way to L2 the blocks share.
+        """
+        alone = max(plan.shared_bytes for plan in self.schedule.plans) > SHARED_LIMIT // 2
+        return self.rings or (alone and self.slots > 0 and self.shares is None)
+
+    def _together(self) -> tuple[int, str]:
+        """How many blocks must run at the same time, and for what."""
+        needs = [(1, "a launch")]
+        if self.rings:
+            needs.append((len(set(self.shares or ())), "the stages at the ends of its rings"))
+        for plan in self.schedule.plans:
+            if plan.split is not None and plan.split.spread:
+                needs.append(
+                    (plan.split.pieces, f"the pieces of a tile of stage '{plan.task.name}' (they wait for each other)")
+                )
+            needs.append((plan.cluster, f"a cluster of stage '{plan.task.name}'"))
+        return max(needs, key=lambda need: need[0])
+
+    def manifest(self) -> Manifest:
+        """All that a launch needs but the bytes of shared memory, which are known when the code has been emitted."""
+        program, plans = self.program, self.schedule.plans
+        arguments = [program.buffers[argument] for argument in program.block.arguments]
+        numbers = {"input": 0, "result": 0, "arena": 0}
+        index_of: list[Parameter] = []
+        for buffer in arguments:
+            index_of.append(Parameter(buffer.role, numbers[buffer.role]))
+            numbers[buffer.role] += 1
+        parameters = [*index_of, Parameter("workspace")]
+        for argument, start, tensor_map in self.maps:
+            owner = index_of[argument]
+            parameters.append(Parameter("tensor_map", owner.index, owner.kind, start, tensor_map.manifest()))
+
+        def sizes(role: str) -> tuple[int, ...]:
+            return tuple(buffer.bytes for buffer in arguments if buffer.role == role)
+
+        spatial = self.shares is not None
+        least, together = self._together()
+        return Manifest(
+            kernel=self.name,
+            chip=self.limits.chip,
+            parameters=tuple(parameters),
+            threads=self.threads,
+            shared_bytes=0,
+            slots=self.slots,
+            partial_bytes=self.partial_bytes,
+            scratch_bytes=-(-max(plan.scratch_bytes for plan in plans) // 256) * 256,
+            arena_bytes=sizes("arena")[0],
+            input_bytes=sizes("input"),
+            result_bytes=sizes("result"),
+            tiles=sum(plan.pieces for plan in plans),
+            tasks=tuple((plan.task.name, plan.engine, plan.task.tiles) for plan in plans),
+            debug=self.limits.debug,
+            timestamps=self.limits.timestamps,
+            follows=FOLLOWS in program.function.attributes,
+            streaming=all(plan.streaming and not plan.scratch_bytes for plan in plans) and not self.slots and not spatial,
+            workers=sum(share.workers for share in set(self.shares or ())),
+            least_blocks=least,
+            together=together,
+            cluster=self.cluster,
+            arrays=self.schedule.shared,
+        )
+
+
+def _threads(plans: Sequence[Plan], limits: Limits) -> int:
+    if not plans:
+        raise CompileError("a tile program without tasks needs no kernel")
+    for plan in plans:
+        if plan.threads % 32 or plan.threads > limits.threads:
+            raise CompileError(
+                f"engine '{plan.engine}' wants {plan.threads} threads for task '{plan.task.name}': "
+                f"a multiple of 32, at most {limits.threads}, is possible"
+            )
+        if plan.shared_bytes > limits.shared_bytes:
+            raise CompileError(
+                f"engine '{plan.engine}' wants {plan.shared_bytes} bytes of shared memory for task '{plan.task.name}'; "
+                f"there are {limits.shared_bytes}"
+            )
+    return max(256, *(plan.threads for plan in plans))

@@ -1,0 +1,183 @@
+"""What a body of code works on: buffers, tensor maps, semaphores and places of one task, or of any of several that are alike.
+
+A program in which every task has a body of its own gets one kernel parameter a pointer and a tensor map, and all else as
+constants. Where tasks share bodies (`alike.py`), what they differ in is a *column* of a table in constant memory, with a row
+for each of them; pointers and tensor maps are then two kernel parameters, arrays that are indexed by the table's words
+(`ld.param` and the TMA unit take such addresses). A body looks a word up where it uses it, so that no register holds it for the
+whole body.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from torch_mlir import ir
+from torch_mlir.dialects import llvm
+
+from kitsune_mlir.codegen.gpu.alike import ALIGNMENT
+from kitsune_mlir.codegen.gpu.memory import GLOBAL, load, offset
+from kitsune_mlir.codegen.gpu.split import Number, Place
+from kitsune_mlir.codegen.gpu.tasks import Buffer, Semaphore, TaskView
+from kitsune_mlir.codegen.gpu.value import Value, as_type, i64, wrap
+
+__all__ = ["Arguments", "Member", "Operands", "Table"]
+
+_MAP_BYTES = 128
+_UNIT = ALIGNMENT
+"""Tables count the bytes in front of buffers and partial results in units."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """The kernel's arguments.
+
+    Attributes:
+        pointers: one value a pointer; or the address of the array of them.
+        maps: the same of the tensor maps, if there are any.
+    """
+
+    pointers: Sequence[Value] | Value
+    maps: Sequence[Value] | Value
+
+    def pointer(self, number: Value | int) -> Value:
+        """The `number`-th pointer, to global memory."""
+        if not isinstance(self.pointers, Value):
+            assert isinstance(number, int)
+            return self.pointers[number]
+        address = load(_element(self.pointers, number, 8), "i64", constant=True)
+        return wrap(llvm.inttoptr(as_type(GLOBAL), address.ir))
+
+    def map(self, number: Value | int) -> Value:
+        """Address of the `number`-th tensor map."""
+        if not isinstance(self.maps, Value):
+            assert isinstance(number, int)
+            return self.maps[number]
+        return _element(self.maps, number, _MAP_BYTES)
+
+
+def _element(array: Value, number: Value | int, bytes: int) -> Value:
+    return offset(array, number * bytes if isinstance(number, int) else i64(number) * bytes)
+
+
+class Table:
+    """Words in constant memory, by columns. They are known when all code has been emitted: `define` comes last."""
+
+    SYMBOL = "operands"
+
+    def __init__(self) -> None:
+        self.words: list[int] = []
+        self._columns: dict[tuple[int, ...], int] = {}
+
+    def look_up(self, column: Sequence[int], row: Value) -> Value:
+        """The i32 in a row of a column."""
+        key = tuple(column)
+        start = self._columns.get(key)
+        if start is None:
+            start = self._columns[key] = len(self.words)
+            self.words += key
+        base = wrap(llvm.mlir_addressof(as_type("!llvm.ptr<4>"), self.SYMBOL))
+        return load(offset(base, i64(row + start) * 4), "i32", constant=True)
+
+    def define(self, module: ir.Block) -> None:
+        """Put the table into a module, unless nobody looks anything up."""
+        if self.words:
+            words = ", ".join(map(str, self.words))
+            parsed = ir.Operation.parse(
+                f"llvm.mlir.global internal constant @{self.SYMBOL}(dense<[{words}]> : tensor<{len(self.words)}xi32>) "
+                f"{{addr_space = 4 : i32, alignment = 16 : i64}} : !llvm.array<{len(self.words)} x i32>"
+            )
+            ir.InsertionPoint.at_block_begin(module).insert(parsed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One task, as the operand of a body.
+
+    Attributes:
+        task: the task.
+        maps: numbers of its tensor maps, in the order of its plan's.
+        place: of its partial results, or None.
+        start: pieces of work that are dealt out before its first.
+    """
+
+    task: TaskView
+    maps: tuple[int, ...] = ()
+    place: Place | None = None
+    start: int = 0
+
+
+class Operands:
+    """The operands of the running one of some tasks that are alike.
+
+    Args:
+        arguments: of the kernel.
+        members: the tasks. Code is emitted for the first one; its buffers and semaphores stand for those of the others.
+        table: where words are looked up, and
+        row: i32, which member runs. None for a body of one member.
+    """
+
+    def __init__(self, arguments: Arguments, members: Sequence[Member], table: Table | None = None, row: Value | None = None):
+        self._arguments, self._members, self._table, self._row = arguments, members, table, row
+        self._buffers = {buffer.value: number for number, buffer in enumerate(members[0].task.buffers)}
+
+    def pick(self, values: Sequence[Number]) -> Value | int:
+        """The running member's of one value a member."""
+        words = [value for value in values if isinstance(value, int)]
+        assert len(words) == len(values), "members have numbers, not values"
+        if len(set(words)) == 1:
+            return words[0]
+        assert self._table is not None and self._row is not None
+        return self._table.look_up(words, self._row)
+
+    def pointer(self, buffer: Buffer) -> Value:
+        """Pointer to the first element of a buffer of the first task, or of a part of one (`Buffer.offset` says where)."""
+        number = self._buffers[buffer.value]
+        own = [member.task.buffers[number] for member in self._members]
+        start = self._arguments.pointer(self.pick([one.argument for one in own]))
+        inside = buffer.offset - own[0].offset
+        moved = own[0].offset % _UNIT
+        units = self.pick([(one.offset - moved) // _UNIT for one in own])
+        if isinstance(units, int):
+            return offset(start, buffer.offset)
+        return offset(offset(start, i64(units) * _UNIT), moved + inside)
+
+    def tensor_map(self, index: int) -> Value:
+        """Address of the plan's `index`-th tensor map."""
+        return self._arguments.map(self.pick([member.maps[index] for member in self._members]))
+
+    def first_slot(self, semaphore: Semaphore) -> Value | int:
+        """Number of the first counter of a semaphore of the first task."""
+        records = (*self._members[0].task.waits, *self._members[0].task.posts)
+        number = next(n for n, one in enumerate(records) if one.semaphore == semaphore)
+        return self.pick([(*m.task.waits, *m.task.posts)[number].semaphore.first for m in self._members])
+
+    @property
+    def number(self) -> Value | int:
+        """The task's number."""
+        return self.pick([member.task.number for member in self._members])
+
+    @property
+    def start(self) -> Value | int:
+        """Pieces of work that are dealt out before the task's first."""
+        return self.pick([member.start for member in self._members])
+
+    @property
+    def place(self) -> Place | None:
+        """Where partial results and their counters are; looked up here."""
+        places = [member.place for member in self._members if member.place is not None]
+        if not places:
+            return None
+        assert len(places) == len(self._members)
+        units = self.pick([place.offset // _UNIT for place in places])
+        before = None
+        if any(place.before for place in places):
+            # Nothing before: a wait for no posts.
+            known = [place.before or (0, 0) for place in places]
+            before = (self.pick([counter for counter, _ in known]), self.pick([posts for _, posts in known]))
+        return Place(
+            units * _UNIT if isinstance(units, int) else i64(units) * _UNIT,
+            self.pick([place.arrivals for place in places]),
+            self.pick([place.read for place in places]),
+            before,
+        )

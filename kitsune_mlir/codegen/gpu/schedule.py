@@ -1,0 +1,167 @@
+"""The order of a kernel's code: which tasks an engine does together, which share a body, and which block begins each.
+
+A *run* is one task, or successive tasks that an engine emits together (`Engine.join`). Runs of tasks that are alike
+(`alike.py`) are done by one *body*.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from kitsune_mlir.codegen.gpu.alike import alike, signals
+from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.spatial import Share
+from kitsune_mlir.codegen.gpu.tasks import ProgramView, TaskView
+
+__all__ = ["Choice", "Schedule", "make_schedule"]
+
+Choice = tuple[Plan, Sequence[Decline]]
+"""The plan taken for a task, and why the engines before declined."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """What is emitted, and in which order it runs.
+
+    Attributes:
+        plans: one a task. That of a task which has another's body keeps that one's `private`.
+        declined: for each task, why the engines before its own declined.
+        runs: numbers of the tasks of each run, in order.
+        bodies: for each body the numbers of its runs; it is emitted for the first of them.
+        starts: for each task, how many pieces of work are dealt out before its first.
+        weights: by a semaphore's first slot, what a tile adds: a multiple of the number of blocks that all post for it.
+    """
+
+    plans: tuple[Plan, ...]
+    declined: tuple[tuple[Decline, ...], ...]
+    runs: tuple[tuple[int, ...], ...]
+    bodies: tuple[tuple[int, ...], ...]
+    starts: tuple[int, ...]
+    weights: Mapping[int, int]
+
+    @property
+    def shared(self) -> bool:
+        """Whether some body does several runs."""
+        return len(self.bodies) < len(self.runs)
+
+    def body_of(self, run: int) -> tuple[int, int]:
+        """The number of the body of a run, and which of the body's runs it is."""
+        number = next(n for n, members in enumerate(self.bodies) if run in members)
+        return number, self.bodies[number].index(run)
+
+
+def make_schedule(
+    program: ProgramView,
+    limits: Limits,
+    shares: Sequence[Share] | None,
+    engines: Mapping[str, Engine],
+    choose: Callable[[TaskView, Limits], Choice],
+) -> Schedule:
+    """Plan all tasks and put them in order.
+
+    Args:
+        shares: of a spatial program, one a task; tasks are planned for the multiprocessors of their share, and share no bodies.
+        choose: who does a task.
+
+    Raises:
+        CompileError: nobody takes a task.
+    """
+    count = len(program.tasks)
+    own = [dataclasses.replace(limits, workers=share.workers) for share in shares] if shares else [limits] * count
+    known: dict[int, Choice] = {}
+    # For each task the first one like it: alike in itself, then also in what it shares a run and its semaphores with.
+    first = (alike(program) if shares is None else None) or list(range(count))
+    shares = shares or [Share(0, limits.workers)] * count
+    while True:
+        for number in set(first) - set(known):
+            known[number] = choose(program.tasks[number], own[number])
+        plans = [_planned_for(known[first[task.number]][0], task) for task in program.tasks]
+        plans, runs = _join(plans, engines, limits, shares)
+        weights = _weights(plans)
+        keys = [_run_key([plans[number].task for number in run], [first[number] for number in run], weights) for run in runs]
+        met: dict[object, int] = {}
+        finer = [met.setdefault((key, place), n) for key, run in zip(keys, runs, strict=True) for place, n in enumerate(run)]
+        if finer == first:
+            break
+        first = finer
+    bodies: dict[object, list[int]] = {}
+    for number, key in enumerate(keys):
+        bodies.setdefault(key, []).append(number)
+    return Schedule(
+        tuple(plans),
+        tuple(tuple(known[number][1]) for number in first),
+        tuple(map(tuple, runs)),
+        tuple(map(tuple, bodies.values())),
+        tuple(_starts(plans, limits, shares)),
+        weights,
+    )
+
+
+def _run_key(tasks: Sequence[TaskView], first: Sequence[int], weights: Mapping[int, int]) -> object:
+    """Equal for runs that one body can do."""
+    posted = tuple(weights[signal.semaphore.first] for task in tasks for signal in (*task.waits, *task.posts))
+    return tuple(first), signals(tasks), posted
+
+
+def _planned_for(plan: Plan, task: TaskView) -> Plan:
+    """The plan of a task for another one that is alike."""
+    if task is plan.task:
+        return plan
+    numbers = {buffer.value: number for number, buffer in enumerate(plan.task.buffers)}
+
+    def moved(use: MapUse) -> MapUse:
+        old = plan.task.buffers[numbers[use.buffer.value]]
+        new = task.buffers[numbers[use.buffer.value]]
+        place = {"value": new.value, "argument": new.argument, "offset": new.offset + use.buffer.offset - old.offset}
+        return dataclasses.replace(use, buffer=dataclasses.replace(use.buffer, **place))
+
+    return dataclasses.replace(plan, task=task, tensor_maps=tuple(moved(use) for use in plan.tensor_maps))
+
+
+def _join(
+    plans: list[Plan], engines: Mapping[str, Engine], limits: Limits, shares: Sequence[Share]
+) -> tuple[list[Plan], list[list[int]]]:
+    """The plans, changed where an engine does successive tasks together, and the numbers of each such run of tasks."""
+    runs: list[list[int]] = []
+    for number, plan in enumerate(plans):
+        near = runs and plans[runs[-1][0]].engine == plan.engine and shares[runs[-1][0]] == shares[number]
+        together = [*runs[-1], number] if near else []
+        joined = engines[plan.engine].join([plans[one] for one in together], limits) if together else None
+        if joined is None:
+            runs.append([number])
+            continue
+        runs[-1] = together
+        for one, new in zip(together, joined, strict=True):
+            plans[one] = new
+    return plans, runs
+
+
+def _weights(plans: Sequence[Plan]) -> dict[int, int]:
+    weights = {signal.semaphore.first: 1 for plan in plans for signal in (*plan.task.waits, *plan.task.posts)}
+    for plan in plans:
+        for post in plan.task.posts:
+            parts = plan.split.pieces if plan.split and plan.split.spread else 1
+            weights[post.semaphore.first] = math.lcm(weights[post.semaphore.first], parts)
+    return weights
+
+
+def _starts(plans: Sequence[Plan], limits: Limits, shares: Sequence[Share]) -> list[int]:
+    """Pieces before each task: those of the tasks before it on its share, or up to the one behind which it had better begin."""
+    starts: list[int] = []
+    next_: dict[Share, int] = {}
+    for number, (plan, share) in enumerate(zip(plans, shares, strict=True)):
+        behind = _behind(plans, number, limits) if len(set(shares)) == 1 else None
+        starts.append(next_.get(share, 0) if behind is None else starts[behind] + plans[behind].pieces)
+        next_[share] = starts[number] + plan.pieces
+    return starts
+
+
+def _behind(plans: Sequence[Plan], number: int, limits: Limits) -> int | None:
+    """The task behind whose last tile a task begins: the one it waits for, if both fit the blocks; None: the one before."""
+    plan = plans[number]
+    before = max((wait.task for wait in plan.task.waits if wait.task is not None), default=None)
+    if not plan.apart or before is None or plans[before].pieces + plan.pieces > limits.workers:
+        return None
+    return before
