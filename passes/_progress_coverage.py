@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._progress_indices import Array, Points
+from kitsune_mlir.dialects.tile_indices import Array, Points
+
 from ._progress_memory import runs
 from ._progress_program import Access, Buffer, Program, Region, Task
 from ._progress_trace import ProgressFailure, Replay, number_of

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ._progress_indices import Array, Points
+from kitsune_mlir.dialects.tile_indices import Array, Points
+
 from ._progress_order import Order, Tiles
 from ._progress_program import Access, Program, Region, Task
 from ._progress_trace import ProgressFailure, Replay, Tile, number_of

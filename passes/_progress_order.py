@@ -12,7 +12,8 @@ from collections.abc import Iterable
 import numpy as np
 from torch_mlir import ir
 
-from ._progress_indices import Array, Points
+from kitsune_mlir.dialects.tile_indices import Array, Points
+
 from ._progress_program import Post, Program, Task, Wait
 from ._progress_trace import ProgressFailure, Replay, Trace, number_of
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from torch_mlir import ir
 
-from ._progress_indices import Array, Points
+from kitsune_mlir.dialects.tile_indices import Array, Points
+
 from .grouping import product_of
 
 

@@ -9,10 +9,10 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import shape_of, static_ints
 from kitsune_mlir.dialects.products import defining_op
+from kitsune_mlir.dialects.tile_indices import Array, TileIndices
 from kitsune_mlir.dialects.tile_program import queue_parts
 from kitsune_mlir.dialects.verify import walk
 
-from ._progress_indices import Array, TileIndices
 from ._progress_program import Access, Buffer, Post, Program, Region, Ring, RingUse, Task, Wait
 from .base import PassFailure
 from .grouping import element_bytes, product_of

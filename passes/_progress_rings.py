@@ -13,7 +13,8 @@ from __future__ import annotations
 import numpy as np
 from torch_mlir import ir
 
-from ._progress_indices import Array
+from kitsune_mlir.dialects.tile_indices import Array
+
 from ._progress_program import Program, Ring, RingUse, Task
 from .base import PassFailure
 

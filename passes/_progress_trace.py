@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch_mlir import ir
 
-from ._progress_indices import Array, Points
+from kitsune_mlir.dialects.tile_indices import Array, Points
+
 from ._progress_program import Program, Task
 from .base import PassFailure
 

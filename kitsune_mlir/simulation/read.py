@@ -14,8 +14,8 @@ from kitsune_mlir.codegen.gpu.engine import Limits, Plan
 from kitsune_mlir.codegen.gpu.engines import choose
 from kitsune_mlir.codegen.gpu.footprint import MOST_THREADS, REGISTER_FILE
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
+from kitsune_mlir.dialects.tile_indices import Array, Points
 from kitsune_mlir.errors import CompileError, UnsupportedError
-from kitsune_mlir.passes._progress_indices import Array, Points
 from kitsune_mlir.passes._progress_program import Access, Task
 from kitsune_mlir.passes._progress_reader import read_program
 from kitsune_mlir.passes.base import PassFailure

@@ -12,7 +12,7 @@ from planned import CASES, MLP, parse, rows, tile_program
 from tile_oracle import verdict, width
 from torch_mlir import ir
 
-from kitsune_mlir.passes._progress_indices import Points, TileIndices
+from kitsune_mlir.dialects.tile_indices import Points, TileIndices
 from kitsune_mlir.passes.base import PassFailure
 from kitsune_mlir.passes.check_progress import CheckProgress
 

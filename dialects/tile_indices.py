@@ -15,6 +15,8 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects.products import defining_op
 
+__all__ = ["Array", "Points", "TileIndices"]
+
 Array = np.ndarray
 
 
