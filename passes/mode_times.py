@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from .allocation import Budget, Flow, Stage
 
-__all__ = ["LAUNCH_GAP", "busy_seconds", "limits_of", "separate_seconds", "temporal_seconds"]
+__all__ = ["LAUNCH_GAP", "Launches", "busy_seconds", "launches_of", "limits_of", "separate_seconds", "temporal_seconds"]
 
 LAUNCH_GAP = 0.7e-6
 """Seconds from one kernel's last tile to the start of the next one's tiles with programmatic dependent launch, where launches
@@ -24,37 +24,97 @@ STREAMED = 1.0e-6
 """The same between tasks of one kernel whose weights come through one ring, whatever the activations do."""
 
 
+MOST_STAGES = 16
+"""Of one launch among several: longer ones are not looked at."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Launches:
+    """Stages in several launches: the number of each one's launch, and the seconds of all."""
+
+    numbers: tuple[int, ...]
+    seconds: float
+
+
 def temporal_seconds(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) -> float:
     """One kernel: every block runs tiles of every stage, in the order of the stages."""
-    free = np.zeros(budget.workers)
-    ends: list[np.ndarray] = []
-    offset = 0
-    for number, stage in enumerate(stages):
-        ready = _ready(number, stages, flows, ends, budget)
-        posting = dataclasses.replace(stage, first=stage.first + stage.posting, step=stage.step + stage.posting)
-        ends.append(_run(posting, ready, free, offset, budget))
-        offset = (offset + stage.tiles) % budget.workers
-    return float(free.max())
+    kernel = _Kernel(stages, flows, budget, 0)
+    for number in range(len(stages)):
+        kernel.add(number)
+    return kernel.seconds
 
 
 def separate_seconds(stages: Sequence[Stage], budget: Budget) -> float:
     """A kernel for each stage, one after the other."""
     total = (len(stages) - 1) * LAUNCH_GAP
-    for stage in stages:
-        free = np.zeros(budget.workers)
-        _run(stage, np.zeros(stage.tiles), free, 0, budget)
-        total += float(free.max())
+    for number in range(len(stages)):
+        kernel = _Kernel(stages, (), budget, number)
+        kernel.add(number)
+        total += kernel.seconds
     return total
 
 
+def launches_of(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) -> Launches:
+    """The cuts between stages that take the least time, at least one: what runs in one launch is temporal there."""
+    count = len(stages)
+    best = [0.0, *[math.inf] * count]  # of the first n stages
+    begins = [0] * (count + 1)
+    for begin in range(count):
+        kernel = _Kernel(stages, flows, budget, begin)
+        most = min(count, begin + MOST_STAGES)
+        for number in range(begin, most if begin or count == 1 else min(most, count - 1)):
+            kernel.add(number)
+            seconds = best[begin] + kernel.seconds + (LAUNCH_GAP if begin else 0.0)
+            if seconds < best[number + 1]:
+                best[number + 1], begins[number + 1] = seconds, begin
+    numbers, end, starts = [0] * count, count, []
+    while end:
+        starts.append(begins[end])
+        end = begins[end]
+    for launch, begin in enumerate(reversed(starts)):
+        numbers[begin:] = [launch] * (count - begin)
+    return Launches(tuple(numbers), best[count])
+
+
+class _Kernel:
+    """One kernel's run, stage by stage, from stage number `begin` on; what was made by kernels before is there."""
+
+    def __init__(self, stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget, begin: int):
+        self.stages, self.flows, self.budget, self.begin = stages, flows, budget, begin
+        self.free = self.earlier = np.zeros(budget.workers)
+        self.ends: dict[int, np.ndarray] = {}
+        self.offset = self.place = 0
+
+    def add(self, number: int) -> None:
+        """Run the tiles of the next stage."""
+        before = number - 1
+        if before in self.ends and self.stages[before].posting:  # who comes after it may wait for its posts
+            stage = self.stages[before]
+            slower = dataclasses.replace(stage, first=stage.first + stage.posting, step=stage.step + stage.posting)
+            self.free, self.offset = self.earlier, self.place
+            self._run(before, slower)
+        self.earlier, self.place = self.free.copy(), self.offset
+        self._run(number, self.stages[number])
+
+    def _run(self, number: int, stage: Stage) -> None:
+        ready = _ready(number, self.stages, self.flows, self.ends, self.budget)
+        self.ends[number] = _run(stage, ready, self.free, self.offset, self.budget)
+        self.offset = (self.offset + stage.tiles) % self.budget.workers
+
+    @property
+    def seconds(self) -> float:
+        """Until the last block is free."""
+        return float(self.free.max())
+
+
 def _ready(
-    number: int, stages: Sequence[Stage], flows: Sequence[Flow], ends: Sequence[np.ndarray], budget: Budget
+    number: int, stages: Sequence[Stage], flows: Sequence[Flow], ends: Mapping[int, np.ndarray], budget: Budget
 ) -> np.ndarray:
-    """When each tile of a stage has what it reads."""
+    """When each tile of a stage has what it reads; `ends`: of the stages that its kernel has run."""
     tiles = stages[number].tiles
     ready = np.zeros(tiles)
     for flow in flows:
-        if flow.consumer != number:
+        if flow.consumer != number or flow.producer not in ends:
             continue
         made = ends[flow.producer]
         hand_off = STREAMED if flow.streamed else budget.hand_off

@@ -17,7 +17,7 @@ from kitsune_mlir.target import Target
 from .allocation import Allocation, Budget, Flow, Stage, allocate
 from .base import PassFailure
 from .gpu_chains import HANDOFF
-from .mode_times import busy_seconds, limits_of, separate_seconds, temporal_seconds
+from .mode_times import Launches, busy_seconds, launches_of, limits_of, temporal_seconds
 from .remarks import remark
 from .scatter import INTO
 
@@ -131,11 +131,15 @@ def set_mode(pipeline: ir.Operation, wanted: str, target: Target, measured: Mapp
     """
     mode = "temporal" if wanted == "auto" else wanted
     allocation: Allocation | str = "nothing to allocate"
+    launches: Launches | None = None
     if target.is_gpu:
         model, budget = model_of(pipeline, target, measured), budget_of(target)
         seconds = {"temporal": temporal_seconds(model.stages, model.flows, budget)}
+        if len(model.stages) == 1 and wanted in ("spatial", "separate"):
+            remark(pipeline, f"cannot be {wanted}: {model.names[0]} is its only stage")
         if len(model.stages) > 1:
-            seconds["separate"] = separate_seconds(model.stages, budget)
+            launches = launches_of(model.stages, model.flows, budget)
+            seconds["separate"] = launches.seconds
             least = busy_seconds(model.stages, budget)
             if wanted == "spatial" or (wanted == "auto" and least < CLEARLY_SPATIAL * seconds["temporal"]):
                 allocation = allocate(model.stages, model.flows, budget)
@@ -143,10 +147,10 @@ def set_mode(pipeline: ir.Operation, wanted: str, target: Target, measured: Mapp
                 seconds["spatial"] = allocation.seconds
         if wanted == "auto":
             mode = choose(seconds)
-        _explain(pipeline, mode, model, seconds, allocation, budget)
+        _explain(pipeline, mode, model, seconds, allocation, launches, budget)
         if mode == "spatial" and isinstance(allocation, Allocation):
             _write_rings(pipeline, model.flows, allocation)
-    _write(pipeline, mode, allocation, target)
+    _write(pipeline, mode, allocation, launches, target)
 
 
 def choose(seconds: dict[str, float]) -> str:
@@ -157,7 +161,13 @@ def choose(seconds: dict[str, float]) -> str:
 
 
 def _explain(
-    pipeline: ir.Operation, mode: str, model: Model, seconds: dict[str, float], allocation: Allocation | str, budget: Budget
+    pipeline: ir.Operation,
+    mode: str,
+    model: Model,
+    seconds: dict[str, float],
+    allocation: Allocation | str,
+    launches: Launches | None,
+    budget: Budget,
 ) -> None:
     """Say what was chosen, what limits it, what would be the next limit, and what the other modes would take."""
     limits = limits_of(model.stages, model.flows, budget)
@@ -166,6 +176,11 @@ def _explain(
         shares = ", ".join(f"{name} {count}" for name, count in zip(model.names, allocation.workers, strict=True))
         rings = sum(depth > 0 for depth in allocation.depths)
         remark(pipeline, f"multiprocessors: {shares} of {budget.workers}; {rings} of {len(model.flows)} edges in rings")
+    if mode == "separate" and launches is not None:
+        groups: dict[int, list[str]] = {}
+        for name, number in zip(model.names, launches.numbers, strict=True):
+            groups.setdefault(number, []).append(name)
+        remark(pipeline, f"launches: {'; '.join(' '.join(group) for group in groups.values())}")
     times = ", ".join(f"{name} {time * 1e6:.1f} us" for name, time in seconds.items())
     (first, least), (second, then) = limits[:2]
     remark(
@@ -174,7 +189,7 @@ def _explain(
     )
 
 
-def _write(pipeline: ir.Operation, mode: str, allocation: Allocation | str, target: Target) -> None:
+def _write(pipeline: ir.Operation, mode: str, allocation: Allocation | str, launches: Launches | None, target: Target) -> None:
     integer = ir.IntegerType.get_signless(64)
     stages = own_stages(pipeline)
     workers = [target.workers]
@@ -186,7 +201,8 @@ def _write(pipeline: ir.Operation, mode: str, allocation: Allocation | str, targ
         if mode == "spatial":
             stage.attributes["workers"] = ir.IntegerAttr.get(integer, workers[number])
         elif mode == "separate":
-            stage.attributes["launch"] = ir.IntegerAttr.get(integer, number)
+            launch = launches.numbers[number] if launches is not None else number
+            stage.attributes["launch"] = ir.IntegerAttr.get(integer, launch)
     pipeline.attributes["mode"] = ir.StringAttr.get(mode)
 
 

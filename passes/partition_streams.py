@@ -172,9 +172,13 @@ class PartitionStreams(Pass):
         pairs = pairs_tile(stage, space, target)
         engine, tile = ("pairs", pairs) if pairs else (engine, tile)
         convolved = conv_tile(space, target) if target.is_gpu else None
-        engine, tile = ("conv", convolved) if convolved else (engine, tile)
-        if clusters and cluster_reason(space) is None:
-            engine, tile = "cluster", [cluster_tile(space)]
+        engine, tile = convolved or (engine, tile)
+        if clusters:
+            reason = cluster_reason(space)
+            if reason is None:
+                engine, tile = "cluster", [cluster_tile(space)]
+            else:
+                remark(stage, f"cannot be done by clusters: {reason}")
         if engine == "simt":
             tile = tile_for_idle(stage, space, tile, before, target) or tile
         tile = self._given(stage, tile)

@@ -7,7 +7,7 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.edges import Grid, grid_of, producer_of, stages_of, trace_views, uses_in
 from kitsune_mlir.dialects.products import defining_op, is_contraction
-from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
+from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, results_of, yielded
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.target import Target
 
@@ -72,6 +72,7 @@ def summarize(module: ir.Operation, target: Target) -> dict[str, Any]:
     return {
         "target": target.name,
         "launches": len(pipelines),
+        "mode": mode_of(pipelines[0]) if pipelines else "temporal",
         "stages": stages,
         "arena_bytes": arena,
         "operations": operations,

@@ -121,6 +121,11 @@ def tile_of(figures: Figures, target: Target) -> list[int]:
         least[-1] = min(tile[-1], 256)  # 32 lanes times a 16-byte vector of bf16: whole warps read whole lines
     spaced = spread(sizes, tile, 2 * target.workers, least)
     if len(sizes) == 1 and figures.inner > 1:
+        wave = 1 << max(0, -(-sizes[0] // target.workers) - 1).bit_length()
+        if not figures.alone and spaced[0] < wave <= SHARED_TILE // figures.inner:
+            # One wave: a block has its multiprocessor for itself there, and its second tile would come after its first
+            # (1,024 rows of 768 between products: 1.9 us less on an H200).
+            return [min(sizes[0], wave)]
         # Threads have a power of two of rows at a time: 81 rows of 100 take a second turn that 64 do not (0.85 and 0.96).
         return [min(sizes[0], 1 << round(math.log2(even(sizes, spaced, 1)[0])))]
     return even(sizes, spaced, 8)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from kitsune_mlir.passes.allocation import CHOICES, Allocation, Budget, Flow, Stage, allocate, worker_choices
-from kitsune_mlir.passes.mode_times import LAUNCH_GAP, limits_of, separate_seconds, temporal_seconds
+from kitsune_mlir.passes.mode_times import LAUNCH_GAP, MOST_STAGES, launches_of, limits_of, separate_seconds, temporal_seconds
 from kitsune_mlir.passes.modes import choose, scaled
 from kitsune_mlir.target import find_target
 
@@ -140,6 +140,32 @@ def test_posts_after_atomics_speak_for_separate_launches():
     one, several = temporal_seconds([edges, nodes], flows, budget), separate_seconds([edges, nodes], budget)
     assert one - several == pytest.approx(7 * 2 * US + 2.5 * US - LAUNCH_GAP)
     assert choose({"temporal": one, "separate": several}) == "separate"
+
+
+def test_a_launch_holds_stages_that_overlap_and_cuts_are_where_everything_is_waited_for():
+    """Three products of one input fill the machine together; what needs all of them gains nothing from being with them."""
+    stages = [*(stage(f"p{n}", 44, 5 * US) for n in range(3)), stage("all", 96, 5 * US)]
+    flows = [Flow(n, 3, 1e6, 1e4, True) for n in range(3)]
+    found = launches_of(stages, flows, H200)
+    assert found.numbers == (0, 0, 0, 1)
+    assert found.seconds == pytest.approx(5 * US + LAUNCH_GAP + 5 * US)
+    assert found.seconds < min(temporal_seconds(stages, flows, H200), separate_seconds(stages, H200))
+
+
+def test_launches_are_two_at_least_and_none_is_too_long():
+    many = [stage(f"s{n}", 132, 2 * US) for n in range(3 * MOST_STAGES)]
+    numbers = launches_of(many, [], dataclasses.replace(H200, hand_off=0.0)).numbers
+    assert numbers[0] == 0 and all(b - a in (0, 1) for a, b in zip(numbers, numbers[1:], strict=False))
+    assert max(numbers.count(n) for n in numbers) <= MOST_STAGES
+    assert launches_of(many[:2], [], H200).numbers == (0, 1)
+    assert launches_of(many[:1], [], H200).numbers == (0,)
+
+
+def test_atomics_are_waited_for_inside_a_launch_only():
+    edges, nodes = stage("edges", 132, 7 * US, posting=2 * US), stage("nodes", 132, 7 * US)
+    flows = [Flow(0, 1, 5e6, 1e4, True)]
+    cut, one = launches_of([edges, nodes], flows, H200), temporal_seconds([edges, nodes], flows, H200)
+    assert cut.seconds == pytest.approx(14 * US + LAUNCH_GAP) and one == pytest.approx(16 * US + H200.hand_off)
 
 
 def test_streams_of_weights_hand_over_early():

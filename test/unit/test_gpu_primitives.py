@@ -88,7 +88,7 @@ MAP = TensorMap.contiguous("bf16", (256, 256), (64, 64))
         (lambda k, m: tma.store_tile(m, k.shared(0), [0, 8]), [MAP], r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta"),
         (lambda k, m: tma.reduce_tile(m, k.shared(0), [0, 8]), [MAP], r"cp\.reduce\.async\.bulk\.tensor\.2d.*\.add"),
         (lambda k, p: tma.reduce_span(p, k.shared(0), 64, "bf16"), ["pointer"], r"bulk_group\.add\.noftz\.bf16"),
-        (lambda k, p: post(p, async_writes=True), ["pointer"], r"fence\.proxy\.async;(.|\n)*red\.release\.gpu"),
+        (lambda k, p: post(p, async_writes=True), ["pointer"], r"fence\.proxy\.async\.global;(.|\n)*red\.release\.gpu"),
         (lambda k, p: wait_at_least(p, 3), ["pointer"], r"ld\.acquire\.gpu\.global\.b32"),
         (lambda k, p: NamedBarrier(3, 128).sync(), ["pointer"], r"bar(rier)?\.sync\s+3, 128"),
         (lambda k, p: fence_async_shared(), ["pointer"], r"fence\.proxy\.async\.shared::cta"),

@@ -210,11 +210,11 @@ def fence_async_shared() -> None:
 
 
 def fence_async() -> None:
-    """Order accesses of the generic and the async proxy in all memory.
+    """Order accesses of the generic and the async proxy in global memory.
 
-    Needed around TMA of data that other blocks wrote or will read.
+    Needed around TMA of data that other blocks wrote or will read. For all memory it would be a fence of the device as well.
     """
-    nvvm.fence_proxy(ir.Attribute.parse("#nvvm.proxy_kind<async>"))
+    nvvm.fence_proxy(ir.Attribute.parse("#nvvm.proxy_kind<async.global>"))
 
 
 def sync_cluster() -> None:
