@@ -27,7 +27,8 @@ def encode(description: dict[str, Any], address: int) -> Any:
 
     Args:
         description: `dtype`, `shape`, `strides_bytes`, `box` (outermost first; no stride for the last dimension), `swizzle`
-            (0, 32, 64, 128 bytes), `fill` ("zero", "nan") and `steps` (empty: all 1): what the compiler writes into it.
+            (0, 32, 64, 128 bytes), `fill` ("zero", "nan"), `steps` (empty: all 1) and `promotion` (64, 128, 256 bytes that L2
+            brings at a time): what the compiler writes into it.
         address: of the tensor's first element in global memory, a multiple of 16.
 
     Returns:
@@ -66,7 +67,7 @@ def encode(description: dict[str, Any], address: int) -> Any:
         [cu.cuuint32_t(step) for step in reversed(description.get("steps") or [1] * rank)],
         cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         swizzles[description["swizzle"]],
-        cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        getattr(cu.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{description.get('promotion', 256)}B"),
         fills[description["fill"]],
     )
     if status != cu.CUresult.CUDA_SUCCESS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -250,6 +251,13 @@ def test_idle_blocks_share_the_keys_of_a_tile() -> None:
 def test_joined_pieces_are_stored_without_a_bulk_copy() -> None:
     joined, whole = (assembled(SMALL[name]).ptx for name in ("decode", "plain"))
     assert "global.shared::cta" in whole and "global.shared::cta" not in joined
+
+
+def test_threads_wait_for_each_other_in_one_place_only() -> None:
+    """A named barrier that two roles each wait at in code of their own is an error to synccheck: one of them just arrives."""
+    for name in ("decode", "decode_cached"):
+        waits = re.findall(r"bar\.sync\s+([1-9]\d*), 256;", assembled(SMALL[name]).ptx)
+        assert sorted(waits) == ["3", "4"]
 
 
 def test_too_little_shared_memory_is_declined() -> None:

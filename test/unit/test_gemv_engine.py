@@ -13,7 +13,15 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.gemv import GemvEngine
 from kitsune_mlir.codegen.gpu.gemv_ahead import AHEAD, chunks_ahead
-from kitsune_mlir.codegen.gpu.gemv_plan import BOX_COLS, CONSUMERS, ENOUGH_BYTES, SUM_REGISTERS, Geometry, share_ring
+from kitsune_mlir.codegen.gpu.gemv_plan import (
+    BOX_COLS,
+    CONSUMERS,
+    ENOUGH_BYTES,
+    SUM_REGISTERS,
+    WINDOW_BYTES,
+    Geometry,
+    share_ring,
+)
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context
@@ -172,3 +180,23 @@ def test_one_row_needs_no_place_for_eight(context) -> None:
     assert one.stages > two.stages
     # 256 elements come in one copy, whatever a panel has.
     assert one.input_panels == 4 and two.input_panels == 1
+
+
+def test_weights_and_activations_arrive_apart(context) -> None:
+    (plan,) = plans_of(Layer(4, 4096, 4096, (4, 32)))
+    assert isinstance(plan, Plan)
+    stages = plan.private.geometry.stages
+    assert plan.barriers == (1,) * stages + (CONSUMERS,) * stages + (1,) * stages
+    assert plan.threads == 32 * (CONSUMERS + 2)
+
+
+def test_a_window_of_weights_is_under_way(context) -> None:
+    geometry = geometry_of(Layer(1, 112, 4096, tile=(1, 112)))
+    assert 2 <= geometry.window < geometry.stages
+    assert WINDOW_BYTES <= geometry.window * geometry.weights_bytes < WINDOW_BYTES + geometry.weights_bytes
+
+
+def test_l2_brings_what_a_box_needs_of_a_column_only(context) -> None:
+    (plan,) = plans_of(Layer(1, 4096, 4096, (1, 32)))
+    assert isinstance(plan, Plan)
+    assert all(use.map.promotion == use.map.box[-1] * 2 == 128 for use in plan.tensor_maps[:-1])

@@ -13,6 +13,7 @@ from kitsune_mlir.codegen.gpu import mma_copy, mma_halves
 from kitsune_mlir.codegen.gpu.engine import Limits, Plan
 from kitsune_mlir.codegen.gpu.mma import MmaEngine
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
+from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context
 
@@ -133,3 +134,14 @@ def test_every_f32_operand_gets_its_rest(monkeypatch, bytes: int, halvers: tuple
         task = types.SimpleNamespace(thread=thread)
         mma_halves.Halver(plan, task, None)._halve(SHARED)  # type: ignore[arg-type]
     assert rests == {SHARED + bytes + at: f"rest of {SHARED + at}" for at in range(0, bytes, 16)}
+
+
+@pytest.mark.parametrize(("columns", "registers"), [(64, False), (63, True)])
+def test_a_thread_that_copies_arrives_once(columns: int, registers: bool) -> None:
+    """Its only arrival comes with its last copy; what goes through its registers is written before."""
+    layer = Layer(65, columns, 20, tile=(65, columns), b="kn")
+    with new_context(), ir.Location.unknown():
+        ptx = compile_gpu(ir.Module.parse(program([layer])[0]), "main_p0", "sm_90a").ptx
+    before, after = ptx.split("cp.async.mbarrier.arrive.noinc", 1)
+    assert "cp.async.mbarrier.arrive" not in before + after
+    assert ("membar.cta" in before or "fence.acq_rel.cta" in before) == registers

@@ -244,7 +244,7 @@ class _Consumer:
         def leave() -> None:
             for number, value in enumerate(values):
                 store(value, offset(base, number * 512))
-            NamedBarrier(JOIN, 256).sync()
+            NamedBarrier(JOIN, 256).arrive()
             NamedBarrier(MERGED, 256).sync()
 
         def join() -> None:

@@ -1,11 +1,11 @@
 """The `gemv` engine: products with few rows (up to 64), which are as fast as their weights come from memory.
 
-One warp loads (`gemv_stream`): every weight once, through a ring in shared memory that is deep enough to keep DRAM busy, by
-bulk copies that start before the task's waits. Eight warps multiply (`gemv_multiply`), 16-bit floats on tensor cores with the
-weights as the operand of 16 rows, f32 with fused multiply-adds. What they have at the end of a pass is added up in shared
-memory and runs through the task's element-wise steps (`gemv_store`). Several products of one input, such as SwiGLU's gate
-and up, share a stage and a pass. Successive tasks share the ring: the loading warp goes on to the next task's weights while
-the others still multiply. The order of every sum is fixed.
+Two warps load (`gemv_stream`): one every weight once, through a ring in shared memory that is deep enough to keep DRAM busy, by
+bulk copies that wait for nothing else; another the activations, after the task's waits. Eight warps multiply
+(`gemv_multiply`), 16-bit floats on tensor cores with the weights as the operand of 16 rows, f32 with fused multiply-adds. What
+they have at the end of a pass is added up in shared memory and runs through the task's element-wise steps (`gemv_store`).
+Several products of one input, such as SwiGLU's gate and up, share a stage and a pass. Successive tasks share the ring: the
+warp that loads weights goes on to the next task's while the others still multiply. The order of every sum is fixed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kitsune_mlir.codegen.gpu.gemv_ahead import fetch_ahead
 from kitsune_mlir.codegen.gpu.gemv_multiply import multiplier
 from kitsune_mlir.codegen.gpu.gemv_plan import CONSUMERS, make_plan, share_ring
 from kitsune_mlir.codegen.gpu.gemv_store import MULTIPLIERS, store_pass
-from kitsune_mlir.codegen.gpu.gemv_stream import Stages, Stream, number_waits
+from kitsune_mlir.codegen.gpu.gemv_stream import ActivationStream, Stages, WeightStream, number_waits
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.codegen.gpu.value import Value, i32
@@ -51,18 +51,26 @@ class GemvEngine(Engine):
         every = [Stages(plan.private, task) for plan, task in zip(plans, tasks, strict=True)]
         warp = warp_id(tasks[0].thread)
 
-        def load() -> None:
+        def load_weights() -> None:
+            slot = every[0].ring.producer_start()
+            for stages in every:
+                slot = WeightStream(stages).run(slot)
+            tasks[-1].ahead(lane_id(tasks[0].thread), 32)
+
+        def load_activations() -> None:
             slot, seen = every[0].ring.producer_start(), i32(0)
             for stages, waits in zip(every, number_waits(tasks), strict=True):
-                slot, seen = Stream(stages, waits).run(slot, seen)
-            tasks[-1].ahead(lane_id(tasks[0].thread), 32)
+                slot, seen = ActivationStream(stages, waits).run(slot, seen)
+
+        def load() -> None:
+            if_(warp == CONSUMERS, load_weights, lambda: if_(warp == CONSUMERS + 1, load_activations))
 
         def multiply() -> None:
             slot = every[0].ring.consumer_start()
             for stages in every:
                 slot = _multiply(stages, slot)
 
-        if_(warp < CONSUMERS, multiply, lambda: if_(warp == CONSUMERS, load))
+        if_(warp < CONSUMERS, multiply, load)
         tasks[0].sync()
 
     def prefetch(self, plan: Plan, task: TaskContext, thread: Value, threads: int, soon: bool = True) -> None:

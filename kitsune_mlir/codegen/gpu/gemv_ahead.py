@@ -1,24 +1,23 @@
-"""Weights that a block asks for while its kernel waits for the one before: the beginning of its first tile is brought to L2.
+"""Weights that a block asks for before it comes to their task: the beginning of its first tile is brought to L2.
 
-By ordinary prefetches of neighbouring sectors. Inside a kernel the ring alone is as fast or faster: what is asked for beyond it
-queues up in front of the few bytes that other blocks are waiting for (measured on an H200).
+While its kernel waits for the one before, and while it is at the last loads of another engine's task, whose shared memory the
+ring cannot have yet. Between tasks of this engine the ring alone is as fast or faster: what is asked for beyond it queues up in
+front of the few bytes that other blocks are waiting for (measured on an H200).
 """
 
 from __future__ import annotations
 
+from kitsune_mlir.codegen.gpu import tma
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.gemv_plan import GemvPlan, Source
-from kitsune_mlir.codegen.gpu.memory import offset, prefetch
 from kitsune_mlir.codegen.gpu.mma_match import COL
-from kitsune_mlir.codegen.gpu.value import Value, i64
+from kitsune_mlir.codegen.gpu.value import Value
 
 __all__ = ["chunks_ahead", "fetch_ahead"]
 
-AHEAD = 64 << 10
+AHEAD = 128 << 10
 """Bytes of a block's weights."""
-SECTOR = 32
-"""Bytes that one prefetch brings."""
 
 
 def chunks_ahead(plan: GemvPlan) -> int:
@@ -30,21 +29,21 @@ def chunks_ahead(plan: GemvPlan) -> int:
 def fetch_ahead(plan: GemvPlan, task: TaskContext, thread: Value, threads: int) -> None:
     """Bring the first weights of the block's first tile of a task to L2, if it has one."""
     geometry = plan.geometry
-    run = chunks_ahead(plan) * geometry.chunk * geometry.bytes // SECTOR
-    columns = min(geometry.pass_cols, geometry.cols)
-    if not run:
+    panels = chunks_ahead(plan) * geometry.panels
+    boxes = -(-min(geometry.pass_cols, geometry.cols) // geometry.box_cols)
+    if not panels:
         return
 
     def fetch() -> None:
         tile = TileContext(task, task.first)
         tile.resolve()
-        for source in plan.weights:
-            start = source.window.start(tile)
+        for number, source in enumerate(plan.weights):
 
-            def sector(number: Value, source: Source = source, start: Value = start) -> None:
-                col, place = number // run, number % run
-                prefetch(offset(offset(start, i64(col) * (source.window.stride(COL) * geometry.bytes)), place * SECTOR))
+            def box(index: Value, number: int = number, source: Source = source) -> None:
+                panel, box = index // boxes, index % boxes
+                places = source.places(tile, {COL: box * geometry.box_cols, "": panel * geometry.panel})
+                tma.prefetch_tile(task.tensor_map(number), places)
 
-            for_(thread, columns * run, threads, sector)
+            for_(thread, panels * boxes, threads, box)
 
     if_(task.first < task.view.tiles, fetch)

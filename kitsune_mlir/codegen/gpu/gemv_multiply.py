@@ -42,7 +42,7 @@ class Multiplier:
 
         def chunk(number: Value, *carried: Value) -> list[Value]:
             slot, sums = Slot(*carried[:2]), list(carried[2:])
-            ring.full(slot.stage).wait(slot.parity)
+            self.stages.wait(slot)
             sums = self._chunk(sums, self.stages.weights(slot), self.stages.activations(slot))
             sync_warp()
             if_(self.lane == 0, ring.empty(slot.stage).arrive)

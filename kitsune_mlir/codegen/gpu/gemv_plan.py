@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.gemv_match import GemvPattern, match_products
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch
 from kitsune_mlir.codegen.gpu.mma_window import Dim, Window
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
+from kitsune_mlir.codegen.gpu.value import Value
 from kitsune_mlir.errors import CompileError
 
 __all__ = ["CONSUMERS", "PANEL", "Geometry", "GemvPlan", "Source", "make_plan", "share_ring"]
 
 MOST_ROWS = 64
 CONSUMERS = 8
-"""Warps that multiply; one more loads."""
-THREADS = 32 * (CONSUMERS + 1)
+"""Warps that multiply; two more load."""
+THREADS = 32 * (CONSUMERS + 2)
 REGISTERS = 168
 PANEL = 128
 """Bytes of a column's weights in a panel: the width of the swizzle."""
@@ -39,6 +41,8 @@ SUM_REGISTERS = 64
 """Most registers of a thread for the sums of a pass."""
 ENOUGH_BYTES = 64 << 10
 """Of weights under way: what keeps a multiprocessor's part of DRAM busy, and some more."""
+WINDOW_BYTES = 64 << 10
+"""Of weights under way at most: more come no sooner, and make others wait (measured on an H200)."""
 LEAST_STAGES, MOST_STAGES = 3, 16
 ROW_PARTS = (1, 2, 4)
 """Parts of the rows, from the best on: more mean less registers for a pass of equal size, and more reads of shared memory."""
@@ -138,6 +142,11 @@ class Geometry:
         return self.stages * self.weights_bytes >= ENOUGH_BYTES
 
     @property
+    def window(self) -> int:
+        """Stages whose weights may be under way at a time."""
+        return max(2, -(-WINDOW_BYTES // self.weights_bytes))
+
+    @property
     def sum_parts(self) -> int:
         """Parts into which warps on tensor cores divide each chunk of the sum."""
         return CONSUMERS // self.row_parts
@@ -191,6 +200,14 @@ class Source:
     window: Window
     map: TensorMap
     dims: tuple[Dim, ...]
+
+    def places(self, tile: TileContext, moved: Mapping[str, Value]) -> list[Value]:
+        """Coordinates of a box; `moved` is how far it is from the tile's start, by side, "" for the sum."""
+        places = [tile.index(dim.start) for dim in self.dims]
+        places[-1] = places[-1] + moved[""]
+        if COL in moved:
+            places[-2] = places[-2] + moved[COL]
+        return places
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,7 +265,7 @@ def _with_ring(plan: Plan, gemv: GemvPlan) -> Plan:
     return dataclasses.replace(
         plan,
         shared_bytes=geometry.shared_bytes,
-        barriers=(1,) * geometry.stages + (CONSUMERS,) * geometry.stages,
+        barriers=(1,) * geometry.stages + (CONSUMERS,) * geometry.stages + (1,) * geometry.stages,
         parameters={
             "tile": [geometry.rows, geometry.cols, geometry.depth],
             "products": geometry.products,
@@ -297,7 +314,7 @@ def _source(
         raise Mismatch(f"an operand of {len(dims)} dimensions; TMA has 5")
     box = (*(1 for _ in dims[:-2]), rows, columns)
     try:
-        tensor_map = TensorMap(window.dtype, tuple(dim.extent for dim in dims), strides, box, swizzle)
+        tensor_map = TensorMap(window.dtype, tuple(dim.extent for dim in dims), strides, box, swizzle, promotion=PANEL)
     except CompileError as error:
         raise Mismatch(str(error)) from error
     return Source(window, tensor_map, dims)

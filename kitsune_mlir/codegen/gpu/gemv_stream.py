@@ -1,7 +1,10 @@
-"""The loading warp of the `gemv` engine: a ring of stages in shared memory, filled by TMA.
+"""The loading warps of the `gemv` engine: a ring of stages in shared memory, filled by TMA.
 
-A stage is filled by a few boxes; the lanes of the warp start them side by side. Weights depend on nothing: as much of them as
-the ring holds is under way before the warp waits for what other tiles have to finish first.
+One warp loads weights, another activations, each stage of the ring through a barrier of its own. Weights depend on nothing:
+their warp goes on as far as the ring is free, from tile to tile and from task to task, while the other one waits for what other
+tiles have to finish first. It keeps only a window of bytes under way: what it asks for beyond that comes no sooner, and queues
+up in front of the few bytes that other blocks are waiting for. A stage is filled by a few boxes, which the lanes of the warp
+start side by side.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.gemv_plan import PANEL, GemvPlan, Source
 from kitsune_mlir.codegen.gpu.memory import Cache, offset
 from kitsune_mlir.codegen.gpu.mma_match import COL
-from kitsune_mlir.codegen.gpu.value import Value, i1, i32, minimum
+from kitsune_mlir.codegen.gpu.value import Value, i1, i32, minimum, select
 
-__all__ = ["Stages", "Stream", "number_waits"]
+__all__ = ["ActivationStream", "Stages", "WeightStream", "number_waits"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +40,13 @@ class Stages:
 
     @property
     def ring(self) -> Ring:
-        """The ring's barriers."""
+        """The ring's barriers; "full" is for the weights."""
         return Ring(self.task.barrier_base, self.plan.geometry.stages)
+
+    def loaded(self, slot: Slot) -> Barrier:
+        """The barrier of a stage's activations."""
+        start = offset(self.task.barrier_base, Ring.bytes(self.plan.geometry.stages))
+        return Barrier(offset(start, slot.stage * Barrier.BYTES))
 
     def weights(self, slot: Slot) -> Value:
         """Pointer to a stage's weights."""
@@ -47,6 +55,11 @@ class Stages:
     def activations(self, slot: Slot) -> Value:
         """Pointer to a stage's activations."""
         return offset(self.weights(slot), self.plan.geometry.weights_bytes)
+
+    def wait(self, slot: Slot) -> None:
+        """Wait until a stage is full. Who has, has also seen all that the task's tile waits for."""
+        self.ring.full(slot.stage).wait(slot.parity)
+        self.loaded(slot).wait(slot.parity)
 
     @property
     def sums(self) -> Value:
@@ -73,8 +86,76 @@ def _constant(value: ir.Value) -> int | None:
     return ir.IntegerAttr(op.attributes["value"]).value
 
 
-class Stream:
-    """The loading warp's code for one task.
+class _Stream:
+    """A loading warp's code for one task."""
+
+    def __init__(self, stages: Stages):
+        self.stages = stages
+        self.plan, self.task, self.ring = stages.plan, stages.task, stages.ring
+        self.geometry = stages.plan.geometry
+        self.lane = lane_id(self.task.thread)
+
+    def _load(
+        self, tile: TileContext, target: Value, map: int, source: Source, moved: dict[str, Value], full: Barrier, cache: Cache
+    ) -> None:
+        """Start one copy; `moved` is how far from the tile's start, by side, "" for the sum."""
+        tma.load_tile(target, self.task.tensor_map(map), full, source.places(tile, moved), cache=cache)
+
+
+class WeightStream(_Stream):
+    """The weights of one task."""
+
+    def run(self, slot: Slot) -> Slot:
+        """Load those of all tiles that the block has of the task, from the stage `slot` on; the stage after them."""
+
+        def tile(tile: TileContext, *carried: Value) -> list[Value]:
+            tile.resolve()
+            if self.plan.weights_wait:
+                tile.poll_by_warp(self.lane)
+
+            def stage(number: Value, *carried: Value) -> list[Value]:
+                return self._stage(tile, number, Slot(*carried)).values
+
+            return for_(0, self.geometry.passes * self.geometry.chunks, 1, stage, carried)
+
+        return Slot(*self.task.for_each_tile(tile, slot.values))
+
+    def _stage(self, tile: TileContext, number: Value, slot: Slot) -> Slot:
+        """Take a stage and start the copies of its weights; the slot after it."""
+        geometry = self.geometry
+        column, chunk = number // geometry.chunks * geometry.pass_cols, number % geometry.chunks
+        columns = minimum(geometry.cols - column, geometry.pass_cols)
+        boxes = (columns + (geometry.box_cols - 1)) // geometry.box_cols
+        full, stage = self.ring.full(slot.stage), self.stages.weights(slot)
+        lines = boxes * (geometry.products * geometry.box_cols)
+        self.ring.empty(slot.stage).wait(slot.parity)
+        self._keep_window(slot)
+        if_(self.lane == 0, lambda: full.arrive_and_expect(lines * (geometry.panels * PANEL)))
+        sync_warp()
+        for place, source in enumerate(self.plan.weights):
+
+            def copy(index: Value, place: int = place, source: Source = source) -> None:
+                panel, box = index % geometry.panels, index // geometry.panels
+                line = panel * geometry.lines + box * geometry.box_cols + place * geometry.pass_cols
+                moved = {COL: column + box * geometry.box_cols, "": chunk * geometry.chunk + panel * geometry.panel}
+                self._load(tile, offset(stage, line * PANEL), place, source, moved, full, Cache.STREAM)
+
+            for_(self.lane, boxes * geometry.panels, 32, copy)
+        return self.ring.next(slot)
+
+    def _keep_window(self, slot: Slot) -> None:
+        """Wait until the weights have come that were asked for a window before those of `slot`."""
+        window, stages = self.geometry.window, self.geometry.stages
+        if window >= stages:
+            return
+        same_lap = slot.stage >= window
+        stage = select(same_lap, slot.stage - window, slot.stage + (stages - window))
+        # A consumer's parity is the opposite of the producer's; before the first lap a fresh barrier passes parity 1.
+        self.ring.full(stage).wait(select(same_lap, slot.parity ^ 1, slot.parity))
+
+
+class ActivationStream(_Stream):
+    """The activations of one task, behind its waits.
 
     Args:
         stages: of the task.
@@ -82,13 +163,11 @@ class Stream:
     """
 
     def __init__(self, stages: Stages, waits: int = 0):
-        self.stages, self.waits = stages, waits
-        self.plan, self.task, self.ring = stages.plan, stages.task, stages.ring
-        self.geometry = stages.plan.geometry
-        self.lane = lane_id(self.task.thread)
+        super().__init__(stages)
+        self.waits = waits
 
     def run(self, slot: Slot, seen: Value) -> tuple[Slot, Value]:
-        """Load all tiles that the block has of the task.
+        """Load those of all tiles that the block has of the task.
 
         Args:
             slot: the next stage.
@@ -102,60 +181,20 @@ class Stream:
 
     def _tile(self, tile: TileContext, stage: Value, parity: Value, seen: Value) -> list[Value]:
         tile.resolve()
-        total = self.geometry.passes * self.geometry.chunks
-        waits = bool(self.task.view.waits)
-        ahead = min(self.geometry.stages, total) if waits and not self.plan.weights_wait else 0
-        start = Slot(stage, parity)
-
-        def weights(number: Value, *carried: Value) -> list[Value]:
-            return self._weights(tile, number, Slot(*carried)).values
-
-        def activations(number: Value, *carried: Value) -> list[Value]:
-            return self._activations(tile, number, Slot(*carried)).values
-
-        def both(number: Value, *carried: Value) -> list[Value]:
-            self._weights(tile, number, Slot(*carried))
-            return self._activations(tile, number, Slot(*carried)).values
-
-        filled = for_(0, ahead, 1, weights, start.values) if ahead else start.values
-        if waits:
+        if self.task.view.waits:
             if_(i1(True) if not self.waits else seen != self.waits, lambda: tile.poll_by_warp(self.lane))
             seen = i32(self.waits)
-        if ahead:
-            for_(0, ahead, 1, activations, start.values)
-        if total > ahead:
-            filled = for_(ahead, total, 1, both, filled)
-        return [*filled, seen]
 
-    def _weights(self, tile: TileContext, number: Value, slot: Slot) -> Slot:
-        """Take a stage and start the copies of its weights; the slot after it."""
-        geometry = self.geometry
-        column, chunk = number // geometry.chunks * geometry.pass_cols, number % geometry.chunks
-        columns = minimum(geometry.cols - column, geometry.pass_cols)
-        boxes = (columns + (geometry.box_cols - 1)) // geometry.box_cols
-        full, stage = self.ring.full(slot.stage), self.stages.weights(slot)
-        lines = boxes * (geometry.products * geometry.box_cols)
-        self.ring.empty(slot.stage).wait(slot.parity)
-        if_(self.lane == 0, lambda: full.expect(lines * (geometry.panels * PANEL)))
-        sync_warp()
-        for place, source in enumerate(self.plan.weights):
+        def stage_(number: Value, *carried: Value) -> list[Value]:
+            return self._stage(tile, number, Slot(*carried)).values
 
-            def copy(index: Value, place: int = place, source: Source = source) -> None:
-                panel, box = index % geometry.panels, index // geometry.panels
-                line = panel * geometry.lines + box * geometry.box_cols + place * geometry.pass_cols
-                moved = {COL: column + box * geometry.box_cols, "": chunk * geometry.chunk + panel * geometry.panel}
-                self._load(tile, offset(stage, line * PANEL), place, source, moved, full, Cache.STREAM)
+        return [*for_(0, self.geometry.passes * self.geometry.chunks, 1, stage_, [stage, parity]), seen]
 
-            for_(self.lane, boxes * geometry.panels, 32, copy)
-        return self.ring.next(slot)
-
-    def _activations(self, tile: TileContext, number: Value, slot: Slot) -> Slot:
-        """Start the copies of a stage's activations; the slot after it.
-
-        Their lane also arrives for the stage, so who finds it full has seen all that the warp waited for.
-        """
-        geometry, full = self.geometry, self.ring.full(slot.stage)
+    def _stage(self, tile: TileContext, number: Value, slot: Slot) -> Slot:
+        """Start the copies of a stage's activations; the slot after it."""
+        geometry, full = self.geometry, self.stages.loaded(slot)
         base, chunk = self.stages.activations(slot), number % geometry.chunks
+        self.ring.empty(slot.stage).wait(slot.parity)
         if_(self.lane == 0, lambda: full.arrive_and_expect(geometry.rows * geometry.panels * PANEL))
         sync_warp()
 
@@ -167,13 +206,3 @@ class Stream:
 
         for_(self.lane, geometry.panels // geometry.input_panels, 32, copy)
         return self.ring.next(slot)
-
-    def _load(
-        self, tile: TileContext, target: Value, map: int, source: Source, moved: dict[str, Value], full: Barrier, cache: Cache
-    ) -> None:
-        """Start one copy; `moved` is how far from the tile's start, by side, "" for the sum."""
-        places = [tile.index(dim.start) for dim in source.dims]
-        places[-1] = places[-1] + moved[""]
-        if COL in moved:
-            places[-2] = places[-2] + moved[COL]
-        tma.load_tile(target, self.task.tensor_map(map), full, places, cache=cache)

@@ -13,6 +13,7 @@ import functools
 import math
 from collections.abc import Callable
 
+from torch_mlir import ir
 from torch_mlir.dialects import nvvm
 
 from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, Slot
@@ -113,14 +114,14 @@ class Copier:
             if job is not None:
                 jobs.append(job)
                 dataclasses.replace(job, start=self._moved(job, chunk)).copy(target, at, self._thread())
-        if jobs and all(job.asynchronous for job in jobs):
-            # This thread's arrival, when its copies so far are done.
-            nvvm.cp_async_mbarrier_arrive(full.pointer.ir, noinc=True)
+        if not any(job.asynchronous for job in jobs):
+            full.arrive()
             return
-        if any(job.asynchronous for job in jobs):
-            # One arrival more is pending until this thread's copies so far are done.
-            nvvm.cp_async_mbarrier_arrive(full.pointer.ir)
-        full.arrive()
+        if not all(job.asynchronous for job in jobs):
+            # What went through registers: the arrival below orders `cp.async` only.
+            nvvm.memory_barrier(ir.Attribute.parse("#nvvm.mem_scope<cta>"))
+        # The thread's one arrival, when its copies so far are done. A second one by itself would be an error to synccheck.
+        nvvm.cp_async_mbarrier_arrive(full.pointer.ir, noinc=True)
 
     def _moved(self, job: _Job, chunk: Value) -> Value:
         """Where a job's window starts for a chunk: moved along the outer loops of the sum."""
