@@ -19,7 +19,7 @@ from .attributes import MODES, POLICIES, SPACES
 from .kitsune import Kitsune
 from .verify import captures, fail, has_attributes, single_block, terminator_of, unpack_type
 
-ENGINES = ("mma", "chain", "cluster", "conv", "simt", "gemv", "attention", "pairs", "generic")
+ENGINES = ("mma", "chain", "cluster", "conv", "depthwise", "simt", "gemv", "attention", "pairs", "generic")
 SCHEDULE = {
     "engine": ir.StringAttr,
     "tile": ir.DenseI64ArrayAttr,

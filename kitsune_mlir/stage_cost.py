@@ -103,6 +103,7 @@ ENGINES: dict[str, Constants] = {
     "attention": Constants(2.0 * US, 1.0 * US, 0.6 * US, 0.0, 0.7, 0.4, 0.3, 1.2e11, 3.6e10, 0.3 * US, 0.5),
     "pairs": Constants(1.5 * US, 0.6 * US, 0.5 * US, 0.7 * US, 0.3, 0.5, 0.3, 4.5e10, 3.6e10, 0.0),
     "simt": Constants(1.1 * US, 0.4 * US, 0.5 * US, 0.7 * US, 0.1, 0.9, 0.0, 4.5e10, 5.0e10, 0.2 * US),
+    "depthwise": Constants(1.1 * US, 0.4 * US, 0.5 * US, 0.7 * US, 0.03, 0.9, 0.0, 6.0e10, 5.0e10),
     "scatter": Constants(1.2 * US, 0.6 * US, 0.4 * US, 0.7 * US, 0.1, 0.8, 0.0, 4.5e10, 3.0e10, 0.0),
     "ordered": Constants(4.0 * US, 1.0 * US, 2.0 * US, 0.7 * US, 0.1, 0.8, 0.0, 4.5e10, 3.0e10, 0.0),
     "generic": Constants(1.0 * US, 0.4 * US, 0.3 * US, 0.7 * US, 0.0025, 0.06, 1.0, 2.0e10, 2.0e10, 0.5 * US),

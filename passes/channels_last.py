@@ -18,6 +18,7 @@ from .remarks import remark
 
 LAST = (0, 2, 3, 1)  # dimension i of the channels-last form is dimension LAST[i] of the usual one
 FIRST = (0, 3, 1, 2)  # the inverse
+TAPS_FIRST = (2, 3, 0, 1)  # of a depthwise convolution's weight: its channels innermost
 COLUMNS = 2  # the last dimension but the channels
 MOST_GROUPS = 8  # that are done as one: so many times the work, but on tensor cores
 STRIDE_BYTES = 16  # the least stride that TMA takes
@@ -51,10 +52,11 @@ class _Rewriter:
         self.twins: dict[ir.Value, ir.Value] = {}
         self.borrowed: set[ir.Value] = set()  # values whose twin is a transposed copy
         self.widened: dict[ir.Value, ir.Value] = {}
+        self.orders: dict[ir.Value, tuple[int, ...]] = {}  # of twins that are not `LAST`
 
     def run(self) -> None:
         operations = [o.operation for o in self.block.operations]
-        if not any(_is_convolution(op) or _is_grouped(op) for op in operations):
+        if not any(_is_convolution(op) or _is_grouped(op) or _is_depthwise(op) for op in operations):
             return
         self._open_arguments()
         for op in operations:
@@ -67,7 +69,14 @@ class _Rewriter:
     def _visit(self, op: ir.Operation) -> None:
         if _is_convolution(op):
             image, weight, start = op.operands
-            self._convolution(op, op, self._wide_twin(image), self._wide_twin(weight), start)
+            self._convolution(op, op, linalg.conv_2d_nhwc_fhwc, self._wide_twin(image), self._wide_twin(weight), start)
+        elif _is_depthwise(op):
+            image, weight, start = op.operands
+            collapse = weight.owner.operation
+            made = (linalg.depthwise_conv_2d_nhwc_hwc, self._twin(image), self._taps_first(collapse))
+            self._convolution(op, op, *made, start)
+            if not list(collapse.results[0].uses):
+                collapse.erase()
         elif op.name == "tensor.collapse_shape" and _is_grouped(defining_op(op.operands[0])):
             self._grouped(op, op.operands[0].owner.operation)
         elif op.name in ("linalg.pooling_nchw_max", "linalg.pooling_nchw_sum") and self._native(op.operands[0]):
@@ -164,20 +173,36 @@ class _Rewriter:
         narrow = self._twin(weight)
         with ir.InsertionPoint.at_block_begin(self.block) if defining_op(narrow) is None else ir.InsertionPoint(op):
             dense = block_diagonal(narrow, shape_of(op.operands[1])[0])
-        self._convolution(collapse, op, self._twin(image), dense, start)
+        self._convolution(collapse, op, linalg.conv_2d_nhwc_fhwc, self._twin(image), dense, start)
         parts = [value.owner.operation for value in list(op.operands)[:2]]
         op.erase()
         for part in parts:
             if not list(part.results[0].uses):
                 part.erase()
 
-    def _convolution(self, op: ir.Operation, named: ir.Operation, images: ir.Value, weights: ir.Value, start: ir.Value) -> None:
+    def _taps_first(self, collapse: ir.Operation) -> ir.Value:
+        """Taps by channels, of a depthwise convolution's weight that is channels by 1 by taps and loses the 1."""
+        weight = collapse.operands[0]
+        if weight not in self.twins:
+            maker = defining_op(weight)
+            with ir.InsertionPoint.at_block_begin(self.block) if maker is None else ir.InsertionPoint.after(maker):
+                self.twins[weight] = transposed(weight, TAPS_FIRST)
+            self.borrowed.add(weight)
+            self.orders[weight] = TAPS_FIRST
+        twin = self.twins[weight]
+        shape, element = shape_of(twin), ir.ShapedType(twin.type).element_type
+        with ir.InsertionPoint(collapse):
+            return tensor.collapse_shape(ir.RankedTensorType.get(shape[:3], element), twin, [[0], [1], [2, 3]])
+
+    def _convolution(
+        self, op: ir.Operation, named: ir.Operation, builder, images: ir.Value, weights: ir.Value, start: ir.Value
+    ) -> None:
         """`op` gives the result of the convolution `named`."""
         keep = {name: named.attributes[name] for name in ("strides", "dilations")}
         with ir.InsertionPoint(op):
             empty = tensor.empty(permuted(shape_of(op.results[0]), LAST), ir.F32Type.get())
             zeros = linalg.fill(_zero(ir.F32Type.get()), outs=[empty])
-            made = linalg.conv_2d_nhwc_fhwc(images, weights, outs=[zeros], **keep)
+            made = builder(images, weights, outs=[zeros], **keep)
             addend = self._addend(start)
             if addend is not None:
                 made = _sum(made, *addend)
@@ -262,7 +287,7 @@ class _Rewriter:
             argument.set_type(twin.type)
             twin.replace_all_uses_with(argument)
             users[0].erase()
-            set_attribute(self.function, number, ORDER, LAST)
+            set_attribute(self.function, number, ORDER, self.orders.get(argument, LAST))
 
     def _order_results(self) -> None:
         """Where an input is channels last, so are the results that are computed so."""
@@ -292,6 +317,17 @@ def _is_convolution(op: ir.Operation) -> bool:
     types = {str(ir.ShapedType(value.type).element_type) for value in list(op.operands)[:2]}
     accumulates = str(ir.ShapedType(op.results[0].type).element_type) == "f32"
     return len(types) == 1 and types <= set(TYPES) and accumulates
+
+
+def _is_depthwise(op: ir.Operation) -> bool:
+    """Whether every channel has a weight of its own, which is a whole argument or value of four dimensions."""
+    if op.name != "linalg.depthwise_conv_2d_nchw_chw":
+        return False
+    maker = defining_op(op.operands[1])
+    types = {str(ir.ShapedType(value.type).element_type) for value in list(op.operands)[:2]}
+    accumulates = str(ir.ShapedType(op.results[0].type).element_type) == "f32"
+    whole = maker is not None and maker.name == "tensor.collapse_shape" and is_image(maker.operands[0])
+    return whole and shape_of(maker.operands[0])[1] == 1 and len(types) == 1 and types <= set(TYPES) and accumulates
 
 
 def _is_grouped(op: ir.Operation | None) -> bool:

@@ -4,18 +4,19 @@ import dataclasses
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.conv_tiles import Problem, choose_tile
+from kitsune_mlir.codegen.gpu.conv_tiles import Problem, choose_tile, depthwise_tile
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, static_ints, terms_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_projected_product
 from kitsune_mlir.target import Target
 
 BYTES = {"bf16": 2, "f16": 2, "f32": 4}
+VECTOR_BYTES = 16
 STAGE_BYTES = 4096  # shared memory that the kernel keeps for itself
 
 
-def conv_tile(space: Space, target: Target) -> list[int] | None:
-    """Tile sizes of a stage that is one channels-last convolution of bf16, f16 or f32; None for other stages."""
+def conv_tile(space: Space, target: Target) -> tuple[str, list[int]] | None:
+    """Engine and tile sizes of a stage that is one channels-last convolution of bf16, f16 or f32; None for other stages."""
     products = [n for n, op in enumerate(space.ops) if is_contraction(op)]
     if len(products) != 1 or is_projected_product(space.ops[products[0]]):
         return None
@@ -23,9 +24,12 @@ def conv_tile(space: Space, target: Target) -> list[int] | None:
     found = convolution_of(op)
     if found is None:
         return None
-    problem, loops = found
-    problem = dataclasses.replace(problem, inside=not _pads_last(op, space)).merged()
-    chosen = choose_tile(problem, target.workers, target.fast_bytes - STAGE_BYTES)
+    problem, loops, depthwise = found
+    if depthwise:
+        chosen = depthwise_tile(problem, max(1, VECTOR_BYTES // problem.element_bytes), target.workers)
+    else:
+        problem = dataclasses.replace(problem, inside=not _pads_last(op, space)).merged()
+        chosen = choose_tile(problem, target.workers, target.fast_bytes - STAGE_BYTES)
     if chosen is None:
         return None
     tile = dict(zip(loops, (*chosen[0], chosen[1]), strict=True))
@@ -33,7 +37,7 @@ def conv_tile(space: Space, target: Target) -> list[int] | None:
     whole = dict(zip(loops, (*problem.pixels, problem.features), strict=True))
     if any(tile[loop] != whole[loop] and loop not in shared for loop in loops) or not shared <= set(loops):
         return None
-    return [tile[d.loops[products[0]]] for d in space.dims]
+    return "depthwise" if depthwise else "conv", [tile[d.loops[products[0]]] for d in space.dims]
 
 
 def _pads_last(op: ir.Operation, space: Space) -> bool:
@@ -44,8 +48,9 @@ def _pads_last(op: ir.Operation, space: Space) -> bool:
     return any(static_ints(maker, name)[-2] != 0 for name in ("static_low", "static_high"))
 
 
-def convolution_of(op: ir.Operation) -> tuple[Problem, list[int]] | None:
-    """A product as a convolution, and its loops: over pixels in the order of the image's dimensions, then the features."""
+def convolution_of(op: ir.Operation) -> tuple[Problem, list[int], bool] | None:
+    """A product as a convolution, its loops (over pixels in the order of the image's dimensions, then the features), and
+    whether it is depthwise: every feature is of one channel."""
     element = str(ir.ShapedType(op.operands[0].type).element_type)
     if element not in BYTES:
         return None
@@ -53,11 +58,13 @@ def convolution_of(op: ir.Operation) -> tuple[Problem, list[int]] | None:
     if not all(isinstance(e, ir.AffineDimExpr) for e in [*weight.results, *out.results]):
         return None
     kinds = iterator_kinds(op)
-    features, *taps, channels = [ir.AffineDimExpr(e).position for e in weight.results]
-    sizes = dict(zip([features, *taps, channels], shape_of(op.operands[1]), strict=True))
+    walked = [ir.AffineDimExpr(e).position for e in weight.results]
+    depthwise = kinds[walked[-1]] == "parallel"
+    features, taps, channels = (walked[-1], walked[:-1], walked[-1]) if depthwise else (walked[0], walked[1:-1], walked[-1])
+    sizes = dict(zip(walked, shape_of(op.operands[1]), strict=True))
     sizes.update(zip([ir.AffineDimExpr(e).position for e in out.results], shape_of(op.results[0]), strict=True))
     *pixels, summed = [terms_of(e) for e in image.results]
-    if summed != {channels: 1} or kinds[channels] != "reduction" or kinds[features] != "parallel":
+    if summed != {channels: 1} or kinds[features] != "parallel" or (not depthwise and kinds[channels] != "reduction"):
         return None
     columns: list[tuple[int, int, int, int]] = []  # of each dimension: loop, stride, taps, dilation
     seen: list[int] = []
@@ -80,4 +87,4 @@ def convolution_of(op: ir.Operation) -> tuple[Problem, list[int]] | None:
         pixel_sizes, strides, extents, dilations, sizes[channels], sizes[features],
         element_bytes=BYTES[element], exact=element == "f32",
     )  # fmt: skip
-    return problem, [*loops, features]
+    return problem, [*loops, features], depthwise

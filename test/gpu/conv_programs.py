@@ -139,6 +139,23 @@ CASES: dict[str, Case] = {
     "grouped": Case(2, 32, 14, 14, 64, groups=4, bias=True),
     "stride_odd": Case(2, 16, 15, 13, 33, stride=2, bias=True),
     **{
+        f"depthwise_{size}x{channels}_b{batch}{'_s2' * (stride - 1)}{'' if last else '_nchw'}": Case(
+            batch, channels, size, size, channels, groups=channels, stride=stride, last=last
+        )
+        for size, channels in ((112, 32), (56, 128), (14, 512))
+        for batch in (1, 32)
+        for stride, last in ((1, True), (2, True), (1, False))
+    },
+    "depthwise_fused": Case(2, 64, 14, 14, 64, groups=64, bias=True, relu=True, residual=True),
+    "depthwise_odd": Case(3, 7, 9, 13, 7, groups=7, bias=True),
+    "depthwise_129": Case(1, 129, 7, 5, 129, groups=129, stride=2),
+    "depthwise_20": Case(2, 20, 1, 1000, 20, groups=20, kernel=3, bias=True),
+    "depthwise_five": Case(2, 48, 14, 14, 48, groups=48, kernel=5, padding=2, dilation=1, bias=True),
+    "depthwise_dilated": Case(2, 72, 20, 20, 72, groups=72, padding=2, dilation=2),
+    "depthwise_inside": Case(1, 40, 17, 19, 40, groups=40, padding=0, stride=2),
+    "depthwise_f32": Case(2, 36, 15, 15, 36, groups=36, bias=True, dtype="f32"),
+    "depthwise_f16": Case(2, 36, 15, 15, 36, groups=36, bias=True, dtype="f16"),
+    **{
         f"{name}_{dtype}": dataclasses.replace(case, dtype=dtype)
         for dtype in ("f32", "tf32")
         for name, case in {

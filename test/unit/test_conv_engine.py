@@ -11,8 +11,17 @@ import torch
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.conv import ConvEngine
+from kitsune_mlir.codegen.gpu.conv_depthwise import DepthwiseEngine
 from kitsune_mlir.codegen.gpu.conv_plan import ConvPlan
-from kitsune_mlir.codegen.gpu.conv_tiles import Geometry, Problem, arrange, best_arrangement, choose_tile, cycles
+from kitsune_mlir.codegen.gpu.conv_tiles import (
+    Geometry,
+    Problem,
+    arrange,
+    best_arrangement,
+    choose_tile,
+    cycles,
+    depthwise_tile,
+)
 from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
@@ -137,12 +146,50 @@ def test_few_groups_become_one(bias: bool) -> None:
     assert plan.private.conv.channels == 32 and plan.private.conv.features == 48
 
 
-def test_depthwise_is_declined() -> None:
-    module = lowered(Case(1, 32, 8, 8, 32, groups=32))
+def test_depthwise_is_for_another_engine() -> None:
+    module = lowered(Case(1, 32, 8, 8, 32, groups=32, bias=True))
     with module.context, ir.Location.unknown():
-        for task in ProgramView(program_of(module)).tasks:
-            answer = ConvEngine().plan(task, Limits())
-            assert isinstance(answer, Decline) and answer.reason
+        (task,) = ProgramView(program_of(module)).tasks
+        assert task.wish == "depthwise"
+        answer, found = ConvEngine().plan(task, Limits()), DepthwiseEngine().plan(task, Limits())
+        assert isinstance(answer, Decline) and answer.reason
+        assert isinstance(found, Plan) and found.private.width == 8
+    module = lowered(Case(1, 32, 8, 8, 32))
+    with module.context, ir.Location.unknown():
+        (task,) = ProgramView(program_of(module)).tasks
+        assert isinstance(DepthwiseEngine().plan(task, Limits()), Decline)
+
+
+@pytest.mark.parametrize(
+    "channels, dtype, width", [(32, "bf16", 8), (20, "bf16", 4), (7, "bf16", 1), (36, "f32", 4), (6, "f16", 2)]
+)
+def test_depthwise_takes_as_many_channels_as_align(channels: int, dtype: str, width: int) -> None:
+    module = lowered(Case(2, channels, 9, 9, channels, groups=channels, dtype=dtype))
+    with module.context, ir.Location.unknown():
+        plan = DepthwiseEngine().plan(ProgramView(program_of(module)).tasks[-1], Limits())
+    assert isinstance(plan, Plan) and plan.private.width == width
+
+
+@pytest.mark.parametrize(
+    "name", ["depthwise_fused", "depthwise_odd", "depthwise_five", "depthwise_inside", "depthwise_f32", "depthwise_56x128_b32"]
+)
+def test_depthwise_assembles_without_spills(name: str) -> None:
+    module = lowered(CASES[name])
+    with module.context, ir.Location.unknown():
+        code = compile_gpu(module, "main_p0", "sm_90a")
+    assert {choice.engine for choice in code.engines} == {"depthwise"} and not code.resources.spills
+    if CASES[name].channels % 8 == 0:
+        assert "ld.global.nc.v4" in code.ptx or "ld.global.v4" in code.ptx
+
+
+@pytest.mark.parametrize("batch, size, channels", [(1, 112, 32), (32, 56, 128), (1, 14, 512), (3, 1, 7), (1, 1000, 129)])
+def test_depthwise_tiles_give_all_threads_work(batch: int, size: int, channels: int) -> None:
+    problem = Problem((batch, size, size), (1, 1, 1), (1, 3, 3), (1, 1, 1), channels, channels)
+    tile, taken = depthwise_tile(problem, 8, 132)
+    assert all(1 <= t <= p for t, p in zip(tile, problem.pixels, strict=True)) and channels % taken == 0
+    items = math.prod(problem.pixels) * -(-channels // 8)
+    tiles = math.prod(-(-p // t) for p, t in zip(problem.pixels, tile, strict=True)) * (channels // taken)
+    assert tiles >= min(132, items // 512)
 
 
 def test_wide_factors_are_declined() -> None:

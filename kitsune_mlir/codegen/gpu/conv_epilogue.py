@@ -2,6 +2,7 @@
 
 A thread has, of each eight columns, two neighbouring ones of two rows of the product (`layouts.WgmmaAccumulator`). With paired
 features (`conv_plan`) the two rows are neighbours in memory too. Columns are pixels, or the space between rows of pixels.
+A block (`conv_steps`) is feature f and column p, f and p + 1, f + 1 and p, f + 1 and p + 1 (f + 8 if features are not paired).
 """
 
 from __future__ import annotations
@@ -10,25 +11,17 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
-from torch_mlir import ir
-
-from kitsune_mlir.codegen.gpu.builder import if_
 from kitsune_mlir.codegen.gpu.context import TileContext
-from kitsune_mlir.codegen.gpu.conv_match import CHANNEL, Sides, operand_sides, stored_sides
+from kitsune_mlir.codegen.gpu.conv_match import CHANNEL, Sides, stored_sides
 from kitsune_mlir.codegen.gpu.conv_plan import ConvPlan
+from kitsune_mlir.codegen.gpu.conv_steps import Block, Steps, guarded, neighbours_align
 from kitsune_mlir.codegen.gpu.elements import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.memory import offset
-from kitsune_mlir.codegen.gpu.mma_match import is_constant, wide_dims
-from kitsune_mlir.codegen.gpu.mma_scalar import constant_of, emit_body
-from kitsune_mlir.codegen.gpu.mma_window import multiple_of
 from kitsune_mlir.codegen.gpu.tasks import Load, Store, element_bytes
 from kitsune_mlir.codegen.gpu.value import Value, i64, select
 
 __all__ = ["Epilogue"]
-
-Block = list[Value]
-"""Four values: feature f and column p, f and p + 1, f + 1 and p, f + 1 and p + 1 (f + 8 if features are not paired)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +32,7 @@ class _Column:
     inside: Value | None
 
 
-class Epilogue:
+class Epilogue(Steps):
     """Emits the stores of one warpgroup's part of a tile.
 
     Args:
@@ -50,8 +43,9 @@ class Epilogue:
     """
 
     def __init__(self, plan: ConvPlan, tile: TileContext, group: Value, accumulators: Sequence[Value]):
-        self.plan, self.tile, self.accumulators = plan, tile, accumulators
-        self.conv, geometry = plan.conv, plan.geometry
+        super().__init__(plan.conv, tile, count=4)
+        self.plan, self.accumulators, self.number = plan, accumulators, 0
+        geometry = plan.geometry
         thread = tile.task.thread % 128
         row = thread // 32 * 16 + (thread % 32 // 4) * (2 if plan.paired else 1)
         self.feature = row + group * 64 if geometry.by_features else row
@@ -61,17 +55,16 @@ class Epilogue:
             self.column = self.column + group * geometry.columns
         self.features_inside = self._features_inside()
         self.columns: dict[int, _Column] = {}
-        self.known: dict[tuple, Block] = {}
 
     def store(self) -> None:
         """Write every result of the task."""
         for number in range(self.plan.geometry.columns // 8):
-            first = 8 * number
+            self.number, first = number, 8 * number
             self.columns = {0: self._column(first), 1: self._column(first + 1)}
-            self.known = {key: value for key, value in self.known.items() if key[-1] == "features"}
+            self.next_pixels()
             for store in self.conv.task.stores:
                 sides = stored_sides(self.conv, store.tensor)
-                self._write(store, sides, self._evaluate(store.tensor, sides, number))
+                self._write(store, sides, self.evaluate(store.tensor, sides))
 
     # --- where elements are ----------------------------------------------------------------------------------------------
 
@@ -113,77 +106,10 @@ class Epilogue:
 
     # --- values ----------------------------------------------------------------------------------------------------------
 
-    def _evaluate(self, value: ir.Value, sides: Sides, number: int) -> Block:
-        """The block's elements of a tensor of the task."""
-        if is_constant(value):
-            return [constant_of(value)] * 4
-        varies = "columns" if any(side not in (CHANNEL, None) for side in sides) else "features"
-        key = (value, sides, varies)
-        if key not in self.known:
-            load = self.conv.task.load_of(value)
-            if value == self.conv.op.results[0]:
-                self.known[key] = self._product(number)
-            elif load is not None:
-                self.known[key] = self._read(load, sides)
-            else:
-                self.known[key] = self._step(value, sides, number)
-        return self.known[key]
-
-    def _product(self, number: int) -> Block:
-        first = 4 * number
-        sums = list(self.accumulators[first : first + 4])
-        start = self._evaluate(self.conv.op.operands[2], self.conv.sides, number)
-        if all(_is_zero(value) for value in start):
-            return sums
-        return [total + begin for total, begin in zip(sums, start, strict=True)]
-
-    def _step(self, value: ir.Value, sides: Sides, number: int) -> Block:
-        op = value.owner
-        result = list(op.results).index(value)
-        if op.name in ("tensor.expand_shape", "tensor.collapse_shape"):
-            return self._evaluate(op.operands[0], operand_sides(op, 0, 0, sides), number)
-        if op.name == "linalg.fill":
-            return [_scalar(op.operands[0])] * 4
-        arguments = op.regions[0].blocks[0].arguments
-        inputs = len(op.operands) - len(op.results)
-        blocks = [
-            self._operand(op, n, result, sides, number) if n < inputs or len(list(arguments[n].uses)) else None
-            for n in range(len(op.operands))
-        ]
-        found: Block = []
-        done: dict[tuple[int, ...], Value] = {}
-        for element in range(4):
-            taken = [None if block is None else block[element] for block in blocks]
-            same = tuple(id(item) for item in taken)
-            if same not in done:
-                done[same] = emit_body(op, taken, self.tile, _no_index)[result]
-            found.append(done[same])
-        return found
-
-    def _operand(self, op: ir.Operation, operand: int, result: int, sides: Sides, number: int) -> Block:
-        value = op.operands[operand]
-        if not isinstance(value.type, ir.ShapedType):
-            return [_scalar(value)] * 4
-        return self._evaluate(value, operand_sides(op, operand, result, sides), number)
+    def sums(self) -> Block:
+        return list(self.accumulators[4 * self.number : 4 * self.number + 4])
 
     # --- memory ----------------------------------------------------------------------------------------------------------
-
-    def _strides(self, record: Load | Store, sides: Sides) -> dict[int, int]:
-        """Elements of a buffer from one element to the next along each side."""
-        named = [side for side in sides if side is not None]
-        strides: dict[int, int] = {}
-        for dim, side in zip(wide_dims(record.sizes), named, strict=True):
-            strides[side] = strides.get(side, 0) + record.buffer.strides[dim]
-        return strides
-
-    def _start(self, record: Load | Store) -> Value:
-        pointer = self.tile.pointer(record.buffer)
-        size = element_bytes(record.buffer.element)
-        for start, stride in zip(record.offsets, record.buffer.strides, strict=True):
-            pointer = offset(
-                pointer, start * stride * size if isinstance(start, int) else i64(self.tile.index(start)) * (stride * size)
-            )
-        return pointer
 
     def _place(self, record: Load | Store, strides: dict[int, int], half: int, column: int, clamped: bool) -> Value:
         """Pointer to an element; to the tile's first where there is none and `clamped`."""
@@ -202,23 +128,17 @@ class Epilogue:
             moved = feature if not clamped or inside is None else select(inside, feature, 0)
             moved = moved * strides[CHANNEL]
             total = moved if total is None else total + moved
-        pointer = self._start(record)
+        pointer = self.start(record)
         return pointer if total is None else offset(pointer, i64(total) * size)
 
     def _pairs(self, record: Load | Store, strides: dict[int, int]) -> bool:
         """Whether a thread's two features are one aligned access."""
-        size = element_bytes(record.buffer.element)
         if not self.plan.paired or strides.get(CHANNEL) != 1 or self.plan.problem.features % 2:
             return False
-        parts = [record.buffer.offset // size]
-        for dim, (start, stride) in enumerate(zip(record.offsets, record.buffer.strides, strict=True)):
-            parts.append(stride * multiple_of(start))
-            if stride != 1 and record.sizes[dim] != 1:
-                parts.append(stride)
-        return record.buffer.offset % (2 * size) == 0 and all(part % 2 == 0 for part in parts)
+        return neighbours_align(record, 2)
 
-    def _read(self, load: Load, sides: Sides) -> Block:
-        strides = self._strides(load, sides)
+    def read(self, load: Load, sides: Sides) -> Block:
+        strides = self.strides(load, sides)
         dtype, constant = str(load.buffer.element), load.buffer.role == "input"
         size = element_bytes(load.buffer.element)
         moves = any(side != CHANNEL for side in strides)
@@ -239,7 +159,7 @@ class Epilogue:
         ]
 
     def _write(self, store: Store, sides: Sides, block: Block) -> None:
-        strides = self._strides(store, sides)
+        strides = self.strides(store, sides)
         dtype, size = str(store.buffer.element), element_bytes(store.buffer.element)
         for column in range(2):
             inside = self.columns[column].inside
@@ -247,33 +167,9 @@ class Epilogue:
                 pair = [block[column], block[2 + column]]
                 place = self._place(store, strides, 0, column, clamped=False)
                 write = functools.partial(store_elements, pair, place, dtype, 2 * size)
-                _guarded(write, inside, self.features_inside[0])
+                guarded(write, inside, self.features_inside[0])
                 continue
             for half in range(2):
                 place = self._place(store, strides, half, column, clamped=False)
                 write = functools.partial(store_elements, [block[2 * half + column]], place, dtype, size)
-                _guarded(write, inside, self.features_inside[half])
-
-
-def _guarded(write, *conditions: Value | None) -> None:
-    wanted = [condition for condition in conditions if condition is not None]
-    if not wanted:
-        write()
-        return
-    if_(functools.reduce(lambda a, b: a & b, wanted), write)
-
-
-def _scalar(value: ir.Value) -> Value:
-    return constant_of(value)
-
-
-def _no_index(loop: int) -> Value:
-    raise AssertionError(f"no body that was taken asks for loop {loop}")
-
-
-def _is_zero(value: Value) -> bool:
-    """Whether a value is the constant 0 (or -0, which an f32 sum does not tell from it)."""
-    owner = value.ir.owner
-    if isinstance(owner, ir.Block) or owner.name != "arith.constant":
-        return False
-    return ir.FloatAttr(owner.attributes["value"]).value == 0
+                guarded(write, inside, self.features_inside[half])

@@ -4,6 +4,10 @@ The convolution is a `linalg.generic`
 
     out[pixel.., channel] += image[pixel*stride + tap*dilation.., c] * weight[channel, tap.., c]
 
+or, where it is depthwise,
+
+    out[pixel.., channel] += image[pixel*stride + tap*dilation.., channel] * weight[tap.., channel]
+
 Its image may be a window of a padded tensor; the padding becomes a distance from the image's first element. Everything else
 in the body is element-wise work on the result. It is looked at by pulling: from the stores through the operations down to
 loads, every dimension of every tensor named by the *side* of the tile that it lies along: a pixel dimension (the number of
@@ -70,10 +74,11 @@ class Convolution:
         op: the convolution.
         image, weight: what it reads.
         axes: one for each dimension of the image but the last, which holds the channels.
-        channels: that are summed, C.
+        channels: that are summed, C; 1 of a depthwise convolution.
         features: channels of the tile's result.
         dtype: of both factors, "bf16", "f16" or "f32".
         sides: of the convolution's result.
+        depthwise: every channel has a weight of its own.
     """
 
     task: TaskView
@@ -85,6 +90,7 @@ class Convolution:
     features: int
     dtype: str
     sides: Sides
+    depthwise: bool = False
 
     @property
     def taps(self) -> int:
@@ -95,8 +101,11 @@ class Convolution:
         return total
 
 
-def match(task: TaskView) -> Convolution:
+def match(task: TaskView, depthwise: bool = False) -> Convolution:
     """Read the body of a task.
+
+    Args:
+        depthwise: only a depthwise convolution is taken, else only one of all channels.
 
     Raises:
         Mismatch: it is no single convolution of bf16, f16 or f32 with channels innermost and element-wise work after it.
@@ -104,7 +113,7 @@ def match(task: TaskView) -> Convolution:
     products = [op for op in task.work() if is_contraction(op)]
     if len(products) != 1:
         raise Mismatch(f"{len(products)} products in one task; one is done")
-    found = _convolution(task, products[0])
+    found = _convolution(task, products[0], depthwise)
     if not task.stores:
         raise Mismatch("the task stores nothing")
     for store in task.stores:
@@ -114,7 +123,7 @@ def match(task: TaskView) -> Convolution:
     return found
 
 
-def _convolution(task: TaskView, op: ir.Operation) -> Convolution:
+def _convolution(task: TaskView, op: ir.Operation, depthwise: bool) -> Convolution:
     types = [str(ir.ShapedType(value.type).element_type) for value in op.operands]
     if types[0] != types[1] or types[0] not in _DTYPES or types[2] != "f32":
         raise Mismatch(f"a convolution of {types[0]} and {types[1]} into {types[2]}; bf16, f16 or f32 into f32 are done")
@@ -124,8 +133,9 @@ def _convolution(task: TaskView, op: ir.Operation) -> Convolution:
     sizes = dict(zip(weights, shape_of(op.operands[1]), strict=True))
     sizes.update(zip(outs, shape_of(op.results[0]), strict=True))
     *pixels, summed = (terms_of(expression) for expression in image_map.results)
-    feature, last = weights[0], weights[-1]
-    if summed is None or list(summed.items()) != [(last, 1)] or kinds[last] != "reduction" or feature not in outs:
+    feature, last = weights[-1 if depthwise else 0], weights[-1]
+    kind = "parallel" if depthwise else "reduction"
+    if summed is None or list(summed.items()) != [(last, 1)] or kinds[last] != kind or feature not in outs:
         raise Mismatch("the channels are not the innermost dimension of image and weight")
     image, starts, lows, padded = _image(task, op.operands[0])
     axes, sides, taps = [], {feature: CHANNEL}, []
@@ -149,13 +159,15 @@ def _convolution(task: TaskView, op: ir.Operation) -> Convolution:
                 padded[number],
             )
         )
-    if taps != weights[1:-1] or set(sides) != set(outs):
+    shared = slice(0, -1) if depthwise else slice(1, None)  # dimensions of the weight that every feature has
+    if taps != weights[slice(0 if depthwise else 1, -1)] or set(sides) != set(outs):
         raise Mismatch("groups, or taps in another order than the image's dimensions")
     weight = task.load_of(op.operands[1])
-    if weight is None or list(weight.sizes[1:]) != list(weight.buffer.shape[1:]) or len(weight.sizes) != len(weights):
+    if weight is None or list(weight.sizes[shared]) != list(weight.buffer.shape[shared]) or len(weight.sizes) != len(weights):
         raise Mismatch("the weight is not read from memory, whole but for its features")
     walked = tuple(sides[loop] if sizes[loop] != 1 else None for loop in outs)
-    return Convolution(task, op, image, weight, tuple(axes), sizes[last], sizes[feature], types[0], walked)
+    channels = 1 if depthwise else sizes[last]
+    return Convolution(task, op, image, weight, tuple(axes), channels, sizes[feature], types[0], walked, depthwise)
 
 
 def _loops(map_: ir.AffineMap) -> list[int]:

@@ -15,7 +15,7 @@ import dataclasses
 import itertools
 import math
 
-__all__ = ["Geometry", "Problem", "arrange", "choose_tile", "cycles"]
+__all__ = ["Geometry", "Problem", "arrange", "choose_tile", "cycles", "depthwise_run", "depthwise_tile"]
 
 GROUP_ROWS = 64
 MOST_COLUMNS = 256
@@ -36,6 +36,10 @@ COLUMN_CYCLES = 6  # of the stores, a column
 STEP_CYCLES = 350  # from one step to the next at least: barriers, and starting the products
 EXCHANGE_CYCLES = 3000  # until the last piece of a tile has the partial results of the others
 MOST_PIECES = 16
+
+DEPTHWISE_THREADS = 256
+DEPTHWISE_CHANNELS = 16  # vectors of neighbouring channels that a tile has
+MOST_DEPTHWISE = 2048  # items of a tile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,6 +245,43 @@ def choose_tile(problem: Problem, workers: int, shared_bytes: int) -> tuple[tupl
         if not isinstance(found, str) and (best is None or found[0] < best[0]):
             best = (found[0], tile, features)
     return None if best is None else best[1:]
+
+
+def depthwise_run(size: int, items: int, workers: int) -> int:
+    """Pixels that one thread does of a depthwise convolution, of `size` in a row: as many as leave all threads work.
+
+    Args:
+        items: vectors of the result.
+    """
+    for run in (4, 2):
+        if size >= run and items // run >= workers * DEPTHWISE_THREADS:
+            return run
+    return 1
+
+
+def depthwise_tile(problem: Problem, width: int, workers: int) -> tuple[tuple[int, ...], int]:
+    """Pixels along each dimension, and channels, of a depthwise convolution's tiles: whole rows of pixels, several of them.
+
+    Args:
+        problem: its `channels` are those of the image.
+        width: channels of a vector.
+    """
+    items = math.prod(problem.pixels) * -(-problem.channels // width)
+    run = depthwise_run(problem.pixels[-1], items, workers)
+    wanted = min(max(items // run // (4 * workers), DEPTHWISE_THREADS), MOST_DEPTHWISE)
+    channels = problem.channels
+    while channels > DEPTHWISE_CHANNELS * width and channels % (2 * width) == 0:
+        channels //= 2
+    groups = -(-channels // width)
+    tile: list[int] = []
+    for dim in reversed(range(len(problem.pixels))):
+        unit = run if dim == len(problem.pixels) - 1 else 1
+        most = max(1, wanted // groups) * unit
+        size = min(problem.pixels[dim], most)
+        parts = -(-problem.pixels[dim] // size)
+        tile.append(min(problem.pixels[dim], _up(-(-problem.pixels[dim] // parts), unit)))
+        wanted //= -(-tile[-1] // unit)
+    return tuple(tile[::-1]), channels
 
 
 def _pixel_tiles(pixels: tuple[int, ...]):

@@ -8,6 +8,7 @@ from kitsune_mlir.codegen.gpu.attention import AttentionEngine
 from kitsune_mlir.codegen.gpu.chain import ChainEngine
 from kitsune_mlir.codegen.gpu.cluster_chain import ClusterEngine
 from kitsune_mlir.codegen.gpu.conv import ConvEngine
+from kitsune_mlir.codegen.gpu.conv_depthwise import DepthwiseEngine
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.gemv import GemvEngine
 from kitsune_mlir.codegen.gpu.generic import GenericEngine
@@ -25,7 +26,7 @@ ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
         *(AttentionEngine(), ChainEngine(), ClusterEngine(), ConvEngine(), MmaEngine(), GemvEngine(), PairsEngine()),
-        *(ScatterEngine(), OrderedEngine(), SimtEngine(), GenericEngine()),
+        *(DepthwiseEngine(), ScatterEngine(), OrderedEngine(), SimtEngine(), GenericEngine()),
     )
 }
 """Every engine by its name, which is what a task's `engine` attribute says."""
