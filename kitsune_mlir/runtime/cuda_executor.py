@@ -170,8 +170,8 @@ class CudaExecutor:
         """Wait for a stream; in a debug build, raise if a wait on it gave up.
 
         Raises:
-            KitsuneError: a wait was not satisfied; the message names the block, the task, the slot and both counts. Or an error
-                of the device.
+            KitsuneError: a wait was not satisfied; the message names the block, its stage, the tiles and stage that it waits for,
+                and both counts. Or an error of the device.
         """
         report = np.zeros(len(DEBUG_FIELDS), dtype=np.uint32)
         with self.device.current():
@@ -185,10 +185,12 @@ class CudaExecutor:
                 call("cuMemsetD8", address, 0, report.nbytes)
         fields = dict(zip(DEBUG_FIELDS, report.tolist(), strict=True))
         if fields["gave_up"]:
-            name, engine, tiles = self.manifest.tasks[fields["task"]]
+            stage, engine, tiles = self.manifest.tasks[fields["task"]]
+            slot, seen, wanted = fields["slot"], fields["seen"], fields["wanted"]
             raise KitsuneError(
-                f"kernel '{self.manifest.kernel}': block {fields['block']} of {self.blocks} gave up waiting in task '{name}' "
-                f"({engine}, {tiles} tiles) for slot {fields['slot']}: {fields['seen']} posts of {fields['wanted']}"
+                f"kernel '{self.manifest.kernel}': block {fields['block']} of {self.blocks}, in stage '{stage}' ({engine}, "
+                f"{tiles} tiles), waits for {self.manifest.counters[slot]}: "
+                f"{seen} posts seen of {wanted} needed at counter {slot}"
             )
 
     def arena(self, stream: int) -> _Memory:

@@ -96,6 +96,7 @@ class Manifest:
         tiles: tiles of all tasks together: more blocks than this have nothing to do.
         tasks: for messages: [name, engine, tiles] of each task, in order.
         debug: whether waits are bounded and report into the workspace.
+        counters: of a debug build, for messages: what each counter counts ("tile (2, 1) of stage 'relu'").
     """
 
     kernel: str
@@ -111,6 +112,7 @@ class Manifest:
     tiles: int
     tasks: tuple[tuple[str, str, int], ...]
     debug: bool = False
+    counters: tuple[str, ...] = ()
     partial_bytes: int = 0
     streaming: bool = False
     timestamps: bool = False
@@ -179,6 +181,7 @@ class Manifest:
         try:
             data["parameters"] = tuple(Parameter(**parameter) for parameter in data["parameters"])
             data["tasks"] = tuple(tuple(task) for task in data["tasks"])
+            data["counters"] = tuple(data.get("counters", ()))
             data["input_bytes"], data["result_bytes"] = tuple(data["input_bytes"]), tuple(data["result_bytes"])
             return Manifest(**data)
         except (KeyError, TypeError) as error:

@@ -260,19 +260,33 @@ def test_errors_are_sentences(fake):
         cuda_executor.CudaExecutor(MANIFEST, b"")
 
 
+def test_a_launch_has_the_blocks_that_wait_for_each_other(fake):
+    """264 blocks are resident on the fake device; the pieces of a tile, a cluster or the ends of a ring may want more."""
+    import dataclasses
+
+    what = "the pieces of a tile of stage 'b', which wait for each other"
+    wanted = dataclasses.replace(MANIFEST, least_blocks=264, together=what)
+    assert cuda_executor.CudaExecutor(wanted, b"").blocks == 264
+    with pytest.raises(TargetError, match=f"'k' needs 265 blocks at the same time for {what}; 264 can run on 132 multi"):
+        cuda_executor.CudaExecutor(dataclasses.replace(wanted, least_blocks=265), b"")
+
+
 def test_a_wait_that_gave_up_is_told(fake):
     import dataclasses
 
-    manifest = dataclasses.replace(MANIFEST, debug=True)
+    names = ("tile (0) of stage 'a'", "tile (1) of stage 'a'", "4 tiles of stage 'a': (2), (3), (4), (5)")
+    manifest = dataclasses.replace(MANIFEST, debug=True, counters=names)
     executor = cuda_executor.CudaExecutor(manifest, b"")
     executor.run([1, 2, 3])
     workspace = fake.launches[0][4][4]
     report = np.array([1, 17, 1, 2, 3, 4], dtype=np.uint32)
     assert len(report) == len(DEBUG_FIELDS)
     fake.memory[workspace + manifest.debug_offset] = report
-    with pytest.raises(
-        KitsuneError, match=r"block 17 of 264 gave up waiting in task 'b' \(mma, 200 tiles\) for slot 2: 3 posts of 4"
-    ):
+    told = (
+        r"block 17 of 264, in stage 'b' \(mma, 200 tiles\), waits for 4 tiles of stage 'a': \(2\), \(3\), \(4\), \(5\): "
+        r"3 posts seen of 4 needed at counter 2"
+    )
+    with pytest.raises(KitsuneError, match=told):
         executor.check()
     report[0] = 0
     executor.check()

@@ -264,6 +264,15 @@ def test_every_case_becomes_a_cubin(make):
     assert len(code.engines) == len(code.manifest.tasks) and all(choice.engine for choice in code.engines)
 
 
+def test_debug_builds_name_what_a_counter_counts():
+    emulated = Emulated(cases_bodies.everybody_waits(16, 4, 4, 3), 3, debug=True)
+    assert len(emulated.manifest.counters) == emulated.manifest.slots
+    two = Emulated(cases.two_stages(20, 8, 5, 4), 3, debug=True).manifest
+    assert two.counters == tuple(f"tile ({n}) of stage 'relu'" for n in range(5))
+    assert Manifest.from_json(two.to_json()) == two
+    assert not Emulated(cases.two_stages(20, 8, 5, 4), 3).manifest.counters
+
+
 def test_debug_builds_bound_their_waits():
     case = cases.two_stages(20, 8, 5, 4)
     with new_context(), ir.Location.unknown():

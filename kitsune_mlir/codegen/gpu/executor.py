@@ -28,7 +28,7 @@ from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.kernel import ArrayParameter, Kernel
 from kitsune_mlir.codegen.gpu.launches import LEADS
 from kitsune_mlir.codegen.gpu.memory import offset, reduce_add, store
-from kitsune_mlir.codegen.gpu.operands import Arguments, Operands, Table
+from kitsune_mlir.codegen.gpu.operands import Arguments, Operands, Row, Table, Word
 from kitsune_mlir.codegen.gpu.schedule import Schedule, make_schedule
 from kitsune_mlir.codegen.gpu.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.spatial import Range, Share, by_multiprocessor, ranges, shares_of
@@ -102,7 +102,8 @@ class _Builder:
         self.shares = list(shares or [Share(0, limits.workers)] * len(self.plans))
         self.needs = Footprint(program, name, limits, schedule, shares)
         self.threads, self.members = self.needs.threads, self.needs.members
-        self.table = Table()
+        self.order = [schedule.body_of(run) for run in range(len(schedule.runs))]
+        self.table = Table(self.order)
 
     def build(self) -> Executor:
         needs, pointers = self.needs, self.program.inputs + self.program.results + 2
@@ -119,7 +120,8 @@ class _Builder:
         with kernel.body() as values:
             arguments = Arguments(*values) if self.schedule.shared else Arguments(values[:pointers], values[pointers:])
             self._emit(kernel, manifest, arguments)
-        self.table.define(kernel.module.body)
+        if self.schedule.shared:
+            self.table.define(kernel.module.body)
         manifest = dataclasses.replace(manifest, shared_bytes=kernel.shared_bytes)
         decisions = map(Decision, self.plans, self.schedule.declined)
         return Executor(kernel.module, manifest, tuple(decisions))
@@ -142,6 +144,7 @@ class _Builder:
             names={self.name, "smem", Table.SYMBOL},
             fences=any(plan.async_reads or plan.async_writes for plan in self.plans),
             weights=self.schedule.weights,
+            whole=self.schedule.whole,
         )
         span = kernel.arena.take("barriers", self.needs.barriers * Barrier.BYTES, 8)
         self.barrier_base = kernel.shared(span)
@@ -182,11 +185,10 @@ class _Builder:
         counters.close(self.threads)
 
     def _emit_shared(self) -> None:
-        """The loop over all runs, each done by its body: the program's order is the table's first columns."""
-        order = [self.schedule.body_of(run) for run in range(len(self.schedule.runs))]
+        """The loop over all runs, each done by its body, in the order that the table has."""
 
         def step(step: Value) -> None:
-            body, row = (self.table.look_up([place[which] for place in order], step) for which in range(2))
+            body, row = self.table.step(step)
             # What is computed from it stays in its body: outside of the loop it would take registers from all.
             self.state = dataclasses.replace(self.state, thread=fresh(thread_id()))
 
@@ -205,7 +207,7 @@ class _Builder:
 
             either(0)
 
-        for_(0, len(order), 1, step)
+        for_(0, len(self.order), 1, step)
 
     def _emit_body(self, runs: Sequence[int], row: Value | None, used: int, drop: bool) -> None:
         """The code of runs that share a body.
@@ -236,8 +238,13 @@ class _Builder:
             if_(self.thread == 0, lambda: [barrier.invalidate() for barrier in self.barriers[: len(wanted)]] and None)
 
     def _operands(self, tasks: Sequence[int], row: Value | None = None) -> Operands:
-        """Those of the tasks with these numbers, of which `row` says which."""
-        return Operands(self.arguments, [self.members[number] for number in tasks], self.table, row)
+        """Those of the tasks with these numbers: places of all runs of a body, of which `row` says which one runs."""
+        members = [self.members[number] for number in tasks]
+        return Operands(self.arguments, members, functools.partial(self._look_up, tasks, row) if row is not None else None)
+
+    def _look_up(self, tasks: Sequence[int], row: Value, column: Sequence[Word]) -> Value:
+        run = next(number for number, run in enumerate(self.schedule.runs) if tasks[0] in run)
+        return self.table.look_up(self.order[run][0], column, row)
 
     def _context(self, number: int, operands: Operands) -> TaskContext:
         """The kernel as task `number`, or one like it, sees it."""
@@ -250,20 +257,22 @@ class _Builder:
     def _prefetch(self, after: Sequence[int], row: Value | None, thread: Value, threads: int, soon: bool = True) -> None:
         """What the next task that reads much can fetch now; `after` one of these tasks, of which `row` says which."""
         found = [self._next_prefetching(number) for number in after]
-        places = [self.schedule.body_of(run) if run is not None else (len(self.schedule.bodies), 0) for run in found]
-        bodies = [body for body, _ in places]
-        which = self._operands(after, row).pick(bodies)
-        for body in sorted({body for body, run in zip(bodies, found, strict=True) if run is not None}):
-            runs = self.schedule.bodies[body]
-            number = self.schedule.runs[runs[0]][0]
+        nothing = len(self.schedule.bodies), 0
+        places = [self.order[run] if run is not None else nothing for run in found]
+        which = self._operands(after, row).pick([body for body, _ in places])
+        for body in sorted({place[0] for place in places if place != nothing}):
+            members = [self.schedule.runs[run][0] for run in self.schedule.bodies[body]]
+            mine = [member if other == body else 0 for other, member in places]
 
-            def fetch(body: int = body, runs: Sequence[int] = runs, number: int = number) -> None:
-                rows = [place if other == body else 0 for other, place in places]
-                mine = self._operands(after, row).pick(rows)
-                members = [self.schedule.runs[run][0] for run in runs]
-                operands = self._operands([members[mine]]) if isinstance(mine, int) else self._operands(members, mine)
-                plan = self.plans[number]
-                self.engines[plan.engine].prefetch(plan, self._context(number, operands), thread, threads, soon)
+            def fetch(body: int = body, members: Sequence[int] = members, mine: Sequence[int] = mine) -> None:
+                if len(set(mine)) == 1:
+                    operands = self._operands([members[mine[0]]])
+                else:
+                    assert row is not None
+                    operands = self._operands(members, self._look_up(after, row, [Row(body, member) for member in mine]))
+                plan = self.plans[members[0]]
+                context = self._context(members[0], operands)
+                self.engines[plan.engine].prefetch(plan, context, thread, threads, soon)
 
             fetch() if isinstance(which, int) else if_(which == body, fetch)
 

@@ -9,6 +9,7 @@ from kitsune_mlir.codegen.gpu.engine import BARRIER_BYTES, Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.launches import FOLLOWS
 from kitsune_mlir.codegen.gpu.operands import Member
 from kitsune_mlir.codegen.gpu.schedule import Schedule
+from kitsune_mlir.codegen.gpu.signal_names import counter_names
 from kitsune_mlir.codegen.gpu.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.spatial import Share
 from kitsune_mlir.codegen.gpu.split import lay_out
@@ -50,7 +51,7 @@ class Footprint:
             raise CompileError(
                 f"kernel '{name}': a task wants {self.barriers} mbarriers, at most {BARRIER_BYTES // Barrier.BYTES} fit"
             )
-        places, self.partial_bytes, self.slots = lay_out([plan.split for plan in plans], program.slots)
+        self.places, self.partial_bytes, self.slots = lay_out([plan.split for plan in plans], program.slots)
         self.cluster = max(plan.cluster for plan in plans)
         if self.cluster > 1 and (self.slots or shares is not None or len(plans) > 1):
             raise CompileError(
@@ -60,7 +61,7 @@ class Footprint:
         self.maps: dict[tuple[int, int, TensorMap], int] = {}
         self.members = [
             Member(plan.task, tuple(map(self._number_of, plan.tensor_maps)), place, start)
-            for plan, place, start in zip(plans, places, schedule.starts, strict=True)
+            for plan, place, start in zip(plans, self.places, schedule.starts, strict=True)
         ]
 
     def _number_of(self, use: MapUse) -> int:
@@ -128,6 +129,7 @@ class Footprint:
             tiles=sum(plan.pieces for plan in plans),
             tasks=tuple((plan.task.name, plan.engine, plan.task.tiles) for plan in plans),
             debug=self.limits.debug,
+            counters=counter_names(program, plans, self.places, self.slots) if self.limits.debug else (),
             timestamps=self.limits.timestamps,
             follows=FOLLOWS in program.function.attributes,
             streaming=all(plan.streaming and not plan.scratch_bytes for plan in plans) and not self.slots and not spatial,

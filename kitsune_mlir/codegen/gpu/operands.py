@@ -1,16 +1,15 @@
 """What a body of code works on: buffers, tensor maps, semaphores and places of one task, or of any of several that are alike.
 
 A program in which every task has a body of its own gets one kernel parameter a pointer and a tensor map, and all else as
-constants. Where tasks share bodies (`alike.py`), what they differ in is a *column* of a table in constant memory, with a row
-for each of them; pointers and tensor maps are then two kernel parameters, arrays that are indexed by the table's words
-(`ld.param` and the TMA unit take such addresses). A body looks a word up where it uses it, so that no register holds it for the
-whole body.
+constants. Where tasks share bodies (`alike.py`), what they differ in is looked up in a table in constant memory, with a row for
+each of them; pointers and tensor maps are then two kernel parameters, arrays that are indexed by the table's words (`ld.param`
+and the TMA unit take such addresses). A body looks a word up where it uses it, so that no register holds it for the whole body.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch_mlir import ir
 from torch_mlir.dialects import llvm
@@ -20,12 +19,18 @@ from kitsune_mlir.codegen.gpu.memory import GLOBAL, load, offset
 from kitsune_mlir.codegen.gpu.split import Number, Place
 from kitsune_mlir.codegen.gpu.tasks import Buffer, Semaphore, TaskView
 from kitsune_mlir.codegen.gpu.value import Value, as_type, i64, wrap
+from kitsune_mlir.errors import CompileError
 
-__all__ = ["Arguments", "Member", "Operands", "Table"]
+__all__ = ["Arguments", "Member", "Operands", "Row", "Table", "Word"]
 
 _MAP_BYTES = 128
 _UNIT = ALIGNMENT
 """Tables count the bytes in front of buffers and partial results in units."""
+_WORD = 4
+_LINE = 16
+"""Words of a line of the constant cache: a row begins with one, so that few lines have to come for it."""
+_MOST_WORDS = 16384
+"""Constant memory of a module is 64 KB (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,34 +65,80 @@ def _element(array: Value, number: Value | int, bytes: int) -> Value:
     return offset(array, number * bytes if isinstance(number, int) else i64(number) * bytes)
 
 
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A word that says where a row of the table is: that of a body's `member`-th run."""
+
+    body: int
+    member: int
+
+
+Word = int | Row
+
+
 class Table:
-    """Words in constant memory, by columns. They are known when all code has been emitted: `define` comes last."""
+    """Words in constant memory: for each body a row a member; before them the body and the row of each step of the kernel.
+
+    What the words of a row are is known when all code has been emitted: `define` comes last.
+
+    Args:
+        order: the body and the member of each step.
+    """
 
     SYMBOL = "operands"
 
-    def __init__(self) -> None:
-        self.words: list[int] = []
-        self._columns: dict[tuple[int, ...], int] = {}
+    def __init__(self, order: Sequence[tuple[int, int]]) -> None:
+        self._order = order
+        self._columns: dict[int, dict[tuple[Word, ...], int]] = {}
 
-    def look_up(self, column: Sequence[int], row: Value) -> Value:
-        """The i32 in a row of a column."""
-        key = tuple(column)
-        start = self._columns.get(key)
-        if start is None:
-            start = self._columns[key] = len(self.words)
-            self.words += key
-        base = wrap(llvm.mlir_addressof(as_type("!llvm.ptr<4>"), self.SYMBOL))
-        return load(offset(base, i64(row + start) * 4), "i32", constant=True)
+    def step(self, number: Value) -> tuple[Value, Value]:
+        """The body, and the row, of a step."""
+        place = offset(self._base(), i64(number) * (2 * _WORD))
+        return load(place, "i32", constant=True), load(offset(place, _WORD), "i32", constant=True)
+
+    def look_up(self, body: int, column: Sequence[Word], row: Value) -> Value:
+        """The i32 in a row of a body: one of `column`, which has a word a member."""
+        columns = self._columns.setdefault(body, {})
+        place = columns.setdefault(tuple(column), len(columns))
+        return load(offset(offset(self._base(), i64(row)), place * _WORD), "i32", constant=True)
+
+    def _base(self) -> Value:
+        return wrap(llvm.mlir_addressof(as_type("!llvm.ptr<4>"), self.SYMBOL))
+
+    def words(self) -> list[int]:
+        """The whole table."""
+        rows = {place: len(self._columns.get(place[0], ())) for place in sorted(self._order)}
+        length = {place: -(-size // _LINE) * _LINE for place, size in rows.items()}
+        if 2 * len(self._order) + _LINE + sum(length.values()) > _MOST_WORDS:
+            length = rows
+        starts, end = {}, -(-2 * len(self._order) // _LINE) * _LINE
+        for place, size in length.items():
+            starts[place], end = end, end + size
+        words = [0] * end
+        for number, place in enumerate(self._order):
+            words[2 * number : 2 * number + 2] = [place[0], starts[place] * _WORD]
+        for body, columns in self._columns.items():
+            for column, at in columns.items():
+                for member, word in enumerate(column):
+                    value = starts[word.body, word.member] * _WORD if isinstance(word, Row) else word
+                    words[starts[body, member] + at] = value
+        return words
 
     def define(self, module: ir.Block) -> None:
-        """Put the table into a module, unless nobody looks anything up."""
-        if self.words:
-            words = ", ".join(map(str, self.words))
-            parsed = ir.Operation.parse(
-                f"llvm.mlir.global internal constant @{self.SYMBOL}(dense<[{words}]> : tensor<{len(self.words)}xi32>) "
-                f"{{addr_space = 4 : i32, alignment = 16 : i64}} : !llvm.array<{len(self.words)} x i32>"
-            )
-            ir.InsertionPoint.at_block_begin(module).insert(parsed)
+        """Put the table into a module.
+
+        Raises:
+            CompileError: it does not fit constant memory.
+        """
+        words = self.words()
+        if len(words) > _MOST_WORDS:
+            raise CompileError(f"the operands of {len(self._order)} stages take {len(words)} words, at most {_MOST_WORDS} fit")
+        listed = ", ".join(map(str, words))
+        parsed = ir.Operation.parse(
+            f"llvm.mlir.global internal constant @{self.SYMBOL}(dense<[{listed}]> : tensor<{len(words)}xi32>) "
+            f"{{addr_space = 4 : i32, alignment = {_LINE * _WORD} : i64}} : !llvm.array<{len(words)} x i32>"
+        )
+        ir.InsertionPoint.at_block_begin(module).insert(parsed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,22 +164,23 @@ class Operands:
     Args:
         arguments: of the kernel.
         members: the tasks. Code is emitted for the first one; its buffers and semaphores stand for those of the others.
-        table: where words are looked up, and
-        row: i32, which member runs. None for a body of one member.
+        look_up: gives the running member's word of a column, where there are several members.
     """
 
-    def __init__(self, arguments: Arguments, members: Sequence[Member], table: Table | None = None, row: Value | None = None):
-        self._arguments, self._members, self._table, self._row = arguments, members, table, row
+    def __init__(
+        self, arguments: Arguments, members: Sequence[Member], look_up: Callable[[Sequence[Word]], Value] | None = None
+    ):
+        self._arguments, self._members, self._look_up = arguments, members, look_up
         self._buffers = {buffer.value: number for number, buffer in enumerate(members[0].task.buffers)}
 
     def pick(self, values: Sequence[Number]) -> Value | int:
-        """The running member's of one value a member."""
+        """The running member's of one number a member."""
         words = [value for value in values if isinstance(value, int)]
         assert len(words) == len(values), "members have numbers, not values"
         if len(set(words)) == 1:
             return words[0]
-        assert self._table is not None and self._row is not None
-        return self._table.look_up(words, self._row)
+        assert self._look_up is not None
+        return self._look_up(words)
 
     def pointer(self, buffer: Buffer) -> Value:
         """Pointer to the first element of a buffer of the first task, or of a part of one (`Buffer.offset` says where)."""
