@@ -170,8 +170,8 @@ class CudaExecutor:
         """Wait for a stream; in a debug build, raise if a wait on it gave up.
 
         Raises:
-            KitsuneError: a wait was not satisfied; the message names the block, its stage, the tiles and stage that it waits for,
-                and both counts. Or an error of the device.
+            KitsuneError: a wait was not satisfied; the message names block and stage, the tiles and stage that it waits for, and both
+                counts. Or an error of the device.
         """
         report = np.zeros(len(DEBUG_FIELDS), dtype=np.uint32)
         with self.device.current():
