@@ -59,8 +59,8 @@ opinfo: $(STAMP)
 
 # Programs are built, then run: `build` needs no GPU and `run` no compiler, so that the two may happen on different machines.
 gpu-test: $(STAMP)
-	@$(BIN)/python -m pytest -m gpu $(ARGS)
-	@set -e; for kind in $(KINDS); do \
+	@echo "primitives: built, then run"; $(BIN)/python -m pytest -s -m gpu test/gpu $(ARGS)
+	@set -e; for kind in $(KINDS); do echo "$$kind: built, then run"; \
 	  $(BIN)/python -m test.gpu.$$kind build $(GPU_OUT)/$$kind; \
 	  $(BIN)/python -m test.gpu.$$kind run $(GPU_OUT)/$$kind; \
 	done

@@ -79,6 +79,7 @@ def measure(path: Path, case: BenchCase, peers: Sequence[str], rates: Mapping[st
     Returns:
         The case's entry of a record (see `bench.records`).
     """
+    torch.backends.cudnn.benchmark = True  # peers have cuDNN's fastest convolutions, not those of its heuristic
     torch.backends.cudnn.allow_tf32 = case.dtype != "f32"  # f32 is compared as f32, as products are
     (model, args), program = prepared(path, case)
     calls = {"kitsune": lambda: program(*args)}

@@ -1,7 +1,8 @@
-"""What a compiled program is compared with: PyTorch in five ways."""
+"""What a compiled program is compared with: PyTorch in five ways, and convolutions also in channels-last memory."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,10 +11,17 @@ from torch import Tensor, nn
 
 from bench.timing import graphed
 
-__all__ = ["PEERS", "SETS", "make_peers", "parse"]
+__all__ = ["CHANNELS_LAST", "PEERS", "SETS", "make_peers", "parse"]
 
 PEERS = ("eager", "eager, graph", "compile", "compile, graph", "max-autotune, graph")
-SETS = {"none": (), "graph": ("eager, graph", "compile, graph"), "quick": PEERS[:-1], "all": PEERS}
+CHANNELS_LAST = "channels last, graph"
+"""Eager, with convolutions' weights and images brought into channels-last memory beforehand; only for models that have some."""
+SETS = {
+    "none": (),
+    "graph": ("eager, graph", "compile, graph", CHANNELS_LAST),
+    "quick": (*PEERS[:-1], CHANNELS_LAST),
+    "all": (*PEERS, CHANNELS_LAST),
+}
 _MODES = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}
 
 
@@ -22,9 +30,10 @@ def parse(text: str) -> tuple[str, ...]:
     if text in SETS:
         return SETS[text]
     names = tuple(part.strip() for part in text.split(";"))
-    unknown = [n for n in names if n not in PEERS]
+    known = (*PEERS, CHANNELS_LAST)
+    unknown = [n for n in names if n not in known]
     if unknown:
-        raise ValueError(f"no peer '{unknown[0]}'; sets: {', '.join(SETS)}; peers: {'; '.join(PEERS)}")
+        raise ValueError(f"no peer '{unknown[0]}'; sets: {', '.join(SETS)}; peers: {'; '.join(known)}")
     return names
 
 
@@ -38,14 +47,30 @@ def make_peers(
     compiled: dict[str, Callable[[], Any]] = {"eager": lambda: model(*args)}
     for name in wanted:
         kind = name.removesuffix(", graph")
+        if name == CHANNELS_LAST and not _takes_images(model, args):
+            continue
         try:
             if kind not in compiled:
-                compiled[kind] = _compiled(model, args, _MODES[kind])
+                last = name == CHANNELS_LAST
+                compiled[kind] = _in_channels_last(model, args) if last else _compiled(model, args, _MODES[kind])
             made[name] = graphed(compiled[kind]) if name.endswith("graph") else compiled[kind]
         except Exception as error:  # a peer that fails costs only itself
             missing[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"
             torch.cuda.synchronize()
     return made, missing
+
+
+def _takes_images(model: nn.Module, args: tuple[Tensor, ...]) -> bool:
+    """Whether there are convolutions of images, and an image in the usual order."""
+    images = [a for a in args if a.dim() == 4 and not a.is_contiguous(memory_format=torch.channels_last)]
+    return bool(images) and any(isinstance(part, nn.Conv2d) for part in model.modules())
+
+
+def _in_channels_last(model: nn.Module, args: tuple[Tensor, ...]) -> Callable[[], Any]:
+    convert: Any = copy.deepcopy(model).to
+    moved = convert(memory_format=torch.channels_last)
+    given = tuple(a.contiguous(memory_format=torch.channels_last) if a.dim() == 4 else a for a in args)
+    return lambda: moved(*given)
 
 
 def _compiled(model: nn.Module, args: tuple[Tensor, ...], mode: str | None) -> Callable[[], Any]:

@@ -4,17 +4,22 @@
     python -m bench.suite build DIR [PATTERN...]                 compile to DIR/NAME.kit; needs no GPU
     python -m bench.suite run DIR [PATTERN...] [--peers quick] [--json FILE] [--seconds 60] [--resume]
                                                                  check and time them; needs a Hopper GPU and only the runtime
+    python -m bench.suite warm DIR [PATTERN...] [--peers all] [--jobs 3]
+                                                                 compile the peers ahead, for a `run DIR` that comes after it
 
 A pattern is the name of a case or of a group, with `*` and `?`; without one, `build` takes the headline cases and `run` all
-that DIR holds. Groups: headline, zoo, small, roofline, mlp, ffn, product, map, rows, gemv, attention, conv.
+that DIR holds. Groups: headline, zoo, small, roofline, mlp, ffn, product, map, rows, gemv, attention, conv,
+conv_last, conv_pair, conv_pair_last, depthwise.
 
 Peers: `none`, `graph` (eager and compile, each in a CUDA graph), `quick` (eager and compile, each with and without a graph),
 `all` (and max-autotune in a graph: minutes of compilation for a large model), or names between semicolons:
-"eager; compile, graph".
+"eager; compile, graph". The sets also have eager convolutions in channels-last memory ("channels last, graph").
 
 `run` works in a second process, case by case. A case that crashes or takes longer than `--limit` seconds costs only itself:
 the process is replaced. FILE is written after every case; with `--seconds` no case is started later than that, and `--resume`
-leaves out the cases that FILE has times of: so a sweep can be done in parts. `python -m bench.report FILE...` merges parts into
+leaves out the cases that FILE has times of: so a sweep can be done in parts. max-autotune of a large model takes longer than a
+case's limit: `warm` compiles peers side by side, into inductor's cache in DIR (or TORCHINDUCTOR_CACHE_DIR), where `run` finds
+them. `python -m bench.report FILE...` merges parts into
 bench/results/ (one file for a device and a date) and writes bench/README.md and the charts.
 
 All times are milliseconds by CUDA events, 30 calls of each peer, interleaved in rounds, in one process.
@@ -113,7 +118,10 @@ def told(entry: dict[str, Any]) -> str:
 def run(folder: Path, given: argparse.Namespace) -> int:
     """Measure cases one after the other; returns how many are wrong or failed."""
     from bench.records import Record
+    from bench.warm import use_cache
     from bench.worker import Worker
+
+    use_cache(folder)
 
     record = Record.open(given.json, resume=given.resume)
     cases = [c for c in found(folder, given.patterns) if "milliseconds" not in record.cases.get(c.name, {})]
@@ -150,13 +158,14 @@ def main() -> int:
     from bench.peers import parse
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=["list", "build", "run", "work"])
+    parser.add_argument("mode", choices=["list", "build", "run", "warm", "work", "warm-work"])
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("patterns", nargs="*")
     parser.add_argument("--peers", default="quick")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seconds", type=float, default=1e9, help="start no case later than this")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for one case")
+    parser.add_argument("--jobs", type=int, default=3, help="processes that warm has")
     parser.add_argument("--resume", action="store_true", help="leave out the cases that the file has")
     given = parser.parse_args()
     if given.mode == "list":
@@ -168,6 +177,14 @@ def main() -> int:
     peers = parse(given.peers)
     if given.mode == "build":
         return min(1, build(given.folder, select(given.patterns)))
+    if given.mode in ("warm", "warm-work"):
+        from bench.warm import warm, warm_work
+
+        if given.mode == "warm-work":
+            warm_work(given.folder, peers)
+            return 0
+        cases = found(given.folder, given.patterns) or select(given.patterns)
+        return min(1, warm(given.folder, cases, given.peers, given.jobs, given.limit, given.seconds))
     if given.mode == "work":
         work(given.folder, given.patterns, peers)
         return 0

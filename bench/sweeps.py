@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -51,7 +52,7 @@ def of_function(run: Callable[..., Any], shapes: tuple[Shape, ...], dtype: str):
     return functools.partial(_function, run, shapes, dtype)
 
 
-def _module(build: Callable[[], nn.Module], shape: Shape, dtype: str, gain: float, device: str, values: bool):
+def _module(build: Callable[[], nn.Module], shape: Shape, dtype: str, gain: float, last: bool, device: str, values: bool):
     torch.manual_seed(0)
     default = torch.get_default_dtype()
     try:
@@ -64,12 +65,21 @@ def _module(build: Callable[[], nn.Module], shape: Shape, dtype: str, gain: floa
     if values:
         with torch.no_grad():
             initialise(model, gain)
-    return model, (Maker(DTYPES[dtype], device, values).normal(*shape),)
+    x = Maker(DTYPES[dtype], device, values).normal(*shape)
+    if last:
+        convert: Any = model.to
+        return convert(memory_format=torch.channels_last), (x.contiguous(memory_format=torch.channels_last),)
+    return model, (x,)
 
 
-def of_module(build: Callable[[], nn.Module], shape: Shape, dtype: str = "bf16", gain: float = 1.0):
-    """`BenchCase.make` for a module of one random input; `gain` is 2 where ReLU halves the variance."""
-    return functools.partial(_module, build, shape, dtype, gain)
+def of_module(
+    build: Callable[[], nn.Module], shape: Shape, dtype: str = "bf16", gain: float = 1.0, last: bool = False
+):  # fmt: skip
+    """`BenchCase.make` for a module of one random input; `gain` is 2 where ReLU halves the variance.
+
+    `last`: weights and image are in channels-last memory.
+    """
+    return functools.partial(_module, build, shape, dtype, gain, last)
 
 
 def relu_mlp(width: int, depth: int) -> nn.Module:
@@ -185,13 +195,14 @@ def attention() -> list[BenchCase]:
 
 
 def convolutions() -> list[BenchCase]:
-    """ResNet's 3×3 convolutions."""
+    """ResNet's 3×3 convolutions, with images in the usual order, and all in channels-last memory, program and peers alike."""
     found = []
-    for size, channels in IMAGES:
+    for (size, channels), last in itertools.product(IMAGES, (False, True)):
         build = functools.partial(nn.Conv2d, channels, channels, 3, padding=1, bias=False)
+        group = "conv_last" if last else "conv"
         for batch in (1, 8, 32):
-            made = of_module(build, (batch, channels, size, size))
-            found.append(BenchCase(f"conv_{size}_{channels}_b{batch}", "conv", made, goal=1.0))
+            made = of_module(build, (batch, channels, size, size), last=last)
+            found.append(BenchCase(f"{group}_{size}_{channels}_b{batch}", group, made, goal=1.0))
     return found
 
 
@@ -204,14 +215,35 @@ def conv_pair(channels: int) -> nn.Module:
 def conv_pairs() -> list[BenchCase]:
     """Pairs of 3×3 convolutions at small batches: one launch, the second waits for its halo rows."""
     found = []
-    for size, channels in IMAGES:
+    for (size, channels), last in itertools.product(IMAGES, (False, True)):
         build = functools.partial(conv_pair, channels)
+        group = "conv_pair_last" if last else "conv_pair"
         for batch in (1, 4, 8, 16):
-            made = of_module(build, (batch, channels, size, size))
-            found.append(BenchCase(f"conv_pair_{size}_{channels}_b{batch}", "conv_pair", made, goal=1.2))
+            made = of_module(build, (batch, channels, size, size), last=last)
+            found.append(BenchCase(f"{group}_{size}_{channels}_b{batch}", group, made, goal=None if last else 1.2))
+    return found
+
+
+def depthwise() -> list[BenchCase]:
+    """MobileNet's depthwise convolutions, 3×3, in channels-last memory."""
+    found = []
+    for (size, channels), stride, batch in itertools.product(((112, 32), (56, 128), (14, 512)), (1, 2), (1, 32)):
+        build = functools.partial(nn.Conv2d, channels, channels, 3, stride, padding=1, bias=False, groups=channels)
+        made = of_module(build, (batch, channels, size, size), last=True)
+        found.append(BenchCase(f"depthwise_{size}_{channels}_s{stride}_b{batch}", "depthwise", made, goal=1.0))
     return found
 
 
 def sweeps() -> list[BenchCase]:
     """All families."""
-    return [*mlps(), *feed_forwards(), *products(), *memory_bound(), *few_rows(), *attention(), *convolutions(), *conv_pairs()]
+    return [
+        *mlps(),
+        *feed_forwards(),
+        *products(),
+        *memory_bound(),
+        *few_rows(),
+        *attention(),
+        *convolutions(),
+        *conv_pairs(),
+        *depthwise(),
+    ]

@@ -326,8 +326,9 @@ def _is_depthwise(op: ir.Operation) -> bool:
     maker = defining_op(op.operands[1])
     types = {str(ir.ShapedType(value.type).element_type) for value in list(op.operands)[:2]}
     accumulates = str(ir.ShapedType(op.results[0].type).element_type) == "f32"
-    whole = maker is not None and maker.name == "tensor.collapse_shape" and is_image(maker.operands[0])
-    return whole and shape_of(maker.operands[0])[1] == 1 and len(types) == 1 and types <= set(TYPES) and accumulates
+    if maker is None or maker.name != "tensor.collapse_shape" or not is_image(maker.operands[0]):
+        return False
+    return shape_of(maker.operands[0])[1] == 1 and len(types) == 1 and types <= set(TYPES) and accumulates
 
 
 def _is_grouped(op: ir.Operation | None) -> bool:

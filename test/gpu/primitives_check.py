@@ -44,6 +44,7 @@ def build(folder: Path, only: str) -> int:
     for name in names:
         try:
             CASES[name]().write(folder, name)
+            print(f"built {name}", flush=True)
         except Exception as error:  # every other case is still worth building
             failed += 1
             print(f"FAIL {name}: {type(error).__name__}: {error}", flush=True)

@@ -1,5 +1,6 @@
 """The benchmark's machinery without a GPU: its catalogue, records, worker, tables and the reading of counters."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `bench` is no part of the installed package
 
+from bench import peers
+from bench import warm as warm_
 from bench.cases import all_cases, select
 from bench.counters import segments
 from bench.measure import verdict
@@ -43,7 +46,10 @@ def test_the_headline_is_complete_and_patterns_select():
         select(["llama9"])
 
 
-@pytest.mark.parametrize("group", ["mlp", "product", "map", "rows", "gemv", "attention", "conv", "conv_pair", "roofline"])
+@pytest.mark.parametrize(
+    "group",
+    ["mlp", "product", "map", "rows", "gemv", "attention", "conv", "conv_pair", "conv_pair_last", "depthwise", "roofline"],
+)
 def test_cases_of_the_sweeps_are_functions_of_their_names(group):
     for case in select([group]):
         model, args = case.make("meta", False)
@@ -122,7 +128,7 @@ def test_summaries_have_median_and_spread():
 
 
 def test_peers_by_set_or_by_name():
-    assert parse("all") == PEERS and "max-autotune, graph" not in parse("quick")
+    assert parse("all") == (*PEERS, peers.CHANNELS_LAST) and "max-autotune, graph" not in parse("quick")
     assert parse("eager; compile, graph") == ("eager", "compile, graph")
     with pytest.raises(ValueError, match="no peer 'jit'"):
         parse("jit")
@@ -167,3 +173,42 @@ def test_counters_are_summed_between_markers():
         segments("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n")
     with pytest.raises(ValueError, match="said nothing"):
         segments("")
+
+
+def test_channels_last_is_a_peer_where_images_are_convolved(monkeypatch):
+    monkeypatch.setattr(peers, "graphed", lambda call: call)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    x = torch.randn(1, 3, 8, 8)
+    for case, wanted in ((torch.nn.Conv2d(3, 4, 3), True), (torch.nn.ReLU(), False)):
+        made, missing = peers.make_peers(case, (x,), ("eager, graph", peers.CHANNELS_LAST))
+        assert (peers.CHANNELS_LAST in made) == wanted and not missing
+        if wanted:
+            assert made[peers.CHANNELS_LAST]().is_contiguous(memory_format=torch.channels_last)
+            assert case.weight.is_contiguous() and peers.CHANNELS_LAST not in PEERS
+    last = x.contiguous(memory_format=torch.channels_last)
+    assert not peers.make_peers(torch.nn.Conv2d(3, 4, 3), (last,), (peers.CHANNELS_LAST,))[0]
+    assert parse("eager; channels last, graph") == ("eager", peers.CHANNELS_LAST) and peers.CHANNELS_LAST in parse("quick")
+
+
+def test_peers_are_compiled_ahead_by_several_processes(monkeypatch, tmp_path, capsys):
+    asked, closed = [], []
+
+    class Told:
+        def __init__(self, command):
+            self.command = command
+
+        def ask(self, name, limit):
+            asked.append((name, limit, self.command[-1]))
+            return {"case": name, "ok": name != "gcast_512", "seconds": 1.0}
+
+        def close(self):
+            closed.append(self)
+
+    monkeypatch.setattr(warm_, "Worker", Told)
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    assert warm_.warm(tmp_path, select(["nerf*", "dlrm*", "gcast*"]), "all", 2, 7.0, 100.0) == 1
+    assert {name for name, *_ in asked} == {"nerf_256k", "dlrm_2048", "gcast_512"} and len(closed) == 2
+    assert all(limit == 7.0 and kind == "all" for _, limit, kind in asked)
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path.resolve() / "inductor")
+    assert "FAIL gcast_512" in capsys.readouterr().out
+    assert warm_.warm(tmp_path, select(["nerf*"]), "all", 2, 7.0, 0.0) == 1 and len(asked) == 3
