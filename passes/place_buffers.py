@@ -78,13 +78,15 @@ class PlaceBuffers(Pass):
     Values inside a stage live in registers and shared memory (the engine decides); edges between stages are `global`, or in a
     spatial pipeline `queue` where both ends go tile by tile: a ring of `rings` tiles. Buffers share bytes when `slack` stages
     lie between the last reader of one and the writer of the other, and the writer then waits for those readers (attribute
-    `after`). Separate launches wait for each other anyway and need no slack. Options: `slack`; `limit`: most bytes the arena
-    may take; `rings`: tiles of every ring, instead of the stages' own `ring`; `ring_limit`: most bytes that all rings may take
-    together (beyond 9 MiB they spill from an H200's L2).
+    `after`). Separate launches wait for each other anyway and need no slack. No bytes are shared where all buffers take `apart`
+    or less: they stay in L2 in any case, and a wait and the posts for it cost more than the bytes save. Options: `slack`;
+    `apart`; `limit`: most bytes the arena may take; `rings`: tiles of every ring, instead of the stages' own `ring`;
+    `ring_limit`: most bytes that all rings may take together (beyond 9 MiB they spill from an H200's L2).
     """
 
     name: ClassVar[str] = "kitsune-place-buffers"
     slack: int = 2
+    apart: int = 16 << 20
     limit: int = 0
     rings: int = 0
     ring_limit: int = 9 << 20
@@ -123,7 +125,11 @@ class PlaceBuffers(Pass):
                 size = -(-size // ALIGNMENT) * ALIGNMENT
                 intervals.append(Interval(n, result, size, first, last))
         self._check_rings([i for i in intervals if i.stage in rings], stages)
-        total = allocate(intervals, 0 if mode_of(pipeline) == "separate" else self.slack)
+        together = sum(interval.size for interval in intervals)
+        slack = 0 if mode_of(pipeline) == "separate" else self.slack
+        if slack and together <= min(self.apart, self.limit or self.apart):
+            slack = len(stages)
+        total = allocate(intervals, slack)
         if self.limit and total > self.limit:
             largest = max(intervals, key=lambda i: i.size)
             raise PassFailure(

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu import roles
 from kitsune_mlir.codegen.gpu.barriers import fence_async_shared
+from kitsune_mlir.codegen.gpu.builder import if_
 from kitsune_mlir.codegen.gpu.chain_compute import Computer
 from kitsune_mlir.codegen.gpu.chain_plan import make_plan
 from kitsune_mlir.codegen.gpu.chain_records import ChainPlan
@@ -52,4 +53,8 @@ class ChainEngine(Engine):
         chain: ChainPlan = plan.private
         copies = any(not slot.source.maps for slot in chain.slots)
         registers = COPY_REGISTERS if copies else TMA_REGISTERS
-        roles.specialize(task, Mover(chain, task).run, lambda group: Computer(chain, task, group).run(), registers)
+
+        def work() -> None:
+            roles.specialize(task, Mover(chain, task).run, lambda group: Computer(chain, task, group).run(), registers)
+
+        if_(task.first < task.view.tiles, work)  # who has no tile needs no weights either

@@ -104,12 +104,14 @@ class _Emitter:
         Where gathered rows are is found out first, by as many threads as there are rows, so that indices are read at once.
         """
         gathers = [part for part in parts if part.gather is not None]
+        found = []
         for part in gathers:
-
-            def find(item: Value, part: Vectors = part) -> None:
-                store(self._gathered(part, item), self._found(part, item), 8)
-
-            for_(self.thread, self.plan.samples * part.count, self.threads, find)
+            count = self.plan.samples * part.count
+            for first in range(0, count, self.threads):
+                item = self.thread + first
+                found.append((part, item, item < count, self._gathered(part, minimum(item, count - 1))))
+        for part, item, exists, place in found:  # all indices are on their way before the first is written
+            if_(exists, functools.partial(store, place, self._found(part, item), 8))
         if gathers:
             self.task.sync()
         for part in parts:

@@ -1,5 +1,5 @@
 // The result of the first stage lives in the arena, at an offset in bytes; the last one's is the pipeline's result (-1).
-// RUN: kitsune-opt %s --kitsune-place-buffers --split-input-file | FileCheck %s
+// RUN: kitsune-opt %s --kitsune-place-buffers=apart=0 --split-input-file | FileCheck %s
 
 // CHECK: buffers = [#kitsune.buffer<"global", 1 : i64>], engine = "simt", offsets = array<i64: 0>, sym_name = "a"
 // CHECK: buffers = [#kitsune.buffer<"global", 1 : i64>], engine = "simt", offsets = array<i64: -1>, sym_name = "b"
@@ -30,7 +30,8 @@ func.func @f(%x: tensor<64x32xf32>, %e: tensor<64x32xf32>) -> tensor<64x32xf32> 
 
 // -----
 
-// RUN: kitsune-opt %s --kitsune-place-buffers=slack=0 --split-input-file | FileCheck %s --check-prefix=TIGHT
+// RUN: kitsune-opt %s --kitsune-place-buffers="slack=0 apart=0" --split-input-file | FileCheck %s --check-prefix=TIGHT
+// RUN: kitsune-opt %s --kitsune-place-buffers --split-input-file | FileCheck %s --check-prefix=APART
 // Buffers share bytes when `slack` stages lie between the last reader of one and the writer of the other; the writer then waits
 // for those readers (f for d alone: c, in whose place it lies, has waited for b). More slack, more bytes, less waiting.
 // CHECK-LABEL: func.func @chain
@@ -49,6 +50,11 @@ func.func @f(%x: tensor<64x32xf32>, %e: tensor<64x32xf32>) -> tensor<64x32xf32> 
 // TIGHT: after = ["d"], {{.*}} offsets = array<i64: 0>, sym_name = "f"
 // TIGHT: after = [], {{.*}} offsets = array<i64: -1>, sym_name = "g"
 // TIGHT: arena = 16384
+// So little has all its bytes to itself, and nobody waits for them.
+// APART-LABEL: func.func @chain
+// APART-COUNT-4: after = []
+// APART: after = [], {{.*}} offsets = array<i64: 32768>, sym_name = "f"
+// APART: arena = 40960
 #id = affine_map<(m, n) -> (m, n)>
 func.func @chain(%x: tensor<64x32xf32>, %e: tensor<64x32xf32>) -> tensor<64x32xf32> {
   %p = "kitsune.pipeline"() ({
