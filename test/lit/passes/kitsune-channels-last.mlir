@@ -68,3 +68,27 @@ func.func @exact(%x: tensor<2x3x8x8xf32>, %w: tensor<32x3x3x3xf32>, %z: tensor<2
   %c = linalg.conv_2d_nchw_fchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>} ins(%x, %w : tensor<2x3x8x8xf32>, tensor<32x3x3x3xf32>) outs(%z : tensor<2x32x6x6xf32>) -> tensor<2x32x6x6xf32>
   return %c : tensor<2x32x6x6xf32>
 }
+
+// -----
+
+// A depthwise convolution's weight is an argument with its channels innermost: taps by channels.
+// CHECK-LABEL: func.func @depthwise
+// CHECK-SAME: tensor<3x3x32x1xbf16> {kitsune.kind = "parameter", kitsune.order = array<i64: 2, 3, 0, 1>}
+// CHECK: %[[W:.*]] = tensor.collapse_shape %{{.*}} {{\[\[}}0], [1], [2, 3]] : tensor<3x3x32x1xbf16> into tensor<3x3x32xbf16>
+// CHECK: linalg.depthwise_conv_2d_nhwc_hwc {{.*}} ins(%{{.*}}, %[[W]] : tensor<2x8x8x32xbf16>, tensor<3x3x32xbf16>)
+// CHECK-NOT: nchw
+func.func @depthwise(%x: tensor<2x32x8x8xbf16>, %w: tensor<32x1x3x3xbf16> {kitsune.kind = "parameter"}, %z: tensor<2x32x6x6xf32>) -> tensor<2x32x6x6xf32> {
+  %t = tensor.collapse_shape %w [[0, 1], [2], [3]] : tensor<32x1x3x3xbf16> into tensor<32x3x3xbf16>
+  %c = linalg.depthwise_conv_2d_nchw_chw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>} ins(%x, %t : tensor<2x32x8x8xbf16>, tensor<32x3x3xbf16>) outs(%z : tensor<2x32x6x6xf32>) -> tensor<2x32x6x6xf32>
+  return %c : tensor<2x32x6x6xf32>
+}
+
+// -----
+
+// A weight that is no argument or value of four dimensions keeps its order.
+// CHECK-LABEL: func.func @three
+// CHECK: linalg.depthwise_conv_2d_nchw_chw
+func.func @three(%x: tensor<2x32x8x8xbf16>, %w: tensor<32x3x3xbf16>, %z: tensor<2x32x6x6xf32>) -> tensor<2x32x6x6xf32> {
+  %c = linalg.depthwise_conv_2d_nchw_chw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>} ins(%x, %w : tensor<2x32x8x8xbf16>, tensor<32x3x3xbf16>) outs(%z : tensor<2x32x6x6xf32>) -> tensor<2x32x6x6xf32>
+  return %c : tensor<2x32x6x6xf32>
+}
