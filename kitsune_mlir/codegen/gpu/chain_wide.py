@@ -263,12 +263,16 @@ class _Computer:
 
     def _post(self, tile: TileContext) -> None:
         """The task's posts, after both warpgroups have written everything."""
-        if not self.task.view.posts:
-            return
-        if self.task.kernel.fences:
-            fence_async()
-        NamedBarrier(PAIR, GROUP * self.plan.groups).sync()
-        if_(self.elected & (self.group == 0), tile.post)
+
+        def post() -> None:
+            if self.task.kernel.fences:
+                fence_async()
+            NamedBarrier(PAIR, GROUP * self.plan.groups).sync()
+            if_(self.elected & (self.group == 0), tile.post)
+
+        if self.task.view.posts:
+            closing = tile.closing
+            post() if closing is None else if_(closing, post)
 
     # --- a product ---------------------------------------------------------------------------------------------------
 

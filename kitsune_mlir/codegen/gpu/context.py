@@ -35,6 +35,7 @@ class KernelState:
         module_block: block of the module, for functions that engines add.
         names: symbols taken in that module.
         weights: by a semaphore's first slot, what a tile adds to a counter where several blocks post for one, in equal parts.
+        whole: first slots of the semaphores to which a block posts once, after the last of its tiles.
         fences: some task reads or writes global memory by the async proxy, so every post and wait of data needs proxy fences.
         note_wait: emits, for the calling thread, that a task (its number) has waited for some nanoseconds (i64); None where
             waits are not recorded.
@@ -50,6 +51,7 @@ class KernelState:
     fences: bool
     note_wait: Callable[[Value | int, Value], None] | None = None
     weights: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    whole: frozenset[int] = frozenset()
 
     def weight(self, semaphore: Semaphore) -> int:
         """What a tile adds to a counter of the semaphore in all."""
@@ -125,7 +127,7 @@ class TaskContext:
         """Emit the loop over this block's tiles of the task; `body(tile, *carried)` returns the next carried values."""
 
         def step(number: Value, *values: Value) -> Yielded:
-            return body(TileContext(self, number, number == self._first), *values)
+            return body(TileContext(self, number, number), *values)
 
         return for_(self._first, self.view.tiles, self.blocks, step, carried)
 
@@ -135,13 +137,13 @@ class TaskContext:
 
         def step(number: Value, *values: Value) -> Yielded:
             if split is None:
-                return body(TileContext(self, number, number == self._first), i32(0), *values)
+                return body(TileContext(self, number, number), i32(0), *values)
             rest = number - split.whole
             tile, piece = rest // split.pieces + split.whole, rest % split.pieces
             if split.whole:
                 alone = number < split.whole
                 tile, piece = select(alone, number, tile), select(alone, i32(split.pieces), piece)
-            return body(TileContext(self, tile, number == self._first), piece, *values)
+            return body(TileContext(self, tile, number), piece, *values)
 
         return for_(self._first, self.plan.pieces, self.blocks, step, carried)
 
@@ -158,13 +160,14 @@ class TileContext:
     """One tile of a task: its coordinates, and its waits and posts.
 
     `number` is its place in the grid, `rank` the place in the order in which tiles are done, where an engine has another order.
-    `initial` (i1) says that it is the first one of the loop that it belongs to; None where that is not known. Whoever waits
-    does so in every tile of such a loop, and what the first tile has waited for needs no second look.
+    `turn` is the number by which the block's loop over its tiles or pieces got here; None where that is not known. Whoever
+    waits or posts does so in every tile of such a loop, so what the first tile has waited for needs no second look, and posts
+    that are only waited for all together are made after the last.
     """
 
-    def __init__(self, task: TaskContext, number: Value, initial: Value | None = None):
+    def __init__(self, task: TaskContext, number: Value, turn: Value | None = None):
         self.task = task
-        self.initial = initial
+        self.turn = turn
         self.number = number
         self.rank = number
         self.coordinates = _delinearize(number, task.view.grid)
@@ -283,11 +286,11 @@ class TileContext:
 
     def _in_turn(self, waits: Sequence[Wait], poll: Callable[[Sequence[Wait]], None]) -> None:
         """Poll, in the first tile only for what all tiles wait for."""
-        known = self.initial is not None
-        once = [wait for wait in waits if known and _same_in_all_tiles(wait)]
+        turn = self.turn
+        once = [wait for wait in waits if turn is not None and _same_in_all_tiles(wait)]
         each = [wait for wait in waits if wait not in once]
-        if once and self.initial is not None:
-            if_(self.initial, functools.partial(poll, once))
+        if once and turn is not None:
+            if_(turn == self.task.first, functools.partial(poll, once))
         if each:
             poll(each)
 
@@ -344,7 +347,27 @@ class TileContext:
         kernel = self.task.kernel
         for post in self.task.view.posts:
             slot = self.index(post.slot) + self.task.operands.first_slot(post.semaphore)
-            kernel.counters.post(slot, kernel.weight(post.semaphore) // parts)
+            weight = kernel.weight(post.semaphore) // parts
+            turn = self.turn if post.semaphore.first in kernel.whole else None
+            if turn is None:
+                kernel.counters.post(slot, weight)
+            else:
+                if_(self._last(turn), functools.partial(self._post_all, slot, turn, weight))
+
+    @property
+    def closing(self) -> Value | None:
+        """Whether (i1) the tile's posts are made now, where a block makes all of a task's after its last tile; else None."""
+        if self.turn is None or not all(post.semaphore.first in self.task.kernel.whole for post in self.task.view.posts):
+            return None
+        return self._last(self.turn)
+
+    def _last(self, turn: Value) -> Value:
+        return turn + self.task.blocks >= self.task.view.tiles
+
+    def _post_all(self, slot: Value, turn: Value, weight: int) -> None:
+        """Post for all tiles that the block has had."""
+        done = (turn - self.task.first) // self.task.blocks + 1
+        self.task.kernel.counters.post(slot, done * weight)
 
     def finish(self) -> None:
         """Block barrier, then the posts. After it, the next tile may overwrite shared memory."""

@@ -96,7 +96,7 @@ class Counters:
 
         if_(taken == 0, write)
 
-    def post(self, slot: Value, amount: int = 1) -> None:
+    def post(self, slot: Value, amount: Value | int = 1) -> None:
         """Add to `slot`, after everything that the calling thread wrote or saw written."""
         semaphore.post(self.address(slot), amount)
 

@@ -20,7 +20,7 @@ def ordered(tile: TileContext) -> TileContext:
     wide = [extent for extent in tile.task.view.grid if extent != 1]
     if len(wide) < 2 or tile.task.view.ordered:
         return tile
-    moved = TileContext(tile.task, _grouped(tile.number, wide[-2], wide[-1]), tile.initial)
+    moved = TileContext(tile.task, _grouped(tile.number, wide[-2], wide[-1]), tile.turn)
     moved.rank = tile.rank
     return moved
 

@@ -32,6 +32,7 @@ class Schedule:
         bodies: for each body the numbers of its runs; it is emitted for the first of them.
         starts: for each task, how many pieces of work are dealt out before its first.
         weights: by a semaphore's first slot, what a tile adds: a multiple of the number of blocks that all post for it.
+        whole: first slots of semaphores of which every wait is for all posts, so that a block may post once for all its tiles.
     """
 
     plans: tuple[Plan, ...]
@@ -40,6 +41,7 @@ class Schedule:
     bodies: tuple[tuple[int, ...], ...]
     starts: tuple[int, ...]
     weights: Mapping[int, int]
+    whole: frozenset[int]
 
     @property
     def shared(self) -> bool:
@@ -79,8 +81,9 @@ def make_schedule(
             known[number] = choose(program.tasks[number], own[number])
         plans = [_planned_for(known[first[task.number]][0], task) for task in program.tasks]
         plans, runs = _join(plans, engines, limits, shares)
-        weights = _weights(plans)
-        keys = [_run_key([plans[number].task for number in run], [first[number] for number in run], weights) for run in runs]
+        weights, whole = _weights(plans), _whole(plans)
+        kinds = {slot: (weight, slot in whole) for slot, weight in weights.items()}
+        keys = [_run_key([plans[number].task for number in run], [first[number] for number in run], kinds) for run in runs]
         met: dict[object, int] = {}
         finer = [met.setdefault((key, place), n) for key, run in zip(keys, runs, strict=True) for place, n in enumerate(run)]
         if finer == first:
@@ -96,12 +99,13 @@ def make_schedule(
         tuple(map(tuple, bodies.values())),
         tuple(_starts(plans, limits, shares)),
         weights,
+        whole,
     )
 
 
-def _run_key(tasks: Sequence[TaskView], first: Sequence[int], weights: Mapping[int, int]) -> object:
-    """Equal for runs that one body can do."""
-    posted = tuple(weights[signal.semaphore.first] for task in tasks for signal in (*task.waits, *task.posts))
+def _run_key(tasks: Sequence[TaskView], first: Sequence[int], kinds: Mapping[int, object]) -> object:
+    """Equal for runs that one body can do; `kinds`: by a semaphore's first slot, how it is posted to."""
+    posted = tuple(kinds[signal.semaphore.first] for task in tasks for signal in (*task.waits, *task.posts))
     return tuple(first), signals(tasks), posted
 
 
@@ -145,6 +149,22 @@ def _weights(plans: Sequence[Plan]) -> dict[int, int]:
             parts = plan.split.pieces if plan.split and plan.split.spread else 1
             weights[post.semaphore.first] = math.lcm(weights[post.semaphore.first], parts)
     return weights
+
+
+def _whole(plans: Sequence[Plan]) -> frozenset[int]:
+    posts: dict[int, int] = {}
+    parts: set[int] = set()
+    for plan in plans:
+        for post in plan.task.posts:
+            first = post.semaphore.first
+            posts[first] = posts.get(first, 0) + plan.task.tiles
+            if plan.split is not None or post.semaphore.slots > 1:
+                parts.add(first)
+    for plan in plans:
+        for wait in plan.task.waits:
+            if wait.rounds is not None or wait.count != posts.get(wait.semaphore.first):
+                parts.add(wait.semaphore.first)
+    return frozenset(posts) - parts
 
 
 def _starts(plans: Sequence[Plan], limits: Limits, shares: Sequence[Share]) -> list[int]:
