@@ -121,7 +121,7 @@ class Order:
             message += f"; {', '.join(later)} would post it, but no earlier than this tile"
         last = (task.number, number_of(task, tile))
         fault = f"waits for ever for {posts} of slot {slot}"
-        raise ProgressFailure(wait.op, message, self.program, Replay(self.program).lock_up(last), fault)
+        raise ProgressFailure(wait.op, message, self.program, Trace((), None, last), fault)
 
     # Order.
 

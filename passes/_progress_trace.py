@@ -1,15 +1,14 @@
 """The shortest way to a fault: which tiles run, in which order, until something goes wrong.
 
 A program's counters only grow, so what can run never stops being able to. Tile c may therefore run before tile d has finished
-exactly when c starts in a run in which d hangs for ever. The trace is the tiles that c needs for that, none of which can be
-left out.
+exactly when c starts in a run in which d hangs for ever. The trace is the fewest tiles that c needs for that.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +17,10 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.tile_indices import Array, Points
 
 from ._progress_program import Program, Task
+from ._progress_shortest import Shortest, Slot, Tile, run_of
 from .base import PassFailure
 
-Tile = tuple[int, int]  # number of the task, number of the tile in row-major order
 _SHOWN = 12  # lines of a trace
-_PRUNED = 64  # tiles of a trace that are tried to be left out
 
 
 @dataclass(frozen=True)
@@ -30,12 +28,15 @@ class Trace:
     """A run up to a fault.
 
     `tiles` finish in this order; meanwhile `hanging` has begun, or could have, and is not finished; then `last` begins, and
-    does what it should not. For a lock-up, `last` waits for ever after all of `tiles`.
+    does what it should not. For a lock-up, `last` waits for ever whatever runs before, so nothing has to.
+    `shortest`: no fewer tiles do; else the search for fewer was cut off. `both`: `hanging` has begun, too.
     """
 
     tiles: tuple[Tile, ...]
     hanging: Tile | None
     last: Tile
+    shortest: bool = True
+    both: bool = False
 
     def lines(self, program: Program, fault: str) -> list[str]:
         """The trace in words, a line a step; runs of tiles of one task are one line."""
@@ -50,6 +51,8 @@ class Trace:
         if self.hanging is not None:
             steps.append(f"{self._name(program, self.hanging)} is not finished")
         steps.append(f"{self._name(program, self.last)} {fault}")
+        if not self.shortest:
+            steps.append("(a shorter way may exist: not all were looked at)")
         return [f"trace, step {n}: {step}" for n, step in enumerate(steps, 1)]
 
     def _name(self, program: Program, tile: Tile) -> str:
@@ -95,6 +98,7 @@ class Replay:
         self.program = program
         self.tasks = [self._expand(task) for task in program.tasks]
         self._without: dict[Tile, list[Array]] = {}
+        self._wanted: dict[Tile, dict[Slot, int]] = {}
 
     def _expand(self, task: Task) -> _Tiles:
         every = Points.every(task.extents)
@@ -134,56 +138,57 @@ class Replay:
         return bool(self._without[hanging][last[0]][last[1]] >= 0)
 
     def trace(self, last: Tile, hanging: Tile | None = None, both: bool = False) -> Trace:
-        """The tiles that must finish for `last` to begin while `hanging` does not finish; with `both`, for both to begin."""
+        """The fewest tiles that finish for `last` to begin while `hanging` does not finish; with `both`, for both to begin."""
         ranks = self.ranks([tile for tile in (hanging, last) if tile is not None])
         goals = [last, hanging] if both and hanging is not None else [last]
-        needed: set[Tile] = set()
-        pending = list(goals)
-        while pending:
-            for tile in self._needs(pending.pop(), ranks, needed):
-                if tile not in needed:
-                    needed.add(tile)
-                    pending.append(tile)
-        order = sorted(needed, key=lambda tile: ranks[tile[0]][tile[1]])
-        for tile in list(reversed(order)) if len(order) <= _PRUNED else []:
-            shorter = [t for t in order if t != tile]
-            if self._suffices(shorter, goals):
-                order = shorter
-        return Trace(tuple(order), hanging, last)
+        posters = self._posters(ranks)
+        found = Shortest(self._waits, posters, goals, self._enough(goals, ranks, posters))
+        return Trace(tuple(run_of(sorted(found.best), self._waits, posters)), hanging, last, found.exact, len(goals) > 1)
 
-    def lock_up(self, last: Tile) -> Trace:
-        """Nothing has to run for a tile to wait for ever; those that it waits for and that can run do."""
-        ranks = self.ranks([last])
-        needed = self._needs(last, ranks, set())
-        return Trace(tuple(sorted(needed, key=lambda tile: ranks[tile[0]][tile[1]])), None, last)
-
-    def _needs(self, tile: Tile, ranks: list[Array], known: set[Tile]) -> set[Tile]:
-        """Tiles whose posts let a tile begin: for each slot as few as give its count, those that can run first."""
+    def _enough(self, goals: Sequence[Tile], ranks: list[Array], posters: Callable[[Slot], Mapping[Tile, int]]) -> set[Tile]:
+        """Tiles whose posts let the goals begin: for each slot as few as give its count, those that can run first."""
         found: set[Tile] = set()
-        for semaphore, lo, hi, count in self.tasks[tile[0]].waits:
-            for slot in range(int(lo[tile[1]]), int(hi[tile[1]])):
+        pending = list(goals)
+
+        def rank(tile: Tile) -> float:
+            return math.inf if tile in goals else ranks[tile[0]][tile[1]]
+
+        while pending:
+            waiting = pending.pop()
+            for slot, count in self._waits(waiting).items():
+                before = {tile: n for tile, n in posters(slot).items() if rank(tile) < rank(waiting)}
+                for tile in sorted(before, key=lambda tile: (tile not in found, rank(tile))):
+                    if count <= 0:
+                        break
+                    count -= before[tile]
+                    if tile not in found:
+                        found.add(tile)
+                        pending.append(tile)
+        return found
+
+    def _waits(self, tile: Tile) -> dict[Slot, int]:
+        """How many posts a tile waits for in each slot."""
+        if tile not in self._wanted:
+            wanted: dict[Slot, int] = {}
+            for semaphore, lo, hi, count in self.tasks[tile[0]].waits:
+                for slot in range(int(lo[tile[1]]), int(hi[tile[1]])):
+                    wanted[semaphore, slot] = max(count, wanted.get((semaphore, slot), 0))
+            self._wanted[tile] = wanted
+        return self._wanted[tile]
+
+    def _posters(self, ranks: list[Array]) -> Callable[[Slot], Mapping[Tile, int]]:
+        """For a slot how many posts each tile makes there, of the tiles that have a rank."""
+        known: dict[Slot, dict[Tile, int]] = {}
+
+        def of(place: Slot) -> dict[Tile, int]:
+            if place not in known:
                 posts: dict[Tile, int] = {}
                 for number, task in enumerate(self.tasks):
                     for other, slots in task.posts:
-                        if other == semaphore:
-                            for poster in np.flatnonzero((slots == slot) & (ranks[number] >= 0)).tolist():
+                        if other == place[0]:
+                            for poster in np.flatnonzero((slots == place[1]) & (ranks[number] >= 0)).tolist():
                                 posts[number, poster] = posts.get((number, poster), 0) + 1
-                have = 0
-                for poster in sorted(posts, key=lambda t: (t not in known and t not in found, ranks[t[0]][t[1]])):
-                    if have >= count:
-                        break
-                    found.add(poster)
-                    have += posts[poster]
-        return found
+                known[place] = posts
+            return known[place]
 
-    def _suffices(self, tiles: Sequence[Tile], goals: Sequence[Tile]) -> bool:
-        """Whether these tiles can run in this order and the goals begin afterwards."""
-        made: dict[tuple[int, int], int] = {}
-        for number, tile in [*tiles, *goals]:
-            for semaphore, lo, hi, count in self.tasks[number].waits:
-                if any(made.get((semaphore, slot), 0) < count for slot in range(int(lo[tile]), int(hi[tile]))):
-                    return False
-            if (number, tile) not in goals:
-                for semaphore, slots in self.tasks[number].posts:
-                    made[semaphore, int(slots[tile])] = made.get((semaphore, int(slots[tile])), 0) + 1
-        return True
+        return of

@@ -170,7 +170,7 @@ class CudaExecutor:
         """Wait for a stream; in a debug build, raise if a wait on it gave up.
 
         Raises:
-            KitsuneError: a wait was not satisfied; the message names block and stage, the tiles and stage that it waits for, and both
+            KitsuneError: a wait was not satisfied; the message names block and stage, what it waits for, and both
                 counts. Or an error of the device.
         """
         report = np.zeros(len(DEBUG_FIELDS), dtype=np.uint32)

@@ -6,11 +6,16 @@
 from __future__ import annotations
 
 import argparse
+import json
+import select
+import subprocess
+import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-__all__ = ["program_main"]
+__all__ = ["answers", "program_main"]
 
 Build = Callable[[Path, Sequence[str]], int | None]
 Run = Callable[[Path, Sequence[str], Namespace], int | None]
@@ -42,3 +47,31 @@ def program_main(
         return min(1, build(given.folder, given.names) or 0)
     work = part if given.mode == "part" and part else run
     return min(1, work(given.folder, given.names, given) or 0)
+
+
+def answers(
+    script: str, folder: Path, names: Sequence[str], seconds: float, switches: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """What `script part FOLDER NAME...` says of each case: a line of JSON with its name as "case", in order.
+
+    One process does as many cases as it survives, as its start takes seconds. One that ends early or is silent for `seconds`
+    costs the case at hand, `{"case": ..., "ok": False, "error": ...}`, and a new one goes on with the next.
+    """
+    left = list(names)
+    while left:
+        command = [sys.executable, "-u", script, "part", str(folder), *left, *switches]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout is not None
+        text = b""
+        while select.select([process.stdout], [], [], seconds)[0] and (piece := process.stdout.read1()):
+            *lines, text = (text + piece).split(b"\n")
+            for line in lines:
+                if line.startswith(b"{"):
+                    result = json.loads(line)
+                    left.remove(result["case"])
+                    yield result
+        if left:
+            process.kill()
+            tail = process.communicate()[1].decode(errors="replace").strip().splitlines()[-1:]
+            yield {"case": left.pop(0), "ok": False, "error": f"hung or crashed: {' '.join(tail)}"}
+        process.wait()

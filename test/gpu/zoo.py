@@ -17,6 +17,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -31,6 +32,16 @@ from test.gpu.soak import soak
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 LIMITS = {"bf16": 2e-2, "f32": 1e-5}
 SECONDS = 240
+STACKS = (2, 4, 8)
+VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    f"llama_stack_{layers}": (
+        "llama8b_stack",
+        {"layers": layers, "width": 512, "heads": 8, "kv_heads": 2, "hidden": 1024, "batch": 1, "cached": 129},
+        {"mode": "temporal"},
+    )
+    for layers in STACKS
+}
+"""More cases: a model of the zoo, its numbers, and options. Equal layers that are stages of their own share their code."""
 
 
 def build(folder: Path, size: str, dtypes: list[str], names: list[str]) -> int:
@@ -63,10 +74,16 @@ def build(folder: Path, size: str, dtypes: list[str], names: list[str]) -> int:
     return failed
 
 
+def made(name: str, size: str, dtype: str):
+    """A model of the zoo, or a variant of one, and its inputs."""
+    base, numbers, _ = VARIANTS.get(name, (name, {}, {}))
+    return make(base, size=size, dtype=DTYPES[dtype], seed=0, **numbers)
+
+
 def opened(path: Path):
     """A package's program, its model and fresh inputs, on the device."""
     name, dtype, size, _ = path.name.split(".")
-    model, args = make(name, size=size, dtype=DTYPES[dtype], seed=0)
+    model, args = made(name, size, dtype)
     if path.with_suffix(".safetensors").exists():
         model.load_state_dict(safetensors.torch.load_file(path.with_suffix(".safetensors")))
     model = model.eval().cuda()

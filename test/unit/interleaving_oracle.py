@@ -370,6 +370,46 @@ class Oracle:
                 made[slot] += 1
         return "the hanging tile is among those that finish" if hanging in order else None
 
+    def fewest(self, hanging: tuple[int, int] | None, goals: list[tuple[int, int]], limit: int) -> int | None:
+        """How many tiles must at least end before `goals` can all have begun, while `hanging` does not end.
+
+        Breadth first over sets of ended tiles; None where there are more than `limit` of them to look at.
+        """
+        place = {(t.task, t.number): n for n, t in enumerate(self.tiles)}
+        out = {place[key] for key in [*goals, *([hanging] if hanging else [])]}
+        wanted = [place[key] for key in goals]
+        feeders: dict[int, set[int]] = {}
+        for n, tile in enumerate(self.tiles):
+            for slot in tile.posts:
+                feeders.setdefault(slot, set()).add(n)
+        useful, pending = set(), list(wanted)
+        while pending:
+            for lo, hi, count, _ in self.tiles[pending.pop()].waits:
+                for n in (n for slot in range(lo, hi) if count for n in feeders.get(slot, ())):
+                    if n not in useful and n not in out:
+                        useful.add(n)
+                        pending.append(n)
+
+        def able(n: int, made: dict[int, int]) -> bool:
+            return all(made.get(s, 0) >= c for lo, hi, c, _ in self.tiles[n].waits for s in range(lo, hi))
+
+        level, seen = [frozenset()], 1
+        while level:
+            new: set[frozenset[int]] = set()
+            for ended in level:
+                made: dict[int, int] = {}
+                for n in ended:
+                    for slot in self.tiles[n].posts:
+                        made[slot] = made.get(slot, 0) + 1
+                if all(able(n, made) for n in wanted):
+                    return len(ended)
+                new |= {ended | {n} for n in useful - ended if able(n, made)}
+                if seen + len(new) > limit:
+                    return None
+            seen += len(new)
+            level = list(new)
+        return None
+
 
 def _clash(a: Touch, b: Touch, same_tile: bool) -> bool:
     """Whether the order of two accesses to the same words matters."""

@@ -30,7 +30,7 @@ from kitsune_mlir.passmanager import run_pipeline
 from test.numerics.compare import exact, problems
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-from attention_programs import SMALL, TIMED, Case, inputs_of, model_of
+from attention_cases import SMALL, TIMED, Case, inputs_of, model_of
 
 ALIVE: list[ir.Module] = []  # what plans and patterns refer to lives as long as its module
 NORMALIZED = PIPELINE[: PIPELINE.index("kitsune-normalize") + 1]

@@ -218,9 +218,9 @@ class TileContext:
         result = as_type("i1") if str(value.type) == "i1" else as_type("i32")
         return wrap(ir.Operation.create(op.name, results=[result], operands=[o.ir for o in operands], attributes=attributes))
 
-    def poll(self, wait: Wait) -> None:
-        """The calling threads wait, each by itself, for every slot of `wait`; no block barrier."""
-        self._waited_for([wait])
+    def poll_by_thread(self) -> None:
+        """All waits of the task, by the calling threads, each by itself: one of them is enough; no block barrier."""
+        self._waited_for(self.task.view.waits)
 
         def poll(waits: Sequence[Wait]) -> None:
             begin = self._clock()
@@ -230,7 +230,7 @@ class TileContext:
                 fence_async()
             self._note_wait(begin)
 
-        self._in_turn([wait], poll)
+        self._in_turn(self.task.view.waits, poll)
 
     def poll_by_warp(self, lane: Value) -> None:
         """All waits of the task, by the 32 lanes of the calling warp, without a block barrier.

@@ -52,8 +52,7 @@ class Stages:
     def load_images(self, tile: TileContext, piece: Value, *state: Value) -> list[Value]:
         """One thread loads what a piece reads of the image, after the waits; `state` is where it is in the ring."""
         plan = self.plan
-        for wait in self.task.view.waits:
-            tile.poll(wait)
+        tile.poll_by_thread()
         begin, count = self.range(piece)
         starts = []
         for axis in plan.conv.axes:
@@ -85,8 +84,7 @@ class Stages:
         """
         plan, geometry = self.plan, self.plan.geometry
         if plan.conv.weight.buffer.role != "input":
-            for wait in self.task.view.waits:
-                tile.poll(wait)
+            tile.poll_by_thread()
         begin, count = self.range(piece)
         feature = tile.index(plan.conv.weight.offsets[0])
         rows = [feature // PAIRED_ROWS, i32(0), i32(0)] if plan.paired else [feature]

@@ -19,7 +19,7 @@ One that splits the block into roles overrides `emit` and loops over the tiles i
         if_(warp == 0, lambda: task.for_each_tile(produce, slot.values), lambda: task.for_each_tile(consume, ...))
         task.sync()
 
-where the producing thread calls `tile.poll(wait)` itself, after the loads that wait for nothing (weights).
+where the producing thread calls `tile.poll_by_thread()` itself, after the loads that wait for nothing (weights).
 """
 
 from __future__ import annotations
@@ -206,6 +206,6 @@ class Engine:
 #     .index(value): Value                   i32 value of an int, or of an index value of the task's block (offsets, slots)
 #     .pointer(buffer)                       as the task's
 #     .wait()                                all waits of the task; all threads call it, and may read afterwards
-#     .poll(wait)                            one wait, by the calling threads alone, without a block barrier
+#     .poll_by_thread()                      all waits of the task, by the calling thread alone, without a block barrier
 #     .finish()                              block barrier, then all posts; all threads call it
 #     .post()                                all posts, by the one thread that calls it and that has seen all writes

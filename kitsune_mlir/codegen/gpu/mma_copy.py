@@ -61,7 +61,7 @@ class Copier:
         tile.resolve()
         thread = self.task.thread - self.plan.first_copier
         if view.waits:
-            if_(thread == 0, lambda: [tile.poll(wait) for wait in view.waits] and None)
+            if_(thread == 0, tile.poll_by_thread)
             NamedBarrier(BARRIER, self.plan.copiers).sync()
         a, b = [self._rows(tile, part) for part in range(max(1, len(self.plan.ranges)))], self._columns(tile)
 

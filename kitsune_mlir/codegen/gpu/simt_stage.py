@@ -237,8 +237,7 @@ class Pipeline:
 
         def start() -> None:
             tile = TileContext(self.task, number)
-            for wait in self.task.view.waits:
-                tile.poll(wait)
+            tile.poll_by_thread()
             evaluator = Evaluator(self.graph, tile, 1)
             sources = [(place, *self._address(evaluator, place)) for place in self.staging.loads]
             for part in range(self.staging.parts):
