@@ -49,11 +49,12 @@ def build(folder: Path, size: str, dtypes: list[str], names: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     note_commit(folder)
     failed = 0
-    for name in names or list(ZOO):
+    for name in names or [*ZOO, *VARIANTS]:
         for dtype in dtypes:
-            model, args = make(name, size=size, dtype=DTYPES[dtype])
+            model, args = made(name, size, dtype)
+            options = {"convolution_precision": "highest", **VARIANTS.get(name, ("", {}, {}))[2]}
             try:
-                program = kitsune_mlir.compile(model, args, target="sm_90a", options={"convolution_precision": "highest"})
+                program = kitsune_mlir.compile(model, args, target="sm_90a", options=options)
             except kitsune_mlir.errors.KitsuneError as error:
                 print(f"{name} {dtype} {size}: {error}")
                 failed += 1
