@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bench.timing import graphed
 
-__all__ = ["CHANNELS_LAST", "PEERS", "SETS", "make_peers", "parse"]
+__all__ = ["CHANNELS_LAST", "COMPILED", "PEERS", "SETS", "make_peers", "parse"]
 
 PEERS = ("eager", "eager, graph", "compile", "compile, graph", "max-autotune, graph")
 CHANNELS_LAST = "channels last, graph"
@@ -22,7 +22,8 @@ SETS = {
     "quick": (*PEERS[:-1], CHANNELS_LAST),
     "all": (*PEERS, CHANNELS_LAST),
 }
-_MODES = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}
+COMPILED = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}
+"""Peers that `torch.compile` makes, without or with a graph, and its mode."""
 
 
 def parse(text: str) -> tuple[str, ...]:
@@ -52,7 +53,7 @@ def make_peers(
         try:
             if kind not in compiled:
                 last = name == CHANNELS_LAST
-                compiled[kind] = _in_channels_last(model, args) if last else _compiled(model, args, _MODES[kind])
+                compiled[kind] = _in_channels_last(model, args) if last else _compiled(model, args, COMPILED[kind])
             made[name] = graphed(compiled[kind]) if name.endswith("graph") else compiled[kind]
         except Exception as error:  # a peer that fails costs only itself
             missing[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"

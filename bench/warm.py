@@ -69,10 +69,10 @@ def warm(folder: Path, cases: list[BenchCase], peers: str, jobs: int, limit: flo
 def warm_work(folder: Path, peers: tuple[str, ...]) -> None:
     """One of the processes: reads case names, one a line, and answers each with a line of JSON."""
     from bench.cases import all_cases
-    from bench.peers import make_peers
+    from bench.peers import COMPILED, make_peers
 
     _measure_in_turns(folder / ".measuring")
-    kinds = tuple(dict.fromkeys(name.removesuffix(", graph") for name in peers))
+    kinds = tuple(kind for kind in COMPILED if kind in peers or f"{kind}, graph" in peers)
     print("{}", flush=True)
     for line in sys.stdin:
         name, start = line.strip(), time.monotonic()

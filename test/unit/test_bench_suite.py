@@ -1,5 +1,6 @@
 """The benchmark's machinery without a GPU: its catalogue, records, worker, tables and the reading of counters."""
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # `bench` is no part of the 
 
 from bench import peers
 from bench import warm as warm_
+from bench.case import BenchCase
 from bench.cases import all_cases, select
 from bench.counters import segments
 from bench.measure import verdict
@@ -212,3 +214,14 @@ def test_peers_are_compiled_ahead_by_several_processes(monkeypatch, tmp_path, ca
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path.resolve() / "inductor")
     assert "FAIL gcast_512" in capsys.readouterr().out
     assert warm_.warm(tmp_path, select(["nerf*"]), "all", 2, 7.0, 0.0) == 1 and len(asked) == 3
+
+
+def test_only_what_is_compiled_is_compiled_ahead(monkeypatch, tmp_path, capsys):
+    wanted = []
+    monkeypatch.setattr(warm_, "_measure_in_turns", lambda path: None)
+    monkeypatch.setattr(peers, "make_peers", lambda model, args, kinds: wanted.append(kinds) or ({}, {}))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("stitch\n"))
+    case = BenchCase("stitch", "small", lambda device, values: (torch.nn.ReLU(), ()))
+    monkeypatch.setattr("bench.cases.all_cases", lambda: {"stitch": case})
+    warm_.warm_work(tmp_path, parse("all"))
+    assert wanted == [("compile", "max-autotune")] and '"ok": true' in capsys.readouterr().out
