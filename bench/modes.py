@@ -54,6 +54,9 @@ def build(folder: Path, names: list[str], modes: list[str]) -> int:
         found: dict[str, dict[str, Any]] = {}
         same: dict[str, str] = {}
         for mode in ("auto", *modes):
+            if mode != "cluster" and mode == found.get("auto", {}).get("mode"):
+                found[mode] = {**found["auto"], "same_as": "auto"}
+                continue
             remarks: list[str] = []
             options = {"mode": mode, "on_remark": lambda found, remarks=remarks: remarks.append(found.message)}
             try:

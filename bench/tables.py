@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["back_to_back", "chain_table", "geometric_mean", "group_table", "product_table", "row_table"]
+__all__ = ["back_to_back", "chain_table", "geometric_mean", "group_table", "mode_table", "product_table", "row_table"]
 
 Entries = Mapping[str, Mapping[str, Any]]
 
@@ -117,3 +117,43 @@ def row_table(entries: Entries) -> list[str]:
     """Row reductions: length by function and type."""
     place = _placed(entries, r"rows_(?P<o>\w+?)_(?P<n>\d+)_(?P<t>\w+)", "{n}", "{o} {t}")
     return _grid(entries, place, "row length", "Fraction of a device copy's bandwidth")
+
+
+MODES = ("temporal", "spatial", "cluster", "separate")
+
+
+def mode_table(results: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Modes of a pipeline: microseconds of one replay in each, the choice, and how far it is from the best."""
+    lines = [f"| case | {' | '.join(MODES)} | chosen | times the best |", "| --- " * (3 + len(MODES)) + "|"]
+    notes, losses = [], {}
+    for result in results:
+        case = result["case"]
+        if "problem" in result:
+            notes.append(f"- {case}: {result['problem']}.")
+            continue
+        modes = result["modes"]
+
+        def time(mode: str, modes: Mapping[str, Any] = modes) -> float | None:
+            entry = modes.get(mode, {})
+            return modes.get(entry.get("same_as", mode), {}).get("one")
+
+        times = {mode: t for mode in MODES if (t := time(mode)) is not None}
+        chosen = time("auto")
+        if chosen is None or not times:
+            continue
+        losses[case] = chosen / min(*times.values(), chosen)
+        cells = [f"{times[mode]:.1f}" if mode in times else "–" for mode in MODES]
+        lines.append(f"| {case} | {' | '.join(cells)} | {modes['auto']['mode']} {chosen:.1f} | {losses[case]:.2f} |")
+        notes += [f"- {case}, {mode}: {why}." for mode in MODES if (why := _reason(modes.get(mode, {})))]
+    far = [case for case, loss in losses.items() if loss > 1.05]
+    near = f"Chosen within 5 % of the best: {len(losses) - len(far)} of {len(losses)}"
+    lines += ["", f"{near}; the others: {', '.join(far) or 'none'}."]
+    return [*lines, "", "Modes that a model cannot have:", "", *notes] if notes else lines
+
+
+def _reason(entry: Mapping[str, Any]) -> str:
+    """Why there is no program of a mode of its own."""
+    if "problem" in entry:
+        return entry["problem"]
+    refused = [said for said in entry.get("remarks", ()) if "cannot be" in said]
+    return refused[0] if refused and "same_as" in entry else ""

@@ -10,22 +10,23 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.access import is_tensor
 from kitsune_mlir.dialects.edges import edge_of, producer_of, stage_space, stages_of, trace_views
 from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
-from kitsune_mlir.stage_cost import cost_of
+from kitsune_mlir.stage_cost import bulk_rate, cost_of
 from kitsune_mlir.stage_work import tensor_bytes, work_of_stage
 from kitsune_mlir.target import Target
 
 from .allocation import Allocation, Budget, Flow, Stage, allocate
 from .base import PassFailure
-from .gpu_chains import HANDOFF
 from .mode_times import Launches, busy_seconds, launches_of, limits_of, temporal_seconds
 from .remarks import remark
 from .scatter import INTO
 
+HAND_OFF = 1.5e-6
+"""Seconds from a stage's last tile to the first operands of a tile that waits for it, in one kernel on an H200
+(bench/results/modes-h200.json: models of 2 to 9 stages in one launch and in several)."""
 ATOMICS = 2e-6
 """Seconds that the post of a tile waits for the tile's atomic additions (graph networks' edges on an H200)."""
-CLEARLY_SEPARATE = 0.85
-"""Of the temporal time that separate launches must stay below to be chosen: costs are known to about a tenth, and a single
-graph's replay takes longer from launch to launch."""
+CLEARLY_SEPARATE = 0.96
+"""Of the temporal time that separate launches must stay below to be chosen: of equals one launch."""
 CLEARLY_SPATIAL = 0.7
 """The same for multiprocessors of their own: of their costs less is known."""
 
@@ -45,11 +46,11 @@ def budget_of(target: Target) -> Budget:
         workers=target.workers,
         shared_bytes=target.fast_bytes,
         dram_rate=target.dram_rate,
-        l2_rate=target.cache_rate,
+        l2_rate=bulk_rate(target),
         ring_rate=target.ring_rate,
         ring_bytes=target.ring_bytes,
         cache_bytes=target.cache_bytes,
-        hand_off=HANDOFF,
+        hand_off=HAND_OFF,
     )
 
 
@@ -109,6 +110,9 @@ def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, floa
             )
         )
     taken = {name: seconds - target.launch_seconds for name, seconds in (measured or {}).items()}
+    # A block posts once for all its tiles where every reader waits for the whole stage.
+    by_tile = {flow.producer for flow in flows if not flow.whole}
+    stages = [stage if n in by_tile else replace(stage, posting=0.0) for n, stage in enumerate(stages)]
     stages = [scaled(stage, taken.get(stage.name), target) for stage in stages]
     return Model(tuple(map(name_of, own)), tuple(stages), tuple(dict.fromkeys(flows)))
 
