@@ -38,10 +38,14 @@ class Compilers:
         self._threads = ThreadPoolExecutor(self.count, "compilers")
         self._own = threading.local()  # the process of a thread
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._lock = threading.Lock()  # of the list and of what follows
+        self._closed = False
         self._answers: dict[Hashable, Future[Any]] = {}
 
     def close(self) -> None:
         """End the processes; what was not answered yet is dropped."""
+        with self._lock:
+            self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         for process in self._processes:
             process.kill()
@@ -67,10 +71,7 @@ class Compilers:
     def _ask(self, request: Hashable) -> Any:
         process = getattr(self._own, "process", None)
         if process is None:
-            process = self._own.process = subprocess.Popen(
-                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=self._environment
-            )
-            self._processes.append(process)
+            process = self._own.process = self._started()
         assert process.stdin is not None and process.stdout is not None
         try:
             pickle.dump(request, process.stdin)
@@ -83,6 +84,16 @@ class Compilers:
         if kind == "error":
             raise CompileError(value)
         return value
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._closed:
+                raise CompileError("nothing is compiled any more")
+            process = subprocess.Popen(
+                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=self._environment
+            )
+            self._processes.append(process)
+            return process
 
 
 def serve(work: Callable[[Any], Any]) -> None:
