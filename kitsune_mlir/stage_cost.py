@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from kitsune_mlir.codegen.gpu import mma_cost
 from kitsune_mlir.target import Target, find_target
 
 __all__ = ["ENGINES", "Constants", "Cost", "Work", "bulk_rate", "cost_of", "stage_seconds"]
@@ -94,9 +93,9 @@ class Constants:
 
 
 US = 1e-6
-_STORE = mma_cost.STORE_RATE / US
+_STORE = 3.6e4 / US
 ENGINES: dict[str, Constants] = {
-    "mma": Constants(1.3 * US, 0.6 * US, mma_cost.TURN * US, 0.0, 0.97, 0.5, 0.3, 1.75e11, _STORE, 0.0, 0.7),
+    "mma": Constants(1.3 * US, 0.6 * US, 0.6 * US, 0.0, 0.97, 0.5, 0.3, 1.75e11, _STORE, 0.0, 0.7),
     "conv": Constants(1.8 * US, 0.6 * US, 0.6 * US, 0.0, 0.8, 0.5, 0.3, 1.75e11, _STORE, 0.0, 0.7),
     "chain": Constants(2.0 * US, 0.6 * US, 0.3 * US, 0.0, 1.06, 0.9, 0.2, 1.2e11, 3.6e10, 0.4 * US, 0.5),
     "gemv": Constants(1.2 * US, 0.8 * US, 0.3 * US, 0.0, 0.3, 0.5, 0.0, 6.0e10, 3.6e10, 0.0, 0.5),
@@ -119,7 +118,8 @@ COPY_RATE = 3.4e9
 """Bytes a second of a product's operands that threads copy, element by element, where no bulk copy can."""
 ALONE = 0.5
 """Share of a multiprocessor's pipes that one block keeps busy: so many blocks side by side do not slow each other down."""
-PARTIAL_RATE = mma_cost.PARTIAL_RATE / US
+PARTIAL_RATE = 5.2e4 / US
+MEET = 1.5 * US
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +184,7 @@ def cost_of(work: Work, target: Target) -> Cost:
         fixed += GATHER / clock
     if work.pieces > 1:  # sums of all pieces are written, and read again by the last one
         partial = 4.0 * max(1, work.rows) * max(1, work.cols)
-        fixed += mma_cost.MEET * US + work.pieces * partial / (PARTIAL_RATE * caches)
+        fixed += MEET + work.pieces * partial / (PARTIAL_RATE * caches)
     load = (work.read_bytes - work.copied_bytes) / (own.load_rate * caches) + work.copied_bytes / (COPY_RATE * clock)
     return Cost(
         start=own.start / clock,

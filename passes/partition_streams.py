@@ -28,7 +28,7 @@ from .tile_sizes import even, fit, spread
 from .tiles_attention import attention_tile
 from .tiles_conv import conv_tile
 from .tiles_gemv import gemv_tile
-from .tiles_mma import element_bytes, mma_tile, sum_terms
+from .tiles_mma import beats_gemv, element_bytes, mma_tile, sum_terms
 from .tiles_simt import simt_tile
 
 HOST_TILE_ELEMENTS = 16384  # 64 KiB of f32: a tile and its neighbours stay in a core's second-level cache
@@ -165,7 +165,7 @@ class PartitionStreams(Pass):
     def _schedule(self, stage: ir.Operation, target: Target, alone: bool, before: ir.Operation | None, clusters: bool) -> None:
         space = stage_space(stage)
         engine = engine_of(space)
-        few_rows = gemv_tile(space, target) if target.is_gpu and engine == "mma" else None
+        few_rows = gemv_tile(space, target) if target.is_gpu and engine == "mma" and not beats_gemv(space) else None
         engine, tile = ("gemv", few_rows) if few_rows else (engine, choose_tile(space, engine, target, alone))
         attention = attention_tile(space)
         engine, tile = ("attention", attention) if attention else (engine, tile)

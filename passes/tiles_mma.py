@@ -7,16 +7,26 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.mma_cost import CHUNK_BYTES, Work, choose_pieces, microseconds
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.iteration import Space
+from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.target import Target
 
-__all__ = ["ROWS", "element_bytes", "mma_tile", "sum_terms"]
+from .tiles_gemv import few_rows
+
+__all__ = ["ROWS", "beats_gemv", "element_bytes", "mma_tile", "sum_terms"]
 
 ROWS, COLUMNS = (128, 64), (256, 128, 64, 32)
+BETWEEN, FEW_WAVES = (224, 192, 160, 112, 96), 4
+"""Widths that fill the last wave better, for products of so few waves (of 128 x 256) that this counts."""
 EXACT_PRODUCTS = 3
 MOST_EXACT_COLUMNS = 128
 """Wider tiles of f32 leave room for two stages only."""
+GEMV_ROWS, GEMV_BYTES = 32, 140 << 20
+"""Up to so many rows, and beyond so many bytes of weights, `gemv` streams weights faster."""
 SHARE_UNIT = 16
 """Widths are multiples of this: the narrowest slice of a result that TMA stores."""
+NARROWER = 0.01
+"""By which part tiles of half the size have to be faster."""
 NEAR_BYTES = 8 << 20
 """Operands of together as many bytes are read again from L2 at full speed: then tiles of 64 rows pay, which read more."""
 
@@ -34,6 +44,20 @@ def sum_terms(op: ir.Operation) -> int:
 def element_bytes(op: ir.Operation) -> int:
     """Bytes of an element of a contraction's operands: 2, or 4 for what is no 16-bit float."""
     return 2 if all(str(ir.ShapedType(value.type).element_type) in ("bf16", "f16") for value in list(op.operands)[:2]) else 4
+
+
+def beats_gemv(space: Space) -> bool:
+    """Whether a stage that the `gemv` engine could do is faster on tiles of tensor cores, as measured on an H200.
+
+    64 rows, through layers of 1024 x 4096: 1.13 times as fast; 2048 x 8192: 1.03; 4096 x 16384: 1.04; 6144 x 12288: 0.93.
+    """
+    products = [op for op in space.ops if is_contraction(op)]
+    found = few_rows(products[0]) if len(products) == 1 else None
+    if found is None:
+        return False
+    rows, weights = (shape_of(products[0].operands[number]) for number in (found.input, found.weights))
+    size = element_bytes(products[0])
+    return size == 2 and math.prod(rows[:-1]) > GEMV_ROWS and math.prod(weights) * size <= GEMV_BYTES
 
 
 def mma_tile(
@@ -63,9 +87,12 @@ def mma_tile(
             EXACT_PRODUCTS if exact else 1,
             element_bytes,
             element_bytes,
+            others * (row + products * col) * terms * element_bytes,
         )
         pieces, whole = choose_pieces(work, target.workers)
-        return microseconds(work, pieces, target.workers, whole)
+        # Of about equal ones the larger, which read less.
+        halvings = math.log2(ROWS[0] * COLUMNS[0] / (rows * cols)) if products == 1 else 0
+        return microseconds(work, pieces, target.workers, whole) * (1 + NARROWER * halvings)
 
     near = (row + col) * terms * element_bytes <= NEAR_BYTES
     # Several products need the rows of both warpgroups.
@@ -73,7 +100,9 @@ def mma_tile(
     # Of equal ones the first: larger tiles read less.
     most = (MOST_EXACT_COLUMNS if exact else COLUMNS[0]) // products
     shares = _shares(col, -(-row // ROWS[0]) * others, target.workers) if products > 1 else []
-    widths = [cols for cols in (*COLUMNS, *shares) if cols <= most]
+    few = -(-row // ROWS[0]) * -(-col // COLUMNS[0]) * others <= FEW_WAVES * target.workers
+    between = BETWEEN if few and products == 1 else ()
+    widths = [cols for cols in (*COLUMNS, *between, *shares) if cols <= most]
     rows, cols = min(((rows, cols) for rows in heights for cols in widths), key=lambda tile: time(*tile))
     tile = [1] * len(sizes)
     for kind, most in (("m", rows), ("n", cols)):

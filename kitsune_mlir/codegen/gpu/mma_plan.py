@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.mma_cost import Work, choose_pieces
@@ -232,7 +234,7 @@ def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
     if boxes is None and count > 1:
         raise Mismatch(f"several products that TMA cannot load: {why}")
     a_tile, b_tile = _stage_tile(a, geometry.a_rows, sum), _stage_tile(b, geometry.b_rows, sum)
-    split = _split(pattern, geometry, sum, exact, limits)
+    split = _split(pattern, geometry, sum, exact, [*(ranges or (a,)), *weights], limits)
     share = _share(geometry.width, split.pieces) if split else 0
     results, slice = results_of(pattern, share or geometry.width, geometry.covered_rows, geometry.covered_cols)
     left = limits.shared_bytes - _staging_bytes(results, slice, geometry.groups)
@@ -275,6 +277,9 @@ def _boxes(
 
     rows = [view(part) for part in ranges] or [box_of(a, sum, geometry.a_rows, dtype)]
     columns = [box_of(one, sum, geometry.b_rows // len(weights), dtype) for one in weights]
+    odd = next((start for start, _ in sum.ranges if start * sum.element_bytes % 16), 0)
+    if odd and not all(one.transposed for one in weights):
+        columns.append(f"a range begins at term {odd}, and TMA reads memory from multiples of 16 bytes")
     why = next((box for box in (*columns, *rows) if isinstance(box, str)), "")
     # Where f32 operands are halved, the warps that would copy beside TMA do that.
     whole = not ranges or exact or any(isinstance(box, str) for box in columns)
@@ -291,7 +296,9 @@ def _described(mma: MmaPlan) -> str:
     return f"TMA; {copied} of {len(mma.ranges)} ranges copied by threads: {mma.why_copied}" if copied else "TMA"
 
 
-def _split(pattern: Pattern, geometry: Geometry, sum: Sum, exact: bool, limits: Limits) -> Split | None:
+def _split(
+    pattern: Pattern, geometry: Geometry, sum: Sum, exact: bool, operands: Sequence[Operand | Range], limits: Limits
+) -> Split | None:
     """The pieces that are the fastest; None where every tile is one block's."""
     work = Work(
         pattern.task.tiles,
@@ -300,12 +307,19 @@ def _split(pattern: Pattern, geometry: Geometry, sum: Sum, exact: bool, limits: 
         geometry.covered_cols * geometry.products,
         EXACT_PRODUCTS if exact else 1,
         sum.element_bytes,
+        sum.element_bytes,
+        _bytes(operands),
     )
     pieces, whole = choose_pieces(work, limits.workers)
     if pieces == 1:
         return None
     sharers = (pattern.task.tiles - whole) * geometry.groups
     return Split(pieces, sharers * pieces * geometry.partial_bytes, sharers, sharers * pieces, whole, spread=True)
+
+
+def _bytes(operands: Sequence[Operand | Range]) -> int:
+    """Bytes of the tensors that operands are parts of."""
+    return sum(operand.window.bytes * math.prod(dim.extent for dim in operand.window.dims) for operand in operands)
 
 
 def _share(width: int, pieces: int) -> int:

@@ -46,7 +46,7 @@ func.func @narrow(%x: tensor<300x512xf32>, %w: tensor<200x512xf32>, %z: tensor<3
 
 // Batches are tiled one by one.
 // CHECK-LABEL: func.func @batches(
-// CHECK: }) {engine = "mma", sym_name = "product_0", tile = array<i64: 1, 128, 128>}
+// CHECK: }) {engine = "mma", sym_name = "product_0", tile = array<i64: 1, 128, 112>}
 #x = affine_map<(b, m, n, k) -> (b, m, k)>
 #w = affine_map<(b, m, n, k) -> (b, n, k)>
 #o = affine_map<(b, m, n, k) -> (b, m, n)>
