@@ -21,7 +21,7 @@ import numpy as np
 from kitsune_mlir.errors import ArgumentError, KitsuneError, TargetError
 from kitsune_mlir.runtime.driver import Device, allocate, call, capture_id, driver, free, load, resident_clusters
 from kitsune_mlir.runtime.launch import Config, library
-from kitsune_mlir.runtime.manifest import DEBUG_FIELDS, MAX_BLOCKS, Manifest
+from kitsune_mlir.runtime.manifest import MAX_BLOCKS, REPORT_BYTES, REPORT_FIELDS, Manifest
 from kitsune_mlir.runtime.tensormap import encode
 from kitsune_mlir.runtime.timeline import Timeline
 
@@ -173,7 +173,7 @@ class CudaExecutor:
             KitsuneError: a wait was not satisfied; the message names block and stage, what it waits for, and both
                 counts. Or an error of the device.
         """
-        report = np.zeros(len(DEBUG_FIELDS), dtype=np.uint32)
+        report = np.zeros((1 + self.blocks, REPORT_BYTES // 4), dtype=np.uint32)
         with self.device.current():
             call("cuStreamSynchronize", stream)
             state = self._states.get(stream)
@@ -181,16 +181,17 @@ class CudaExecutor:
                 return
             address = state.workspace.address + self.manifest.debug_offset
             call("cuMemcpyDtoH", report.ctypes.data, address, report.nbytes)
-            if report[0]:
+            if report[0, 0]:
                 call("cuMemsetD8", address, 0, report.nbytes)
-        fields = dict(zip(DEBUG_FIELDS, report.tolist(), strict=True))
-        if fields["gave_up"]:
-            stage, engine, tiles = self.manifest.tasks[fields["task"]]
-            slot, seen, wanted = fields["slot"], fields["seen"], fields["wanted"]
+        waiting = [(*row[1 : len(REPORT_FIELDS)], block) for block, row in enumerate(report[1:].tolist()) if row[0]]
+        if waiting:
+            # Later stages hang on earlier ones: the first in the program's order is where it began.
+            task, slot, seen, wanted, block = min(waiting)
+            stage, engine, tiles = self.manifest.tasks[task]
             raise KitsuneError(
-                f"kernel '{self.manifest.kernel}': block {fields['block']} of {self.blocks}, in stage '{stage}' ({engine}, "
-                f"{tiles} tiles), waits for {self.manifest.counters[slot]}: "
-                f"{seen} posts seen of {wanted} needed at counter {slot}"
+                f"kernel '{self.manifest.kernel}': block {block} of {self.blocks}, in stage '{stage}' ({engine}, {tiles} "
+                f"tiles), waits for {self.manifest.counters[slot]}: {seen} posts seen of {wanted} needed at counter {slot} "
+                f"({len(waiting)} blocks were waiting)"
             )
 
     def arena(self, stream: int) -> _Memory:

@@ -6,7 +6,7 @@ stream's launches of the program and must be zero before the first of them:
     0                    one word a block: which of the two arrays of counters the next run uses (0 or 1)
     COUNTERS             the first array: `slots` counters, SLOT_STRIDE bytes apart
     COUNTERS + n         the second array
-    then                 DEBUG_BYTES of report, written when a wait of a debug build gives up
+    then                 in a debug build: REPORT_BYTES that say whether a wait gave up, and as much for each block
     then                 `scratch_bytes` for each block
     then                 for each block, the start and the end of each task (builds with timestamps)
     then                 for each block, how long it waited in each task: two words that take turns as counters do (the same)
@@ -23,9 +23,9 @@ from typing import Any
 
 __all__ = [
     "COUNTERS",
-    "DEBUG_BYTES",
-    "DEBUG_FIELDS",
     "MAX_BLOCKS",
+    "REPORT_BYTES",
+    "REPORT_FIELDS",
     "SLOT_STRIDE",
     "TIMESTAMP_BYTES",
     "WAITS_BYTES",
@@ -40,9 +40,9 @@ COUNTERS = 4 * MAX_BLOCKS
 SLOT_STRIDE = 32
 """Bytes between counters: one sector of L2 each, so that atomics on different counters do not queue up."""
 
-DEBUG_BYTES = 256
-DEBUG_FIELDS = ("gave_up", "block", "task", "slot", "seen", "wanted")
-"""The words of a debug report; `gave_up` is 1 once the others are valid."""
+REPORT_BYTES = 32
+REPORT_FIELDS = ("gave_up", "task", "slot", "seen", "wanted")
+"""The words of a block's report: the first of its waits that was not satisfied; `gave_up` is 1 if there is one."""
 
 TIMESTAMP_BYTES = 16
 """Two 64-bit times in nanoseconds of the device's clock: a block's start and end of a task."""
@@ -136,7 +136,7 @@ class Manifest:
     @property
     def partials_offset(self) -> int:
         """Where partial results are in the workspace."""
-        return self.debug_offset + DEBUG_BYTES
+        return self.debug_offset + (REPORT_BYTES * (MAX_BLOCKS + 8) if self.debug else 0)
 
     @property
     def scratch_offset(self) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from kitsune_mlir.errors import ArgumentError, KitsuneError, TargetError
 from kitsune_mlir.runtime import cuda_executor, driver, launch
-from kitsune_mlir.runtime.manifest import DEBUG_FIELDS, Manifest, Parameter
+from kitsune_mlir.runtime.manifest import REPORT_BYTES, REPORT_FIELDS, Manifest, Parameter
 
 MAP = {"dtype": "bf16", "shape": [8, 64], "strides_bytes": [128], "box": [8, 64], "swizzle": 128, "fill": "zero"}
 MANIFEST = Manifest(
@@ -279,16 +279,20 @@ def test_a_wait_that_gave_up_is_told(fake):
     executor = cuda_executor.CudaExecutor(manifest, b"")
     executor.run([1, 2, 3])
     workspace = fake.launches[0][4][4]
-    report = np.array([1, 17, 1, 2, 3, 4], dtype=np.uint32)
-    assert len(report) == len(DEBUG_FIELDS)
+    report = np.zeros((265, REPORT_BYTES // 4), dtype=np.uint32)
+    report[0, 0] = 1
+    report[1 + 3, :5] = 1, 1, 2, 0, 4  # blocks 3 and 17 wait in the second stage, block 9 in the first one
+    report[1 + 17, :5] = 1, 1, 2, 0, 4
+    report[1 + 9, :5] = 1, 0, 2, 3, 4
+    assert REPORT_FIELDS == ("gave_up", "task", "slot", "seen", "wanted")
     fake.memory[workspace + manifest.debug_offset] = report
     told = (
-        r"block 17 of 264, in stage 'b' \(mma, 200 tiles\), waits for 4 tiles of stage 'a': \(2\), \(3\), \(4\), \(5\): "
-        r"3 posts seen of 4 needed at counter 2"
+        r"block 9 of 264, in stage 'a' \(simt, 100 tiles\), waits for 4 tiles of stage 'a': \(2\), \(3\), \(4\), \(5\): "
+        r"3 posts seen of 4 needed at counter 2 \(3 blocks were waiting\)"
     )
     with pytest.raises(KitsuneError, match=told):
         executor.check()
-    report[0] = 0
+    report[:] = 0
     executor.check()
 
 

@@ -103,7 +103,8 @@ class _Builder:
         self.needs = Footprint(program, name, limits, schedule, shares)
         self.threads, self.members = self.needs.threads, self.needs.members
         self.order = [schedule.body_of(run) for run in range(len(schedule.runs))]
-        self.table = Table(self.order)
+        self.starts = [[schedule.starts[schedule.runs[run][0]] for run in runs] for runs in schedule.bodies]
+        self.table = Table(self.order, self.starts)
 
     def build(self) -> Executor:
         needs, pointers = self.needs, self.program.inputs + self.program.results + 2
@@ -187,10 +188,14 @@ class _Builder:
     def _emit_shared(self) -> None:
         """The loop over all runs, each done by its body, in the order that the table has."""
 
-        def step(step: Value) -> None:
-            body, row = self.table.step(step)
+        # Those that run most often are looked for first.
+        bodies = sorted(range(len(self.schedule.bodies)), key=lambda number: -len(self.schedule.bodies[number]))
+
+        def step(step: Value, body: Value, row: Value, start: Value) -> list[Value]:
+            next_ = self.table.step(step + 1)
             # What is computed from it stays in its body: outside of the loop it would take registers from all.
             self.state = dataclasses.replace(self.state, thread=fresh(thread_id()))
+            self.row_start = row, start
 
             def emit(number: int) -> None:
                 runs = self.schedule.bodies[number]
@@ -199,15 +204,16 @@ class _Builder:
                     self._emit_body(runs, row, 0, drop=True)
                     self._note_times(runs, row, 1)
 
-            def either(number: int) -> None:
-                if number == len(self.schedule.bodies) - 1:
-                    emit(number)
+            def either(place: int) -> None:
+                if place == len(bodies) - 1:
+                    emit(bodies[place])
                 else:
-                    if_(body == number, lambda: emit(number), lambda: either(number + 1))
+                    if_(body == bodies[place], lambda: emit(bodies[place]), lambda: either(place + 1))
 
             either(0)
+            return next_
 
-        for_(0, len(self.order), 1, step)
+        for_(0, len(self.order), 1, step, self.table.step(0))
 
     def _emit_body(self, runs: Sequence[int], row: Value | None, used: int, drop: bool) -> None:
         """The code of runs that share a body.
@@ -243,8 +249,11 @@ class _Builder:
         return Operands(self.arguments, members, functools.partial(self._look_up, tasks, row) if row is not None else None)
 
     def _look_up(self, tasks: Sequence[int], row: Value, column: Sequence[Word]) -> Value:
-        run = next(number for number, run in enumerate(self.schedule.runs) if tasks[0] in run)
-        return self.table.look_up(self.order[run][0], column, row)
+        body = self.order[next(number for number, run in enumerate(self.schedule.runs) if tasks[0] in run)][0]
+        running, start = self.row_start
+        if row is running and list(column) == self.starts[body]:
+            return start
+        return self.table.look_up(body, column, row)
 
     def _context(self, number: int, operands: Operands) -> TaskContext:
         """The kernel as task `number`, or one like it, sees it."""

@@ -11,9 +11,9 @@ import dataclasses
 from kitsune_mlir.codegen.gpu import semaphore
 from kitsune_mlir.codegen.gpu.builder import block_id, for_, grid_size, if_, sync_block, thread_id, while_
 from kitsune_mlir.codegen.gpu.inline import fresh
-from kitsune_mlir.codegen.gpu.memory import atomic, load, load_acquire, offset, store
-from kitsune_mlir.codegen.gpu.value import Value, cast, i32
-from kitsune_mlir.runtime.manifest import COUNTERS, SLOT_STRIDE
+from kitsune_mlir.codegen.gpu.memory import atomic, load, load_acquire, offset, store, store_release
+from kitsune_mlir.codegen.gpu.value import Value, cast, i32, i64
+from kitsune_mlir.runtime.manifest import COUNTERS, REPORT_BYTES, SLOT_STRIDE
 
 __all__ = ["Counters"]
 
@@ -73,26 +73,29 @@ class Counters:
         if not self.debug:
             semaphore.wait_at_least(address, count)
             return
-        # One stuck wait is reported; then nobody waits any more, so that the kernel ends and the host can read the report.
-        report = self._report()
-        tries = while_(
+        # When one wait gives up, all that are not satisfied are reported, one a block: the first of them in the program's order
+        # is what others hang on. Then nobody waits any more, so that the kernel ends and the host can read the report.
+        stopped = self._report()
+        while_(
             [i32(0)],
-            lambda tries: _all(load_acquire(address) < count, tries < POLL_LIMIT, load_acquire(report) == 0),
+            lambda tries: _all(load_acquire(address) < count, tries < POLL_LIMIT, load_acquire(stopped) == 0),
             lambda tries: tries + 1,
-        )[0]
-        if_(tries == POLL_LIMIT, lambda: self._give_up(task, slot, load_acquire(address), count))
+        )
+        seen = load_acquire(address)
+        if_(seen < count, lambda: self._give_up(task, slot, seen, count))
 
     def _report(self) -> Value:
         return offset(self.workspace, COUNTERS + 2 * self.bytes)
 
     def _give_up(self, task: Value | int, slot: Value, seen: Value, wanted: Value | int) -> None:
-        """Write the report, unless another thread already has."""
-        report = self._report()
+        """Write the block's report, unless another of its threads already has, and stop all waits."""
+        report = offset(self._report(), i64(block_id() + 1) * REPORT_BYTES)
         taken = atomic("exch", report, i32(1))
 
         def write() -> None:
-            for index, word in enumerate((block_id(), i32(task), slot, seen, i32(wanted))):
+            for index, word in enumerate((i32(task), slot, seen, i32(wanted))):
                 store(word, offset(report, 4 + 4 * index))
+            store_release(i32(1), self._report())
 
         if_(taken == 0, write)
 
