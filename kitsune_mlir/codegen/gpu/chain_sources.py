@@ -120,9 +120,7 @@ class Mover:
         def tile(tile: TileContext, count: Value) -> Value:
             tile.resolve()
             if self.task.view.waits:
-                for wait in self.task.view.waits:
-                    if_(lane == 0, functools.partial(tile.poll, wait))
-                sync_warp()
+                tile.poll_by_warp(lane)
             copies: dict[Slot, _Copy] = {}
             for slot in self.plan.slots:
                 if not slot.source.maps:
