@@ -134,8 +134,8 @@ class PartitionStreams(Pass):
     bottleneck, and what would be the next one. Options: `target`; `tiles`, sizes that replace the choice for stages by name, as
     in `tiles=product_0:64x128,reduce_1:8` (what `kitsune_mlir.tuning` measured); `times`, microseconds that stages take
     alone in a launch, instead of the model's, as in `times=product_0:12.5`; `mode`: `temporal` (all stages take turns on
-    all multiprocessors), `spatial` (each stage has its own), `separate` (each stage is a launch), `cluster` (chains of
-    layers by clusters of blocks), or `auto`; `deterministic`: results are the same bits on every run, so rows are added at
+    all multiprocessors), `spatial` (each stage has its own), `separate` (several launches, cut where that pays: each holds
+    one stage or a few), `cluster` (chains of layers by clusters of blocks), or `auto`; `deterministic`: results are the same bits on every run, so rows are added at
     indices in order instead of by atomics.
     """
 
