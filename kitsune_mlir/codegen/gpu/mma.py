@@ -9,7 +9,9 @@ multiprocessors, several blocks share each (`mma_split`). Products of one A, suc
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.barriers import Slot
@@ -19,6 +21,7 @@ from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.mma_copy import Copier
 from kitsune_mlir.codegen.gpu.mma_epilogue import Epilogue
 from kitsune_mlir.codegen.gpu.mma_halves import Halver
+from kitsune_mlir.codegen.gpu.mma_join import join_plans
 from kitsune_mlir.codegen.gpu.mma_load import Loader
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.mma_order import ordered
@@ -47,28 +50,65 @@ class MmaEngine(Engine):
         except Mismatch as reason:
             return Decline(self.name, str(reason))
 
+    def join(self, plans: Sequence[Plan], limits: Limits) -> Sequence[Plan] | None:
+        return join_plans(plans, limits)
+
     def emit(self, plan: Plan, task: TaskContext) -> None:
-        mma: MmaPlan = plan.private
-        stages, storer = Stages(mma, task), Storer(mma, task)
+        self.emit_joined([plan], [task])
+
+    def emit_joined(self, plans: Sequence[Plan], tasks: Sequence[TaskContext]) -> None:
+        works = [_Work(plan.private, task) for plan, task in zip(plans, tasks, strict=True)]
+        mma, thread = works[0].plan, tasks[0].thread
+
+        def load(share: slice) -> None:
+            slot = works[0].stages.ring.producer_start()
+            for work in works:
+                operands = tuple(range(1 + work.plan.geometry.products))
+                slot = Loader(work.plan, work.task, work.stages, operands[share]).run(slot)
+
+        def store() -> None:
+            state = works[0].storer.start()
+            for work in works:
+                state = work.storer.run(state)
 
         def produce() -> None:
             if mma.boxes is not None:
-                operands = tuple(range(1 + mma.geometry.products))
-                shares = (operands[:1], operands[1:]) if mma.loaders == 2 else (operands,)
+                shares = (slice(0, 1), slice(1, None)) if mma.loaders == 2 else (slice(None),)
                 for number, share in enumerate(shares):
-                    if_(warp_id(task.thread) == number, Loader(mma, task, stages, share).run)
+                    if_(warp_id(thread) == number, functools.partial(load, share))
             if mma.boxes is None or mma.mixed:
-                warp = warp_id(task.thread) - mma.first_copier // 32
-                if_(warp.below(mma.copiers // 32), Copier(mma, task, stages).run)
+                warp = warp_id(thread) - mma.first_copier // 32
+                if_(warp.below(mma.copiers // 32), Copier(mma, tasks[0], works[0].stages).run)
             if mma.exact:
                 first, count = mma.halvers
-                warp = warp_id(task.thread)
-                if_((warp >= first // 32) & (warp < (first + count) // 32), Halver(mma, task, stages).run)
-            if storer.needed:
-                if_(task.thread == STORING_THREAD, storer.run)
+                warp = warp_id(thread)
+                if_((warp >= first // 32) & (warp < (first + count) // 32), Halver(mma, tasks[0], works[0].stages).run)
+            if works[0].storer.needed:
+                if_(thread == STORING_THREAD, store)
+
+        def consume(group: Value) -> None:
+            state: list[Value] | None = None
+            for work in works:
+                state = _consume(work, group, state)
 
         registers = PRODUCER_REGISTERS if mma.boxes and not (mma.exact or mma.mixed) else COPIER_REGISTERS
-        specialize(task, produce, lambda group: _consume(mma, task, stages, group), registers)
+        specialize(tasks[0], produce, consume, registers)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """A task and what its roles share."""
+
+    plan: MmaPlan
+    task: TaskContext
+
+    @functools.cached_property
+    def stages(self) -> Stages:
+        return Stages(self.plan, self.task)
+
+    @functools.cached_property
+    def storer(self) -> Storer:
+        return Storer(self.plan, self.task)
 
 
 def _add_up(
@@ -89,8 +129,13 @@ def _add_up(
     return slot
 
 
-def _consume(mma: MmaPlan, task: TaskContext, stages: Stages, group: Value) -> None:
-    """All the block's tiles, or pieces of tiles, by one of the two consumers."""
+def _consume(work: _Work, group: Value, state: list[Value] | None) -> list[Value]:
+    """All the block's tiles, or pieces of tiles, by one of the two consumers.
+
+    `state` is where it is in the rings of stages, of slices and of announcements, None at their beginning; returned is where it
+    is afterwards.
+    """
+    mma, task, stages = work.plan, work.task, work.stages
     pieces, handover = Pieces(mma, task), Handover(mma, task)
     staged, announced = handover.ring(0), handover.announcements()
 
@@ -126,4 +171,4 @@ def _consume(mma: MmaPlan, task: TaskContext, stages: Stages, group: Value) -> N
         return [*at.values, *rest]
 
     start = [*stages.ring.consumer_start().values, *staged.producer_start().values, *announced.producer_start().values]
-    task.for_each_piece(consume, start)
+    return task.for_each_piece(consume, start if state is None else state)

@@ -49,23 +49,24 @@ class Loader:
         constant = tuple(operand for operand in self.operands if self._constant(operand))
         return constant if len(constant) < len(self.operands) else constant[1:]
 
-    def run(self) -> None:
-        """All tiles of the block; one warp, of which the first lane loads."""
-        slot = self.stages.ring.producer_start()
-        self.task.for_each_piece(lambda tile, *state: self._piece(ordered(tile), *state), [*slot.values, i32(1)])
+    def run(self, slot: Slot) -> Slot:
+        """All tiles of the block; one warp, of which the first lane loads. Where it is in the ring, and will be afterwards."""
+        state = [*slot.values, i32(1)]
+        return Slot(*self.task.for_each_piece(lambda tile, *state: self._piece(ordered(tile), *state), state)[:2])
 
     def _piece(self, tile: TileContext, piece: Value, stage: Value, parity: Value, first: Value) -> list[Value]:
-        """`first` is 1 in the block's first tile, where every stage is empty, and 0 later."""
+        """`first` is 1 in the block's first tile, whose early operands are loaded before the waits, and 0 later."""
         tile.resolve()
         every, early, lane = self.operands, self.early, lane_id(self.task.thread)
         rest = tuple(operand for operand in every if operand not in early)
         begin, end = Pieces(self.plan, self.task).chunks(piece, self.plan.sum.chunks)
         if early:
 
-            def weights(chunk: Value) -> None:
-                self._start(tile, Slot(chunk, parity), chunk + begin, early)
+            def weights(chunk: Value, *state: Value) -> list[Value]:
+                self._start(tile, Slot(*state), chunk + begin, early)
+                return self.stages.ring.next(Slot(*state)).values
 
-            if_((first != 0) & (lane == 0), lambda: for_(0, self.plan.prefill, 1, weights) and None)
+            if_((first != 0) & (lane == 0), lambda: for_(0, self.plan.prefill, 1, weights, [stage, parity]) and None)
         if self.waits:
             tile.poll_by_warp(lane)
 

@@ -52,6 +52,7 @@ class MmaPlan:
         exact: f32 operands are multiplied as sums of two tf32 (`mma_halves`), which lie behind each other in a stage.
         split: pieces of the sum that different blocks do, or None.
         share: columns of a tile that a block adds up at a time, where there are pieces.
+        room, slot_room: bytes from a stage, and from a staged slice, to the next, if successive tasks share them (`mma_join`).
     """
 
     pattern: Pattern
@@ -70,6 +71,8 @@ class MmaPlan:
     exact: bool = False
     split: Split | None = None
     share: int = 0
+    room: int = 0
+    slot_room: int = 0
 
     @property
     def operand_bytes(self) -> int:
@@ -79,12 +82,30 @@ class MmaPlan:
     @property
     def stage_bytes(self) -> int:
         """Shared memory of a stage."""
-        return self.operand_bytes * (2 if self.exact else 1)
+        return self.room or self.operand_bytes * (2 if self.exact else 1)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Shared memory of a staged slice of a result."""
+        return self.slot_room or self.out_tile.bytes
 
     @property
     def stage_barriers(self) -> int:
         """mbarriers of the ring of stages: full and empty ones, and, if `exact`, halved ones."""
         return self.stages * (3 if self.exact else 2)
+
+    @property
+    def barriers(self) -> tuple[int, ...]:
+        """The ring's, one ring of staged slices for each storing warpgroup, one ring of announced tiles (`mma_store`)."""
+        full = (self.loaders if self.boxes else 0) + (0 if self.boxes and not self.mixed else self.copiers)
+        counts = (full,) * self.stages + (CONSUMERS,) * self.stages
+        if self.exact:
+            counts += (self.halvers[1] // 32,) * self.stages
+        if self.results:
+            counts += ((WARPS,) * SLOTS + (1,) * SLOTS) * self.geometry.groups
+        if self.announces:
+            counts += (WARPS * self.geometry.groups,) * SLOTS + (1,) * SLOTS
+        return counts
 
     def place(self, operand: int) -> int:
         """Where in a stage an operand goes: A (0), then the products' B."""
@@ -191,7 +212,7 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
         shared_bytes=mma.stages * mma.stage_bytes + _staging_bytes(mma.results, mma.slice, geometry.groups),
         threads=THREADS,
         registers=SHARED_REGISTERS,
-        barriers=_barriers(mma),
+        barriers=mma.barriers,
         tensor_maps=(
             *(MapUse(box.window.buffer, box.map) for box in boxes),
             *(MapUse(result.window.buffer, result.map) for result in mma.results),
@@ -334,19 +355,6 @@ def _window(pattern: Pattern, product: Product, number: int) -> Window:
 
 def _staging_bytes(results: tuple[Result, ...], slice: int, groups: int) -> int:
     return groups * SLOTS * 64 * slice * 2 if results else 0
-
-
-def _barriers(mma: MmaPlan) -> tuple[int, ...]:
-    """The ring's, one ring of staged slices for each storing warpgroup, one ring of announced tiles (`mma_store`)."""
-    full = (mma.loaders if mma.boxes else 0) + (0 if mma.boxes and not mma.mixed else mma.copiers)
-    counts = (full,) * mma.stages + (CONSUMERS,) * mma.stages
-    if mma.exact:
-        counts += (mma.halvers[1] // 32,) * mma.stages
-    if mma.results:
-        counts += ((WARPS,) * SLOTS + (1,) * SLOTS) * mma.geometry.groups
-    if mma.announces:
-        counts += (WARPS * mma.geometry.groups,) * SLOTS + (1,) * SLOTS
-    return counts
 
 
 def _operand(window: Window, side: str, size: int, sum: Sum) -> Operand:

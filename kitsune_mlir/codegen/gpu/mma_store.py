@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu import tma
 from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot, fence_async
@@ -43,7 +44,7 @@ class Handover:
 
     def pointer(self, group: Value | int, slot: Value) -> Value:
         """A slot's slice in shared memory."""
-        bytes = self.plan.out_tile.bytes
+        bytes = self.plan.slot_bytes
         start = offset(self.task.shared, self.plan.stages * self.plan.stage_bytes)
         return offset(offset(start, group * (SLOTS * bytes)), slot * bytes)
 
@@ -59,10 +60,12 @@ class Storer:
         """Whether there is anything to do."""
         return bool(self.plan.results or self.task.view.posts)
 
-    def run(self) -> None:
-        """All tiles of the block; one thread."""
-        announced = self.handover.announcements()
-        state = [*self.handover.ring(0).consumer_start().values, *announced.consumer_start().values]
+    def start(self) -> list[Value]:
+        """Where the thread begins in the rings of slices and of announcements."""
+        return [*self.handover.ring(0).consumer_start().values, *self.handover.announcements().consumer_start().values]
+
+    def run(self, state: Sequence[Value]) -> list[Value]:
+        """All tiles of the block; one thread. Where it is in the rings, before and (returned) afterwards."""
 
         def step(tile: TileContext, piece: Value, *state: Value) -> list[Value]:
             tile = ordered(tile)
@@ -76,7 +79,7 @@ class Storer:
             return if_(Pieces(self.plan, self.task).alone(piece), whole, part, ["i32"] * len(state))
 
         # No wait at the end: shared memory has been read, and who reads the results in this kernel waits for the posts.
-        self.task.for_each_piece(step, state)
+        return self.task.for_each_piece(step, state)
 
     def _tile(self, tile: TileContext, piece: Value | None, *state: Value) -> list[Value]:
         """Store a tile, or this block's part of one of whose pieces it had `piece`."""

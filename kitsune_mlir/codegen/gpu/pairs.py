@@ -34,6 +34,8 @@ __all__ = ["PairsEngine"]
 
 THREADS = 384
 REGISTERS = 128
+SUMS = 64
+"""Registers for sums up to which a warp has all products of a sample, and reads every vector once."""
 BATCH = 4
 """Copies that a thread starts one after the other."""
 
@@ -260,7 +262,7 @@ class _Emitter:
     # --- products -------------------------------------------------------------------------------------------------------
 
     def multiply(self, late: bool) -> None:
-        """All products of all samples: a warp has 16 vectors of a sample at a time, with all of the sample's.
+        """All products of all samples: a warp has a sample at a time, or 16 of its vectors with all of the sample's.
 
         The order of a sum is free, and so is that of the vectors: a lane reads 16 bytes of a vector and uses them in two
         instructions, and eight lanes read vectors that are four apart, which lie in different banks (as in `gemv_multiply`).
@@ -269,19 +271,21 @@ class _Emitter:
             late: only the products of vectors that came late, whose products were undefined until now.
         """
         groups = self.plan.late_groups if late else list(range(self.pairs.padded // 16))
+        whole = len(groups) * -(-self.pairs.count // 8) * 4 <= SUMS
+        units = 1 if whole else len(groups)
         warp, lane = warp_id(self.thread), lane_id(self.thread)
         index = lane // 4
         line, quad = index // 2 + index % 2 * 4, lane % 4
 
         def unit(number: Value) -> None:
-            base = offset(self.task.shared, self._sample(number // len(groups)))
-            first = number % len(groups) * 16 + groups[0] * 16
-            sums = self._sums(base, first + line, line, quad)
-            for row, half in ((first + line, 0), (first + line + 8, 2)):
-                pairs = [(block[half], block[half + 1]) for block in sums]
-                if_(self._is_stored(row, late), functools.partial(self._store_row, base, row, quad, pairs, late))
+            base = offset(self.task.shared, self._sample(number // units))
+            firsts = [16 * group for group in groups] if whole else [(number % units + groups[0]) * 16]
+            for first, sums in zip(firsts, self._sums(base, firsts, line, quad), strict=True):
+                for row, half in ((line + first, 0), (line + first + 8, 2)):
+                    pairs = [(block[half], block[half + 1]) for block in sums]
+                    if_(self._is_stored(row, late), functools.partial(self._store_row, base, row, quad, pairs, late))
 
-        for_(warp, self.plan.samples * len(groups), self.threads // 32, unit)
+        for_(warp, self.plan.samples * units, self.threads // 32, unit)
 
     def _is_stored(self, row: Value, late: bool) -> Value:
         if not late:
@@ -306,26 +310,35 @@ class _Emitter:
                     mirror = functools.partial(store, value, place(other, row), 2)
                     if_((other < self.pairs.count) & (other != row), mirror)
 
-    def _sums(self, base: Value, row: Value, line: Value, quad: Value) -> list[list[Value]]:
-        """The accumulators of 16 vectors with each eight of the sample's; beyond the last vector the last is read again."""
+    def _sums(self, base: Value, firsts: Sequence[Value | int], line: Value, quad: Value) -> list[list[list[Value]]]:
+        """For each 16 vectors from one of `firsts` on, their accumulators with each eight of the sample's.
+
+        Beyond the last vector the last is read again. A lane needs the same words of a vector whichever factor it is in, so who
+        has read all vectors has the 16 too, where they are known.
+        """
         blocks = -(-self.pairs.count // 8)
-        sums = [[constant(0.0, "f32")] * 4 for _ in range(blocks)]
+        sums = [[[constant(0.0, "f32")] * 4 for _ in range(blocks)] for _ in firsts]
         last = self.pairs.count - 1
+        others = [line + 8 * block for block in range(blocks)]
+        others[-1] = minimum(others[-1], last)
 
         def words(vector_: Value, step: int) -> list[Value]:
             place = vector_ * self.pairs.vector_bytes + quad * 16 + 64 * step
             return unpack(load(offset(base, place), "vector<4xi32>", 16))
 
-        others = [line + 8 * block for block in range(blocks)]
-        others[-1] = minimum(others[-1], last)
-        rows = [minimum(row, last), minimum(row + 8, last)]
+        def factor(first: Value | int, step: int, right: Sequence[list[Value]]) -> list[list[Value]]:
+            if isinstance(first, int):
+                return [right[min(first // 8 + half, blocks - 1)] for half in range(2)]
+            return [words(minimum(line + first + 8 * half, last), step) for half in range(2)]
+
         for step in range(self.pairs.width // 32):
-            low, high = (words(vector_, step) for vector_ in rows)
             right = [words(vector_, step) for vector_ in others]
-            for half in (0, 2):
-                fragment = [low[half], high[half], low[half + 1], high[half + 1]]
-                for block in range(blocks):
-                    sums[block] = multiply_add(sums[block], fragment, right[block][half : half + 2], self.pairs.dtype)
+            for first, mine in zip(firsts, sums, strict=True):
+                low, high = factor(first, step, right)
+                for half in (0, 2):
+                    fragment = [low[half], high[half], low[half + 1], high[half + 1]]
+                    for block in range(blocks):
+                        mine[block] = multiply_add(mine[block], fragment, right[block][half : half + 2], self.pairs.dtype)
         return sums
 
     # --- the result -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,62 @@
+"""Successive products that share a ring: which are joined, and that a block starts its roles once for all of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.engine import Limits, Plan
+from kitsune_mlir.codegen.gpu.mma import MmaEngine
+from kitsune_mlir.codegen.gpu.mma_join import MOST_TASKS, join_plans
+from kitsune_mlir.codegen.gpu.program import compile_gpu
+from kitsune_mlir.codegen.gpu.tasks import ProgramView
+from kitsune_mlir.dialects import new_context
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
+from mma_text import Layer, program
+
+MODULES: list[ir.Module] = []
+WIDE = Layer(2048, 1024, 480, tile=(128, 128))
+NARROW = Layer(2048, 512, 1024, tile=(128, 64))
+
+
+@pytest.fixture
+def context():
+    with new_context() as made, ir.Location.unknown():
+        yield made
+        MODULES.clear()
+
+
+def plans_of(layers: list[Layer]) -> list[Plan]:
+    MODULES.append(module := ir.Module.parse(program(layers)[0]))
+    view = ProgramView(list(module.body.operations)[0].operation)
+    found = [MmaEngine().plan(task, Limits()) for task in view.tasks]
+    return [plan for plan in found if isinstance(plan, Plan)]
+
+
+def test_joined_tasks_have_room_for_the_largest_of_them(context) -> None:
+    alone = plans_of([WIDE, NARROW])
+    wide, narrow = join_plans(alone, Limits()) or []
+    assert wide.shared_bytes == narrow.shared_bytes <= Limits().shared_bytes
+    assert wide.barriers == narrow.barriers and wide.private.stages == narrow.private.stages
+    assert narrow.private.stage_bytes == wide.private.stage_bytes == max(plan.private.stage_bytes for plan in alone)
+    assert narrow.private.slot_bytes >= max(plan.private.out_tile.bytes for plan in alone)
+
+
+def test_few_tasks_are_joined_and_none_that_threads_copy_for(context) -> None:
+    four = [WIDE, NARROW, Layer(2048, 512, 512, tile=(128, 64)), Layer(2048, 512, 512, tile=(128, 64))]
+    assert len(four) == MOST_TASKS and join_plans(plans_of(four), Limits())
+    assert join_plans(plans_of([*four, Layer(2048, 512, 512, tile=(128, 64))]), Limits()) is None
+    assert join_plans(plans_of([Layer(2048, 1024, 13, tile=(128, 128)), NARROW]), Limits()) is None
+    assert join_plans(plans_of([Layer(256, k, k, dtype="f32", out="f32") for k in (128, 128)]), Limits()) is None
+
+
+@pytest.mark.parametrize(("layers", "regions"), [([WIDE, NARROW], 1), ([Layer(300, 64, 13), Layer(300, 96, 64)], 2)])
+def test_roles_begin_once_for_a_run(layers: list[Layer], regions: int) -> None:
+    with new_context(), ir.Location.unknown():
+        code = compile_gpu(ir.Module.parse(program(layers)[0]), "main_p0", "sm_90a")
+    assert not code.resources.spills and not code.warnings
+    assert code.ptx.count("setmaxnreg") == 4 * regions  # both sides, at the beginning and at the end
