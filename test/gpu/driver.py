@@ -55,23 +55,25 @@ def answers(
     """What `script part FOLDER NAME...` says of each case: a line of JSON with its name as "case", in order.
 
     One process does as many cases as it survives, as its start takes seconds. One that ends early or is silent for `seconds`
-    costs the case at hand, `{"case": ..., "ok": False, "error": ...}`, and a new one goes on with the next.
+    costs the case at hand, `{"case": ..., "ok": False, "error": ...}`, and a new one goes on with the next. It may also end
+    after a case that it says is not "ok".
     """
     left = list(names)
     while left:
         command = [sys.executable, "-u", script, "part", str(folder), *left, *switches]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdout is not None
-        text = b""
+        text, failed = b"", False
         while select.select([process.stdout], [], [], seconds)[0] and (piece := process.stdout.read1()):
             *lines, text = (text + piece).split(b"\n")
             for line in lines:
                 if line.startswith(b"{"):
                     result = json.loads(line)
                     left.remove(result["case"])
+                    failed = not result["ok"]
                     yield result
-        if left:
-            process.kill()
+        process.kill()
+        if left and not failed:
             tail = process.communicate()[1].decode(errors="replace").strip().splitlines()[-1:]
             yield {"case": left.pop(0), "ok": False, "error": f"hung or crashed: {' '.join(tail)}"}
         process.wait()

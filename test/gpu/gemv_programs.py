@@ -9,23 +9,24 @@ the next process goes on behind it.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
-import select
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[2])]
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from driver import answers, program_main
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 LIMITS = {"bf16": 2e-2, "f16": 5e-3, "f32": 1e-5}
@@ -161,7 +162,7 @@ def _cases() -> dict[str, Case]:
 CASES = _cases()
 
 
-def build(folder: Path, names: list[str]) -> int:
+def build(folder: Path, names: Sequence[str]) -> int:
     """Compile the cases; the number of those that spill registers or are not done by the engine that should."""
     import kitsune_mlir
     from bench.timing import note_commit
@@ -273,53 +274,36 @@ def graph(calls: list[Callable[[], Any]]) -> Callable[[], Any]:
     return lambda: holder[0].replay()
 
 
-def child(folder: Path, names: list[str], timed: bool) -> None:
+def part(folder: Path, names: Sequence[str], given: Namespace) -> None:
     """Run cases in this process; one JSON line each."""
     for name in names:
         try:
-            result = check(folder / f"{name}.kit", timed)
+            result = check(folder / f"{name}.kit", given.time)
         except Exception as error:
-            result = {"case": name, "ok": False, "message": f"{type(error).__name__}: {error}"[:300]}
+            result = {"case": name, "ok": False, "error": f"{type(error).__name__}: {error}"[:300]}
         print(json.dumps(result), flush=True)
         torch.cuda.empty_cache()
 
 
-def run(folder: Path, names: list[str], timed: bool, out: Path | None) -> int:
+def run(folder: Path, names: Sequence[str], given: Namespace) -> int:
     """Run the packages of a folder; the number of those that failed."""
-    left = [name for name in CASES if (folder / f"{name}.kit").exists() and (not names or name in names)]
+    wanted = [name for name in CASES if (folder / f"{name}.kit").exists() and (not names or name in names)]
     results: list[dict[str, Any]] = []
-    while left:
-        command = [sys.executable, __file__, "child", str(folder), *left, *(["--time"] if timed else [])]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert process.stdout is not None
-        text = b""
-        while select.select([process.stdout], [], [], SECONDS)[0]:
-            piece = process.stdout.read1()
-            if not piece:
-                break
-            text += piece
-            *lines, text = text.split(b"\n")
-            for line in lines:
-                results.append(json.loads(line))
-                left.remove(results[-1]["case"])
-                print(_line(results[-1]), flush=True)
-        if left:
-            process.kill()
-            tail = process.communicate()[1].decode().strip().splitlines()[-1:]
-            results.append({"case": left.pop(0), "ok": False, "message": f"hung or crashed: {' '.join(tail)}"})
-            print(_line(results[-1]), flush=True)
+    for result in answers(__file__, folder, wanted, SECONDS, ["--time"] * given.time):
+        results.append(result)
+        print(_line(result), flush=True)
     failed = [result["case"] for result in results if not result["ok"]]
     print(f"{len(failed)} of {len(results)} failed {' '.join(failed)}")
-    if out is not None:
+    if given.json is not None:
         from bench.timing import environment
 
-        out.write_text(json.dumps({"environment": environment(folder), "results": results}, indent=1))
+        given.json.write_text(json.dumps({"environment": environment(folder), "results": results}, indent=1))
     return len(failed)
 
 
 def _line(result: dict[str, Any]) -> str:
     text = f"{'ok   ' if result['ok'] else 'WRONG'} {result['case']:18s} "
-    text += result["message"] if "message" in result else f"error {result['error']:.1e}"
+    text += result["error"] if isinstance(result["error"], str) else f"error {result['error']:.1e}"
     if "us" in result:
         text += (
             f" {result['us']:8.1f} us {result['tb_s']:.2f} TB/s = {result['of_copy']:.3f} of a copy's"
@@ -328,22 +312,5 @@ def _line(result: dict[str, Any]) -> str:
     return text
 
 
-def main() -> int:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=["build", "run", "child"])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--time", action="store_true")
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    if given.mode == "build":
-        return min(1, build(given.folder, given.names))
-    if given.mode == "child":
-        child(given.folder, given.names, given.time)
-        return 0
-    return min(1, run(given.folder, given.names, given.time, given.json))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(program_main(__doc__, build, run, part, {"time": "beside torch, and a copy of as many bytes"}))

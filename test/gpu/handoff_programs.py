@@ -13,18 +13,20 @@ product that reads them: rounding, store, post, noticing, load. The results of t
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import subprocess
 import sys
+from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from driver import answers, program_main
 
 BLOCKS = 132
 COLUMNS = 4096
@@ -77,7 +79,7 @@ def programs() -> dict[str, str]:
     return found
 
 
-def build(folder: Path) -> int:
+def build(folder: Path, names: Sequence[str]) -> int:
     """Write NAME.cubin and NAME.json (the manifest) of every program; how many spill."""
     from torch_mlir import ir
 
@@ -171,43 +173,25 @@ def chain(folder: Path, name: str) -> dict[str, Any]:
     return {"ok": ok, "error": error, "seconds": seconds, "boundary": boundary, "reached": boundary <= GOALS["handoff"]}
 
 
-def run(folder: Path, out: Path | None) -> int:
-    """Run every case in a process of its own; how many are wrong or did not end."""
+def part(folder: Path, names: Sequence[str], given: Namespace) -> None:
+    """Run cases in this process; one JSON line each."""
+    for name in names:
+        print(json.dumps({"case": name, **(copies if name in COPIES else chain)(folder, name)}), flush=True)
+
+
+def run(folder: Path, names: Sequence[str], given: Namespace) -> int:
+    """Run cases; how many are wrong or did not end."""
     from bench.timing import environment
 
     records = []
-    for name in (*COPIES, *CHAINS):
-        command = [sys.executable, str(Path(__file__).resolve()), "one", str(folder), name]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
-            lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-            record = json.loads(lines[-1]) if lines else {"ok": False, "why": done.stderr.strip().splitlines()[-3:]}
-        except subprocess.TimeoutExpired:
-            record = {"ok": False, "why": f"did not end within {LIMIT_SECONDS} s"}
-        records.append({"case": name, **record})
-        print(json.dumps(records[-1]), flush=True)
-    if out is not None:
+    for record in answers(__file__, folder, list(names or (*COPIES, *CHAINS)), LIMIT_SECONDS):
+        records.append(record)
+        print(json.dumps(record), flush=True)
+    if given.json is not None:
         record = {"environment": environment(folder), "goals": GOALS, "results": records}
-        out.write_text(json.dumps(record, indent=1))
+        given.json.write_text(json.dumps(record, indent=1))
     return sum(not record["ok"] for record in records)
 
 
-def main() -> int:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=["build", "run", "one"])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    if given.mode == "build":
-        return build(given.folder)
-    if given.mode == "run":
-        return run(given.folder, given.json)
-    for name in given.names:
-        print(json.dumps((copies if name in COPIES else chain)(given.folder, name)), flush=True)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(program_main(__doc__, build, run, part))

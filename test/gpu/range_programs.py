@@ -9,19 +9,22 @@ runs twice, and from a graph, against float64. One that hangs or crashes costs o
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import statistics
 import sys
+from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
 import torch
 from torch import nn
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
-from primitives_check import MARK, _attempt  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from driver import answers, program_main
 
 LIMIT_SECONDS = 20
 ENTRIES = 321
@@ -146,7 +149,7 @@ def compiled(case: Case, joined: bool = False):
                 patch.stop()
 
 
-def build(folder: Path, names: list[str]) -> int:
+def build(folder: Path, names: Sequence[str]) -> int:
     """Compile cases; the number of those that spill, or that are not done as the case wants."""
     folder.mkdir(parents=True, exist_ok=True)
     bad = 0
@@ -219,47 +222,30 @@ def timed(calls: dict) -> dict[str, float]:
     return {name: round(statistics.median(found[3:]), 2) for name, found in samples.items()}
 
 
-def cases(folder: Path, names: list[str], timing: bool) -> int:
+def part(folder: Path, names: Sequence[str], given: Namespace) -> int:
     """Run cases one after the other and report each; ends when one has lost the context."""
     torch.zeros(1, device="cuda")
-    print(MARK, flush=True)
     for name in names:
         try:
-            right, found = check(folder, name, timing)
-            remark, alive = json.dumps(found), True
+            right, found = check(folder, name, given.time)
+            print(json.dumps({"case": name, "ok": right, **found}), flush=True)
         except Exception as error:
-            right, remark, alive = False, f"{type(error).__name__}: {error}", False
-        print(MARK + json.dumps([name, right, remark, alive]), flush=True)
-        if not alive:
+            print(json.dumps({"case": name, "ok": False, "error": f"{type(error).__name__}: {error}"}), flush=True)
             return 1
     return 0
 
 
-def run(folder: Path, names: list[str], timing: bool) -> int:
+def run(folder: Path, names: Sequence[str], given: Namespace) -> int:
     """Run cases; the number of those that failed."""
-    left = names or [name for name in CASES if (folder / f"{name}.kit").exists()]
+    wanted = names or [name for name in CASES if (folder / f"{name}.kit").exists()]
     failed = 0
-    while left:
-        command = [sys.executable, __file__, "cases", str(folder), *(["--time"] if timing else []), *left]
-        for name, right, remark in _attempt(command, tuple(left), LIMIT_SECONDS):
-            print(f"{'ok  ' if right else 'FAIL'} {name:20s} {remark}", flush=True)
-            failed += not right
-            left.remove(name)
+    for result in answers(__file__, folder, wanted, LIMIT_SECONDS, ["--time"] * given.time):
+        name, right = result.pop("case"), result.pop("ok")
+        print(f"{'ok  ' if right else 'FAIL'} {name:20s} {result}", flush=True)
+        failed += not right
     print(f"{failed} failed")
     return failed
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=["build", "run", "cases"], help="'cases': what 'run' starts")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--time", action="store_true", help="also time some cases")
-    options = parser.parse_intermixed_args()
-    if options.mode == "build":
-        return int(bool(build(options.folder, options.names)))
-    return int(bool((cases if options.mode == "cases" else run)(options.folder, options.names, options.time)))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(program_main(__doc__, build, run, part, {"time": "also time some cases"}))

@@ -10,14 +10,18 @@ results must be the same bit by bit, and with `--time` prints microseconds of te
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from driver import program_main
 
 PASS = "kitsune-split-reductions"
 FORMS = {"whole": (1, "temporal"), "temporal": (0, "temporal"), "separate": (0, "separate")}
@@ -148,7 +152,7 @@ def times(name: str, programs: dict[str, Callable[..., Tensor]]) -> None:
     print(f"     {name}", {form: round(statistics.median(found) * 100, 2) for form, found in samples.items()}, flush=True)
 
 
-def run(folder: Path, names: Sequence[str], timed: bool) -> int:
+def run(folder: Path, names: Sequence[str], given: Namespace) -> int:
     """Check the packages of a folder; returns how many are wrong."""
     import kitsune_mlir
 
@@ -157,21 +161,10 @@ def run(folder: Path, names: Sequence[str], timed: bool) -> int:
         for name in names or CASES:
             programs = {form: kitsune_mlir.load(folder / f"{name}.{form}.kit") for form in FORMS}
             bad += sum(bool(problems(name, form, program)) for form, program in programs.items())
-            if timed:
+            if given.time:
                 times(name, programs)
     return bad
 
 
-def main() -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("build", "run"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--time", action="store_true")
-    chosen = parser.parse_args()
-    return build(chosen.folder, chosen.names) if chosen.what == "build" else run(chosen.folder, chosen.names, chosen.time)
-
-
 if __name__ == "__main__":
-    sys.exit(min(1, main()))
+    raise SystemExit(program_main(__doc__, build, run, switches={"time": "each form, in turns"}))
