@@ -106,6 +106,30 @@ class Block(nn.Module):
         return torch.relu(made) if self.relu else made
 
 
+@dataclasses.dataclass(frozen=True)
+class Inverted(Case):
+    """MobileNet's inverted residual: 1×1 to six times the channels, depthwise, 1×1 back, a residual; all in one launch."""
+
+    def model(self) -> Any:
+        torch.manual_seed(0)
+        made = InvertedResidual(self.channels, 6 * self.channels, self.kernel, self.padding).eval().to(DTYPES[self.dtype])
+        return in_format(made, torch.channels_last) if self.last else made
+
+
+class InvertedResidual(nn.Module):
+    """See `Inverted`."""
+
+    def __init__(self, channels: int, wide: int, kernel: int, padding: int):
+        super().__init__()
+        self.convolution = nn.Conv2d(channels, wide, 1)
+        self.depthwise = nn.Conv2d(wide, wide, kernel, 1, padding, groups=wide)
+        self.narrow = nn.Conv2d(wide, channels, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        between = nn.functional.relu6(self.depthwise(nn.functional.relu6(self.convolution(x))))
+        return x + self.narrow(between)
+
+
 CASES: dict[str, Case] = {
     **{
         f"resnet_{size}x{channels}_b{batch}": Case(batch, channels, size, size, channels, timed=True)
@@ -153,6 +177,10 @@ CASES: dict[str, Case] = {
     "depthwise_five": Case(2, 48, 14, 14, 48, groups=48, kernel=5, padding=2, dilation=1, bias=True),
     "depthwise_dilated": Case(2, 72, 20, 20, 72, groups=72, padding=2, dilation=2),
     "depthwise_inside": Case(1, 40, 17, 19, 40, groups=40, padding=0, stride=2),
+    "inverted_24_b2": Inverted(2, 24, 28, 28, 24),
+    "inverted_32_b32": Inverted(32, 32, 28, 28, 32, kernel=5, padding=2),
+    "inverted_7_nchw": Inverted(1, 7, 13, 9, 7, last=False),
+    "inverted_24_f32": Inverted(2, 24, 14, 14, 24, dtype="f32"),
     "depthwise_f32": Case(2, 36, 15, 15, 36, groups=36, bias=True, dtype="f32"),
     "depthwise_f16": Case(2, 36, 15, 15, 36, groups=36, bias=True, dtype="f16"),
     **{

@@ -76,7 +76,7 @@ class DepthwiseEngine(Engine):
             return Decline(self.name, str(reason))
         items = task.tiles * conv.features * math.prod(axis.size for axis in conv.axes)
         width = _width(conv)
-        found = DepthwisePlan(conv, width, depthwise_run(conv.axes[-1].size, items // width, limits.workers))
+        found = DepthwisePlan(conv, width, depthwise_run(conv.axes[-1].size, conv.taps, items // width, limits.workers))
         return Plan(
             engine=self.name,
             task=task,

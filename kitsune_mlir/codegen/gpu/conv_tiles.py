@@ -38,6 +38,7 @@ EXCHANGE_CYCLES = 3000  # until the last piece of a tile has the partial results
 MOST_PIECES = 16
 
 DEPTHWISE_THREADS = 256
+FEW_TAPS = 9
 DEPTHWISE_CHANNELS = 16  # vectors of neighbouring channels that a tile has
 MOST_DEPTHWISE = 2048  # items of a tile
 
@@ -247,13 +248,14 @@ def choose_tile(problem: Problem, workers: int, shared_bytes: int) -> tuple[tupl
     return None if best is None else best[1:]
 
 
-def depthwise_run(size: int, items: int, workers: int) -> int:
+def depthwise_run(size: int, taps: int, items: int, workers: int) -> int:
     """Pixels that one thread does of a depthwise convolution, of `size` in a row: as many as leave all threads work.
 
     Args:
+        taps: of the weight; many of them and many pixels take too many registers.
         items: vectors of the result.
     """
-    for run in (4, 2):
+    for run in (4, 2) if taps <= FEW_TAPS else (2,):
         if size >= run and items // run >= workers * DEPTHWISE_THREADS:
             return run
     return 1
@@ -267,7 +269,7 @@ def depthwise_tile(problem: Problem, width: int, workers: int) -> tuple[tuple[in
         width: channels of a vector.
     """
     items = math.prod(problem.pixels) * -(-problem.channels // width)
-    run = depthwise_run(problem.pixels[-1], items, workers)
+    run = depthwise_run(problem.pixels[-1], math.prod(problem.taps), items, workers)
     wanted = min(max(items // run // (4 * workers), DEPTHWISE_THREADS), MOST_DEPTHWISE)
     channels = problem.channels
     while channels > DEPTHWISE_CHANNELS * width and channels % (2 * width) == 0:
