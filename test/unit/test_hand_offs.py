@@ -1,0 +1,102 @@
+"""What a wait and a post cost: looked at once, made once, by blocks that are spread over the machine."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.assemble import program_functions
+from kitsune_mlir.codegen.gpu.engine import Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.engines import ENGINES, choose
+from kitsune_mlir.codegen.gpu.executor import build
+from kitsune_mlir.codegen.gpu.schedule import make_schedule
+from kitsune_mlir.codegen.gpu.smem import SHARED_LIMIT
+from kitsune_mlir.codegen.gpu.tasks import ProgramView
+from kitsune_mlir.dialects import new_context
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
+
+import cases
+import cases_bodies
+from tile_text import buffer, offset, post, program, rows, semaphore, store_rows, task, wait_all, wait_one
+
+
+@pytest.fixture(autouse=True)
+def context():
+    with new_context(), ir.Location.unknown():
+        yield
+
+
+def view(text: str) -> ProgramView:
+    module = ir.Module.parse(text)
+    view.module = module  # alive as long as its records
+    return ProgramView(program_functions(module.operation)[0])
+
+
+def two(wait: str, slots: int = 1, slot: str = "first") -> ProgramView:
+    """Four tiles of a copy, and four of another that waits as it is told."""
+    shape = (16, 8)
+    body = buffer("h", 0, shape, "f32", 512) + semaphore("s", slots)
+    first = offset(4) + "    %first = arith.constant 0 : index\n" + rows("t", "x0", shape, 4, "f32")
+    body += task("one", [4], first + store_rows("t", "h", shape, 4, "f32") + post("s", slot), "greedy")
+    second = offset(4) + wait + rows("t", "h", shape, 4, "f32") + store_rows("t", "y0", shape, 4, "f32")
+    body += task("two", [4], second, "greedy")
+    return view(program("main", [(shape, "f32", "normal")], [(shape, "f32")], body, 512))
+
+
+class Greedy(Engine):
+    """Waits and posts, and takes so much shared memory."""
+
+    name = "greedy"
+
+    def __init__(self, shared_bytes: int):
+        self.shared_bytes = shared_bytes
+
+    def plan(self, task, limits):
+        return Plan(self.name, task, shared_bytes=self.shared_bytes)
+
+    def emit_tile(self, plan, tile):
+        tile.wait()
+        tile.finish()
+
+
+def code(view: ProgramView, shared_bytes: int = 1024) -> str:
+    return str(build(view, "k", Limits(), {"greedy": Greedy(shared_bytes)}).module)
+
+
+def test_semaphores_that_are_waited_for_as_a_whole():
+    made = view(cases_bodies.everybody_waits(16, 4, 4, 3).text)
+    schedule = make_schedule(made, Limits(), None, ENGINES, lambda task, own: choose(task, own))
+    # Stages 0 and 2 post to one slot, stage 1 to one a tile.
+    assert schedule.whole == {task.posts[0].semaphore.first for task in made.tasks[:3:2]}
+    tiles = view(cases.two_stages(20, 8, 5, 4).text)
+    assert not make_schedule(tiles, Limits(), None, ENGINES, lambda task, own: choose(task, own)).whole
+
+
+def test_one_post_for_all_tiles_of_a_block_and_one_look():
+    whole, part = code(two(wait_all("s", 1, 4))), code(two(wait_all("s", 1, 3)))
+    # The amount of a whole post is computed: tiles that the block has had.
+    assert whole.count("arith.div") == part.count("arith.div") + 1
+
+    def branches(text: str) -> int:
+        return text.count("scf.if")
+
+    assert branches(whole) == branches(part) + 1  # whether it is the last tile
+    by_tile = code(two(wait_one("s"), 4, "i"))
+    assert branches(by_tile) == branches(part) - 1  # each tile waits for something else: no branch around the poll
+
+
+@pytest.mark.parametrize("shared, numbered", [(SHARED_LIMIT // 2 + 1024, True), (4096, False)])
+def test_blocks_that_have_a_multiprocessor_for_themselves_are_numbered_by_it(shared, numbered):
+    assert ("smid" in code(two(wait_all("s", 1, 4)), shared)) == numbered
+    nothing = two("").function
+    assert "smid" not in str(nothing)
+
+
+def test_a_kernel_that_waits_for_nothing_keeps_its_numbers():
+    """Its blocks need not be there at the same time, so two could have the number of one multiprocessor."""
+    shape = (16, 8)
+    copy = offset(4) + rows("t", "x0", shape, 4, "f32") + store_rows("t", "y0", shape, 4, "f32")
+    alone = view(program("main", [(shape, "f32", "normal")], [(shape, "f32")], task("one", [4], copy, "greedy"), 256))
+    assert "smid" not in code(alone, SHARED_LIMIT // 2 + 1024)
