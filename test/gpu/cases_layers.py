@@ -23,7 +23,7 @@ from tile_text import (
 __all__ = ["LAYER_CASES", "layers"]
 
 
-def layers(count: int = 8, m: int = 1000, n: int = 24, tile: int = 8, engine: str = "generic") -> Case:
+def layers(count: int = 12, m: int = 1000, n: int = 24, tile: int = 8, engine: str = "generic") -> Case:
     """Layers of two tasks: rows times a weight of their own layer; then half of that plus the rows before.
 
     Activations go to and fro between two buffers; a layer waits for all of the one before.
@@ -75,4 +75,4 @@ def layers(count: int = 8, m: int = 1000, n: int = 24, tile: int = 8, engine: st
     )
 
 
-LAYER_CASES = (lambda: layers(8), lambda: layers(32, engine="simt"))
+LAYER_CASES = (lambda: layers(12), lambda: layers(32, engine="simt"))

@@ -32,7 +32,7 @@ def _lost_post() -> str:
 
 def _wrong_count() -> str:
     """A layer waits for two posts of each tile of the layer before, which makes one."""
-    text = layers(8, engine="simt").text
+    text = layers(12, engine="simt").text
     return re.sub(r"(%t4, %lo_t4, %hi_t4\) \{count = )1", r"\g<1>2", text)
 
 
@@ -43,7 +43,7 @@ FAULTS: dict[str, tuple[Case, str, str]] = {
         r"in stage 'product' \(generic, 10 tiles\), waits for a post that no tile of stage 'relu' makes: 0 posts seen of 1",
     ),
     "wrong_count": (
-        layers(8, engine="simt"),
+        layers(12, engine="simt"),
         _wrong_count(),
         r"in stage 'scale5' \(simt, 125 tiles\), waits for tile \(\d+\) of stage 'add4': 1 posts seen of 2 needed",
     ),

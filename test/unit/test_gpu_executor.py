@@ -78,7 +78,7 @@ class Emulated:
         lambda: cases.ladder(3, 64, 4, 8),
         lambda: cases_bodies.everybody_waits(16, 4, 4, 3),
         lambda: cases.gather_scatter(35, 6, 3, 16),
-        lambda: cases_layers.layers(6, 16, 8, 4),
+        lambda: cases_layers.layers(11, 16, 8, 4),
     ],
     ids=["two_stages", "ladder", "everybody_waits", "gather_scatter", "layers"],
 )

@@ -37,7 +37,7 @@ def schedule(text: str, engine: str = "simt"):
     return make_schedule(view(text), Limits(), None, ENGINES, lambda task, own: choose(task, own))
 
 
-@pytest.mark.parametrize("count", [8, 32])
+@pytest.mark.parametrize("count", [12, 32])
 def test_equal_layers_share_two_bodies(count):
     """The first layer reads an input and waits for nothing, the last one writes a result: five bodies for any number."""
     made = schedule(layers(count, engine="simt").text)
@@ -47,13 +47,13 @@ def test_equal_layers_share_two_bodies(count):
 
 
 def test_a_body_for_each_where_little_is_saved():
-    assert alike(view(layers(2).text)) is None
-    made = schedule(layers(2, engine="simt").text)
-    assert not made.shared and len(made.bodies) == 4
+    assert alike(view(layers(8).text)) is None
+    made = schedule(layers(8, engine="simt").text)
+    assert not made.shared and len(made.bodies) == 16
 
 
 def test_what_else_is_computed_or_waited_for_is_not_alike():
-    text = layers(8).text
+    text = layers(12).text
     first = alike(view(text))
     assert first is not None and first[4] == first[6] == 2
     other = alike(view(text.replace("0.5 : f32", "0.25 : f32", 6).replace("0.25 : f32", "0.5 : f32", 5)))
@@ -67,13 +67,13 @@ def test_what_else_is_computed_or_waited_for_is_not_alike():
 
 
 def test_one_buffer_twice_is_not_two_buffers():
-    text = layers(8).text
+    text = layers(12).text
     same = text.replace("%b_v = memref.subview %p1[", "%b_v = memref.subview %h[")
     first = alike(view(same))
     assert first is not None and first[3] != first[5]
 
 
-@pytest.mark.parametrize("count", [8, 32])
+@pytest.mark.parametrize("count", [12, 32])
 def test_code_does_not_grow_with_the_layers(count):
     """The kernel's code is that of five bodies; each layer adds words to the table, and two parameters hold all pointers."""
     case = layers(count, engine="simt")
@@ -85,7 +85,7 @@ def test_code_does_not_grow_with_the_layers(count):
 
 
 def test_a_debug_build_and_timestamps_know_the_task():
-    case = layers(8, engine="simt")
+    case = layers(12, engine="simt")
     for options in ({"debug": True}, {"timestamps": True}):
         code = compile_gpu(ir.Module.parse(case.text), case.name, "sm_90a", **options)
         assert code.manifest.arrays and "operands" in code.ptx

@@ -103,8 +103,7 @@ class _Builder:
         self.needs = Footprint(program, name, limits, schedule, shares)
         self.threads, self.members = self.needs.threads, self.needs.members
         self.order = [schedule.body_of(run) for run in range(len(schedule.runs))]
-        self.starts = [[schedule.starts[schedule.runs[run][0]] for run in runs] for runs in schedule.bodies]
-        self.table = Table(self.order, self.starts)
+        self.table = Table(self.order)
 
     def build(self) -> Executor:
         needs, pointers = self.needs, self.program.inputs + self.program.results + 2
@@ -191,11 +190,10 @@ class _Builder:
         # Those that run most often are looked for first.
         bodies = sorted(range(len(self.schedule.bodies)), key=lambda number: -len(self.schedule.bodies[number]))
 
-        def step(step: Value, body: Value, row: Value, start: Value) -> list[Value]:
-            next_ = self.table.step(step + 1)
+        def step(number: Value) -> None:
+            body, row = self.table.step(number)
             # What is computed from it stays in its body: outside of the loop it would take registers from all.
             self.state = dataclasses.replace(self.state, thread=fresh(thread_id()))
-            self.row_start = row, start
 
             def emit(number: int) -> None:
                 runs = self.schedule.bodies[number]
@@ -211,9 +209,8 @@ class _Builder:
                     if_(body == bodies[place], lambda: emit(bodies[place]), lambda: either(place + 1))
 
             either(0)
-            return next_
 
-        for_(0, len(self.order), 1, step, self.table.step(0))
+        for_(0, len(self.order), 1, step)
 
     def _emit_body(self, runs: Sequence[int], row: Value | None, used: int, drop: bool) -> None:
         """The code of runs that share a body.
@@ -249,11 +246,8 @@ class _Builder:
         return Operands(self.arguments, members, functools.partial(self._look_up, tasks, row) if row is not None else None)
 
     def _look_up(self, tasks: Sequence[int], row: Value, column: Sequence[Word]) -> Value:
-        body = self.order[next(number for number, run in enumerate(self.schedule.runs) if tasks[0] in run)][0]
-        running, start = self.row_start
-        if row is running and list(column) == self.starts[body]:
-            return start
-        return self.table.look_up(body, column, row)
+        run = next(number for number, run in enumerate(self.schedule.runs) if tasks[0] in run)
+        return self.table.look_up(self.order[run][0], column, row)
 
     def _context(self, number: int, operands: Operands) -> TaskContext:
         """The kernel as task `number`, or one like it, sees it."""

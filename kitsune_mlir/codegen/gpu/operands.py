@@ -83,23 +83,18 @@ class Table:
 
     Args:
         order: the body and the member of each step.
-        first: the first word of each body's rows, a column each.
     """
 
     SYMBOL = "operands"
 
-    def __init__(self, order: Sequence[tuple[int, int]], first: Sequence[Sequence[int]]) -> None:
-        self._order = [*order, *order[-1:]]
-        self._columns: dict[int, dict[tuple[Word, ...], int]] = {body: {tuple(c): 0} for body, c in enumerate(first)}
+    def __init__(self, order: Sequence[tuple[int, int]]) -> None:
+        self._order = order
+        self._columns: dict[int, dict[tuple[Word, ...], int]] = {}
 
-    def step(self, number: Value | int) -> list[Value]:
-        """The body of a step, its row, and the row's first word (of `first`); behind the last step they are the last one's.
-
-        Whoever asks for the next step's while a body runs finds the row's words near when it comes to it.
-        """
-        place = offset(self._base(), number * (2 * _WORD) if isinstance(number, int) else i64(number) * (2 * _WORD))
-        body, row = load(place, "i32", constant=True), load(offset(place, _WORD), "i32", constant=True)
-        return [body, row, load(offset(self._base(), i64(row)), "i32", constant=True)]
+    def step(self, number: Value) -> tuple[Value, Value]:
+        """The body, and the row, of a step."""
+        place = offset(self._base(), i64(number) * (2 * _WORD))
+        return load(place, "i32", constant=True), load(offset(place, _WORD), "i32", constant=True)
 
     def look_up(self, body: int, column: Sequence[Word], row: Value) -> Value:
         """The i32 in a row of a body: one of `column`, which has a word a member."""
