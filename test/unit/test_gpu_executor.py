@@ -17,6 +17,7 @@ from kitsune_mlir.codegen.gpu.executor import build
 from kitsune_mlir.codegen.gpu.generic import GenericEngine
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.ptx import to_llvm_ir, to_ptx
+from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import CompileError, UnsupportedError
@@ -227,6 +228,21 @@ def test_the_hungriest_plan_shapes_the_kernel():
         assert text.count("nvvm.mbarrier.init") == 2
         assert (executor.manifest.threads, executor.manifest.shared_bytes) == (384, 1024 + 5000)
         assert [d.plan.engine for d in executor.decisions] == ["greedy", "generic"]
+
+
+@pytest.mark.parametrize(
+    "split, least, what",
+    [
+        (Split(12, 4096, 8, 8, spread=True), 12, "the pieces of a tile of stage 'first' (they wait for each other)"),
+        (Split(12, 4096, 8, 8), 1, "a launch"),  # only the last piece waits, for earlier ones
+    ],
+)
+def test_the_manifest_says_how_many_blocks_wait_for_each_other(split, least, what):
+    with new_context(), ir.Location.unknown():
+        module = parsed(copying(engine="greedy"))
+        engines = {"greedy": Greedy(split=split), "generic": GenericEngine()}
+        manifest = build(ProgramView(module.body.operations[0].operation), "k", Limits(), engines).manifest
+        assert (manifest.least_blocks, manifest.together) == (least, what)
 
 
 class Wide(Modest):
