@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from kitsune_mlir.codegen.gpu.alike import alike, signals
+from kitsune_mlir.codegen.gpu.beside import limits_of
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.spatial import Share
 from kitsune_mlir.codegen.gpu.tasks import ProgramView, TaskView
@@ -71,7 +72,9 @@ def make_schedule(
         CompileError: nobody takes a task.
     """
     count = len(program.tasks)
-    own = [dataclasses.replace(limits, workers=share.workers) for share in shares] if shares else [limits] * count
+    own = (
+        [dataclasses.replace(limits, workers=share.workers) for share in shares] if shares else limits_of(program.tasks, limits)
+    )
     known: dict[int, Choice] = {}
     # For each task the first one like it: alike in itself, then also in what it shares a run and its semaphores with.
     first = (alike(program) if shares is None else None) or list(range(count))
