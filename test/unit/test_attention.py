@@ -313,3 +313,9 @@ def test_other_tasks_are_declined() -> None:
         function = next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
         decision = AttentionEngine().plan(ProgramView(function).tasks[0], Limits())
     assert isinstance(decision, Decline) and "attention has two" in decision.reason
+
+
+def test_l2_brings_what_a_box_needs_of_keys_that_are_read_once() -> None:
+    for name, bytes in (("decode_16", 128), ("causal", 256)):
+        plan = decided(name)
+        assert {box.map.promotion for box in (*plan.keys, *plan.values)} == {bytes}

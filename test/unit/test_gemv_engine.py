@@ -192,8 +192,15 @@ def test_weights_and_activations_arrive_apart(context) -> None:
 
 def test_a_window_of_weights_is_under_way(context) -> None:
     geometry = geometry_of(Layer(1, 112, 4096, tile=(1, 112)))
-    assert 2 <= geometry.window < geometry.stages
+    assert 2 <= geometry.first_window < geometry.window < geometry.stages
     assert WINDOW_BYTES <= geometry.window * geometry.weights_bytes < WINDOW_BYTES + geometry.weights_bytes
+    assert geometry_of(Layer(64, 8, 4096, tile=(64, 8))).window == geometry_of(Layer(64, 8, 4096, tile=(64, 8))).stages
+
+
+def test_sixteen_rows_do_not_make_columns_narrower_in_memory(context) -> None:
+    """Runs of 1 KB come faster than the activations' rereading costs; those of 32 rows cost more."""
+    assert geometry_of(Layer(16, 112, 4096, tile=(16, 112))).chunk * 2 == 1024
+    assert geometry_of(Layer(32, 112, 4096, tile=(32, 112))).lines > 32
 
 
 def test_l2_brings_what_a_box_needs_of_a_column_only(context) -> None:

@@ -197,8 +197,8 @@ def _choose(pattern: Pattern, limits: Limits) -> AttentionPlan:
                     value_tile,
                     result_tile,
                     _rows_box(pattern, pattern.query, "width", wide),
-                    tuple(_box(part.key, (("key", block), ("width", PANEL)), wide // PANEL) for part in pattern.parts),
-                    tuple(_box(part.value, (("key", block), ("head", PANEL)), deep // PANEL) for part in pattern.parts),
+                    tuple(_keys_box(part.key, block, "width", wide, split) for part in pattern.parts),
+                    tuple(_keys_box(part.value, block, "head", deep, split) for part in pattern.parts),
                     _result_boxes(pattern, split, deep),
                     result_at,
                     ring_at,
@@ -215,6 +215,11 @@ def _block_sizes(pattern: Pattern, split: bool) -> tuple[int, ...]:
     return (64, 32) if split else (80, 64, 32)
 
 
+def _keys_box(window: Window, block: int, side: str, elements: int, once: bool) -> Box:
+    """A panel of a block of keys or values; `once`: one block of threads reads it, so L2 needs no more than the box."""
+    return _box(window, (("key", block), (side, PANEL)), elements // PANEL, PANEL * window.bytes if once else 256)
+
+
 def _rows_box(pattern: Pattern, window: Window, side: str, elements: int, most: int = 2 * GROUP_ROWS) -> Box:
     sides = [(f"row{number}", min(extent, most)) for number, extent in enumerate(pattern.rows)]
     return _box(window, (*sides, (side, PANEL)), elements // PANEL)
@@ -226,7 +231,7 @@ def _result_boxes(pattern: Pattern, split: bool, deep: int) -> tuple[Box, ...]:
     return tuple(_rows_box(pattern, pattern.result, "head", deep, rows) for rows in counts)
 
 
-def _box(window: Window, sides: tuple[tuple[str, int], ...], panels: int) -> Box:
+def _box(window: Window, sides: tuple[tuple[str, int], ...], panels: int, promotion: int = 256) -> Box:
     """The map of a window whose last dimensions are `sides`, with their box extents, in this order.
 
     Raises:
@@ -252,7 +257,7 @@ def _box(window: Window, sides: tuple[tuple[str, int], ...], panels: int) -> Box
         raise NoAttention("a stride is no multiple of 16 bytes")
     box = (*(1 for _ in others), *(extent for _, extent in sides))
     try:
-        map_ = TensorMap(window.dtype, tuple(dim.extent for dim in dims), strides, box)
+        map_ = TensorMap(window.dtype, tuple(dim.extent for dim in dims), strides, box, promotion=promotion)
     except CompileError as error:
         raise NoAttention(str(error)) from error
     return Box(map_, dims, panels)

@@ -41,15 +41,16 @@ SUM_REGISTERS = 64
 """Most registers of a thread for the sums of a pass."""
 ENOUGH_BYTES = 64 << 10
 """Of weights under way: what keeps a multiprocessor's part of DRAM busy, and some more."""
-WINDOW_BYTES = 64 << 10
-"""Of weights under way at most: more come no sooner, and make others wait (measured on an H200)."""
+WINDOW_BYTES, FIRST_WINDOW_BYTES = 96 << 10, 64 << 10
+"""Of weights under way at most, and of a tile's first ones, which come while others hand on what the tile waits for: more come
+no sooner, and make these wait (measured on an H200)."""
 LEAST_STAGES, MOST_STAGES = 3, 16
 ROW_PARTS = (1, 2, 4)
 """Parts of the rows, from the best on: more mean less registers for a pass of equal size, and more reads of shared memory."""
 MOST_ROWS_A_WARP = 32
 SUM_ROWS = 16
 """Rows whose partial sums are exchanged at a time."""
-FREE_READS, USUAL_LINES = 0.3, 32
+FREE_READS, USUAL_LINES = 0.6, 32
 """Activations read from L2 for each weight read from DRAM that cost no time; lines of a pass if nothing asks for more."""
 
 
@@ -144,7 +145,15 @@ class Geometry:
     @property
     def window(self) -> int:
         """Stages whose weights may be under way at a time."""
-        return max(2, -(-WINDOW_BYTES // self.weights_bytes))
+        return self._window(WINDOW_BYTES)
+
+    @property
+    def first_window(self) -> int:
+        """The same for the first stages of a tile, as many as the ring has."""
+        return self._window(FIRST_WINDOW_BYTES)
+
+    def _window(self, bytes: int) -> int:
+        return min(self.stages, max(2, -(-bytes // self.weights_bytes)))
 
     @property
     def sum_parts(self) -> int:

@@ -129,7 +129,7 @@ class WeightStream(_Stream):
         full, stage = self.ring.full(slot.stage), self.stages.weights(slot)
         lines = boxes * (geometry.products * geometry.box_cols)
         self.ring.empty(slot.stage).wait(slot.parity)
-        self._keep_window(slot)
+        self._keep_window(number, slot)
         if_(self.lane == 0, lambda: full.arrive_and_expect(lines * (geometry.panels * PANEL)))
         sync_warp()
         for place, source in enumerate(self.plan.weights):
@@ -143,11 +143,11 @@ class WeightStream(_Stream):
             for_(self.lane, boxes * geometry.panels, 32, copy)
         return self.ring.next(slot)
 
-    def _keep_window(self, slot: Slot) -> None:
-        """Wait until the weights have come that were asked for a window before those of `slot`."""
-        window, stages = self.geometry.window, self.geometry.stages
-        if window >= stages:
-            return
+    def _keep_window(self, number: Value, slot: Slot) -> None:
+        """Wait until the weights have come that were asked for a window before those of `slot`, stage `number` of a tile."""
+        stages = self.geometry.stages
+        window = select(number < stages, i32(self.geometry.first_window), i32(self.geometry.window))
+        # With as many stages under way as there are, this waits for what the place's last user has waited for.
         same_lap = slot.stage >= window
         stage = select(same_lap, slot.stage - window, slot.stage + (stages - window))
         # A consumer's parity is the opposite of the producer's; before the first lap a fresh barrier passes parity 1.
