@@ -15,6 +15,8 @@ from kitsune_mlir.dialects import new_context
 from kitsune_mlir.runtime.host_code import HostCode
 from kitsune_mlir.runtime.host_executor import HostExecutor
 
+RNG = np.random.default_rng(7)
+
 DTYPES = {
     "f32": np.float32,
     "f64": np.float64,
@@ -26,6 +28,11 @@ DTYPES = {
     "i64": np.int64,
 }
 NAMES = {np.dtype(v): k for k, v in DTYPES.items()}
+
+
+def normal(*shape: int, dtype=np.float32) -> np.ndarray:
+    """Random inputs."""
+    return RNG.normal(size=shape).astype(dtype)
 
 
 def tensor(shape, element: str = "f32") -> str:
