@@ -21,7 +21,7 @@ class CheckProgress(Pass):
     ordered with it by waits and posts, directly or through other tiles; whatever is read has been written and not been
     overwritten since; every element of every result is written. An error names the first tile for which this is not so, the
     tile that it clashes with, the memory, and what it does wait for; then follows the shortest run in which it happens, step by
-    step.
+    step: no fewer tiles have to finish first (where the search for fewer was cut off, it says so).
     """
 
     name: ClassVar[str] = "kitsune-check-progress"
