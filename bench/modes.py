@@ -67,6 +67,10 @@ def build(folder: Path, names: list[str], modes: list[str]) -> int:
                 continue
             key = hashlib.sha256(program.ir("tiles").encode()).hexdigest()
             said = [r.partition(" op ")[2] for r in remarks if " op mode " in r or "cannot be" in r or "launches:" in r]
+            if (why := _refused(mode, program, said)) is not None:
+                found[mode] = {"problem": why}
+                print(f"{name} {mode}: {why}", flush=True)
+                continue
             found[mode] = {"mode": program.summary["mode"], "launches": program.summary["launches"], "remarks": said}
             if key in same:
                 found[mode]["same_as"] = same[key]
@@ -76,6 +80,14 @@ def build(folder: Path, names: list[str], modes: list[str]) -> int:
             print(f"{name} {mode}: {sum(program.seconds.values()):.1f} s {found[mode]}", flush=True)
         (folder / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
     return 0
+
+
+def _refused(mode: str, program: Any, said: list[str]) -> str | None:
+    """Why a model cannot have a mode that changes nothing for it, by what the passes said; else None."""
+    reasons = [one for one in said if "cannot be" in one]
+    if mode == "cluster" and all(choice["engine"] != "cluster" for choice in program.summary["engines"]):
+        return next(iter(reasons), "no stage is a chain of layers")
+    return next((one for one in reasons if one.startswith(f"cannot be {mode}")), None)
 
 
 def measure(folder: Path, case: BenchCase) -> dict[str, Any]:

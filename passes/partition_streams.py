@@ -135,8 +135,8 @@ class PartitionStreams(Pass):
     in `tiles=product_0:64x128,reduce_1:8` (what `kitsune_mlir.tuning` measured); `times`, microseconds that stages take
     alone in a launch, instead of the model's, as in `times=product_0:12.5`; `mode`: `temporal` (all stages take turns on
     all multiprocessors), `spatial` (each stage has its own), `separate` (several launches, cut where that pays: each holds
-    one stage or a few), `cluster` (chains of layers by clusters of blocks), or `auto`; `deterministic`: results are the same bits on every run, so rows are added at
-    indices in order instead of by atomics.
+    one stage or a few), `cluster` (chains of layers by clusters of blocks), or `auto`; `deterministic`: results are the same
+    bits on every run, so rows are added at indices in order instead of by atomics.
     """
 
     name: ClassVar[str] = "kitsune-partition-streams"
@@ -178,7 +178,7 @@ class PartitionStreams(Pass):
             if reason is None:
                 engine, tile = "cluster", [cluster_tile(space)]
             else:
-                remark(stage, f"cannot be done by clusters: {reason}")
+                remark(stage, f"{ir.StringAttr(stage.attributes['sym_name']).value} cannot be done by clusters: {reason}")
         if engine == "simt":
             tile = tile_for_idle(stage, space, tile, before, target) or tile
         tile = self._given(stage, tile)

@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # `bench` is no part of the 
 
 from bench import report as page
 from bench.records import Record
+from bench.tables import mode_table
 
 
 def test_report_is_up_to_date() -> None:
@@ -68,3 +69,18 @@ def test_charts_are_the_same_for_the_same_records(tmp_path: Path) -> None:
     first, second = (draw(entries, rates, tmp_path / name) for name in ("a", "b"))
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes() and b"nerf_256k" in one.read_bytes()
+
+
+def test_modes_beside_the_choice() -> None:
+    near = {
+        "auto": {"mode": "temporal", "one": 10.0},
+        "temporal": {"mode": "temporal", "same_as": "auto"},
+        "separate": {"mode": "separate", "one": 9.8},
+        "spatial": {"problem": "cannot be spatial: a is its only stage"},
+    }
+    far = {**near, "separate": {"mode": "separate", "one": 8.0}}
+    lines = mode_table([{"case": "a", "modes": near}, {"case": "b", "modes": far}, {"case": "c", "problem": "no answer"}])
+    assert "| a | 10.0 | – | – | 9.8 | temporal 10.0 | 1.02 |" in lines
+    assert "| b | 10.0 | – | – | 8.0 | temporal 10.0 | 1.25 |" in lines
+    assert "Chosen within 5 % of the best: 1 of 2; the others: b." in lines
+    assert "- a, spatial: cannot be spatial: a is its only stage." in lines and "- c: no answer." in lines
