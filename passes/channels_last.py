@@ -6,23 +6,21 @@ from typing import ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import linalg, tensor
 
-from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, static_ints
-from kitsune_mlir.dialects.products import body_of, constant_fill, defining_op
+from kitsune_mlir.dialects.access import affine_maps, shape_of, static_ints
+from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.target import find_target
 
 from .argument_orders import KIND, MEMORY, ORDER, attributes_of, set_attribute, settle_type
 from .base import Pass
 from .by_index import block_diagonal, padded_by_index
+from .images import channels_of, fills_zero, is_convolution, is_depthwise, is_element_wise, is_grouped, is_image
 from .remarks import remark
 
 LAST = (0, 2, 3, 1)  # dimension i of the channels-last form is dimension LAST[i] of the usual one
 FIRST = (0, 3, 1, 2)  # the inverse
 TAPS_FIRST = (2, 3, 0, 1)  # of a depthwise convolution's weight: its channels innermost
 COLUMNS = 2  # the last dimension but the channels
-MOST_GROUPS = 8  # that are done as one: so many times the work, but on tensor cores
-STRIDE_BYTES = 16  # the least stride that TMA takes
-TYPES = {"bf16": 2, "f16": 2, "f32": 4}  # bytes
 
 PARALLEL = "#linalg.iterator_type<parallel>"
 
@@ -38,11 +36,6 @@ def transposed(value: ir.Value, order) -> ir.Value:
     return linalg.transpose(value, outs=[empty], permutation=list(order)).results[0]
 
 
-def is_image(value: ir.Value) -> bool:
-    """Whether a value is a tensor of batch, channels, rows and columns."""
-    return isinstance(value.type, ir.RankedTensorType) and ir.RankedTensorType(value.type).rank == 4
-
-
 class _Rewriter:
     """Walks a function in order; `twins` holds the channels-last form of values that have one."""
 
@@ -56,7 +49,7 @@ class _Rewriter:
 
     def run(self) -> None:
         operations = [o.operation for o in self.block.operations]
-        if not any(_is_convolution(op) or _is_grouped(op) or _is_depthwise(op) for op in operations):
+        if not any(is_convolution(op) or is_grouped(op) or is_depthwise(op) for op in operations):
             return
         self._open_arguments()
         for op in operations:
@@ -67,24 +60,24 @@ class _Rewriter:
         settle_type(self.function)
 
     def _visit(self, op: ir.Operation) -> None:
-        if _is_convolution(op):
+        if is_convolution(op):
             image, weight, start = op.operands
             self._convolution(op, op, linalg.conv_2d_nhwc_fhwc, self._wide_twin(image), self._wide_twin(weight), start)
-        elif _is_depthwise(op):
+        elif is_depthwise(op):
             image, weight, start = op.operands
             collapse = weight.owner.operation
             made = (linalg.depthwise_conv_2d_nhwc_hwc, self._twin(image), self._taps_first(collapse))
             self._convolution(op, op, *made, start)
             if not list(collapse.results[0].uses):
                 collapse.erase()
-        elif op.name == "tensor.collapse_shape" and _is_grouped(defining_op(op.operands[0])):
+        elif op.name == "tensor.collapse_shape" and is_grouped(defining_op(op.operands[0])):
             self._grouped(op, op.operands[0].owner.operation)
         elif op.name in ("linalg.pooling_nchw_max", "linalg.pooling_nchw_sum") and self._native(op.operands[0]):
             self._pooling(op)
         elif op.name == "tensor.concat" and is_image(op.results[0]) and any(map(self._native, op.operands)):
             self._concat(op)
         elif op.name == "linalg.generic" and any(map(self._native, op.operands)):
-            if _is_element_wise(op):
+            if is_element_wise(op):
                 self._element_wise(op)
             else:
                 self._read_native(op)
@@ -120,7 +113,7 @@ class _Rewriter:
     def _wide_twin(self, value: ir.Value) -> ir.Value:
         """The channels-last form with zeros as further channels, up to a number that TMA can step over."""
         channels = shape_of(value)[1]
-        missing = -channels % _channels_of(value)
+        missing = -channels % channels_of(value)
         if not missing:
             return self._twin(value)
         if value not in self.widened:
@@ -212,7 +205,7 @@ class _Rewriter:
     def _addend(self, start: ir.Value) -> tuple[ir.Value, ir.AffineMap] | None:
         """What a convolution starts from, as an operand of an addition afterwards; None for zeros."""
         maker = defining_op(start)
-        if maker is not None and _fills_zero(maker):
+        if maker is not None and fills_zero(maker):
             return None
         if maker is not None and maker.name == "linalg.broadcast" and len(shape_of(maker.operands[0])) == 1:
             kept = set(range(4)) - set(ir.DenseI64ArrayAttr(maker.attributes["dimensions"]))
@@ -305,60 +298,6 @@ class _Rewriter:
         self.function.attributes["res_attrs"] = ir.ArrayAttr.get(attributes)
 
 
-def _channels_of(value: ir.Value) -> int:
-    """Channels that TMA can step over."""
-    return STRIDE_BYTES // TYPES[str(ir.ShapedType(value.type).element_type)]
-
-
-def _is_convolution(op: ir.Operation) -> bool:
-    """Whether tensor cores could do a convolution."""
-    if op.name != "linalg.conv_2d_nchw_fchw":
-        return False
-    types = {str(ir.ShapedType(value.type).element_type) for value in list(op.operands)[:2]}
-    accumulates = str(ir.ShapedType(op.results[0].type).element_type) == "f32"
-    return len(types) == 1 and types <= set(TYPES) and accumulates
-
-
-def _is_depthwise(op: ir.Operation) -> bool:
-    """Whether every channel has a weight of its own, which is a whole argument or value of four dimensions."""
-    if op.name != "linalg.depthwise_conv_2d_nchw_chw":
-        return False
-    maker = defining_op(op.operands[1])
-    types = {str(ir.ShapedType(value.type).element_type) for value in list(op.operands)[:2]}
-    accumulates = str(ir.ShapedType(op.results[0].type).element_type) == "f32"
-    if maker is None or maker.name != "tensor.collapse_shape" or not is_image(maker.operands[0]):
-        return False
-    return shape_of(maker.operands[0])[1] == 1 and len(types) == 1 and types <= set(TYPES) and accumulates
-
-
-def _is_grouped(op: ir.Operation | None) -> bool:
-    """Whether a convolution has few groups, and its operands are whole images with the groups only told apart."""
-    if op is None or op.name != "linalg.conv_2d_ngchw_gfchw" or len(list(op.results[0].uses)) != 1:
-        return False
-    *makers, start = [defining_op(value) for value in op.operands]
-    if start is None or (start.name != "tensor.expand_shape" and not _fills_zero(start)):
-        return False
-    types = {str(ir.ShapedType(value.type).element_type) for value in list(op.operands)[:2]}
-    groups, channels = shape_of(op.operands[0])[1:3]
-    return (
-        all(maker is not None and maker.name == "tensor.expand_shape" and is_image(maker.operands[0]) for maker in makers)
-        and len(types) == 1
-        and types <= set(TYPES)
-        and groups <= MOST_GROUPS
-        and groups * channels % _channels_of(op.operands[0]) == 0
-    )
-
-
-def _is_element_wise(op: ir.Operation) -> bool:
-    """A generic over the points of images, whose body does not ask where it is."""
-    identity = ir.AffineMap.get_identity(4)
-    return (
-        iterator_kinds(op) == ["parallel"] * 4
-        and all(map_ == identity for map_ in affine_maps(op)[-len(op.results) :])
-        and all(inner.name.startswith(("arith.", "math.")) for inner in body_of(op))
-    )
-
-
 def _renamed(expression: ir.AffineExpr) -> ir.AffineExpr:
     """An index of a tensor in terms of loops in the order LAST."""
     if isinstance(expression, ir.AffineDimExpr):
@@ -390,11 +329,6 @@ def _like(maker: ir.Operation) -> ir.Value:
 def _zero(element: ir.Type) -> ir.Value:
     attributes = {"value": ir.FloatAttr.get(element, 0.0)}
     return ir.Operation.create("arith.constant", [element], attributes=attributes).results[0]
-
-
-def _fills_zero(op: ir.Operation) -> bool:
-    constant = constant_fill(op)
-    return constant is not None and ir.FloatAttr(constant.attributes["value"]).value == 0
 
 
 def _sum(value: ir.Value, addend: ir.Value, map_: ir.AffineMap) -> ir.Value:

@@ -1,0 +1,74 @@
+"""What `kitsune-channels-last` recognises: convolutions that it rewrites, and what can follow them."""
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.products import body_of, constant_fill, defining_op
+
+MOST_GROUPS = 8  # that are done as one: so many times the work, but on tensor cores
+STRIDE_BYTES = 16  # the least stride that TMA takes
+TYPES = {"bf16": 2, "f16": 2, "f32": 4}  # bytes
+
+
+def is_image(value: ir.Value) -> bool:
+    """Whether a value is a tensor of batch, channels, rows and columns."""
+    return isinstance(value.type, ir.RankedTensorType) and ir.RankedTensorType(value.type).rank == 4
+
+
+def channels_of(value: ir.Value) -> int:
+    """Channels that TMA can step over."""
+    return STRIDE_BYTES // TYPES[str(ir.ShapedType(value.type).element_type)]
+
+
+def is_convolution(op: ir.Operation) -> bool:
+    """Whether tensor cores could do a convolution."""
+    if op.name != "linalg.conv_2d_nchw_fchw":
+        return False
+    types = {str(ir.ShapedType(value.type).element_type) for value in list(op.operands)[:2]}
+    accumulates = str(ir.ShapedType(op.results[0].type).element_type) == "f32"
+    return len(types) == 1 and types <= set(TYPES) and accumulates
+
+
+def is_depthwise(op: ir.Operation) -> bool:
+    """Whether every channel has a weight of its own, which is a whole argument or value of four dimensions."""
+    if op.name != "linalg.depthwise_conv_2d_nchw_chw":
+        return False
+    maker = defining_op(op.operands[1])
+    types = {str(ir.ShapedType(value.type).element_type) for value in list(op.operands)[:2]}
+    accumulates = str(ir.ShapedType(op.results[0].type).element_type) == "f32"
+    if maker is None or maker.name != "tensor.collapse_shape" or not is_image(maker.operands[0]):
+        return False
+    return shape_of(maker.operands[0])[1] == 1 and len(types) == 1 and types <= set(TYPES) and accumulates
+
+
+def is_grouped(op: ir.Operation | None) -> bool:
+    """Whether a convolution has few groups, and its operands are whole images with the groups only told apart."""
+    if op is None or op.name != "linalg.conv_2d_ngchw_gfchw" or len(list(op.results[0].uses)) != 1:
+        return False
+    *makers, start = [defining_op(value) for value in op.operands]
+    if start is None or (start.name != "tensor.expand_shape" and not fills_zero(start)):
+        return False
+    types = {str(ir.ShapedType(value.type).element_type) for value in list(op.operands)[:2]}
+    groups, channels = shape_of(op.operands[0])[1:3]
+    return (
+        all(maker is not None and maker.name == "tensor.expand_shape" and is_image(maker.operands[0]) for maker in makers)
+        and len(types) == 1
+        and types <= set(TYPES)
+        and groups <= MOST_GROUPS
+        and groups * channels % channels_of(op.operands[0]) == 0
+    )
+
+
+def is_element_wise(op: ir.Operation) -> bool:
+    """A generic over the points of images, whose body does not ask where it is."""
+    identity = ir.AffineMap.get_identity(4)
+    return (
+        iterator_kinds(op) == ["parallel"] * 4
+        and all(map_ == identity for map_ in affine_maps(op)[-len(op.results) :])
+        and all(inner.name.startswith(("arith.", "math.")) for inner in body_of(op))
+    )
+
+
+def fills_zero(op: ir.Operation) -> bool:
+    constant = constant_fill(op)
+    return constant is not None and ir.FloatAttr(constant.attributes["value"]).value == 0
