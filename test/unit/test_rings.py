@@ -8,7 +8,9 @@ import pytest
 from test_gpu_executor import Emulated
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.memory import Cache
 from kitsune_mlir.codegen.gpu.ring_lowering import lower_queues
+from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError
@@ -130,6 +132,17 @@ def test_queues_become_a_semaphore_a_slot():
         assert slots == [4, 4] and not [op for op in ops if "queue" in op.name]
         assert [ir.IntegerAttr(op.attributes["count"]).value for op in waits] == [2, 1, 1]
         assert np.unique([str(op.operands[0]) for op in waits]).size == 2
+
+
+def test_l2_is_asked_to_keep_a_ring_and_nothing_else():
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(ringed().text)
+        function = module.body.operations[0].operation
+        lower_queues(function)
+        view = ProgramView(function)
+        caches = {(buffer.role, buffer.ring): buffer.cache for task in view.tasks for buffer in task.buffers}
+    assert caches[("arena", True)] is Cache.KEEP
+    assert {cache for (_, ring), cache in caches.items() if not ring} == {Cache.DEFAULT}
 
 
 def test_a_kernel_says_how_many_blocks_its_rings_need():

@@ -241,7 +241,7 @@ class TileContext:
 
         def poll(waits: Sequence[Wait]) -> None:
             begin = self._clock()
-            single = [wait for wait in waits if self._single(wait)]
+            single = [wait for wait in waits if wait.single]
             if single:
                 if_(lane.below(len(single)), functools.partial(self._poll_side_by_side, single, lane))
             for wait in waits:
@@ -265,7 +265,7 @@ class TileContext:
             for number, wait in enumerate(waits):
                 # Different waits are polled by different warps, a range of slots by the lanes of one warp.
                 first = 32 * (number % warps)
-                if self._single(wait):
+                if wait.single:
                     if_(thread == first, functools.partial(self._poll_from, wait, self.index(wait.lo), 1))
                 else:
                     lane = thread - first
@@ -287,7 +287,7 @@ class TileContext:
     def _in_turn(self, waits: Sequence[Wait], poll: Callable[[Sequence[Wait]], None]) -> None:
         """Poll, in the first tile only for what all tiles wait for."""
         turn = self.turn
-        once = [wait for wait in waits if turn is not None and _same_in_all_tiles(wait)]
+        once = [wait for wait in waits if turn is not None and wait.constant]
         each = [wait for wait in waits if wait not in once]
         if once and turn is not None:
             if_(turn == self.task.first, functools.partial(poll, once))
@@ -325,7 +325,7 @@ class TileContext:
         def poll(slot: Value) -> None:
             counters.poll(slot + first, self._wanted(wait), number)
 
-        if step == 1 and self._single(wait):
+        if step == 1 and wait.single:
             poll(start)
         else:
             for_(start, self.index(wait.hi), step, poll)
@@ -334,13 +334,6 @@ class TileContext:
         """Posts that each slot of a wait must have had."""
         count = wait.count * self.task.kernel.weight(wait.semaphore)
         return count if wait.rounds is None else self.index(wait.rounds) * count
-
-    def _single(self, wait: Wait) -> bool:
-        """Whether the range is [x, x + 1), seen from how `hi` is computed."""
-        lo, hi = _constant(wait.lo), _constant(wait.hi)
-        if lo is not None and hi is not None:
-            return hi - lo == 1
-        return _is_successor(wait.hi, wait.lo)
 
     def post(self, parts: int = 1) -> None:
         """All posts of the task, by the calling thread, which has seen every write of the tile, or of one of `parts` of it."""
@@ -385,22 +378,3 @@ def _delinearize(number: Value, grid: Sequence[int]) -> tuple[Value, ...]:
         coordinates.append(number % extent if extent > 1 else i32(0))
         number = number // extent if extent > 1 else number
     return (number, *reversed(coordinates))
-
-
-def _same_in_all_tiles(wait: Wait) -> bool:
-    return wait.rounds is None and _constant(wait.lo) is not None and _constant(wait.hi) is not None
-
-
-def _constant(value: ir.Value) -> int | None:
-    op = value.owner
-    if isinstance(op, ir.Block) or op.name != "arith.constant":
-        return None
-    return ir.IntegerAttr(op.attributes["value"]).value
-
-
-def _is_successor(hi: ir.Value, lo: ir.Value) -> bool:
-    op = hi.owner
-    if isinstance(op, ir.Block) or op.name != "arith.addi":
-        return False
-    a, b = op.operands
-    return (a == lo and _constant(b) == 1) or (b == lo and _constant(a) == 1)

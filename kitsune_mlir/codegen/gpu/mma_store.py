@@ -109,7 +109,8 @@ class Storer:
                     rings[group].full(slot.stage).wait(slot.parity)
                     place = self._place(tile, result, group, piece * self.plan.slice)
                     number = self.plan.load_maps + index
-                    tma.store_tile(self.task.tensor_map(number), self.handover.pointer(group, slot.stage), place)
+                    source, cache = self.handover.pointer(group, slot.stage), result.window.buffer.cache
+                    tma.store_tile(self.task.tensor_map(number), source, place, cache)
                     tma.commit()
                     if last is not None:
                         tma.wait(1, read=True)

@@ -10,6 +10,8 @@ import math
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.memory import Cache
+from kitsune_mlir.codegen.gpu.ring_lowering import RING
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError
 
@@ -43,6 +45,7 @@ class Buffer:
         offset: bytes from the start of that argument.
         shape: extents, row-major and contiguous.
         element: element type.
+        ring: it is the slots of a ring, which other blocks write and read again and again.
     """
 
     value: ir.Value
@@ -51,6 +54,12 @@ class Buffer:
     offset: int
     shape: tuple[int, ...]
     element: ir.Type
+    ring: bool = False
+
+    @property
+    def cache(self) -> Cache:
+        """How L2 should treat what goes there and comes from there."""
+        return Cache.KEEP if self.ring else Cache.DEFAULT
 
     @property
     def bytes(self) -> int:
@@ -129,6 +138,19 @@ class Wait:
     rounds: ir.Value | None = None
     task: int | None = None
 
+    @property
+    def single(self) -> bool:
+        """Whether the range is [x, x + 1), seen from how `hi` is computed."""
+        lo, hi = _constant(self.lo), _constant(self.hi)
+        if lo is not None and hi is not None:
+            return hi - lo == 1
+        return _is_successor(self.hi, self.lo)
+
+    @property
+    def constant(self) -> bool:
+        """Whether all tiles of the task wait for the same."""
+        return self.rounds is None and _constant(self.lo) is not None and _constant(self.hi) is not None
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Post:
@@ -193,6 +215,21 @@ class TaskView:
         return [op for op in self.body if not _is_scalar(op)]
 
 
+def _constant(value: ir.Value) -> int | None:
+    op = value.owner
+    if isinstance(op, ir.Block) or op.name != "arith.constant":
+        return None
+    return ir.IntegerAttr(op.attributes["value"]).value
+
+
+def _is_successor(hi: ir.Value, lo: ir.Value) -> bool:
+    op = hi.owner
+    if isinstance(op, ir.Block) or op.name != "arith.addi":
+        return False
+    a, b = op.operands
+    return (a == lo and _constant(b) == 1) or (b == lo and _constant(a) == 1)
+
+
 def _is_scalar(op: ir.Operation) -> bool:
     """Arithmetic on indices, integers and floats outside any linalg body."""
     if not op.name.startswith(("arith.", "index.", "affine.")):
@@ -241,11 +278,11 @@ class ProgramView:
         attributes = self.function.attributes
         return ir.IntegerAttr(attributes[name]).value if name in attributes else default
 
-    def _declare(self, value: ir.Value, role: str, argument: int, offset: int) -> None:
+    def _declare(self, value: ir.Value, role: str, argument: int, offset: int, ring: bool = False) -> None:
         type = ir.MemRefType(value.type)
         if not type.has_static_shape or not (type.layout.is_identity if hasattr(type.layout, "is_identity") else True):
             raise UnsupportedError("memref", "buffers are static, contiguous and row-major", str(type))
-        self.buffers[value] = Buffer(value, role, argument, offset, tuple(type.shape), type.element_type)
+        self.buffers[value] = Buffer(value, role, argument, offset, tuple(type.shape), type.element_type, ring)
 
     def _read(self, op: ir.Operation) -> None:
         name = op.name
@@ -253,10 +290,12 @@ class ProgramView:
             self.constants[op.results[0]] = op
         elif name == "memref.view":
             arena = self.buffers[op.operands[0]]
-            self._declare(op.results[0], arena.role, arena.argument, arena.offset + self._constant(op.operands[1]))
+            start = arena.offset + self._constant(op.operands[1])
+            self._declare(op.results[0], arena.role, arena.argument, start, RING in op.attributes)
         elif name in ("memref.expand_shape", "memref.collapse_shape"):
             source = self.buffers[op.operands[0]]
-            self._declare(op.results[0], source.role, source.argument, source.offset)
+            ring = source.ring or RING in op.attributes
+            self._declare(op.results[0], source.role, source.argument, source.offset, ring)
         elif name == "kitsune.make_semaphore":
             slots = ir.IntegerAttr(op.attributes["slots"]).value
             self.semaphores[op.results[0]] = Semaphore(op.results[0], self.slots, slots)
