@@ -178,6 +178,17 @@ def wide_edges(count: int) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return WideEdges(width), (*values, *(torch.randint(0, nodes, (count,)) for _ in range(2)))
 
 
+class OneWide(nn.Module):
+    """A layer and a norm: a chain of one product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(512, 320), nn.LayerNorm(320)
+
+    def forward(self, x):
+        return self.norm(self.layer(x))
+
+
 def wide(text: str) -> WidePlan:
     plan = ChainEngine().plan(task_of(text), Limits())
     assert isinstance(plan, Plan) and isinstance(plan.private, WidePlan), plan
@@ -186,16 +197,29 @@ def wide(text: str) -> WidePlan:
 
 def test_wide_layers_are_multiplied_in_passes(context, monkeypatch) -> None:
     plan = wide(tiles(monkeypatch, Normalised(512), torch.randn(20_000, 512)))
-    assert [[part.cols for part in layer.passes] for layer in plan.layers] == [[192, 160, 160]] * 3
-    assert plan.stays and plan.slots == 8 and plan.stages == 4 and plan.loads == 8
+    assert [[part.cols for part in layer.passes] for layer in plan.layers] == [[128] * 4] * 3
+    assert plan.stays and plan.slots == 8 and plan.stages == 5 and plan.loads == 8
+    assert len(plan.vectors) == 5 and all(vector.short for vector in plan.vectors.values())
     assert [len(layer.settled) for layer in plan.layers] == [1, 1, 1]
     assert all(sorted(part.registers()) == list(range(part.cols // 2)) for part in plan.layers[0].passes)
 
 
 def test_rows_that_do_not_fit_come_for_every_pass(context, monkeypatch) -> None:
     plan = wide(tiles(monkeypatch, mlp([512, 288, 320]), torch.randn(20_000, 512)))
-    assert not plan.stays and plan.slots == 5 and plan.loads == 16
+    assert not plan.stays and plan.slots == 5 and plan.loads == 24
     assert plan.layers[1].panels == 4 and plan.layers[1].tail == 32
+
+
+def test_passes_that_gather_are_few(context, monkeypatch) -> None:
+    model, args = wide_edges(20_000)
+    plan = wide(tiles(monkeypatch, model, *args))
+    assert [[part.cols for part in layer.passes] for layer in plan.layers] == [[160, 160]] * len(plan.layers)
+    assert not plan.vectors
+
+
+def test_one_wide_layer_has_two_places_for_panels(context, monkeypatch) -> None:
+    plan = wide(tiles(monkeypatch, OneWide(), torch.randn(200, 512).to(BF16)))
+    assert not plan.stays and plan.slots == 2 and plan.loads == 8 * len(plan.layers[0].passes)
 
 
 def test_wide_chains_decline_what_stays_in_registers_from_layer_to_layer(context, monkeypatch) -> None:
@@ -245,6 +269,7 @@ EMULATED = {
     "wide": (lambda: (Normalised(320), (torch.randn(300, 320).to(BF16),)), 128),
     "wide_streamed": (lambda: (mlp([512, 288, 320]), (torch.randn(70, 512).to(BF16),)), 64),
     "wide_edges": (lambda: wide_edges(200), 128),
+    "wide_alone": (lambda: (OneWide(), (torch.randn(200, 512).to(BF16),)), 64),
     "mgn_small": (lambda: (CASES["mgn_small"][0](), CASES["mgn_small"][1](torch.device("cpu"), BF16)), 64),
 }
 """Models and the rows of their tiles."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu import tma, wgmma
@@ -15,11 +12,12 @@ from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
 from kitsune_mlir.codegen.gpu.chain_match import SUM, Range, Scatter, zero
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
 from kitsune_mlir.codegen.gpu.chain_parts import WeightPanel, align, load_key, swizzled
-from kitsune_mlir.codegen.gpu.chain_records import ChainPlan, Slot, Vector
+from kitsune_mlir.codegen.gpu.chain_records import ChainPlan, Slot
 from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer
 from kitsune_mlir.codegen.gpu.chain_sources import slot_barriers, slot_pointer
 from kitsune_mlir.codegen.gpu.chain_start import Term, bias_of
 from kitsune_mlir.codegen.gpu.chain_store import Storer
+from kitsune_mlir.codegen.gpu.chain_vectors import copy_vectors
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.elements import load_elements
 from kitsune_mlir.codegen.gpu.inline import fresh
@@ -33,8 +31,6 @@ __all__ = ["Computer"]
 
 GROUP = 128
 BOTH = 2 * GROUP
-LOADS = 16
-"""Elements that a thread reads before it writes the first: a way to memory each, in turns, takes longer than the layers."""
 TURN, OWN, PAIR = 2, 4, 6
 """Named barriers: whose turn it is (two), each warpgroup's own (two), both warpgroups."""
 
@@ -87,9 +83,7 @@ class Computer:
         """Vectors along the columns, and weights that TMA cannot load, into shared memory; then both warpgroups meet."""
         plan = self.plan
         thread = self.group * GROUP + self.thread
-        pieces = [(place, first) for place in plan.vectors.values() for first in range(0, align(place.length, 8), BOTH)]
-        for some in range(0, len(pieces), LOADS):
-            self._copy_vectors(pieces[some : some + LOADS], thread)
+        copy_vectors(plan.vectors.values(), self.task, thread, BOTH)
         for n, place in enumerate(plan.resident):
             if place is not None and plan.weights[n].why:
                 for panel in plan.weights[n].panels:
@@ -97,22 +91,6 @@ class Computer:
                     place += panel.bytes
         fence_async_shared()
         NamedBarrier(PAIR, BOTH).sync()
-
-    def _copy_vectors(self, pieces: Sequence[tuple[Vector, int]], thread: Value) -> None:
-        """Copy parts of vectors, each from an element on, one element a thread: all are read before the first is written."""
-        found = []
-        for place, first in pieces:
-            window = place.window
-            start = sum(dim.start * dim.stride for dim in window.dims if isinstance(dim.start, int))
-            index = thread + first
-            exists = index < place.length
-            at = i64(select(exists, index, 0) * window.stride(COL) + start) * window.bytes
-            dtypes = ("i16", "i16") if place.short else (window.dtype, "f32")
-            value = load_elements(offset(self.task.pointer(window.buffer), at), dtypes[0], 1, dtypes[1], constant=True)[0]
-            found.append((place, index, select(exists, value, 0)))
-        for place, index, value in found:
-            target = offset(offset(self.task.shared, place.offset), index * place.bytes)
-            if_(index < align(place.length, 8), functools.partial(store, value, target))
 
     def _copy_panel(self, layer: int, panel: WeightPanel, target: Value, thread: Value) -> None:
         """Write one panel of a weight element by element, eight at a time, with zeros outside of the weight."""
@@ -218,18 +196,14 @@ class Computer:
 
     def _post(self, tile: TileContext) -> None:
         """The task's posts, after both warpgroups have written everything."""
-
-        def post() -> None:
-            if any(output.map is not None for output in self.plan.outputs):
-                if_(self.elected, lambda: tma.wait(0))
-            if self.task.kernel.fences:
-                fence_async()
-            NamedBarrier(PAIR, GROUP * self.plan.groups).sync()
-            if_(self.elected & (self.group == 0), tile.post)
-
-        if self.task.view.posts:
-            closing = tile.closing
-            post() if closing is None else if_(closing, post)
+        if not self.task.view.posts:
+            return
+        if any(output.map is not None for output in self.plan.outputs):
+            if_(self.elected, lambda: tma.wait(0))
+        if self.task.kernel.fences:
+            fence_async()
+        NamedBarrier(PAIR, GROUP * self.plan.groups).sync()
+        if_(self.elected & (self.group == 0), tile.post)
 
     # --- a product ---------------------------------------------------------------------------------------------------
 

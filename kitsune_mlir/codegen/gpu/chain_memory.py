@@ -10,14 +10,14 @@ from torch_mlir.dialects import arith
 from kitsune_mlir.codegen.gpu.builder import shuffle
 from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
 from kitsune_mlir.codegen.gpu.chain_parts import load_key, swizzled
-from kitsune_mlir.codegen.gpu.chain_records import RowsPlan, Slot
+from kitsune_mlir.codegen.gpu.chain_records import RowsPlan, Slot, Vector
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.elements import load_elements
 from kitsune_mlir.codegen.gpu.memory import load, offset
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
 from kitsune_mlir.codegen.gpu.mma_window import Window
 from kitsune_mlir.codegen.gpu.tasks import Load
-from kitsune_mlir.codegen.gpu.value import Value, as_type, i64, minimum, select, unpack, wrap
+from kitsune_mlir.codegen.gpu.value import Value, as_type, bitcast, i64, minimum, select, unpack, wrap
 
 if TYPE_CHECKING:
     from kitsune_mlir.codegen.gpu.chain_eval import Place
@@ -90,6 +90,8 @@ class Memory:
 
     def _load(self, record: Load, sides: tuple[str, ...], place: Place, cols: int) -> Lanes:
         vector = self.plan.vectors.get(load_key(record)) if sides == (COL,) else None
+        if vector is not None and self.plan.run == RUN:
+            return self._vector_run(vector, place)
         if vector is not None:
             at = offset(offset(self.shared, self.quad * (2 * vector.bytes)), vector.offset + 8 * vector.bytes * place.block)
             dtype = vector.window.dtype
@@ -105,6 +107,24 @@ class Memory:
                 if slot.read and slot.source.gather is None and load_key(slot.source.load) == load_key(record):
                     return self._staged(slot, pointer, place)
         return self._global(record, sides, place, cols)
+
+    def _vector_run(self, vector: Vector, place: Place) -> Lanes:
+        """Two elements of the thread's run of eight of a vector in shared memory."""
+        known = (load_key(vector.load), None, place.block // 4)
+        if known not in self.runs:
+            dtype = vector.window.dtype
+            first = dataclasses.replace(place, block=place.block // 4 * 4)
+            at = offset(offset(self.shared, self.col(first) * vector.bytes), vector.offset)
+            words = [
+                word for piece in range(vector.bytes // 2) for word in unpack(load(offset(at, 16 * piece), "vector<4xi32>", 16))
+            ]
+            if vector.short:
+                self.runs[known] = [Lanes(dtype, word=word) for word in words]
+            else:
+                wide = [bitcast(word, "f32") for word in words]
+                pairs = [wide[i : i + 2] for i in range(0, RUN, 2)]
+                self.runs[known] = [Lanes(dtype, scalars=p) if dtype == "f32" else Lanes(dtype, wide=p) for p in pairs]
+        return self.runs[known][place.block % 4]
 
     def _staged(self, slot: Slot, pointer: Value, place: Place) -> Lanes:
         source, rows, col = slot.source, self.plan.group_rows, 8 * place.block

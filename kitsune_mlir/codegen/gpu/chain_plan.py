@@ -24,6 +24,7 @@ from kitsune_mlir.codegen.gpu.chain_parts import (
     weight_of,
 )
 from kitsune_mlir.codegen.gpu.chain_records import GROUP_ROWS, ChainPlan, Output, Slot, Stage, Vector
+from kitsune_mlir.codegen.gpu.chain_vectors import vectors_of
 from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch
 from kitsune_mlir.codegen.gpu.mma_window import Window
@@ -197,28 +198,6 @@ class _Planner:
                 found.setdefault(key, source)
         return list(found.values())
 
-    def _vectors(self, compact: bool) -> tuple[dict[tuple, Vector], int]:
-        """Everything that is read along the columns only, by its place; offsets from 0 on."""
-        vectors: dict[tuple, Vector] = {}
-        used = 0
-        for step in self.chain.steps.values():
-            if step.kind in ("alias", "concat") or step.op.name == "linalg.fill":
-                continue
-            for number in step.operands:
-                load = self.task.load_of(step.op.operands[number])
-                if load is None or self.chain.operand_sides(step.op, number) != (COL,) or load_key(load) in vectors:
-                    continue
-                if load.buffer.role != "input" or str(load.buffer.element) not in ("bf16", "f16", "f32"):
-                    continue
-                if not all(isinstance(start, int) for start in load.offsets):
-                    continue
-                window = Window.of(load, (COL,))
-                length = max(load.sizes)
-                vector = Vector(load, window, length, used, compact and str(load.buffer.element) != "f32")
-                vectors[load_key(load)] = vector
-                used += vector.bytes * align(length, 8)
-        return vectors, align(used, 16)
-
     def _output(self, store: Store, compact: bool) -> Output:
         shape = shape_of(store.tensor)
         if len(shape) != 2 or shape[1] < 16 or str(store.buffer.element) not in ("bf16", "f16"):
@@ -256,7 +235,7 @@ class _Planner:
     def _fixed(self, sources: list[Source], held: list[Source], compact: bool) -> _Layout:
         """What does not depend on the weights."""
         self.maps = Maps()
-        vectors, vector_bytes = self._vectors(compact)
+        vectors, vector_bytes = vectors_of(self.chain, compact)
         outputs = tuple(self._output(store, compact) for store in self.task.stores)
         staging = max((align(o.tile.bytes, 1024) for o in outputs if o.tile is not None), default=0)
         return _Layout(sources, tuple(source.load for source in held), outputs, vectors, vector_bytes, staging)

@@ -16,10 +16,11 @@ from kitsune_mlir.codegen.gpu.builder import for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
 from kitsune_mlir.codegen.gpu.chain_match import QUAD, Scatter
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
-from kitsune_mlir.codegen.gpu.chain_parts import Source, swizzled
+from kitsune_mlir.codegen.gpu.chain_parts import Source, load_key, swizzled
 from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer
 from kitsune_mlir.codegen.gpu.chain_start import terms_of
 from kitsune_mlir.codegen.gpu.chain_store import store_piece
+from kitsune_mlir.codegen.gpu.chain_vectors import copy_vectors
 from kitsune_mlir.codegen.gpu.chain_wide_plan import PANEL, PANEL_BYTES, WARP_COLS, Pass, WidePlan, weight_tile
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.inline import fresh
@@ -165,6 +166,9 @@ class _Computer:
 
     def run(self) -> None:
         """All threads of the warpgroup call it."""
+        if self.plan.vectors:
+            copy_vectors(self.plan.vectors.values(), self.task, self.group * GROUP + self.thread, 2 * GROUP)
+            NamedBarrier(PAIR, 2 * GROUP).sync()
 
         def tiles() -> None:
             self.task.for_each_tile(self._tile, [i32(0), *self.places.ring.consumer_start().values])
@@ -256,8 +260,10 @@ class _Computer:
             seen.add(value)
             for operand in step.operands:
                 read = step.op.operands[operand]
-                if chain.task.load_of(read) is not None and COL in chain.operand_sides(step.op, operand):
-                    found[step.op, operand] = None
+                load = chain.task.load_of(read)
+                if load is not None and COL in chain.operand_sides(step.op, operand):
+                    if load_key(load) not in self.plan.vectors:
+                        found[step.op, operand] = None
                 pending.append(read)
         return list(found)
 

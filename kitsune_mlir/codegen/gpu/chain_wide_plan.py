@@ -21,12 +21,14 @@ from kitsune_mlir.codegen.gpu.chain_order import Order, order_of
 from kitsune_mlir.codegen.gpu.chain_parts import Source, align, sides_of, source_of
 from kitsune_mlir.codegen.gpu.chain_plan import Maps
 from kitsune_mlir.codegen.gpu.chain_records import GROUP_ROWS, Output, RowsPlan
+from kitsune_mlir.codegen.gpu.chain_vectors import vectors_of
 from kitsune_mlir.codegen.gpu.engine import Limits, Plan
 from kitsune_mlir.codegen.gpu.mma_match import COL, Mismatch
 from kitsune_mlir.codegen.gpu.mma_window import Window
 from kitsune_mlir.codegen.gpu.tasks import Store, TaskView
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.products import body_of, is_generic
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.shared_tile import SharedTile
 
@@ -48,9 +50,13 @@ PANEL_BYTES = GROUP_ROWS * PANEL * 2
 WARP_COLS = 32
 """Columns that the four lanes of a row have together, eight each: what a layer's columns are a multiple of."""
 MOST_COLS = 512
-PASS_COLS = 192
+PASS_COLS = 128
+GATHER_COLS = 192
+"""Columns of a pass: fewer leave shared memory for vectors along the columns, more wait for gathered rows fewer times."""
 MOST_STAGES = 8
 LEAST_STAGES = 2
+LEAST_SLOTS = 2
+"""Places for panels: a product with one starts before the product with the one before is known to be complete."""
 SETTLED_WORDS = 128
 """Registers for a layer's results."""
 
@@ -151,22 +157,27 @@ def make_wide_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     outputs = tuple(_output(store) for store in task.stores)
     maps = Maps()
     sources = [_source(chain, part.value) for part in chain.layers[0].ranges]
-    layers = tuple(_layer(chain, order, number, maps) for number in range(len(chain.layers)))
-    slots = max([-(-layer.cols // PANEL) for layer in chain.layers[:-1]], default=1)
+    gathers = any(is_generic(step.op) and reads_table(step.op) for step in chain.steps.values())
+    most = GATHER_COLS if gathers else PASS_COLS
+    layers = tuple(_layer(chain, order, number, maps, most) for number in range(len(chain.layers)))
+    slots = max(LEAST_SLOTS, *(-(-layer.cols // PANEL) for layer in chain.layers[:-1]), 0)
     stage_bytes = max(part.cols for layer in layers for part in layer.passes) * PANEL * 2
     rows_bytes = groups * slots * PANEL_BYTES
-    stages = min(MOST_STAGES, (limits.shared_bytes - rows_bytes) // stage_bytes)
+    vectors, vector_bytes = ({}, 0) if gathers else vectors_of(chain, True)
+    stages = min(MOST_STAGES, (limits.shared_bytes - rows_bytes - vector_bytes) // stage_bytes)
+    vectors_offset = stages * stage_bytes + rows_bytes
+    vectors = {key: dataclasses.replace(v, offset=v.offset + vectors_offset) for key, v in vectors.items()}
     if stages < LEAST_STAGES:
         raise Mismatch(f"rows of {rows_bytes} bytes leave no room for {LEAST_STAGES} stages of {stage_bytes} bytes")
     plan = WidePlan(
-        chain, order, groups, 1, {}, outputs, layers,
+        chain, order, groups, 1, vectors, outputs, layers,
         tuple((source, maps.add(source.window, source.maps[0], COL)) for source in sources),
         layers[0].panels <= slots, slots, stages, stage_bytes,
     )  # fmt: skip
     return Plan(
         engine=engine,
         task=task,
-        shared_bytes=plan.rows_offset + rows_bytes,
+        shared_bytes=vectors_offset + vector_bytes,
         threads=roles.THREADS,
         registers=roles.SHARED_REGISTERS,
         barriers=(*[1] * stages, *[groups] * stages, *[1] * (2 * groups * slots)),
@@ -183,14 +194,19 @@ def make_wide_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     )
 
 
-def _layer(chain: Chain, order: Order, number: int, maps: Maps) -> WideLayer:
+def _layer(chain: Chain, order: Order, number: int, maps: Maps, most: int) -> WideLayer:
     layer = chain.layers[number]
-    window, passes = Window.of(layer.weight, layer.sides), _passes(layer.cols)
+    window, passes = Window.of(layer.weight, layer.sides), _passes(layer.cols, most)
     if layer.depth % 16:
         raise Mismatch(f"a sum of {layer.depth} terms; multiples of 16 are done")
     numbers = tuple(maps.add(window, _weight_map(window, layer.cols, part), SUM) for part in passes)
     settled = settled_of(chain, order, number)
     return WideLayer(layer, passes, numbers, layer.depth // PANEL, layer.depth % PANEL, settled)
+
+
+def reads_table(op: ir.Operation) -> bool:
+    """Whether a generic reads rows of a table by index."""
+    return any(inner.name == "tensor.extract" and len(inner.operands) == 3 for inner in body_of(op))
 
 
 def _check_layer(layer: Layer) -> None:
@@ -263,9 +279,9 @@ def settled_of(chain: Chain, order: Order, number: int) -> tuple[ir.Value, ...]:
     return tuple(found)
 
 
-def _passes(cols: int) -> tuple[Pass, ...]:
+def _passes(cols: int, most: int) -> tuple[Pass, ...]:
     groups = cols // WARP_COLS
-    count = -(-cols // PASS_COLS)
+    count = -(-cols // most)
     first, passes = 0, []
     for number in range(count):
         size = WARP_COLS * (groups // count + (number < groups % count))
