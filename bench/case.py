@@ -30,6 +30,8 @@ class BenchCase:
         measure: "speedup" (times faster than the best peer) or "fraction" (of the floor's speed).
         folds: the frontend computes new weights from the model's, so that compiling needs their values.
         unread: bytes of weights that a run does not read (rows of a table that no index names).
+        undecided: for rows of the results, whether rounding decides them (which expert comes first); those are counted, and not
+            compared with float64.
         operations: floating-point operations, where PyTorch's counter does not know better (causal attention does half).
     """
 
@@ -41,4 +43,5 @@ class BenchCase:
     measure: str = "speedup"
     folds: bool = False
     unread: Callable[[nn.Module, tuple[Tensor, ...]], int] | None = None
+    undecided: Callable[[nn.Module, tuple[Tensor, ...]], Tensor] | None = None
     operations: int | None = None

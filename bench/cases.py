@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from bench.case import DTYPES, BenchCase, Inputs
 from bench.models import ZOO, make
+from bench.modules import MixtureOfExperts
 from bench.sweeps import sweeps
 
 __all__ = ["all_cases", "select"]
@@ -55,6 +56,12 @@ def headline() -> list[BenchCase]:
     ]
 
 
+def undecided_routes(model: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
+    """`BenchCase.undecided` for a mixture of experts."""
+    assert isinstance(model, MixtureOfExperts)
+    return model.undecided(args[0])
+
+
 def layers() -> list[BenchCase]:
     """Stacks of layers, and halves of a layer: what streams from stage to stage."""
     return [
@@ -69,10 +76,18 @@ def layers() -> list[BenchCase]:
 def zoo() -> list[BenchCase]:
     """The zoo's other models in full size, and all of it in small (correctness more than speed)."""
     folding = {"resnet_block"}
+    routed = {"moe": undecided_routes}
     others = ("resnet_block", "bert_layer", "moe")
-    full = [BenchCase(f"zoo_{name}", "zoo", of_zoo(name), folds=name in folding) for name in others]
+    full = [BenchCase(f"zoo_{n}", "zoo", of_zoo(n), folds=n in folding, undecided=routed.get(n)) for n in others]
     small = [
-        BenchCase(f"small_{name}_{dtype}", "small", of_zoo(name, dtype, "small"), dtype, folds=name in folding)
+        BenchCase(
+            f"small_{name}_{dtype}",
+            "small",
+            of_zoo(name, dtype, "small"),
+            dtype,
+            folds=name in folding,
+            undecided=routed.get(name),
+        )
         for name in ZOO
         for dtype in ("bf16", "f32")
     ]

@@ -28,10 +28,16 @@ SHORT, BATCH = 0.2, 20
 which every single call has between its events, whoever's it is."""
 
 
-def relative_errors(got: Any, wanted: Any) -> list[float]:
-    """‖out - ref‖ / ‖ref‖ of each tensor of two outputs of the same structure; nan stays nan."""
+def relative_errors(got: Any, wanted: Any, compared: Tensor | None = None) -> list[float]:
+    """‖out - ref‖ / ‖ref‖ of each tensor of two outputs of the same structure; nan stays nan.
+
+    Args:
+        compared: the rows that count, as booleans; None: all of them.
+    """
     errors = []
     for g, w in zip(pytree.tree_leaves(got), pytree.tree_leaves(wanted), strict=True):
+        if compared is not None:
+            g, w = g[compared], w[compared]
         scale = w.double().norm().clamp_min(1e-30)
         errors.append(((g.double() - w.double()).norm() / scale).item())
     return errors
@@ -90,8 +96,8 @@ def measure(path: Path, case: BenchCase, peers: Sequence[str], rates: Mapping[st
         replayed = calls["kitsune, graph"]()
         plain = model(*args)
     torch.cuda.synchronize()
-    errors = relative_errors(first, wanted)
-    worst = [*errors, *relative_errors(second, wanted), *relative_errors(replayed, wanted)]
+    compared = ~case.undecided(model, tuple(args)) if case.undecided else None
+    worst = [e for results in (first, second, replayed) for e in relative_errors(results, wanted, compared)]
     work = floor_of(case, model, args, first)
     entry = {
         "case": case.name,
@@ -100,7 +106,8 @@ def measure(path: Path, case: BenchCase, peers: Sequence[str], rates: Mapping[st
         "ok": all(e <= LIMITS[case.dtype] for e in worst),
         "error": max(worst, key=lambda e: math.inf if e != e else e),
         "limit": LIMITS[case.dtype],
-        "eager_error": max(relative_errors(plain, wanted), key=lambda e: math.inf if e != e else e),
+        "eager_error": max(relative_errors(plain, wanted, compared), key=lambda e: math.inf if e != e else e),
+        "undecided_rows": int((~compared).sum()) if compared is not None else 0,
         "repeats_differ": max(relative_errors(first, second)) > 0,
         "goal": case.goal,
         "measure": case.measure,

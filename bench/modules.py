@@ -242,6 +242,14 @@ class MixtureOfExperts(nn.Module):
         self.up = nn.Parameter(torch.empty(experts, width, hidden))
         self.down = nn.Parameter(torch.empty(experts, hidden, width))
 
+    def undecided(self, x: Tensor) -> Tensor:
+        """For each token, whether the last expert that is chosen and the first that is not have scores so close that rounding
+        them to x's type (half a unit of the last place each) may make them equal, or change their order; computed in float64.
+        """
+        ordered = (x.double() @ self.router.weight.double().T).sort(dim=-1, descending=True).values
+        last, next_ = ordered[:, self.chosen - 1], ordered[:, self.chosen]
+        return last - next_ <= torch.finfo(x.dtype).eps * torch.maximum(last.abs(), next_.abs())
+
     def forward(self, x: Tensor) -> Tensor:
         scores, chosen = torch.topk(self.router(x), self.chosen, dim=-1)
         weights = torch.softmax(scores, dim=-1)

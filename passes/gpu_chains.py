@@ -12,7 +12,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import access_of, affine_maps, is_tensor, shape_of
 from kitsune_mlir.dialects.iteration import Space, is_free
-from kitsune_mlir.dialects.products import is_contraction, is_generic, is_projected_product
+from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.target import Target
 
 from .wide_chains import MOST_COLUMNS, wide_reason
@@ -118,6 +118,8 @@ def _beside(op: ir.Operation, sizes: tuple[int, ...], loop: int | None) -> str |
         return None  # a part of a weight
     if not (is_generic(op) or op.name in ("linalg.fill", "tensor.concat", "tensor.expand_shape", "tensor.collapse_shape")):
         return f"'{op.name}' is no part of a chain"
+    if loop is None and is_generic(op) and any(inner.name == "linalg.index" for inner in body_of(op)):
+        return "a table of positions is no part of a chain"
     others = [size for i, size in enumerate(sizes) if i != loop and size > 1]
     if len(others) > 1:
         return f"'{op.name}' has {len(others)} dimensions beside the rows"

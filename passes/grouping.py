@@ -15,6 +15,7 @@ from .copies import root_of
 from .fuse_attention import find_attention
 from .fuse_pairs import find_pairs
 from .pad_sums import APART
+from .short_reductions import made_again
 from .siblings import share_a_pass
 from .small_stages import one_row, worth_a_hand_off
 
@@ -148,6 +149,8 @@ class Grouping:
             return "another stage runs between them"
         if (reason := keeps_apart(self.members[a], self.members[b])) is not None:
             return reason
+        if self.target.is_gpu and merged.dims and (reason := made_again(self.members[a], self.members[b])) is not None:
+            return reason
         if self.chains != "true" and (reason := self._needs_chain(group, merged)) is not None:
             if self.chains == "cluster":
                 return cluster_reason(merged)
@@ -232,7 +235,9 @@ class Grouping:
         if self.target.is_gpu and all(is_generic(op) for op in group) and not any(is_contraction(op) for op in group):
             return 0  # made element by element: what a row needs is read again where it does not fit
         rows = MIN_ROWS if any(is_contraction(op) for op in group) else 1
-        lead = space.dims[0].size if space.dims else 1
+        # Several dimensions: tiles are cut along the last one too, and rows are all those before it (a batch of matrices).
+        leading = space.dims[:-1] if self.target.is_gpu and len(space.dims) > 1 else space.dims[:1]
+        lead = product_of(d.size for d in leading)
         inside = [r for op in group for r in op.results if is_tensor(r)]
         sizes = [product_of(shape_of(v)) * element_bytes(v.type) * min(rows, lead) // lead for v in inside]
         if self.target.is_gpu and len(space.dims) > 1:  # tiled along the last one too

@@ -148,7 +148,7 @@ def show_reshapes(module: ir.Operation) -> None:
 def fold_movement(module: ir.Operation) -> None:
     """Let products read transposed operands in place: compose the transposition into their maps (and widen inside).
 
-    Only permutations and pure casts are folded, so no element is computed twice and no traffic is added.
+    Only permutations, repetitions (one matrix for a whole batch) and pure casts are folded: no traffic is added.
     """
     # Listed first: rewriting erases an op together with its body, which the walk must not visit any more.
     for op in [op for op in walk(module) if is_contraction(op)]:
@@ -157,13 +157,31 @@ def fold_movement(module: ir.Operation) -> None:
             changed = False
             for i in range(2):
                 source = defining_op(op.operands[i])
-                if not is_movement(source) or not affine_maps(source)[0].is_permutation or not _foldable_cast(source):
+                if not is_movement(source) or not _foldable_cast(source):
+                    continue
+                if not affine_maps(source)[0].is_permutation and not _repeats_for(op, i, source):
                     continue
                 if _turns(source) and not is_projected_product(op):
                     continue  # an image is read once for every tap: its order was chosen for that
                 op = _read_through(op, i, source)
                 changed = True
                 break
+
+
+def _repeats_for(op: ir.Operation, operand: int, source: ir.Operation) -> bool:
+    """Whether a movement only repeats what it reads, along loops of a product that its other operand has too."""
+    given, result = affine_maps(source)
+    plain = all(isinstance(e, ir.AffineDimExpr) for m in (given, result, *affine_maps(op)) for e in m.results)
+    if not plain or not given.is_projected_permutation or not result.is_permutation:
+        return False
+    read = {ir.AffineDimExpr(e).position for e in given.results}
+    along = [
+        ir.AffineDimExpr(loop).position
+        for loop, e in zip(affine_maps(op)[operand].results, result.results, strict=True)
+        if ir.AffineDimExpr(e).position not in read
+    ]
+    other = {ir.AffineDimExpr(e).position for e in affine_maps(op)[1 - operand].results}
+    return set(along) <= other
 
 
 def _turns(source: ir.Operation) -> bool:

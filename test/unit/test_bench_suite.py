@@ -225,3 +225,21 @@ def test_only_what_is_compiled_is_compiled_ahead(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("bench.cases.all_cases", lambda: {"stitch": case})
     warm_.warm_work(tmp_path, parse("all"))
     assert wanted == [("compile", "max-autotune")] and '"ok": true' in capsys.readouterr().out
+
+
+def test_rows_that_rounding_decides_are_not_compared() -> None:
+    """Two experts with equal scores: either may be chosen, and the row says nothing about the program."""
+    from bench.measure import relative_errors
+    from bench.models import make
+    from bench.modules import MixtureOfExperts
+
+    model, (x,) = make("moe", size="small", dtype=torch.bfloat16)
+    assert isinstance(model, MixtureOfExperts)
+    model.router.weight[1] = model.router.weight[0]
+    undecided = model.undecided(x)
+    clear = model.double()(x.double())
+    other = clear.clone()
+    other[undecided] += 1
+    assert 0 < int(undecided.sum()) < len(x)
+    assert relative_errors(other, clear)[0] > 0.1
+    assert relative_errors(other, clear, ~undecided) == [0.0]
