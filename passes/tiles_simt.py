@@ -19,6 +19,7 @@ from .tile_sizes import even, fit, spread
 __all__ = ["Figures", "figures_of", "row_tile", "seconds", "simt_tile", "tile_of"]
 
 THREADS = 256
+WARP = 32
 VECTOR_BYTES = 16
 REGISTER_FILE = 65536
 MOST_BLOCKS = 8
@@ -39,6 +40,8 @@ SHARED_TILE = 8192
 """Points of a tile where tiles hand over to other stages: each then costs posts and waits."""
 COLUMN_BYTES = 512
 """Bytes that a tile of a reduction over columns reads side by side: a vector for each lane of a warp."""
+LEAST_POINTS = 64
+"""Of a tile, where there are few: a tile of fewer takes as long, and is one more to wait for."""
 REUSED = 4
 """Rows of tiles that read weights as long as a row are this many times more, so that weights are read that much less often."""
 
@@ -97,7 +100,8 @@ def row_tile(figures: Figures, target: Target) -> int:
     if not figures.alone:
         return max(candidates[0], SHARED_TILE)
     if figures.levels >= MANY_LEVELS:
-        return max(figures.inner, THREADS * ELEMENTS // 2)
+        whole = figures.weights and 8 * WARP < figures.inner <= WARP * ELEMENTS  # a row for each warp
+        return max(figures.inner, THREADS * ELEMENTS if whole else THREADS * ELEMENTS // 2)
     best = min(reversed(candidates), key=lambda points: seconds(figures, points, target))
     return best * REUSED if figures.weights and figures.levels and figures.inner <= SHARED_TILE else best
 
@@ -119,6 +123,8 @@ def tile_of(figures: Figures, target: Target) -> list[int]:
     least = [1] * len(sizes)
     if len(sizes) > 1 or figures.inner == 1:
         least[-1] = min(tile[-1], 256)  # 32 lanes times a 16-byte vector of bf16: whole warps read whole lines
+    elif figures.inner < THREADS:
+        least[-1] = min(tile[-1], max(1, LEAST_POINTS // figures.inner))
     spaced = spread(sizes, tile, 2 * target.workers, least)
     if len(sizes) == 1 and figures.inner > 1:
         wave = 1 << max(0, -(-sizes[0] // target.workers) - 1).bit_length()

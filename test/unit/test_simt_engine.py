@@ -10,7 +10,7 @@ import torch
 from torch_mlir import ir
 from vector_emulator import run_kernel
 
-from kitsune_mlir.codegen.gpu import executor
+from kitsune_mlir.codegen.gpu import footprint
 from kitsune_mlir.codegen.gpu.cubin import assemble_best
 from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.ptx import to_llvm_ir, to_ptx
@@ -215,5 +215,5 @@ class TestIndex:
 @pytest.mark.parametrize("name", ["column_sum_long", "softmax_bf16_31", "transpose_bf16", "softmax_f32_4096"])
 def test_kernels_with_more_threads_than_a_task_uses(name, monkeypatch):
     """A kernel that also holds products has 384 threads: those that simt does not use meet only in block barriers."""
-    monkeypatch.setattr(executor, "_threads", lambda plans, limits: 128 + max(plan.threads for plan in plans))
+    monkeypatch.setattr(footprint, "_threads", lambda plans, limits: 128 + max(plan.threads for plan in plans))
     test_right_in_bounds_aligned_and_without_races(name)

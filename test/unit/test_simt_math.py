@@ -45,6 +45,22 @@ def test_no_calls_and_branches_in_gelu():
     assert "div.rn" not in text and points > 0 and text.count("fma.rn.f32") <= 3 * points
 
 
+def test_gelu_has_no_multiplication_or_addition_of_its_constants():
+    """x / sqrt(2) is in the coefficients of erf, and 0.5 x (1 + erf) one fma."""
+    text = ptx_of(F.gelu, rows("bf16", 1024, 1024))
+    points = text.count("tanh.approx")
+    assert text.count("mul.rn.f32") + text.count("mul.f32") == 3 * points and "add.f32" not in text
+
+
+def test_erf_of_a_product_and_a_sum_with_one_are_as_exact_as_apart():
+    x = np.linspace(-6, 6, 100001)
+    a, b = simt_math._ERF
+    factor = 0.7071067811865476
+    apart = np.tanh((x * factor * x * factor * b + a) * x * factor)
+    together = np.tanh((x * x * (b * factor**3) + a * factor) * x)
+    assert np.abs(apart - together).max() < 1e-12
+
+
 def test_a_number_that_all_points_share_is_inverted_once():
     """Softmax divides every element of a row by the row's sum."""
     text = ptx_of(lambda x: torch.softmax(x, -1), rows("f32", 64, 1024))

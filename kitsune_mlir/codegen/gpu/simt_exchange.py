@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from kitsune_mlir.codegen.gpu.builder import if_, shuffle_xor
-from kitsune_mlir.codegen.gpu.memory import load, offset, store
+from kitsune_mlir.codegen.gpu.elements import load_elements
+from kitsune_mlir.codegen.gpu.memory import byte_count, load, offset, store
 from kitsune_mlir.codegen.gpu.reduce import combine, identity
-from kitsune_mlir.codegen.gpu.value import Value, cast, constant, maximum, minimum, select
+from kitsune_mlir.codegen.gpu.value import Value, cast, constant, element_bits, i32, maximum, minimum, select
 
 __all__ = ["ITEM_BYTES", "Combiner", "Partial", "Sharing", "loaded", "stored"]
 
@@ -63,6 +64,8 @@ class Sharing:
         part: which of them the thread is in.
         place: number of the thread's rows among those of its part; `places` of them.
         writer: whether the thread writes its warp's partial result (i1), or None if all do.
+        lane: of the thread, where all lanes of a warp hold parts of the same rows; else None. Two results are then reduced side
+            by side, one by each half of the warp, and what warps hand over lies so that one access reads it.
     """
 
     masks: tuple[int, ...]
@@ -71,6 +74,7 @@ class Sharing:
     place: Value
     places: int
     writer: Value | None
+    lane: Value | None = None
 
     def bytes(self, items: int) -> int:
         """Shared memory for `items` values a thread."""
@@ -86,11 +90,15 @@ class Sharing:
                 all threads have read it before it is used again.
             sync: barrier over all threads that hold parts.
         """
-        reduced = []
-        for combiner, partial in zip(combiners, partials, strict=True):
-            for mask in self.masks:
-                partial = combiner(partial, tuple(shuffle_xor(value, mask) for value in partial))
-            reduced.append(partial)
+        firsts = self._pairs(combiners, partials)
+        reduced: list[Partial] = []
+        for number, (combiner, partial) in enumerate(zip(combiners, partials, strict=True)):
+            if number in firsts:
+                reduced += self._two(combiner, partial[0], partials[number + 1][0])
+            elif number - 1 not in firsts:
+                for mask in self.masks:
+                    partial = combiner(partial, tuple(shuffle_xor(value, mask) for value in partial))
+                reduced.append(partial)
         if self.parts == 1:
             return reduced
         numbers, count = [], 0
@@ -98,32 +106,75 @@ class Sharing:
             numbers.append(range(count, count + len(partial)))
             count += len(partial)
 
-        def at(number: int, part: Value | int) -> Value:
-            return offset(scratch, ((number * self.parts + part) * self.places + self.place) * ITEM_BYTES)
-
         def publish() -> None:
-            for own, partial in zip(numbers, reduced, strict=True):
+            for position, (own, partial) in enumerate(zip(numbers, reduced, strict=True)):
+                if position - 1 in firsts:
+                    continue
                 for number, value in zip(own, partial, strict=True):
-                    store(stored(value), at(number, self.part))
+                    if position in firsts and self.lane is not None:
+                        number = self.lane // 16 + number
+                    store(stored(value), self._at(scratch, number, self.part, value))
 
-        if self.writer is None:
+        if firsts and self.lane is not None:
+            if_((self.lane & 15) == 0, publish)
+        elif self.writer is None:
             publish()
         else:
             if_(self.writer, publish)
         sync()
         results = []
         for combiner, own, partial in zip(combiners, numbers, reduced, strict=True):
-            parts = [
-                tuple(loaded(at(number, part), value) for number, value in zip(own, partial, strict=True))
-                for part in range(self.parts)
-            ]
-            results.append(combiner.tree(parts))
+            columns = [self._parts_of(scratch, number, value) for number, value in zip(own, partial, strict=True)]
+            results.append(combiner.tree(list(zip(*columns, strict=True))))
         return results
+
+    def _pairs(self, combiners: Sequence[Combiner], partials: Sequence[Partial]) -> set[int]:
+        """First numbers of neighbouring results that halves of a warp can reduce side by side; all results, or none."""
+        both = list(zip(combiners, partials, strict=True))
+        words = all(combiner.extreme is None and element_bits(partial[0].type) == 32 for combiner, partial in both)
+        firsts = range(0, len(combiners), 2)
+        if self.lane is None or len(self.masks) < 5 or not words or len(combiners) % 2:
+            return set()
+        return set(firsts) if all(combiners[first] == combiners[first + 1] for first in firsts) else set()
+
+    def _two(self, combiner: Combiner, first: Value, second: Value) -> list[Partial]:
+        """Two results combined over a warp, for all lanes.
+
+        With several parts, the lower half of the warp has the first and the upper half the second: each writes its own.
+        """
+        assert self.lane is not None
+        upper = self.lane >= 16
+        (value,) = combiner((select(upper, second, first),), (shuffle_xor(select(upper, first, second), 16),))
+        for mask in (1, 2, 4, 8):
+            (value,) = combiner((value,), (shuffle_xor(value, mask),))
+        if self.parts > 1:
+            return [(value,), (value,)]
+        other = shuffle_xor(value, 16)
+        return [(select(upper, other, value),), (select(upper, value, other),)]
+
+    def _at(self, scratch: Value, number: Value | int, part: Value | int, value: Value) -> Value:
+        """Where a part of a result is."""
+        if self.lane is None:
+            return offset(scratch, ((number * self.parts + part) * self.places + self.place) * ITEM_BYTES)
+        row = (number * self.places + self.place) * (self.parts * ITEM_BYTES)
+        return offset(scratch, row + i32(part) * byte_count(stored_type(value)))
+
+    def _parts_of(self, scratch: Value, number: int, value: Value) -> list[Value]:
+        """All parts of a result."""
+        if self.lane is None or str(value.type) == "i1":
+            return [loaded(self._at(scratch, number, part, value), value) for part in range(self.parts)]
+        dtype = str(value.type)
+        return load_elements(self._at(scratch, number, 0, value), dtype, self.parts, align=2 * ITEM_BYTES)
 
 
 def stored(value: Value) -> Value:
     """What is in memory for a value."""
     return cast(value, "i8", signed=False) if str(value.type) == "i1" else value
+
+
+def stored_type(value: Value) -> str:
+    """The type in memory of a value."""
+    return "i8" if str(value.type) == "i1" else str(value.type)
 
 
 def loaded(place: Value, like: Value) -> Value:

@@ -108,7 +108,8 @@ class _Rows:
             masks = tuple(1 << bit for bit in range(5) if 1 << bit < schedule.fast)
             part = self.near.value // 32
             writer = (thread & 31) == 0
-            return Sharing(masks, schedule.parts, part, self.far.value, schedule.slow, writer)
+            lane = thread & 31 if schedule.fast >= 32 and schedule.scratch % (2 * ITEM_BYTES) == 0 else None
+            return Sharing(masks, schedule.parts, part, self.far.value, schedule.slow, writer, lane)
         masks = tuple(1 << bit for bit in range(5) if 1 << bit >= schedule.fast)
         part = thread // max(schedule.fast, 32)
         writer = (thread & 31) < schedule.fast if schedule.fast < 32 else None
