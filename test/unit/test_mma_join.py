@@ -54,6 +54,13 @@ def test_few_tasks_are_joined_and_none_that_threads_copy_for(context) -> None:
     assert join_plans(plans_of([Layer(256, k, k, dtype="f32", out="f32") for k in (128, 128)]), Limits()) is None
 
 
+def test_long_products_keep_the_stages_that_they_have_alone(context) -> None:
+    up, down = Layer(768, 8192, 2048, tile=(128, 192)), Layer(768, 2048, 8192, tile=(128, 96))
+    assert join_plans(plans_of([up, down]), Limits()) is None
+    short = [Layer(1536, 4096, 1024, tile=(128, 192)), Layer(1536, 1024, 4096, tile=(128, 96))]
+    assert join_plans(plans_of(short), Limits())
+
+
 @pytest.mark.parametrize(("layers", "regions"), [([WIDE, NARROW], 1), ([Layer(300, 64, 13), Layer(300, 96, 64)], 2)])
 def test_roles_begin_once_for_a_run(layers: list[Layer], regions: int) -> None:
     with new_context(), ir.Location.unknown():
