@@ -118,7 +118,7 @@ def measure(folder: Path, case: BenchCase) -> dict[str, Any]:
     for mode in built:
         found[mode]["one"] = round(1e3 * statistics.median(one[mode]), 2)
         found[mode]["queued"] = round(1e3 * statistics.median(queued[mode]), 2)
-    return {"case": case.name, "limit": LIMITS[case.dtype], "modes": found}
+    return {"case": case.name, "limit": LIMITS[case.dtype], "modes": found, "environment": environment(folder)}
 
 
 def _with_state(path: Path, state_file: Path) -> Path:
@@ -131,7 +131,7 @@ def _with_state(path: Path, state_file: Path) -> Path:
 
 def run(folder: Path, names: list[str], out: Path | None) -> int:
     """Measure the cases that the folder holds; returns how many failed or are wrong."""
-    results, failed = [], 0
+    results, failed, where = [], 0, {}
     for name in names or [n for n in all_cases() if (folder / f"{n}.json").exists()]:
         reader, writer = os.pipe()
         child = os.fork()
@@ -155,11 +155,12 @@ def run(folder: Path, names: list[str], out: Path | None) -> int:
             result = json.loads(pipe.read() or json.dumps({"case": name, "problem": f"no answer in {SECONDS} s"}))
         wrong = [m for m, found in result.get("modes", {}).items() if not found.get("error", 0.0) <= result["limit"]]
         failed += "problem" in result or bool(wrong)
+        where = result.pop("environment", where)  # asked for in the case's process: this one has not touched the GPU
         results.append(result)
         print(told(result), flush=True)
-    if out is not None:
-        where = {"environment": environment(folder), "command": "python -m bench.modes run DIR"}
-        out.write_text(json.dumps({**where, "results": results}, indent=1) + "\n")
+        if out is not None:  # after every case: whoever ends this early keeps what there is
+            record = {"environment": where, "command": "python -m bench.modes run DIR", "results": results}
+            out.write_text(json.dumps(record, indent=1) + "\n")
     return failed
 
 
