@@ -190,6 +190,8 @@ class Grouping:
         layers = gpu_chains.layers_of(merged)
         if isinstance(layers, str):
             return layers
+        if len(layers) == 1 and layers[0].columns > gpu_chains.WIDTH:
+            return "one wide layer is no chain: its product reads what is joined or gathered in place"
         together = gpu_chains.chain_seconds(layers, self.target)
         apart = self._seconds(a) + self._seconds(b)
         if together > apart:

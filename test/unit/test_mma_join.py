@@ -67,3 +67,11 @@ def test_roles_begin_once_for_a_run(layers: list[Layer], regions: int) -> None:
         code = compile_gpu(ir.Module.parse(program(layers)[0]), "main_p0", "sm_90a")
     assert not code.resources.spills and not code.warnings
     assert code.ptx.count("setmaxnreg") == 4 * regions  # both sides, at the beginning and at the end
+
+
+@pytest.mark.parametrize(("rows", "numbered"), [(2048, False), (129, True)])
+def test_products_that_fill_the_machine_keep_the_numbers_of_the_hardware(rows: int, numbered: bool) -> None:
+    layers = [Layer(rows, 512, 480, tile=(128, 64)), Layer(rows, 256, 512, tile=(128, 64))]
+    with new_context(), ir.Location.unknown():
+        code = compile_gpu(ir.Module.parse(program(layers)[0]), "main_p0", "sm_90a")
+    assert ("%smid" in code.ptx) == numbered
