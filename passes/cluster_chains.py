@@ -53,12 +53,22 @@ def layers_in(space: Space) -> list[Layer]:
 
 def cluster_seconds(space: Space, target: Target) -> float:
     """Time of a chain by clusters: waves of tiles, each as long as the products of a block's slices and their hand-overs."""
+    return sum(seconds for _, seconds in cluster_limits(space, target))
+
+
+def cluster_limits(space: Space, target: Target) -> list[tuple[str, float]]:
+    """What that time consists of, the longest part first."""
     layers, columns = layers_in(space), 2 * SLICE  # of a block: a warpgroup's slice each
     blocks = max(2, max(-(-layer.columns // columns) for layer in layers))
     waves = -(-space.dims[0].size // ROWS // max(1, target.workers // blocks))
     rate = target.matrix_rate / target.workers * PRODUCTS
-    one = sum(HAND_OVER + 2 * ROWS * layer.depth * min(layer.columns, columns) / rate for layer in layers)
-    return START + waves * one
+    products = sum(2 * ROWS * layer.depth * min(layer.columns, columns) / rate for layer in layers)
+    parts = [
+        ("products of the blocks' slices", waves * products),
+        ("hand-overs inside of clusters", waves * len(layers) * HAND_OVER),
+        ("the first rows", START),
+    ]
+    return sorted(parts, key=lambda part: -part[1])
 
 
 def cluster_tile(space: Space) -> int:

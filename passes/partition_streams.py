@@ -17,7 +17,7 @@ from kitsune_mlir.target import Target, find_target
 
 from . import gpu_chains
 from .base import Pass, PassFailure
-from .cluster_chains import cluster_reason, cluster_tile
+from .cluster_chains import cluster_limits, cluster_reason, cluster_tile
 from .fill_idle import tile_for_idle
 from .fuse_pairs import pairs_tile
 from .grouping import inner_elements
@@ -177,6 +177,10 @@ class PartitionStreams(Pass):
             reason = cluster_reason(space)
             if reason is None:
                 engine, tile = "cluster", [cluster_tile(space)]
+                (first, least), (second, then), _ = limits = cluster_limits(space, target)
+                time = sum(seconds for _, seconds in limits)
+                found = f"bottleneck {first} ({least * 1e6:.1f} us), the next would be {second} ({then * 1e6:.1f} us)"
+                remark(stage, f"mode cluster ({time * 1e6:.1f} us); {found}")
             else:
                 remark(stage, f"{ir.StringAttr(stage.attributes['sym_name']).value} cannot be done by clusters: {reason}")
         if engine == "simt":

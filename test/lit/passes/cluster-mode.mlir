@@ -1,6 +1,9 @@
 // In mode `cluster`, layers that follow each other with element-wise steps between them are one stage, whose tiles of 64 rows
 // clusters do.
 // RUN: kitsune-opt %s --target h200 '--kitsune-form-stages=chains=cluster' '--kitsune-partition-streams=mode=cluster' --split-input-file | FileCheck %s
+// RUN: kitsune-opt %s --target h200 '--kitsune-form-stages=chains=cluster' '--kitsune-partition-streams=mode=cluster' --split-input-file --remarks -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
+
+// REMARK: mode cluster ({{.*}} us); bottleneck {{.*}} us), the next would be {{.*}} us)
 
 // CHECK-LABEL: func.func @layers
 // CHECK: "kitsune.stage"
