@@ -64,7 +64,7 @@ class Stage:
 class Flow:
     """An edge: stage number `producer` hands `bytes` to number `consumer`, whole or in tiles of `tile_bytes` through a ring.
 
-    `streamed`: both stream weights through one ring, so that little stands still at the hand-off.
+    `streamed`: the consumer streams weights through a ring that fills while it waits, so little stands still at the hand-off.
     """
 
     producer: int

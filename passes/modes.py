@@ -73,7 +73,7 @@ def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, floa
         if INTO in stage.attributes:  # its producer does it
             place[hash(stage)] = by_name[ir.StringAttr(stage.attributes[INTO]).value]
     leaving = {producer_of(trace_views(v)[0]) for v in yielded(pipeline)}
-    stages, flows, engines = [], [], []
+    stages, flows = [], []
     adding = {ir.StringAttr(s.attributes[INTO]).value for s in stages_of(pipeline) if INTO in s.attributes}
     for n, stage in enumerate(own):
         work = work_of_stage(stage)
@@ -90,12 +90,11 @@ def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, floa
                 continue
             whole = edge.policy == "all"
             bytes_ = tensor_bytes(value.type)
-            streamed = work.engine == engines[before] == "gemv"
+            streamed = work.engine == "gemv"  # its weights come while it waits
             flows.append(Flow(before, n, bytes_, bytes_ / stages[before].tiles, whole, streamed))
         outer = min(outer, work.distinct_bytes)
         outer += sum(tensor_bytes(v.type) for r, v in enumerate(results_of(stage)) if (stage, r) in leaving and is_tensor(v))
         tiles = work.tiles * work.pieces
-        engines.append(work.engine)
         stages.append(
             Stage(
                 name_of(stage),
