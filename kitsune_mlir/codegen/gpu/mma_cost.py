@@ -24,8 +24,8 @@ SUSTAINED_AFTER = 40.0
 CHUNK_LEAST = 0.16
 """Microseconds of the smallest chunk: barriers, and starting loads and products."""
 LOAD_RATE = 1.08e5
-"""Bytes that a multiprocessor takes from L2 in a microsecond, however many others do: 64 a cycle. (So a multicast to the blocks
-of a cluster, which saves reads of L2 and not what comes in, would not speed up tiles that wait for loads.)"""
+"""Bytes that a multiprocessor takes from L2 in a microsecond, about the same with 96 busy ones as with 132: 64 a cycle. (What
+comes in is the same with a multicast to the blocks of a cluster, which was not tried.)"""
 SUSTAINED_LOADS = 1.15e7
 """Bytes that all multiprocessors together take from L2 in a microsecond, for long."""
 TOGETHER = 0.1
