@@ -17,7 +17,7 @@ from typing import Any
 from bench.case import LIMITS
 from bench.peers import PEERS
 from bench.records import Record, merge
-from bench.tables import back_to_back, chain_table, geometric_mean, group_table, product_table, row_table
+from bench.tables import back_to_back, chain_table, geometric_mean, group_table, mode_table, product_table, row_table
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results"
@@ -167,12 +167,14 @@ def report() -> str:
         "mlp": "Chains of layers", "ffn": "Two layers with GELU: d, 4d, d", "product": "Products",
         "map": "Maps of one gigabyte", "rows": "Row reductions of one gigabyte",
         "gemv": "Few rows", "attention": "Attention", "conv": "Convolutions",
-        "conv_pair": "Pairs of convolutions",
+        "conv_last": "Convolutions, all in channels-last memory", "conv_pair": "Pairs of convolutions",
+        "conv_pair_last": "Pairs of convolutions, all in channels-last memory", "depthwise": "Depthwise convolutions",
     }  # fmt: skip
     for group, title in titles.items():
         if group in groups:
             lines += [f"## {title}", "", *tables.get(group, group_table)(groups[group]), ""]
     lines += ["## The planner's tiles", "", *tiles(), ""]
+    lines += ["## Modes of a pipeline", "", *modes(), ""]
     lines += ["## Cost of a call", "", *call_cost(), ""]
     lines += ["## Correctness on the device", "", *correctness(), spills(entries), ""]
     lines += ["## Not measured", "", *missing(entries), ""]
@@ -237,6 +239,19 @@ def tiles() -> list[str]:
         f"{within} of {len(losses)} within 10 % of the best, geometric mean {geometric_mean(losses):.3f}."
     )
     return [f"{note} {where({**run, 'command': 'python -m bench.tiles run DIR'})}", "", *lines[:2], *sorted(lines[2:])]
+
+
+def modes() -> list[str]:
+    """Each model in each mode, beside what the compiler chooses."""
+    note = (
+        "Microseconds of one replay of a CUDA graph, all modes of a model in one run (`python -m bench.modes`). *Separate*: "
+        "several kernels, with programmatic dependent launch."
+    )
+    lines = [note]
+    found = load("modes-h200.json")
+    for run in found.get("records", [found]):  # several runs, or one as `bench.modes` wrote it
+        lines += ["", f"{run.get('note', '')} {where(run)}".strip(), "", *mode_table(run["results"])]
+    return lines
 
 
 def call_cost() -> list[str]:
