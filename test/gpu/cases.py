@@ -290,4 +290,14 @@ def gather_scatter(e: int = 777, v: int = 120, n: int = 24, tile: int = 32) -> C
     return Case("gather_scatter", program("gather_scatter", inputs, results, body), inputs, results, reference)
 
 
-CASES = (two_stages, softmax, lambda: softmax("bf16"), ladder, layer_norm, gather_scatter, *BODY_CASES, *ATOMIC_CASES, *LAYER_CASES)
+CASES = (
+    two_stages,
+    softmax,
+    lambda: softmax("bf16"),
+    ladder,
+    layer_norm,
+    gather_scatter,
+    *BODY_CASES,
+    *ATOMIC_CASES,
+    *LAYER_CASES,
+)

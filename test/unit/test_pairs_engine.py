@@ -111,7 +111,9 @@ def case(samples: int, tables: int, width: int, dtype: torch.dtype = BF16):
     return model, torch.randn(samples, width).to(dtype), torch.randint(-11, 11, (samples, tables))
 
 
-@pytest.mark.parametrize("samples, tables, width", [(2, 3, 32), (7, 26, 128), (129, 5, 64), (40, 33, 32), (9, 48, 32), (1000, 2, 32)])
+@pytest.mark.parametrize(
+    "samples, tables, width", [(2, 3, 32), (7, 26, 128), (129, 5, 64), (40, 33, 32), (9, 48, 32), (1000, 2, 32)]
+)
 def test_emulated_kernels_compute_what_torch_does(monkeypatch, samples, tables, width):
     model, x, indices = case(samples, tables, width)
     program = compiled(monkeypatch, model, x, indices)
