@@ -27,11 +27,11 @@ than the task would have alone: 96 columns behind 192 had 5 stages instead of 7,
 def join_plans(plans: Sequence[Plan], limits: Limits) -> list[Plan] | None:
     """The plans of successive tasks with a ring, and places for results, that are large enough for each of them.
 
-    None where they are too many, or where some task's barriers would be others: operands that threads copy or halve, or results
-    that are not stored by TMA.
+    None where they are too many, where some task's barriers would be others (operands that threads copy or halve, results that
+    are not stored by TMA), or where blocks share its tiles, who meet in any case.
     """
     every: list[MmaPlan] = [plan.private for plan in plans]
-    if len(plans) > MOST_TASKS or any(mma.loaders < 2 or not mma.results or mma.announces for mma in every):
+    if len(plans) > MOST_TASKS or any(mma.loaders < 2 or not mma.results or mma.announces or mma.split for mma in every):
         return None
     groups = {mma.geometry.groups for mma in every}
     if len(groups) > 1:
