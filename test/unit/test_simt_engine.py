@@ -124,10 +124,10 @@ def _ptx(name: str) -> str:
 
 
 def test_one_pass_over_memory():
-    """Stitch reads a vector of each of its two inputs for each of a thread's two rows, and the three weights once for both."""
+    """A warp has a row of Stitch: each lane reads four vectors of each of its two inputs and three weights, once."""
     text = _ptx("stitch_full")
-    assert text.count("ld.global.v4") == 2 * 2 + 3
-    assert text.count("st.global.v4") == 2
+    assert text.count("ld.global.v4") == 4 * (2 + 3)
+    assert text.count("st.global.v4") == 4
 
 
 def test_wide_accesses_where_rows_are_aligned_and_narrow_ones_where_not():
