@@ -3,9 +3,9 @@
 
 // CHECK: gpu.module @f attributes {kitsune.manifest = "{{.*}}"}
 // CHECK: llvm.func @f(%{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>, %{{.*}}: !llvm.ptr<1>) attributes {nvvm.kernel
-// CHECK: %[[BLOCK:.*]] = nvvm.read.ptx.sreg.ctaid.x
+// CHECK: nvvm.read.ptx.sreg.ctaid.x
 // CHECK: %[[BLOCKS:.*]] = nvvm.read.ptx.sreg.nctaid.x
-// CHECK: scf.for %{{.*}} = %[[BLOCK]] to %{{.*}} step %[[BLOCKS]]
+// CHECK: scf.for %{{.*}} = %{{.*}} to %{{.*}} step %[[BLOCKS]]
 // CHECK: llvm.call @task_0_copy
 // CHECK-NEXT: nvvm.barrier
 // CHECK: red.release.gpu.global.add.u32
