@@ -186,7 +186,7 @@ def test_channels_last_is_a_peer_where_images_are_convolved(monkeypatch):
         assert (peers.CHANNELS_LAST in made) == wanted and not missing
         if wanted:
             assert made[peers.CHANNELS_LAST]().is_contiguous(memory_format=torch.channels_last)
-            assert case.weight.is_contiguous() and peers.CHANNELS_LAST not in PEERS
+            assert all(w.is_contiguous() for w in case.parameters()) and peers.CHANNELS_LAST not in PEERS
     last = x.contiguous(memory_format=torch.channels_last)
     assert not peers.make_peers(torch.nn.Conv2d(3, 4, 3), (last,), (peers.CHANNELS_LAST,))[0]
     assert parse("eager; channels last, graph") == ("eager", peers.CHANNELS_LAST) and peers.CHANNELS_LAST in parse("quick")
