@@ -188,12 +188,16 @@ def load(name: str) -> dict[str, Any]:
     return json.loads((RESULTS / name).read_text())
 
 
+COUNTED = "What a call leaves in L2, to be written later, counts."
+"""How `bench.counters` counts; a record made in another way says so in `how`."""
+
+
 def dram() -> list[str]:
     """Bytes that one call reads and writes in DRAM, beside what it must."""
     run = load("dram-h200.json")
     note = (
         "Megabytes that one call from a cold L2 reads and writes in DRAM, by the hardware's counters, and the least that it "
-        "has to (inputs, weights and results once). What a call leaves in L2, to be written later, counts. The kernels are "
+        f"has to (inputs, weights and results once). {run.get('how', COUNTED)} The kernels are "
         f"those of this commit, which may be older than the times above: {where(run)}"
     )
     lines = [note, "", "| case | kitsune | eager | least |", "| --- | --- | --- | --- |"]
