@@ -7,7 +7,7 @@ JOBS   ?= 2
 ARGS   ?=
 CASES  ?= headline
 KINDS  ?= run_programs hang_programs simt_programs mma_programs chain_programs gemv_programs attention_programs conv_programs \
-          queue_programs handoff_programs reduction_programs zoo graphs
+          queue_programs handoff_programs reduction_programs scatter_programs zoo graphs
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
