@@ -18,7 +18,10 @@ from kitsune_mlir.codegen.gpu.tasks import Buffer, Load, TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.products import body_of, constant_fill, is_contraction, is_projected_product, yield_of
 
-__all__ = ["QUAD", "SUM", "Chain", "Gather", "Layer", "Range", "Scatter", "Step", "addition_of", "match_chain", "zero"]
+__all__ = [
+    "NEUTRAL", "QUAD", "SUM", "Chain", "Gather", "Layer", "Range", "Scatter", "Step",
+    "addition_of", "combination", "match_chain", "zero",
+]  # fmt: skip
 
 SUM = "sum"
 """The side of a weight's dimension that the product sums over."""
@@ -26,8 +29,15 @@ SUM = "sum"
 QUAD = 4
 """Lanes of a warp that share a row of wgmma's accumulators."""
 
-_DTYPES = ("bf16", "f16")
-_MOVES = ("tensor.expand_shape", "tensor.collapse_shape")
+NEUTRAL = {
+    "arith.addf": 0.0,
+    "arith.mulf": 1.0,
+    **dict.fromkeys(("arith.maximumf", "arith.maxnumf"), float("-inf")),
+    **dict.fromkeys(("arith.minimumf", "arith.minnumf"), float("inf")),
+}
+"""What changes nothing, for each operation that may combine the elements of a row."""
+
+_DTYPES, _MOVES = ("bf16", "f16"), ("tensor.expand_shape", "tensor.collapse_shape")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -313,7 +323,23 @@ def _step(chain: Chain, op: ir.Operation) -> Step:
         return Step(op, "map", numbers)
     if len(op.results) != 1 or len(shape_of(op.results[0])) != 1:
         raise Mismatch("a reduction that does not run over the columns")
+    combination(op)
     return Step(op, "reduce", numbers)
+
+
+def combination(op: ir.Operation) -> tuple[ir.Operation, ir.Value]:
+    """The operation that combines a reduction's result with the next element, and that element.
+
+    Raises:
+        Mismatch: it is none that has a neutral element.
+    """
+    combine = yield_of(op).operands[0].owner
+    out = op.regions[0].blocks[0].arguments[len(op.operands) - 1]
+    if isinstance(combine, ir.Block) or combine.name not in NEUTRAL or out not in list(combine.operands):
+        raise Mismatch("a reduction that is no sum, product, maximum or minimum")
+    if len(list(out.uses)) != 1:
+        raise Mismatch("a reduction that reads its running result twice")
+    return combine.operation, next(operand for operand in combine.operands if operand != out)
 
 
 def _check_operand(chain: Chain, op: ir.Operation, number: int) -> None:

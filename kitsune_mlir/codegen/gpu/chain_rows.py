@@ -9,42 +9,18 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.builder import shuffle_xor
 from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
-from kitsune_mlir.codegen.gpu.chain_match import Step
-from kitsune_mlir.codegen.gpu.mma_match import COL, Mismatch
+from kitsune_mlir.codegen.gpu.chain_match import NEUTRAL, Step, combination
+from kitsune_mlir.codegen.gpu.mma_match import COL
 from kitsune_mlir.codegen.gpu.value import Value, constant, select, wrap
 from kitsune_mlir.dialects.access import affine_maps, shape_of
-from kitsune_mlir.dialects.products import yield_of
 
 if TYPE_CHECKING:
     from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
 
-__all__ = ["combination", "reduce_row", "reduced_cols"]
+__all__ = ["reduce_row", "reduced_cols"]
 
-NEUTRAL = {
-    "arith.addf": 0.0,
-    "arith.mulf": 1.0,
-    "arith.maximumf": float("-inf"),
-    "arith.maxnumf": float("-inf"),
-    "arith.minimumf": float("inf"),
-    "arith.minnumf": float("inf"),
-}
 PARTS = 4
 """Independent running results of a thread, so that one addition need not wait for the one before."""
-
-
-def combination(op: ir.Operation) -> tuple[ir.Operation, ir.Value]:
-    """The operation that combines a reduction's result with the next element, and that element.
-
-    Raises:
-        Mismatch: it is none that has a neutral element.
-    """
-    combine = yield_of(op).operands[0].owner
-    out = op.regions[0].blocks[0].arguments[len(op.operands) - 1]
-    if isinstance(combine, ir.Block) or combine.name not in NEUTRAL or out not in list(combine.operands):
-        raise Mismatch("a reduction that is no sum, product, maximum or minimum")
-    if len(list(out.uses)) != 1:
-        raise Mismatch("a reduction that reads its running result twice")
-    return combine.operation, next(operand for operand in combine.operands if operand != out)
 
 
 def reduced_cols(step: Step, sides: tuple[str, ...]) -> int:
