@@ -154,7 +154,8 @@ def report() -> str:
         "time is measured, not the host's. *Back to back*: times faster where 20 replays of a graph follow each other (one",
         "alone has 2.7 µs of launching between its events, whoever's it is; short cases only). *DRAM*: read and written by",
         "one call from a cold L2, by the hardware's counters. All results were compared with float64 in that run (with float32",
-        "for inputs of 2²⁷ elements and more).",
+        "for inputs of 2²⁷ elements and more). Runs up to commit b0cd322 did not queue replays: short cases there have the",
+        "host's launching, 5 to 16 µs, between their events, their peers as well.",
         "",
     ]
     if "headline" in groups:
