@@ -14,16 +14,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
-import signal
 import statistics
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from bench.case import LIMITS, BenchCase
 from bench.cases import all_cases
+from bench.forked import answer_of
 from bench.timing import environment, graphed, note_commit, sample_calls
 
 CASES = (
@@ -133,26 +131,7 @@ def run(folder: Path, names: list[str], out: Path | None) -> int:
     """Measure the cases that the folder holds; returns how many failed or are wrong."""
     results, failed, where = [], 0, {}
     for name in names or [n for n in all_cases() if (folder / f"{n}.json").exists()]:
-        reader, writer = os.pipe()
-        child = os.fork()
-        if not child:
-            os.close(reader)
-            try:
-                text = json.dumps(measure(folder, all_cases()[name]))
-            except BaseException as error:  # whatever it is, the other cases go on
-                text = json.dumps({"case": name, "problem": f"{type(error).__name__}: {error}"})
-            os.write(writer, text.encode())
-            os._exit(0)
-        os.close(writer)
-        start = time.monotonic()
-        while not os.waitpid(child, os.WNOHANG)[0]:
-            if time.monotonic() - start > SECONDS:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                break
-            time.sleep(0.02)
-        with os.fdopen(reader) as pipe:
-            result = json.loads(pipe.read() or json.dumps({"case": name, "problem": f"no answer in {SECONDS} s"}))
+        result = answer_of(lambda name=name: measure(folder, all_cases()[name]), name, SECONDS)
         wrong = [m for m, found in result.get("modes", {}).items() if not found.get("error", 0.0) <= result["limit"]]
         failed += "problem" in result or bool(wrong)
         where = result.pop("environment", where)  # asked for in the case's process: this one has not touched the GPU

@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import statistics
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import kitsune_mlir
+from bench.forked import answer_of
 from bench.models import ZOO, make
 from bench.timing import environment, graphed, note_commit, sample_calls
 
@@ -74,26 +72,7 @@ def run(folder: Path, out: Path | None) -> int:
     """Measure every case that the folder holds."""
     results, failed = [], 0
     for name in [n for n in VARIANTS if (folder / f"{n}.timed.kit").exists()]:
-        reader, writer = os.pipe()
-        child = os.fork()
-        if not child:
-            os.close(reader)
-            try:
-                text = json.dumps(measure(folder, name))
-            except BaseException as error:  # whatever it is, the other cases go on
-                text = json.dumps({"case": name, "problem": f"{type(error).__name__}: {error}"})
-            os.write(writer, text.encode())
-            os._exit(0)
-        os.close(writer)
-        start = time.monotonic()
-        while not os.waitpid(child, os.WNOHANG)[0]:
-            if time.monotonic() - start > SECONDS:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                break
-            time.sleep(0.02)
-        with os.fdopen(reader) as pipe:
-            result = json.loads(pipe.read() or json.dumps({"case": name, "problem": f"no answer in {SECONDS} s"}))
+        result = answer_of(lambda name=name: measure(folder, name), name, SECONDS)
         failed += "problem" in result
         results.append(result)
         print(json.dumps(result), flush=True)

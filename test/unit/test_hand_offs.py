@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.assemble import program_functions
 from kitsune_mlir.codegen.gpu.engine import Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.engines import ENGINES, choose
 from kitsune_mlir.codegen.gpu.executor import build
@@ -19,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
 
 import cases
 import cases_bodies
+from program_view import view
 from tile_text import buffer, offset, post, program, rows, semaphore, store_rows, task, wait_all, wait_one
 
 
@@ -26,12 +26,6 @@ from tile_text import buffer, offset, post, program, rows, semaphore, store_rows
 def context():
     with new_context(), ir.Location.unknown():
         yield
-
-
-def view(text: str) -> ProgramView:
-    module = ir.Module.parse(text)
-    view.module = module  # alive as long as its records
-    return ProgramView(program_functions(module.operation)[0])
 
 
 def two(wait: str, slots: int = 1, slot: str = "first") -> ProgramView:

@@ -8,29 +8,22 @@ import pytest
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.alike import alike
-from kitsune_mlir.codegen.gpu.assemble import program_functions
 from kitsune_mlir.codegen.gpu.engine import Limits
 from kitsune_mlir.codegen.gpu.engines import ENGINES, choose
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.schedule import make_schedule
-from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
 
 from cases_layers import layers
+from program_view import view
 
 
 @pytest.fixture(autouse=True)
 def context():
     with new_context(), ir.Location.unknown():
         yield
-
-
-def view(text: str) -> ProgramView:
-    module = ir.Module.parse(text)
-    view.module = module  # alive as long as its records
-    return ProgramView(program_functions(module.operation)[0])
 
 
 def schedule(text: str, engine: str = "simt"):

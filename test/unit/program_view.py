@@ -1,0 +1,15 @@
+"""Tile programs of test/gpu as the GPU code generator sees them."""
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.assemble import program_functions
+from kitsune_mlir.codegen.gpu.tasks import ProgramView
+
+_modules: list[ir.Module] = []
+
+
+def view(text: str) -> ProgramView:
+    """The first program in a module's text."""
+    module = ir.Module.parse(text)
+    _modules[:] = [module]  # alive as long as its records
+    return ProgramView(program_functions(module.operation)[0])
