@@ -37,8 +37,8 @@ SETS = 3000
 """Sets of tiles that are looked at for a shorter trace."""
 FEW = 12
 """Faults of such a program."""
-ENOUGH = 8
-"""Traces of a program that the judge has to find the shortest of, where it cannot do so for three in four."""
+FEW_CUT_OFF = 2
+"""Traces of a program that need not be the shortest, since the search for one was cut off."""
 LEFT_OUT = ("llama8b_stack",)  # the layer of llama8b_tok several times
 CASES = [(name, target) for name in ZOO if name not in LEFT_OUT for target in ("host", "sm_90a")]
 
@@ -113,7 +113,7 @@ def test_every_harmful_fault_has_a_trace_and_no_other_is_rejected(name: str, tar
     original = tile_text(name, target)
     conflicts = judged(name, target)[1]
     rng = random.Random(f"{name} {target}")
-    looked_at: Counter[bool] = Counter()
+    cut_off: list[str] = []
     for fault in seeded()[name, target]:
         module = parse(original)
         with module.context, ir.Location.unknown():
@@ -146,9 +146,10 @@ def test_every_harmful_fault_has_a_trace_and_no_other_is_rejected(name: str, tar
             assert oracle.replay(list(trace.tiles), trace.hanging, trace.last) is None, f"{fault}: {said!r}"
             goals = [trace.last, trace.hanging] if trace.both else [trace.last]
             fewest = oracle.fewest(trace.hanging, goals, SETS)
-            assert fewest is None or len(trace.tiles) == fewest, f"{fault}: {fewest} tiles are enough: {said!r}"
-            assert trace.shortest, fault
-            looked_at[fewest is not None] += 1
+            if trace.shortest:
+                assert fewest is None or len(trace.tiles) == fewest, f"{fault}: {fewest} tiles are enough: {said!r}"
+            else:
+                cut_off.append(fault)  # the message says so
         assert "trace, step 1" in said.message or said.trace is None
-    # The judge can say for most traces that none is shorter; some need more sets of tiles than it looks at.
-    assert looked_at[True] >= min(ENOUGH, 3 * looked_at[False]), f"{name} {target}: {looked_at}"
+    # `test_progress_shortest.py` looks at all sets of tiles of small programs; here the judge often needs more than `SETS`.
+    assert len(cut_off) <= FEW_CUT_OFF, f"{name} {target}: {cut_off}"

@@ -15,7 +15,7 @@
 // Task 1 starts with the block after the last tile of task 0.
 // CHECK: arith.remsi %{{.*}}, %[[BLOCKS]]
 // Task 0: no wait; all threads meet, then one posts with release.
-// CHECK: scf.for %{{.*}} = %[[BLOCK]] to %{{.*}} step %[[BLOCKS]]
+// CHECK: scf.for %{{.*}} = %{{.*}} to %{{.*}} step %[[BLOCKS]]
 // CHECK: llvm.call @task_0_scale
 // CHECK-NEXT: nvvm.barrier
 // CHECK: scf.if
