@@ -200,3 +200,11 @@ def access_of(op: ir.Operation) -> Access | None:
     if name == "tensor.extract_slice":
         return _slice_access(op)
     return None
+
+
+def constant_of(value: ir.Value) -> int | None:
+    """The number of an integer or index constant, else None."""
+    op = value.owner
+    if isinstance(op, ir.Block) or op.name != "arith.constant" or not isinstance(op.attributes["value"], ir.IntegerAttr):
+        return None
+    return ir.IntegerAttr(op.attributes["value"]).value

@@ -124,6 +124,18 @@ class TaskOp(Kitsune.Operation, name="task"):
         return True
 
 
+def _adds_rows(op: ir.OpView, updates: ir.Value, indices: ir.Value) -> bool:
+    """Whether there is an integer index for each row of `updates`, and a kind of addition."""
+    shape = list(ir.ShapedType(updates.type).shape)[:1]
+    if not isinstance(indices.type, ir.RankedTensorType) or list(ir.ShapedType(indices.type).shape) != shape:
+        return fail(op, f"needs one index a row of {updates.type}, got {indices.type}")
+    if not isinstance(ir.ShapedType(indices.type).element_type, ir.IntegerType | ir.IndexType):
+        return fail(op, f"indices are integers, got {indices.type}")
+    if (kind := ir.StringAttr(op.operation.attributes["kind"]).value) not in ("addf", "addi"):
+        return fail(op, f"kind is addf or addi, got '{kind}'")
+    return True
+
+
 class ScatterAddOp(Kitsune.Operation, name="scatter_add"):
     """`kitsune.scatter_add(updates, indices, first, destination) {kind}`: destination[indices[r]] += updates[r], r >= first.
 
@@ -149,13 +161,7 @@ class ScatterAddOp(Kitsune.Operation, name="scatter_add"):
         rows, memory = ir.ShapedType(updates.type), ir.ShapedType(destination.type)
         if rows.element_type != memory.element_type or list(rows.shape)[1:] != list(memory.shape)[1:]:
             return fail(self, f"rows of {updates.type} do not fit {destination.type}")
-        if not isinstance(indices.type, ir.RankedTensorType) or list(ir.ShapedType(indices.type).shape) != list(rows.shape)[:1]:
-            return fail(self, f"needs one index a row of {updates.type}, got {indices.type}")
-        if not isinstance(ir.ShapedType(indices.type).element_type, ir.IntegerType | ir.IndexType):
-            return fail(self, f"indices are integers, got {indices.type}")
-        if (kind := ir.StringAttr(self.operation.attributes["kind"]).value) not in ("addf", "addi"):
-            return fail(self, f"kind is addf or addi, got '{kind}'")
-        return True
+        return _adds_rows(self, updates, indices)
 
 
 class OrderedAddOp(Kitsune.Operation, name="ordered_add"):
@@ -186,13 +192,7 @@ class OrderedAddOp(Kitsune.Operation, name="ordered_add"):
             return fail(self, f"sums have the type of what they start from, {start.type}")
         if rows.element_type != added.element_type or list(rows.shape)[1:] != list(added.shape)[1:]:
             return fail(self, f"rows of {updates.type} do not fit {start.type}")
-        if list(ir.ShapedType(indices.type).shape) != list(added.shape)[:1]:
-            return fail(self, f"needs one index a row of {updates.type}, got {indices.type}")
-        if not isinstance(ir.ShapedType(indices.type).element_type, ir.IntegerType | ir.IndexType):
-            return fail(self, f"indices are integers, got {indices.type}")
-        if (kind := ir.StringAttr(self.operation.attributes["kind"]).value) not in ("addf", "addi"):
-            return fail(self, f"kind is addf or addi, got '{kind}'")
-        return True
+        return _adds_rows(self, updates, indices)
 
 
 class WaitRoundsOp(Kitsune.Operation, name="wait_rounds"):

@@ -287,7 +287,7 @@ class TileContext:
     def _in_turn(self, waits: Sequence[Wait], poll: Callable[[Sequence[Wait]], None]) -> None:
         """Poll, in the first tile only for what all tiles wait for."""
         turn = self.turn
-        once = [wait for wait in waits if turn is not None and wait.constant]
+        once = [wait for wait in waits if turn is not None and wait.constant is not None]
         each = [wait for wait in waits if wait not in once]
         if once and turn is not None:
             if_(turn == self.task.first, functools.partial(poll, once))

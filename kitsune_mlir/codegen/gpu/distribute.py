@@ -19,7 +19,8 @@ from torch_mlir.dialects import arith, nvvm, scf
 
 from kitsune_mlir.codegen.gpu.effects import Access, Memory, accesses
 from kitsune_mlir.codegen.gpu.lanes import choose_lanes, split_reductions
-from kitsune_mlir.codegen.gpu.loops import constant_of, segments, trip_counts
+from kitsune_mlir.codegen.gpu.loops import segments, trip_counts
+from kitsune_mlir.dialects.access import constant_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from torch_mlir import ir
-
 from kitsune_mlir.codegen.gpu import tma
 from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot
 from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id, sync_warp
@@ -73,17 +71,9 @@ def number_waits(tasks: Sequence[TaskContext]) -> list[int]:
     known: dict[tuple, int] = {}
     numbers = []
     for task in tasks:
-        waits = [(wait.semaphore.first, _constant(wait.lo), _constant(wait.hi), wait.count) for wait in task.view.waits]
-        fixed = waits and all(lo is not None and hi is not None for _, lo, hi, _ in waits)
-        numbers.append(known.setdefault(tuple(waits), len(known) + 1) if fixed else 0)
+        waits = tuple(wait.constant for wait in task.view.waits)
+        numbers.append(known.setdefault(waits, len(known) + 1) if waits and None not in waits else 0)
     return numbers
-
-
-def _constant(value: ir.Value) -> int | None:
-    op = value.owner
-    if isinstance(op, ir.Block) or op.name != "arith.constant":
-        return None
-    return ir.IntegerAttr(op.attributes["value"]).value
 
 
 class _Stream:

@@ -8,10 +8,10 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, memref, scf
 
 from kitsune_mlir.codegen.gpu.effects import Access, Memory, accesses, is_pure
+from kitsune_mlir.dialects.access import constant_of
 from kitsune_mlir.dialects.verify import walk
 
 __all__ = [
-    "constant_of",
     "forward_stores",
     "fuse",
     "interchange",
@@ -21,14 +21,6 @@ __all__ = [
     "segments",
     "trip_counts",
 ]
-
-
-def constant_of(value: ir.Value) -> int | None:
-    """The number of an integer or index constant, else None."""
-    op = value.owner
-    if isinstance(op, ir.Block) or op.name != "arith.constant" or not isinstance(op.attributes["value"], ir.IntegerAttr):
-        return None
-    return ir.IntegerAttr(op.attributes["value"]).value
 
 
 # --- linalg: parallel loops first

@@ -12,6 +12,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.memory import Cache
 from kitsune_mlir.codegen.gpu.ring_lowering import RING
+from kitsune_mlir.dialects.access import constant_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError
 
@@ -141,15 +142,19 @@ class Wait:
     @property
     def single(self) -> bool:
         """Whether the range is [x, x + 1), seen from how `hi` is computed."""
-        lo, hi = _constant(self.lo), _constant(self.hi)
-        if lo is not None and hi is not None:
-            return hi - lo == 1
-        return _is_successor(self.hi, self.lo)
+        slots = self._slots
+        return slots[1] - slots[0] == 1 if slots is not None else _is_successor(self.hi, self.lo)
 
     @property
-    def constant(self) -> bool:
-        """Whether all tiles of the task wait for the same."""
-        return self.rounds is None and _constant(self.lo) is not None and _constant(self.hi) is not None
+    def constant(self) -> tuple[int, int, int, int] | None:
+        """What all tiles of the task wait for: first slot of the semaphore, `lo`, `hi`, `count`; None if tiles differ."""
+        slots = self._slots
+        return None if slots is None or self.rounds is not None else (self.semaphore.first, *slots, self.count)
+
+    @property
+    def _slots(self) -> tuple[int, int] | None:
+        lo, hi = constant_of(self.lo), constant_of(self.hi)
+        return None if lo is None or hi is None else (lo, hi)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -215,19 +220,12 @@ class TaskView:
         return [op for op in self.body if not _is_scalar(op)]
 
 
-def _constant(value: ir.Value) -> int | None:
-    op = value.owner
-    if isinstance(op, ir.Block) or op.name != "arith.constant":
-        return None
-    return ir.IntegerAttr(op.attributes["value"]).value
-
-
 def _is_successor(hi: ir.Value, lo: ir.Value) -> bool:
     op = hi.owner
     if isinstance(op, ir.Block) or op.name != "arith.addi":
         return False
     a, b = op.operands
-    return (a == lo and _constant(b) == 1) or (b == lo and _constant(a) == 1)
+    return (a == lo and constant_of(b) == 1) or (b == lo and constant_of(a) == 1)
 
 
 def _is_scalar(op: ir.Operation) -> bool:
