@@ -4,9 +4,9 @@
     python -m bench.modes run DIR [CASE...] [--json FILE]    check and time them; needs a Hopper GPU and only the runtime
 
 CASE is a name of `bench.cases`; without one, `CASES`. A mode that a model cannot have, or that changes nothing for it, is
-recorded with the reason. `run` times one replay of a CUDA graph, and replays one after the other, all modes of a case in
-turns. Each case runs in a process of its own, forked before the GPU is touched, and is given up after `SECONDS`. Two modes
-whose programs are the same are measured as one.
+recorded with the reason. `run` times one replay of a CUDA graph (submitted while the device is busy, so that its time alone is
+seen), and replays one after the other, all modes of a case in turns. Each case runs in a process of its own, forked before the
+GPU is touched, and is given up after `--seconds`. Two modes whose programs are the same are measured as one.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def measure(folder: Path, case: BenchCase) -> dict[str, Any]:
     del reference
     torch.cuda.empty_cache()
     graphs = {mode: graphed(lambda p=program: p(*args)) for mode, program in programs.items()}
-    one = sample_calls(graphs, rounds=6, each=6)
+    one = sample_calls(graphs, rounds=6, each=6, queued=True)
     queued = sample_calls(graphs, rounds=3, each=4, batch=QUEUED)
     for mode in built:
         found[mode]["one"] = round(1e3 * statistics.median(one[mode]), 2)
@@ -127,11 +127,11 @@ def _with_state(path: Path, state_file: Path) -> Path:
     return path
 
 
-def run(folder: Path, names: list[str], out: Path | None) -> int:
+def run(folder: Path, names: list[str], out: Path | None, seconds: float = SECONDS) -> int:
     """Measure the cases that the folder holds; returns how many failed or are wrong."""
     results, failed, where = [], 0, {}
     for name in names or [n for n in all_cases() if (folder / f"{n}.json").exists()]:
-        result = answer_of(lambda name=name: measure(folder, all_cases()[name]), name, SECONDS)
+        result = answer_of(lambda name=name: measure(folder, all_cases()[name]), name, seconds)
         wrong = [m for m, found in result.get("modes", {}).items() if not found.get("error", 0.0) <= result["limit"]]
         failed += "problem" in result or bool(wrong)
         where = result.pop("environment", where)  # asked for in the case's process: this one has not touched the GPU
@@ -164,10 +164,11 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--modes", default=",".join(MODES), help="beside auto, with commas between them")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="most time of a case")
     given = parser.parse_args()
     if given.what == "build":
         return build(given.folder, given.names, given.modes.split(","))
-    return run(given.folder, given.names, given.json)
+    return run(given.folder, given.names, given.json, given.seconds)
 
 
 if __name__ == "__main__":
