@@ -193,11 +193,11 @@ class Party(VectorBlock):
                 shared.data[place : place + bytes_] = space.data[source[n] : source[n] + bytes_] if filled else 0
             return None
         if text.startswith("red.relaxed.gpu.global.add.noftz"):
-            space, place = self.machine.at(operands[0][mask])
             with self.machine.lock:
-                for n, thread in enumerate(np.flatnonzero(mask)):
+                for thread in np.flatnonzero(mask):  # some add to scratch, others to a result
+                    space, place = self.machine.at(operands[0][thread : thread + 1])
                     words = np.array([word[thread] for word in operands[1:]], np.int32).view(BF16)
-                    there = space.data[place[n] : place[n] + words.nbytes].view(BF16)
+                    there = space.data[place[0] : place[0] + words.nbytes].view(BF16)
                     there[:] = (there.astype(np.float32) + words.astype(np.float32)).astype(BF16)
             return None
         return super().assembly(text, operands, mask)

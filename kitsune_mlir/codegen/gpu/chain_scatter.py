@@ -1,18 +1,32 @@
-"""Rows of a chain added to rows of a buffer: four lanes that share a row exchange pairs, so that each adds wide pieces."""
+"""Rows of a chain added to rows of a buffer: four lanes that share a row exchange pairs, so that each adds wide pieces.
+
+What is not added (rows before the first, numbers that name no row, padding) goes to the block's scratch: a branch around every
+addition, which ptxas makes of a predicate, too, would keep it from interleaving the steps of neighbouring pieces.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
-from kitsune_mlir.codegen.gpu.chain_match import QUAD, Scatter, addition_of
+from kitsune_mlir.codegen.gpu.chain_match import QUAD, Chain, Scatter, addition_of
 from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.elements import element_bytes
 from kitsune_mlir.codegen.gpu.inline import pinned
+from kitsune_mlir.codegen.gpu.memory import offset, reduce_add
 from kitsune_mlir.codegen.gpu.mma_match import ROW
-from kitsune_mlir.codegen.gpu.scatter import add_row
-from kitsune_mlir.codegen.gpu.value import Value, bitcast, cast, select, vector
+from kitsune_mlir.codegen.gpu.value import Value, bitcast, cast, i64, select, vector
 
-__all__ = ["Scatterer"]
+__all__ = ["Scatterer", "scratch_bytes"]
+
+
+def scratch_bytes(chain: Chain) -> int:
+    """Bytes of scratch that a block needs for what is not added: the longest row."""
+    return max((_row_bytes(scatter) for scatter in chain.scatters), default=0)
+
+
+def _row_bytes(scatter: Scatter) -> int:
+    return addition_of(scatter).columns * element_bytes(str(scatter.destination.element))
 
 
 class Scatterer:
@@ -31,39 +45,50 @@ class Scatterer:
         places = [Place(unit, half, 0) for unit in range(memory.units) for half in range(2)]
         numbers = [memory.load(scatter.indices, (ROW,), place, 1).at(0) for place in places]
         # Rows are far fewer than 2^31; a number outside of the buffer stays outside when it is cut.
-        narrow = [select(number.below(scatter.destination.shape[0]), cast(number, "i32"), -1) for number in numbers]
+        narrow = [
+            select(self._wanted(number, place), cast(number, "i32"), -1) for number, place in zip(numbers, places, strict=True)
+        ]
         self.numbers = dict(zip(places, pinned(narrow), strict=True))
+        self.rows: dict[Place, Value] = {}
+
+    def _wanted(self, number: Value, place: Place) -> Value:
+        memory = self.evaluator.memory
+        exists = memory.row_exists(place)
+        wanted = number.below(self.scatter.destination.shape[0]) & (memory.row(place) >= self.tile.index(self.addition.first))
+        return wanted if exists is None else wanted & exists
 
     def add(self) -> None:
         """Add all rows."""
         blocks = self.addition.columns // 8
-        for place, number in self.numbers.items():
+        for place in self.numbers:
             if self.addition.width == 8:
                 for first in range(0, blocks, QUAD):
                     self.add_piece(dataclasses.replace(place, block=first))
             else:
                 for block in range(-(-self.addition.columns // 8)):
-                    self._pair(Place(place.unit, place.half, block), number)
+                    self._pair(dataclasses.replace(place, block=block))
 
-    def _pair(self, place: Place, number: Value) -> None:
+    def _pair(self, place: Place) -> None:
         memory, lanes = self.evaluator.memory, self.evaluator.tensor(self.scatter.updates, place)
-        col = memory.col(place)
-        if 8 * place.block + 8 > self.addition.columns:
-            number = select(col < self.addition.columns, number, -1)
-        self._add(place, number, col, [lanes.at(0), lanes.at(1)])
+        col, columns = memory.col(place), self.addition.columns
+        pointer = self._at(place, select(col < columns, col, 0))
+        if 8 * place.block + 8 > columns:
+            pointer = select(col < columns, pointer, self.tile.task.scratch)
+        reduce_add(pointer, [lanes.at(0), lanes.at(1)])
 
     def add_piece(self, place: Place) -> None:
         """Add the 16 bytes that the thread has of the 32 columns from block `place.block` on."""
         evaluator = self.evaluator
         words = evaluator.piece(self.scatter.updates, place)
-        number = self.numbers[dataclasses.replace(place, block=0)]
-        quad = evaluator.memory.quad
         dtype = str(self.scatter.destination.element)
-        self._add(place, number, (quad << 3) + 8 * place.block, [bitcast(vector(words), f"vector<8x{dtype}>")])
+        pointer = self._at(place, (evaluator.memory.quad << 3) + 8 * place.block)
+        reduce_add(pointer, [bitcast(vector(words), f"vector<8x{dtype}>")])
 
-    def _add(self, place: Place, number: Value, col: Value, values: list[Value]) -> None:
-        row = self.evaluator.memory.row(place)
-        exists = self.evaluator.memory.row_exists(place)
-        if exists is not None:
-            number = select(exists, number, -1)
-        add_row(self.addition, self.tile, row, number, col, values)
+    def _at(self, place: Place, col: Value) -> Value:
+        """Where column `col` of the place's row is added."""
+        row = dataclasses.replace(place, block=0)
+        if row not in self.rows:
+            number, task = self.numbers[row], self.tile.task
+            start = offset(self.tile.pointer(self.scatter.destination), i64(number) * _row_bytes(self.scatter))
+            self.rows[row] = select(number >= 0, start, task.scratch)
+        return offset(self.rows[row], col * element_bytes(str(self.scatter.destination.element)))

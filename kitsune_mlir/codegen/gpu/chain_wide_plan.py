@@ -21,6 +21,7 @@ from kitsune_mlir.codegen.gpu.chain_order import Order, order_of
 from kitsune_mlir.codegen.gpu.chain_parts import Source, align, sides_of, source_of
 from kitsune_mlir.codegen.gpu.chain_plan import Maps
 from kitsune_mlir.codegen.gpu.chain_records import GROUP_ROWS, Output, RowsPlan
+from kitsune_mlir.codegen.gpu.chain_scatter import scratch_bytes
 from kitsune_mlir.codegen.gpu.chain_vectors import vectors_of
 from kitsune_mlir.codegen.gpu.engine import Limits, Plan
 from kitsune_mlir.codegen.gpu.mma_match import COL, Mismatch
@@ -182,6 +183,7 @@ def make_wide_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
         registers=roles.SHARED_REGISTERS,
         barriers=(*[1] * stages, *[groups] * stages, *[1] * (2 * groups * slots)),
         tensor_maps=tuple(maps.uses),
+        scratch_bytes=scratch_bytes(chain),
         async_reads=any(not source.window.constant for source in sources),
         parameters={
             "layers": [[layer.depth, layer.cols] for layer in chain.layers],

@@ -23,7 +23,7 @@ from kitsune_mlir.codegen.gpu.mma_window import BASE_ALIGN
 from kitsune_mlir.codegen.gpu.tasks import Buffer, Load, TaskView
 from kitsune_mlir.codegen.gpu.value import Value, cast, i64, minimum
 
-__all__ = ["Addition", "ScatterEngine", "add_row"]
+__all__ = ["Addition", "ScatterEngine"]
 
 THREADS = 256
 UNROLL = 4  # vectors of a thread in flight
@@ -99,7 +99,7 @@ def widest(dtype: str, columns: int, offsets: list[int]) -> int | None:
     return next((width for width in WIDTHS[dtype] if align % (width * SIZES[dtype]) == 0), None)
 
 
-def add_row(addition: Addition, tile: TileContext, row: Value, index: Value, column: Value, values: list[Value]) -> None:
+def _add_row(addition: Addition, tile: TileContext, row: Value, index: Value, column: Value, values: list[Value]) -> None:
     """Add `addition.width` values to the row that `index` (an integer) names, if there is one and `row` is not left out."""
     rows = addition.destination.shape[0]
     place = cast(index, "i64", signed=True)
@@ -129,7 +129,7 @@ def _add(addition: Addition, tile: TileContext) -> None:
             values = load_elements(place, dtype, addition.width, align=addition.width * size)
             index = load_elements(offset(indices, i64(row) * element_bytes(index_type)), index_type, 1)[0]
 
-            additions.append((inside, functools.partial(add_row, addition, tile, row, index, column, values)))
+            additions.append((inside, functools.partial(_add_row, addition, tile, row, index, column, values)))
         for inside, add in additions:
             add() if inside is None else if_(inside, add)
 
