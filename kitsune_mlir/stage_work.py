@@ -168,6 +168,10 @@ def work_of_stage(stage: ir.Operation, engine: str | None = None, tile: Sequence
     return dataclasses.replace(work, **_tile_of_product(space.ops, along)) if counted.layers else work
 
 
+ORDERED_PIECES = 128
+"""Blocks that add rows in order together: about a machine's."""
+
+
 def _work_of_scatter(stage: ir.Operation, op: ir.Operation) -> Work:
     """A scatter-add whose rows are added by tasks of its own; where those of another stage add them, what starts the sums."""
     updates, indices, original = list(op.operands)
@@ -177,14 +181,14 @@ def _work_of_scatter(stage: ir.Operation, op: ir.Operation) -> Work:
         return Work("simt", tiles, read_bytes=0.0, write_bytes=whole / tiles)
     moved = tensor_bytes(updates.type)
     if "ordered" in stage.attributes:
-        tiles = math.ceil(shape_of(original)[0] / ir.IntegerAttr(stage.attributes["ordered"]).value)
         return Work(
             engine="ordered",
-            tiles=tiles,
-            vector_ops=8.0 * rows,  # instructions to look at an index, as most are not the tile's
-            read_bytes=tensor_bytes(indices.type) + (moved + whole) / tiles,
-            write_bytes=whole / tiles,
-            gathered_bytes=moved / tiles,
+            tiles=1,
+            pieces=ORDERED_PIECES,
+            vector_ops=64.0 * rows,  # instructions to sort an index twice
+            read_bytes=tensor_bytes(indices.type) + 16.0 * rows + moved + whole,
+            write_bytes=whole + 8.0 * rows,
+            gathered_bytes=moved,
             distinct_bytes=moved + whole + tensor_bytes(indices.type),
             element_bytes=tensor_bytes(updates.type, [1]),
         )

@@ -23,7 +23,7 @@ from .fuse_pairs import pairs_tile
 from .grouping import inner_elements
 from .modes import set_mode
 from .remarks import remark
-from .scatter import INTO, ORDERED, UPDATES, ordered_rows, producer_that_adds, scatter_add_of
+from .scatter import INTO, ORDERED, UPDATES, producer_that_adds, scatter_add_of
 from .tile_sizes import even, fit, spread
 from .tiles_attention import attention_tile
 from .tiles_conv import conv_tile
@@ -190,9 +190,9 @@ class PartitionStreams(Pass):
         stage.attributes["tile"] = ir.DenseI64ArrayAttr.get(tile)
         scatter = scatter_add_of(stage) if target.is_gpu else None
         if scatter is not None and self.deterministic:
-            rows = ordered_rows(scatter, target)
+            rows = ir.RankedTensorType(scatter.original.type).shape[0]
             stage.attributes[ORDERED] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), rows)
-            remark(stage, f"rows are added in order, those of {rows} rows of the result a task")
+            remark(stage, f"{scatter.rows} rows are added in order, by all blocks together")
         elif scatter is not None:
             producer = producer_that_adds(stage, scatter)
             if producer is not None and ir.StringAttr(producer.attributes["engine"]).value == "chain":

@@ -3,8 +3,8 @@
 `tm_tensor.scatter` reads and writes its destination whole, so as one task it would keep one worker busy. Adding is
 commutative: two tasks copy what is added to, and add tiles of rows with atomics, in any order. Float addition is not
 associative, so the last bits of the result may differ from run to run, as torch's do. Where results must be the same bits
-(`kitsune-partition-streams{deterministic}`), the rows of the destination are tiled instead: each tile finds the rows that are
-added to it, and adds them in their order.
+(`kitsune-partition-streams{deterministic}`), one task of one tile adds them in their order; its engine shares it among all
+blocks.
 """
 
 from dataclasses import dataclass
@@ -17,17 +17,13 @@ from kitsune_mlir.dialects.edges import producer_of, stage_space, trace_views
 from kitsune_mlir.dialects.products import constant_fill, defining_op
 from kitsune_mlir.dialects.stage_graph import inputs_of, yielded
 from kitsune_mlir.dialects.tile_program import OrderedAddOp, ScatterAddOp
-from kitsune_mlir.target import Target
 
 ADDITIONS = ("arith.addf", "arith.addi")
 ATOMIC_KINDS = {"arith.addf": "addf", "arith.addi": "addi"}
 ATOMIC_ELEMENTS = ("f32", "f64", "bf16", "f16", "i32", "i64")
 UPDATES = "updates"  # attribute of a stage: rows of updates a task; set by kitsune-partition-streams
-ORDERED = "ordered"  # attribute of a stage: rows of the result a task, which adds in order; set by kitsune-partition-streams
+ORDERED = "ordered"  # attribute of a stage: rows of the result, which one task adds in order; set by kitsune-partition-streams
 INTO = "into"  # attribute of a stage: the name of the stage that makes the rows and adds them itself
-
-
-ORDERED_ROWS = 1024  # of a task at most
 
 
 @dataclass(frozen=True)
@@ -81,11 +77,6 @@ def scatter_add_of(stage: ir.Operation) -> ScatterAdd | None:
     if len(body) != 2 or body[0].name not in ADDITIONS or str(ir.ShapedType(original.type).element_type) not in ATOMIC_ELEMENTS:
         return None
     return ScatterAdd(updates, indices, original, ATOMIC_KINDS[body[0].name], start)
-
-
-def ordered_rows(scatter: ScatterAdd, target: Target) -> int:
-    """Rows of the result that a task of a scatter-add in order has: every task reads all indices, so there are few."""
-    return max(1, min(ORDERED_ROWS, -(-shape_of(scatter.original)[0] // target.workers)))
 
 
 def producer_that_adds(stage: ir.Operation, scatter: ScatterAdd) -> ir.Operation | None:

@@ -9,15 +9,31 @@ from torch_mlir import ir
 from vector_emulator import VectorBlock, run_kernel
 
 import kitsune_mlir
-from kitsune_mlir.codegen.gpu import executor, scatter_ordered
+from kitsune_mlir.codegen.gpu import executor, scatter_ordered, scatter_rows
+from kitsune_mlir.codegen.gpu.engine import Limits
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context
 
 
+WORKERS = 3
+"""Blocks that the emulated kernels are planned for."""
+
+
 class Block(VectorBlock):
-    """With votes and bit counts of the lanes of warps."""
+    """With what the lanes of warps tell each other."""
 
     def simple(self, op, operands, mask):
+        if op.name == "nvvm.match.sync":
+            words = operands[1].reshape(-1, 32)
+            same = (words[:, :, None] == words[:, None, :]) & mask.reshape(-1, 1, 32)
+            return (same.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(2).astype(np.uint32).view(np.int32).reshape(-1)
+        if op.name == "nvvm.shfl.sync":
+            assert mask.all(), "a shuffle that not every lane reaches"
+            assert "idx" in str(op.attributes["kind"])
+            return operands[1][np.arange(self.threads) // 32 * 32 + operands[2]]
+        if op.name == "nvvm.bar.warp.sync":
+            self.phase += 1
+            return None
         if op.name == "nvvm.vote.sync":
             votes = (operands[1] & mask).reshape(-1, 32)
             words = (votes.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(1).astype(np.uint32).view(np.int32)
@@ -66,8 +82,8 @@ def emulate(program, inputs: list[torch.Tensor], result: torch.Tensor) -> np.nda
         function = next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
         view = ProgramView(function)
         assert [task.wish for task in view.tasks] == ["ordered"]
-        emitted = executor.build(view, view.name)
-        run_kernel(emitted.module.operation, emitted.manifest, [numpy_of(x) for x in inputs], [out], 2, Block)
+        emitted = executor.build(view, view.name, Limits(workers=WORKERS))
+        run_kernel(emitted.module.operation, emitted.manifest, [numpy_of(x) for x in inputs], [out], WORKERS, Block)
     return out
 
 
@@ -108,13 +124,50 @@ def test_what_is_added_to_is_read_and_the_last_tile_may_be_smaller() -> None:
 
 
 def test_full_lists_take_more_rounds(monkeypatch) -> None:
-    monkeypatch.setattr(scatter_ordered, "SLOTS", 64)
+    monkeypatch.setattr(scatter_ordered, "ENTRIES", 64)
+    monkeypatch.setattr(scatter_rows, "LONG", 1 << 20)
     torch.manual_seed(2)
     updates, rows = 3000, 2
     indices = torch.cat([torch.zeros(1500, dtype=torch.int64), torch.randint(0, rows, (1500,))])
     args = (values(updates, 4, torch.float32), indices)
     _, program = compiled(args, rows)
     want = in_order(*args, torch.zeros(rows, 4))
+    np.testing.assert_array_equal(emulate(program, list(args), want), numpy_of(want))
+
+
+@pytest.mark.parametrize("columns, dtype", [(4, torch.float32), (7, torch.bfloat16), (300, torch.float32), (600, torch.bfloat16)])
+def test_many_additions_to_one_row_are_done_by_the_whole_block(columns: int, dtype) -> None:
+    torch.manual_seed(5)
+    rows, indices = 40, torch.randint(0, 40, (700,))
+    indices[100:400:2] = 37
+    indices[::9] = 3
+    args = (values(700, columns, dtype), indices, values(rows, columns, dtype))
+    _, program = compiled(args, rows)
+    want = in_order(*args)
+    np.testing.assert_array_equal(emulate(program, list(args), want), numpy_of(want))
+
+
+def test_more_rows_than_the_bins_of_all_blocks_have(monkeypatch) -> None:
+    monkeypatch.setattr(scatter_ordered, "KEYS", 8)
+    torch.manual_seed(6)
+    args = (values(200, 4, torch.float32), torch.randint(0, 100, (200,)))
+    _, program = compiled(args, 100)
+    want = in_order(*args, torch.zeros(100, 4))
+    np.testing.assert_array_equal(emulate(program, list(args), want), numpy_of(want))
+    monkeypatch.setattr(scatter_ordered, "MOST_KEYS", 9)
+    _, program = compiled(args, 100)
+    (engine,) = program.summary["engines"]
+    assert engine["engine"] == "generic" and "100 rows" in str(engine["declined"])
+
+
+def test_indices_of_no_row_are_left_out() -> None:
+    torch.manual_seed(7)
+    indices = torch.randint(0, 50, (300,))
+    args = (values(300, 4, torch.float32), indices)
+    _, program = compiled(args, 50)
+    indices[::7], indices[1::7] = 50, -1
+    kept = (indices >= 0) & (indices < 50)
+    want = in_order(args[0][kept], indices[kept], torch.zeros(50, 4))
     np.testing.assert_array_equal(emulate(program, list(args), want), numpy_of(want))
 
 
@@ -141,7 +194,7 @@ def test_no_spills_and_no_atomics() -> None:
     _, program = compiled(args, 20000)
     assert "red.relaxed" not in program.ir("ptx") and "atom." not in program.ir("ptx")
     assert program.summary["kernels"][0]["spill_store_bytes"] == 0
-    assert program.summary["engines"][0]["parameters"] == {"rows": 152, "width": 8, "indices": 2}
+    assert program.summary["engines"][0]["parameters"] == {"pieces": 132, "bins": 132, "rows": 152, "width": 8}
 
 
 def test_torchs_setting_asks_for_it() -> None:

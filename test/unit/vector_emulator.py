@@ -54,7 +54,9 @@ class VectorBlock(BulkCopies, KernelBlock):
                 self.meeting.wait(MEETING_SECONDS)
             return
         if op.name == "nvvm.barrier" and len(op.operands):
-            assert mask.sum() == int(self.env[op.operands[1]][0]), "a named barrier that not every thread of it reaches"
+            _, counts = np.unique(self.env[op.operands[0]][mask], return_counts=True)  # threads may meet at different ones
+            reached = (counts == int(self.env[op.operands[1]][0])).all()
+            assert reached, "a named barrier that not every thread of it reaches"
             self.phase += 1
             self.barriers += 1
             return
@@ -98,6 +100,9 @@ class VectorBlock(BulkCopies, KernelBlock):
             count, dtype = _shape(op.results[0].type)
             raw = np.ascontiguousarray(operands[0]).view(dtype)
             return raw.reshape(self.threads, count) if isinstance(op.results[0].type, ir.VectorType) else raw.reshape(-1)
+        if name in ("arith.addf", "arith.subf") and isinstance(op.results[0].type, ir.VectorType):
+            a, b = (operand.astype(np.float32) for operand in operands)
+            return (a + b if name == "arith.addf" else a - b).astype(operands[0].dtype)
         if name == "arith.shrui":
             return (_unsigned(operands[0]) >> _unsigned(operands[1])).view(operands[0].dtype)
         if name == "arith.uitofp":
@@ -147,11 +152,15 @@ class VectorBlock(BulkCopies, KernelBlock):
         foreign = (space.written[places] == self.phase) & (space.writer[places] != threads)
         if foreign.any():
             raise Race("shared memory that another thread wrote since the last barrier")
+        read = (space.read[places] == self.phase) & (space.reader[places] != threads)
+        if writes and read.any():
+            raise Race("a write to shared memory that another thread read since the last barrier")
         if not writes:
+            space.reader[places] = np.where(read, -1, threads)
+            shared = space.reader[places] != threads  # several threads at once
+            space.reader[places[shared]] = -1
             space.read[places] = self.phase
             return
-        if (space.read[places] == self.phase).any():
-            raise Race("a write to shared memory that was read since the last barrier")
         space.writer[places], space.written[places] = threads, self.phase
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "grid_size",
     "if_",
     "lane_id",
+    "same_lanes",
     "set_max_registers",
     "shuffle",
     "shuffle_xor",
@@ -229,6 +230,12 @@ def ballot(condition: Value) -> Value:
     """i32 whose bit n is the condition of lane n; all 32 lanes take part."""
     kind = ir.Attribute.parse("#nvvm<vote_sync_kind ballot>")
     return wrap(nvvm.vote_sync(constant(-1, "i32").ir, condition.ir, kind, results=[as_type("i32")]))
+
+
+def same_lanes(value: Value) -> Value:
+    """i32 whose bit n is whether lane n has the same `value` (i32) as the calling one; all 32 lanes take part."""
+    kind = ir.Attribute.parse("#nvvm<match_sync_kind any>")
+    return wrap(nvvm.match_sync(constant(-1, "i32").ir, value.ir, kind, results=[as_type("i32")]))
 
 
 def count_bits(value: Value) -> Value:

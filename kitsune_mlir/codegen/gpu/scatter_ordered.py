@@ -1,41 +1,44 @@
 """The `ordered` engine: rows added at indices in the order of the rows, so that results are the same bits on every run.
 
-A tile is some rows of the result. Its block looks through all indices for rows that are added to the tile, in rounds:
+The task's one tile is shared by all blocks (`split.py`), each of which does a part of the indices, then some *bins*: ranges of
+rows of the result.
 
-    scan    each warp reads a part of the indices and keeps a list of the rows that belong here, in their order
-    link    one thread for each row of the tile walks the lists and links those that are added to its row
-    sum     a few lanes for each row of the tile follow its links, several rows in flight, and add them up one by one
+    sort     each block sorts its part of the indices by bin, keeping their order, and leaves them in memory (`stable_sort`)
+    meet     all parts are there
+    collect  a block brings what all parts have for its bin to shared memory, in order, and sorts it by row
+    add      some lanes for each row of the bin add up its rows, several in flight (`scatter_rows`)
 
-A round ends where a list is full. Lists behind one whose warp has not finished its part are kept for the next round, so no
-row is added before an earlier one. 16-bit floats are added in f32 and rounded once a round. Every block reads all indices,
-which come from L2: that needs no pass over them before.
+Every index is looked at by one block, twice. A bin that has more entries than fit takes several rounds of the last two steps;
+16-bit floats are added in f32 and rounded once a round.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.builder import ballot, count_bits, for_, if_, lane_id, sync_block, warp_id, while_
-from kitsune_mlir.codegen.gpu.context import TileContext
-from kitsune_mlir.codegen.gpu.elements import element_bytes, load_elements, store_elements
+from kitsune_mlir.codegen.gpu.builder import for_, if_, sync_block, while_
+from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.elements import element_bytes
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.mma_window import BASE_ALIGN
-from kitsune_mlir.codegen.gpu.tasks import Buffer, Load, TaskView
-from kitsune_mlir.codegen.gpu.value import Value, cast, constant, i1, i32, i64, minimum, select, unpack
+from kitsune_mlir.codegen.gpu.scatter_rows import STAGE_BYTES, RowSums
+from kitsune_mlir.codegen.gpu.split import Split
+from kitsune_mlir.codegen.gpu.stable_sort import StableSort, prefix_sums
+from kitsune_mlir.codegen.gpu.tasks import Load, TaskView
+from kitsune_mlir.codegen.gpu.value import Value, cast, i32, i64, minimum, select, unpack, vector
 
 __all__ = ["OrderedEngine"]
 
 THREADS = 256
-WARPS = THREADS // 32
-SLOTS = 512  # of a warp's list
-LOADS = 8  # loads of indices in flight, a thread
-SOURCES = 4  # rows in flight that are added to one row
+ENTRIES = 4096  # of a bin that are added in one round
+KEYS = 2048  # rows of a bin, and bins, where that is enough for all rows
+MOST_KEYS = 4096
 SUMS = {"bf16": "f32", "f16": "f32", "f32": "f32", "f64": "f64", "i32": "i32", "i64": "i64"}
 """Types of rows that are added, and what they are added in."""
 
@@ -45,38 +48,58 @@ class _Sum:
     """A `kitsune.ordered_add`.
 
     Attributes:
-        updates, indices: all rows that are added, and where to.
-        start: what they are added to: rows in memory, or a number.
-        result: where sums are stored; rows [tile * rows, tile * rows + rows) are a tile's.
-        rows: of a tile.
-        columns: elements of a row.
-        width: elements of one access to a row.
-        together: indices of one access.
+        sums: how rows are added.
+        indices: where to.
+        pieces: blocks that do it.
+        bins, rows: how many bins there are, and rows of the result in each but the last ones.
     """
 
-    updates: Load
+    sums: RowSums
     indices: Load
-    start: Load | float
-    result: Buffer
+    pieces: int
+    bins: int
     rows: int
-    columns: int
-    width: int
-    together: int
 
     @property
-    def state(self) -> int:
-        """Bytes before the lists' lengths, each followed by whether its warp has finished. Lists are sources, rows, links."""
-        return 3 * 4 * WARPS * SLOTS
+    def count(self) -> int:
+        """Rows that are added."""
+        return math.prod(self.indices.sizes)
 
     @property
-    def heads(self) -> int:
-        """Bytes before the heads of the links of the tile's rows."""
-        return self.state + 8 * WARPS
+    def part(self) -> int:
+        """Indices of a block."""
+        return -(-self.count // self.pieces)
+
+    @property
+    def by_bin(self) -> StableSort:
+        """How a part of the indices is sorted."""
+        return StableSort(self.bins, THREADS)
+
+    @property
+    def by_row(self) -> StableSort:
+        """How a bin is."""
+        return StableSort(self.rows, THREADS)
+
+    @property
+    def table(self) -> int:
+        """Bytes before the table: where each bin starts in each part. Before it are the parts: source and row of each entry."""
+        return 8 * self.part * self.pieces
+
+    @property
+    def bytes(self) -> int:
+        """Of what blocks leave for each other."""
+        return self.table + 4 * self.pieces * (self.bins + 1)
+
+    @property
+    def collected(self) -> int:
+        """Bytes of shared memory before a bin's entries; their sources in order, and rows on their way, follow."""
+        sort = max(self.by_bin.shared_bytes, self.by_row.shared_bytes)
+        return -(-(sort + 4 * (2 * self.pieces + 1 + THREADS // 32)) // 16) * 16
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        return self.heads + 4 * self.rows
+        return self.collected + 12 * ENTRIES + STAGE_BYTES
 
 
 class OrderedEngine(Engine):
@@ -85,23 +108,35 @@ class OrderedEngine(Engine):
     name: ClassVar[str] = "ordered"
 
     def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
-        found = _read(task)
+        found = _read(task, min(limits.workers, THREADS))
         if isinstance(found, str):
             return Decline(self.name, found)
         shared = found.shared_bytes
         if shared > limits.shared_bytes:
-            return Decline(self.name, f"{found.rows} rows of a tile need {shared} bytes of shared memory")
-        parameters = {"rows": found.rows, "width": found.width, "indices": found.together}
-        return Plan(self.name, task, shared_bytes=shared, threads=THREADS, registers=96, parameters=parameters, private=found)
+            return Decline(self.name, f"{found.rows} rows of a bin need {shared} bytes of shared memory")
+        parameters = {"pieces": found.pieces, "bins": found.bins, "rows": found.rows, "width": found.sums.width}
+        split = Split(found.pieces, found.bytes, 1, found.pieces, spread=True)
+        return Plan(
+            self.name,
+            task,
+            shared_bytes=shared,
+            threads=THREADS,
+            registers=96,
+            parameters=parameters,
+            split=split,
+            private=found,
+        )
 
-    def emit_tile(self, plan: Plan, tile: TileContext) -> None:
-        tile.resolve()
-        tile.wait()
-        _Emitter(plan.private, tile).emit()
-        tile.finish()
+    def emit(self, plan: Plan, task: TaskContext) -> None:
+        def piece(tile: TileContext, number: Value) -> None:
+            tile.resolve()
+            tile.wait()
+            _Piece(plan.private, tile, number).emit()
+
+        task.for_each_piece(piece)
 
 
-def _read(task: TaskView) -> _Sum | str:
+def _read(task: TaskView, pieces: int) -> _Sum | str:
     """The ordered sum that a task consists of; a reason where it is none that this engine does."""
     work = [op for op in task.work() if op.name not in ("tensor.empty", "linalg.fill")]
     if len(work) != 1 or work[0].name != "kitsune.ordered_add" or len(task.stores) != 1 or len(task.grid) != 1:
@@ -113,17 +148,24 @@ def _read(task: TaskView) -> _Sum | str:
     start = _start(task, op.operands[0])
     if start is None:
         return "what is added to is computed in the task"
-    dtype, index = str(store_.buffer.element), element_bytes(str(indices.buffer.element))
+    dtype = str(store_.buffer.element)
     columns = math.prod(store_.sizes[1:])
-    whole = (updates, indices, *([start] if isinstance(start, Load) else []), store_)
-    if dtype not in SUMS or any(part.sizes[1:] != part.buffer.shape[1:] for part in whole):
-        return f"parts of rows, or rows of {dtype}, are added"
+    whole = (updates, indices, store_, *([start] if isinstance(start, Load) else []))
+    if dtype not in SUMS or any(part.sizes != part.buffer.shape for part in whole):
+        return f"parts of rows or of the result, or rows of {dtype}, are added"
+    total = store_.buffer.shape[0]
+    rows = -(-total // pieces)
+    if rows > KEYS:
+        bins = max(KEYS, -(-total // MOST_KEYS))
+        rows = -(-total // bins)
+    bins = -(-total // rows)
+    if max(bins, rows) > MOST_KEYS:
+        return f"there are {total} rows; {MOST_KEYS * MOST_KEYS} are possible"
     buffers = [part.buffer.offset for part in whole if part is not indices]
     align = math.gcd(16, BASE_ALIGN, columns * element_bytes(dtype), *buffers)
-    count = math.prod(indices.sizes)
-    together = math.gcd(16, BASE_ALIGN, count * index, indices.buffer.offset) // index
     width = max(1, align // element_bytes(dtype))
-    return _Sum(updates, indices, start, store_.buffer, store_.sizes[0], columns, width, max(1, together))
+    sums = RowSums(updates.buffer, start, store_.buffer, columns, width, SUMS[dtype], THREADS)
+    return _Sum(sums, indices, pieces, bins, rows)
 
 
 def _start(task: TaskView, value: ir.Value) -> Load | float | None:
@@ -140,187 +182,125 @@ def _start(task: TaskView, value: ir.Value) -> Load | float | None:
     return ir.FloatAttr(attribute).value if isinstance(attribute, ir.FloatAttr) else ir.IntegerAttr(attribute).value
 
 
-class _Emitter:
-    """Emits one tile."""
+class _Piece:
+    """Emits what one block does."""
 
-    def __init__(self, sum_: _Sum, tile: TileContext):
-        self.sum, self.tile = sum_, tile
-        self.thread = tile.task.thread
-        self.lane, self.warp = lane_id(self.thread), warp_id(self.thread)
-        self.shared = tile.task.shared
-        self.dtype = str(sum_.result.element)
-        self.row_bytes = sum_.columns * element_bytes(self.dtype)
-        self.first = tile.coordinates[0] * sum_.rows
-        self.rows = minimum(i32(sum_.result.shape[0]) - self.first, sum_.rows)
-        self.count = math.prod(sum_.indices.sizes)
-        group = 32 * sum_.together
-        # Parts end where the 32 lanes' accesses do, so that only the last one's last is not whole.
-        self.part = -(-self.count // (WARPS * group)) * group
+    def __init__(self, sum_: _Sum, tile: TileContext, number: Value):
+        self.sum, self.tile, self.number = sum_, tile, number
+        task = tile.task
+        self.thread, self.shared = task.thread, task.shared
+        assert task.partials is not None and task.place is not None
+        self.partials, self.place = task.partials, task.place
+        self.total = sum_.sums.result.shape[0]
 
     def emit(self) -> None:
-        """All rounds."""
-        start = minimum(self.warp * self.part, self.count)
-        self.end = minimum(start + self.part, self.count)
-
-        def round_(cursor: Value, kept: Value, first: Value, _: Value) -> list[Value]:
-            cursor, kept = if_(
-                self.thread < THREADS, lambda: self._scan(cursor, kept), lambda: [cursor, kept], types=["i32", "i32"]
-            )
+        """All steps."""
+        task, counters = self.tile.task, self.tile.task.kernel.counters
+        before = self.place.before
+        if before is not None:
+            if_(self.thread == 0, lambda: counters.poll(i32(before[0]), before[1], task.number))
             sync_block()
-            lengths = [unpack(load(self._state(warp), "vector<2xi32>")) for warp in range(WARPS)]
-            complete, usable, mine = i1(True), [], i1(False)
-            for warp, (_, finished) in enumerate(lengths):
-                usable.append(complete)
-                mine = mine | (complete & (self.warp == warp))
-                complete = complete & (finished != 0)
-            counts = [select(use, length, 0) for use, (length, _) in zip(usable, lengths, strict=True)]
-            for_(self.thread, self.rows, self.tile.task.threads, functools.partial(self._link, counts))
-            sync_block()
-            if_(self.thread < THREADS, lambda: self._add(first))
-            sync_block()
-            return [cursor, select(mine, 0, kept), i1(False), complete ^ True]
+        self._sort()
+        arrival = self.tile.number + self.place.arrivals
 
-        while_([start, i32(0), i1(True), i1(True)], lambda *carried: carried[-1], round_)
+        def meet() -> None:
+            counters.post(arrival)
+            counters.poll(arrival, self.sum.pieces, task.number)
 
-    def _place(self, part: int, slot: Value | int) -> Value:
-        """Where a list's source (part 0), row (1) or link (2) of a slot is; slots of all lists are numbered together."""
-        return offset(self.shared, i32(slot) * 4 + 4 * part * WARPS * SLOTS)
+        if_(self.thread == 0, meet)
+        sync_block()
+        for_(self.number, self.sum.bins, self.sum.pieces, self._bin)
 
-    def _state(self, warp: Value | int) -> Value:
-        return offset(self.shared, i32(warp) * 8 + self.sum.state)
+        def finish() -> None:
+            counters.post(i32(self.place.read))
+            self.tile.post(self.sum.pieces)
 
-    def _scan(self, cursor: Value, kept: Value) -> list[Value]:
-        """Fill the warp's list from the index at `cursor` on; where it stopped, and the list's length."""
-        together = self.sum.together
-        dtype = str(self.sum.indices.buffer.element)
-        size, group = element_bytes(dtype), 32 * together
-        memory = self.tile.pointer(self.sum.indices.buffer)
+        if_(self.thread == 0, finish)
+        sync_block()
 
-        def step(cursor: Value, length: Value, room: Value) -> list[Value]:
-            numbers, starts = [], []
-            for number in range(LOADS):
-                at = cursor + number * group + self.lane * together
-                safe = minimum(at, self.count - together)
-                numbers.append(load_elements(offset(memory, i64(safe) * size), dtype, together, align=together * size))
-                starts.append(at)
-            for at, found in zip(starts, numbers, strict=True):
-                length, room, cursor = self._keep(at, found, length, room, cursor, group)
-            return [cursor, length, room]
+    def _entry(self, part: Value, number: Value) -> Value:
+        """Where a part's entry is: its source and its row, i32 each."""
+        return offset(self.partials, (i64(part) * self.sum.part + i64(number)) * 8)
 
-        cursor, length, _ = while_([cursor, kept, i1(True)], lambda cursor, _, room: room & (cursor < self.end), step)
+    def _in_table(self, part: Value, bin: Value) -> Value:
+        """Where the table says at which entry of a part a bin starts."""
+        return offset(self.partials, (i64(part) * (self.sum.bins + 1) + i64(bin)) * 4 + self.sum.table)
+
+    def _sort(self) -> None:
+        """Sort the block's part of the indices by bin. Indices of no row are left out."""
+        memory, dtype = self.tile.pointer(self.sum.indices.buffer), str(self.sum.indices.buffer.element)
+        start = self.number * self.sum.part
+        count = minimum(i32(self.sum.count) - start, self.sum.part)
+
+        def entry(number: Value) -> list[Value]:
+            source = start + number
+            row = cast(load(offset(memory, i64(source) * element_bytes(dtype)), dtype), "i64")
+            here = row.below(i64(self.total))
+            row = cast(row, "i32")
+            return [select(here, row // self.sum.rows, -1), source, row]
+
+        def put(place: Value, values: Sequence[Value]) -> None:
+            store(vector(values[1:]), self._entry(self.number, place))
+
+        self.sum.by_bin.emit(self.shared, self.thread, count, entry, put)
+
+        def note(bin: Value) -> None:
+            store(load(offset(self.shared, bin * 4), "i32"), self._in_table(self.number, bin))
+
+        for_(self.thread, self.sum.bins + 1, self.tile.task.threads, note)
+        sync_block()
+
+    def _bin(self, bin: Value) -> None:
+        """Add all that belongs to a bin, in rounds."""
+        pieces = self.sum.pieces
+        places = offset(self.shared, max(self.sum.by_bin.shared_bytes, self.sum.by_row.shared_bytes))
+        begins = offset(places, 4 * (pieces + 1))
+        sums = offset(begins, 4 * pieces)
+        part = minimum(self.thread, pieces - 1)
+        begin, end = (load(self._in_table(part, bin + one), "i32") for one in (0, 1))
+        counted = select(self.thread < pieces, end - begin, 0)
+        before, total = prefix_sums(counted, self.thread, sums, THREADS)
 
         def note() -> None:
-            store(length, self._state(self.warp))
-            store(cast(cursor >= self.end, "i32", signed=False), offset(self._state(self.warp), 4))
+            store(before, offset(places, self.thread * 4))
+            store(begin, offset(begins, self.thread * 4))
 
-        if_(self.lane == 0, note)
-        # What reads lists takes four rows at once: no row behind the end.
-        behind = length + self.lane
-        if_((self.lane < 4) & (behind < SLOTS), lambda: store(i32(-1), self._place(1, self.warp * SLOTS + behind)))
-        return [cursor, length]
+        if_(self.thread < pieces, note)
+        sync_block()
+        first = bin * self.sum.rows
+        rows = minimum(i32(self.total) - first, self.sum.rows)
+        collected = offset(self.shared, self.sum.collected)
+        sources, stage = offset(collected, 8 * ENTRIES), offset(collected, 12 * ENTRIES)
 
-    def _keep(self, at: Value, numbers: list[Value], length: Value, room: Value, cursor: Value, group: int):
-        """Append the indices of one access of the warp that name rows of the tile, if there is room for all of them."""
-        room = room & (length <= SLOTS - group)
-        inside = (at < self.end) & room
-        rows = [cast(number, "i64") - i64(self.first) for number in numbers]
-        here = [row.below(i64(self.rows)) & inside for row in rows]
-        votes = [ballot(each) for each in here]
-        any_, before = votes[0], i32(0)
-        for vote in votes[1:]:
-            any_ = any_ | vote
+        def part_of(at: Value) -> Value:
+            """The part that has the entry: the last one that starts there or before."""
+            low = i32(0)
+            for step in reversed([1 << n for n in range((pieces - 1).bit_length())]):
+                other = minimum(low + step, pieces - 1)
+                low = select(load(offset(places, other * 4), "i32") <= at, other, low)
+            return low
 
-        def append() -> list[Value]:
-            lower = (i32(1) << self.lane) - 1
-            slot, total = before + length, length
-            for vote in votes:
-                slot = slot + count_bits(vote & lower)
-                total = total + count_bits(vote)
-            for number, (row, each) in enumerate(zip(rows, here, strict=True)):
-                place = slot + self.warp * SLOTS
+        def round_(done: Value) -> Value:
+            count = minimum(total - done, ENTRIES)
 
-                def put(place: Value = place, row: Value = row, source: Value = at + number) -> None:
-                    store(source, self._place(0, place))
-                    store(cast(row, "i32"), self._place(1, place))
+            def collect(number: Value) -> None:
+                part = part_of(done + number)
+                inside = done + number - load(offset(places, part * 4), "i32") + load(offset(begins, part * 4), "i32")
+                source, row = unpack(load(self._entry(part, inside), "vector<2xi32>"))
+                store(vector([source, row - first]), offset(collected, number * 8))
 
-                if_(each, put)
-                slot = slot + cast(each, "i32", signed=False)
-            return [total]
+            for_(self.thread, count, self.tile.task.threads, collect)
+            sync_block()
 
-        (length,) = if_(any_ != 0, append, lambda: [length], types=["i32"])
-        return length, room, select(room, cursor + group, cursor)
+            def entry(number: Value) -> list[Value]:
+                source, key = unpack(load(offset(collected, number * 8), "vector<2xi32>"))
+                return [key, source]
 
-    def _link(self, counts: list[Value], row: Value) -> None:
-        """Link the slots of all usable lists that are added to `row`, in their order."""
-        head = previous = i32(-1)
-        for warp, count in enumerate(counts):
+            def put(place: Value, values: Sequence[Value]) -> None:
+                store(values[1], offset(sources, place * 4))
 
-            def four(at: Value, head: Value, previous: Value, first: int = warp * SLOTS) -> list[Value]:
-                found = unpack(load(self._place(1, at + first), "vector<4xi32>"))
-                for number, other in enumerate(found):
-                    slot = at + (first + number)
+            self.sum.by_row.emit(self.shared, self.thread, count, entry, put)
+            self.sum.sums.emit(self.tile, self.shared, sources, stage, first, rows, done == 0)
+            return done + ENTRIES
 
-                    def link(slot: Value = slot, head: Value = head, previous: Value = previous) -> list[Value]:
-                        if_(previous >= 0, lambda: store(slot, self._place(2, previous)))
-                        return [select(previous < 0, slot, head), slot]
-
-                    head, previous = if_(
-                        other == row, link, lambda head=head, previous=previous: [head, previous], types=["i32", "i32"]
-                    )
-                return [head, previous]
-
-            head, previous = for_(0, count, 4, four, [head, previous])
-        if_(previous >= 0, lambda: store(i32(-1), self._place(2, previous)))
-        store(head, offset(self.shared, row * 4 + self.sum.heads))
-
-    def _add(self, first: Value) -> None:
-        """Add what is linked to each row of the tile to its start (in the `first` round) or to its sum so far."""
-        vectors = self.sum.columns // self.sum.width
-        lanes = min(32, 1 << (vectors - 1).bit_length())
-        place = offset(self.tile.pointer(self.sum.result), i64(self.first) * self.row_bytes)
-
-        def row(number: Value) -> None:
-            head = load(offset(self.shared, number * 4 + self.sum.heads), "i32")
-
-            def wanted(vector: Value) -> None:
-                # A row without additions is only written at first.
-                if_(first | (head >= 0), lambda: self._vector(first, place, number, head, vector))
-
-            for_(self.thread % lanes, vectors, lanes, wanted)
-
-        for_(self.thread // lanes, self.rows, THREADS // lanes, row)
-
-    def _vector(self, first: Value, place: Value, row: Value, head: Value, vector: Value) -> None:
-        width, dtype = self.sum.width, self.dtype
-        bytes_ = width * element_bytes(dtype)
-        register = SUMS[dtype]
-        inside = i64(row) * self.row_bytes + i64(vector) * bytes_
-
-        def read(pointer: Value) -> list[Value]:
-            return load_elements(pointer, dtype, width, register, align=bytes_)
-
-        if isinstance(self.sum.start, Load):
-            old = offset(self.tile.pointer(self.sum.start.buffer), i64(self.first) * self.row_bytes)
-            sums = if_(first, lambda: read(offset(old, inside)), lambda: read(offset(place, inside)), types=[register] * width)
-        else:
-            number = constant(self.sum.start, register)
-            sums = if_(first, lambda: [number] * width, lambda: read(offset(place, inside)), types=[register] * width)
-        memory = offset(self.tile.pointer(self.sum.updates.buffer), i64(vector) * bytes_)
-
-        def step(slot: Value, *sums: Value) -> list[Value]:
-            slots = [slot]
-            for _ in range(SOURCES):
-                last = slots[-1]
-                slots.append(select(last < 0, last, load(self._place(2, select(last < 0, slot, last)), "i32")))
-            *slots, following = slots
-            rows = []
-            for one in slots:
-                source = load(self._place(0, select(one < 0, slot, one)), "i32")
-                rows.append(read(offset(memory, i64(source) * self.row_bytes)))
-            totals = list(sums)
-            for one, values in zip(slots, rows, strict=True):
-                totals = [select(one < 0, total, total + value) for total, value in zip(totals, values, strict=True)]
-            return [following, *totals]
-
-        _, *sums = while_([head, *sums], lambda slot, *_: slot >= 0, step)
-        store_elements(sums, offset(place, inside), dtype, align=bytes_)
+        while_([i32(-1)], lambda done: (done < 0) | (done < total), lambda done: round_(select(done < 0, 0, done)))
