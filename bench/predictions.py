@@ -4,8 +4,9 @@
     python -m bench.predictions run DIR [--json FILE]        time them; needs a Hopper GPU and only the runtime
     python -m bench.predictions compare DIR FILE [-o OUT]    predict, print both; OUT gets both and the programs in numbers
 
-`run` times replays of CUDA graphs by events, programs with and without timestamps in turns. Each case runs in a process of its
-own (forked before the GPU is touched, so that it starts at once) and is given up after `SECONDS`.
+`run` times replays of CUDA graphs by events (submitted while the device is busy), programs with and without timestamps in
+turns. Each case runs in a process of its own (forked before the GPU is touched, so that it starts at once) and is given up
+after `SECONDS`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def measure(folder: Path, name: str) -> dict[str, Any]:
     state = {**dict(built.named_parameters(remove_duplicate=False)), **dict(built.named_buffers(remove_duplicate=False))}
     plain, timed = (kitsune_mlir.load(folder / f"{name}{suffix}.kit", weights=state) for suffix in ("", ".timed"))
     calls = {"plain": graphed(lambda: plain(*args)), "timed": graphed(lambda: timed(*args))}
-    samples = sample_calls(calls, rounds=40, each=5)
+    samples = sample_calls(calls, rounds=40, each=5, queued=True)
     kernels = []
     for _ in range(5):
         timed(*args)

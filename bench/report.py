@@ -161,7 +161,7 @@ def report() -> str:
     if "headline" in groups:
         lines += ["## Models", "", *headline(groups.pop("headline")), ""]
         lines += ["![Speed beside the best peer](charts/speedup.svg)", "", "![Roofline](charts/roofline.svg)", ""]
-    lines += ["## DRAM traffic", "", *dram(), ""]
+    lines += ["## DRAM traffic", "", *dram(entries), ""]
     tables = {"mlp": chain_table, "product": product_table, "rows": row_table}
     titles = {
         "layers": "Layers", "zoo": "Other models", "small": "Small models", "roofline": "A chain beside a large product",
@@ -189,22 +189,22 @@ def load(name: str) -> dict[str, Any]:
     return json.loads((RESULTS / name).read_text())
 
 
-COUNTED = "What a call leaves in L2, to be written later, counts."
-"""How `bench.counters` counts; a record made in another way says so in `how`."""
-
-
-def dram() -> list[str]:
+def dram(entries: Mapping[str, Entry]) -> list[str]:
     """Bytes that one call reads and writes in DRAM, beside what it must."""
-    run = load("dram-h200.json")
+    counted = {name: e for name, e in entries.items() if e.get("dram_bytes")}
+    if not counted:
+        return ["Not measured: `python -m bench.counters DIR PATTERN... --json FILE` reads the hardware's counters."]
     note = (
         "Megabytes that one call from a cold L2 reads and writes in DRAM, by the hardware's counters, and the least that it "
-        f"has to (inputs, weights and results once). {run.get('how', COUNTED)} The kernels are "
-        f"those of this commit, which may be older than the times above: {where(run)}"
+        "has to (inputs, weights and results once). L2 held lines written before, which count where the call pushed them "
+        "out; what the call left there itself does not. *Cut*: of eager's traffic."
     )
-    lines = [note, "", "| case | kitsune | eager | least |", "| --- | --- | --- | --- |"]
-    for name, moved in run["cases"].items():
-        cells = (f"{moved[key] / 1e6:.1f}" for key in ("kitsune", "eager", "floor"))
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines = [note, "", "| case | kitsune | eager | least | cut |", "| --- | --- | --- | --- | --- |"]
+    for name, e in counted.items():
+        own, eager = (e["dram_bytes"][key] for key in ("kitsune", "eager"))
+        lines.append(
+            f"| {name} | {own / 1e6:.1f} | {eager / 1e6:.1f} | {e['bytes'] / 1e6:.1f} | {100 * (1 - own / eager):.0f} % |"
+        )
     return lines
 
 
