@@ -1,21 +1,24 @@
 """The zoo on a GPU, in two steps, so that the machine with the GPU needs no compiler.
 
     python -m test.gpu.zoo build DIR [--size small|full] [--dtype bf16|f32] [names...]    compile to packages (needs no GPU)
-    python -m test.gpu.zoo run DIR [--json FILE]                                          check them (needs a Hopper GPU)
-    python -m test.gpu.zoo soak DIR [--launches 10000] [--json FILE]                      many launches, also on 4 streams
+    python -m test.gpu.zoo run DIR [names...] [--json FILE]                               check them (needs a Hopper GPU)
+    python -m test.gpu.zoo soak DIR [names...] [--launches 10000] [--json FILE]           many launches, also on 4 streams
     compute-sanitizer --tool memcheck python -m test.gpu.zoo one FILE.kit --uncounted
 
-`run` uses only the runtime: torch, cuda-bindings, safetensors. Each case runs in a process of its own with a time limit.
-`bench.suite` is what times them.
+`run` and `soak` use only the runtime: torch, cuda-bindings, safetensors. Each case runs in a process of its own with a time
+limit, a few at a time (`--jobs`). Results are added to FILE, which several of these commands may share. `bench.suite` is what
+times them.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import copy
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ import kitsune_mlir.errors
 from bench.measure import relative_errors
 from bench.models import ZOO, make
 from bench.timing import launches, note_commit
+from test.gpu.shared_results import add_results
 from test.gpu.soak import soak
 
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
@@ -129,30 +133,44 @@ def hold_out(path: Path, launches: int) -> dict:
     return {"case": path.name.removesuffix(".kit"), **found}
 
 
-def run(folder: Path, out: Path | None, work: tuple[str, ...] = ("one",)) -> int:
-    """Check every package of a folder, each in its own process; returns how many failed."""
+def run(
+    folder: Path, names: Sequence[str], out: Path | None, jobs: int, work: Sequence[str] = ("one",), limit: float = SECONDS
+) -> int:
+    """Check packages of a folder, each in its own process, `jobs` at a time; returns how many failed.
+
+    Args:
+        names: of the packages, with type and size, or of the models; none: all packages.
+        out: results are added to this file as they come.
+        work: what a process does.
+        limit: seconds that a process has.
+    """
     from bench.timing import environment
 
-    results, bad = [], 0
-    for path in sorted(folder.glob("*.kit")):
-        command = [sys.executable, "-m", "test.gpu.zoo", *work, str(path)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-            lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-            tail = (done.stderr or done.stdout).strip().splitlines()[-3:]
-            result = json.loads(lines[-1]) if lines else {"case": path.stem, "ok": False, "error": " | ".join(tail)}
-        except subprocess.TimeoutExpired:
-            result = {"case": path.stem, "ok": False, "error": f"no answer in {SECONDS} s"}
-        results.append(result)
-        bad += not result["ok"]
-        print(f"{'ok  ' if result['ok'] else 'FAIL'} {result['case']:32s} {_words(result)}", flush=True)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        mode = "run" if work == ("one",) else "soak"
-        record = {"environment": environment(folder), "command": f"python -m test.gpu.zoo {mode} DIR", "results": results}
-        out.write_text(json.dumps(record, indent=1))
-    print(f"{len(results) - bad} passed, {bad} failed")
-    return bad
+    mode = "run" if work[0] == "one" else "soak"
+    head = {"environment": environment(folder), "command": f"python -m test.gpu.zoo {mode} DIR"}
+    paths = [path for path in sorted(folder.glob("*.kit")) if not names or {path.stem, path.name.split(".")[0]} & set(names)]
+    bad = 0
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for done in concurrent.futures.as_completed([pool.submit(_apart, path, work, limit) for path in paths]):
+            result = done.result()
+            bad += not result["ok"]
+            print(f"{'ok  ' if result['ok'] else 'FAIL'} {result['case']:32s} {_words(result)}", flush=True)
+            if out is not None:
+                add_results(out, head, [result])
+    print(f"{len(paths) - bad} passed, {bad} failed")
+    return bad if paths else 1
+
+
+def _apart(path: Path, work: Sequence[str], limit: float) -> dict[str, Any]:
+    """A package's result, from a process of its own."""
+    command = [sys.executable, "-m", "test.gpu.zoo", *work, str(path)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        return {"case": path.stem, "ok": False, "error": f"no answer in {limit:.0f} s"}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    tail = (done.stderr or done.stdout).strip().splitlines()[-3:]
+    return json.loads(lines[-1]) if lines else {"case": path.stem, "ok": False, "error": " | ".join(tail)}
 
 
 def _words(result: dict) -> str:
@@ -178,14 +196,15 @@ def main() -> int:
     parser.add_argument("--size", default="small")
     parser.add_argument("--dtype", default="bf16,f32")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--jobs", type=int, default=4, help="processes side by side")
+    parser.add_argument("--limit", type=float, default=SECONDS, help="seconds for a package")
     parser.add_argument("--uncounted", action="store_true", help="no profiler: for runs under compute-sanitizer")
     given = parser.parse_args()
     if given.mode == "build":
         return build(given.path, given.size, given.dtype.split(","), given.names)
-    if given.mode == "run":
-        return run(given.path, given.json)
-    if given.mode == "soak":
-        return run(given.path, given.json, ("hold-out", "--launches", str(given.launches)))
+    if given.mode in ("run", "soak"):
+        work = ["one"] if given.mode == "run" else ["hold-out", "--launches", str(given.launches)]
+        return min(1, run(given.path, given.names, given.json, given.jobs, work, given.limit))
     for path in [given.path, *map(Path, given.names)]:
         held = given.mode == "hold-out"
         print(json.dumps(hold_out(path, given.launches) if held else check(path, not given.uncounted)), flush=True)

@@ -1,0 +1,231 @@
+"""Small programs of every kind of kernel, for tools that make each access many times slower."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+
+from test.gpu import attention_cases, chain_programs, conv_programs, gemv_programs, queue_programs, range_programs
+
+__all__ = ["CASES", "Case", "compiled"]
+
+BF16, F32 = torch.bfloat16, torch.float32
+TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 1e-5, torch.float64: 1e-12}
+TF32 = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A model and its inputs, both made on the processor from a fixed seed.
+
+    Attributes:
+        engine: one of those that must do a task of it.
+        options: of the compiler.
+        tolerance: of the error's norm relative to the result's; None: by the result's type.
+        steps: passes of the plan with options of their own, by name.
+        forced: ranges are read in place whatever the planner thinks of it.
+        repeats: the same bits on every run.
+    """
+
+    engine: str
+    model: Callable[[], nn.Module]
+    inputs: Callable[[], Sequence[Tensor]]
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    tolerance: float | None = None
+    steps: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    forced: bool = False
+    repeats: bool = True
+
+    def made(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
+        """Model and inputs."""
+        torch.manual_seed(0)
+        return self.model().eval().requires_grad_(False), tuple(self.inputs())
+
+
+class Call(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Tensor) -> Any:
+        return self.function(*args)
+
+
+class Normalised(nn.Module):
+    """Layers of few rows, each with its rows' norm before it."""
+
+    def __init__(self, width: int, layers: int):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.RMSNorm(width) for _ in range(layers))
+        self.layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for norm, layer in zip(self.norms, self.layers, strict=True):
+            x = x + layer(norm(x))
+        return x
+
+
+def rows(count: int, width: int, dtype: torch.dtype = BF16) -> Callable[[], tuple[Tensor, ...]]:
+    """One matrix."""
+    return lambda: (torch.randn(count, width).to(dtype),)
+
+
+def matrices(*shapes: tuple[int, ...], dtype: torch.dtype = F32) -> Callable[[], tuple[Tensor, ...]]:
+    """Random tensors."""
+    return lambda: tuple(torch.randn(*shape).to(dtype) for shape in shapes)
+
+
+def gemv(kind: str, count: int, depth: int, cols: int, dtype: str = "bf16") -> Case:
+    """A case of `gemv_programs`."""
+    made = gemv_programs.Case(kind, count, depth, cols, dtype)
+    return Case("gemv", made.module, rows(count, depth, gemv_programs.DTYPES[dtype]))
+
+
+def attention(**numbers: Any) -> Case:
+    """A case of `attention_cases`."""
+    made = attention_cases.Case(**numbers)
+    return Case(
+        "attention", lambda: attention_cases.model_of(made), lambda: list(attention_cases.inputs_of(made, "cpu").values())
+    )
+
+
+def ranges(*numbers: Any, forced: bool = True, **more: Any) -> Case:
+    """A case of `range_programs`."""
+    made = range_programs.Case(*numbers, **more)
+    return Case("mma", lambda: range_programs.Model(made), lambda: range_programs.inputs_of(made, "cpu"), forced=forced)
+
+
+def convolution(engine: str, name: str) -> Case:
+    """A case of `conv_programs`."""
+    made = conv_programs.CASES[name]
+    return Case(engine, made.model, made.inputs, made.options, conv_programs.LIMITS[made.dtype])
+
+
+def chain(model: Callable[[], nn.Module], inputs: Callable[..., Any]) -> Case:
+    """Layers that share a stage."""
+    steps = {"kitsune-form-stages": "chains=true"}
+    cpu = torch.device("cpu")
+    return Case("chain", lambda: model().to(BF16), lambda: inputs(cpu, BF16), steps=steps)
+
+
+def layers(engine: str, mode: str, count: int, *widths: int, rings: int = 0, dtype: torch.dtype = BF16) -> Case:
+    """Linear layers with ReLU."""
+    steps = {"kitsune-place-buffers": f"rings={rings}"} if rings else {}
+    inputs = rows(count, widths[0], dtype)
+    return Case(engine, lambda: queue_programs.mlp(*widths).to(dtype), inputs, {"mode": mode}, steps=steps)
+
+
+def linear(count: int, depth: int, cols: int, dtype: torch.dtype = F32, precision: str = "highest") -> Case:
+    """One layer."""
+    exact = precision == "highest"
+    options, tolerance = {"matmul_precision": precision}, None if exact else TF32
+    return Case("mma", lambda: nn.Linear(depth, cols).to(dtype), rows(count, depth, dtype), options, tolerance)
+
+
+def added(updates: int, columns: int, count: int, dtype: torch.dtype, ordered: bool) -> Case:
+    """Rows added at indices."""
+
+    def inputs() -> tuple[Tensor, ...]:
+        values = [torch.randn(n, columns).to(dtype) for n in (count, updates)]
+        return values[0], torch.randint(0, count, (updates,)), values[1]
+
+    def add(start: Tensor, indices: Tensor, values: Tensor) -> Tensor:
+        return start.index_add(0, indices, values)
+
+    return Case("ordered" if ordered else "scatter", lambda: Call(add), inputs, {"deterministic": ordered}, repeats=ordered)
+
+
+def function(engine: str, run: Callable[..., Any], inputs: Callable[[], tuple[Tensor, ...]], **options: Any) -> Case:
+    """A function of tensors."""
+    return Case(engine, lambda: Call(run), inputs, options)
+
+
+CASES: dict[str, Case] = {
+    "gemv_row": gemv("plain", 1, 640, 264),
+    "gemv_7": gemv("gelu", 7, 512, 129),
+    "gemv_swiglu": gemv("swiglu", 7, 512, 712),
+    "gemv_qkv": gemv("qkv", 16, 512, 512),
+    "gemv_f32": gemv("bias", 16, 512, 264, "f32"),
+    "gemv_norms": Case("gemv", lambda: Normalised(1024, 4).to(BF16), rows(1, 1024)),
+    "decode": attention(batch=2, heads=8, kv_heads=2, rows=3, keys=103, width=64, cached=100),
+    "decode_made": attention(batch=3, heads=4, kv_heads=2, rows=7, keys=16, width=128, cached=9, made=True),
+    "decode_pieces": attention(batch=1, heads=4, kv_heads=2, rows=1, keys=601, width=128, cached=600, made=True),
+    "causal": attention(batch=1, heads=2, kv_heads=2, rows=300, keys=300, width=64, causal=True, layout="fused", made=True),
+    "masked": attention(batch=1, heads=2, kv_heads=2, rows=130, keys=130, width=64, mask="float"),
+    "ranges": ranges(129, 512, ("128x", "72g", "64x")),
+    "ranges_ragged": ranges(129, 300, ("14x", "40g", "10x")),
+    "ranges_swiglu": ranges(129, 704, ("128x", "72g", "256x"), swiglu=True),
+    "ranges_f32": ranges(129, 264, ("64x", "36g"), dtype="f32"),
+    "join": layers("mma", "temporal", 300, 480, 1024, 512, 256),
+    "branches": Case("mma", lambda: queue_programs.Branches(512).to(BF16), rows(129, 512)),
+    "split": linear(128, 8192, 128, BF16),
+    "product_f32": linear(129, 264, 300),
+    "product_tf32": linear(129, 264, 300, precision="high"),
+    "batched": function("mma", torch.bmm, matrices((5, 70, 72), (5, 72, 40), dtype=BF16)),
+    "separate": layers("mma", "separate", 300, 480, 1024, 512),
+    "spatial": layers("mma", "spatial", 300, 512, 1024, 512),
+    "rings": layers("mma", "spatial", 1000, 512, 1024, 512, rings=4),
+    "cluster": layers("cluster", "cluster", 300, 512, 512, 512, 512),
+    "chain": chain(lambda: chain_programs.Residual(128, nn.LayerNorm), chain_programs.rows(300, 128)),
+    "chain_gathered": chain(lambda: chain_programs.Edge(64), chain_programs.edges(100, 300, 64)),
+    "chain_wide": chain(lambda: chain_programs.Normalised(320), chain_programs.rows(129, 320)),
+    "chain_stream": chain(lambda: chain_programs.mlp([256] * 6), chain_programs.rows(300, 256)),
+    "convolution": convolution("conv", "odd_channels"),
+    "convolution_stem": convolution("conv", "stem_odd"),
+    "convolution_stride": convolution("conv", "stride_odd"),
+    "convolution_first": convolution("conv", "first_odd"),
+    "convolution_f32": convolution("conv", "odd_f32"),
+    "convolution_stride_f32": convolution("conv", "stride_f32"),
+    "convolution_tf32": convolution("conv", "odd_tf32"),
+    "depthwise": convolution("depthwise", "depthwise_odd"),
+    "depthwise_f32": convolution("depthwise", "depthwise_f32"),
+    "inverted": convolution("depthwise", "inverted_24_f32"),
+    "scatter": added(1000, 64, 129, BF16, False),
+    "scatter_f32": added(1000, 7, 129, F32, False),
+    "ordered": added(1000, 64, 129, BF16, True),
+    "ordered_f32": added(1000, 7, 129, F32, True),
+    "softmax_cluster": function("simt", lambda x: torch.softmax(x, -1), matrices((60, 60000))),
+    "norm_staged": function("simt", lambda x: x / x.abs().sum(-1, keepdim=True), matrices((300, 1001))),
+    "columns_split": function("simt", lambda x: x.sum(0), matrices((8000, 40))),
+    "columns_softmax": function("simt", lambda x: torch.softmax(x, 0), matrices((100, 300))),
+    "transpose": function("simt", lambda x, y: x.t() + y, matrices((129, 77), (77, 129))),
+    "argmax": function("simt", lambda x: torch.argmax(x, -1), matrices((100, 1000))),
+    "map": function("simt", lambda x, y: torch.relu(x + y), matrices((1000, 129), (129,))),
+    "generic": function("generic", lambda x: torch.cumsum(x, -1), matrices((7, 129))),
+    "debug": dataclasses.replace(layers("mma", "temporal", 129, 256, 512, 256), options={"debug": True}),
+    "timestamps": dataclasses.replace(layers("mma", "temporal", 129, 256, 512, 256), options={"timestamps": True}),
+}
+
+
+@contextlib.contextmanager
+def _planned(case: Case) -> Iterator[None]:
+    """The planner as the case wants it."""
+    from kitsune_mlir import pipeline
+    from kitsune_mlir.passes import partition_streams, sum_ranges
+
+    plan = [f"{one}{{{case.steps[one]}}}" if one in case.steps else one for one in pipeline.PLAN]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(pipeline, "PLAN", plan))
+        if case.forced:
+            stack.enter_context(mock.patch.object(sum_ranges, "ROW_BYTES", 1))
+            stack.enter_context(mock.patch.object(sum_ranges, "few_rows", lambda op: None))
+            stack.enter_context(mock.patch.object(sum_ranges, "GATHERED_BYTES", (2, 4)))
+            stack.enter_context(mock.patch.object(partition_streams, "gemv_tile", lambda space, target: None))
+        yield
+
+
+def compiled(name: str) -> Any:
+    """The program of a case."""
+    import kitsune_mlir
+
+    case = CASES[name]
+    with _planned(case):
+        return kitsune_mlir.compile(*case.made(), target="sm_90a", options=dict(case.options))

@@ -1,0 +1,31 @@
+"""A file of results that several processes write at the same time: each adds its own and keeps the others'."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["add_results"]
+
+
+def add_results(path: Path, head: dict[str, Any], results: Sequence[dict[str, Any]], keys: Sequence[str] = ("case",)) -> None:
+    """Write {**head, "results": [...]}: the file's results, those with equal `keys` replaced by new ones, in order of the keys.
+
+    Args:
+        head: what else the file says, such as the environment; the last writer's counts.
+        keys: what tells results apart.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A lock of its own beside the file: the file is replaced, and a lock belongs to what was opened.
+    with (path.parent / f".{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = json.loads(path.read_text())["results"] if path.exists() else []
+        merged = {tuple(result[key] for key in keys): result for result in (*known, *results)}
+        text = json.dumps({**head, "results": [merged[name] for name in sorted(merged)]}, indent=1)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(text + "\n")
+        temporary.replace(path)

@@ -1,0 +1,73 @@
+"""The table of sanitizers: what is read from the tools' output, which kernels are covered, and files that processes share."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+
+from kitsune_mlir.codegen.gpu.engines import ENGINES
+from test.gpu import sanitize
+from test.gpu.sanitizer_cases import CASES
+from test.gpu.shared_results import add_results
+
+RACES = """========= COMPUTE-SANITIZER
+========= Error: Race reported between Write access at main_p0+0x242e0
+=========     and Read access at main_p0+0x25d80 [144 hazards]
+=========
+{"case": "decode", "ok": true, "errors": [0.001]}
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+CLEAN = """========= COMPUTE-SANITIZER
+{"case": "decode", "ok": true, "errors": [0.001]}
+{"case": "join", "ok": true, "errors": [0.001]}
+========= ERROR SUMMARY: 0 errors
+"""
+IN_THE_ZOO = {"pairs", "rows"}
+"""Engines of small models of the zoo, which the table holds too."""
+
+
+def test_findings_are_counted():
+    found = sanitize.read(RACES)
+    assert found.count == 1
+    assert found.findings == ("Error: Race reported between Write access at main_p0+0x242e0",)
+    assert found.results["decode"]["ok"]
+
+
+def test_a_clean_run():
+    found = sanitize.read(CLEAN)
+    assert (found.count, found.findings, sorted(found.results)) == (0, (), ["decode", "join"])
+
+
+def test_a_run_without_a_summary_is_not_clean():
+    found = sanitize.read(CLEAN.rsplit("=========", 1)[0])
+    assert found.count is None and found.problem
+
+
+def test_a_process_with_findings_is_divided(monkeypatch, tmp_path):
+    """Of two cases in a process the one that is not clean gets the findings."""
+    paths = [tmp_path / "decode.kit", tmp_path / "join.kit"]
+    alone = CLEAN.replace('{"case": "decode", "ok": true, "errors": [0.001]}\n', "")
+    told = {("decode", "join"): RACES, ("decode",): RACES, ("join",): alone}
+    monkeypatch.setattr(sanitize, "under", lambda tool, program, some: sanitize.read(told[tuple(p.stem for p in some)]))
+    results = {result["case"]: result for result in sanitize.judged("racecheck", "compute-sanitizer", paths)}
+    assert (results["decode"]["errors"], results["join"]["errors"]) == (1, 0)
+    assert "findings" in results["decode"] and "findings" not in results["join"]
+
+
+def test_every_engine_has_a_case():
+    assert set(ENGINES) <= {case.engine for case in CASES.values()} | IN_THE_ZOO
+
+
+def test_processes_add_to_one_file(tmp_path):
+    path = tmp_path / "results.json"
+    with concurrent.futures.ProcessPoolExecutor(4) as pool:
+        list(pool.map(_add, [path] * 40, range(40)))
+    add_results(path, {"environment": "new"}, [{"case": "007", "ok": False}])
+    data = json.loads(path.read_text())
+    assert data["environment"] == "new"
+    assert [result["case"] for result in data["results"]] == [f"{number:03d}" for number in range(40)]
+    assert [result["case"] for result in data["results"] if not result["ok"]] == ["007"]
+
+
+def _add(path, number):
+    add_results(path, {"environment": "old"}, [{"case": f"{number:03d}", "ok": True}])
