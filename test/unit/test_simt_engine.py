@@ -124,9 +124,12 @@ def _ptx(name: str) -> str:
 
 
 def test_one_pass_over_memory():
-    """A warp has a row of Stitch: each lane reads four vectors of each of its two inputs and three weights, once."""
+    """A warp has a row of Stitch: each lane reads four vectors of each of its two inputs and two weights, once.
+
+    Of the third weight it reads the sigmoid, which the block has made.
+    """
     text = _ptx("stitch_full")
-    assert text.count("ld.global.v4") == 4 * (2 + 3)
+    assert text.count("ld.global.v4") == 4 * (2 + 2) and text.count("ld.shared.v4") == 4
     assert text.count("st.global.v4") == 4
 
 

@@ -10,7 +10,7 @@ from torch_mlir.dialects import nvvm
 from kitsune_mlir.codegen.gpu.inline import inline_ptx
 from kitsune_mlir.codegen.gpu.value import Value, as_type, bitcast, cast, pack, unpack, wrap
 
-__all__ = ["pack_pair", "pack_values", "round_to_tf32", "unpack_pair", "unpack_values"]
+__all__ = ["pack_pair", "pack_values", "packed_source", "round_to_tf32", "unpack_pair", "unpack_values"]
 
 
 def pack_pair(low: Value, high: Value, dtype: str, relu: bool = False) -> Value:
@@ -37,6 +37,23 @@ def unpack_pair(pair: Value, dtype: str) -> tuple[Value, Value]:
         low, high = unpack(bitcast(pair, "vector<2xf16>"))
         return cast(low, "f32"), cast(high, "f32")
     raise ValueError(f"pairs are of bf16 or f16, not {dtype}")
+
+
+def packed_source(low: Value, high: Value) -> Value | None:
+    """The i32 of two bf16 that `unpack_pair` made these two values of; None if they are not such a pair."""
+    words = []
+    for value, name, number in ((low, "arith.shli", 16), (high, "arith.andi", -0x10000)):
+        cast_op = value.ir.owner
+        if isinstance(cast_op, ir.Block) or cast_op.name != "llvm.bitcast":
+            return None
+        maker = cast_op.operands[0].owner
+        if isinstance(maker, ir.Block) or maker.name != name or isinstance(maker.operands[1].owner, ir.Block):
+            return None
+        constant_op = maker.operands[1].owner
+        if constant_op.name != "arith.constant" or ir.IntegerAttr(constant_op.attributes["value"]).value != number:
+            return None
+        words.append(maker.operands[0])
+    return wrap(words[0]) if words[0] == words[1] else None
 
 
 def pack_values(values: Sequence[Value], dtype: str, relu: bool = False) -> list[Value]:

@@ -16,16 +16,18 @@ scatter and everything else that has no pointwise form.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.builder import if_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.simt_choose import Choice, choose
 from kitsune_mlir.codegen.gpu.simt_choose_rows import AS_RULES_SAY, Tuning
 from kitsune_mlir.codegen.gpu.simt_cluster import Cluster
-from kitsune_mlir.codegen.gpu.simt_eval import Windows
+from kitsune_mlir.codegen.gpu.simt_eval import Kept, Windows
 from kitsune_mlir.codegen.gpu.simt_maps import MapSchedule, emit_maps
 from kitsune_mlir.codegen.gpu.simt_rows import emit_rows, sync_workers
 from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule
@@ -81,26 +83,60 @@ class SimtEngine(Engine):
         if choice.split is not None:
             task.for_each_piece(lambda tile, number: self._emit_piece(choice, tile, number))
             return
-        cluster = None
+        cluster, kept = None, None
+        if choice.table is not None:
+            kept = choice.table.windows(offset(task.shared, choice.table_start))
         if choice.cluster > 1:
             (schedule,) = choice.schedules
             assert isinstance(schedule, RowSchedule)
             cluster = Cluster.open(schedule.blocks, schedule.share, task.thread)
         if choice.staging is not None:
             pipeline = Pipeline(choice.staging, choice.graph, task, cluster)
-            pipeline.run(lambda tile, windows, arrive: self._emit_work(choice, tile, windows, cluster, arrive))
+
+            def work(tile: TileContext, windows: Windows, arrive: Callable[[Value], None] | None) -> None:
+                self._emit_work(choice, tile, windows, cluster, arrive, kept)
+
+            pipeline.run(work, functools.partial(self._prepare, choice, task) if kept is not None else None)
         elif cluster is not None:
             cluster.meet()
             task.for_each_tile(lambda tile: self._emit_work(choice, tile, None, cluster))
+        elif kept is not None and choice.alone:
+            # Launched so that a block has one tile, whose loads are under way while it makes what it keeps.
+            kept = dataclasses.replace(kept, meet=task.sync)
+
+            def body(tile: TileContext) -> None:
+                self._fill(choice, task)
+                self._emit_tile(plan, tile, kept)
+                task.sync()
+
+            task.for_each_tile(body)
+        elif kept is not None:
+            self._prepare(choice, task)
+            task.for_each_tile(lambda tile: self._emit_tile(plan, tile, kept))
+            task.sync()
         else:
             super().emit(plan, task)
 
+    @staticmethod
+    def _fill(choice: Choice, task: TaskContext) -> None:
+        assert choice.table is not None
+        choice.table.fill(choice.graph, TileContext(task, task.first), offset(task.shared, choice.table_start))
+
+    @classmethod
+    def _prepare(cls, choice: Choice, task: TaskContext) -> None:
+        """What the block makes for all rows."""
+        cls._fill(choice, task)
+        task.sync()
+
     def emit_tile(self, plan: Plan, tile: TileContext) -> None:
+        self._emit_tile(plan, tile, None)
+
+    def _emit_tile(self, plan: Plan, tile: TileContext, kept: Kept | None) -> None:
         choice: Choice = plan.private
         tile.wait()
-        self._emit_work(choice, tile, None)
-        # Without posts and shared memory nobody waits for this tile inside the kernel, and warps may run ahead.
-        if plan.task.posts or plan.shared_bytes:
+        self._emit_work(choice, tile, None, kept=kept)
+        # Without posts and shared memory that tiles write nobody waits for this one inside the kernel: warps may run ahead.
+        if plan.task.posts or (choice.table_start if choice.table else plan.shared_bytes):
             tile.finish()
 
     @staticmethod
@@ -120,9 +156,10 @@ class SimtEngine(Engine):
         windows: Windows | None,
         cluster: Cluster | None = None,
         arrive: Callable[[Value], None] | None = None,
+        kept: Kept | None = None,
     ) -> None:
         for schedule in choice.schedules:
             if isinstance(schedule, MapSchedule):
                 emit_maps(schedule, choice.graph, tile)
             else:
-                emit_rows(schedule, choice.graph, tile, windows, cluster=cluster, arrive=arrive)
+                emit_rows(schedule, choice.graph, tile, windows, cluster=cluster, arrive=arrive, kept=kept)

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.simt_choose_rows import AS_RULES_SAY, Tuning, choose_rows, registers_of, shared_bytes
+from kitsune_mlir.codegen.gpu.simt_choose_rows import AS_RULES_SAY, Tuning, choose_rows, registers_of, shared_bytes, tasks_of
 from kitsune_mlir.codegen.gpu.simt_flat import is_flat
 from kitsune_mlir.codegen.gpu.simt_graph import Graph, generic_sizes, reduced_size
+from kitsune_mlir.codegen.gpu.simt_hoist import Table, find_table
 from kitsune_mlir.codegen.gpu.simt_maps import MapSchedule, try_maps
 from kitsune_mlir.codegen.gpu.simt_memory import Access
 from kitsune_mlir.codegen.gpu.simt_probe import probe
@@ -51,6 +52,9 @@ MOST_ELEMENTS = 32
 REPEATED = 8
 """How often a thread may repeat a short reduction that neighbours make too."""
 
+TABLE_ALIGN = 128
+"""Where a table begins in shared memory."""
+
 PRIVATE = 4096
 """Longest reduction that a thread makes alone."""
 
@@ -64,6 +68,7 @@ class Choice:
         staging: what goes through shared memory.
         split: several blocks share each tile.
         cluster: blocks of a cluster that have each tile together.
+        table: what a block makes for all rows, at the end of its shared memory.
     """
 
     graph: Graph
@@ -75,6 +80,20 @@ class Choice:
     staging: Staging | None = None
     split: Split | None = None
     cluster: int = 1
+    table: Table | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether a block has one tile, which one pass of all its threads does: the program has no other task, and streams."""
+        (schedule, *others), task = self.schedules, self.graph.task
+        if others or not isinstance(schedule, RowSchedule) or self.staging is not None or task.waits or task.posts:
+            return False
+        return schedule.resident and schedule.rows_at_once >= schedule.space.row_count and tasks_of(self.graph) == 1
+
+    @property
+    def table_start(self) -> int:
+        """Where the table begins in the block's shared memory."""
+        return self.shared_bytes - (self.table.bytes if self.table else 0)
 
 
 def choose(task: TaskView, tuning: Tuning = AS_RULES_SAY, workers: int = 132) -> Choice:
@@ -124,8 +143,12 @@ def _rows(
         words["pieces"] = split.pieces
     if schedule.blocks > 1:
         words["cluster"] = schedule.blocks
-    wanted = shared_bytes(found, graph), registers_of(found, graph)
-    return Choice(graph, schedules, schedule.threads, *wanted, words, found.staging, split, schedule.blocks)
+    shared, registers = shared_bytes(found, graph), registers_of(found, graph)
+    table = find_table(graph, schedule.space) if schedule.blocks == 1 and split is None else None
+    if table is not None:
+        words["kept"] = len(table.columns)
+        shared = -(-shared // TABLE_ALIGN) * TABLE_ALIGN + table.bytes
+    return Choice(graph, schedules, schedule.threads, shared, registers, words, found.staging, split, schedule.blocks, table)
 
 
 def _is_private(op: ir.Operation) -> bool:

@@ -6,15 +6,16 @@ Every value is remembered by its tensor and coordinates; those made inside a loo
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.builder import for_
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.reduce import identity, over_registers
-from kitsune_mlir.codegen.gpu.simt_graph import ArgReduction, Graph, generic_sizes, needed, reduced_size
+from kitsune_mlir.codegen.gpu.simt_graph import ArgReduction, Graph, Reduction, generic_sizes, needed, reduced_size
 from kitsune_mlir.codegen.gpu.simt_index import (
     Atom,
     Index,
@@ -25,6 +26,7 @@ from kitsune_mlir.codegen.gpu.simt_index import (
     opaque,
     with_units,
 )
+from kitsune_mlir.codegen.gpu.simt_math import reciprocal
 from kitsune_mlir.codegen.gpu.simt_memory import CrossedWindow, Memory, SharedWindow
 from kitsune_mlir.codegen.gpu.simt_moves import MOVES
 from kitsune_mlir.codegen.gpu.simt_scalar import Lanes, ScalarEmitter, carrier, materialize
@@ -33,7 +35,7 @@ from kitsune_mlir.codegen.gpu.value import Value, constant
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.errors import UnsupportedError
 
-__all__ = ["Evaluator", "Windows"]
+__all__ = ["Evaluator", "Kept", "Windows"]
 
 _UNROLLED = 32
 """Reductions of up to this many elements, done by one thread, have no loop."""
@@ -44,22 +46,46 @@ Windows = Mapping[ir.Value | Store, SharedWindow | CrossedWindow]
 """Windows in shared memory: of loads by the tensor that is loaded, of stores by the store."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """Values of bodies that the block has made for all rows (`simt_hoist`).
+
+    Attributes:
+        windows: where they are in shared memory, by the value.
+        index: coordinates there, of an operation's loop indices.
+        meet: emits the barrier after which they are there, before the first one is read; None: they are.
+    """
+
+    windows: Mapping[ir.Value, SharedWindow]
+    index: Callable[[ir.Operation, Sequence[Index]], Coordinates]
+    meet: Callable[[], None] | None = None
+
+
 class Evaluator:
     """Evaluates tensors for vectors of `width` points of one tile.
 
     Args:
         shared: reductions whose results threads make together: they are put in by `define`, never evaluated here.
         windows: loads (by tensor) and stores whose windows are in shared memory.
+        kept: values that are not evaluated again.
     """
 
     def __init__(
-        self, graph: Graph, tile: TileContext, width: int, shared: Sequence[ir.Operation] = (), windows: Windows | None = None
+        self,
+        graph: Graph,
+        tile: TileContext,
+        width: int,
+        shared: Sequence[ir.Operation] = (),
+        windows: Windows | None = None,
+        kept: Kept | None = None,
     ):
         self.graph, self.tile, self.width = graph, tile, width
         self.shared = set(shared)
         self.scalars = ScalarEmitter(width, graph.precision)
         self.memory = Memory(tile, self.scalars)
         self.windows = windows or {}
+        self.kept = kept
+        self._meet = kept.meet if kept is not None else None
         self.crossed: dict[ir.Value, int] = {}
         self._memo: list[dict] = [{}]
         self._coordinates = [
@@ -222,10 +248,10 @@ class Evaluator:
         """Values of the body of a linalg.generic at loop indices; outs are read as inputs are."""
         block = op.regions[0].blocks[0]
         maps = affine_maps(op)
-        known: dict[ir.Value, Lanes | Index] = {}
-        used = needed(block, wanted)
+        known = self._kept_values(op, loops, needed(block, wanted, (), self.graph.left_out))
+        used = needed(block, wanted, known, self.graph.left_out)
         for argument, operand, map_ in zip(block.arguments, op.operands, maps, strict=True):
-            if argument not in used:
+            if argument not in used or argument in known:
                 continue
             if isinstance(operand.type, ir.RankedTensorType):
                 where = tuple(affine(expression, loops, self.width) for expression in map_.results)
@@ -233,9 +259,19 @@ class Evaluator:
             else:
                 known[argument] = self.scalar(operand, known, loops)
         for inner in block.operations:
-            if any(result in used for result in inner.operation.results):
+            if any(result in used and result not in known for result in inner.operation.results):
                 known[inner.operation.results[0]] = self._inner(inner.operation, known, loops)
         return [materialize(self.scalar(value, known, loops), value.type, self.width) for value in wanted]
+
+    def _kept_values(self, op: ir.Operation, loops: list[Index], used: Container[ir.Value]) -> dict[ir.Value, Lanes | Index]:
+        """What is kept of a body's values, at loop indices."""
+        if self.kept is None:
+            return {}
+        mine = [value for value in self.kept.windows if value in used]
+        if mine and self._meet is not None:
+            self._meet()
+            self._meet = None
+        return {value: self.memory.load(self.kept.windows[value], self.kept.index(op, loops)) for value in mine}
 
     def scalar(self, value: ir.Value, known: dict, loops: Sequence[Index]) -> Lanes | Index:
         """A scalar used in a body: made there, or outside the operation."""
@@ -250,6 +286,8 @@ class Evaluator:
         return found
 
     def _inner(self, op: ir.Operation, known: dict, loops: Sequence[Index]) -> Lanes | Index:
+        if op in self.graph.left_out:
+            return self.scalar(self.graph.left_out[op], known, loops)
         if op.name == "linalg.index":
             return loops[ir.IntegerAttr(op.attributes["dim"]).value]
         if op.name == "tensor.extract":
@@ -285,7 +323,8 @@ class Evaluator:
 
         start = self.initial(op, tensor, coordinates)
         if total <= _UNROLLED:
-            return fold([start, *(value(Linear(const=number)) for number in range(total))])
+            whole = fold([value(Linear(const=number)) for number in range(total)])
+            return fold([start, self.divided(reduction, coordinates, whole)])
         step = next(size for size in (8, 4, 2, 1) if total % size == 0)
 
         def iterate(number: Value, *carried: Value) -> Lanes:
@@ -294,7 +333,14 @@ class Evaluator:
                 return fold([list(carried), *(value(add(base, s)) for s in range(step))])  # type: ignore[arg-type]
 
         neutral = [identity(reduction.kind, register)] * self.width
-        return fold([start, for_(0, total, step, iterate, neutral)])
+        return fold([start, self.divided(reduction, coordinates, for_(0, total, step, iterate, neutral))])
+
+    def divided(self, reduction: Reduction, coordinates: Coordinates, values: Lanes) -> Lanes:
+        """A reduction's results at some coordinates, divided by what was left out of its elements, if anything was."""
+        if reduction.divisor is None:
+            return values
+        divisors = self.tensor(reduction.divisor, coordinates)
+        return [value * reciprocal(divisors[e if len(divisors) > 1 else 0]) for e, value in enumerate(values)]
 
     def initial(self, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> Lanes:
         """What a reduction's result starts from, at some coordinates, one value a point."""

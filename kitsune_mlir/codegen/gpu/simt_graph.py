@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from torch_mlir import ir
 
@@ -13,7 +14,7 @@ from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.verify import captures, walk
 from kitsune_mlir.errors import UnsupportedError
 
-__all__ = ["ArgReduction", "Graph", "Precision", "Reduction", "generic_sizes", "needed", "reduced_size"]
+__all__ = ["ArgReduction", "Graph", "Precision", "Reduction", "generic_sizes", "needed", "reduced_size", "unwidened"]
 
 _KINDS = {
     "arith.addf": "add",
@@ -72,12 +73,26 @@ class Precision:
 
 @dataclasses.dataclass(frozen=True)
 class Reduction:
-    """A linalg.generic of which result `number` is reduced: out = kind(out, value)."""
+    """A linalg.generic of which result `number` is reduced: out = kind(out, value).
+
+    Attributes:
+        quotient: in a sum weighted by a softmax, the division of each weight by their sum, which is left out of `value`: the
+            whole sum is divided by it instead, once a row.
+    """
 
     op: ir.Operation
     number: int
     kind: str
     value: ir.Value
+    quotient: ir.Operation | None = None
+
+    @property
+    def divisor(self) -> ir.Value | None:
+        """The tensor that the sum is divided by; it has the result's elements."""
+        if self.quotient is None:
+            return None
+        argument = ir.BlockArgument(unwidened(self.quotient.operands[1]))
+        return self.op.operands[argument.arg_number]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +151,10 @@ class Graph:
         for op in task.work():
             self._read(op)
         self.precision = self._precision()
+        if self.precision.approximate and self.precision.excess:
+            self._leave_out_quotients()
+        for op in task.work():
+            self._count_levels(op)
 
     def _precision(self) -> Precision:
         """What the types in memory and the operations between allow."""
@@ -173,9 +192,44 @@ class Graph:
             return
         elif op.name not in _STRUCTURAL:
             raise UnsupportedError(op.name, "simt does maps, reductions and movement of tensors", None, where)
-        level = max((self.level(value) for value in self.inputs(op)), default=0)
+
+    def _count_levels(self, op: ir.Operation) -> None:
+        inputs, recipe = self.inputs(op), self.reductions.get(op)
+        if isinstance(recipe, tuple):  # what a sum is divided by is needed after it, in the same level
+            later = {reduction.divisor for reduction in recipe}
+            inputs = [value for value in inputs if value not in later]
+        level = max((self.level(value) for value in inputs), default=0)
         for result in op.results:
             self.levels[result] = level + (op in self.reductions)
+
+    def _leave_out_quotients(self) -> None:
+        """Sums of (e / s) * h, e an exponential from 0 to 1 of a softmax and s a number of the row, become sum(e * h) / s."""
+        for op, recipe in self.reductions.items():
+            if not isinstance(recipe, tuple) or len(recipe) != 1 or recipe[0].kind != "add":
+                continue
+            quotient = _factor_quotient(recipe[0].value)
+            if quotient is None or not self._is_weight(op, quotient.operands[0]):
+                continue
+            maps, divisor = affine_maps(op), unwidened(quotient.operands[1])
+            if isinstance(divisor.owner, ir.Block) and maps[ir.BlockArgument(divisor).arg_number] == maps[-1]:
+                self.reductions[op] = (dataclasses.replace(recipe[0], quotient=quotient),)
+
+    def _is_weight(self, op: ir.Operation, value: ir.Value) -> bool:
+        """Whether a value of a body is, or was read from a tensor of, `lowered` exponentials."""
+        value = unwidened(value)
+        if not isinstance(value.owner, ir.Block):
+            return value.owner.operation in self.precision.lowered
+        maker = op.operands[ir.BlockArgument(value).arg_number].owner
+        if isinstance(maker, ir.Block) or maker.name != "linalg.generic" or len(maker.results) != 1:
+            return False
+        made = unwidened(list(maker.operation.regions[0].blocks[0].operations)[-1].operands[0])
+        return not isinstance(made.owner, ir.Block) and made.owner.operation in self.precision.lowered
+
+    @functools.cached_property
+    def left_out(self) -> dict[ir.Operation, ir.Value]:
+        """By a division that is made once a row instead, its numerator."""
+        sums = [recipe[0] for recipe in self.reductions.values() if isinstance(recipe, tuple)]
+        return {one.quotient: one.quotient.operands[0] for one in sums if one.quotient is not None}
 
     def level(self, value: ir.Value) -> int:
         """See `levels`; 0 for what comes from outside the task."""
@@ -199,6 +253,26 @@ class Graph:
                 found.add(op)
             pending += self.inputs(op)
         return [op for op in self.reductions if op in found]
+
+
+def unwidened(value: ir.Value) -> ir.Value:
+    """The value before conversions between floating-point types."""
+    while not isinstance(value.owner, ir.Block) and value.owner.name in ("arith.extf", "arith.truncf"):
+        value = value.owner.operands[0]
+    return value
+
+
+def _factor_quotient(value: ir.Value) -> ir.Operation | None:
+    """A division that a product has as a factor, if nothing else uses it."""
+    value = unwidened(value)
+    if isinstance(value.owner, ir.Block):
+        return None
+    maker = value.owner.operation
+    if maker.name == "arith.divf":
+        return maker
+    if maker.name != "arith.mulf" or len(list(value.uses)) != 1:
+        return None
+    return next((found for factor in maker.operands if (found := _factor_quotient(factor)) is not None), None)
 
 
 def _against_zero(op: ir.Operation) -> bool:
@@ -263,10 +337,19 @@ def reduced_size(op: ir.Operation) -> int:
     return math.prod(size for size, kind in zip(generic_sizes(op), kinds, strict=True) if kind == "reduction")
 
 
-def needed(block: ir.Block, wanted: Sequence[ir.Value]) -> set[ir.Value]:
-    """Values of the block that `wanted` depends on."""
+def needed(
+    block: ir.Block,
+    wanted: Sequence[ir.Value],
+    known: Container[ir.Value] = (),
+    aliases: Mapping[ir.Operation, ir.Value] | None = None,
+) -> set[ir.Value]:
+    """Values of the block that `wanted` depends on, as far as those that are not `known` do.
+
+    Args:
+        aliases: by operation, the one value that its result stands for.
+    """
     found = set(wanted)
     for inner in reversed([op.operation for op in block.operations]):
-        if any(result in found for result in inner.results):
-            found.update(inner.operands)
+        if any(result in found and result not in known for result in inner.results):
+            found.update([aliases[inner]] if aliases and inner in aliases else inner.operands)
     return found

@@ -19,7 +19,7 @@ from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.simt_cluster import Cluster
-from kitsune_mlir.codegen.gpu.simt_eval import Evaluator, Windows
+from kitsune_mlir.codegen.gpu.simt_eval import Evaluator, Kept, Windows
 from kitsune_mlir.codegen.gpu.simt_exchange import ITEM_BYTES, Combiner, Partial, Sharing
 from kitsune_mlir.codegen.gpu.simt_graph import ArgReduction, Graph
 from kitsune_mlir.codegen.gpu.simt_index import Atom, Linear, at, emit
@@ -32,7 +32,13 @@ from kitsune_mlir.codegen.gpu.value import Value, select
 
 __all__ = ["emit_rows", "sync_workers"]
 
-BARRIER = 1  # hardware barrier of the threads that work, where the block has more
+BARRIER = 1
+"""Hardware barrier of the threads that work, where the block has more; the first one where each row has its own."""
+
+BARRIERS = 16
+"""Hardware barriers of a block, of which one is for all its threads."""
+
+WARP = 32
 
 
 def emit_rows(
@@ -44,13 +50,15 @@ def emit_rows(
     probe: bool = False,
     cluster: Cluster | None = None,
     arrive: Callable[[Value], None] | None = None,
+    kept: Kept | None = None,
 ) -> list[Access]:
     """Emit a tile, or a piece of one; returns what it loads and stores. With `probe`, just one step along rows and columns.
 
     Args:
         arrive: waits for what a step along the columns needs of the windows.
+        kept: values that the block has made for all rows.
     """
-    emitter = _Rows(schedule, graph, tile, windows, piece, probe, cluster, arrive)
+    emitter = _Rows(schedule, graph, tile, windows, piece, probe, cluster, arrive, kept)
     if tile.task.threads == schedule.threads:
         emitter.emit()
     else:
@@ -78,11 +86,12 @@ class _Rows:
         probe: bool,
         cluster: Cluster | None,
         arrive: Callable[[Value], None] | None,
+        kept: Kept | None,
     ):
         self.schedule, self.graph, self.tile, self.piece, self.probe = schedule, graph, tile, piece, probe
         self.cluster, self.arrive = cluster, arrive
         self.space = schedule.space
-        self.evaluator = Evaluator(graph, tile, schedule.width, self.space.shared, windows)
+        self.evaluator = Evaluator(graph, tile, schedule.width, self.space.shared, windows, kept)
         self.levels = levels_of(graph, self.space)
         self.spans = scratch_bytes(schedule, graph)
 
@@ -116,7 +125,12 @@ class _Rows:
         return Sharing(masks, schedule.parts, part, self.near.value, schedule.fast, writer)
 
     def sync(self) -> None:
-        sync_workers(self.tile, self.schedule)
+        """A barrier over the threads that share rows: each row's warps by themselves, as far as there are barriers."""
+        schedule = self.schedule
+        if self.space.row_major and WARP < schedule.fast < schedule.threads and schedule.slow < BARRIERS:
+            NamedBarrier(self.far.value + BARRIER, schedule.fast).sync()
+        else:
+            sync_workers(self.tile, self.schedule)
 
     # --- a pass over the columns of some rows
 
@@ -301,7 +315,8 @@ class _Rows:
             coordinates = self.space.coordinates(result, where)
             combiner = Combiner(reduction.kind)
             starts = self.evaluator.initial(op, result, coordinates)
-            values = [combiner((start,), partial)[0] for start, partial in zip(starts, remaining.pop(0), strict=False)]
+            found = self.evaluator.divided(reduction, coordinates, [partial[0] for partial in remaining.pop(0)])
+            values = [combiner((start,), (value,))[0] for start, value in zip(starts, found, strict=False)]
             self.evaluator.define(result, coordinates, values)
 
     # --- stores

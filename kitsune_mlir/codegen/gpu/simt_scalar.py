@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.convert import pack_pair, unpack_pair
+from kitsune_mlir.codegen.gpu.convert import pack_pair, packed_source, unpack_pair
 from kitsune_mlir.codegen.gpu.simt_graph import Precision
 from kitsune_mlir.codegen.gpu.simt_index import Index, Linear, add, at, emit, opaque, scale
 from kitsune_mlir.codegen.gpu.simt_math import APPROXIMATIONS, divide_by_shared, exp_of_difference, reciprocal
@@ -24,6 +24,7 @@ Lanes = list[Value]
 """One value a point of the vector, or one for all."""
 
 _NARROW = ("bf16", "f16")
+_PAIR = "vector<2xbf16>"
 
 # What leaves a 16-bit float representable needs no rounding afterwards.
 _EXACT = ("arith.negf", "arith.maximumf", "arith.minimumf", "arith.maxnumf", "arith.minnumf", "math.absf", "math.copysign")
@@ -108,6 +109,8 @@ class ScalarEmitter:
             raise UnsupportedError(op.name, "simt emits arith and math operations", None, str(op.location))
         if op.name == "arith.bitcast":
             return self._bitcast(op, lanes)
+        if (pairs := self._packed_sum(op, lanes)) is not None:
+            return pairs
         if (cheap := self._cheaper(op, lanes)) is not None:
             return self.round(cheap, result)
         attributes = {name: op.attributes[name] for name in op.attributes}
@@ -137,6 +140,23 @@ class ScalarEmitter:
         if approximate and op.name in APPROXIMATIONS:
             return self._each(APPROXIMATIONS[op.name], lanes)
         return None
+
+    def _packed_sum(self, op: ir.Operation, lanes: Sequence[Lanes]) -> Lanes | None:
+        """A sum or difference of bf16 numbers that is rounded to bf16: two by one instruction, before they are unpacked."""
+        if op.name not in ("arith.addf", "arith.subf") or any(len(values) != self.width or len(values) % 2 for values in lanes):
+            return None
+        if not all(use.owner.name == "arith.truncf" and str(use.owner.results[0].type) == "bf16" for use in op.results[0].uses):
+            return None
+        made: Lanes = []
+        for place in range(0, self.width, 2):
+            words = [packed_source(*values[place : place + 2]) for values in lanes]
+            a, b = words
+            if a is None or b is None:
+                return None
+            a, b = bitcast(a, _PAIR), bitcast(b, _PAIR)
+            word = bitcast(a + b if op.name == "arith.addf" else a - b, "i32")
+            made += unpack_pair(word, "bf16")
+        return made
 
     def _each(self, make: Callable[..., Value], lanes: Sequence[Lanes]) -> Lanes:
         """`make` once for each point, or once if all operands are shared."""
@@ -170,6 +190,9 @@ class ScalarEmitter:
             return [cast(cast(value, dtype), "f32") for value in values]
         rounded: Lanes = []
         for low, high in zip(values[::2], values[1::2], strict=True):
+            if dtype == "bf16" and packed_source(low, high) is not None:
+                rounded += (low, high)
+                continue
             word = pack_pair(low, high, dtype)
             pair = unpack_pair(word, dtype)
             self.packed[pair[0].ir, pair[1].ir] = word
@@ -181,6 +204,8 @@ class ScalarEmitter:
         words = []
         for low, high in zip(values[::2], values[1::2], strict=True):
             word = self.packed.get((low.ir, high.ir))
+            if word is None and dtype == "bf16":
+                word = packed_source(low, high)
             words.append(pack_pair(low, high, dtype) if word is None else word)
         return words
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.simt_graph import ArgReduction, Graph, generic_sizes, reduced_size
-from kitsune_mlir.codegen.gpu.simt_index import Index, Linear
+from kitsune_mlir.codegen.gpu.simt_index import Index, Linear, add, scale
 from kitsune_mlir.codegen.gpu.tasks import Store
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, reassociation, shape_of, static_ints
 from kitsune_mlir.errors import UnsupportedError
@@ -77,6 +77,41 @@ class RowSpace:
         """Loop indices of a shared reduction at a point."""
         sizes = generic_sizes(op)
         return [Linear() if size == 1 else where[self.classes.find((op, loop))] for loop, size in enumerate(sizes)]
+
+    # --- what depends on columns alone
+
+    def is_column(self, op: ir.Operation) -> bool:
+        """Whether all loops of an operation run along columns."""
+        nodes = {node for node, _ in self.cols}
+        return all(size == 1 or self.classes.find((op, loop)) in nodes for loop, size in enumerate(generic_sizes(op)))
+
+    def maps_columns(self, op: ir.Operation, map_: ir.AffineMap) -> bool:
+        """Whether an operand is read along columns, by plain loops, and along nothing else."""
+        nodes, sizes = {node for node, _ in self.cols}, generic_sizes(op)
+        for expression in map_.results:
+            if not isinstance(expression, ir.AffineDimExpr):
+                return False
+            loop = expression.position
+            if sizes[loop] > 1 and self.classes.find((op, loop)) not in nodes:
+                return False
+        return len(map_.results) > 0
+
+    def columns_at(self, parts: Sequence[Index]) -> dict[Node, Index]:
+        """The index of each class of columns, given one for each of `cols`."""
+        return {node: part for (node, _), part in zip(self.cols, parts, strict=True)}
+
+    def column_loops(self, op: ir.Operation, where: Mapping[Node, Index]) -> list[Index]:
+        """Loop indices of an operation at a column; those that run along rows are 0."""
+        sizes = generic_sizes(op)
+        return [where.get(self.classes.find((op, loop)), Linear()) if size > 1 else Linear() for loop, size in enumerate(sizes)]
+
+    def column(self, op: ir.Operation, loops: Sequence[Index]) -> Index:
+        """Number of the column at loop indices of an operation; along columns that it has no loop for, the first one."""
+        found: Index = Linear()
+        for node, extent in self.cols:
+            own = [loops[loop] for loop in range(len(loops)) if self.classes.find((op, loop)) == node]
+            found = add(scale(found, extent), own[0] if own else Linear())
+        return found
 
 
 def find_rows(graph: Graph, reductions: list[ir.Operation], stores: list[Store]) -> RowSpace:

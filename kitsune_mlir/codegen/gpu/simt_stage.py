@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch_mlir import ir
 
@@ -178,8 +178,8 @@ class Pipeline:
         self.outputs = offset(task.shared, staging.slots * staging.load_bytes)
         self.posts = bool(task.view.posts)
 
-    def run(self, emit) -> None:
-        """All tiles of the block; `emit(tile, windows, arrive)` emits the work on one.
+    def run(self, emit, prepare: Callable[[], None] | None = None) -> None:
+        """All tiles of the block; `emit(tile, windows, arrive)` emits the work on one, `prepare` what comes before all of it.
 
         `windows` are by tensor. Where they come in parts, `arrive(step)` waits for what a step of the schedule needs.
         """
@@ -190,6 +190,8 @@ class Pipeline:
                 self._load(task.first + task.blocks * number, i32(number))
 
         if_(task.thread == 0, ahead)
+        if prepare is not None:
+            prepare()
         if self.cluster is not None and slots > 1:
             self.cluster.meet()
 

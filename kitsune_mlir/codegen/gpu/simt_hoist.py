@@ -1,0 +1,182 @@
+"""Work that is the same for all rows of a task: done once by each block, and kept in shared memory.
+
+Planning fuses a function of a vector, such as the sigmoid of a bias, into the loop over rows that uses it, where each row would
+do it again. Here the part of a body that depends on columns alone is found by its maps. If it costs more than reading its
+result does, the block makes it for all columns before its first row; in the body that value then is a load from shared memory.
+It has the type there that it has in the program, so it is what every row would have computed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.builder import for_
+from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.inline import fresh
+from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.simt_eval import Evaluator, Kept
+from kitsune_mlir.codegen.gpu.simt_graph import Graph
+from kitsune_mlir.codegen.gpu.simt_index import Atom, Index, Linear, clamp
+from kitsune_mlir.codegen.gpu.simt_memory import SharedWindow
+from kitsune_mlir.codegen.gpu.simt_space import RowSpace
+from kitsune_mlir.codegen.gpu.tasks import element_bytes
+from kitsune_mlir.codegen.gpu.value import Value
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds
+
+__all__ = ["Column", "Table", "find_table"]
+
+LEAST_COST = 4
+"""Instructions an element from which a value is kept: reading it back takes one or two."""
+
+FUNCTION_COST = 4
+"""Of a function or a division: one at a quarter of the rate of others, or several."""
+
+LEAST_ROWS = 4
+"""Of a block's tiles, from which a block makes values for all of them first."""
+
+MOST_BYTES = 16 << 10
+"""Of all values that a block keeps."""
+
+ALIGN = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A value of the body of `op` that depends on columns alone; its place in the table."""
+
+    op: ir.Operation
+    value: ir.Value
+    start: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """What a block keeps for all rows.
+
+    Attributes:
+        space: rows and columns.
+        columns: the values, one element a column each.
+        bytes: of shared memory.
+    """
+
+    space: RowSpace
+    columns: tuple[Column, ...]
+    bytes: int
+
+    def windows(self, pointer: Value) -> Kept:
+        """The values' places in shared memory, of which `pointer` is the table's beginning."""
+        count = self.space.col_count
+        found: dict[ir.Value, SharedWindow] = {}
+        for column in self.columns:
+            found[column.value] = SharedWindow(offset(pointer, column.start), column.value.type, (count,), ALIGN)
+        return Kept(found, self._index)
+
+    def _index(self, op: ir.Operation, loops: Sequence[Index]) -> tuple[Index, ...]:
+        return (self.space.column(op, loops),)
+
+    def fill(self, graph: Graph, tile: TileContext, pointer: Value) -> None:
+        """Make all values, by all threads of the block; a block barrier must follow.
+
+        Args:
+            tile: any tile: nothing here depends on it.
+        """
+        count, threads = self.space.col_count, tile.task.threads
+        width = next(w for w in (8, 4, 2, 1) if count % w == 0 and (w == 1 or count // w >= threads))
+        vectors = count // width
+        evaluator = Evaluator(graph, tile, width)
+        windows = self.windows(pointer).windows
+        # In a loop over tiles this stays where it is, behind the loads of the tile.
+        thread = Linear.of(Atom(fresh(tile.task.thread), 1, threads))
+
+        def step(first: Value) -> None:
+            with evaluator.scope():
+                vector = Linear((*thread.terms, *Linear.of(Atom(first, threads, vectors)).terms))
+                place = clamp(vector, vectors - 1) if vectors % threads else vector
+                index = Linear(tuple((atom, c * width) for atom, c in place.terms), 1 if width > 1 else 0, place.const * width)
+                where = self.space.columns_at(evaluator.spread(index, tuple(extent for _, extent in self.space.cols)))
+                for column in self.columns:
+                    loops = self.space.column_loops(column.op, where)
+                    (lanes,) = evaluator.body(column.op, loops, [column.value])
+                    evaluator.memory.store(windows[column.value], (index,), lanes)
+
+        for_(0, vectors, threads, step)
+
+
+def find_table(graph: Graph, space: RowSpace) -> Table | None:
+    """What a block should keep; None if nothing is worth it."""
+    if not space.row_major or space.row_count < LEAST_ROWS:
+        return None
+    columns: list[Column] = []
+    start = 0
+    for op in graph.task.work():
+        if op.name != "linalg.generic" or space.is_column(op):
+            continue
+        for value in _frontier(graph, space, op):
+            columns.append(Column(op, value, start))
+            start += -(-space.col_count * element_bytes(value.type) // ALIGN) * ALIGN
+    return Table(space, tuple(columns), start) if columns and start <= MOST_BYTES else None
+
+
+def _frontier(graph: Graph, space: RowSpace, op: ir.Operation) -> list[ir.Value]:
+    """Values of a body that depend on columns alone, cost enough, and are used by what depends on rows, too."""
+    costs = _costs(graph, space, op)
+    block = op.regions[0].blocks[0]
+    found: dict[ir.Value, None] = {}
+    for inner in [o.operation for o in block.operations]:
+        if len(inner.results) and inner.results[0] in costs:
+            continue
+        for operand in inner.operands:
+            if costs.get(operand, 0) >= LEAST_COST:
+                found[_narrow(operand)] = None
+    return list(found)
+
+
+def _narrow(value: ir.Value) -> ir.Value:
+    """What a value is widened from."""
+    while not isinstance(value.owner, ir.Block) and value.owner.name == "arith.extf":
+        value = value.owner.operands[0]
+    return value
+
+
+def _costs(graph: Graph, space: RowSpace, op: ir.Operation) -> dict[ir.Value, int]:
+    """Instructions for each value of a body that depends on columns alone; constants cost nothing."""
+    block = op.regions[0].blocks[0]
+    costs: dict[ir.Value, int] = {}
+    for argument, operand, map_ in zip(block.arguments, op.operands, affine_maps(op), strict=True):
+        if space.maps_columns(op, map_) and (cost := _cost_of(graph, space, operand)) is not None:
+            costs[argument] = cost
+    if not costs:
+        return {}
+    for inner in [o.operation for o in block.operations]:
+        costs.update((operand, 0) for operand in inner.operands if _is_constant(operand))
+        if inner.name.startswith(("arith.", "math.")) and all(operand in costs for operand in inner.operands):
+            function = inner.name.startswith("math.") or inner.name == "arith.divf"
+            own = FUNCTION_COST if function else 0 if inner.name in ("arith.extf", "arith.truncf") else 1
+            costs[inner.results[0]] = own + sum(costs[operand] for operand in inner.operands)
+    return costs
+
+
+def _is_constant(value: ir.Value) -> bool:
+    return not isinstance(value.owner, ir.Block) and value.owner.name == "arith.constant"
+
+
+def _cost_of(graph: Graph, space: RowSpace, tensor: ir.Value) -> int | None:
+    """Instructions for an element of a tensor that depends on columns alone; None if it depends on something else.
+
+    Only what the program is given counts: what other tasks make may not be there when a block begins.
+    """
+    if tensor in graph.loads:
+        load = graph.loads[tensor]
+        fixed = load.buffer.role == "input" and all(isinstance(start, int) for start in load.offsets)
+        return 0 if fixed else None
+    op = tensor.owner
+    if isinstance(op, ir.Block) or op.name != "linalg.generic" or "reduction" in iterator_kinds(op.operation):
+        return None
+    op = op.operation
+    if not space.is_column(op):
+        return None
+    yielded = list(op.regions[0].blocks[0].operations)[-1].operands[list(op.results).index(tensor)]
+    return _costs(graph, space, op).get(yielded)
