@@ -9,20 +9,20 @@ from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, Ring, fence_async, f
 from kitsune_mlir.codegen.gpu.barriers import Slot as RingSlot
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
-from kitsune_mlir.codegen.gpu.chain_match import SUM, Range, Scatter, zero
+from kitsune_mlir.codegen.gpu.chain_match import SUM, Layer, Range, Scatter, zero
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
 from kitsune_mlir.codegen.gpu.chain_parts import WeightPanel, align, load_key, swizzled
 from kitsune_mlir.codegen.gpu.chain_records import ChainPlan, Slot
 from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer
 from kitsune_mlir.codegen.gpu.chain_sources import slot_barriers, slot_pointer
-from kitsune_mlir.codegen.gpu.chain_start import Term, bias_of
+from kitsune_mlir.codegen.gpu.chain_start import Term, bias_of, reads_made
 from kitsune_mlir.codegen.gpu.chain_store import Storer
 from kitsune_mlir.codegen.gpu.chain_vectors import copy_vectors
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.elements import load_elements
 from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.memory import offset, store
-from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
+from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, is_constant
 from kitsune_mlir.codegen.gpu.tasks import Load
 from kitsune_mlir.codegen.gpu.value import Value, bitcast, i32, i64, minimum, select, vector
 from kitsune_mlir.dialects.access import shape_of
@@ -212,8 +212,12 @@ class Computer:
     ) -> RingSlot:
         plan, layer = self.plan, self.plan.chain.layers[number]
         apart = [part for part in layer.ranges if self._slot(part) is None]
-        if not number and apart and self.task.view.waits:
-            self._wait_for_others(count, filled)
+        if not number and self.task.view.waits:
+            if apart:
+                self._wait_for_others(count, filled)
+            elif self._starts_from_others(layer):
+                full, _, parity = slot_barriers(self.plan, self.task, self.plan.slots[0], self.group, count)
+                full.wait(parity)
         words = {
             n: [self._words(evaluator, part, unit) for unit in range(plan.units)]
             for n, part in enumerate(layer.ranges)
@@ -309,6 +313,13 @@ class Computer:
         tile = swizzled(rows, panel.panel.box)
         distance = slot.source.panel_offset(number, rows) + 64 * unit * tile.swizzle
         return wgmma.SharedOperand(tile, pointer, distance=distance)
+
+    def _starts_from_others(self, layer: Layer) -> bool:
+        """Whether a layer's sums start from what another task makes."""
+        folded = self.starts.get(layer.result)
+        if folded is not None:
+            return reads_made(self.plan.chain, folded)
+        return not zero(layer.start) and not is_constant(layer.start)
 
     def _start(self, evaluator: Evaluator, number: int, unit: int) -> list[Value] | None:
         """What a product's sums start from; None for zeros."""

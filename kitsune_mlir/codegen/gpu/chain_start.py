@@ -11,7 +11,7 @@ from kitsune_mlir.codegen.gpu.mma_match import ROW, is_constant
 from kitsune_mlir.dialects.access import affine_maps
 from kitsune_mlir.dialects.products import yield_of
 
-__all__ = ["Term", "bias_of", "terms_of"]
+__all__ = ["Term", "bias_of", "reads_made", "terms_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +52,25 @@ def bias_of(chain: Chain, result: ir.Value) -> Term | None:
         return None
     at = list(op.regions[0].blocks[0].arguments).index(bias)
     return None if is_constant(op.operands[at]) or ROW in chain.operand_sides(op, at) else terms[0]
+
+
+def reads_made(chain: Chain, term: Term) -> bool:
+    """Whether a term reads what another task of the program makes: then the waits come first."""
+    block = term.op.regions[0].blocks[0]
+    pending, seen = [term.value], set()
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if isinstance(value.owner, ir.Block) and value.owner == block:
+            value = term.op.operands[list(block.arguments).index(value)]
+        load = chain.task.load_of(value)
+        if load is not None and load.buffer.role != "input":
+            return True
+        if not isinstance(value.owner, ir.Block) and value.owner.operation.block == block:
+            pending += list(value.owner.operation.operands)
+    return False
 
 
 def _added(chain: Chain, value: ir.Value) -> Term | None:

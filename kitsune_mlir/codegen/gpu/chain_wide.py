@@ -18,7 +18,7 @@ from kitsune_mlir.codegen.gpu.chain_match import QUAD, Scatter
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
 from kitsune_mlir.codegen.gpu.chain_parts import Source, load_key, swizzled
 from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer
-from kitsune_mlir.codegen.gpu.chain_start import terms_of
+from kitsune_mlir.codegen.gpu.chain_start import reads_made, terms_of
 from kitsune_mlir.codegen.gpu.chain_store import store_piece
 from kitsune_mlir.codegen.gpu.chain_vectors import copy_vectors
 from kitsune_mlir.codegen.gpu.chain_wide_plan import PANEL, PANEL_BYTES, WARP_COLS, Pass, WidePlan, weight_tile
@@ -187,6 +187,8 @@ class _Computer:
         evaluator = Evaluator(chain, memory, tile.index, self.folded)
         ring = RingSlot(stage, parity)
         scatterers: dict[Scatter, Scatterer] = {}
+        if any(reads_made(chain, term) for term in self.starts[plan.layers[0].layer.result]):
+            self._wait_for_others(count)
         for number, layer in enumerate(plan.layers):
             for op, extract in self._gathers(number):
                 for half in range(2):
@@ -205,6 +207,16 @@ class _Computer:
             evaluator.keep(())
         self._post(tile)
         return [count + 1, *ring.values]
+
+    def _wait_for_others(self, count: Value) -> None:
+        """Before the first sums start from what other tasks make: the rows come from a warp that has waited for these."""
+
+        def wait() -> None:
+            first = i32(0)
+            self.places.full(self.places.slot(first), self.group).wait(self.places.parity(first, count))
+
+        alike = all(wait.constant is not None for wait in self.task.view.waits)  # then the first tile has waited for all
+        if_(count == 0, wait) if alike else wait()
 
     def _gathers(self, number: int) -> list[tuple[ir.Operation, ir.Operation]]:
         """The steps that read rows by index after product `number`: (generic, tensor.extract of its body)."""
