@@ -1,13 +1,16 @@
 # `make demo` and `make test` work on a fresh clone: they make .venv first (a few minutes), later runs start at once.
 # Variables: PYTHON (interpreter for .venv), JOBS (parallel tests), ARGS (passed to pytest or to the benchmark),
-# CASES (of the benchmark: names or groups; `python -m bench.suite list` has them), KINDS (of programs that gpu-test runs).
+# CASES (of the benchmark: names or groups; `python -m bench.suite list` has them), KINDS (of GPU tests; default: all),
+# KITS (a folder that `make gpu-kits` filled elsewhere: gpu-test then needs no compiler and no .venv, only PYTHON with torch and
+# cuda-bindings), RESULTS (folder for the tables of soak and sanitizers).
 
 PYTHON ?= python3
 JOBS   ?= 2
 ARGS   ?=
 CASES  ?= headline
-KINDS  ?= run_programs hang_programs simt_programs mma_programs chain_programs gemv_programs attention_programs conv_programs \
-          queue_programs handoff_programs reduction_programs scatter_programs zoo graphs
+KINDS  ?=
+KITS   ?=
+RESULTS ?= bench/results
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
@@ -15,7 +18,7 @@ GPU_OUT := out/gpu
 SHELL  := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs opinfo gpu-test gpu-bench clean
+.PHONY: help setup demo test lint docs opinfo gpu-kits gpu-test gpu-bench clean
 
 # An environment knows its folder by its full path: a clone that was moved is installed again.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
@@ -29,7 +32,8 @@ help:
 	@echo "make lint       ruff and pyright only"
 	@echo "make docs       write docs/dialect.md and docs/passes.md again"
 	@echo "make opinfo     PyTorch's own operator samples; writes docs/coverage.md"
-	@echo "make gpu-test   the tests that need a Hopper GPU"
+	@echo "make gpu-kits   compile what gpu-test runs, into out/gpu/kits (needs no GPU)"
+	@echo "make gpu-test   the tests that need a Hopper GPU; with KITS=FOLDER, of packages that gpu-kits made elsewhere"
 	@echo "make gpu-bench  measurements on a Hopper GPU"
 	@echo "make clean      remove what was built, and .venv"
 
@@ -57,13 +61,17 @@ docs: $(STAMP)
 opinfo: $(STAMP)
 	@$(BIN)/python -m test.opinfo --workers $(JOBS) --out docs/coverage.md $(ARGS)
 
-# Programs are built, then run: `build` needs no GPU and `run` no compiler, so that the two may happen on different machines.
-gpu-test: $(STAMP)
-	@echo "primitives: built, then run"; $(BIN)/python -m pytest -s -m gpu test/gpu $(ARGS)
-	@set -e; for kind in $(KINDS); do echo "$$kind: built, then run"; \
-	  $(BIN)/python -m test.gpu.$$kind build $(GPU_OUT)/$$kind; \
-	  $(BIN)/python -m test.gpu.$$kind run $(GPU_OUT)/$$kind; \
-	done
+# Packages are built, then run: building needs no GPU and running no compiler, so that the two may happen on different machines.
+gpu-kits: $(STAMP)
+	@$(BIN)/python -m test.gpu.checks build $(GPU_OUT)/kits $(KINDS) $(ARGS)
+
+ifeq ($(KITS),)
+gpu-test: gpu-kits
+	@$(BIN)/python -m test.gpu.checks run $(GPU_OUT)/kits $(KINDS) --results $(RESULTS)
+else
+gpu-test:
+	@$(PYTHON) -m test.gpu.checks run $(KITS) $(KINDS) --results $(RESULTS) $(ARGS)
+endif
 
 gpu-bench: $(STAMP)
 	@$(BIN)/python -m bench.suite build $(GPU_OUT)/bench $(CASES)

@@ -1,6 +1,6 @@
 """Generated graphs on a GPU, in two steps as in `test/gpu/zoo.py`.
 
-python -m test.gpu.graphs build DIR [--count 200]
+python -m test.gpu.graphs build DIR [--count 200] [--only NUMBER...]
 python -m test.gpu.graphs run DIR [--json FILE]
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -49,12 +50,13 @@ def case(recipe: dict, dtype: torch.dtype):
     return GraphModel(recipe).to(dtype), inputs_of(recipe, dtype)
 
 
-def build(folder: Path, count: int) -> int:
-    """Compile; every third graph in bf16, the others in f32."""
+def build(folder: Path, count: int, only: Sequence[int] | None = None) -> int:
+    """Compile `count` graphs, or those of them with the numbers `only`; every third in bf16, the others in f32."""
     folder.mkdir(parents=True, exist_ok=True)
     note_commit(folder)
     failed = 0
-    for n, recipe in enumerate(collect(count)):
+    chosen = [(n, recipe) for n, recipe in enumerate(collect(count)) if only is None or n in only]
+    for n, recipe in chosen:
         name = "bf16" if n % 3 == 2 else "f32"
         model, args = case(recipe, DTYPES[name])
         try:
@@ -65,7 +67,7 @@ def build(folder: Path, count: int) -> int:
             continue
         program.save(folder / f"{n:04d}.{name}.kit", weights=False)
         (folder / f"{n:04d}.{name}.json").write_text(json.dumps(recipe))
-    print(f"{failed} of {count} do not compile")
+    print(f"{failed} of {len(chosen)} do not compile")
     return failed
 
 
@@ -107,9 +109,10 @@ def main() -> int:
     parser.add_argument("mode", choices=["build", "run"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--only", type=int, nargs="*", metavar="NUMBER", help="build some of them")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    return build(given.folder, given.count) if given.mode == "build" else run(given.folder, given.json)
+    return build(given.folder, given.count, given.only) if given.mode == "build" else run(given.folder, given.json)
 
 
 if __name__ == "__main__":
