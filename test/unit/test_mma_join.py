@@ -51,8 +51,14 @@ def test_few_tasks_are_joined_and_none_that_threads_copy_for(context) -> None:
     assert len(four) == MOST_TASKS and join_plans(plans_of(four), Limits())
     assert join_plans(plans_of([*four, Layer(2048, 512, 512, tile=(128, 64))]), Limits()) is None
     assert join_plans(plans_of([Layer(2048, 1024, 13, tile=(128, 128)), NARROW]), Limits()) is None
-    assert join_plans(plans_of([Layer(128, 4096, 4096, tile=(128, 128))] * 2), Limits()) is None  # blocks share tiles
     assert join_plans(plans_of([Layer(256, k, k, dtype="f32", out="f32") for k in (128, 128)]), Limits()) is None
+
+
+def test_tasks_whose_tiles_blocks_share_are_joined_too(context) -> None:
+    shared = [Layer(128, 4096, 4096, tile=(128, 128))] * 2
+    alone, joined = plans_of(shared), join_plans(plans_of(shared), Limits())
+    assert joined and all(plan.split and plan.split.pieces == 4 for plan in alone)
+    assert [plan.split for plan in joined] == [plan.split for plan in alone]
 
 
 def test_long_products_keep_the_stages_that_they_have_alone(context) -> None:

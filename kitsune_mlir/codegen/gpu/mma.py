@@ -18,6 +18,7 @@ from kitsune_mlir.codegen.gpu.barriers import Slot
 from kitsune_mlir.codegen.gpu.builder import for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.inline import pinned
 from kitsune_mlir.codegen.gpu.mma_copy import Copier
 from kitsune_mlir.codegen.gpu.mma_epilogue import Epilogue
 from kitsune_mlir.codegen.gpu.mma_halves import Halver
@@ -31,7 +32,7 @@ from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.mma_store import Handover, Storer
 from kitsune_mlir.codegen.gpu.roles import specialize
 from kitsune_mlir.codegen.gpu.tasks import TaskView
-from kitsune_mlir.codegen.gpu.value import Value
+from kitsune_mlir.codegen.gpu.value import Value, select
 
 __all__ = ["MmaEngine"]
 
@@ -115,18 +116,32 @@ def _add_up(
     mma: MmaPlan, tile: TileContext, pieces: Pieces, piece: Value, group: Value, accumulators: list[Value], slot: Slot
 ) -> Slot:
     """Hand over a piece's accumulators, and add up and store the block's part of the tile when all pieces are there."""
-    pieces.hand_over(tile, piece, group, accumulators)
+    assert mma.split is not None
+    count, width, parts = mma.share // 2, mma.geometry.width // 2, mma.split.pieces
+    runs = [number * width for number in range(mma.geometry.products)]
+    pieces.hand_over(tile, piece, group, accumulators, lambda register: register % width // count % parts)
+    # Only the registers of the block's own shares are kept: the others' are needed for partial results.
+    shares = [[accumulators[run + first + at] for run in runs for at in range(count)] for first in range(0, width, count)]
+    kept = [pinned(_pick(shares[first : first + parts], piece)) for first in range(0, len(shares), parts)]
     pieces.meet(tile, group)
-    runs = [number * mma.geometry.width // 2 for number in range(mma.geometry.products)]
 
     def share(number: Value, *slot: Value) -> list[Value]:
-        sums = pieces.sums(tile, group, number * (mma.share // 2), runs, mma.share // 2)
+        own = _pick(kept, (number - piece) // parts)
+        sums = pieces.sums(tile, piece, group, number * count, runs, own)
         return Epilogue(mma, tile, group, number).store(sums, Slot(*slot)).values
 
-    assert mma.split is not None
-    slot = Slot(*for_(piece, mma.shares, mma.split.pieces, share, slot.values))
+    slot = Slot(*for_(piece, mma.shares, parts, share, slot.values))
     pieces.done(group)
     return slot
+
+
+def _pick(choices: Sequence[list[Value]], number: Value) -> list[Value]:
+    """The list of this number; any of them if there are fewer."""
+    found = choices[0]
+    for place, choice in enumerate(choices[1:], 1):
+        mine = number == place
+        found = [select(mine, new, old) for new, old in zip(choice, found, strict=True)]
+    return found
 
 
 def _consume(work: _Work, group: Value, state: list[Value] | None) -> list[Value]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-__all__ = ["CHUNK_BYTES", "MOST_PIECES", "Work", "choose_pieces", "microseconds"]
+__all__ = ["CHUNK_BYTES", "HELD_BYTES", "MOST_PIECES", "Work", "choose_pieces", "microseconds"]
 
 CHUNK_BYTES = 128
 TENSOR_RATE = 3.15e6

@@ -6,7 +6,9 @@ time, neighbours by neighbouring threads: the order in memory is that of the reg
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
@@ -16,7 +18,7 @@ from kitsune_mlir.codegen.gpu.elements import load_elements
 from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.memory import offset, store
 from kitsune_mlir.codegen.gpu.split import Place, Split
-from kitsune_mlir.codegen.gpu.value import Value, constant, i32, i64, select, vector
+from kitsune_mlir.codegen.gpu.value import Value, i32, i64, select, vector
 
 __all__ = ["Pieces", "SplitPlan"]
 
@@ -72,8 +74,19 @@ class Pieces:
         assert self.split is not None
         return piece >= self.split.pieces - 1
 
-    def hand_over(self, tile: TileContext, piece: Value, group: Value, accumulators: list[Value]) -> None:
-        """Write a consumer's accumulators and announce them."""
+    def hand_over(
+        self,
+        tile: TileContext,
+        piece: Value,
+        group: Value,
+        accumulators: list[Value],
+        owner: Callable[[int], int] | None = None,
+    ) -> None:
+        """Write a consumer's accumulators and announce them.
+
+        Args:
+            owner: the piece whose block adds up a register (the same for four of them): it need not write it.
+        """
         place, counters = self._place(), self.task.kernel.counters
         before = place.before
         if before is not None:
@@ -81,9 +94,17 @@ class Pieces:
             if_(first, lambda: counters.poll(i32(before[0]), before[1], self.task.number))
             self._meet(group)
         target = self._pointer(tile, piece, group)
-        for number in range(0, len(accumulators), 4):
-            values = accumulators[number : number + 4]
-            store(vector(values), offset(target, number * (4 * GROUP)))
+
+        def write(numbers: Sequence[int]) -> None:
+            for number in numbers:
+                store(vector(accumulators[number : number + 4]), offset(target, number * (4 * GROUP)))
+
+        numbers = range(0, len(accumulators), 4)
+        if owner is None:
+            write(numbers)
+        else:
+            for mine, together in itertools.groupby(numbers, owner):
+                if_(piece != mine, functools.partial(write, list(together)))
         self._meet(group)
         if_(self._local() == 0, lambda: counters.post(self._arrival(tile, group)))
 
@@ -122,15 +143,23 @@ class Pieces:
         if_(self._local() == 0, lambda: self.task.kernel.counters.poll(arrival, pieces, self.task.number))
         self._meet(group)
 
-    def sums(self, tile: TileContext, group: Value, first: Value, runs: Sequence[int], count: int) -> list[Value]:
-        """Registers of the calling thread, added up over all pieces: `count` (of 4 each) from each start in `runs`, moved by
-        `first`."""
-        assert self.split is not None
-        moved = i64(first) * (4 * GROUP)
-        at_once = max(1, MOST_LOADED // (count * len(runs)))
+    def sums(
+        self, tile: TileContext, piece: Value, group: Value, first: Value, runs: Sequence[int], own: Sequence[Value]
+    ) -> list[Value]:
+        """Registers of the calling thread, added up over all pieces, its block's `piece` first and the others in order.
 
-        def load(piece: Value | int) -> list[Value]:
-            source = offset(self._pointer(tile, i32(piece), group), moved)
+        Args:
+            first, runs: which registers: as many from each start in `runs`, moved by `first`.
+            own: those of its block's piece.
+        """
+        assert self.split is not None
+        moved, count, others = i64(first) * (4 * GROUP), len(own) // len(runs), self.split.pieces - 1
+        at_once = max(1, MOST_LOADED // len(own))
+
+        def load(other: Value | int) -> list[Value]:
+            other = i32(other)
+            number = select(other < piece, other, other + 1)
+            source = offset(self._pointer(tile, number, group), moved)
             found: list[Value] = []
             for start in runs:
                 for number in range(start, start + count, 4):
@@ -143,8 +172,8 @@ class Pieces:
                 sums = [sum + other for sum, other in zip(sums, found, strict=True)]
             return list(sums)
 
-        total: list[Value] = [constant(0.0, "f32")] * (count * len(runs))
-        whole, rest = self.split.pieces // at_once, self.split.pieces % at_once
+        total = list(own)
+        whole, rest = others // at_once, others % at_once
         if whole > 1:
             total = for_(0, whole * at_once, at_once, lambda first, *sums: add(first, at_once, sums), total)
         elif whole:
