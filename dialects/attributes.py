@@ -5,7 +5,7 @@ from torch_mlir import ir
 from .kitsune import Kitsune
 
 SPACES = ("register", "shared", "cluster", "queue", "global")
-POLICIES = ("tile", "row", "strided", "halo", "all", "none")
+POLICIES = ("tile", "row", "strided", "halo", "indexed", "all", "none")
 MODES = ("temporal", "spatial", "cluster", "separate")
 
 
@@ -24,8 +24,9 @@ class SyncAttr(Kitsune.Attribute, name="sync"):
     """`#kitsune.sync<"policy">`: what a consumer tile waits for. Derived from the affine maps by `kitsune-synchronize`.
 
     `tile`: the producer tiles that hold its elements; `row`: every producer tile of its rows; `strided`: rows a fixed
-    stride apart; `halo`: its rows and their neighbours (convolutions); `all`: the whole producer stage; `none`: nothing
-    (the operand is an argument of the pipeline). (cuSync, section 3.)
+    stride apart; `halo`: its rows and their neighbours (convolutions); `indexed`: the tiles that hold the rows which indices
+    of the tile name (gathers); `all`: the whole producer stage; `none`: nothing (the operand is an argument of the pipeline).
+    (cuSync, section 3.)
     """
 
     policy: ir.StringAttr

@@ -8,9 +8,13 @@ from kitsune_mlir.errors import UnsupportedError
 
 from .access import Along, access_of, is_tensor, shape_of
 from .iteration import Space, is_reshape, iteration_space
+from .named_rows import Named, named_rows
 from .products import defining_op
 from .stage_graph import inputs_of, results_of, yielded
 from .verify import captures
+
+INDEXED = "indexed"
+"""On a stage: the stages whose rows its tiles wait for by the indices that name them, instead of for all of them."""
 
 
 def stage_space(stage: ir.Operation) -> Space:
@@ -132,8 +136,8 @@ def trace_views(value: ir.Value) -> tuple[ir.Value, list[int | None]]:
 class Edge:
     """A dependence of a consumer stage on one result of a producer stage.
 
-    `policy` as in `#kitsune.sync`. For policies other than `all`: the consumer's shared dimension `dim` walks the producer's
-    first grid dimension, `scale`, `extent` as in `Slice`.
+    `policy` as in `#kitsune.sync`. For policies other than `all` and `indexed`: the consumer's shared dimension `dim` walks the
+    producer's first grid dimension, `scale`, `extent` as in `Slice`. For `indexed`: `named` are the indices of the rows read.
     """
 
     producer: ir.Operation
@@ -141,6 +145,7 @@ class Edge:
     dim: int = -1
     scale: int = 1
     extent: int = 1
+    named: tuple[Named, ...] = ()
 
 
 def edge_of(consumer: ir.Operation, space: Space, value: ir.Value) -> Edge | None:
@@ -160,6 +165,9 @@ def edge_of(consumer: ir.Operation, space: Space, value: ir.Value) -> Edge | Non
     uses = uses_in(space, value)
     if seen is None or not uses:
         return Edge(producer, "all")
+    if seen == 0 and INDEXED in consumer.attributes and producer.attributes["sym_name"] in consumer.attributes[INDEXED]:
+        named = named_rows(space, value)
+        return Edge(producer, "all") if named is None else Edge(producer, "indexed", named=tuple(named))
     slices = {use[seen] for use in uses}
     if len(slices) != 1:
         return Edge(producer, "all")
@@ -182,6 +190,8 @@ def waits_for_all(consumer: ir.Operation, producer: ir.Operation) -> bool:
             continue
         if edge.policy == "all":
             return True
+        if edge.policy == "indexed":
+            continue  # rows that no index names are waited for by nobody
         grid = grid_of(producer)
         rows = grid.space.dims[grid.moving[0]].size
         last = edge.scale * (space.dims[edge.dim].size - 1)

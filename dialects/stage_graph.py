@@ -19,7 +19,7 @@ from .attributes import MODES, POLICIES, SPACES
 from .kitsune import Kitsune
 from .verify import captures, fail, has_attributes, single_block, terminator_of, unpack_type
 
-ENGINES = ("mma", "chain", "cluster", "conv", "depthwise", "simt", "gemv", "attention", "pairs", "generic")
+ENGINES = ("mma", "chain", "rows", "cluster", "conv", "depthwise", "simt", "gemv", "attention", "pairs", "generic")
 SCHEDULE = {
     "engine": ir.StringAttr,
     "tile": ir.DenseI64ArrayAttr,
@@ -27,6 +27,7 @@ SCHEDULE = {
     "launch": ir.IntegerAttr,
     "ring": ir.IntegerAttr,
     "into": ir.StringAttr,
+    "indexed": ir.ArrayAttr,
     "buffers": ir.ArrayAttr,
     "sync": ir.ArrayAttr,
 }
@@ -101,7 +102,7 @@ class StageOp(Kitsune.Operation, name="stage", traits=[ext.Pure]):
     stage's parallel dimensions), `workers` (i64: multiprocessors that the stage owns in a spatial pipeline), `launch` (i64: the
     kernel that the stage is part of in a separate one), `ring` (i64: tiles that a ring for its result should hold), `buffers`
     (one `#kitsune.buffer` a result), `sync` (one `#kitsune.sync` an input), `into` (the stage whose tasks do this one's
-    scatter-add).
+    scatter-add), `indexed` (the stages of whose results tiles wait for the rows that their indices name).
     """
 
     sym_name: ir.StringAttr

@@ -15,7 +15,7 @@ from .kitsune import Kitsune
 from .types import QueueType, SemaphoreType
 from .verify import are_indices, fail, has_attributes, single_block, terminator_of
 
-WAITS = ("kitsune.wait", "kitsune.wait_rounds", "kitsune.acquire", "kitsune.pop")
+WAITS = ("kitsune.wait", "kitsune.wait_rows", "kitsune.wait_rounds", "kitsune.acquire", "kitsune.pop")
 POSTS = ("kitsune.post", "kitsune.push", "kitsune.release")
 
 
@@ -44,12 +44,15 @@ class SemaphoreOp(Kitsune.Operation, name="make_semaphore"):
         return True
 
 
-def _counts_posts(op: ir.OpView) -> bool:
-    """Slots are indices, and at least one post is waited for."""
-    if not has_attributes(op, {"count": ir.IntegerAttr}) or not are_indices(op, list(op.operation.operands)[1:]):
+def _counts_posts(op: ir.OpView, indices: int | None = None, numbers: tuple[str, ...] = ("count",)) -> bool:
+    """Operands 1 to `indices` are of type index, and at least one post is waited for."""
+    if not has_attributes(op, {name: ir.IntegerAttr for name in numbers}):
         return False
-    if ir.IntegerAttr(op.operation.attributes["count"]).value < 1:
-        return fail(op, f"count must be at least 1, got {op.operation.attributes['count']}")
+    if not are_indices(op, list(op.operation.operands)[1:indices]):
+        return False
+    for name in numbers:
+        if ir.IntegerAttr(op.operation.attributes[name]).value < 1:
+            return fail(op, f"{name} must be at least 1, got {op.operation.attributes[name]}")
     return True
 
 
@@ -66,6 +69,31 @@ class WaitOp(Kitsune.Operation, name="wait"):
 
     def verify_invariants(self) -> bool:
         return _counts_posts(self)
+
+
+class WaitRowsOp(Kitsune.Operation, name="wait_rows"):
+    """`kitsune.wait_rows(sem, lo, hi, indices) {count, rows, extent}`: waits for the tiles that hold rows named by indices.
+
+    `indices` is a memref of integers, elements of which, seen flat, are the numbers of rows of a tensor of `extent` rows;
+    negative ones count from its end. For each element in [lo, hi) it blocks until slot (number / `rows`) has had `count` posts.
+    Numbers that name no row wait for the nearest one. What nobody writes may be waited by: `indices` is an input.
+    """
+
+    sem: ext.Operand[SemaphoreType]
+    lo: ext.Operand[Any]
+    hi: ext.Operand[Any]
+    indices: ext.Operand[Any]
+    count: ir.IntegerAttr
+    rows: ir.IntegerAttr
+    extent: ir.IntegerAttr
+
+    def verify_invariants(self) -> bool:
+        if not _counts_posts(self, 3, ("count", "rows", "extent")):
+            return False
+        memory = self.operation.operands[3].type
+        if not isinstance(memory, ir.MemRefType) or not isinstance(ir.ShapedType(memory).element_type, ir.IntegerType):
+            return fail(self, f"indices are integers in memory, got {memory}")
+        return True
 
 
 class PostOp(Kitsune.Operation, name="post"):

@@ -8,8 +8,7 @@ import numpy as np
 
 from kitsune_mlir.dialects.tile_indices import Array, Points
 
-from ._progress_memory import runs
-from ._progress_program import Access, Buffer, Program, Region, Task
+from ._progress_program import Access, Buffer, Program, Region, Task, runs
 from ._progress_trace import ProgressFailure, Replay, number_of
 
 _CELLS = 1 << 27  # most cells and runs of one buffer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from kitsune_mlir.dialects.tile_indices import Array, Points
 
 from ._progress_order import Order, Tiles
-from ._progress_program import Access, Program, Region, Task
+from ._progress_program import Access, Program, Region, Task, WaitRows, runs
 from ._progress_trace import ProgressFailure, Replay, Tile, number_of
 
 _CHUNK = 1 << 21  # pairs of tiles looked at together: some 100 MB
@@ -79,18 +79,6 @@ def clipped_sizes(region: Region, i: int, points: Points) -> list[int]:
     return [min(n, extent - int(points.take(offset)[i])) for n, extent, offset in ends]
 
 
-def runs(region: Region, sizes: Sequence[int]) -> tuple[Array, int]:
-    """Where the contiguous runs of a box of `sizes` start, in bytes after its first, sorted; and their length in bytes."""
-    starts, length = np.zeros(1, np.int64), region.element
-    for dim in reversed(range(len(region.shape))):
-        size, stride = sizes[dim], region.strides[dim]
-        if len(starts) == 1 and stride == length:
-            length *= size
-        elif size > 1:
-            starts = (np.arange(size)[:, None] * stride + starts).ravel()
-    return starts, length
-
-
 class Conflicts:
     """Checks every pair of accesses of which one is a write."""
 
@@ -125,6 +113,8 @@ class Conflicts:
         if later.kind == "read" and earlier.kind == "write" and earlier.region.buffer is later.region.buffer:
             earlier = replace(earlier, region=earlier.region.owned())
         first, second = self.program.tasks[earlier.task], self.program.tasks[later.task]
+        if later.kind == "read" and self._named_before(earlier, first, later, second):
+            return
         tiles = Tiles(self.order, first, second, earlier.region.offsets, later.region.offsets)
         for c, d in pairs_that_touch(later.region, tiles.later_points, earlier.region, tiles.earlier_points):
             open_ = np.flatnonzero(~tiles.ordered(d, c))
@@ -135,6 +125,42 @@ class Conflicts:
                         continue
                     message = self._unordered(earlier, first, by, later, second, at, tiles)
                     self._fail(later, at, message, earlier, by)
+
+    def _named_before(self, earlier: Access, first: Task, later: Access, second: Task) -> bool:
+        """Whether the later tiles read only rows that indices name, and have waited for all tiles that write these rows.
+
+        Row r is waited for in one slot: so each tile that writes it must post there, and the wait not end without its post.
+        """
+        buffer = earlier.region.buffer
+        if later.named is None or later.region.buffer is not buffer:
+            return False
+        for rows in later.named:
+            waits = [
+                w for w in second.row_waits if w.indices is rows.indices and (w.lo <= rows.lo).all() and (rows.hi <= w.hi).all()
+            ]
+            if not any(self._posts_rows(earlier, first, wait, later.region) for wait in waits):
+                return False
+        return True
+
+    def _posts_rows(self, earlier: Access, first: Task, wait: WaitRows, read: Region) -> bool:
+        """Whether each tile of the earlier task posts, and must have posted, where its rows are waited for."""
+        region, extent = earlier.region, wait.extent
+        if read.shape[0] != extent or read.sizes != read.shape or region.buffer.size % extent:
+            return False
+        bytes_ = region.buffer.size // extent  # of a row
+        sure = self.order.guaranteed(wait.wait, first) if wait.wait.semaphore in self.order.posters else np.zeros(0, bool)
+        posts = [post for post in first.posts if post.semaphore == wait.wait.semaphore]
+        points = first.points(region.offsets, posts=True)
+        begin = points.take(region.start) - region.buffer.start
+        low, high = (
+            begin // bytes_ // wait.rows,
+            (np.minimum(begin + region.length, region.buffer.size) - 1) // bytes_ // wait.rows,
+        )
+        good = np.zeros(points.count, bool)
+        for post in posts:
+            slot = points.take(post.slot)
+            good |= (slot == low) & (slot == high) & sure[slot]
+        return bool(good.all())
 
     def _fail(self, later: Access, at, message: str, earlier: Access, by, both: bool = False) -> None:
         """Raise with the run in which the later access is made while the tile of the earlier one is not finished."""

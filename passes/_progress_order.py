@@ -69,7 +69,7 @@ class Order:
         """ProgressFailure at the first wait that the posts of earlier tiles do not meet."""
         made = [np.zeros(n, np.int64) for n in self.program.slots]
         for task in self.program.tasks:
-            for wait in task.waits:
+            for wait in (*task.waits, *(rows.wait for rows in task.row_waits)):
                 self._check_wait(task, wait, made[wait.semaphore])
             for semaphore in {p.semaphore for p in task.posts}:
                 made[semaphore] = made[semaphore] + self.counts[task.number, semaphore]
@@ -106,7 +106,7 @@ class Order:
     def _wrong(self, task: Task, tile: tuple[int, ...], op: ir.Operation, text: str) -> None:
         """A wait or post outside of its semaphore: the trace leads to the tile."""
         last = (task.number, number_of(task, tile))
-        trace = Trace((), None, last) if op.name == "kitsune.wait" else Replay(self.program).trace(last)
+        trace = Trace((), None, last) if op.name in ("kitsune.wait", "kitsune.wait_rows") else Replay(self.program).trace(last)
         raise ProgressFailure(op, f"of {task.tile(tile)} {text}", self.program, trace, text)
 
     def _starved(self, task: Task, wait: Wait, tile: tuple[int, ...], slot: int, made: int) -> None:
@@ -156,6 +156,15 @@ class Order:
                     for poster in self.posters.get(wait.semaphore, ()):
                         if poster.number < task.number:
                             mine |= self._complete(wait, poster, found)
+                for rows in task.row_waits:
+                    for poster in self.posters.get(rows.wait.semaphore, ()):
+                        # Whatever the indices are, some tile of the poster is waited for.
+                        if (
+                            poster.number < task.number
+                            and self.guaranteed(rows.wait, poster).all()
+                            and (rows.lo < rows.hi).all()
+                        ):
+                            mine |= found[poster.number]
                 found.append(mine)
             if found == self.after:
                 return found

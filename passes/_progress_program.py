@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -95,14 +95,30 @@ class Region:
         return f"[{', '.join(bounds)}] of {self.buffer.name}"
 
 
+def runs(region: Region, sizes: Sequence[int]) -> tuple[Array, int]:
+    """Where the contiguous runs of a box of `sizes` start, in bytes after its first, sorted; and their length in bytes."""
+    starts, length = np.zeros(1, np.int64), region.element
+    for dim in reversed(range(len(region.shape))):
+        size, stride = sizes[dim], region.strides[dim]
+        if len(starts) == 1 and stride == length:
+            length *= size
+        elif size > 1:
+            starts = (np.arange(size)[:, None] * stride + starts).ravel()
+    return starts, length
+
+
 @dataclass(frozen=True, eq=False)
 class Access:
-    """A read, write or atomic update of memory by every tile of task number `task`."""
+    """A read, write or atomic update of memory by every tile of task number `task`.
+
+    Of what is read by index only the rows `named` are, where inputs say which; None where that is not known.
+    """
 
     op: ir.Operation
     task: int
     kind: str  # "read", "write" or "atomic"
     region: Region
+    named: tuple[Rows, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +131,31 @@ class Wait:
     lo: Array
     hi: Array
     count: int
+
+
+@dataclass(frozen=True, eq=False)
+class WaitRows:
+    """`kitsune.wait_rows`: of the slots that `wait` is for, those of rows that elements [lo, hi) of input `indices` name.
+
+    Row r of `extent` rows belongs to slot r / `rows`. Any index may name any row, so `wait`, for all slots, is the most that a
+    tile may have to wait for, and no slot is sure to be waited for by it.
+    """
+
+    wait: Wait
+    indices: Buffer
+    lo: Array
+    hi: Array
+    rows: int
+    extent: int
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a tensor that a tile reads: those that elements [lo, hi) of input `indices` name."""
+
+    indices: Buffer
+    lo: Array
+    hi: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +205,7 @@ class Task:
     name: str
     extents: tuple[int, ...]
     waits: list[Wait] = field(default_factory=list)
+    row_waits: list[WaitRows] = field(default_factory=list)
     posts: list[Post] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
     acquires: list[RingUse] = field(default_factory=list)

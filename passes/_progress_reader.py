@@ -8,12 +8,13 @@ import numpy as np
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import shape_of, static_ints
+from kitsune_mlir.dialects.named_rows import rows_read
 from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.tile_indices import Array, TileIndices
 from kitsune_mlir.dialects.tile_program import queue_parts
 from kitsune_mlir.dialects.verify import walk
 
-from ._progress_program import Access, Buffer, Post, Program, Region, Ring, RingUse, Task, Wait
+from ._progress_program import Access, Buffer, Post, Program, Region, Ring, RingUse, Rows, Task, Wait, WaitRows
 from .base import PassFailure
 from .grouping import element_bytes, product_of
 
@@ -30,7 +31,8 @@ _ACCESSES = {
     "kitsune.scatter_add": (3, "atomic"),
 }
 _QUEUES = ("kitsune.acquire", "kitsune.push", "kitsune.pop", "kitsune.release")
-_SYNCHRONISING = ("kitsune.wait", "kitsune.post", *_QUEUES)
+_WAITS = ("kitsune.wait", "kitsune.wait_rows")
+_SYNCHRONISING = (*_WAITS, "kitsune.post", *_QUEUES)
 
 
 def read_program(function: ir.Operation) -> Program:
@@ -144,10 +146,13 @@ class _Reader:
         self.indices = TileIndices(extents, arguments)
         outer, self.regions = self.regions, dict(self.regions)
         for inner in (o.operation for o in block.operations):
-            if inner.name == "kitsune.wait":
+            if inner.name in _WAITS:
                 if task.accesses:
                     raise PassFailure(inner, f"waits after @{task.name} has touched memory; a task waits first")
-                task.waits.append(self._wait(task, inner))
+                if inner.name == "kitsune.wait":
+                    task.waits.append(self._wait(task, inner))
+                else:
+                    task.row_waits.append(self._wait_rows(task, inner))
             elif inner.name == "kitsune.post":
                 task.posts.append(self._post(inner))
             elif inner.name in _QUEUES:
@@ -159,6 +164,9 @@ class _Reader:
                         raise PassFailure(nested, "is inside another operation; waits and posts stand at the top of a task")
                     self._touch(task, nested)
         self.regions = outer
+        for wait in task.row_waits:
+            if any(post.semaphore == wait.wait.semaphore for post in task.posts):
+                raise PassFailure(wait.wait.op, f"waits for rows that @{task.name} itself makes")
 
     def _semaphore(self, op: ir.Operation) -> int:
         if op.operands[0] not in self.semaphores:
@@ -174,6 +182,19 @@ class _Reader:
     def _wait(self, task: Task, op: ir.Operation) -> Wait:
         count = ir.IntegerAttr(op.attributes["count"]).value
         return Wait(op, task.number, self._semaphore(op), self._index(op, 1), self._index(op, 2), count)
+
+    def _wait_rows(self, task: Task, op: ir.Operation) -> WaitRows:
+        count, rows, extent = (ir.IntegerAttr(op.attributes[name]).value for name in ("count", "rows", "extent"))
+        first, last = (np.full((1,) * len(task.extents), bound) for bound in (0, -(-extent // rows)))
+        region = self._region(op.operands[3])
+        if region is None or region.buffer.kind != "input":
+            raise PassFailure(op, "needs indices that are an input: what a task makes may not be there yet")
+        lo, hi = self._index(op, 1), self._index(op, 2)
+        elements = region.buffer.size // region.element
+        if (lo < 0).any() or (hi > elements).any():
+            raise PassFailure(op, f"of @{task.name} takes indices [{lo.min()}, {hi.max()}) of {elements}")
+        most = Wait(op, task.number, self._semaphore(op), first, last, count)
+        return WaitRows(most, region.buffer, lo, hi, rows, extent)
 
     def _post(self, op: ir.Operation) -> Post:
         return Post(op, self._semaphore(op), self._index(op, 1))
@@ -203,7 +224,39 @@ class _Reader:
             rank = (1,) * len(task.extents)
             offsets = tuple(o if o.ndim else o.reshape(rank) for o in region.offsets)
             exact = region.exact and op.name != "memref.store"
-            task.accesses.append(Access(op, task.number, kind, replace(region, offsets=offsets, exact=exact)))
+            named = self._rows_of(op) if kind == "read" and task.row_waits else None
+            task.accesses.append(Access(op, task.number, kind, replace(region, offsets=offsets, exact=exact), named))
+
+    def _rows_of(self, load: ir.Operation) -> tuple[Rows, ...] | None:
+        """The rows of what a load reads that its users read; None where they are not known to be named by inputs."""
+        if load.name != "bufferization.to_tensor":
+            return None
+        table, found = load.results[0], []
+        for user in {use.owner.operation.parent.operation for use in table.uses if use.owner.operation.parent is not None}:
+            numbers = rows_read(user, table)
+            ranges = [self._elements(user.operands[number]) for number in numbers or ()]
+            known = [one for one in ranges if one is not None]
+            if not known or len(known) < len(ranges):
+                return None
+            found += known
+        return tuple(found)
+
+    def _elements(self, tensor: ir.Value) -> Rows | None:
+        """The range of an input's elements, seen flat, in which a tensor of a task lies; None where it is no part of one."""
+        op, cut = defining_op(tensor), None
+        while op is not None and op.name in ("tensor.expand_shape", "tensor.collapse_shape"):
+            op = defining_op(op.operands[0])
+        if op is not None and op.name == "tensor.extract_slice" and len(op.operands) == 1:
+            op, cut = defining_op(op.operands[0]), op
+        if op is None or op.name != "bufferization.to_tensor":
+            return None
+        region = self._region(op.operands[0])
+        if region is not None and cut is not None:
+            region = _part_of(region, cut)
+        if region is None or region.buffer.kind != "input" or not region.exact:
+            return None
+        lo = region.start // region.element
+        return Rows(region.buffer, lo, lo + region.length // region.element)
 
     def _region(self, value: ir.Value) -> Region | None:
         """The memory behind a memref; None for memory that was allocated inside a task."""
@@ -278,6 +331,17 @@ class _Reader:
             low = int(offset[tile])
             name = self.program.tasks[-1].tile(tile)
             raise PassFailure(op, f"of {name} takes [{low}, {low + size}) of a dimension of {room}")
+
+
+def _part_of(region: Region, cut: ir.Operation) -> Region | None:
+    """What a tensor.extract_slice with constant offsets takes of a region that was loaded; None if its strides are not 1."""
+    if region.dims is None or any(stride != 1 for stride in static_ints(cut, "static_strides")):
+        return None
+    offsets, sizes = list(region.offsets), list(region.sizes)
+    taken = zip(region.dims, static_ints(cut, "static_offsets"), static_ints(cut, "static_sizes"), strict=True)
+    for dim, offset, size in taken:
+        offsets[dim], sizes[dim] = offsets[dim] + offset, size
+    return replace(region, offsets=tuple(offsets), sizes=tuple(sizes))
 
 
 def _grid(task: ir.Operation) -> tuple[tuple[int, ...], list[ir.Value]]:

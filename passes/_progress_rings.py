@@ -176,7 +176,8 @@ class _Tiles:
 
     def __init__(self, task: Task):
         self.task, self.next, self.moved, self.count = task, 0, False, int(np.prod(task.extents))
-        self.waits = [(wait, _flat(task, wait.lo), _flat(task, wait.hi)) for wait in task.waits]
+        waits = (*task.waits, *(rows.wait for rows in task.row_waits))
+        self.waits = [(wait, _flat(task, wait.lo), _flat(task, wait.hi)) for wait in waits]
         self.posts = [(post.semaphore, _flat(task, post.slot)) for post in task.posts]
         self.acquires = [(use, _flat(task, use.number)) for use in task.acquires]
         self.releases = [(use.ring, _flat(task, use.number)) for use in task.releases]

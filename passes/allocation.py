@@ -65,6 +65,7 @@ class Flow:
     """An edge: stage number `producer` hands `bytes` to number `consumer`, whole or in tiles of `tile_bytes` through a ring.
 
     `streamed`: the consumer streams weights through a ring that fills while it waits, so little stands still at the hand-off.
+    `named`: so many rows that indices name, anywhere in the producer, are what each tile waits for; 0: no such edge.
     """
 
     producer: int
@@ -73,6 +74,7 @@ class Flow:
     tile_bytes: float
     whole: bool
     streamed: bool = False
+    named: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,33 +14,18 @@ from kitsune_mlir.dialects.edges import Edge, Grid, Slice, grid_of, producer_of,
 from kitsune_mlir.dialects.iteration import Dim, Space, is_reshape
 from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, results_of, yielded
-from kitsune_mlir.dialects.tile_program import PostOp, SemaphoreOp, TaskOp, WaitOp
-from kitsune_mlir.dialects.types import SemaphoreType
+from kitsune_mlir.dialects.tile_program import PostOp, TaskOp, WaitOp
 from kitsune_mlir.dialects.verify import captures
 
 from .base import Pass, PassFailure
 from .memrefs import i64, index, memref_of, reshape, shape_of_type, subview
 from .rings import Rings
 from .scatter import INTO, ORDERED, UPDATES, ScatterAdd, emit_addition, emit_start, emit_sums, scatter_add_of
+from .signals import MANY_SLOTS, Signals, semaphore, wait_for
 from .tiling import Tiling
 from .waits import edges_of, needed_edges, stages_by_name
 
 ROWS_COPIED = 64  # rows a task of the copy that starts a scatter-add
-MANY_SLOTS = 4  # above this, stages that wait for all of a producer get a semaphore of one slot instead of polling each
-
-
-@dataclass
-class Signals:
-    """The semaphores a stage posts to: one slot a tile of its first grid dimension, and one slot for the whole stage."""
-
-    grid: Grid
-    rows: ir.Value | None = None
-    whole: ir.Value | None = None
-
-    @property
-    def per_slot(self) -> int:
-        """Posts that complete one slot of `rows`."""
-        return self.grid.tasks // self.grid.extents[0]
 
 
 @dataclass(frozen=True)
@@ -341,27 +326,7 @@ class _Program:
     def _waits(self, edges: list[Edge], grid: Grid, tiling: Tiling) -> None:
         for edge in edges:
             if not self.rings.carry(edge):
-                self._wait(edge, grid, tiling)
-
-    def _wait(self, edge: Edge, grid: Grid, tiling: Tiling) -> None:
-        signals = self.signals[hash(edge.producer)]
-        made = signals.grid
-        offset = tiling.offsets[edge.dim] if edge.policy != "all" else None
-        if edge.policy == "all" or offset is None:
-            if signals.whole is not None:
-                WaitOp(signals.whole, index(0), index(1), i64(made.tasks))
-            else:
-                assert signals.rows is not None
-                WaitOp(signals.rows, index(0), index(made.extents[0]), i64(signals.per_slot))
-            return
-        # Rows [start, start + size) lie in the producer's tiles floor(start / T) .. floor((start + size - 1) / T).
-        rows = made.tile[made.moving[0]]
-        start = offset if edge.scale == 1 else arith.muli(offset, index(edge.scale))
-        size = Slice(edge.dim, edge.scale, edge.extent).size(grid.tile[edge.dim])
-        first = arith.divui(start, index(rows))
-        last = arith.divui(arith.addi(start, index(size - 1)), index(rows))
-        assert signals.rows is not None
-        WaitOp(signals.rows, first, arith.addi(last, index(1)), i64(signals.per_slot))
+                wait_for(edge, self.signals[hash(edge.producer)], grid, tiling, self.buffer)
 
     def _posts(self, stage: ir.Operation, coordinates: list[ir.Value]) -> None:
         signals = self.signals[hash(stage)]
@@ -369,11 +334,6 @@ class _Program:
             PostOp(signals.rows, coordinates[0])
         if signals.whole is not None:
             PostOp(signals.whole, index(0))
-
-
-def semaphore(slots: int) -> ir.Value:
-    """Declare a semaphore at the insertion point."""
-    return SemaphoreOp(i64(slots), SemaphoreType.get()).operation.results[0]
 
 
 def tile_offset(coordinate: ir.Value, tile: int, size: int) -> ir.Value:

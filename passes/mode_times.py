@@ -118,6 +118,9 @@ def _ready(
             continue
         made = ends[flow.producer]
         hand_off = STREAMED if flow.streamed else budget.hand_off
+        if flow.named:
+            ready = np.maximum(ready, _last_named(made, tiles, flow.named) + hand_off)
+            continue
         if flow.whole:
             ready = np.maximum(ready, made.max() + hand_off)
             continue
@@ -125,6 +128,17 @@ def _ready(
         last = np.ceil(np.arange(1, tiles + 1) * (len(made) / tiles)).astype(int) - 1
         ready = np.maximum(ready, np.maximum.accumulate(made)[np.clip(last, 0, len(made) - 1)] + hand_off)
     return ready
+
+
+def _last_named(made: np.ndarray, tiles: int, named: int) -> np.ndarray:
+    """When, for each tile, the last of so many of a producer's tiles is made, if indices name any of them alike.
+
+    The largest of n places has the n-th root of a place's distribution; consumers' tiles get all of its quantiles, in an order
+    that has nothing to do with their own.
+    """
+    quantiles = (np.random.default_rng(0).permutation(tiles) + 0.5) / tiles
+    places = np.ceil(quantiles ** (1 / named) * len(made)).astype(int) - 1
+    return np.sort(made)[np.clip(places, 0, len(made) - 1)]
 
 
 def _run(stage: Stage, ready: np.ndarray, free: np.ndarray, offset: int, budget: Budget) -> np.ndarray:

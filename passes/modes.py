@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import is_tensor
-from kitsune_mlir.dialects.edges import edge_of, producer_of, stage_space, stages_of, trace_views
+from kitsune_mlir.dialects.edges import edge_of, producer_of, stage_space, stages_of, tile_sizes, trace_views
 from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
 from kitsune_mlir.stage_cost import bulk_rate, cost_of
 from kitsune_mlir.stage_work import tensor_bytes, work_of_stage
@@ -25,6 +26,9 @@ HAND_OFF = 1.5e-6
 (bench/results/modes-h200.json: models of 2 to 9 stages in one launch and in several)."""
 ATOMICS = 2e-6
 """Seconds that the post of a tile waits for the tile's atomic additions (graph networks' edges on an H200)."""
+LOOK, LOOKING = 1.3e-6, 256
+"""Seconds in which a thread has an index and the counter of the row that it names: two reads of L2, one after the other. So
+many threads look side by side."""
 CLEARLY_SEPARATE = 0.96
 """Of the temporal time that separate launches must stay below to be chosen: of equals one launch."""
 CLEARLY_SPATIAL = 0.7
@@ -75,11 +79,13 @@ def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, floa
     leaving = {producer_of(trace_views(v)[0]) for v in yielded(pipeline)}
     stages, flows = [], []
     adding = {ir.StringAttr(s.attributes[INTO]).value for s in stages_of(pipeline) if INTO in s.attributes}
+    engines: list[str] = []
     for n, stage in enumerate(own):
         work = work_of_stage(stage)
         cost = cost_of(work, target)
         space = stage_space(stage)
-        outer = 0.0
+        engines.append(work.engine)
+        outer, named = 0.0, 0
         for value in (v for v in inputs_of(stage) if is_tensor(v)):
             edge = edge_of(stage, space, value)
             if edge is None:
@@ -90,17 +96,21 @@ def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, floa
                 continue
             whole = edge.policy == "all"
             bytes_ = tensor_bytes(value.type)
-            streamed = work.engine == "gemv"  # its weights come while it waits
-            flows.append(Flow(before, n, bytes_, bytes_ / stages[before].tiles, whole, streamed))
+            # Its weights come while it waits (successive products share a ring: `codegen/gpu/mma_join.py`).
+            streamed = work.engine == "gemv" or (before == n - 1 and work.engine == engines[before] == "mma")
+            rows = sum(named.count(tile_sizes(stage, space)) for named in edge.named)
+            named += rows
+            flows.append(Flow(before, n, bytes_, bytes_ / stages[before].tiles, whole, streamed, rows))
         outer = min(outer, work.distinct_bytes)
         outer += sum(tensor_bytes(v.type) for r, v in enumerate(results_of(stage)) if (stage, r) in leaving and is_tensor(v))
         tiles = work.tiles * work.pieces
+        looks = LOOK * math.ceil(named / LOOKING)
         stages.append(
             Stage(
                 name_of(stage),
                 tiles,
-                cost.seconds,
-                cost.step,
+                cost.seconds + looks,
+                cost.step + looks,
                 cost.tensor * tiles,
                 cost.vector * tiles,
                 outer,

@@ -15,7 +15,7 @@ from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.target import Target, find_target
 
-from . import gpu_chains
+from . import gathers, gpu_chains
 from .base import Pass, PassFailure
 from .cluster_chains import cluster_limits, cluster_reason, cluster_tile
 from .fill_idle import tile_for_idle
@@ -136,7 +136,8 @@ class PartitionStreams(Pass):
     alone in a launch, instead of the model's, as in `times=product_0:12.5`; `mode`: `temporal` (all stages take turns on
     all multiprocessors), `spatial` (each stage has its own), `separate` (several launches, cut where that pays: each holds
     one stage or a few), `cluster` (chains of layers by clusters of blocks), or `auto`; `deterministic`: results are the same
-    bits on every run, so rows are added at indices in order instead of by atomics.
+    bits on every run, so rows are added at indices in order instead of by atomics; `gathers`: what tiles wait for that read
+    another stage's rows by index, `all` of it, the `rows` that the indices name, or `auto`.
     """
 
     name: ClassVar[str] = "kitsune-partition-streams"
@@ -145,11 +146,14 @@ class PartitionStreams(Pass):
     mode: str = "auto"
     times: tuple[str, ...] = ()
     deterministic: bool = False
+    gathers: str = "auto"
 
     def run(self, module: ir.Operation) -> None:
         target = find_target(self.target)
         if self.mode not in CHOICES:
             raise KitsuneError(f"option 'mode' of {self.name} is {', '.join(CHOICES)}, not '{self.mode}'")
+        if self.gathers not in gathers.CHOICES:
+            raise KitsuneError(f"option 'gathers' of {self.name} is {', '.join(gathers.CHOICES)}, not '{self.gathers}'")
         with module.context, ir.Location.unknown():
             for op in list(walk(module)):
                 if op.name == "kitsune.pipeline":
@@ -160,6 +164,7 @@ class PartitionStreams(Pass):
                     if clusters:
                         op.attributes["mode"] = ir.StringAttr.get("cluster")
                     else:
+                        gathers.mark_gathers(op, self.gathers, target)
                         set_mode(op, self.mode, target, self._times())
 
     def _schedule(self, stage: ir.Operation, target: Target, alone: bool, before: ir.Operation | None, clusters: bool) -> None:

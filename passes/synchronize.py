@@ -19,7 +19,8 @@ class Synchronize(Pass):
     """Set each input's policy: which tiles of its producer a tile of this stage waits for.
 
     `tile`, `row`, `strided` and `halo` come from how both stages walk the producer's leading tiled dimension; what cannot be
-    told (gathers by index, reshapes that split dimensions) waits for `all`; arguments of the pipeline need `none`.
+    told (gathers by index, reshapes that split dimensions) waits for `all`; gathers that `kitsune-partition-streams` has marked
+    (`indexed`) wait for the rows that their indices name; arguments of the pipeline need `none`.
     """
 
     name: ClassVar[str] = "kitsune-synchronize"

@@ -30,10 +30,10 @@ def edges_of(stage: ir.Operation, by_name: Mapping[str, ir.Operation], inputs: S
     for value in inputs_of(stage) if inputs is None else inputs:
         edge = edge_of(stage, space, value)
         if edge is not None:
-            edges[hash(edge.producer), edge.policy == "all", edge.dim, edge.scale, edge.extent] = edge
+            edges[hash(edge.producer), edge.policy == "all", edge.dim, edge.scale, edge.extent, edge.named] = edge
     for name in ir.ArrayAttr(stage.attributes["after"]) if "after" in stage.attributes else ():
         producer = by_name[ir.StringAttr(name).value]
-        edges.setdefault((hash(producer), True, -1, 1, 1), Edge(producer, "all"))
+        edges.setdefault((hash(producer), True, -1, 1, 1, ()), Edge(producer, "all"))
     whole = {key[0] for key in edges if key[1]}
     return [edge for edge in edges.values() if edge.policy == "all" or hash(edge.producer) not in whole]
 

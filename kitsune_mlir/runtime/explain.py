@@ -23,6 +23,7 @@ def _waits(stage: Mapping[str, Any]) -> str:
         "row": "the tiles of {} in its rows",
         "halo": "the tiles of {} in its rows and their neighbours",
         "strided": "the tiles of {} in its rows (strided)",
+        "indexed": "the tiles of {} that hold the rows which its indices name",
         "all": "all of {}",
     }
     parts = [meaning[policy].format(name) for name, policy in stage["waits"]]

@@ -28,6 +28,8 @@ __all__ = ["Choice", "Kernel", "choices_of", "sim_program"]
 
 RING_BYTES = 160 << 10
 """Shared memory that a ring of weights takes: so much can be on the way before a tile's waits have ended."""
+MOST_DRAWN = 256
+"""Rows named by indices, from which on a tile is taken to wait for all of a task."""
 AHEAD = ("gemv", "mma", "conv")
 """Engines that load what nobody writes before their waits end."""
 
@@ -179,7 +181,7 @@ def _task(
         whole_cost=cost_of(dataclasses.replace(work, pieces=1), machine) if choice.whole else None,
         pieces=choice.pieces,
         whole=choice.whole,
-        waits=[*(SimWait(w.semaphore, at(w.lo), at(w.hi), w.count) for w in task.waits), *slots],
+        waits=[*(SimWait(w.semaphore, at(w.lo), at(w.hi), w.count) for w in task.waits), *_row_waits(task, tiles), *slots],
         posts=[
             *(SimPost(p.semaphore, at(p.slot)) for p in task.posts),
             *(SimPost(freed[id(use.ring)], at(use.number)) for use in task.releases),
@@ -190,6 +192,19 @@ def _task(
         ahead_bytes=min(RING_BYTES, weights) if choice.engine in AHEAD else 0.0,
         follows_on=follows_on,
     )
+
+
+def _row_waits(task: Task, tiles: int) -> list[SimWait]:
+    """Waits for rows that indices name, as if each named any row alike; so many name about all of them."""
+    draws, found = np.random.default_rng(0), []
+    for rows in task.row_waits:
+        named, slots = int((rows.hi - rows.lo).max()), int(rows.wait.hi.max())
+        if named >= MOST_DRAWN:
+            found.append(SimWait(rows.wait.semaphore, np.zeros(tiles, int), np.full(tiles, slots), rows.wait.count))
+            continue
+        places = draws.integers(0, rows.extent, (named, tiles)) // rows.rows
+        found += [SimWait(rows.wait.semaphore, slot, slot + 1, rows.wait.count) for slot in places]
+    return found
 
 
 def _full(values: Array, task: Task) -> Array:

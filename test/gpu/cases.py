@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from cases_atomics import ATOMIC_CASES
 from cases_bodies import BODY_CASES
+from cases_gathers import GATHER_CASES
 from cases_layers import LAYER_CASES
 from tile_text import (
     BOTH,
@@ -300,4 +301,5 @@ CASES = (
     *BODY_CASES,
     *ATOMIC_CASES,
     *LAYER_CASES,
+    *GATHER_CASES,
 )

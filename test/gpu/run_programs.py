@@ -216,6 +216,9 @@ def make_input(torch, generator, shape, dtype, filling):
     type = getattr(torch, DTYPES[dtype])
     if filling.startswith("index"):
         return torch.randint(0, int(filling.split()[1]), shape, generator=generator).to(type)
+    if filling.startswith("signed"):
+        size = int(filling.split()[1])
+        return torch.randint(-size, size, shape, generator=generator).to(type)
     if filling == "bool":
         return torch.randint(0, 2, shape, generator=generator).to(type)
     if filling == "small":

@@ -22,7 +22,7 @@ __all__ = ["Body", "GLOBAL_SPACE", "SHARED_SPACE", "lower_body", "run_passes"]
 
 GLOBAL_SPACE, SHARED_SPACE = 1, 3
 
-_DROPPED = ("kitsune.wait", "kitsune.wait_rounds", "kitsune.post", "kitsune.yield", "cf.assert")
+_DROPPED = ("kitsune.wait", "kitsune.wait_rows", "kitsune.wait_rounds", "kitsune.post", "kitsune.yield", "cf.assert")
 
 _TENSOR_PASSES = (
     "func.func(tm-tensor-bufferize)",

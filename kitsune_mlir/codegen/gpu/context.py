@@ -12,11 +12,11 @@ from kitsune_mlir.codegen.gpu.barriers import Barrier, fence_async
 from kitsune_mlir.codegen.gpu.builder import for_, global_timer, if_, sync_block, sync_warp
 from kitsune_mlir.codegen.gpu.engine import Plan
 from kitsune_mlir.codegen.gpu.handoff import Counters
-from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.memory import load, offset
 from kitsune_mlir.codegen.gpu.operands import Operands
 from kitsune_mlir.codegen.gpu.split import Place
-from kitsune_mlir.codegen.gpu.tasks import Buffer, Offset, Semaphore, TaskView, Wait
-from kitsune_mlir.codegen.gpu.value import Value, as_type, cast, constant, i32, select, wrap
+from kitsune_mlir.codegen.gpu.tasks import Buffer, NamedRows, Offset, Semaphore, TaskView, Wait
+from kitsune_mlir.codegen.gpu.value import Value, as_type, cast, constant, i32, i64, maximum, minimum, select, wrap
 from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["KernelState", "TaskContext", "TileContext"]
@@ -235,17 +235,17 @@ class TileContext:
     def poll_by_warp(self, lane: Value) -> None:
         """All waits of the task, by the 32 lanes of the calling warp, without a block barrier.
 
-        A lane polls every 32nd slot of a range: polls of one thread after each other take more than half a microsecond each.
+        A lane polls every 32nd slot of them all: polls of one thread after each other take more than half a microsecond each.
         """
         self._waited_for(self.task.view.waits)
 
         def poll(waits: Sequence[Wait]) -> None:
             begin = self._clock()
-            single = [wait for wait in waits if wait.single]
-            if single:
-                if_(lane.below(len(single)), functools.partial(self._poll_side_by_side, single, lane))
+            counted = [wait for wait in waits if wait.named is None]
+            if counted:
+                self._poll_side_by_side(counted, lane)
             for wait in waits:
-                if wait not in single:
+                if wait.named is not None:
                     self._poll_from(wait, self.index(wait.lo) + lane, 32)
             sync_warp()
             if self.task.plan.async_reads or self.task.kernel.fences:
@@ -265,7 +265,9 @@ class TileContext:
             for number, wait in enumerate(waits):
                 # Different waits are polled by different warps, a range of slots by the lanes of one warp.
                 first = 32 * (number % warps)
-                if wait.single:
+                if wait.named is not None:  # an index and a counter after each other take a microsecond: every thread does some
+                    self._poll_from(wait, self.index(wait.lo) + thread, self.task.threads)
+                elif wait.single:
                     if_(thread == first, functools.partial(self._poll_from, wait, self.index(wait.lo), 1))
                 else:
                     lane = thread - first
@@ -310,25 +312,44 @@ class TileContext:
             if_(thread == 0, functools.partial(note, number, spent))
 
     def _poll_side_by_side(self, waits: Sequence[Wait], lane: Value) -> None:
-        """Waits of one slot each, one a lane."""
-        slot, count = i32(0), i32(0)
-        for number, wait in enumerate(waits):
-            mine = lane == number
-            slot = select(mine, self.index(wait.lo) + self.task.operands.first_slot(wait.semaphore), slot)
-            count = select(mine, i32(self._wanted(wait)), count)
-        self.task.kernel.counters.poll(slot, count, self.task.number)
+        """All slots of some waits, dealt out to the lanes of a warp as if they were one range."""
+        sizes = [i32(1) if wait.single else self.index(wait.hi) - self.index(wait.lo) for wait in waits]
+
+        def poll(place: Value) -> None:
+            slot, count, start = i32(0), i32(0), i32(0)
+            for wait, size in zip(waits, sizes, strict=True):
+                mine = place >= start
+                first = self.index(wait.lo) + self.task.operands.first_slot(wait.semaphore)
+                slot = select(mine, place - start + first, slot)
+                count = select(mine, i32(self._wanted(wait)), count)
+                start = start + size
+            self.task.kernel.counters.poll(slot, count, self.task.number)
+
+        if all(wait.single for wait in waits) and len(waits) <= 32:
+            if_(lane.below(len(waits)), functools.partial(poll, lane))
+        else:
+            for_(lane, functools.reduce(lambda a, b: a + b, sizes), 32, poll)
 
     def _poll_from(self, wait: Wait, start: Value, step: int) -> None:
         counters, number = self.task.kernel.counters, self.task.number
         first = self.task.operands.first_slot(wait.semaphore)
 
-        def poll(slot: Value) -> None:
+        def poll(place: Value) -> None:
+            slot = place if wait.named is None else self._slot_of_row(wait.named, place)
             counters.poll(slot + first, self._wanted(wait), number)
 
         if step == 1 and wait.single:
             poll(start)
         else:
             for_(start, self.index(wait.hi), step, poll)
+
+    def _slot_of_row(self, named: NamedRows, element: Value) -> Value:
+        """The slot that an element of a buffer of indices stands for; where it names no row, that of the nearest one."""
+        type = named.indices.element
+        address = offset(self.pointer(named.indices), i64(element) * (ir.IntegerType(type).width // 8))
+        row = cast(load(address, type), "i64")
+        row = select(row < 0, row + named.extent, row)
+        return cast(maximum(minimum(row, named.extent - 1), 0), "i32") // named.rows
 
     def _wanted(self, wait: Wait) -> Value | int:
         """Posts that each slot of a wait must have had."""

@@ -16,6 +16,7 @@ from kitsune_mlir.dialects.verify import walk
 __all__ = ["FOLLOWS", "LEADS", "cut_launches", "launches_of"]
 
 FOLLOWS, LEADS = "kitsune.follows", "kitsune.leads"
+_WAITS = ("kitsune.wait", "kitsune.wait_rows")
 """Attributes of a program's function: it is one of several kernels, and others come before it; come after it."""
 
 
@@ -66,9 +67,9 @@ def _launch(task: ir.Operation) -> int:
 
 def _drop_signals(function: ir.Operation) -> None:
     """Leave out waits for posts that no task makes, posts that no task waits for, and what nobody uses then."""
-    signals = [op for op in walk(function) if op.name in ("kitsune.wait", "kitsune.post")]
+    signals = [op for op in walk(function) if op.name in (*_WAITS, "kitsune.post")]
     made = {op.operands[0] for op in signals if op.name == "kitsune.post"}
-    wanted = {op.operands[0] for op in signals if op.name == "kitsune.wait"}
+    wanted = {op.operands[0] for op in signals if op.name in _WAITS}
     for op in signals:
         if op.operands[0] not in made & wanted:
             op.erase()

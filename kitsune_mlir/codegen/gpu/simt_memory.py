@@ -10,7 +10,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.elements import element_bytes, load_elements
-from kitsune_mlir.codegen.gpu.memory import offset, store
+from kitsune_mlir.codegen.gpu.memory import Cache, offset, store
 from kitsune_mlir.codegen.gpu.simt_index import Index, Linear, add, at, emit, scale
 from kitsune_mlir.codegen.gpu.simt_scalar import Lanes, ScalarEmitter, carrier
 from kitsune_mlir.codegen.gpu.tasks import Buffer
@@ -22,6 +22,8 @@ _ALIGNED = {"input": 16, "result": 16, "arena": 256, "shared": 16}
 """Alignment of a program's arguments in bytes."""
 
 _NARROW = ("bf16", "f16")
+WORD = 4
+"""Bytes of the smallest access that can say how L2 should treat its line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +195,7 @@ class Memory:
         constant_data = buffer.role == "input"
         if count == 1:
             return load_elements(place, memory, 1, register, None, constant_data)
-        return load_elements(place, memory, count, register, align, constant_data)
+        return load_elements(place, memory, count, register, align, constant_data, _cache(buffer))
 
     def store(self, buffer: Buffer | SharedWindow, coordinates: Sequence[Index], values: Lanes) -> None:
         """Write the points of a vector, or the one value that all of them have."""
@@ -223,8 +225,10 @@ class Memory:
         else:
             raw = [cast(value, "i8", signed=False) if memory == "i1" else cast(value, memory) for value in values]
             pieces = [raw[i : i + run] for i in range(0, len(raw), run)]
+        hint = _cache(buffer) if run * size >= WORD else Cache.DEFAULT
         for number, piece in enumerate(pieces):
-            store(piece[0] if len(piece) == 1 else vector(piece), offset(place, number * run * size), min(16, run * size))
+            where = offset(place, number * run * size)
+            store(piece[0] if len(piece) == 1 else vector(piece), where, min(16, run * size), hint)
 
     def _record(self, buffer: Buffer | SharedWindow, writes: bool, memory: str, count: int, align: int) -> None:
         size = element_bytes(memory)
@@ -270,3 +274,8 @@ def _linearized(buffer: Buffer | SharedWindow, coordinates: Sequence[Index]) -> 
     for index, stride in zip(coordinates, buffer.strides, strict=True):
         total = add(total, scale(index, stride))
     return total
+
+
+def _cache(buffer: Buffer | SharedWindow) -> Cache:
+    """How L2 should treat what is read and written there."""
+    return buffer.cache if isinstance(buffer, Buffer) else Cache.DEFAULT

@@ -126,10 +126,20 @@ class Semaphore:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class NamedRows:
+    """Slots by indices: element e of `indices`, the number of one of `extent` rows, stands for slot e / `rows`."""
+
+    indices: Buffer
+    rows: int
+    extent: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Wait:
     """`kitsune.wait`: slots [lo, hi) of `semaphore` have had `count` posts each; `kitsune.wait_rounds`: `count * rounds`.
 
-    `task` is the number of the earlier task that posts, or None.
+    `task` is the number of the earlier task that posts, or None. With `named` (`kitsune.wait_rows`), [lo, hi) are elements of
+    a buffer of indices, which name the slots.
     """
 
     semaphore: Semaphore
@@ -138,10 +148,13 @@ class Wait:
     count: int
     rounds: ir.Value | None = None
     task: int | None = None
+    named: NamedRows | None = None
 
     @property
     def single(self) -> bool:
         """Whether the range is [x, x + 1), seen from how `hi` is computed."""
+        if self.named is not None:
+            return False
         slots = self._slots
         return slots[1] - slots[0] == 1 if slots is not None else _is_successor(self.hi, self.lo)
 
@@ -149,7 +162,7 @@ class Wait:
     def constant(self) -> tuple[int, int, int, int] | None:
         """What all tiles of the task wait for: first slot of the semaphore, `lo`, `hi`, `count`; None if tiles differ."""
         slots = self._slots
-        return None if slots is None or self.rounds is not None else (self.semaphore.first, *slots, self.count)
+        return None if slots is None or self.rounds is not None or self.named is not None else (self.semaphore.first, *slots, self.count)
 
     @property
     def _slots(self) -> tuple[int, int] | None:
@@ -318,6 +331,11 @@ class ProgramView:
                 sem, lo, hi, *rounds = inner.operands
                 count = ir.IntegerAttr(inner.attributes["count"]).value
                 waits.append(Wait(self.semaphores[sem], lo, hi, count, rounds[0] if rounds else None, self._posters.get(sem)))
+            elif name == "kitsune.wait_rows":
+                sem, lo, hi, indices = inner.operands
+                count, rows, extent = (ir.IntegerAttr(inner.attributes[word]).value for word in ("count", "rows", "extent"))
+                named = NamedRows(self.buffers[indices], rows, extent)
+                waits.append(Wait(self.semaphores[sem], lo, hi, count, None, self._posters.get(sem), named))
             elif name == "kitsune.post":
                 posts.append(Post(self.semaphores[inner.operands[0]], inner.operands[1]))
                 self._posters[inner.operands[0]] = len(self.tasks)

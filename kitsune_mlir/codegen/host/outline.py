@@ -20,7 +20,7 @@ from kitsune_mlir.errors import UnsupportedError
 __all__ = ["Buffer", "Body", "Program", "Semaphore", "Task", "read_program"]
 
 _VIEWS = ("memref.expand_shape", "memref.collapse_shape", "memref.cast")
-_SYNCHRONISATION = ("kitsune.wait", "kitsune.post", "kitsune.yield")
+_SYNCHRONISATION = ("kitsune.wait", "kitsune.wait_rows", "kitsune.post", "kitsune.yield")
 
 
 @dataclass(frozen=True)

@@ -139,10 +139,10 @@ def _fill_driver(driver: func.FuncOp, program: Program, task: Task, extra: BodyA
         block = task.operation.regions[0].blocks[0]
         coordinates = _coordinates(tile, task.grid)
         mapping.update(zip(block.arguments, coordinates, strict=True))
-        waits = [op.operation for op in block.operations if op.operation.name == "kitsune.wait"]
+        waits = [op.operation for op in block.operations if op.operation.name in ("kitsune.wait", "kitsune.wait_rows")]
         posts = [op.operation for op in block.operations if op.operation.name == "kitsune.post"]
         for op in waits + posts:
-            for operand in list(op.operands)[1:]:
+            for operand in list(op.operands)[1:] if op.name != "kitsune.wait_rows" else ():
                 _clone_definition(operand, mapping)
         for memref in task.memrefs:
             _clone_definition(memref, mapping)
@@ -151,7 +151,10 @@ def _fill_driver(driver: func.FuncOp, program: Program, task: Task, extra: BodyA
         for wait in waits:
             with point:
                 semaphore = program.semaphores[wait.operands[0]]
-                lo, hi = (_slot(mapping[v], semaphore.first) for v in list(wait.operands)[1:])
+                if wait.name == "kitsune.wait":
+                    lo, hi = (_slot(mapping[v], semaphore.first) for v in list(wait.operands)[1:])
+                else:  # a few workers leave a stage no tail: all rows are there as early as those that indices name
+                    lo, hi = (_slot(_index(slot), semaphore.first) for slot in (0, semaphore.slots))
                 count = arith.constant(_i(32), ir.IntegerAttr(wait.attributes["count"]).value)
                 there = _call("kitsune_wait", [_i(1)], [pointer, lo, hi, count])
                 point = _inside_if(there)

@@ -179,7 +179,7 @@ func.func @f(%x: tensor<4xf32>) {
 
 // An engine is one that exists.
 func.func @f(%x: tensor<4xf32>) {
-  // expected-error@+1 {{'kitsune.stage' op engine is "steam", must be one of mma, chain, cluster, conv, depthwise, simt, gemv, attention, pairs, generic}}
+  // expected-error@+1 {{'kitsune.stage' op engine is "steam", must be one of mma, chain, rows, cluster, conv, depthwise, simt, gemv, attention, pairs, generic}}
   %s = "kitsune.stage"() ({
     "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
   }) {sym_name = "s", engine = "steam"} : () -> tensor<4xf32>
@@ -289,7 +289,7 @@ func.func @f(%x: tensor<4xf32>) {
 
 // A policy is one that exists.
 func.func @f(%x: tensor<4xf32>) {
-  // expected-error@+1 {{'kitsune.stage' op 'sync' has #kitsune.sync<"maybe">, must be #kitsune.sync of one of tile, row, strided, halo, all, none}}
+  // expected-error@+1 {{'kitsune.stage' op 'sync' has #kitsune.sync<"maybe">, must be #kitsune.sync of one of tile, row, strided, halo, indexed, all, none}}
   %s = "kitsune.stage"() ({
     "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
   }) {sym_name = "s", sync = [#kitsune.sync<"maybe">]} : () -> tensor<4xf32>
