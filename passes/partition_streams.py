@@ -172,7 +172,7 @@ class PartitionStreams(Pass):
         engine = engine_of(space)
         few_rows = gemv_tile(space, target) if target.is_gpu and engine == "mma" and not beats_gemv(space) else None
         engine, tile = ("gemv", few_rows) if few_rows else (engine, choose_tile(space, engine, target, alone))
-        attention = attention_tile(space)
+        attention = attention_tile(space, target)
         engine, tile = ("attention", attention) if attention else (engine, tile)
         pairs = pairs_tile(stage, space, target)
         engine, tile = ("pairs", pairs) if pairs else (engine, tile)

@@ -22,6 +22,7 @@ class Case:
         cached: keys and values are concatenations of `cached` old ones and `keys - cached` new ones, which come in "bshd".
         dtype: "bf16" or "f16".
         scale: factor of the scores; None is 1 / sqrt(width).
+        made: q, k and v, but for cached ones, are made by another stage (as the inputs' positive parts).
     """
 
     batch: int
@@ -37,6 +38,7 @@ class Case:
     cached: int = 0
     dtype: str = "bf16"
     scale: float | None = None
+    made: bool = False
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -107,6 +109,11 @@ SMALL: dict[str, Case] = {
     "decode_cached_3": Case(2, 8, 2, 3, 103, 64, cached=100),
     "decode_width_256": Case(2, 4, 2, 1, 300, 256),
     "prefill_cached": Case(1, 4, 2, 130, 330, 64, cached=200),
+    "decode_made": Case(2, 8, 2, 1, 1001, 128, cached=1000, made=True),
+    "decode_made_many": Case(40, 16, 8, 1, 300, 64, cached=297, made=True),
+    "decode_made_7": Case(3, 4, 2, 7, 16, 128, cached=9, made=True),
+    "decode_made_256": Case(20, 16, 8, 1, 1001, 256, cached=1000, made=True),
+    "causal_made": Case(2, 4, 4, 300, 300, 128, causal=True, layout="fused", made=True),
 }
 
 TIMED: dict[str, Case] = {
@@ -132,6 +139,8 @@ def model_of(case: Case) -> Any:
     class Model(torch.nn.Module):
         def forward(self, q, *rest):
             mask = rest[-1] if case.mask else None
+            if case.made:
+                q, rest = q.relu(), (*rest[:-2], *(tensor.relu() for tensor in rest[-2:]))
             if case.layout == "fused":
                 q, k, v = thirds(case, q)
             elif case.cached:
@@ -181,6 +190,8 @@ def reference(case: Case, given: dict[str, Any]) -> Any:
     import torch
 
     q, k, v = thirds(case, given["qkv"].double()) if "qkv" in given else (given[name].double() for name in "qkv")
+    if case.made:
+        q, k, v = q.relu(), k.relu(), v.relu()
     if case.cached:
         k = torch.cat([given["old_k"].double(), k.transpose(1, 2)], 2)
         v = torch.cat([given["old_v"].double(), v.transpose(1, 2)], 2)

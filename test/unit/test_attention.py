@@ -26,6 +26,7 @@ from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.passes.registry import PIPELINE
+from kitsune_mlir.passes.tiles_attention import best_rows
 from kitsune_mlir.passmanager import run_pipeline
 from test.numerics.compare import exact, problems
 
@@ -191,6 +192,7 @@ def test_the_host_keeps_two_products() -> None:
     [
         *("causal", "grouped_bshd", "keys_7", "keys_129_causal", "rows_1", "cross", "causal_tall", "head_mask_grouped"),
         *("padding_mask", "row_mask", "decode_cached_3", "prefill_cached", "width_40_head_24", "fused"),
+        *("decode_made_7",),
     ],
 )
 def test_the_plan_for_the_gpu_is_right_on_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,14 +232,28 @@ def assembled(case: Case) -> GpuCode:
 
 
 def test_plans() -> None:
-    prefill = decided("causal")
-    assert (prefill.split, prefill.pieces, prefill.pattern.row_count, prefill.pattern.keys) == (False, 1, 128, 512)
+    prefill = decided("prefill_4096")
+    assert (prefill.split, prefill.pieces, prefill.pattern.row_count, prefill.pattern.keys) == (False, 1, 128, 4096)
     assert prefill.query.map.box[-2:] == (128, 64) and prefill.query.panels == 2
     decode = decided("decode_16")  # 4 heads x 16 rows read the same keys
     assert decode.split and decode.pattern.rows == (4, 16) and len(decode.results) == 1
     assert decided("decode_cached").part_blocks == (8, 1)
     assert decided("width_256").block == 80
-    assert [box.map.box[-2] for box in decided("cross_long").results] == [64, 1]
+    assert [box.map.box[-2] for box in decided("width_256").results] == [64, 64]
+
+
+def test_cached_keys_are_read_first() -> None:
+    """Blocks are read from the last one down: of a cache, before the new keys, which other tasks make."""
+    plan = decided("decode_made")
+    assert plan.part_blocks == (16, 1) and plan.order == (1, 0) and plan.made_blocks == 1
+    assert 2 * plan.early - 1 <= plan.slots  # what comes before q must fit the ring, or both would wait for each other
+    assert decided("decode_cached").order == (0, 1) and decided("decode_cached").made_blocks == 0
+
+
+@pytest.mark.parametrize(("name", "early"), [("decode_made", True), ("causal_made", False)])
+def test_cached_keys_come_before_the_wait_for_new_ones(name: str, early: bool) -> None:
+    loader = assembled(SMALL[name]).ptx.rpartition("setmaxnreg.dec.sync.aligned.u32 \t40;")[2]
+    assert (loader.index("shared::cluster.global.tile") < loader.index("ld.acquire.gpu")) == early
 
 
 def test_idle_blocks_share_the_keys_of_a_tile() -> None:
@@ -255,7 +271,7 @@ def test_joined_pieces_are_stored_without_a_bulk_copy() -> None:
 
 def test_threads_wait_for_each_other_in_one_place_only() -> None:
     """A named barrier that two roles each wait at in code of their own is an error to synccheck: one of them just arrives."""
-    for name in ("decode", "decode_cached"):
+    for name in ("decode", "decode_cached", "decode_16"):
         waits = re.findall(r"bar\.sync\s+([1-9]\d*), 256;", assembled(SMALL[name]).ptx)
         assert sorted(waits) == ["3", "4"]
 
@@ -265,12 +281,42 @@ def test_too_little_shared_memory_is_declined() -> None:
     assert isinstance(plan, Decline) and "do not fit shared memory" in plan.reason
 
 
-@pytest.mark.parametrize("name", ["plain", "grouped_bshd", "width_256_causal", "head_mask", "decode_cached", "decode"])
-def test_kernels_assemble_without_spills(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "few"),
+    [
+        *(("plain", False), ("grouped_bshd", False), ("width_256_causal", False), ("head_mask", False), ("decode_16", False)),
+        *(("decode_cached", True), ("decode", True), ("decode_width_256", True)),
+    ],
+)
+def test_kernels_assemble_without_spills(name: str, few: bool) -> None:
     code = assembled(SMALL[name])
     assert "attention" in {choice.engine for choice in code.engines}
     assert not code.resources.spills and not code.warnings
-    assert "wgmma.mma_async" in code.ptx and "setmaxnreg" in code.ptx
+    assert ("wgmma.mma_async" in code.ptx) != few and ("mma.sync" in code.ptx) == few and "setmaxnreg" in code.ptx
+
+
+def test_few_rows_are_done_by_warps_with_keys_of_their_own() -> None:
+    plan = decided("decode_made")
+    assert plan.few and plan.block == 64 and plan.slots == 6  # more than fit beside 64 rows of q and of the result
+    assert planned("decode_made").barriers[:2] == (1, 8)  # every warp tells that it has read q
+    assert not decided("decode_16").few and not decided("causal").few
+
+
+# --- tiles -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "groups", "offset", "best"),
+    [(512, 12, 0, 64), (1024, 12, 0, 64), (2048, 12, 0, 128), (4096, 32, 0, 128), (128, 32, 0, 64), (128, 96, None, 128)],
+)
+def test_few_tiles_are_smaller(rows: int, groups: int, offset: int | None, best: int) -> None:
+    """Where the longest of few tiles decides, tiles of 64 rows take less time, though all of them together take more."""
+    assert best_rows(rows, groups, rows, offset, 132) == best
+
+
+def test_tiles_of_64_rows_divide_their_keys() -> None:
+    plan = decided("causal_made")
+    assert plan.pattern.row_count == 64 and plan.split and not plan.few and plan.bulk_results
 
 
 # --- the order of tiles ----------------------------------------------------------------------------------------------
@@ -290,7 +336,7 @@ def test_costs_follow_the_mask() -> None:
     plan = planned("causal")
     assert isinstance(plan, Plan)
     costs = tile_costs(plan.private, plan.task)
-    assert costs is not None and costs[:4] == [2.0, 3.0, 4.0, 5.0] and len(costs) == 32
+    assert costs is not None and costs[:4] == [2.0, 3.0, 4.0, 5.0] and len(costs) == 64
     full = planned("plain")
     assert isinstance(full, Plan) and tile_costs(full.private, full.task) is None
 
@@ -316,6 +362,7 @@ def test_other_tasks_are_declined() -> None:
 
 
 def test_l2_brings_what_a_box_needs_of_keys_that_are_read_once() -> None:
-    for name, bytes in (("decode_16", 128), ("causal", 256)):
+    for name, bytes in (("decode_16", 128), ("decode_made", 128), ("causal", 256), ("prefill_4096", 256)):
         plan = decided(name)
+        assert plan.once == (bytes == 128)
         assert {box.map.promotion for box in (*plan.keys, *plan.values)} == {bytes}

@@ -1,8 +1,9 @@
 """The `attention` engine: softmax(scale * q k^T, masked) v for a tile of query rows, without ever storing scores.
 
 A block of 384 threads has a multiprocessor to itself. One warpgroup moves data (`attention_roles`): q, and blocks of keys and
-values through a ring. Two compute (`attention_consume`), with the softmax of `attention_scores`. Keys that no row attends
-to under a causal mask are not read, and the tiles with the most keys come first (`attention_walk`).
+values through a ring. Two compute (`attention_consume`), with the softmax of `attention_scores`; tiles of few rows by warps
+with keys of their own (`attention_few`). Keys that no row attends to under a causal mask are not read, and the tiles with most
+keys come first (`attention_walk`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu import roles
 from kitsune_mlir.codegen.gpu.attention_consume import consume_tiles
+from kitsune_mlir.codegen.gpu.attention_few import consume_few
 from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan, make_plan
 from kitsune_mlir.codegen.gpu.attention_roles import Meeting, ask_for_cached, load_tiles, store_tiles
 from kitsune_mlir.codegen.gpu.attention_walk import Walk
@@ -54,4 +56,5 @@ class AttentionEngine(Engine):
             if attention.split:
                 if_(warp == 2, lambda: load_tiles(meeting, 1))
 
-        roles.specialize(task, produce, lambda group: consume_tiles(meeting, group), producer_registers=40)
+        consume = consume_few if attention.few else consume_tiles
+        roles.specialize(task, produce, lambda group: consume(meeting, group), producer_registers=40)

@@ -35,6 +35,11 @@ class Part:
     value: Window
     size: int
 
+    @property
+    def constant(self) -> bool:
+        """Whether keys and values are inputs of the program."""
+        return self.key.constant and self.value.constant
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Masked:

@@ -6,7 +6,9 @@ joined in their order, so results do not depend on timing.
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan
 from kitsune_mlir.codegen.gpu.attention_scores import Scores, Softmax, exp2, over_lanes
@@ -18,7 +20,7 @@ from kitsune_mlir.codegen.gpu.elements import load_elements
 from kitsune_mlir.codegen.gpu.memory import offset, store
 from kitsune_mlir.codegen.gpu.value import Value, f32, i32, i64, maximum, select, vector
 
-__all__ = ["Pieces", "piece_blocks"]
+__all__ = ["Joined", "Pieces", "joined_at", "piece_blocks", "write_partial"]
 
 MEET = 5
 """Named barrier of the consumer that writes and joins."""
@@ -30,6 +32,71 @@ def piece_blocks(plan: AttentionPlan, piece: Value, blocks: Value) -> tuple[Valu
     if plan.pieces == 1:
         return i32(0), blocks
     return piece * blocks // plan.pieces, (piece + 1) * blocks // plan.pieces
+
+
+def write_partial(plan: AttentionPlan, target: Value, row: Value, lane: Value, softmax: Softmax, sums: list[Value]) -> None:
+    """Write the weighted sums, maxima and sums of a warp's 16 rows, of which a thread has `row` and `row` + 8, by rows."""
+    rows, head = plan.pattern.row_count, plan.pattern.head
+    totals = [over_lanes(total, lambda a, b: a + b) for total in softmax.total]
+    for half in range(2):
+        mine = row + 8 * half
+
+        def write(half: int = half, mine: Value = mine) -> None:
+            line = offset(target, (mine * head + (lane & 3) * 2) * 4)
+            for block in range(head // 8):
+                store(vector(sums[4 * block + 2 * half : 4 * block + 2 * half + 2]), offset(line, block * 32))
+            statistics = offset(target, mine * 8 + rows * head * 4)
+            store(vector([softmax.top[half], totals[half]]), statistics)  # four lanes write the same
+
+        if_(mine < rows, write)
+
+
+@dataclasses.dataclass(frozen=True)
+class Joined:
+    """Four neighbouring elements of what several parts of the keys give together.
+
+    Attributes:
+        plan, scores: of the tile.
+        row, col: the first element's place.
+        values, top, total: weighted sums of the values, and the row's maximum and sum.
+    """
+
+    plan: AttentionPlan
+    scores: Scores
+    row: Value
+    col: Value
+    values: list[Value]
+    top: Value
+    total: Value
+
+    def store(self, tile: TileContext) -> None:
+        """Write the result, straight to global memory: a few rows are not worth a bulk copy's latency."""
+        window = self.plan.pattern.result
+        pointer = offset(window.start(tile), i64(self.col) * (window.stride("head") * window.bytes))
+        inner = 1
+        for number, extent in reversed(list(enumerate(self.plan.pattern.rows))):
+            if extent > 1:
+                pointer = offset(pointer, i64(self.row // inner % extent) * (window.stride(f"row{number}") * window.bytes))
+            inner *= extent
+        inverse = self.scores.inverse(self.total)
+        words = pack_values([value * inverse for value in self.values], self.plan.pattern.attention.dtype)
+        store(vector(words), pointer, 8)
+
+
+def joined_at(plan: AttentionPlan, scores: Scores, sources: Sequence[Value], number: Value) -> Joined:
+    """Join what `write_partial` has left at each of `sources`, for the tile's vector of four elements `number`."""
+    rows, head = plan.pattern.row_count, plan.pattern.head
+    row, col = number // (head // 4), number % (head // 4) * 4
+    found = [load_elements(offset(source, number * 16), "f32", 4, align=16) for source in sources]
+    statistics = [load_elements(offset(source, row * 8 + rows * head * 4), "f32", 2, align=8) for source in sources]
+    factor = scores.factor if scores.pure else 1.0
+    top = statistics[0][0]
+    for other, _ in statistics[1:]:
+        top = maximum(top, other)
+    safe = select(top == -math.inf, f32(0.0), top)
+    factors = [exp2((mine - safe) * factor) for mine, _ in statistics]
+    values = [_weighted(factors, [part[i] for part in found]) for i in range(4)]
+    return Joined(plan, scores, row, col, values, top, _weighted(factors, [mine for _, mine in statistics]))
 
 
 class Pieces:
@@ -52,26 +119,15 @@ class Pieces:
 
     def leave(self, piece: Value, softmax: Softmax, sums: list[Value]) -> None:
         """Write what the block has found, and announce it."""
-        counters = self.task.kernel.counters
-        target = self._pointer(piece)
         lane = self.local & 31
-        first = self.local // 32 * 16 + lane // 4
-        totals = [over_lanes(total, lambda a, b: a + b) for total in softmax.total]
-        for half in range(2):
-            row = first + 8 * half
-
-            def write(half: int = half, row: Value = row) -> None:
-                line = offset(target, (row * self.head + (lane & 3) * 2) * 4)
-                for block in range(self.head // 8):
-                    pair = sums[4 * block + 2 * half : 4 * block + 2 * half + 2]
-                    store(vector(pair), offset(line, block * 32))
-                statistics = offset(target, row * 8 + self.rows * self.head * 4)
-                store(vector([softmax.top[half], totals[half]]), statistics)  # four lanes write the same
-
-            if_(row < self.rows, write)
+        write_partial(self.plan, self.pointer(piece), self.local // 32 * 16 + lane // 4, lane, softmax, sums)
         self._meet()
+        self.announce(piece)
+
+    def announce(self, piece: Value) -> None:
+        """Tell the last piece that this one is there, by one thread, which has seen all of it."""
         last = piece == self.plan.pieces - 1
-        if_((self.local == 0) & (last ^ True), lambda: counters.post(self._arrival()))
+        if_((self.local == 0) & (last ^ True), lambda: self.task.kernel.counters.post(self._arrival()))
 
     def join(self, scores: Scores) -> None:
         """Join all pieces, the last block's own included, write the results and post them."""
@@ -79,25 +135,10 @@ class Pieces:
         assert place is not None
         if_(self.local == 0, lambda: counters.poll(self._arrival(), pieces - 1, self.task.number))
         self._meet()
-        sources = [self._pointer(i32(piece)) for piece in range(pieces)]
-        factor = scores.factor if scores.pure else 1.0
+        sources = [self.pointer(i32(piece)) for piece in range(pieces)]
 
         def vector_at(number: Value) -> None:
-            row, col = number // (self.head // 4), number % (self.head // 4) * 4
-            found = [load_elements(offset(source, number * 16), "f32", 4, align=16) for source in sources]
-            statistics = [
-                load_elements(offset(source, row * 8 + self.rows * self.head * 4), "f32", 2, align=8) for source in sources
-            ]
-            top = statistics[0][0]
-            for other, _ in statistics[1:]:
-                top = maximum(top, other)
-            safe = select(top == -math.inf, f32(0.0), top)
-            factors = [exp2((mine - safe) * factor) for mine, _ in statistics]
-            total = _weighted(factors, [mine for _, mine in statistics])
-            inverse = scores.inverse(total)
-            values = [_weighted(factors, [piece[i] for piece in found]) * inverse for i in range(4)]
-            words = pack_values(values, self.plan.pattern.attention.dtype)
-            store(vector(words), self._result(row, col), 8)
+            joined_at(self.plan, scores, sources, number).store(self.tile)
 
         for_(self.local, self.rows * self.head // 4, GROUP, vector_at)
         if self.task.kernel.fences:
@@ -110,17 +151,6 @@ class Pieces:
 
         if_(self.local == 0, announce)
 
-    def _result(self, row: Value, col: Value) -> Value:
-        """Pointer to an element of the result, straight in global memory: a few rows are not worth a bulk copy's latency."""
-        window = self.plan.pattern.result
-        pointer = offset(window.start(self.tile), i64(col) * (window.stride("head") * window.bytes))
-        inner = 1
-        for number, extent in reversed(list(enumerate(self.plan.pattern.rows))):
-            if extent > 1:
-                pointer = offset(pointer, i64(row // inner % extent) * (window.stride(f"row{number}") * window.bytes))
-            inner *= extent
-        return pointer
-
     def _meet(self) -> None:
         NamedBarrier(MEET, GROUP).sync()
 
@@ -128,7 +158,8 @@ class Pieces:
         assert self.task.place is not None
         return self.tile.number + self.task.place.arrivals
 
-    def _pointer(self, piece: Value) -> Value:
+    def pointer(self, piece: Value) -> Value:
+        """Where a piece leaves what it has found."""
         assert self.task.partials is not None
         number = self.tile.number * self.plan.pieces + piece
         return offset(self.task.partials, i64(number) * self.plan.partial_bytes)

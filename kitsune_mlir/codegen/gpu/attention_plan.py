@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from torch_mlir import ir
+
 from kitsune_mlir.codegen.gpu import roles
 from kitsune_mlir.codegen.gpu.attention_match import Pattern, match
 from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
@@ -24,8 +26,11 @@ __all__ = ["GROUP_ROWS", "PANEL", "AttentionPlan", "Box", "make_plan"]
 GROUP_ROWS = 64
 PANEL = 64  # columns of a panel: 128 bytes, the width of the swizzle
 MOST_SLOTS = 12
+WARPS = 4  # of a consumer
 MERGED_THREADS = 128
-PIECE_BLOCKS = 2  # blocks of keys that a piece of a tile has at least
+FEW_ROWS, FEW_ELEMENTS, FEW_BLOCK = 16, 2048, 64
+"""Up to this many rows, and elements of a tile's result, are done by warps with keys of their own, 16 of each block."""
+PIECE_BLOCKS, LONG_PIECE_BLOCKS = 2, 8  # blocks of keys that a piece of a tile has at least: of few rows, of more
 MOST_PIECES = 16  # partial results of a row that a thread has in registers at a time
 
 
@@ -51,17 +56,20 @@ class AttentionPlan:
     Attributes:
         pattern: the body.
         split: both warpgroups have all rows, and every other block of keys each.
+        once: no other tile reads the same keys.
         block: keys of a block.
         slots: blocks of keys or values that a ring holds; there are two rings if `split`, else one.
         query_tile, key_tile, value_tile, result_tile: how they lie in shared memory.
         query: TMA's view of q, keys, values: of each part; results: of the rows of each warpgroup that has some.
         result_at, ring_at, merge_at: offsets in shared memory; q is at 0.
         chip: the processor.
+        few: rows are so few that each warp has all of them, and keys of its own (`attention_few`).
         pieces: blocks that share a tile's keys.
     """
 
     pattern: Pattern
     split: bool
+    once: bool
     block: int
     slots: int
     query_tile: SharedTile
@@ -76,6 +84,7 @@ class AttentionPlan:
     ring_at: int
     merge_at: int
     chip: str
+    few: bool = False
     pieces: int = 1
 
     @property
@@ -83,6 +92,11 @@ class AttentionPlan:
         """What a piece leaves: a weighted sum of values, a maximum and a sum for each row, in f32."""
         rows = self.pattern.row_count
         return -(-(rows * self.pattern.head * 4 + rows * 8) // 16) * 16
+
+    @property
+    def bulk_results(self) -> bool:
+        """Whether results go through shared memory and bulk copies."""
+        return not self.few and self.pieces == 1
 
     @property
     def aliased(self) -> bool:
@@ -110,6 +124,23 @@ class AttentionPlan:
         return tuple(-(-part.size // self.block) for part in self.pattern.parts)
 
     @property
+    def order(self) -> tuple[int, ...]:
+        """Parts of the keys in the order in which blocks are numbered. The last are read first: those that are the program's
+        inputs, which need not be waited for."""
+        parts = self.pattern.parts
+        return tuple(sorted(range(len(parts)), key=lambda number: parts[number].constant))
+
+    @property
+    def made_blocks(self) -> int:
+        """Blocks of keys that other tasks make: those with the lowest numbers."""
+        return sum(self.part_blocks[number] for number in self.order if not self.pattern.parts[number].constant)
+
+    @property
+    def early(self) -> int:
+        """Blocks of keys, with values but for the last one's, that a ring has room for."""
+        return (self.slots + 1) // 2
+
+    @property
     def boxes(self) -> tuple[Box, ...]:
         """All boxes, in the order of the plan's tensor maps: q, results, keys, values."""
         return (self.query, *self.results, *self.keys, *self.values)
@@ -122,7 +153,7 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
         NoAttention: it cannot be done.
     """
     pattern = match(task)
-    plan = _choose(pattern, limits)
+    plan = _choose(pattern, limits, _read_once(pattern, task))
     plan = dataclasses.replace(plan, pieces=_pieces(plan, task.tiles, limits.workers))
     sharers = task.tiles
     split = Split(plan.pieces, sharers * plan.pieces * plan.partial_bytes, sharers, sharers) if plan.pieces > 1 else None
@@ -134,9 +165,10 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
         *(part.value.buffer for part in pattern.parts),
     ]
     # q full, q empty; result full and empty of each warpgroup; full and empty of each ring's slots
-    barriers = [1, roles.CONSUMERS, *[128] * 2, *[1] * 2]
+    readers = roles.CONSUMERS * (WARPS if plan.few else 1)
+    barriers = [1, readers, *[128] * 2, *[1] * 2]
     for _ in range(plan.rings):
-        barriers += [1] * plan.slots + [roles.CONSUMERS // plan.rings] * plan.slots
+        barriers += [1] * plan.slots + [readers // plan.rings] * plan.slots
     return Plan(
         engine,
         task,
@@ -163,10 +195,11 @@ def _pieces(plan: AttentionPlan, tiles: int, workers: int) -> int:
     """How many blocks share a tile: as many as are idle otherwise, each with a few blocks of keys for both consumers."""
     if not plan.split:
         return 1
-    return max(1, min(workers // tiles, plan.blocks // PIECE_BLOCKS, MOST_PIECES))
+    least = PIECE_BLOCKS if plan.few else LONG_PIECE_BLOCKS
+    return max(1, min(workers // tiles, plan.blocks // least, MOST_PIECES))
 
 
-def _choose(pattern: Pattern, limits: Limits) -> AttentionPlan:
+def _choose(pattern: Pattern, limits: Limits, once: bool) -> AttentionPlan:
     rows = pattern.row_count
     split = rows <= GROUP_ROWS
     if rows > 2 * GROUP_ROWS:
@@ -174,22 +207,33 @@ def _choose(pattern: Pattern, limits: Limits) -> AttentionPlan:
     if not split and len(pattern.rows) > 1:
         raise NoAttention("more than 64 rows in several dimensions")
     wide, deep = (-(-size // PANEL) * PANEL for size in (pattern.width, pattern.head))
-    covered = GROUP_ROWS if split else 2 * GROUP_ROWS
-    query_tile, result_tile = SharedTile(covered, wide, 2), SharedTile(covered, deep, 2)
-    merge = MERGED_THREADS * (pattern.head // 2 + 4) * 4 if split else 0
-    for block in _block_sizes(pattern, split):
+    partial = rows * (pattern.head + 2) * 4
+    ways = [(False, block) for block in _block_sizes(pattern, split)]
+    if rows <= FEW_ROWS and rows * pattern.head <= FEW_ELEMENTS:
+        ways.insert(0, (True, FEW_BLOCK))
+    for few, block in ways:
+        covered = FEW_ROWS if few else GROUP_ROWS if split else 2 * GROUP_ROWS
+        query_tile, result_tile = SharedTile(covered, wide, 2), SharedTile(covered, deep, 2)
+        merge = (
+            roles.CONSUMERS * WARPS * -(-partial // 16) * 16
+            if few
+            else MERGED_THREADS * (pattern.head // 2 + 4) * 4
+            if split
+            else 0
+        )
         key_tile, value_tile = SharedTile(block, wide, 2), SharedTile(block, deep, 2)
         slot = max(key_tile.bytes, value_tile.bytes)
         rings = 2 if split else 1
         for aliased in (False, True):
             result_at = 0 if aliased else query_tile.bytes
-            merge_at = max(query_tile.bytes, result_at + result_tile.bytes)
+            merge_at = query_tile.bytes if few else max(query_tile.bytes, result_at + result_tile.bytes)
             ring_at = -(-(merge_at + merge) // 1024) * 1024
             slots = min(MOST_SLOTS, (limits.shared_bytes - ring_at) // (slot * rings))
-            if slots >= (4 if block > 32 else 2):
+            if slots >= (3 if few else 4 if block > 32 else 2):
                 return AttentionPlan(
                     pattern,
                     split,
+                    once,
                     block,
                     slots,
                     query_tile,
@@ -197,15 +241,35 @@ def _choose(pattern: Pattern, limits: Limits) -> AttentionPlan:
                     value_tile,
                     result_tile,
                     _rows_box(pattern, pattern.query, "width", wide),
-                    tuple(_keys_box(part.key, block, "width", wide, split) for part in pattern.parts),
-                    tuple(_keys_box(part.value, block, "head", deep, split) for part in pattern.parts),
+                    tuple(_keys_box(part.key, block, "width", wide, once) for part in pattern.parts),
+                    tuple(_keys_box(part.value, block, "head", deep, once) for part in pattern.parts),
                     _result_boxes(pattern, split, deep),
                     result_at,
                     ring_at,
                     merge_at,
                     limits.chip,
+                    few,
                 )
     raise NoAttention(f"heads of {pattern.width} and {pattern.head} elements do not fit shared memory")
+
+
+def _read_once(pattern: Pattern, task: TaskView) -> bool:
+    """Whether tiles have keys of their own: each coordinate of a tile says where these begin."""
+    used: set[ir.Value] = set()
+
+    def visit(value: ir.Value | int) -> None:
+        if isinstance(value, int):
+            return
+        if value in task.coordinates:
+            used.add(value)
+        elif not isinstance(value.owner, ir.Block):
+            for operand in value.owner.operands:
+                visit(operand)
+
+    for part in pattern.parts:
+        for dim in part.key.dims:
+            visit(dim.start)
+    return all(extent == 1 or value in used for value, extent in zip(task.coordinates, task.grid, strict=True))
 
 
 def _block_sizes(pattern: Pattern, split: bool) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot, fence_async
 from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.memory import Cache, offset
-from kitsune_mlir.codegen.gpu.value import Value, i32
+from kitsune_mlir.codegen.gpu.value import Value, i32, maximum, minimum
 
 __all__ = ["Meeting", "ask_for_cached", "load_tiles", "store_tiles"]
 
@@ -44,35 +44,60 @@ class Meeting:
 
 
 AHEAD = 2
-"""Blocks of keys, and of values, that a ring's warp asks for before it waits for other tasks, if none of them makes these."""
+"""Blocks of keys, and of values, that a ring's warp asks for beyond those that the ring takes before it waits for others."""
 
 
 def load_tiles(meeting: Meeting, number: int) -> None:
     """One warp loads what ring `number` needs for all tiles; that of ring 0 loads q too. Its lanes wait, its first loads.
 
-    Blocks come from the last one down, as those are masked. A block of keys goes ahead of the values of the block before.
+    Blocks come from the last one down, as those are masked, or are inputs of the program: of these the ring is filled before
+    the wait. A block of keys goes ahead of the values of the block before.
     """
     plan, task = meeting.plan, meeting.task
     ring, lane = meeting.ring(number), lane_id(task.thread)
+    waits = bool(task.view.waits)
+    early = waits and plan.made_blocks < plan.blocks
 
     def tile(tile: TileContext, piece: Value, stage: Value, parity: Value, turn: Value) -> list[Value]:
         tile = meeting.walk.tile(tile)
         low, high = piece_blocks(plan, piece, block_count(plan, tile))
         first = high - (1 + number)
-        if task.view.waits:
-            _ask_ahead(plan, task, tile, lane, first, low)
-            tile.poll_by_warp(lane)
+
+        def keys(distance: Value | int, slot: Slot) -> Slot:
+            return _load_block(meeting, number, tile, plan.keys, 0, first - distance, slot)
 
         def both(distance: Value, stage: Value, parity: Value) -> list[Value]:
-            block = first - distance
-            after = _load_block(meeting, number, tile, plan.keys, 0, block, Slot(stage, parity))
-            return _load_block(meeting, number, tile, plan.values, 1, block + plan.rings, after).values
+            after = keys(distance, Slot(stage, parity))
+            return _load_block(meeting, number, tile, plan.values, 1, first - distance + plan.rings, after).values
 
-        def some() -> list[Value]:
-            after = _load_block(meeting, number, tile, plan.keys, 0, first, Slot(stage, parity))
+        def begin(limit: Value | int) -> list[Value]:
+            """The first keys, then more of them with the values before, up to a distance: it, and the next slot."""
+            after = keys(0, Slot(stage, parity))
+            return [i32(limit), *for_(plan.rings, limit, plan.rings, both, after.values)]
+
+        nothing = [i32(0), stage, parity]
+        begun = nothing
+        if early:
+            cached = maximum(low, plan.made_blocks)
+            limit = minimum(first - cached, (plan.early - 1) * plan.rings)
+            limit = limit // plan.rings * plan.rings + plan.rings
+            begun = if_(
+                (lane == 0) & (first >= cached), lambda: begin(limit), lambda: nothing, [value.type for value in nothing]
+            )
+        if waits:
+            if early:
+                _ask_ahead(plan, task, tile, lane, first - plan.early * plan.rings, low, plan.rings)
+            tile.poll_by_warp(lane)
+
+        def rest() -> list[Value]:
+            distance, *values = begun
+            if early:
+                distance, *values = if_(distance == 0, lambda: begin(plan.rings), lambda: begun, ["i32"] * 3)
+            else:
+                distance, *values = begin(plan.rings)
             if number == 0:  # after the first keys: their place is free before q's is
                 _load_query(meeting, tile, turn)
-            after = Slot(*for_(plan.rings, first - low + 1, plan.rings, both, after.values))
+            after = Slot(*for_(distance, first - low + 1, plan.rings, both, values))
             last = low + (first - low) % plan.rings if plan.rings > 1 else low
             return _load_block(meeting, number, tile, plan.values, 1, last, after).values
 
@@ -82,7 +107,7 @@ def load_tiles(meeting: Meeting, number: int) -> None:
             return [stage, parity]
 
         def load() -> list[Value]:
-            return if_(first >= low, some, none, ["i32", "i32"]) if plan.split else some()
+            return if_(first >= low, rest, none, ["i32", "i32"]) if plan.split else rest()
 
         return [*if_(lane == 0, load, lambda: [stage, parity], ["i32", "i32"]), turn ^ 1]
 
@@ -105,15 +130,18 @@ def ask_for_cached(plan: AttentionPlan, task: TaskContext, lane: Value) -> None:
         if_(task.first < task.view.tiles * plan.pieces, lambda: ask(task.first))
 
 
-def _ask_ahead(plan: AttentionPlan, task: TaskContext, tile: TileContext, lane: Value, first: Value, low: Value) -> None:
-    """Bring the first blocks of keys and values to L2, as far as they are the program's inputs: one box a lane."""
-    parts, maps = plan.pattern.parts, 1 + len(plan.results)
+def _ask_ahead(
+    plan: AttentionPlan, task: TaskContext, tile: TileContext, lane: Value, first: Value, low: Value, lag: int = 0
+) -> None:
+    """Bring blocks of keys from `first` on, and of values from `lag` blocks earlier on, to L2, as far as they are the program's
+    inputs: one box a lane."""
+    maps = 1 + len(plan.results)
     for which, boxes in enumerate((plan.keys, plan.values)):
         panels = boxes[0].panels
-        block = first - (lane // panels - which * AHEAD) * plan.rings
+        block = first + which * lag - (lane // panels - which * AHEAD) * plan.rings
 
         def ask(part: int, local: Value, which: int = which, boxes: tuple[Box, ...] = boxes, panels: int = panels) -> None:
-            if (parts[part].value if which else parts[part].key).constant:
+            if plan.pattern.parts[part].constant:
                 place = _place(tile, boxes[part], lane % panels, local * plan.block)
                 tma.prefetch_tile(task.tensor_map(maps + which * len(boxes) + part), place)
 
@@ -133,7 +161,7 @@ def _of_its_part(parts: list[tuple[int, Value]], do: Callable[[int, Value], None
 def _load_query(meeting: Meeting, tile: TileContext, turn: Value) -> None:
     plan = meeting.plan
     meeting.query_empty.wait(turn ^ 1)
-    if plan.aliased and plan.pieces == 1:
+    if plan.aliased and plan.bulk_results:
         for group in range(len(plan.results)):
             meeting.result_empty[group].wait(turn ^ 1)
     box = plan.query
@@ -157,8 +185,7 @@ def _load_block(
     def load(part: int, local: Value) -> None:
         for panel in range(boxes[part].panels):
             place = _place(tile, boxes[part], panel, local * plan.block)
-            # Where all rows that share keys are one tile, nobody else reads these.
-            cache = Cache.STREAM if plan.split else Cache.DEFAULT
+            cache = Cache.STREAM if plan.once else Cache.DEFAULT
             tma.load_tile(offset(target, panel * panel_bytes), meeting.task.tensor_map(maps + part), full, place, cache=cache)
 
     _of_its_part(part_of(plan, block), load)
@@ -183,10 +210,10 @@ def _place(tile: TileContext, box: Box, panel: Value | int, key: Value | int = 0
 def store_tiles(meeting: Meeting) -> None:
     """One thread stores the results of all tiles, as the consumers leave them in shared memory, and posts.
 
-    Tiles in pieces are stored and posted by the block that joins these.
+    Few rows are stored and posted by a consumer, tiles in pieces by the block that joins these.
     """
     plan, task = meeting.plan, meeting.task
-    if plan.pieces > 1:
+    if not plan.bulk_results:
         return
 
     def tile(tile: TileContext, piece: Value, turn: Value) -> Value:

@@ -7,6 +7,7 @@ the scale and log2(e) are one factor, which an FMA applies on the way.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -64,13 +65,17 @@ class Scores:
         tile: the tile.
         row: first of the thread's rows in the tile, i32; the other is row + 8.
         lane: index of the thread in its warp.
+        keys: how many of a block's keys it has scores of; all, if not said.
+        first_key: the first of these.
     """
 
-    def __init__(self, plan: AttentionPlan, tile: TileContext, row: Value, lane: Value):
+    def __init__(
+        self, plan: AttentionPlan, tile: TileContext, row: Value, lane: Value, keys: int = 0, first_key: Value | int = 0
+    ):
         self.plan, self.tile = plan, tile
         self.attention = plan.pattern.attention
-        self.layout = WgmmaAccumulator(plan.block)
-        self.col = (lane & 3) * 2
+        self.layout = WgmmaAccumulator(keys or plan.block)
+        self.col = (lane & 3) * 2 + first_key
         self.rows = [self._rows(row + 8 * half) for half in range(2)]
         self.steps = self.attention.steps
         self.limits = self._limits()
@@ -134,18 +139,16 @@ class Scores:
 
     def _place(self, block: Value) -> tuple[Value, Value]:
         """The first key of a block, and the first key that its part does not have any more."""
-        first_block, first_key = i32(0), i32(0)
-        end = i32(self.plan.pattern.parts[0].size)
-        blocks = keys = 0
-        for (number, local), part in zip(part_of(self.plan, block), self.plan.pattern.parts, strict=True):
-            if number:
+        parts = self.plan.pattern.parts
+        starts = list(itertools.accumulate((part.size for part in parts), initial=0))
+        within, first_key, end = i32(0), i32(0), i32(0)
+        for place, (number, local) in enumerate(part_of(self.plan, block)):
+            mine = (local, i32(starts[number]), i32(starts[number + 1]))
+            if place:
                 here = local >= 0
-                first_block = select(here, i32(blocks), first_block)
-                first_key = select(here, i32(keys), first_key)
-                end = select(here, i32(keys + part.size), end)
-            blocks += self.plan.part_blocks[number]
-            keys += part.size
-        return first_key + (block - first_block) * self.plan.block, end
+                mine = [select(here, new, old) for new, old in zip(mine, (within, first_key, end), strict=True)]
+            within, first_key, end = mine
+        return first_key + within * self.plan.block, end
 
     def _element(self, score: Value, half: int, key: Value, end: Value) -> Value:
         value = score if self.pure else score * self.factor

@@ -143,10 +143,10 @@ def block_count(plan: AttentionPlan, tile: TileContext) -> Value:
 
 
 def part_of(plan: AttentionPlan, block: Value) -> list[tuple[int, Value]]:
-    """For each part of the keys: its number, and the block's number within it; a block belongs to the last part for which
-    that is not negative."""
+    """For each part of the keys, in the plan's order: its number, and the block's number within it; a block belongs to the last
+    one for which that is not negative."""
     found, first = [], 0
-    for number, blocks in enumerate(plan.part_blocks):
+    for number in plan.order:
         found.append((number, block - first))
-        first += blocks
+        first += plan.part_blocks[number]
     return found
