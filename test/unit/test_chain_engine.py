@@ -21,7 +21,7 @@ from kitsune_mlir.codegen.gpu.chain_match import match_chain
 from kitsune_mlir.codegen.gpu.chain_order import order_of
 from kitsune_mlir.codegen.gpu.chain_parts import panels_of
 from kitsune_mlir.codegen.gpu.chain_records import ChainPlan
-from kitsune_mlir.codegen.gpu.chain_wide_plan import WidePlan
+from kitsune_mlir.codegen.gpu.chain_wide_plan import ROW_COLS, WidePlan
 from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.executor import build
 from kitsune_mlir.codegen.gpu.program import compile_gpu
@@ -172,8 +172,8 @@ class WideEdges(nn.Module):
         return torch.zeros_like(one).index_add(0, target, edges), edges
 
 
-def wide_edges(count: int) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    nodes, width = 50, 320
+def wide_edges(count: int, width: int = 320) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    nodes = 50
     values = [torch.randn(n, width).to(BF16) for n in (count, nodes, nodes)]
     return WideEdges(width), (*values, *(torch.randint(0, nodes, (count,)) for _ in range(2)))
 
@@ -210,11 +210,14 @@ def test_rows_that_do_not_fit_come_for_every_pass(context, monkeypatch) -> None:
     assert plan.layers[1].panels == 4 and plan.layers[1].tail == 32
 
 
-def test_passes_that_gather_are_few(context, monkeypatch) -> None:
-    model, args = wide_edges(20_000)
+def test_rows_that_are_added_or_reduced_are_finished_one_by_one(context, monkeypatch) -> None:
+    model, args = wide_edges(20_000, 512)
     plan = wide(tiles(monkeypatch, model, *args))
-    assert [[part.cols for part in layer.passes] for layer in plan.layers] == [[160, 160]] * len(plan.layers)
-    assert not plan.vectors
+    assert plan.by_rows and plan.layers[-1].layer.cols % ROW_COLS == 0
+    assert wide(tiles(monkeypatch, Normalised(512), torch.randn(20_000, 512))).by_rows
+    model, args = wide_edges(20_000)
+    assert not wide(tiles(monkeypatch, model, *args)).by_rows  # 320 columns are no whole number of lanes' pieces
+    assert not wide(tiles(monkeypatch, mlp([512, 512, 512]), torch.randn(20_000, 512))).by_rows
 
 
 def test_one_wide_layer_has_two_places_for_panels(context, monkeypatch) -> None:
@@ -269,6 +272,8 @@ EMULATED = {
     "wide": (lambda: (Normalised(320), (torch.randn(300, 320).to(BF16),)), 128),
     "wide_streamed": (lambda: (mlp([512, 288, 320]), (torch.randn(70, 512).to(BF16),)), 64),
     "wide_edges": (lambda: wide_edges(200), 128),
+    "wide_edges_by_rows": (lambda: wide_edges(200, 512), 128),
+    "wide_norm_by_rows": (lambda: (Normalised(512), (torch.randn(100, 512).to(BF16),)), 128),
     "wide_alone": (lambda: (OneWide(), (torch.randn(200, 512).to(BF16),)), 64),
     "mgn_small": (lambda: (CASES["mgn_small"][0](), CASES["mgn_small"][1](torch.device("cpu"), BF16)), 64),
 }

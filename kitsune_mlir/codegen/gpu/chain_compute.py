@@ -13,7 +13,7 @@ from kitsune_mlir.codegen.gpu.chain_match import SUM, Layer, Range, Scatter, zer
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
 from kitsune_mlir.codegen.gpu.chain_parts import WeightPanel, align, load_key, swizzled
 from kitsune_mlir.codegen.gpu.chain_records import ChainPlan, Slot
-from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer
+from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer, numbers_of, places_of
 from kitsune_mlir.codegen.gpu.chain_sources import slot_barriers, slot_pointer
 from kitsune_mlir.codegen.gpu.chain_start import Term, bias_of, reads_made
 from kitsune_mlir.codegen.gpu.chain_store import Storer
@@ -158,7 +158,9 @@ class Computer:
         for number in range(len(plan.chain.layers)):
             ring = self._layer(number, evaluator, slots, count, ring, filled)
             if not number:
-                scatterers = {scatter: Scatterer(scatter, tile, evaluator) for scatter in plan.chain.scatters}
+                for scatter in plan.chain.scatters:
+                    numbers = numbers_of(scatter, tile, memory, places_of(memory))
+                    scatterers[scatter] = Scatterer(scatter, tile, evaluator, numbers)
                 following = self._fetch_next(tile) if plan.held else []
             for store_ in plan.order.stores[number]:
                 output = next(output for output in plan.outputs if output.store is store_)

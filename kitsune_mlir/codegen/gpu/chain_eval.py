@@ -8,7 +8,7 @@ computed once and shared. Rounding to 16 bits happens pair by pair, in one instr
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch_mlir import ir
 from torch_mlir.dialects import arith
@@ -16,7 +16,7 @@ from torch_mlir.dialects import arith
 from kitsune_mlir.codegen.gpu.chain_lanes import Lanes, add_packed, exchange, pin
 from kitsune_mlir.codegen.gpu.chain_match import QUAD, Chain, Step
 from kitsune_mlir.codegen.gpu.chain_memory import RUN, Memory, to_integer
-from kitsune_mlir.codegen.gpu.chain_rows import reduce_row
+from kitsune_mlir.codegen.gpu.chain_rows import reduce_rows
 from kitsune_mlir.codegen.gpu.convert import pack_pair
 from kitsune_mlir.codegen.gpu.inline import pinned
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, is_constant
@@ -93,6 +93,16 @@ class Evaluator:
         }
         self.kept = pin(self.kept)
 
+    def reduce(self, value: ir.Value, places: Sequence[Place]) -> None:
+        """Reduce the rows of `places` side by side; `value` is the result."""
+        results = reduce_rows(self, self.chain.steps[value], places)
+        for place, result in zip(places, results, strict=True):
+            self.known[self._key(value, self._tensor_deps(value), place)] = result
+
+    def set(self, value: ir.Value, place: Place, word: Value) -> None:
+        """Take a packed pair of a tensor from elsewhere."""
+        self.kept[self._key(value, self._tensor_deps(value), place)] = Lanes(_element(value), word=word)
+
     def places(self, value: ir.Value) -> list[Place]:
         """All places of a tensor."""
         shape = shape_of(value)
@@ -128,7 +138,7 @@ class Evaluator:
         if step.kind == "concat":
             return self._concat(value, step, place)
         if step.kind == "reduce":
-            return reduce_row(self, step, place)
+            return reduce_rows(self, step, [place])[0]
         if step.op.name == "linalg.fill":
             return self.operand(step.op, 0, place)
         return self.inner(step.op, yield_of(step.op).operands[list(step.op.results).index(value)], place)

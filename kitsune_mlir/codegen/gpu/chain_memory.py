@@ -9,6 +9,7 @@ from torch_mlir.dialects import arith
 
 from kitsune_mlir.codegen.gpu.builder import shuffle
 from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
+from kitsune_mlir.codegen.gpu.chain_match import QUAD
 from kitsune_mlir.codegen.gpu.chain_parts import load_key, swizzled
 from kitsune_mlir.codegen.gpu.chain_records import RowsPlan, Slot, Vector
 from kitsune_mlir.codegen.gpu.context import TileContext
@@ -22,7 +23,7 @@ from kitsune_mlir.codegen.gpu.value import Value, as_type, bitcast, i64, minimum
 if TYPE_CHECKING:
     from kitsune_mlir.codegen.gpu.chain_eval import Place
 
-__all__ = ["RUN", "Memory", "to_integer"]
+__all__ = ["RUN", "Memory", "SliceMemory", "to_integer"]
 
 RUN = 8
 """Columns side by side that a lane has in chains of wide layers: four blocks, 16 bytes of 16-bit numbers."""
@@ -38,7 +39,12 @@ class Memory:
         thread: index of the thread in its warpgroup.
         group: number of the warpgroup, 0 or 1.
         slots: pointer to each source's rows of this warpgroup and tile.
+
+    Attributes:
+        across: lanes that share a row.
     """
+
+    across: int = QUAD
 
     def __init__(self, plan: RowsPlan, tile: TileContext, shared: Value, thread: Value, group: Value, slots: dict[Slot, Value]):
         self.plan, self.tile, self.shared, self.slots = plan, tile, shared, slots
@@ -69,12 +75,16 @@ class Memory:
     def col(self, place: Place) -> Value:
         """The left one of the thread's two columns."""
         if self.plan.run == RUN:
-            return (self.quad << 3) + (32 * (place.block // 4) + 2 * (place.block % 4))
+            return self.piece_col(place) + 2 * (place.block % QUAD)
         return (self.quad << 1) + 8 * place.block
+
+    def piece_col(self, place: Place) -> Value:
+        """The first of the thread's eight columns of the four blocks that the place's belongs to."""
+        return (self.quad << 3) + 8 * (place.block // QUAD * QUAD)
 
     def first_of_row(self, value: Value) -> Value:
         """`value` of the lane that has column 0 of the same row."""
-        return shuffle(value, self.lane & ~3)
+        return shuffle(value, self.lane & ~(self.across - 1))
 
     def load(self, record: Load, sides: tuple[str, ...], place: Place, cols: int) -> Lanes:
         """The elements of a loaded tensor whose wide dimensions lie along `sides`; it has `cols` columns."""
@@ -224,6 +234,15 @@ class Memory:
             for lane in range(count)
         ]
         return _lanes(window.dtype, values)
+
+
+class SliceMemory(Memory):
+    """Reads at places whose columns are numbered from `first_col` on: those of the part that the caller has of a layer."""
+
+    first_col: Value
+
+    def col(self, place: Place) -> Value:
+        return super().col(place) + self.first_col
 
 
 def _lanes(dtype: str, values: list[Value]) -> Lanes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch_mlir import ir
@@ -17,7 +18,7 @@ from kitsune_mlir.dialects.access import affine_maps, shape_of
 if TYPE_CHECKING:
     from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
 
-__all__ = ["reduce_row", "reduced_cols"]
+__all__ = ["reduce_rows", "reduced_cols"]
 
 PARTS = 4
 """Independent running results of a thread, so that one addition need not wait for the one before."""
@@ -33,20 +34,36 @@ def reduced_cols(step: Step, sides: tuple[str, ...]) -> int:
     return 1
 
 
-def reduce_row(evaluator: Evaluator, step: Step, place: Place) -> Lanes:
-    """The result of a reduction for the row of `place`, the same on the four lanes."""
+def reduce_rows(evaluator: Evaluator, step: Step, places: Sequence[Place]) -> list[Lanes]:
+    """The results of a reduction for the rows of `places`, each the same on all lanes that share the row.
+
+    Lanes exchange the results of all rows in turns: an exchange takes longer than everything else.
+    """
     op = step.op
-    combine, element = combination(op)
-    cols = reduced_cols(step, evaluator.chain.sides[op])
+    combine, _ = combination(op)
+    results = [_of_thread(evaluator, step, place) for place in places]
+    for bit in range(evaluator.memory.across.bit_length() - 1):
+        results = [_combine(combine, result, shuffle_xor(result, 1 << bit)) for result in results]
+    starts = [evaluator.operand(op, len(op.operands) - 1, place) for place in places]
+    return [
+        Lanes(str(result.type), scalars=[_combine(combine, result, start.at(0))])
+        for result, start in zip(results, starts, strict=True)
+    ]
+
+
+def _of_thread(evaluator: Evaluator, step: Step, place: Place) -> Value:
+    """A reduction of the columns that the thread has of a row."""
+    combine, element = combination(step.op)
+    cols, across = reduced_cols(step, evaluator.chain.sides[step.op]), evaluator.memory.across
     neutral = NEUTRAL[combine.name]
     parts: list[Value] = []
     count = 0
-    for block in range(-(-cols // 8)):
+    for block in range(-(-cols // (2 * across))):
         at = dataclasses.replace(place, block=block)
-        lanes = evaluator.inner(op, element, at)
+        lanes = evaluator.inner(step.op, element, at)
         for lane in range(2):
             value = lanes.at(lane)
-            if 8 * block + 8 > cols:
+            if 2 * across * (block + 1) > cols:
                 value = select(evaluator.memory.col(at) + lane < cols, value, constant(neutral, value.type))
             if len(parts) < PARTS:
                 parts.append(value)
@@ -55,11 +72,7 @@ def reduce_row(evaluator: Evaluator, step: Step, place: Place) -> Lanes:
             count += 1
     while len(parts) > 1:
         parts = [_combine(combine, parts[i], parts[i + 1]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
-    result = parts[0]
-    for distance in (1, 2):
-        result = _combine(combine, result, shuffle_xor(result, distance))
-    start = evaluator.operand(op, len(op.operands) - 1, place)
-    return Lanes(str(result.type), scalars=[_combine(combine, result, start.at(0))])
+    return parts[0]
 
 
 def _combine(combine: ir.Operation, a: Value, b: Value) -> Value:

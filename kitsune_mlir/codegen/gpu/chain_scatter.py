@@ -7,9 +7,11 @@ addition, which ptxas makes of a predicate, too, would keep it from interleaving
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
 from kitsune_mlir.codegen.gpu.chain_match import QUAD, Chain, Scatter, addition_of
+from kitsune_mlir.codegen.gpu.chain_memory import Memory
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.elements import element_bytes
 from kitsune_mlir.codegen.gpu.inline import pinned
@@ -17,7 +19,7 @@ from kitsune_mlir.codegen.gpu.memory import offset, reduce_add
 from kitsune_mlir.codegen.gpu.mma_match import ROW
 from kitsune_mlir.codegen.gpu.value import Value, bitcast, cast, i64, select, vector
 
-__all__ = ["Scatterer", "scratch_bytes"]
+__all__ = ["Scatterer", "numbers_of", "places_of", "scratch_bytes"]
 
 
 def scratch_bytes(chain: Chain) -> int:
@@ -29,33 +31,37 @@ def _row_bytes(scatter: Scatter) -> int:
     return addition_of(scatter).columns * element_bytes(str(scatter.destination.element))
 
 
+def places_of(memory: Memory) -> list[Place]:
+    """A thread's rows, in tensor cores' order."""
+    return [Place(unit, half, 0) for unit in range(memory.units) for half in range(2)]
+
+
+def numbers_of(scatter: Scatter, tile: TileContext, memory: Memory, places: Sequence[Place]) -> dict[Place, Value]:
+    """For each place the row of the buffer that its row is added to, i32; -1 for none. Fetched here, early."""
+    first, rows = addition_of(scatter).first, scatter.destination.shape[0]
+    numbers = []
+    for place in places:
+        number, exists = memory.load(scatter.indices, (ROW,), place, 1).at(0), memory.row_exists(place)
+        wanted = number.below(rows) & (memory.row(place) >= tile.index(first))
+        # Rows are far fewer than 2^31; a number outside of the buffer stays outside when it is cut.
+        numbers.append(select(wanted if exists is None else wanted & exists, cast(number, "i32"), -1))
+    return dict(zip(places, pinned(numbers), strict=True))
+
+
 class Scatterer:
-    """Adds the rows of one warpgroup and tile; made early, because it fetches the rows' numbers.
+    """Adds rows of one warpgroup and tile.
 
     Args:
         scatter: what is added where.
         tile: the tile.
         evaluator: makes the rows.
+        numbers: of the rows that are added to, by place (`numbers_of`).
     """
 
-    def __init__(self, scatter: Scatter, tile: TileContext, evaluator: Evaluator):
-        self.scatter, self.tile, self.evaluator = scatter, tile, evaluator
+    def __init__(self, scatter: Scatter, tile: TileContext, evaluator: Evaluator, numbers: dict[Place, Value]):
+        self.scatter, self.tile, self.evaluator, self.numbers = scatter, tile, evaluator, numbers
         self.addition = addition_of(scatter)
-        memory = evaluator.memory
-        places = [Place(unit, half, 0) for unit in range(memory.units) for half in range(2)]
-        numbers = [memory.load(scatter.indices, (ROW,), place, 1).at(0) for place in places]
-        # Rows are far fewer than 2^31; a number outside of the buffer stays outside when it is cut.
-        narrow = [
-            select(self._wanted(number, place), cast(number, "i32"), -1) for number, place in zip(numbers, places, strict=True)
-        ]
-        self.numbers = dict(zip(places, pinned(narrow), strict=True))
         self.rows: dict[Place, Value] = {}
-
-    def _wanted(self, number: Value, place: Place) -> Value:
-        memory = self.evaluator.memory
-        exists = memory.row_exists(place)
-        wanted = number.below(self.scatter.destination.shape[0]) & (memory.row(place) >= self.tile.index(self.addition.first))
-        return wanted if exists is None else wanted & exists
 
     def add(self) -> None:
         """Add all rows."""
@@ -81,7 +87,7 @@ class Scatterer:
         evaluator = self.evaluator
         words = evaluator.piece(self.scatter.updates, place)
         dtype = str(self.scatter.destination.element)
-        pointer = self._at(place, (evaluator.memory.quad << 3) + 8 * place.block)
+        pointer = self._at(place, evaluator.memory.piece_col(place))
         reduce_add(pointer, [bitcast(vector(words), f"vector<8x{dtype}>")])
 
     def _at(self, place: Place, col: Value) -> Value:

@@ -29,7 +29,7 @@ def store_piece(record: Store, evaluator: Evaluator, tile: TileContext, place: P
     memory, window = evaluator.memory, Window.of(record, sides_of(record.tensor))
     words = vector(evaluator.piece(record.tensor, place))
     pointer = offset(window.start(tile), i64(memory.row(place)) * (window.stride(ROW) * window.bytes))
-    write = functools.partial(store, words, offset(offset(pointer, memory.quad << 4), 16 * place.block), 16)
+    write = functools.partial(store, words, offset(pointer, memory.piece_col(place) * window.bytes), 16)
     exists = memory.row_exists(place)
     write() if exists is None else if_(exists, write)
 

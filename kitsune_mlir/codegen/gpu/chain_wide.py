@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Sequence
 
 from torch_mlir import ir
 
@@ -16,16 +15,17 @@ from kitsune_mlir.codegen.gpu.builder import for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
 from kitsune_mlir.codegen.gpu.chain_match import QUAD, Scatter
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
-from kitsune_mlir.codegen.gpu.chain_parts import Source, load_key, swizzled
-from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer
+from kitsune_mlir.codegen.gpu.chain_parts import Source, swizzled
+from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer, numbers_of, places_of
 from kitsune_mlir.codegen.gpu.chain_start import reads_made, terms_of
 from kitsune_mlir.codegen.gpu.chain_store import store_piece
 from kitsune_mlir.codegen.gpu.chain_vectors import copy_vectors
+from kitsune_mlir.codegen.gpu.chain_wide_finish import Finisher, reads_of
 from kitsune_mlir.codegen.gpu.chain_wide_plan import PANEL, PANEL_BYTES, WARP_COLS, Pass, WidePlan, weight_tile
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.memory import Cache, offset, store
-from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
+from kitsune_mlir.codegen.gpu.mma_match import ROW
 from kitsune_mlir.codegen.gpu.value import Value, i32, select, vector
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.products import body_of
@@ -186,7 +186,8 @@ class _Computer:
         memory = Memory(plan, tile, self.task.shared, fresh(self.thread), self.group, {})
         evaluator = Evaluator(chain, memory, tile.index, self.folded)
         ring = RingSlot(stage, parity)
-        scatterers: dict[Scatter, Scatterer] = {}
+        numbers: dict[Scatter, dict[Place, Value]] = {}
+        finisher: Finisher | None = None
         if any(reads_made(chain, term) for term in self.starts[plan.layers[0].layer.result]):
             self._wait_for_others(count)
         for number, layer in enumerate(plan.layers):
@@ -197,12 +198,28 @@ class _Computer:
                 ring = self._pass(evaluator, number, index, count, ring)
                 evaluator.keep(layer.settled, part.blocks)
                 evaluator.sums = {}
-                if not scatterers:
-                    scatterers = {scatter: Scatterer(scatter, tile, evaluator) for scatter in chain.scatters}
+                if not number and not index:
+                    if plan.by_rows:
+                        last = plan.order.stores[-1], plan.order.scatters[-1]
+                        settled = plan.layers[-1].settled[0]
+                        finisher = Finisher(plan, tile, self.task.shared, fresh(self.thread), self.group, settled, *last)
+                    early = [scatter for scatter in chain.scatters if finisher is None or scatter not in finisher.scatters]
+                    numbers = {scatter: numbers_of(scatter, tile, memory, places_of(memory)) for scatter in early}
             if number + 1 < len(plan.layers):
-                self._write_factor(evaluator, chain.layers[number + 1].ranges[0].value)
+                self._write_rows(evaluator, chain.layers[number + 1].ranges[0].value)
+                fence_async_shared()
+                self.own.sync()
+            elif finisher is not None:
+                fetched = finisher.fetch(i32(0))
+                self._write_rows(evaluator, finisher.settled)
+                finisher.run(self.places.rows(self.group), fetched, self.folded)
+                fence_async_shared()
+                self.own.sync()
+                self._release_rows()
+                break
             else:
                 self._release_rows()
+            scatterers = {s: Scatterer(s, tile, evaluator, numbers[s]) for s in plan.order.scatters[number]}
             self._finish(evaluator, tile, count, number, scatterers)
             evaluator.keep(())
         self._post(tile)
@@ -234,7 +251,8 @@ class _Computer:
         if not stores and not scatters:
             return
         places = [Place(0, half, block) for block in range(0, chain.layers[number].cols // 8, QUAD) for half in range(2)]
-        reads = self._reads([*(record.tensor for record in stores), *(scatter.updates for scatter in scatters)], number)
+        values = [*(record.tensor for record in stores), *(scatter.updates for scatter in scatters)]
+        reads = reads_of(plan, plan.layers[number].settled, values, number)
 
         def fetch(place: Place) -> None:
             """Start to load what a piece needs; loads of rows stay in this order among the stores."""
@@ -258,26 +276,6 @@ class _Computer:
                 store_piece(record, evaluator, tile, place)
             for scatter in scatters:
                 scatterers[scatter].add_piece(place)
-
-    def _reads(self, values: Sequence[ir.Value], number: int) -> list[tuple[ir.Operation, int]]:
-        """Operands (op, number) that element-wise steps after product `number` read from memory on the way to `values`."""
-        chain, order = self.plan.chain, self.plan.order
-        found: dict[tuple[ir.Operation, int], None] = {}
-        pending, seen = list(values), set(self.plan.layers[number].settled)
-        while pending:
-            value = pending.pop()
-            step = chain.steps.get(value)
-            if value in seen or step is None or step.kind != "map" or order.ready[value] not in (-1, number):
-                continue
-            seen.add(value)
-            for operand in step.operands:
-                read = step.op.operands[operand]
-                load = chain.task.load_of(read)
-                if load is not None and COL in chain.operand_sides(step.op, operand):
-                    if load_key(load) not in self.plan.vectors:
-                        found[step.op, operand] = None
-                pending.append(read)
-        return list(found)
 
     def _post(self, tile: TileContext) -> None:
         """The task's posts, after both warpgroups have written everything."""
@@ -365,8 +363,8 @@ class _Computer:
 
     # --- rows in shared memory ---------------------------------------------------------------------------------------
 
-    def _write_factor(self, evaluator: Evaluator, value: ir.Value) -> None:
-        """Put a layer's results where what it read was, for the next layer. All products that read there are complete."""
+    def _write_rows(self, evaluator: Evaluator, value: ir.Value) -> None:
+        """Put a layer's results where what it read was. All products that read there are complete."""
         groups = shape_of(value)[1] // WARP_COLS
         memory, tile = evaluator.memory, swizzled(self.plan.group_rows, PANEL)
         target = self.places.rows(self.group)
@@ -385,8 +383,6 @@ class _Computer:
                         col = select(odd, i32(WARP_COLS * (1 - number)), i32(WARP_COLS * number))
                     at = tile.offset(row, col + (memory.quad << 3))
                     store(vector(words), offset(offset(target, at), first // 2 * PANEL_BYTES))
-        fence_async_shared()
-        self.own.sync()
 
     def _release_rows(self) -> None:
         """The tile's last product has read the rows: the next tile's may come."""

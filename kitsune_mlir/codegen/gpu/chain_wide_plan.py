@@ -29,13 +29,13 @@ from kitsune_mlir.codegen.gpu.mma_window import Window
 from kitsune_mlir.codegen.gpu.tasks import Store, TaskView
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
-from kitsune_mlir.dialects.products import body_of, is_generic
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.shared_tile import SharedTile
 
 __all__ = [
     "PANEL",
     "PANEL_BYTES",
+    "ROW_COLS",
     "WARP_COLS",
     "Pass",
     "WideLayer",
@@ -50,10 +50,11 @@ PANEL = 64
 PANEL_BYTES = GROUP_ROWS * PANEL * 2
 WARP_COLS = 32
 """Columns that the four lanes of a row have together, eight each: what a layer's columns are a multiple of."""
+ROW_COLS = 32 * RUN
+"""Columns that a warp has of a row at a time: what rows that are finished one by one are a multiple of."""
 MOST_COLS = 512
 PASS_COLS = 128
-GATHER_COLS = 192
-"""Columns of a pass: fewer leave shared memory for vectors along the columns, more wait for gathered rows fewer times."""
+"""Columns of a pass: more would leave no shared memory for vectors along the columns."""
 MOST_STAGES = 8
 LEAST_STAGES = 2
 LEAST_SLOTS = 2
@@ -115,6 +116,7 @@ class WidePlan(RowsPlan):
         stays: whether all of it fits the places for panels; else it is loaded again for every pass, place after place.
         slots: places for panels of a warpgroup.
         stages, stage_bytes: of the ring of weights, which lies first in shared memory.
+        by_rows: what follows the last product is done row by row (`chain_wide_finish`).
     """
 
     layers: tuple[WideLayer, ...]
@@ -123,6 +125,7 @@ class WidePlan(RowsPlan):
     slots: int
     stages: int
     stage_bytes: int
+    by_rows: bool
     run: ClassVar[int] = RUN
 
     @property
@@ -158,13 +161,11 @@ def make_wide_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     outputs = tuple(_output(store) for store in task.stores)
     maps = Maps()
     sources = [_source(chain, part.value) for part in chain.layers[0].ranges]
-    gathers = any(is_generic(step.op) and reads_table(step.op) for step in chain.steps.values())
-    most = GATHER_COLS if gathers else PASS_COLS
-    layers = tuple(_layer(chain, order, number, maps, most) for number in range(len(chain.layers)))
+    layers = tuple(_layer(chain, order, number, maps) for number in range(len(chain.layers)))
     slots = max(LEAST_SLOTS, *(-(-layer.cols // PANEL) for layer in chain.layers[:-1]), 0)
     stage_bytes = max(part.cols for layer in layers for part in layer.passes) * PANEL * 2
     rows_bytes = groups * slots * PANEL_BYTES
-    vectors, vector_bytes = ({}, 0) if gathers else vectors_of(chain, True)
+    vectors, vector_bytes = vectors_of(chain, True)
     stages = min(MOST_STAGES, (limits.shared_bytes - rows_bytes - vector_bytes) // stage_bytes)
     vectors_offset = stages * stage_bytes + rows_bytes
     vectors = {key: dataclasses.replace(v, offset=v.offset + vectors_offset) for key, v in vectors.items()}
@@ -173,7 +174,7 @@ def make_wide_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     plan = WidePlan(
         chain, order, groups, 1, vectors, outputs, layers,
         tuple((source, maps.add(source.window, source.maps[0], COL)) for source in sources),
-        layers[0].panels <= slots, slots, stages, stage_bytes,
+        layers[0].panels <= slots, slots, stages, stage_bytes, _by_rows(chain, order, layers[-1], slots),
     )  # fmt: skip
     return Plan(
         engine=engine,
@@ -196,9 +197,9 @@ def make_wide_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     )
 
 
-def _layer(chain: Chain, order: Order, number: int, maps: Maps, most: int) -> WideLayer:
+def _layer(chain: Chain, order: Order, number: int, maps: Maps) -> WideLayer:
     layer = chain.layers[number]
-    window, passes = Window.of(layer.weight, layer.sides), _passes(layer.cols, most)
+    window, passes = Window.of(layer.weight, layer.sides), _passes(layer.cols)
     if layer.depth % 16:
         raise Mismatch(f"a sum of {layer.depth} terms; multiples of 16 are done")
     numbers = tuple(maps.add(window, _weight_map(window, layer.cols, part), SUM) for part in passes)
@@ -206,9 +207,11 @@ def _layer(chain: Chain, order: Order, number: int, maps: Maps, most: int) -> Wi
     return WideLayer(layer, passes, numbers, layer.depth // PANEL, layer.depth % PANEL, settled)
 
 
-def reads_table(op: ir.Operation) -> bool:
-    """Whether a generic reads rows of a table by index."""
-    return any(inner.name == "tensor.extract" and len(inner.operands) == 3 for inner in body_of(op))
+def _by_rows(chain: Chain, order: Order, last: WideLayer, slots: int) -> bool:
+    """Whether rows are finished one by one: where they are reduced or added to others, and fit the places of panels."""
+    reduced = any(step.kind == "reduce" and order.ready[value] == len(chain.layers) - 1 for value, step in chain.steps.items())
+    fits = last.layer.cols % ROW_COLS == 0 and last.layer.cols <= slots * PANEL and len(last.settled) == 1
+    return fits and (reduced or bool(order.scatters[-1]))
 
 
 def _check_layer(layer: Layer) -> None:
@@ -281,9 +284,9 @@ def settled_of(chain: Chain, order: Order, number: int) -> tuple[ir.Value, ...]:
     return tuple(found)
 
 
-def _passes(cols: int, most: int) -> tuple[Pass, ...]:
+def _passes(cols: int) -> tuple[Pass, ...]:
     groups = cols // WARP_COLS
-    count = -(-cols // most)
+    count = -(-cols // PASS_COLS)
     first, passes = 0, []
     for number in range(count):
         size = WARP_COLS * (groups // count + (number < groups % count))
