@@ -14,7 +14,7 @@ from torch_mlir import ir
 from .access import affine_maps, is_tensor, iterator_kinds, shape_of
 from .products import body_of, constant_fill, defining_op, is_contraction, is_generic, is_projected_product, yield_of
 
-__all__ = ["Columns", "NoPairs", "Pairs", "Vectors", "read_pairs"]
+__all__ = ["Columns", "NoPairs", "Pairs", "Vectors", "maker_of", "read_pairs"]
 
 STEP = 32  # elements of a vector that two products of a warp take
 MOST_VECTORS = 64
@@ -181,6 +181,12 @@ def read_pairs(joined: ir.Operation) -> Pairs:
     for part in columns:
         _require(part.kind != "rows" or part.width % 8 == 0, f"{part.width} columns of memory; multiples of 8 are done")
     return pairs
+
+
+def maker_of(vectors: ir.Value) -> ir.Value:
+    """The tensor [rows, width] that one vector of each sample is; `vectors` itself where it is no reshape."""
+    op = defining_op(vectors)
+    return op.operands[0] if op is not None and op.name == "tensor.expand_shape" else vectors
 
 
 def _require(condition: bool, reason: str) -> None:

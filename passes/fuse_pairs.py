@@ -15,11 +15,14 @@ from kitsune_mlir.dialects.access import is_tensor
 from kitsune_mlir.dialects.edges import edge_of, grid_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.pairs import NoPairs, Pairs, read_pairs
+from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.dialects.stage_graph import inputs_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.target import Target, find_target
 
 from .base import Pass
+from .gpu_chains import FEW_ROWS
+from .pair_layers import layer_bytes, layers_before
 from .remarks import remark
 
 __all__ = ["FusePairs", "find_pairs", "pairs_tile"]
@@ -53,6 +56,20 @@ def samples_that_fit(pairs: Pairs, target: Target) -> int:
     return (target.fast_bytes - KEPT_BYTES) // pairs.sample_bytes
 
 
+def makes_a_vector(pairs: Pairs, ops: Sequence[ir.Operation]) -> bool:
+    """Whether layers among the operations of a stage make one of the vectors."""
+    return any(is_contraction(op) and op not in pairs.ops for op in ops)
+
+
+def with_layers(pairs: Pairs, target: Target) -> list[ir.Operation] | str:
+    """The operations of layers that the stage should do itself; a reason if it should not."""
+    ops = layers_before(pairs, target)
+    if ops is None or isinstance(ops, str):
+        return ops or []
+    free = target.fast_bytes - KEPT_BYTES - FEW_ROWS * pairs.sample_bytes - layer_bytes(pairs, ops)
+    return ops if free >= 0 else f"{FEW_ROWS} samples and their layers need {-free} bytes more than there are on chip"
+
+
 def find_pairs(ops: Sequence[ir.Operation]) -> list[list[ir.Operation]]:
     """The operations of each of `kitsune-fuse-pairs`'s marks among `ops`."""
     found: dict[int, list[ir.Operation]] = {}
@@ -72,6 +89,8 @@ def pairs_tile(stage: ir.Operation, space: Space, target: Target) -> list[int] |
     if joined is None or len(space.dims) != 1:
         return None
     pairs = read_pairs(joined)
+    if makes_a_vector(pairs, space.ops):
+        return [min(pairs.rows, FEW_ROWS)]
     fit, workers = samples_that_fit(pairs, target), target.workers
     edges = [edge for value in inputs_of(stage) if (edge := edge_of(stage, space, value)) is not None]
     busy = max((grid_of(edge.producer).tasks for edge in edges), default=0)
@@ -104,6 +123,10 @@ class FusePairs(Pass):
                 if (reason := obstacle(pairs, target)) is not None:
                     remark(op, f"products of pairs stay apart: {reason}")
                     continue
-                for inner in pairs.ops:
+                layers = with_layers(pairs, target)
+                if isinstance(layers, str):
+                    remark(op, f"the vector beside gathered ones is made apart: {layers}")
+                    layers = []
+                for inner in (*layers, *pairs.ops):
                     inner.attributes[MARK] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
                 number += 1

@@ -25,6 +25,8 @@ OPERANDS = ("bf16", "f16")
 HANDOFF = 2.5e-6  # seconds from the last tile of a stage to the first product of the next (docs/gpu-executor.md)
 TURN = 0.7e-6  # seconds from a block's one tile of 128 x 128 of a product to its next (codegen/gpu/mma_cost.py)
 WIDE_LAYER = 1.5e-6  # what a layer of several passes takes beside its products: the ends of passes, rows through shared memory
+FEW_ROWS = 16  # rows of a tile of the `rows` engine: one product of a warp (codegen/gpu/row_layers_plan.py)
+FEW_UNIT, FEW_SHORT = 32, 64  # its sums are of multiples of 32 terms, or, in the first layer, of up to 64
 LAYER = 0.3e-6  # seconds by which a layer's accumulators are ready later than its last product was issued
 
 
@@ -58,6 +60,15 @@ def product_loops(op: ir.Operation, loop: int) -> tuple[list[int], list[int]] | 
 
 def layers_of(space: Space) -> list[Layer] | str:
     """The products of a row-local group; a reason where it is none that the chain engine takes."""
+    layers = row_local_layers(space)
+    if not isinstance(layers, str) and any(layer.columns > WIDTH for layer in layers):
+        reason = wide_reason(space)
+        return layers if reason is None else reason
+    return layers
+
+
+def row_local_layers(space: Space) -> list[Layer] | str:
+    """The products of a row-local group of limited widths; a reason where it is something else."""
     if len(space.dims) != 1:
         return "tiles of a chain are rows: one parallel dimension, not " + ("x".join(str(d.size) for d in space.dims) or "none")
     layers = []
@@ -74,8 +85,6 @@ def layers_of(space: Space) -> list[Layer] | str:
             layers.append(layer)
         elif (reason := _beside(op, access.sizes, loop)) is not None:
             return reason
-    if any(layer.columns > WIDTH for layer in layers) and (reason := wide_reason(space)) is not None:
-        return reason
     return layers
 
 
@@ -150,6 +159,23 @@ def chain_seconds(layers: list[Layer], target: Target) -> float:
             products if stays else max(products, layer.weight_bytes / read)
         )
     return (first if stays else 0.0) + waves * one
+
+
+def few_rows_seconds(layers: list[Layer], target: Target) -> float:
+    """Time of layers in tiles of `FEW_ROWS` rows, each of which reads all weights from L2 (the `rows` engine)."""
+    read = target.cache_rate / target.workers
+    waves = -(-layers[0].rows // (FEW_ROWS * target.workers))
+    return waves * sum(layer.weight_bytes / read + LAYER for layer in layers)
+
+
+def few_rows_reason(layers: list[Layer]) -> str | None:
+    """Why the `rows` engine does not take layers; None if it does."""
+    for number, layer in enumerate(layers):
+        if layer.columns % 8 and (layer.columns > 1 or number + 1 < len(layers)):
+            return f"a layer of {layer.columns} columns, no multiple of 8"
+        if layer.depth % FEW_UNIT and (number or layer.depth > FEW_SHORT):
+            return f"sums over {layer.depth} terms, no multiple of {FEW_UNIT}"
+    return None
 
 
 def product_seconds(layer: Layer, target: Target) -> float:

@@ -29,6 +29,7 @@ from .tiles_attention import attention_tile
 from .tiles_conv import conv_tile
 from .tiles_gemv import gemv_tile
 from .tiles_mma import beats_gemv, element_bytes, mma_tile, sum_terms
+from .tiles_rows import few_rows_tile
 from .tiles_simt import simt_tile
 
 HOST_TILE_ELEMENTS = 16384  # 64 KiB of f32: a tile and its neighbours stay in a core's second-level cache
@@ -172,6 +173,8 @@ class PartitionStreams(Pass):
         engine = engine_of(space)
         few_rows = gemv_tile(space, target) if target.is_gpu and engine == "mma" and not beats_gemv(space) else None
         engine, tile = ("gemv", few_rows) if few_rows else (engine, choose_tile(space, engine, target, alone))
+        narrow = few_rows_tile(space, target) if target.is_gpu and engine == "chain" else None
+        engine, tile = ("rows", narrow) if narrow else (engine, tile)
         attention = attention_tile(space, target)
         engine, tile = ("attention", attention) if attention else (engine, tile)
         pairs = pairs_tile(stage, space, target)

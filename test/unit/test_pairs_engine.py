@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from kernel_emulator import SHIFT
 from torch import Tensor, nn
 from torch_mlir import ir
-from vector_emulator import VectorBlock, run_kernel
+from vector_emulator import run_kernel
+from warp_emulator import Warps
 
 import kitsune_mlir
 from kitsune_mlir import pipeline
@@ -43,61 +40,6 @@ class Interaction(nn.Module):
         vectors = torch.cat([x[:, None], self.embeddings[self.table[None], indices]], dim=1)
         products = torch.bmm(vectors, vectors.transpose(1, 2))
         return torch.cat([x, products[:, self.left, self.right]], dim=1)
-
-
-class Warps(VectorBlock):
-    """With products of warps and `cp.async`, which copies at once."""
-
-    def simple(self, op, operands, mask):
-        if op.name == "nvvm.mma.sync":
-            return self.product(operands)
-        if op.name == "nvvm.prefetch":
-            return None
-        if op.name == "nvvm.shfl.sync" and "idx" in str(op.attributes["kind"]):
-            return operands[1][(np.arange(self.threads) & ~31) + (operands[2] & 31)]
-        if op.name == "llvm.ptrtoint":
-            return (operands[0] & ((1 << SHIFT) - 1)).astype(np.int32)
-        if op.name == "llvm.extractvalue":
-            return operands[0][ir.DenseI64ArrayAttr(op.attributes["position"])[0]]
-        return super().simple(op, operands, mask)
-
-    def product(self, operands):
-        a, b = (
-            [np.ascontiguousarray(w).view(ml_dtypes.bfloat16).astype(np.float32) for w in part]
-            for part in (operands[:4], operands[4:6])
-        )
-        sums = [operand.copy() for operand in operands[6:10]]
-        for warp in range(0, self.threads, 32):
-            left, right = np.zeros((16, 16), np.float32), np.zeros((16, 8), np.float32)
-            for lane in range(32):
-                g, t = divmod(lane, 4)
-                for number, word in enumerate(a):
-                    pair = word[2 * (warp + lane) : 2 * (warp + lane) + 2]
-                    left[g + 8 * (number % 2), 2 * t + 8 * (number // 2) :][:2] = pair
-                for number, word in enumerate(b):
-                    right[2 * t + 8 * number :, g][:2] = word[2 * (warp + lane) : 2 * (warp + lane) + 2]
-            found = left @ right
-            for lane in range(32):
-                g, t = divmod(lane, 4)
-                for number in range(4):
-                    sums[number][warp + lane] += found[g + 8 * (number // 2), 2 * t + number % 2]
-        return sums
-
-    def assembly(self, text, operands, mask):
-        if text.startswith(("cp.async.commit", "cp.async.wait")):
-            return None
-        if not text.startswith("cp.async"):
-            return super().assembly(text, operands, mask)
-        bytes_ = int(re.search(r"\[\$1\], (\d+)", text)[1])  # type: ignore[index]
-        space, source = self.machine.at(operands[1][mask])
-        shared = self.machine.spaces[(self.shared >> SHIFT) - 1]
-        target = operands[0][mask].astype(np.int64)
-        assert (source % bytes_ == 0).all() and (target % bytes_ == 0).all(), "a copy that is not aligned"
-        assert (source + bytes_ <= len(space.data)).all()
-        at = target[:, None] + np.arange(bytes_)
-        self._touch(shared, at, mask, True)
-        shared.data[at] = space.data[source[:, None] + np.arange(bytes_)]
-        return None
 
 
 def compiled(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *args: Tensor):

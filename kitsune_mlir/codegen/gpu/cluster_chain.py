@@ -22,7 +22,7 @@ from kitsune_mlir.codegen.gpu.barriers import Barrier, NamedBarrier, Ring, fence
 from kitsune_mlir.codegen.gpu.barriers import Slot as RingSlot
 from kitsune_mlir.codegen.gpu.builder import cluster_rank, for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
-from kitsune_mlir.codegen.gpu.chain_memory import Memory
+from kitsune_mlir.codegen.gpu.chain_memory import SliceMemory
 from kitsune_mlir.codegen.gpu.chain_parts import sides_of, swizzled
 from kitsune_mlir.codegen.gpu.chain_start import terms_of
 from kitsune_mlir.codegen.gpu.cluster import push_span
@@ -171,15 +171,6 @@ class _Mover:
         self.task.for_each_tile(tile, [i32(0)])
 
 
-class _SliceMemory(Memory):
-    """Reads at places whose columns are numbered from the first of the warpgroup's part of the block's slice."""
-
-    first_col: Value
-
-    def col(self, place: Place) -> Value:
-        return super().col(place) + self.first_col
-
-
 def _compute(plan: ClusterPlan, task: TaskContext, group: Value) -> None:
     computer = _Computer(plan, task, group)
     task.for_each_tile(computer.tile, [i32(0), *computer.places.ring.consumer_start().values])
@@ -205,7 +196,7 @@ class _Computer:
         tile.resolve()
         for number, layer in enumerate(plan.layers):
             cols = layer.cols // plan.halves
-            memory = _SliceMemory(plan, tile, self.task.shared, fresh(self.thread), self.row // 64, {})
+            memory = SliceMemory(plan, tile, self.task.shared, fresh(self.thread), self.row // 64, {})
             memory.first_col = self.places.rank * layer.cols + self.part * cols
             evaluator = Evaluator(plan.chain, memory, tile.index, self.folded)
             sums = self._start(evaluator, layer, cols)

@@ -14,6 +14,7 @@ from kitsune_mlir.codegen.gpu.gemv import GemvEngine
 from kitsune_mlir.codegen.gpu.generic import GenericEngine
 from kitsune_mlir.codegen.gpu.mma import MmaEngine
 from kitsune_mlir.codegen.gpu.pairs import PairsEngine
+from kitsune_mlir.codegen.gpu.row_layers_engine import RowsEngine
 from kitsune_mlir.codegen.gpu.scatter import ScatterEngine
 from kitsune_mlir.codegen.gpu.scatter_ordered import OrderedEngine
 from kitsune_mlir.codegen.gpu.simt import SimtEngine
@@ -26,7 +27,7 @@ ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
         *(AttentionEngine(), ChainEngine(), ClusterEngine(), ConvEngine(), MmaEngine(), GemvEngine(), PairsEngine()),
-        *(DepthwiseEngine(), ScatterEngine(), OrderedEngine(), SimtEngine(), GenericEngine()),
+        *(RowsEngine(), DepthwiseEngine(), ScatterEngine(), OrderedEngine(), SimtEngine(), GenericEngine()),
     )
 }
 """Every engine by its name, which is what a task's `engine` attribute says."""
@@ -34,7 +35,7 @@ ENGINES: dict[str, Engine] = {
 FALLBACK = ("simt", "generic")
 """Tried in this order after the engine that the task wishes for."""
 
-NEXT = {"gemv": ("mma",), "cluster": ("chain",)}
+NEXT = {"gemv": ("mma",), "cluster": ("chain",), "rows": ("chain",)}
 """Tried before these where an engine declines."""
 
 

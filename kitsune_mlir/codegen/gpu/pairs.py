@@ -9,35 +9,41 @@ shared memory it is; so stores are the same for columns from memory, picked prod
 from __future__ import annotations
 
 import functools
-import operator
-from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
-from torch_mlir import ir
-from torch_mlir.dialects import arith
-
+from kitsune_mlir.codegen.gpu.barriers import fence_async_shared
 from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id, warp_id
-from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
+from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.convert import pack_pair
-from kitsune_mlir.codegen.gpu.elements import load_elements, store_elements
+from kitsune_mlir.codegen.gpu.crew import Crew
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
-from kitsune_mlir.codegen.gpu.memory import copy_async, copy_async_commit, copy_async_wait, load, offset, store
-from kitsune_mlir.codegen.gpu.mma_scalar import emit_body
+from kitsune_mlir.codegen.gpu.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.mma_sync import multiply_add
-from kitsune_mlir.codegen.gpu.pairs_plan import PIECE, PairsPlan, picks_wait, read_plan, row_align
-from kitsune_mlir.codegen.gpu.tasks import Load, Store, TaskView, element_bytes
-from kitsune_mlir.codegen.gpu.value import Value, as_type, bitcast, cast, constant, i32, i64, minimum, unpack, vector, wrap
-from kitsune_mlir.dialects.access import affine_maps
-from kitsune_mlir.dialects.pairs import NoPairs, Vectors
+from kitsune_mlir.codegen.gpu.pairs_memory import PairsMemory
+from kitsune_mlir.codegen.gpu.pairs_plan import LAYER_WARPS, PairsPlan, picks_wait, read_plan
+from kitsune_mlir.codegen.gpu.row_layers import RowLayers
+from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.codegen.gpu.value import (
+    Value,
+    cast,
+    constant,
+    i32,
+    minimum,
+    select,
+    unpack,
+)
+from kitsune_mlir.dialects.pairs import NoPairs
 
 __all__ = ["PairsEngine"]
 
 THREADS = 384
-REGISTERS = 128
+REGISTERS, LAYER_REGISTERS = 128, 168
+CREWS = (1, 2)
+"""Named barriers of the warps that gather and of those that do layers."""
 SUMS = 64
 """Registers for sums up to which a warp has all products of a sample, and reads every vector once."""
-BATCH = 4
-"""Copies that a thread starts one after the other."""
 
 
 class PairsEngine(Engine):
@@ -54,210 +60,98 @@ class PairsEngine(Engine):
             samples = f"{plan.samples} samples need {plan.bytes} bytes of shared memory"
             return Decline(self.name, f"{samples}; there are {limits.shared_bytes}")
         threads = min(THREADS, limits.threads // 32 * 32)
-        parameters = {"samples": plan.samples, "vectors": plan.pairs.count}
+        if plan.layers and threads < THREADS:
+            return Decline(self.name, f"layers beside gathered vectors need {THREADS} threads; there are {threads}")
+        parameters: dict[str, Any] = {"samples": plan.samples, "vectors": plan.pairs.count}
+        if plan.layers:
+            parameters["layers"] = [[layer.layer.depth, layer.layer.cols] for layer in plan.layers.layers]
         return Plan(
             self.name,
             task,
             shared_bytes=plan.bytes,
             threads=threads,
-            registers=REGISTERS,
+            registers=LAYER_REGISTERS if plan.layers else REGISTERS,
             parameters=parameters,
+            barriers=(1,) if plan.early else (),
             apart=bool(plan.early),
             private=plan,
         )
 
-    def emit_tile(self, plan: Plan, tile: TileContext) -> None:
-        pairs: PairsPlan = plan.private
+    def emit(self, plan: Plan, task: TaskContext) -> None:
+        def tile(tile: TileContext, turn: Value) -> Value:
+            self._tile(plan.private, tile, turn)
+            return turn + 1
+
+        task.for_each_tile(tile, [i32(0)])
+
+    def _tile(self, pairs: PairsPlan, tile: TileContext, turn: Value) -> None:
         tile.resolve()
-        emitter = _Emitter(pairs, tile)
-        emitter.copy_vectors(pairs.early)
-        if not picks_wait(pairs):
-            emitter.write_table()
-        if pairs.ahead:
-            emitter.await_copies()
-            emitter.multiply(False)
-        if tile.task.view.waits:
-            tile.wait()
+        emitter = _Emitter(pairs, tile, Crew.block(tile.task))
+        if pairs.layers is None:
+            emitter.bring_early(turn)
+            if tile.task.view.waits:
+                tile.wait()
+            else:
+                tile.task.sync()
         else:
-            tile.task.sync()
+            self._side_by_side(pairs, tile, turn)
         emitter.copy_vectors(pairs.late)
         emitter.copy_columns()
         if picks_wait(pairs):
             emitter.write_table()
+        if pairs.early:
+            emitter.await_early(turn)
         emitter.await_copies()
         emitter.multiply(pairs.ahead)
         tile.task.sync()
-        emitter.write_result()
+        emitter.write_result(True if pairs.parted else None)
+        fence_async_shared()  # the next tile's rows come by the async proxy
         tile.finish()
 
+    def _side_by_side(self, pairs: PairsPlan, tile: TileContext, turn: Value) -> None:
+        """Some warps do the layers, the others bring the gathered vectors and multiply these."""
+        assert pairs.layers is not None
+        task, first = tile.task, 32 * LAYER_WARPS
+        if task.view.waits:
+            tile.wait()
+        gatherers = _Emitter(pairs, tile, Crew.part(task, first, THREADS - first, CREWS[0]))
+        layers = RowLayers(pairs.layers, tile, Crew.part(task, 0, first, CREWS[1]), offset(task.shared, pairs.layers_at))
+        maker = _Emitter(pairs, tile, layers.crew)
+        if_(task.thread < first, lambda: layers.run(maker.write_made))
+        if_((task.thread >= first) & (task.thread < THREADS), lambda: gatherers.bring_early(turn))
+        task.sync()
 
-class _Emitter:
-    """Emits the parts of a tile."""
 
-    def __init__(self, plan: PairsPlan, tile: TileContext):
-        self.plan, self.pairs, self.tile, self.task = plan, plan.pairs, tile, tile.task
-        self.thread, self.threads = tile.task.thread, tile.task.threads
+class _Emitter(PairsMemory):
+    """Emits the parts of a tile that some threads do."""
 
-    # --- what comes from memory -----------------------------------------------------------------------------------------
+    def bring_early(self, turn: Value) -> None:
+        """What waits for nothing: gathered vectors, their products, the table, and what of the result follows from these."""
+        if self.plan.early:
+            self.fetch_early()
+        if not picks_wait(self.plan):
+            self.write_table()
+        if self.plan.ahead:
+            self.await_early(turn)
+            self.multiply(False)
+        if self.plan.parted:
+            self.crew.sync()
+            self.write_result(False)
 
-    def copy_vectors(self, parts: Sequence[Vectors]) -> None:
-        """Start the copies of some of the vectors of all samples. All threads call it.
+    def await_early(self, turn: Value) -> None:
+        """Until the rows that are gathered early are there; `turn`: number of the tile among the block's."""
+        self.task.barriers[0].wait(turn & 1)
 
-        Where gathered rows are is found out first, by as many threads as there are rows, so that indices are read at once.
-        """
-        gathers = [part for part in parts if part.gather is not None]
-        found = []
-        for part in gathers:
-            count = self.plan.samples * part.count
-            for first in range(0, count, self.threads):
-                item = self.thread + first
-                found.append((part, item, item < count, self._gathered(part, minimum(item, count - 1))))
-        for part, item, exists, place in found:  # all indices are on their way before the first is written
-            if_(exists, functools.partial(store, place, self._found(part, item), 8))
-        if gathers:
-            self.task.sync()
-        for part in parts:
-            before = sum(other.count for other in self.pairs.vectors[: self.pairs.vectors.index(part)])
-
-            def target(item: Value, part: Vectors = part, before: int = before) -> Value:
-                return self._sample(item // part.count) + (item % part.count + before) * self.pairs.vector_bytes
-
-            self._copy_rows(
-                self.plan.samples * part.count, self.pairs.width // PIECE, functools.partial(self._vector, part), target
-            )
-
-    def _vector(self, part: Vectors, item: Value) -> Value:
-        """Pointer to vector `item` of the tile's, counted through the samples."""
-        if part.gather is None:
-            record = self.plan.loads[part.value]
-            return self._element(record, 3, [item // part.count, item % part.count, i32(0)])
-        table = self.plan.loads[part.extract.operands[0]]
-        return offset(self.tile.pointer(table.buffer), load(self._found(part, item), "i64", 8))
-
-    def _found(self, part: Vectors, item: Value) -> Value:
-        """Where the place of a gathered vector is kept."""
-        gathers = [other for other in self.pairs.vectors if other.gather is not None]
-        before = sum(other.count for other in gathers[: gathers.index(part)]) * self.plan.samples
-        return offset(self.task.shared, (item + before) * 8 + self.plan.places_at)
-
-    def copy_columns(self) -> None:
-        """Start the copies of columns that come from memory."""
+    def write_made(self, row: Value, col: Value, lanes: Lanes) -> None:
+        """Put two neighbouring results of the layers where the sample has them, as a vector and as columns."""
+        sample, before = self._sample(row), 0
+        for part in self.pairs.vectors:
+            if self.plan.makes(part.value):
+                store(lanes.word, offset(self.task.shared, sample + col * 2 + before * self.pairs.vector_bytes), 4)
+            before += part.count
         for number, part in enumerate(self.pairs.columns):
-            if part.kind != "rows":
-                continue
-            record = self.plan.loads[part.value]
-
-            def target(item: Value, place: int = self.pairs.column_at(number)) -> Value:
-                return self._sample(item) + place
-
-            source = functools.partial(self._element, record, 2)
-            self._copy_rows(self.plan.samples, part.width // PIECE, lambda item, read=source: read([item, i32(0)]), target)
-
-    def _copy_rows(self, rows: int, pieces: int, source: Callable[[Value], Value], target: Callable[[Value], Value]) -> None:
-        """Copy rows of `pieces` times 16 bytes: neighbouring threads have neighbouring pieces."""
-        together = self.threads // pieces
-        row, piece = self.thread // pieces, self.thread % pieces
-
-        def batch(first: Value) -> None:
-            items = [first + together * number for number in range(BATCH)]
-            starts = [source(minimum(item, rows - 1)) for item in items]
-            for item, start in zip(items, starts, strict=True):
-                place = offset(self.task.shared, target(item) + piece * 16)
-                if_(item < rows, functools.partial(copy_async, place, offset(start, piece * 16)))
-
-        if_(row < together, lambda: for_(row, rows, together * BATCH, batch) and None)
-
-    def _gathered(self, part: Vectors, item: Value) -> Value:
-        """Bytes from the start of a table to the row that is vector `item`, i64."""
-        assert part.gather is not None
-        found: list[Value] = []
-
-        def extract(op: ir.Operation, indices: Sequence[ir.Value]) -> Value:
-            found.extend(self._integer(index, "i64") for index in indices)
-            return constant(0.0, str(ir.ShapedType(op.operands[0].type).element_type))
-
-        at = [item // part.count, item % part.count]
-        arguments = [self._argument(part.gather, number, at) for number in range(len(part.gather.operands) - 1)]
-        emit_body(part.gather, [*arguments, None], self.tile, lambda loop: at[loop] if loop < 2 else i32(0), extract)
-        return self._bytes(self.plan.loads[part.extract.operands[0]], found)
-
-    def _argument(self, op: ir.Operation, number: int, at: Sequence[Value]) -> Value:
-        """The element of an operand of a generic at a place of its loops."""
-        record = self.plan.loads[op.operands[number]]
-        walked = [at[int(str(expression)[1:])] for expression in affine_maps(op)[number].results]
-        constant_ = record.buffer.role == "input"
-        pointer = self._element(record, len(walked), walked)
-        return load_elements(pointer, str(record.buffer.element), 1, constant=constant_)[0]
-
-    def _element(self, record: Load | Store, rank: int, at: Sequence[Value]) -> Value:
-        """Pointer to an element of a window, by its place in the tensor."""
-        dims = list(range(len(record.sizes)))
-        if len(dims) != rank:  # the tensor lacks dimensions of extent 1
-            dims = [dim for dim in dims if record.sizes[dim] != 1]
-        places = [i64(self.tile.index(start)) for start in record.offsets]
-        for dim, index in zip(dims, at, strict=True):
-            places[dim] = places[dim] + i64(index)
-        return offset(self.tile.pointer(record.buffer), self._bytes(record, places))
-
-    def _bytes(self, record: Load | Store, places: Sequence[Value]) -> Value:
-        """Bytes from a buffer's start to an element, by its place along each dimension (i64)."""
-        size = element_bytes(record.buffer.element)
-        total = i64(0)
-        for place, stride in zip(places, record.buffer.strides, strict=True):
-            total = total + place * (stride * size)
-        return total
-
-    def _integer(self, index: ir.Value, type_: str) -> Value:
-        return wrap(arith.index_castui(as_type(type_), index))
-
-    # --- the table ------------------------------------------------------------------------------------------------------
-
-    def write_table(self) -> None:
-        """For each column of the result, its offset in a sample's shared memory; and the samples' zeros."""
-        first = 0
-        for number, part in enumerate(self.pairs.columns):
-
-            def entry(column: Value, number: int = number, first: int = first) -> None:
-                store(self._column(number, column), self._entry(column + first))
-
-            for_(self.thread, part.width, self.threads, entry)
-            first += part.width
-        rest = -(-first // PIECE) * PIECE - first
-        if rest:
-            if_(self.thread < rest, lambda: store(i32(self.pairs.zero_at), self._entry(self.thread + first)))
-
-        def zero(sample: Value) -> None:
-            store(i32(0), offset(self.task.shared, self._sample(sample) + self.pairs.zero_at))
-
-        for_(self.thread, self.plan.samples, self.threads, zero)
-
-    def _entry(self, column: Value) -> Value:
-        return offset(self.task.shared, column * 4 + self.plan.table_at)
-
-    def _column(self, number: int, column: Value) -> Value:
-        part = self.pairs.columns[number]
-        if part.kind == "zeros":
-            return i32(self.pairs.zero_at)
-        if part.kind == "rows":
-            return column * 2 + self.pairs.column_at(number)
-        assert part.op is not None
-        found: list[Value] = []
-
-        def extract(op: ir.Operation, indices: Sequence[ir.Value]) -> Value:
-            found.extend(self._integer(index, "i32") for index in indices[1:])
-            return constant(0.0, str(ir.ShapedType(op.operands[0].type).element_type))
-
-        at = [i32(0), column]
-        arguments = [self._argument(part.op, operand, at) for operand in range(len(part.op.operands) - 1)]
-        emit_body(part.op, [*arguments, None], self.tile, lambda loop: at[loop], extract)
-        left, right = found
-        return (left * self.pairs.pitch + right) * 2 + self.pairs.products_at
-
-    def await_copies(self) -> None:
-        """Until all copies so far are there, for every thread."""
-        copy_async_commit()
-        copy_async_wait(0)
-        self.task.sync()
+            if part.kind == "rows" and self.plan.makes(part.value):
+                store(lanes.word, offset(self.task.shared, sample + col * 2 + self.pairs.column_at(number)), 4)
 
     # --- products -------------------------------------------------------------------------------------------------------
 
@@ -292,9 +186,6 @@ class _Emitter:
             return row < self.pairs.count
         return self._any((row >= start) & (row < end) for start, end in self.plan.late_ranges)
 
-    def _any(self, conditions: Iterable[Value]) -> Value:
-        return functools.reduce(operator.or_, conditions)
-
     def _store_row(self, base: Value, row: Value, quad: Value, pairs: Sequence[tuple[Value, Value]], late: bool) -> None:
         """Rounded products of a vector, of each eight those at `quad` and four more; late ones also as the others' products."""
 
@@ -322,6 +213,11 @@ class _Emitter:
         others = [line + 8 * block for block in range(blocks)]
         others[-1] = minimum(others[-1], last)
 
+        if self.plan.layers and self.crew.barrier is not None:  # other warps write what layers make: others are read instead
+            made = [number for start, end in self.plan.late_ranges for number in range(start, end)]
+            spare = next(number for number in range(self.pairs.count) if number not in made)
+            others = [select(self._any(other == number for number in made), spare, other) for other in others]
+
         def words(vector_: Value, step: int) -> list[Value]:
             place = vector_ * self.pairs.vector_bytes + quad * 16 + 64 * step
             return unpack(load(offset(base, place), "vector<4xi32>", 16))
@@ -340,35 +236,3 @@ class _Emitter:
                     for block in range(blocks):
                         mine[block] = multiply_add(mine[block], fragment, right[block][half : half + 2], self.pairs.dtype)
         return sums
-
-    # --- the result -----------------------------------------------------------------------------------------------------
-
-    def write_result(self) -> None:
-        """Store the rows, eight columns a thread at a time."""
-        columns, record = self.plan.columns, self.plan.store
-        across, align = -(-columns // PIECE), row_align(record)
-
-        def piece(number: Value) -> None:
-            sample, first = number // across, number % across * PIECE
-            base = offset(self.task.shared, self._sample(sample))
-            places = [place for half in (0, 4) for place in unpack(load(self._entry(first + half), "vector<4xi32>", 16))]
-            values = [load(offset(base, place), "i16", 2) for place in places]
-            pointer = self._element(record, 2, [sample, first])
-            rest = columns % PIECE
-
-            def write(count: int) -> None:
-                if align == 16 and count == PIECE:
-                    store(bitcast(vector(values), "vector<4xi32>"), pointer, 16)
-                else:
-                    store_elements(values[:count], pointer, "i16", align)
-
-            if rest:
-                if_(first + PIECE <= columns, lambda: write(PIECE), lambda: write(rest))
-            else:
-                write(PIECE)
-
-        for_(self.thread, self.plan.samples * across, self.threads, piece)
-
-    def _sample(self, number: Value) -> Value:
-        """Offset of a sample in shared memory."""
-        return number * self.pairs.sample_bytes

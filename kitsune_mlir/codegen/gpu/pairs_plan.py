@@ -7,10 +7,15 @@ import math
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.mma_match import Mismatch
+from kitsune_mlir.codegen.gpu.row_layers_plan import RowLayersPlan, plan_row_layers
 from kitsune_mlir.codegen.gpu.tasks import Load, Store, TaskView, element_bytes
-from kitsune_mlir.dialects.pairs import NoPairs, Pairs, Vectors, read_pairs
+from kitsune_mlir.dialects.pairs import Columns, NoPairs, Pairs, Vectors, maker_of, read_pairs
 
-__all__ = ["PIECE", "PairsPlan", "picks_wait", "read_plan", "row_align"]
+__all__ = ["LAYER_WARPS", "PIECE", "PairsPlan", "picks_wait", "read_plan", "row_align"]
+
+LAYER_WARPS = 8
+"""Warps that make vectors by layers, while others bring those that are gathered."""
 
 PIECE = 8
 """Elements of 16 bytes."""
@@ -26,6 +31,9 @@ class PairsPlan:
         store: the result's.
         samples: rows of a tile.
         early: the gathered vectors that nobody writes while the kernel runs.
+        made: the vectors, and columns, that layers of the task make; at most one tensor.
+        layers: how they are made.
+        layers_at: offset in shared memory of what the layers read.
         table_at, places_at: offsets in shared memory of the table of columns, and of the places of gathered vectors, after the
             samples.
         bytes: of shared memory.
@@ -36,14 +44,21 @@ class PairsPlan:
     store: Store
     samples: int
     early: tuple[Vectors, ...]
+    made: ir.Value | None
+    layers: RowLayersPlan | None
     table_at: int
     places_at: int
+    layers_at: int
     bytes: int
 
     @property
     def late(self) -> tuple[Vectors, ...]:
         """The vectors that are read after the task's waits."""
-        return tuple(part for part in self.pairs.vectors if part not in self.early)
+        return tuple(part for part in self.pairs.vectors if part not in self.early and not self.makes(part.value))
+
+    def makes(self, value: ir.Value) -> bool:
+        """Whether vectors or columns are what the task's layers make."""
+        return self.made is not None and maker_of(value) == self.made
 
     @property
     def late_ranges(self) -> list[tuple[int, int]]:
@@ -67,6 +82,27 @@ class PairsPlan:
         return bool(self.early) and 0 < len(self.late_groups) < self.pairs.padded // 16
 
     @property
+    def parted(self) -> bool:
+        """Whether what does not depend on late vectors is stored before these are there."""
+        late = [first for first, part in self._firsts() if part.kind == "rows"]
+        return self.ahead and not picks_wait(self) and all(first % PIECE == 0 for first in late)
+
+    def is_late(self, piece: int) -> bool:
+        """Whether all of a piece of the result's columns are rows that come, or are made, after the waits."""
+        return any(
+            part.kind == "rows" and first <= piece * PIECE and (piece + 1) * PIECE <= first + part.width
+            for first, part in self._firsts()
+        )
+
+    def _firsts(self) -> list[tuple[int, Columns]]:
+        """Each part of the columns with its first one."""
+        found, first = [], 0
+        for part in self.pairs.columns:
+            found.append((first, part))
+            first += part.width
+        return found
+
+    @property
     def columns(self) -> int:
         """Columns of the result."""
         return sum(part.width for part in self.pairs.columns)
@@ -85,8 +121,11 @@ def read_plan(task: TaskView) -> PairsPlan:
     if len(task.stores) != 1 or task.stores[0].tensor != pairs.result:
         raise NoPairs("the task stores something else than the joined columns")
     loads = {load.tensor: load for load in task.loads}
+    made, layers = _layers(task, pairs, loads)
     early = []
     for part in pairs.vectors:
+        if made is not None and maker_of(part.value) == made:
+            continue
         read = [part.value] if part.gather is None else [*list(part.gather.operands)[:-1], part.extract.operands[0]]
         for value in read:
             if value not in loads:
@@ -99,6 +138,8 @@ def read_plan(task: TaskView) -> PairsPlan:
         if part.gather is not None and not source.whole:
             raise NoPairs("a part of a table")
     for part in pairs.columns:
+        if made is not None and part.value == made:
+            continue
         read = [] if part.kind == "zeros" else [part.value] if part.op is None else list(part.op.operands)[:-1]
         if any(value not in loads for value in read):
             raise NoPairs("columns that are computed in the task")
@@ -107,7 +148,39 @@ def read_plan(task: TaskView) -> PairsPlan:
     table_at = pairs.rows * pairs.sample_bytes
     places_at = table_at + -(-sum(part.width for part in pairs.columns) // PIECE) * PIECE * 4
     end = places_at + 8 * pairs.rows * sum(part.count for part in pairs.vectors if part.gather is not None)
-    return PairsPlan(pairs, loads, task.stores[0], pairs.rows, tuple(early), table_at, places_at, end)
+    layers_at = -(-end // 128) * 128
+    bytes_ = layers_at + layers.bytes if layers else end
+    return PairsPlan(
+        pairs, loads, task.stores[0], pairs.rows, tuple(early), made, layers, table_at, places_at, layers_at, bytes_
+    )
+
+
+def _layers(task: TaskView, pairs: Pairs, loads: dict[ir.Value, Load]) -> tuple[ir.Value, RowLayersPlan] | tuple[None, None]:
+    """What of the vectors and columns the task makes itself, and how; (None, None) if all of it comes from memory."""
+    values = [part.value for part in pairs.vectors if part.gather is None]
+    values += [part.value for part in pairs.columns if part.kind == "rows"]
+    made = {maker_of(value) for value in values if maker_of(value) not in loads and value not in loads}
+    if not made:
+        return None, None
+    if len(made) > 1:
+        raise NoPairs("vectors and columns that are computed by different layers")
+    result = made.pop()
+    if any(part.count > 1 for part in pairs.vectors if maker_of(part.value) == result):
+        raise NoPairs("several vectors of a sample that are made by one layer")
+    needed: dict[ir.Operation, None] = {}
+    pending = [result]
+    while pending:
+        owner = pending.pop().owner
+        if isinstance(owner, ir.Block) or owner.operation in needed or owner.operation not in task.body:
+            continue
+        needed[owner.operation] = None
+        pending += owner.operation.operands
+    body = tuple(op for op in task.body if op in needed)
+    part = dataclasses.replace(task, body=body, stores=(dataclasses.replace(task.stores[0], tensor=result),))
+    try:
+        return result, plan_row_layers(part, LAYER_WARPS)
+    except Mismatch as reason:
+        raise NoPairs(f"vectors that are computed in the task: {reason}") from reason
 
 
 def picks_wait(plan: PairsPlan) -> bool:

@@ -1,0 +1,49 @@
+"""Some threads of a block that share a piece of work, and where they meet."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
+from kitsune_mlir.codegen.gpu.builder import sync_block
+from kitsune_mlir.codegen.gpu.context import TaskContext
+from kitsune_mlir.codegen.gpu.value import Value
+
+__all__ = ["Crew"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Crew:
+    """Whole warps of a block.
+
+    Attributes:
+        thread: number of the calling thread among them, i32.
+        threads: how many they are.
+        barrier: where they meet; None: all threads of the block do.
+    """
+
+    thread: Value
+    threads: int
+    barrier: NamedBarrier | None = None
+
+    @staticmethod
+    def block(task: TaskContext) -> Crew:
+        """All threads of the block."""
+        return Crew(task.thread, task.threads)
+
+    @staticmethod
+    def part(task: TaskContext, first: int, threads: int, barrier: int) -> Crew:
+        """`threads` threads from number `first` on, with a named barrier of their own."""
+        return Crew(task.thread - first, threads, NamedBarrier(barrier, threads))
+
+    @property
+    def warps(self) -> int:
+        """Number of warps."""
+        return self.threads // 32
+
+    def sync(self) -> None:
+        """All of them meet."""
+        if self.barrier is None:
+            sync_block()
+        else:
+            self.barrier.sync()

@@ -1,0 +1,250 @@
+"""Emitting layers for a few rows of a block (`row_layers_plan`): `mma.sync` with weights that come from L2 into registers.
+
+The order of a sum is free: a lane has 16 bytes of a column's weights, and uses them in two products (as in `pairs`). All loads
+of weights, over all layers, are one sequence of which some are always under way, also while warps meet between two layers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable, Iterator
+
+from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id, warp_id
+from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
+from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
+from kitsune_mlir.codegen.gpu.chain_match import SUM
+from kitsune_mlir.codegen.gpu.chain_memory import SliceMemory
+from kitsune_mlir.codegen.gpu.chain_start import Term, terms_of
+from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.crew import Crew
+from kitsune_mlir.codegen.gpu.memory import copy_async, copy_async_commit, copy_async_wait, load, offset, store
+from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
+from kitsune_mlir.codegen.gpu.mma_sync import multiply_add
+from kitsune_mlir.codegen.gpu.mma_window import Window
+from kitsune_mlir.codegen.gpu.row_layers_plan import ROWS, SHORT_STEP, RowLayer, RowLayersPlan
+from kitsune_mlir.codegen.gpu.value import Value, constant, i32, i64, minimum, pack, select, unpack
+
+__all__ = ["RowLayers"]
+
+AHEAD = 8
+"""Loads of weights of a lane that are under way: 32 KiB for 8 warps; more take registers that spill."""
+
+Write = Callable[[Value, Value, Lanes], None]
+"""Takes a row, a column and the results there and in the next column; of a result of one column, in every fourth lane."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Unit:
+    """What a warp does of a layer at a time.
+
+    Attributes:
+        number: of the layer.
+        layer: the layer.
+        column: first of its columns, i32.
+        exists: whether (i1) the warp has this piece; None if all have.
+        starts: the weights' address for each block of 8 columns: the lane's first element.
+    """
+
+    number: int
+    layer: RowLayer
+    column: Value
+    exists: Value | None
+    starts: list[Value]
+
+
+class RowLayers:
+    """Emits the layers of one tile.
+
+    Args:
+        plan: what was decided, for as many warps as `crew` has.
+        tile: the tile.
+        crew: who does it.
+        shared: pointer to `plan.bytes` of shared memory, aligned to 128.
+    """
+
+    def __init__(self, plan: RowLayersPlan, tile: TileContext, crew: Crew, shared: Value):
+        self.plan, self.tile, self.crew, self.shared = plan, tile, crew, shared
+        self.warp, self.lane = warp_id(crew.thread), lane_id(crew.thread)
+        self.line, self.quad = self.lane >> 2, self.lane & 3
+        self.terms = {part.layer.result: terms_of(plan.chain, part.layer.result) for part in plan.layers}
+        self.folded = {term.total: result for result, terms in self.terms.items() for term in terms}
+        self.turns: dict[tuple[int, int], Value] = {}
+
+    def run(self, write: Write, wait: Callable[[], None] | None = None) -> None:
+        """All layers; `write` gets the last one's results. All threads of the crew call it.
+
+        `wait` returns when the rows may be read; weights are asked for before it is called.
+        """
+        plan = self.plan
+        units = [unit for number in range(len(plan.layers)) for unit in self._units(number)]
+        weights = self._weights(units)
+        evaluators = [self._evaluator(unit) for unit in units]
+        starts = [self._start(unit, evaluator) for unit, evaluator in zip(units, evaluators, strict=True)]
+        next(weights)
+        if wait is not None:
+            wait()
+        if plan.layers[0].whole:
+            self._copy_rows(plan.layers[0])
+        before = 0
+        for unit, evaluator, start in zip(units, evaluators, starts, strict=True):
+            if unit.number != before:
+                self.crew.sync()
+                before = unit.number
+            sums = self._multiply(unit, start, weights)
+            evaluator.sums[unit.layer.layer.result] = [[value for block in sums for value in block]]
+            self._write(unit, evaluator, write)
+
+    def _units(self, number: int) -> list[_Unit]:
+        layer = self.plan.layers[number]
+        units = []
+        for turn in range(layer.rounds):
+            index = self.warp + turn * self.crew.warps
+            full = (turn + 1) * self.crew.warps <= layer.units
+            column = (index if full else minimum(index, layer.units - 1)) * (8 * layer.blocks)
+            start, window = layer.weight.start(self.tile), layer.weight
+            along = self.quad * 8 if layer.whole else self.quad * 2
+            starts = []
+            for block in range(layer.blocks):
+                row = i32(0) if layer.layer.cols == 1 else column + self.line + 8 * block
+                place = i64(row) * window.stride(COL) + i64(along) * window.stride(SUM)
+                starts.append(offset(start, place * 2))
+            units.append(_Unit(number, layer, column, None if full else index < layer.units, starts))
+        return units
+
+    def _evaluator(self, unit: _Unit) -> Evaluator:
+        memory = SliceMemory(self.plan, self.tile, self.shared, self.lane, i32(0), {})
+        memory.first_col = unit.column
+        return Evaluator(self.plan.chain, memory, self.tile.index, self.folded)
+
+    def _start(self, unit: _Unit, evaluator: Evaluator) -> list[list[Value]]:
+        """What the sums of each block start from."""
+        terms: list[Term] = self.terms[unit.layer.layer.result]
+        if not terms:
+            return [[constant(0.0, "f32")] * 4 for _ in range(unit.layer.blocks)]
+        sums = []
+        for block in range(unit.layer.blocks):
+            values: list[Value] = []
+            for half in range(2):
+                lanes = [evaluator.inner(term.op, term.value, Place(0, half, block)) for term in terms]
+                values += [functools.reduce(operator.add, [item.at(lane) for item in lanes]) for lane in range(2)]
+            sums.append(values)
+        return sums
+
+    # --- what comes from memory -----------------------------------------------------------------------------------------
+
+    def _weights(self, units: list[_Unit]) -> Iterator[list[Value]]:
+        """Words of weights in the order in which they are used, `AHEAD` of them loaded before. The first `next` only starts."""
+        places = [
+            (unit, chunk, block) for unit in units for chunk in range(unit.layer.chunks) for block in range(unit.layer.blocks)
+        ]
+        loaded = [self._weight(*place) for place in places[:AHEAD]]
+        yield []
+        for number in range(len(places)):
+            yield loaded[number]
+            if number + AHEAD < len(places):
+                loaded.append(self._weight(*places[number + AHEAD]))
+
+    def _weight(self, unit: _Unit, chunk: int, block: int) -> list[Value]:
+        layer, start = unit.layer, unit.starts[block]
+        if layer.whole:  # no constant loads: LLVM would move them to their uses
+            return unpack(load(offset(start, self._turned(layer, chunk) * 64), "vector<4xi32>", 16))
+        return self._short(layer, start, layer.weight, chunk)
+
+    def _turned(self, layer: RowLayer, chunk: int) -> Value | int:
+        """The part of a sum that is `chunk`-th on this block: blocks begin in different places, as all read the same weights."""
+        count = layer.chunks
+        if count & (count - 1) or count == 1:
+            return chunk
+        key = (count, chunk)
+        if key not in self.turns:
+            self.turns[key] = (self.tile.number + chunk) & (count - 1)
+        return self.turns[key]
+
+    def _short(self, layer: RowLayer, start: Value, window: Window, chunk: int) -> list[Value]:
+        """The lane's two words of 16 terms, read element by element from `start` on; zeros beyond the last term."""
+        step, depth = window.stride(SUM), layer.layer.depth
+        words = []
+        for half in (0, 8):
+            pair = []
+            for lane in range(2):
+                ahead = SHORT_STEP * chunk + half + lane  # of the lane's first term, 2 * quad
+                if ahead + 6 < depth:
+                    pair.append(load(offset(start, 2 * ahead * step), "i16", 2))
+                    continue
+                more = minimum(self.quad * 2 + ahead, depth - 1) - self.quad * 2
+                element = load(offset(start, i64(more) * (2 * step)), "i16", 2)
+                pair.append(select(self.quad * 2 + ahead < depth, element, 0))
+            words.append(pack(*pair))
+        return words
+
+    def _copy_rows(self, layer: RowLayer) -> None:
+        """The first layer's rows into shared memory."""
+        source, pieces, rows = self.plan.source, layer.layer.depth // 8, self.plan.chain.rows
+        start = source.start(self.tile)
+
+        def copy(item: Value) -> None:
+            row, piece = item // pieces, item % pieces
+            place = offset(start, i64(row) * (2 * source.stride(ROW)) + i64(piece) * 16)
+            copy_async(offset(self._rows(layer), row * layer.pitch + piece * 16), place)
+
+        for_(self.crew.thread, rows * pieces, self.crew.threads, copy)
+        copy_async_commit()
+        copy_async_wait(0)
+        self.crew.sync()
+
+    def _rows(self, layer: RowLayer) -> Value:
+        return offset(self.shared, layer.input_at)
+
+    def _factor(self, unit: _Unit, chunk: int) -> list[list[Value]]:
+        """The lane's words of its two rows: of `STEP` terms where weights come so, else of 16."""
+        layer, found = unit.layer, []
+        for half in range(2):
+            row = self.line + 8 * half
+            if layer.whole:
+                place = row * layer.pitch + self.quad * 16 + self._turned(layer, chunk) * 64
+                found.append(unpack(load(offset(self._rows(layer), place), "vector<4xi32>", 16)))
+                continue
+            source = self.plan.source
+            if self.plan.chain.rows < ROWS:
+                row = minimum(row, self.plan.chain.rows - 1)
+            place = i64(row) * source.stride(ROW) + i64(self.quad * 2) * source.stride(SUM)
+            found.append(self._short(layer, offset(source.start(self.tile), place * 2), source, chunk))
+        return found
+
+    # --- products -------------------------------------------------------------------------------------------------------
+
+    def _multiply(self, unit: _Unit, sums: list[list[Value]], weights: Iterator[list[Value]]) -> list[list[Value]]:
+        sums, dtype = list(sums), unit.layer.layer.dtype
+        for chunk in range(unit.layer.chunks):
+            low, high = self._factor(unit, chunk)
+            for block in range(unit.layer.blocks):
+                words = next(weights)
+                for half in range(0, len(words), 2):
+                    fragment = [low[half], high[half], low[half + 1], high[half + 1]]
+                    sums[block] = multiply_add(sums[block], fragment, words[half : half + 2], dtype)
+        return sums
+
+    def _write(self, unit: _Unit, evaluator: Evaluator, write: Write) -> None:
+        """Hand a unit's results to the next layer, or to `write`."""
+        last = unit.number == len(self.plan.layers) - 1
+
+        def keep(row: Value, col: Value, lanes: Lanes) -> None:
+            layer = self.plan.layers[unit.number + 1]
+            store(lanes.word, offset(self._rows(layer), row * layer.pitch + col * 2), 4)
+
+        for half in range(2):
+            row = self.line + 8 * half
+            places = [Place(0, half, block) for block in range(unit.layer.blocks)]
+            found = [evaluator.tensor(unit.layer.output, place).settled() for place in places]
+
+            def put(row: Value = row, found: list[Lanes] = found) -> None:
+                for block, lanes in enumerate(found):
+                    (write if last else keep)(row, unit.column + (self.quad * 2 + 8 * block), lanes)
+
+            exists = unit.exists
+            if last and self.plan.chain.rows < ROWS:
+                inside = row < self.plan.chain.rows
+                exists = inside if exists is None else exists & inside
+            put() if exists is None else if_(exists, put)

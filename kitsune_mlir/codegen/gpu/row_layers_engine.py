@@ -1,0 +1,91 @@
+"""The `rows` engine: successive layers for tiles of up to 16 rows, so that few rows still give every multiprocessor a tile.
+
+Every tile reads all weights from L2, which is what takes its time: it pays where `chain`, with tiles of 64 rows, would leave
+most of the machine idle, and the weights are a few hundred kilobytes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from kitsune_mlir.codegen.gpu.barriers import fence_async
+from kitsune_mlir.codegen.gpu.builder import if_, lane_id, warp_id
+from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
+from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.crew import Crew
+from kitsune_mlir.codegen.gpu.elements import element_bytes, store_elements
+from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch
+from kitsune_mlir.codegen.gpu.mma_window import Window
+from kitsune_mlir.codegen.gpu.row_layers import RowLayers
+from kitsune_mlir.codegen.gpu.row_layers_plan import RowLayersPlan, plan_row_layers
+from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.codegen.gpu.value import Value, i64
+from kitsune_mlir.dialects.access import shape_of
+
+__all__ = ["RowsEngine"]
+
+WARPS = 8
+REGISTERS = 168
+CREW = 1
+"""Named barrier of the warps at work."""
+
+
+class RowsEngine(Engine):
+    """See the module's docstring."""
+
+    name: ClassVar[str] = "rows"
+
+    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+        try:
+            plan = plan_row_layers(task, WARPS)
+        except Mismatch as reason:
+            return Decline(self.name, str(reason))
+        if plan.bytes > limits.shared_bytes:
+            return Decline(self.name, f"rows need {plan.bytes} bytes of shared memory; there are {limits.shared_bytes}")
+        if limits.threads < 32 * WARPS:
+            return Decline(self.name, f"{WARPS} warps are needed; there are {limits.threads // 32}")
+        parameters = {"layers": [[layer.layer.depth, layer.layer.cols] for layer in plan.layers], "rows": plan.chain.rows}
+        threads = 32 * WARPS
+        return Plan(
+            self.name,
+            task,
+            shared_bytes=plan.bytes,
+            threads=threads,
+            registers=REGISTERS,
+            parameters=parameters,
+            private=plan,
+        )
+
+    def emit_tile(self, plan: Plan, tile: TileContext) -> None:
+        layers: RowLayersPlan = plan.private
+        task = tile.task
+        tile.resolve()
+        crew = Crew.part(task, 0, 32 * WARPS, CREW)
+        window = Window.of(layers.store, (ROW, COL)[: len(shape_of(layers.store.tensor))])
+
+        def wait() -> None:
+            if_(warp_id(crew.thread) == 0, lambda: tile.poll_by_warp(lane_id(crew.thread)))
+            crew.sync()
+            if task.kernel.fences:
+                fence_async()
+
+        def run() -> None:
+            RowLayers(layers, tile, crew, task.shared).run(write, wait if task.view.waits else None)
+
+        def write(row: Value, col: Value, lanes: Lanes) -> None:
+            place = i64(row) * window.stride(ROW) + i64(col) * window.stride(COL)
+            target, size = offset(window.start(tile), place * window.bytes), element_bytes(window.dtype)
+            if window.along(COL):
+                together = window.stride(COL) == 1 and window.align((COL,)) >= min(16, 2 * size)
+                pairs = [(target, lanes.scalars)] if together else []
+                if not together:
+                    pairs = [(offset(target, n * window.stride(COL) * size), [lanes.at(n)]) for n in range(2)]
+                for pointer, values in pairs:
+                    store_elements(values, pointer, window.dtype, min(16, len(values) * size))
+            else:
+                if_(lane_id(crew.thread) % 4 == 0, lambda: store_elements([lanes.at(0)], target, window.dtype, size))
+
+        if_(task.thread < crew.threads, run)
+        tile.finish()

@@ -1,0 +1,140 @@
+"""Layers for a few rows of a block, whose weights go from L2 straight into registers: what is done, and who does what.
+
+A block has up to 16 rows and all columns of every layer. Each column of a weight is read by one warp only, so weights need no
+shared memory, and nothing but the layers' inputs, a few kilobytes, is handed from warp to warp.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.chain_match import SUM, Layer, match_chain, zero
+from kitsune_mlir.codegen.gpu.chain_order import order_of
+from kitsune_mlir.codegen.gpu.chain_records import RowsPlan
+from kitsune_mlir.codegen.gpu.mma_match import ROW, Mismatch
+from kitsune_mlir.codegen.gpu.mma_window import Window
+from kitsune_mlir.codegen.gpu.tasks import Store, TaskView
+from kitsune_mlir.dialects.access import shape_of
+
+__all__ = ["ROWS", "STEP", "RowLayer", "RowLayersPlan", "plan_row_layers"]
+
+ROWS = 16
+"""Rows of a product of a warp."""
+STEP = 32
+"""Terms of a sum that a lane's 16 bytes of a weight serve: two products of a warp."""
+SHORT_STEP, MOST_SHORT = 16, 64
+"""The same where elements are read one by one, and up to how many terms that is done."""
+MOST_BLOCKS = 8
+"""Blocks of 8 columns whose sums a warp has at a time: 32 registers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RowLayer:
+    """A layer.
+
+    Attributes:
+        layer: the product.
+        weight: window of the weight, with sides COL and SUM.
+        whole: weights are read 16 bytes at a time, and the input is in shared memory; else both come element by element.
+        output: what the sums become: the next layer's input, or the result.
+        blocks: blocks of 8 columns that a warp does at a time.
+        units: how many such pieces there are.
+        rounds: how many of them a warp does.
+        input_at: offset of the input's rows in shared memory.
+    """
+
+    layer: Layer
+    weight: Window
+    whole: bool
+    output: ir.Value
+    blocks: int
+    units: int
+    rounds: int
+    input_at: int
+
+    @property
+    def chunks(self) -> int:
+        """Steps of a sum."""
+        return -(-self.layer.depth // (STEP if self.whole else SHORT_STEP))
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from one row of the input to the next in shared memory: neighbours lie in different halves of the banks."""
+        return -(-2 * self.layer.depth // 128) * 128 + 64
+
+
+@dataclasses.dataclass(frozen=True)
+class RowLayersPlan(RowsPlan):
+    """What was decided.
+
+    Attributes:
+        layers: in order.
+        source: window of the first layer's rows in memory, with sides ROW and SUM.
+        bytes: of shared memory.
+    """
+
+    layers: tuple[RowLayer, ...]
+    source: Window
+    bytes: int
+
+    @property
+    def store(self) -> Store:
+        """Where the result goes."""
+        return self.order.stores[-1][0]
+
+    @property
+    def group_rows(self) -> int:
+        """Rows of the block."""
+        return ROWS
+
+
+def plan_row_layers(task: TaskView, warps: int) -> RowLayersPlan:
+    """Plan a task, or a part of one, for some warps.
+
+    Raises:
+        Mismatch: it is no sequence of layers of a few rows with element-wise steps between them.
+    """
+    chain = match_chain(task)
+    order = order_of(chain)
+    if chain.rows > ROWS:
+        raise Mismatch(f"{chain.rows} rows; a warp multiplies {ROWS}")
+    if any(step.kind not in ("map", "alias") for step in chain.steps.values()) or chain.scatters:
+        raise Mismatch("rows are reduced, joined or added, which takes all columns of a row")
+    stores = [store for part in order.stores for store in part]
+    if len(stores) != 1 or stores != list(order.stores[-1]):
+        raise Mismatch("results of other layers than the last")
+    factors = [layer.ranges[0].value for layer in chain.layers]
+    if any(len(layer.ranges) != 1 for layer in chain.layers):
+        raise Mismatch("a layer sums over several tensors")
+    rows = chain.task.load_of(factors[0])
+    if rows is None or any(chain.task.load_of(factor) is not None for factor in factors[1:]):
+        raise Mismatch("the first layer reads computed rows, or another one memory")
+    source = Window.of(rows, (ROW, SUM)[2 - len([size for size in rows.sizes if size > 1]) :])
+    layers, place = [], 0
+    for number, layer in enumerate(chain.layers):
+        output = factors[number + 1] if number + 1 < len(factors) else stores[0].tensor
+        if order.ready.get(output) != number or shape_of(output)[1:] not in ([layer.cols], [] if layer.cols == 1 else None):
+            raise Mismatch("a layer's input is made of several layers' sums")
+        if not zero(layer.start):
+            raise Mismatch("sums that start from computed numbers")
+        weight = Window.of(layer.weight, layer.sides)
+        whole = layer.depth % STEP == 0 and weight.stride(SUM) == 1 and weight.align((SUM,)) == 16
+        if number == 0:
+            whole = whole and source.stride(SUM) == 1 and source.align((SUM,)) == 16
+        if not whole and (number or layer.depth > MOST_SHORT):
+            raise Mismatch(f"sums over {layer.depth} terms that are not read 16 bytes at a time")
+        if layer.cols % 8 and (layer.cols > 1 or number + 1 < len(factors)):
+            raise Mismatch(f"{layer.cols} columns; multiples of 8 are done, and one in the last layer")
+        blocks, units, rounds = _deal(-(-layer.cols // 8), warps)
+        layers.append(RowLayer(layer, weight, whole, output, blocks, units, rounds, place))
+        place += ROWS * layers[-1].pitch if whole else 0
+    return RowLayersPlan(chain, order, 1, 1, {}, (), tuple(layers), source, place)
+
+
+def _deal(blocks: int, warps: int) -> tuple[int, int, int]:
+    """(blocks at a time, pieces, pieces of a warp): the least work for a warp, in as few pieces."""
+    choices = [(each, blocks // each) for each in range(1, MOST_BLOCKS + 1) if blocks % each == 0]
+    each, units = min(choices, key=lambda choice: (-(-choice[1] // warps) * choice[0], choice[1]))
+    return each, units, -(-units // warps)

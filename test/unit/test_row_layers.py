@@ -1,0 +1,137 @@
+"""Layers for a few rows: alone, and beside gathered vectors, on an emulated block; when they are chosen; what is assembled."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_mlir import ir
+from vector_emulator import run_kernel
+from warp_emulator import Warps
+
+import kitsune_mlir
+from kitsune_mlir import pipeline
+from kitsune_mlir.codegen.gpu.executor import build
+from kitsune_mlir.codegen.gpu.program import compile_gpu
+from kitsune_mlir.codegen.gpu.row_layers_plan import _deal
+from kitsune_mlir.codegen.gpu.tasks import ProgramView
+from kitsune_mlir.dialects import new_context
+from kitsune_mlir.passes import partition_streams
+from kitsune_mlir.passes.gpu_chains import Layer, few_rows_reason
+from kitsune_mlir.target import find_target
+
+BF16 = torch.bfloat16
+
+
+def network(*widths: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for first, second in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(first, second), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+class Recommender(nn.Module):
+    """DLRM's input: dense features through a small network, then products with one vector of each table."""
+
+    table: Tensor
+    left: Tensor
+    right: Tensor
+
+    def __init__(self, tables: int, widths: tuple[int, ...]):
+        super().__init__()
+        self.bottom = network(*widths)
+        self.embeddings = nn.Parameter(torch.randn(tables, 11, widths[-1]))
+        self.register_buffer("table", torch.arange(tables))
+        pairs = torch.tril_indices(tables + 1, tables + 1, offset=-1)
+        self.register_buffer("left", pairs[0].clone())
+        self.register_buffer("right", pairs[1].clone())
+
+    def forward(self, dense: Tensor, indices: Tensor) -> Tensor:
+        x = torch.relu(self.bottom(dense))
+        vectors = torch.cat([x[:, None], self.embeddings[self.table[None], indices]], dim=1)
+        products = torch.bmm(vectors, vectors.transpose(1, 2))
+        return torch.cat([x, products[:, self.left, self.right]], dim=1)
+
+
+def compiled(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *args: Tensor):
+    monkeypatch.setattr(pipeline, "gpu_code", lambda *_: (None, {}, "not needed"))
+    return kitsune_mlir.compile(model.eval(), args, target="sm_90a")
+
+
+def emulated(program, model: nn.Module, args: tuple[Tensor, ...], engine: str) -> Tensor:
+    """What the program's kernel computes on an emulated block; all of it is done by one task of `engine`."""
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(program.ir("tiles"))
+        view = ProgramView(list(module.body.operations)[0].operation)
+        executor = build(view, "kernel")
+        assert [decision.plan.engine for decision in executor.decisions] == [engine]
+        held = dict(model.state_dict())
+        inputs = [held[w.name] for w in program.signature.weights] + list(args)
+        arrays = [t.detach().contiguous().view(torch.int16).numpy() if t.dtype == BF16 else t.numpy() for t in inputs]
+        with torch.no_grad():
+            shape = model(*args).shape
+        result = np.zeros(shape, np.int16)
+        run_kernel(executor.module.operation, executor.manifest, arrays, [result], 3, Warps)
+    return torch.from_numpy(result).view(BF16).double()
+
+
+def wanted(model: nn.Module, *args: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model.double()(*(a.double() if a.is_floating_point() else a for a in args))
+
+
+@pytest.mark.parametrize(
+    "samples, tables, widths", [(33, 3, (13, 64, 32)), (16, 20, (64, 32, 64, 64)), (40, 2, (7, 128, 96, 32))]
+)
+def test_a_stage_of_pairs_makes_its_vector_itself(monkeypatch, samples, tables, widths):
+    torch.manual_seed(samples)
+    model = Recommender(tables, widths).to(BF16)
+    args = torch.randn(samples, widths[0]).to(BF16), torch.randint(-11, 11, (samples, tables))
+    program = compiled(monkeypatch, model, *args)
+    found, right = emulated(program, model, args, "pairs"), wanted(model, *args)
+    assert (found - right).norm() <= 1e-2 * right.norm()
+
+
+@pytest.mark.parametrize(
+    "rows, widths", [(16, (64, 128, 32)), (33, (96, 256, 1)), (7, (64, 32, 64)), (40, (13, 64, 64)), (31, (512, 32, 1))]
+)
+def test_emulated_kernels_compute_what_torch_does(monkeypatch, rows, widths):
+    torch.manual_seed(rows)
+    monkeypatch.setattr(partition_streams, "few_rows_tile", lambda space, target: [min(16, space.dims[0].size)])
+    monkeypatch.setattr(partition_streams, "engine_of", lambda space: "chain")
+    monkeypatch.setattr(partition_streams, "gemv_tile", lambda *_: None)
+    model = network(*widths).to(BF16)
+    x = torch.randn(rows, widths[0]).to(BF16)
+    with monkeypatch.context() as patch:
+        patch.setattr("kitsune_mlir.passes.grouping.Grouping._chain_reason", lambda *_: None)
+        program = compiled(patch, model, x)
+    found, right = emulated(program, model, (x,), "rows"), wanted(model, x)
+    assert (found - right).norm() <= 1e-2 * right.norm()
+
+
+def test_warps_share_the_columns_evenly():
+    assert _deal(64, 8) == (8, 8, 1)
+    assert _deal(32, 8) == (4, 8, 1)
+    assert _deal(1, 8) == (1, 1, 1)
+    each, units, rounds = _deal(27, 8)
+    assert each * units == 27 and rounds * each <= 4
+
+
+def test_what_few_rows_are_not_done_for():
+    assert few_rows_reason([Layer(64, 13, 64), Layer(64, 64, 1)]) is None
+    assert "13 terms" in str(few_rows_reason([Layer(64, 64, 13), Layer(64, 13, 64)])) or few_rows_reason(
+        [Layer(64, 64, 13), Layer(64, 13, 64)]
+    )
+    assert few_rows_reason([Layer(64, 100, 64)]) is not None
+
+
+def test_the_recommenders_stage_assembles_without_spills(monkeypatch):
+    model = Recommender(26, (13, 512, 256, 128)).to(BF16)
+    args = torch.randn(2048, 13).to(BF16), torch.randint(0, 11, (2048, 26))
+    program = compiled(monkeypatch, model, *args)
+    with new_context(), ir.Location.unknown():
+        code = compile_gpu(ir.Module.parse(program.ir("tiles")), "main_p0", find_target("h200"))
+    assert code.resources.spill_store_bytes == 0 and "spill" not in "".join(code.warnings)
+    assert [choice.engine for choice in code.engines] == ["pairs"]
+    assert code.engines[0].parameters["layers"] == [[13, 512], [512, 256], [256, 128]]
