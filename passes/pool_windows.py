@@ -1,0 +1,132 @@
+"""Pooling reads its padded or widened image where it lies, so that images can be cut along all their dimensions."""
+
+from __future__ import annotations
+
+from torch_mlir import ir
+from torch_mlir.dialects import arith, tensor
+
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, static_ints
+from kitsune_mlir.dialects.iteration import HALO
+from kitsune_mlir.dialects.products import body_of, defining_op, is_generic
+
+__all__ = ["is_pooling", "read_windows"]
+
+
+def is_pooling(op: ir.Operation) -> bool:
+    """Whether an operation reduces the windows of one tensor; a second operand, which nobody reads, has the window's shape."""
+    if not is_generic(op) or len(op.operands) != 3 or "reduction" not in iterator_kinds(op):
+        return False
+    moving = any(not isinstance(expression, ir.AffineDimExpr) for expression in affine_maps(op)[0].results)
+    window = defining_op(op.operands[1])
+    unread = not list(op.regions[0].blocks[0].arguments[1].uses)
+    return moving and unread and window is not None and window.name == "tensor.empty"
+
+
+def read_windows(block: ir.Block) -> None:
+    """Let every pooling of a block read through what only pads with a constant or widens its image.
+
+    Each element is then padded or widened for every window that it is in, which costs less than a pass over memory.
+    """
+    for op in [o.operation for o in block.operations]:
+        if is_pooling(op) and (_is_cast(defining_op(op.operands[0])) or _is_pad(defining_op(op.operands[0]))):
+            with op.location:
+                _read_through(op)
+
+
+def _is_pad(op: ir.Operation | None) -> bool:
+    """A pad by one constant that is not left to convolutions."""
+    if op is None or op.name != "tensor.pad" or len(op.operands) != 1 or HALO in op.attributes:
+        return False
+    maker = defining_op(_padding(op))
+    return maker is not None and maker.name == "arith.constant"
+
+
+def _padding(pad: ir.Operation) -> ir.Value:
+    return list(pad.regions[0].blocks[0].operations)[-1].operation.operands[0]
+
+
+def _is_cast(op: ir.Operation | None) -> bool:
+    """A generic that only widens each element."""
+    if op is None or not is_generic(op) or len(op.operands) != 2 or [o.name for o in body_of(op)] != ["arith.extf"]:
+        return False
+    return all(map_ == ir.AffineMap.get_identity(map_.n_dims) for map_ in affine_maps(op))
+
+
+def _read_through(op: ir.Operation) -> None:
+    image, padded = op.operands[0], False
+    while _is_cast(maker := defining_op(image)) or _is_pad(maker):
+        assert maker is not None
+        padded, image = padded or maker.name == "tensor.pad", maker.operands[0]
+    maps = affine_maps(op)
+    # What is read by index is no operand: a padded image is not cut into windows.
+    operands = [*op.operands[1:]] if padded else [image, *op.operands[1:]]
+    with ir.InsertionPoint(op):
+        new = ir.Operation.create(
+            "linalg.generic",
+            [op.results[0].type],
+            operands,
+            {
+                "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps[len(maps) - len(operands) :]]),
+                "iterator_types": op.attributes["iterator_types"],
+                "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(operands) - 1, 1]),
+            },
+            regions=1,
+        )
+    elements = [ir.ShapedType(value.type).element_type for value in operands]
+    body = new.regions[0].blocks.append(*elements, arg_locs=[op.location] * len(elements))
+    old = op.regions[0].blocks[0]
+    with ir.InsertionPoint(body):
+        if padded:
+            element = _element(op.operands[0], [_place(expression) for expression in maps[0].results])
+        else:
+            element = arith.extf(old.arguments[0].type, body.arguments[0])
+        mapping = dict(zip(list(old.arguments)[1:], list(body.arguments)[len(operands) - 2 :], strict=True))
+        mapping[old.arguments[0]] = element
+        for inner in old.operations:
+            copy = inner.operation.clone()
+            for number, value in enumerate(inner.operation.operands):
+                copy.operands[number] = mapping.get(value, value)
+            mapping.update(zip(inner.operation.results, copy.results, strict=True))
+    op.results[0].replace_all_uses_with(new.results[0])
+    unread = op.operands[0]
+    op.erase()
+    while (maker := defining_op(unread)) is not None and not list(unread.uses) and (_is_cast(maker) or _is_pad(maker)):
+        unread = maker.operands[0]
+        maker.erase()
+
+
+def _element(value: ir.Value, places: list[ir.Value]) -> ir.Value:
+    """An element of a tensor as its own image has it: padded and widened here."""
+    maker = defining_op(value)
+    if _is_cast(maker):
+        assert maker is not None
+        return arith.extf(ir.ShapedType(value.type).element_type, _element(maker.operands[0], places))
+    if not _is_pad(maker):
+        return tensor.extract(value, places)
+    assert maker is not None
+    index, extents, inside = ir.IndexType.get(), shape_of(maker.operands[0]), None
+    sides = zip(static_ints(maker, "static_low"), static_ints(maker, "static_high"), strict=True)
+    found = list(places)
+    for dim, (low, high) in enumerate(sides):
+        if low or high:
+            place = arith.subi(places[dim], arith.constant(index, low))
+            # Unsigned: what lies before the first element is beyond the last.
+            here = arith.cmpi(arith.CmpIPredicate.ult, place, arith.constant(index, extents[dim]))
+            inside = here if inside is None else arith.andi(inside, here)
+            place = arith.maxsi(place, arith.constant(index, 0))
+            found[dim] = arith.minsi(place, arith.constant(index, extents[dim] - 1))
+    element = _element(maker.operands[0], found)
+    return element if inside is None else arith.select(inside, element, _padding(maker))
+
+
+def _place(expression: ir.AffineExpr) -> ir.Value:
+    """The value of an index expression over the loops."""
+    index = ir.IndexType.get()
+    if isinstance(expression, ir.AffineDimExpr):
+        number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), expression.position)
+        return ir.Operation.create("linalg.index", [index], attributes={"dim": number}).results[0]
+    if isinstance(expression, ir.AffineConstantExpr):
+        return arith.constant(index, expression.value)
+    assert isinstance(expression, ir.AffineAddExpr | ir.AffineMulExpr)
+    first, second = _place(expression.lhs), _place(expression.rhs)
+    return arith.addi(first, second) if isinstance(expression, ir.AffineAddExpr) else arith.muli(first, second)
