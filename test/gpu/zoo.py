@@ -199,7 +199,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=4, help="processes side by side")
     parser.add_argument("--limit", type=float, default=SECONDS, help="seconds for a package")
     parser.add_argument("--uncounted", action="store_true", help="no profiler: for runs under compute-sanitizer")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     if given.mode == "build":
         return build(given.path, given.size, given.dtype.split(","), given.names)
     if given.mode in ("run", "soak"):

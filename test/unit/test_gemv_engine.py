@@ -75,6 +75,16 @@ def test_kernels_assemble_without_spills(name: str) -> None:
     assert re.search(r"cp\.async\.bulk\.tensor\.2d[^\n]*L2::cache_hint", code.ptx)
 
 
+@pytest.mark.parametrize("rows", [40, 51, 64])
+def test_f32_of_many_rows_does_not_spill(rows: int) -> None:
+    """One chunk of the sum, so no loop that would keep additions where they are."""
+    with new_context(), ir.Location.unknown():
+        layer = Layer(rows, 48, 48, tile=(rows, 16), epilogue=("bias",), dtype="f32", out="f32")
+        code = compile_gpu(ir.Module.parse(text_of(layer)), "main_p0", "sm_90a")
+    assert {choice.engine for choice in code.engines} == {"gemv"}
+    assert not code.resources.spills and code.resources.registers < 128
+
+
 @pytest.mark.parametrize("rows", [1, 4, 7, 16, 32, 33, 64])
 @pytest.mark.parametrize("cols", [3, 8, 24, 32, 48, 96, 112, 976])
 @pytest.mark.parametrize("depth", [8, 1000, 14336])
@@ -207,3 +217,16 @@ def test_l2_brings_what_a_box_needs_of_a_column_only(context) -> None:
     (plan,) = plans_of(Layer(1, 4096, 4096, (1, 32)))
     assert isinstance(plan, Plan)
     assert all(use.map.promotion == use.map.box[-1] * 2 == 128 for use in plan.tensor_maps[:-1])
+
+
+def test_two_block_barriers_behind_barriers_that_are_initialised_again():
+    """One is enough for the hardware, not for racecheck."""
+    layers = [Layer(16, 64, 128, (16, 16)), Layer(16, 128, 64, (16, 64))]
+    text = program(layers)[0].replace('engine = "mma"', 'engine = "gemv"', 1)
+    with new_context(), ir.Location.unknown():
+        code = compile_gpu(ir.Module.parse(text), "main_p0", "sm_90a")
+    assert [choice.engine for choice in code.engines] == ["gemv", "mma"]
+    first, *again = code.ptx.split("fence.mbarrier_init")[1:]
+    assert len(again) == 1
+    meets = [len(re.findall(r"bar\.sync\s+0;", part.split("mbarrier.try_wait")[0])) for part in (first, *again)]
+    assert meets == [1, 2]

@@ -15,12 +15,15 @@ from kitsune_mlir.codegen.gpu.barriers import Slot
 from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id, sync_warp, warp_id
 from kitsune_mlir.codegen.gpu.gemv_plan import CONSUMERS, PANEL
 from kitsune_mlir.codegen.gpu.gemv_stream import Stages
+from kitsune_mlir.codegen.gpu.inline import fresh, pinned
 from kitsune_mlir.codegen.gpu.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.mma_sync import multiply_add
 from kitsune_mlir.codegen.gpu.reduce import over_lanes
-from kitsune_mlir.codegen.gpu.value import Value, bitcast, constant, fma, unpack
+from kitsune_mlir.codegen.gpu.value import Value, bitcast, constant, fma, i32, unpack
 
 __all__ = ["Multiplier", "multiplier"]
+
+MANY_SUMS = 40
 
 
 class Multiplier:
@@ -49,8 +52,15 @@ class Multiplier:
             return [*ring.next(slot).values, *sums]
 
         zeros = [constant(0.0, "f32")] * self.sums
-        stage, parity, *sums = for_(0, geometry.chunks, 1, chunk, [*slot.values, *zeros])
+        # One chunk stays a loop: ptxas would move additions behind the barriers that follow, and keep all operands till then.
+        count = fresh(i32(1)) if geometry.chunks == 1 and self.many else geometry.chunks
+        stage, parity, *sums = for_(0, count, 1, chunk, [*slot.values, *zeros])
         return Slot(stage, parity), sums
+
+    @property
+    def many(self) -> bool:
+        """Whether sums take so many registers that operands must not wait in registers, too."""
+        return self.sums >= MANY_SUMS
 
     def publish(self, sums: list[Value], first_row: int) -> None:
         """Write the pass's partial sums of rows from `first_row` on, as many as there is room for, to shared memory."""
@@ -144,6 +154,7 @@ class _Fma(Multiplier):
                     for one, other in zip(x, own[index], strict=True):
                         number = index * geometry.rows + row
                         sums[number] = fma(one, other, sums[number])
+            sums = pinned(sums) if self.many else sums
         return sums
 
     def publish(self, sums: list[Value], first_row: int) -> None:
