@@ -20,6 +20,7 @@ from .remarks import remark
 LAST = (0, 2, 3, 1)  # dimension i of the channels-last form is dimension LAST[i] of the usual one
 FIRST = (0, 3, 1, 2)  # the inverse
 TAPS_FIRST = (2, 3, 0, 1)  # of a depthwise convolution's weight: its channels innermost
+POOLINGS = ("linalg.pooling_nchw_max", "linalg.pooling_nchw_sum")
 COLUMNS = 2  # the last dimension but the channels
 
 PARALLEL = "#linalg.iterator_type<parallel>"
@@ -49,7 +50,8 @@ class _Rewriter:
 
     def run(self) -> None:
         operations = [o.operation for o in self.block.operations]
-        if not any(is_convolution(op) or is_grouped(op) or is_depthwise(op) for op in operations):
+        convolved = any(is_convolution(op) or is_grouped(op) or is_depthwise(op) for op in operations)
+        if not convolved and not self._is_given_native():
             return
         self._open_arguments()
         for op in operations:
@@ -72,7 +74,7 @@ class _Rewriter:
                 collapse.erase()
         elif op.name == "tensor.collapse_shape" and is_grouped(defining_op(op.operands[0])):
             self._grouped(op, op.operands[0].owner.operation)
-        elif op.name in ("linalg.pooling_nchw_max", "linalg.pooling_nchw_sum") and self._native(op.operands[0]):
+        elif op.name in POOLINGS and self._native(op.operands[0]):
             self._pooling(op)
         elif op.name == "tensor.concat" and is_image(op.results[0]) and any(map(self._native, op.operands)):
             self._concat(op)
@@ -253,11 +255,18 @@ class _Rewriter:
 
     # --- the function's boundary ---------------------------------------------------------------------------------------
 
+    def _is_native_argument(self, number: int) -> bool:
+        attributes = attributes_of(self.function, number)
+        return MEMORY in attributes and tuple(ir.DenseI64ArrayAttr(attributes[MEMORY])) == LAST
+
+    def _is_given_native(self) -> bool:
+        """Whether the caller has some image in channels-last memory."""
+        return any(self._is_native_argument(number) for number in range(len(self.block.arguments)))
+
     def _open_arguments(self) -> None:
         """Inputs that the caller has in channels-last memory are taken so."""
         for number, argument in enumerate(self.block.arguments):
-            attributes = attributes_of(self.function, number)
-            if MEMORY not in attributes or tuple(ir.DenseI64ArrayAttr(attributes[MEMORY])) != LAST:
+            if not self._is_native_argument(number):
                 continue
             shape = shape_of(argument)
             argument.set_type(ir.RankedTensorType.get(permuted(shape, LAST), ir.ShapedType(argument.type).element_type))

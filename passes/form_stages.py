@@ -13,11 +13,12 @@ from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.target import Target, find_target
 
 from .base import Pass, PassFailure
-from .cluster_chains import HELD_COLUMNS, LEAST_ROWS, cluster_reason, cluster_seconds, layers_in
+from .cluster_chains import HELD_COLUMNS, LEAST_ROWS, apart_seconds, cluster_reason, cluster_seconds, layers_in
 from .copies import settle_results, settle_views
 from .gpu_chains import WIDTH
 from .grouping import Grouping, reads
 from .halo import gather_pads, mark_halos
+from .pool_windows import read_windows
 from .remarks import remark
 from .sum_ranges import mark_ranges
 
@@ -71,6 +72,7 @@ class FormStages(Pass):
         settle_results(block)
         if target.is_gpu:
             mark_halos(block)
+            read_windows(block)
             gather_pads(block)
         every = [op.operation for op in block.operations]
         terminator = every.pop()
@@ -106,7 +108,7 @@ class FormStages(Pass):
         # Narrower layers are a block's, wider ones leave few stages for weights; few rows are `gemv`'s.
         if not WIDTH < widest <= HELD_COLUMNS or layers[0].rows < LEAST_ROWS:
             return None
-        together, apart = cluster_seconds(space, target), found.seconds()
+        together, apart = cluster_seconds(space, target), min(found.seconds(), apart_seconds(layers, target))
         if together > CLEARLY * apart:
             return None
         times = f"{together * 1e6:.1f} us, apart {apart * 1e6:.1f} us"

@@ -19,7 +19,6 @@ from .tile_sizes import even, fit, spread
 __all__ = ["Figures", "figures_of", "row_tile", "seconds", "simt_tile", "tile_of"]
 
 THREADS = 256
-WARP = 32
 VECTOR_BYTES = 16
 REGISTER_FILE = 65536
 MOST_BLOCKS = 8
@@ -40,6 +39,8 @@ SHARED_TILE = 8192
 """Points of a tile where tiles hand over to other stages: each then costs posts and waits."""
 COLUMN_BYTES = 512
 """Bytes that a tile of a reduction over columns reads side by side: a vector for each lane of a warp."""
+UNIT = 8
+"""Tiles have multiples of this along the last dimension."""
 LEAST_POINTS = 64
 """Of a tile, where there are few: a tile of fewer takes as long, and is one more to wait for."""
 REUSED = 4
@@ -100,8 +101,7 @@ def row_tile(figures: Figures, target: Target) -> int:
     if not figures.alone:
         return max(candidates[0], SHARED_TILE)
     if figures.levels >= MANY_LEVELS:
-        whole = figures.weights and 8 * WARP < figures.inner <= WARP * ELEMENTS  # a row for each warp
-        return max(figures.inner, THREADS * ELEMENTS if whole else THREADS * ELEMENTS // 2)
+        return max(figures.inner, THREADS * ELEMENTS // 2)
     best = min(reversed(candidates), key=lambda points: seconds(figures, points, target))
     return best * REUSED if figures.weights and figures.levels and figures.inner <= SHARED_TILE else best
 
@@ -134,7 +134,8 @@ def tile_of(figures: Figures, target: Target) -> list[int]:
             return [min(sizes[0], wave)]
         # Threads have a power of two of rows at a time: 81 rows of 100 take a second turn that 64 do not (0.85 and 0.96).
         return [min(sizes[0], 1 << round(math.log2(even(sizes, spaced, 1)[0])))]
-    return even(sizes, spaced, 8)
+    # Where each of them has many points (the windows of a pooled plane), eight would be far more than what was chosen.
+    return even(sizes, spaced, min(UNIT, max(1, points // figures.inner)))
 
 
 def _longer_runs(figures: Figures, tile: list[int], target: Target) -> list[int]:

@@ -181,6 +181,23 @@ def fold_index_lists(graph_module: fx.GraphModule) -> None:
     graph.eliminate_dead_code()
 
 
+def drop_restatements(graph: fx.Graph) -> None:
+    """Remove every `as_strided` that says of a whole tensor what it is, but for the strides of dimensions of one element.
+
+    Pooling a channels-last image to one pixel ends in one; as a general `as_strided` it would be a gather by four indices.
+    """
+    for node in graph.find_nodes(op="call_function", target=aten.as_strided.default):
+        source, size, stride, *offset = node.args
+        value = source.meta["val"] if isinstance(source, fx.Node) else None
+        if value is None or node.kwargs or not all(isinstance(n, int) for n in (*size, *stride, *offset)):
+            continue
+        moving = [dim for dim, extent in enumerate(size) if extent != 1]
+        same = tuple(size) == tuple(value.shape) and all(stride[dim] == value.stride()[dim] for dim in moving)
+        if same and (not offset or offset[0] == value.storage_offset()):
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
+
+
 def lift_attributes(graph_module: fx.GraphModule, taken: dict[str, torch.Tensor]) -> None:
     """Turns tensors that the graph holds as attributes into placeholders before the first user input.
 
@@ -189,6 +206,7 @@ def lift_attributes(graph_module: fx.GraphModule, taken: dict[str, torch.Tensor]
         taken: placeholder name → value; the new ones are added.
     """
     graph = graph_module.graph
+    drop_restatements(graph)
     try:
         rewrite_as_strided(graph)
     except ValueError as error:

@@ -124,13 +124,13 @@ def _ptx(name: str) -> str:
 
 
 def test_one_pass_over_memory():
-    """A warp has a row of Stitch: each lane reads four vectors of each of its two inputs and two weights, once.
+    """Two warps have a row of Stitch: each lane reads two vectors of each of its two inputs and two weights, once.
 
     Of the third weight it reads the sigmoid, which the block has made.
     """
     text = _ptx("stitch_full")
-    assert text.count("ld.global.v4") == 4 * (2 + 2) and text.count("ld.shared.v4") == 4
-    assert text.count("st.global.v4") == 4
+    assert text.count("ld.global.v4") == 2 * (2 + 2) and text.count("ld.shared.v4") == 2
+    assert text.count("st.global.v4") == 2
 
 
 def test_wide_accesses_where_rows_are_aligned_and_narrow_ones_where_not():

@@ -156,12 +156,25 @@ def _is_private(op: ir.Operation) -> bool:
     kinds = iterator_kinds(op)
     if reduced_size(op) < SHORT:
         return True
+    if _reads_by_index(op):
+        return reduced_size(op) <= PRIVATE
     for map_ in affine_maps(op):
         for expression in map_.results:
             moving = [loop for loop in range(len(kinds)) if f"d{loop}" in _names(expression)]
             if not isinstance(expression, ir.AffineDimExpr) and any(kinds[loop] == "reduction" for loop in moving):
                 return reduced_size(op) <= PRIVATE
     return False
+
+
+def _reads_by_index(op: ir.Operation) -> bool:
+    """Whether a reduction goes over elements that its body reads by index, such as the windows of a padded image."""
+    kinds = iterator_kinds(op)
+    for operand, map_ in zip(op.operands, affine_maps(op), strict=True):
+        loops = {e.position for e in map_.results if isinstance(e, ir.AffineDimExpr)}
+        empty = not isinstance(operand.owner, ir.Block) and operand.owner.name == "tensor.empty"
+        if not empty and (len(loops) < len(map_.results) or any(kinds[loop] == "reduction" for loop in loops)):
+            return False
+    return any(inner.name == "tensor.extract" for inner in walk(op))
 
 
 def _names(expression: ir.AffineExpr) -> set[str]:

@@ -16,6 +16,9 @@ __all__ = ["ITEM_BYTES", "Combiner", "Partial", "Sharing", "loaded", "stored"]
 ITEM_BYTES = 8
 """Shared memory of one value that a warp hands to others."""
 
+CHAINS = 4
+"""Sums that a thread makes side by side: as many as an addition takes cycles."""
+
 Partial = tuple[Value, ...]
 """What a thread knows of one result: one value, or an extreme and its index."""
 
@@ -46,8 +49,17 @@ class Combiner:
         return (first, constant(0, types[1])) if self.extreme else (first,)
 
     def tree(self, parts: Sequence[Partial]) -> Partial:
-        """All of some partial results, combined pairwise: short chains of dependences, small rounding errors."""
+        """All of some partial results: short chains of dependences, small rounding errors.
+
+        Sums of many products have `CHAINS` chains side by side, which takes one fma a product; what else there is, is
+        combined pairwise.
+        """
         level = list(parts)
+        if self.kind == "add" and len(level) > 2 * CHAINS:
+            chains = level[:CHAINS]
+            for number, part in enumerate(level[CHAINS:]):
+                chains[number % CHAINS] = self(chains[number % CHAINS], part)
+            level = chains
         while len(level) > 1:
             pairs = [self(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
             level = pairs + level[len(level) - len(level) % 2 :]

@@ -1,0 +1,64 @@
+"""Pooling of images in either order of memory: one stage, cut along the image, wide accesses."""
+
+import pytest
+import torch
+from torch import nn
+
+import kitsune_mlir
+
+LAST = torch.channels_last
+
+
+def compiled(model, x, target="sm_90a"):
+    return kitsune_mlir.compile(model, (x,), target=target)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(3, 2, 1), nn.AvgPool2d(2), nn.MaxPool2d(2, dilation=2), nn.AdaptiveAvgPool2d(1)],
+    ids=["max", "average", "windows apart", "dilated", "global"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_stage_that_reads_channels_last_images_as_they_are(model, dtype):
+    """Padding and widening are no stages of their own, and no image changes its order."""
+    x = torch.randn(8, 64, 57, 57, dtype=dtype).contiguous(memory_format=LAST)
+    program = compiled(model, x)
+    (choice,) = program.summary["engines"]
+    assert choice["engine"] == "simt" and choice["tiles"] >= 8
+    assert choice["parameters"]["width"] == 16 // dtype.itemsize
+    assert program.signature.inputs[0].order == (0, 2, 3, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_padded_windows_are_cut_along_the_image(dtype):
+    """One image of one channel has several tiles."""
+    program = compiled(nn.MaxPool2d(3, 2, 1), torch.randn(1, 1, 1024, 1024, dtype=dtype))
+    (choice,) = program.summary["engines"]
+    assert choice["tiles"] > 32
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, LAST])
+@pytest.mark.parametrize(
+    "model",
+    [nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(3, 2, 1, count_include_pad=False), nn.AdaptiveAvgPool2d(1), nn.AdaptiveAvgPool2d(3)],
+    ids=["max", "average", "global", "to three"],
+)
+def test_right_on_the_host(model, layout):
+    x = torch.randn(2, 5, 13, 11).contiguous(memory_format=layout)
+    torch.testing.assert_close(compiled(model, x, "host")(x), model(x))
+
+
+def test_a_restatement_of_a_tensor_is_no_gather():
+    """Pooling a channels-last image to one pixel exports an `as_strided` that changes nothing but a stride of one element."""
+    x = torch.randn(4, 16, 7, 7).contiguous(memory_format=LAST)
+    assert not compiled(nn.AdaptiveAvgPool2d(1), x).signature.weights
+
+
+def test_another_view_is_still_one():
+    x = torch.arange(12.0).reshape(3, 4)
+
+    class Diagonals(nn.Module):
+        def forward(self, x):
+            return torch.as_strided(x, (3, 4), (1, 2)) * 2
+
+    torch.testing.assert_close(compiled(Diagonals(), x, "host")(x), Diagonals()(x))
