@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from kitsune_mlir.errors import ArgumentError, KitsuneError, TargetError
-from kitsune_mlir.runtime.driver import Device, allocate, call, capture_id, driver, free, load, resident_clusters
+from kitsune_mlir.runtime.driver import Device, allocate, call, capture_id, cleared_apart, driver, free, load, resident_clusters
 from kitsune_mlir.runtime.launch import Config, library
 from kitsune_mlir.runtime.manifest import MAX_BLOCKS, REPORT_BYTES, REPORT_FIELDS, Manifest
 from kitsune_mlir.runtime.tensormap import encode
@@ -56,11 +56,25 @@ class _Memory:
             free(self.address)
 
 
+class _Lasting:
+    """Device memory, zero at first, for a captured launch, which counts on what its last replay left there.
+
+    From the capture's own memory it would have to be cleared by every replay, which takes one to three microseconds. Who has
+    the graph is not known, so nobody gives it back.
+    """
+
+    def __init__(self, size: int):
+        self.address = cleared_apart(size)
+
+    def release(self) -> None:
+        """Leave it to the graphs."""
+
+
 @dataclasses.dataclass
 class _State:
     """What the launches on one stream (or in one capture) share."""
 
-    workspace: _Memory
+    workspace: _Memory | _Lasting
     arena: _Memory
     config: Config
     values: ctypes.Array  # the pointers, eight bytes a pointer parameter
@@ -262,16 +276,18 @@ class CudaExecutor:
             return state
 
     def _new_state(self, stream: int, capturing: bool = False) -> _State:
-        """Memory for a stream. Its clearing is ordered on the stream: in a capture it becomes part of the graph."""
+        """Memory for a stream. Its clearing is ordered on the stream; in a capture of a debug build it is part of the graph."""
         manifest = self.manifest
         if capturing and ("torch" not in sys.modules or not sys.modules["torch"].cuda.is_available()):
             raise TargetError("a graph capture needs torch's allocator: import torch before capturing")
-        workspace = _Memory(manifest.workspace_bytes(self.blocks), self.device, stream)
+        size, cleared = manifest.workspace_bytes(self.blocks), manifest.cleared_bytes
+        # A debug build's run that hung leaves counts behind: there every replay begins with zeros.
+        lasting = capturing and cleared > 0 and not manifest.debug
+        workspace = _Lasting(size) if lasting else _Memory(size, self.device, stream)
         shared = self._before
         arena = shared.arena(stream) if shared else _Memory(manifest.arena_bytes, self.device, stream)
-        waits = manifest.timestamps and manifest.slots
-        cleared = manifest.workspace_bytes(self.blocks) if waits else manifest.cleared_bytes
-        if cleared:
+        cleared = size if manifest.timestamps and manifest.slots else cleared
+        if cleared and not lasting:
             call("cuMemsetD8Async", workspace.address, 0, cleared, stream)
         values = (ctypes.c_uint64 * (self._pointer_count + 2))(*(0,) * self._pointer_count, arena.address, workspace.address)
         first = ctypes.addressof(values)

@@ -9,7 +9,18 @@ from typing import Any
 
 from kitsune_mlir.errors import KitsuneError, TargetError
 
-__all__ = ["Device", "Function", "allocate", "call", "capture_id", "driver", "free", "load", "resident_clusters"]
+__all__ = [
+    "Device",
+    "Function",
+    "allocate",
+    "call",
+    "capture_id",
+    "cleared_apart",
+    "driver",
+    "free",
+    "load",
+    "resident_clusters",
+]
 
 
 def driver() -> Any:
@@ -175,6 +186,22 @@ def capture_id(stream: int) -> int | None:
 def allocate(size: int) -> int:
     """Device memory of `size` bytes (at least one), aligned to 256; its address. It synchronises nothing."""
     return int(call("cuMemAlloc", max(1, size)))
+
+
+def cleared_apart(size: int) -> int:
+    """Device memory of `size` zero bytes; its address. In a capture too: neither becomes part of the graph."""
+    cu = driver()
+    mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    before = call("cuThreadExchangeStreamCaptureMode", mode)
+    try:
+        address = allocate(size)
+        stream = call("cuStreamCreate", cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        call("cuMemsetD8Async", address, 0, max(1, size), stream)
+        call("cuStreamSynchronize", stream)
+        call("cuStreamDestroy", stream)
+    finally:
+        call("cuThreadExchangeStreamCaptureMode", before)
+    return address
 
 
 def free(address: int) -> None:

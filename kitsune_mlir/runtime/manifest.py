@@ -160,9 +160,9 @@ class Manifest:
     def cleared_bytes(self) -> int:
         """How much of the workspace must be zero before the first launch; nothing, where nothing is counted.
 
-        A graph that is captured replays the clearing with each launch: a microsecond.
+        Partial results too, where nothing was counted in a run before: their marks would be others' (`mma_exchange`).
         """
-        return self.partials_offset if self.slots or self.debug else 0
+        return self.scratch_offset if self.slots or self.debug else 0
 
     def to_json(self) -> str:
         """The manifest as JSON text."""

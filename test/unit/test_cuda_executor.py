@@ -69,6 +69,8 @@ class FakeDriver:
         }
     )
     CUfunction_attribute = types.SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared")
+    CUstreamCaptureMode = types.SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED="relaxed")
+    CUstream_flags = types.SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
     CUstreamCaptureStatus = types.SimpleNamespace(CU_STREAM_CAPTURE_STATUS_NONE="none")
 
     def __init__(self):
@@ -82,7 +84,7 @@ class FakeDriver:
         self.resident, self.next, self.capturing = 2, 1 << 20, {}
         self.launches, self.cleared, self.allocated, self.status = [], [], [], SUCCESS
         self.memory = {}
-        self.context = 7
+        self.context, self.mode, self.streams = 7, "global", []
 
     def cuGetErrorString(self, status):
         return SUCCESS, b"it failed"
@@ -109,7 +111,23 @@ class FakeDriver:
     def cuStreamGetCaptureInfo(self, stream):
         return SUCCESS, "active", self.capturing[stream]
 
+    def cuThreadExchangeStreamCaptureMode(self, mode):
+        self.mode, before = mode, self.mode
+        return SUCCESS, before
+
+    def cuStreamCreate(self, flags):
+        self.streams.append(1000 + len(self.streams))
+        return SUCCESS, self.streams[-1]
+
+    def cuStreamSynchronize(self, stream):
+        return (SUCCESS,)
+
+    def cuStreamDestroy(self, stream):
+        self.streams.remove(stream)
+        return (SUCCESS,)
+
     def cuMemAlloc(self, size):
+        assert not self.capturing or self.mode == "relaxed"
         self.allocated.append(size)
         self.next += 1 << 16
         return SUCCESS, self.next
@@ -202,7 +220,10 @@ def test_streams_and_captures_have_memory_of_their_own(fake, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: True)))
     for _ in range(2):
         executor.run([1, 2, 3], 6)
-    assert len(fake.cleared) == 3 and fake.launches[-1][4][4] == 1 << 30
+    # The workspace is cleared once, on another stream than the captured one: replays count on.
+    arena, workspace = fake.launches[-1][4][3:]
+    assert arena == 1 << 30 and fake.cleared[2:] == [(workspace, MANIFEST.workspace_bytes(264), 1000)]
+    assert fake.mode == "global" and not fake.streams
     del fake.capturing[6]
     executor.run([1, 2, 3], 6)
     assert fake.launches[-1][4] == fake.launches[1][4]
@@ -300,6 +321,6 @@ def test_where_nothing_waits_every_tile_has_a_block(fake):
     streaming = dataclasses.replace(MANIFEST, slots=0, scratch_bytes=0, tiles=100_000, streaming=True)
     executor = cuda_executor.CudaExecutor(streaming, b"")
     assert executor.blocks == 100_000  # more than are resident, and than there are parity words for
-    assert streaming.cleared_bytes == 0  # there are no counters, and a captured graph would clear them with every replay
+    assert streaming.cleared_bytes == 0  # there are no counters
     assert launch.Config(executor.blocks, 256, 0, 0, cooperative=False)._config.attribute_count == 0
     assert launch.Config(executor.blocks, 256, 0, 0)._config.attribute_count == 1
