@@ -2,7 +2,7 @@
 
     python -m bench.predictions build DIR [NAME...]          compile with and without timestamps; needs no GPU
     python -m bench.predictions run DIR [--json FILE]        time them; needs a Hopper GPU and only the runtime
-    python -m bench.predictions compare DIR FILE [-o OUT]    predict, print both; OUT gets both and the programs in numbers
+    python -m bench.predictions compare DIR FILE... [-o OUT] predict, print both; OUT gets both and the programs in numbers
 
 `run` times replays of CUDA graphs by events (submitted while the device is busy), programs with and without timestamps in
 turns. Each case runs in a process of its own (forked before the GPU is touched, so that it starts at once) and is given up
@@ -82,28 +82,34 @@ def run(folder: Path, out: Path | None) -> int:
     return failed
 
 
-def compare(folder: Path, measured: Path, out: Path | None) -> int:
-    """Print predicted and measured times; returns how many cases are farther apart than `TOLERANCE`."""
+def compare(folder: Path, measured: list[Path], out: Path | None) -> int:
+    """Print predicted and measured times; returns how many cases are farther apart than `TOLERANCE`.
+
+    What `out` holds of the cost of timestamps stays there, but for what was measured again.
+    """
     from kitsune_mlir.simulation.record import record_of
     from kitsune_mlir.simulation.simulate import numbers_of, simulate_program
     from kitsune_mlir.target import find_machine
 
-    machine, found = find_machine("H200"), json.loads(measured.read_text())
+    machine, parts = find_machine("H200"), [json.loads(path.read_text()) for path in measured]
+    found = {**parts[0], "results": [r for part in parts for r in part["results"] if "problem" not in r]}
     far = 0
-    for result in (r for r in found["results"] if "problem" not in r):
+    for result in found["results"]:
         program = numbers_of(kitsune_mlir.load(folder / f"{result['case']}.kit", weights=_unset(result["case"])), machine)
         predicted = 1e3 * simulate_program(program, machine).seconds
         ratio = predicted / result["milliseconds"]
         far += abs(ratio - 1) > TOLERANCE
         result |= {"predicted_milliseconds": round(predicted, 5), "program": record_of(program)}
         print(f"{result['case']:20s} predicted {predicted:.4f} ms, measured {result['milliseconds']:.4f} ms, {ratio:.2f}")
-    found["timestamps"] = [
+    costs = [
         {"case": r["case"], "waits_recorded": True, **{key: r[key] for key in ("milliseconds", "with_timestamps")}}
         for r in found["results"]
-        if "problem" not in r
     ]
     if out is not None:
-        out.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+        before = json.loads(out.read_text())["timestamps"] if out.exists() else []
+        again = {cost["case"] for cost in costs}
+        kept = [cost for cost in before if not cost["waits_recorded"] or cost["case"] not in again]
+        out.write_text(json.dumps({**found, "timestamps": kept + costs}, separators=(",", ":")) + "\n")
     return far
 
 
@@ -127,7 +133,7 @@ def main() -> int:
         return build(given.folder, given.names)
     if given.mode == "run":
         return run(given.folder, given.json)
-    return compare(given.folder, Path(given.names[0]), given.output)
+    return compare(given.folder, [Path(name) for name in given.names], given.output)
 
 
 if __name__ == "__main__":

@@ -121,6 +121,12 @@ ALONE = 0.5
 """Share of a multiprocessor's pipes that one block keeps busy: so many blocks side by side do not slow each other down."""
 PARTIAL_RATE = 5.2e4 / US
 MEET = 1.5 * US
+SHARING = ("mma", "conv")
+"""Engines of which all pieces of a tile add up a part of its columns (`codegen/gpu/mma_split.py`)."""
+NARROW = 256
+GATHERED_RATE, ADDED_RATE = 1.6e10, 1.2e10
+"""Columns up to which a chain's gathers and additions run beside its products; bytes a second of those of wider chains, whose
+registers are full."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,9 +189,12 @@ def cost_of(work: Work, target: Target) -> Cost:
     fixed = work.levels * own.level / clock
     if work.gathered_bytes:
         fixed += GATHER / clock
-    if work.pieces > 1:  # sums of all pieces are written, and read again by the last one
+    if work.pieces > 1:  # sums of all pieces are written, and read again: by the last one, or by each a part of its own
         partial = 4.0 * max(1, work.rows) * max(1, work.cols)
-        fixed += MEET + work.pieces * partial / (PARTIAL_RATE * caches)
+        read = 2 if work.engine in SHARING else work.pieces
+        fixed += MEET + read * partial / (PARTIAL_RATE * caches)
+    if work.engine == "chain" and work.cols > NARROW:
+        fixed += (work.gathered_bytes / GATHERED_RATE + work.atomic_bytes / ADDED_RATE) / clock
     load = (work.read_bytes - work.copied_bytes) / (own.load_rate * caches) + work.copied_bytes / (COPY_RATE * clock)
     return Cost(
         start=own.start / clock,

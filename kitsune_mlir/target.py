@@ -30,7 +30,7 @@ class Target:
     vector_rate: float  # f32 element-wise operations
     chip: str = ""  # the code generator's name for it, empty for the host
     bulk_rate: float = 0.0  # bulk copies from L2 to all workers together; 0 where it is not known
-    launch_seconds: float = 0.0  # from the start of a launch in a replayed graph to the first instruction, and back
+    launch_seconds: float = 0.0  # of a replayed graph that is submitted ahead: what is not its kernels' own time
     ring_bytes: int = 9 << 20  # of L2 that rings between workers may take together without spilling to DRAM (on an H200)
     ring_rate: float = 3.1e12  # through rings with slots of 64 KiB, all workers in pairs (on an H200)
 
@@ -41,8 +41,8 @@ class Target:
 
 
 HOST = Target("host", "host", os.cpu_count() or 1, 1 << 20, 32 << 20, 20e9, 200e9, 100e9, 50e9)
-H200 = Target("h200", "gpu", 132, 232448, 50 << 20, 4.3e12, 7.0e12, 790e12, 60e12, "sm_90a", 10.5e12, 4.0e-6)
-H100 = Target("h100", "gpu", 132, 232448, 50 << 20, 3.0e12, 7.0e12, 790e12, 60e12, "sm_90a", 10.5e12, 4.0e-6)
+H200 = Target("h200", "gpu", 132, 232448, 50 << 20, 4.3e12, 7.0e12, 790e12, 60e12, "sm_90a", 10.5e12, 2.7e-6)
+H100 = Target("h100", "gpu", 132, 232448, 50 << 20, 3.0e12, 7.0e12, 790e12, 60e12, "sm_90a", 10.5e12, 2.7e-6)
 # No target of the compiler: it is here to be simulated. The vendor's figures for the 80 GB module (A100 data sheet), memory at
 # the share of its rate that a copy reaches on the others.
 A100 = Target("a100", "gpu", 108, 166912, 40 << 20, 1.8e12, 4.5e12, 290e12, 19.5e12, "sm_80", launch_seconds=4.5e-6)

@@ -9,9 +9,10 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.access import affine_maps, is_tensor, iterator_kinds, shape_of
 from kitsune_mlir.dialects.iteration import Space, is_free
 from kitsune_mlir.dialects.products import is_contraction, is_generic
+from kitsune_mlir.stage_cost import bulk_rate
 from kitsune_mlir.target import Target
 
-from .gpu_chains import Layer, layer_of
+from .gpu_chains import HANDOFF, Layer, layer_of
 
 MOST_COLUMNS = 1024
 SLICE = 128  # columns: two panels of 64, or one each for two blocks
@@ -21,6 +22,7 @@ HELD_COLUMNS = 512  # an input of more leaves too little shared memory for weigh
 SHORT = ("bf16", "f16")
 PRODUCTS = 0.85  # of the tensor cores' rate that slices of layers reach (on an H200)
 HAND_OVER = 0.3e-6  # seconds from the last product of a layer to the first of the next
+TILES = ((128, 128), (64, 128), (64, 64))  # of products apart
 START = 3e-6  # seconds until the first rows have come to all blocks
 
 
@@ -69,6 +71,21 @@ def cluster_limits(space: Space, target: Target) -> list[tuple[str, float]]:
         ("the first rows", START),
     ]
     return sorted(parts, key=lambda part: -part[1])
+
+
+def apart_seconds(layers: list[Layer], target: Target) -> float:
+    """Time of the layers as products of their own, in the tiles that few rows get, as fast as L2 hands these their operands."""
+    rate = target.matrix_rate / target.workers
+    total = 0.0
+    for layer in layers:
+        found = []
+        for rows, columns in TILES:
+            tiles = -(-layer.rows // rows) * -(-layer.columns // columns)
+            moved = 2 * tiles * (rows + columns) * layer.depth  # bytes of the operands' 16-bit numbers
+            one = 2 * rows * columns * layer.depth / rate
+            found.append(max(-(-tiles // target.workers) * one, moved / bulk_rate(target)))
+        total += HANDOFF + min(found)
+    return total
 
 
 def cluster_tile(space: Space) -> int:

@@ -161,7 +161,7 @@ def _task(
         layers=counted.layers,
         pieces=choice.pieces,
         atomic_bytes=sum(_asked(a, counted, 1) for a in task.accesses if a.kind == "atomic"),
-        gathered_bytes=float(sum(counted.extracted.values())),
+        gathered_bytes=sum(points * tensor_bytes(value.type, [1]) for value, points in counted.extracted.items()),
         copied_bytes=read if choice.copied else 0.0,
     )
 

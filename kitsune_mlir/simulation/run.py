@@ -25,7 +25,7 @@ __all__ = ["DeadlockError", "Spans", "run"]
 
 MEMORY = 0.94
 """Share of the rate of a plain copy that tiles get from memory."""
-GAP = 1.2e-6
+GAP = 0.7e-6
 """Seconds from the end of one launch to the first instruction of the next that needs its results (dependent launches)."""
 
 
