@@ -109,6 +109,10 @@ SMALL: dict[str, Case] = {
     "decode_cached_3": Case(2, 8, 2, 3, 103, 64, cached=100),
     "decode_width_256": Case(2, 4, 2, 1, 300, 256),
     "prefill_cached": Case(1, 4, 2, 130, 330, 64, cached=200),
+    "plain_many": Case(6, 12, 12, 256, 256, 64),  # these are so many that tiles have 128 rows
+    "causal_many": Case(5, 16, 4, 400, 400, 128, causal=True),
+    "keys_1000_many": Case(3, 16, 8, 1000, 1000, 64, causal=True, layout="bshd"),
+    "row_mask_many": Case(12, 12, 12, 130, 130, 64, mask="rows"),
     "decode_made": Case(2, 8, 2, 1, 1001, 128, cached=1000, made=True),
     "decode_made_many": Case(40, 16, 8, 1, 300, 64, cached=297, made=True),
     "decode_made_7": Case(3, 4, 2, 7, 16, 128, cached=9, made=True),

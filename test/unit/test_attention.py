@@ -285,6 +285,7 @@ def test_too_little_shared_memory_is_declined() -> None:
     ("name", "few"),
     [
         *(("plain", False), ("grouped_bshd", False), ("width_256_causal", False), ("head_mask", False), ("decode_16", False)),
+        *(("plain_many", False), ("causal_many", False), ("row_mask_many", False)),
         *(("decode_cached", True), ("decode", True), ("decode_width_256", True)),
     ],
 )
@@ -312,6 +313,11 @@ def test_few_rows_are_done_by_warps_with_keys_of_their_own() -> None:
 def test_few_tiles_are_smaller(rows: int, groups: int, offset: int | None, best: int) -> None:
     """Where the longest of few tiles decides, tiles of 64 rows take less time, though all of them together take more."""
     assert best_rows(rows, groups, rows, offset, 132) == best
+
+
+@pytest.mark.parametrize("name", ["plain_many", "causal_many", "keys_1000_many", "row_mask_many"])
+def test_many_tiles_have_128_rows(name: str) -> None:
+    assert decided(name).pattern.row_count == 128 and not decided(name).split
 
 
 def test_tiles_of_64_rows_divide_their_keys() -> None:

@@ -33,11 +33,11 @@
 // CHECK: tensor.collapse_shape {{.*}} : tensor<2x256x2x2x64xbf16> into tensor<2x256x256xbf16>
 // CHECK-NEXT: return
 
-// One stage, whose tiles are 128 rows of one head; two stages on the host.
+// One stage, whose tiles are 64 rows of one head (there are few); two stages on the host.
 // STAGE-LABEL: func.func @grouped
 // STAGE-COUNT-1: "kitsune.stage"
 // STAGE: engine = "attention"
-// STAGE-SAME: tile = array<i64: 1, 128, 1, 1>
+// STAGE-SAME: tile = array<i64: 1, 64, 1, 1>
 // HOST-LABEL: func.func @grouped
 // HOST-NOT: kitsune.attention
 func.func @grouped(%arg0: tensor<2x256x4x64xbf16>, %arg1: tensor<2x256x2x64xbf16>, %arg2: tensor<2x256x2x64xbf16>) -> tensor<2x256x256xbf16> {
