@@ -18,8 +18,10 @@ from kitsune_mlir.frontend import ImportedModel, import_model
 from kitsune_mlir.passes.registry import PIPELINE
 from kitsune_mlir.passes.summary import summarize
 from kitsune_mlir.passmanager import run_pipeline
+from kitsune_mlir.runtime.package import make_runner
 from kitsune_mlir.runtime.program import Program, Runner
 from kitsune_mlir.runtime.signature import Input, Output, Signature, Weight
+from kitsune_mlir.runtime.structure import structure_text
 from kitsune_mlir.runtime.timer import device_name, milliseconds
 from kitsune_mlir.target import Target, find_target
 from kitsune_mlir.tuning import PARTITION, Tuned, TuningCache, partition, plan, progress, tensor_types, tune
@@ -167,7 +169,7 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
     runner, artifacts, problem = (
         phases.run("codegen", lambda: generate(module, f"{name}_p0", machine, options, texts, summary))
         if summary["stages"]
-        else (NothingToRun("cuda" if machine.is_gpu else "cpu"), {}, "")
+        else nothing_to_run(machine)
     )
     weights = {a.name: a.value for a in imported.arguments if a.kind != "input"}
     summary["seconds"] = {k: round(v, 3) for k, v in phases.seconds.items()}
@@ -255,14 +257,10 @@ def choose_target(model: Any, args: Sequence[Any]) -> str:
     return "sm_90a"
 
 
-@dataclass
-class NothingToRun:
-    """The runner of a model that computes nothing (it only hands arguments back)."""
-
-    device: str
-
-    def run(self, pointers: Sequence[int], stream: int) -> None:
-        """Nothing to do."""
+def nothing_to_run(machine: Target):
+    """What a model becomes that computes nothing: it only hands arguments and constants back."""
+    runner, problem = make_runner(machine.chip or machine.name, {})
+    return runner, {}, problem
 
 
 def host_code(module: ir.Module, name: str, machine: Target, options: Options, texts: dict[str, str], summary: dict):
@@ -344,10 +342,8 @@ def signature_of(imported: ImportedModel, arguments: Orders, results: Orders) ->
 
 
 def _dumped(spec: Any) -> str:
-    """A pytree spec as text; "" where it holds a type that cannot be written down (torch.return_types): no `save` then."""
-    from torch.utils import _pytree as pytree
-
+    """A pytree spec as text; "" where it holds a type that cannot be written down (a user's own class): no `save` then."""
     try:
-        return pytree.treespec_dumps(spec)
+        return structure_text(spec)
     except NotImplementedError:
         return ""

@@ -34,7 +34,10 @@ def subview(buffer: ir.Value, offsets: list[ir.Value | int], sizes: list[int], d
     dynamic = [o for o in offsets if not isinstance(o, int)]
     static = [o if isinstance(o, int) else DYNAMIC for o in offsets]
     kept = [d for d in range(len(sizes)) if d not in dropped]
-    start = ir.ShapedType.get_dynamic_stride_or_offset() if dynamic else 0
+    if dynamic:
+        start = ir.ShapedType.get_dynamic_stride_or_offset()
+    else:
+        start = sum(o * stride for o, stride in zip(static, strides, strict=True))
     layout = ir.StridedLayoutAttr.get(start, [strides[d] for d in kept])
     type_ = ir.MemRefType.get([sizes[d] for d in kept], ir.ShapedType(buffer.type).element_type, layout)
     return memref.SubViewOp(type_, buffer, dynamic, [], [], static, sizes, [1] * len(shape)).result

@@ -98,6 +98,14 @@ def drop_importer_asserts(module: ir.Operation) -> None:
             op.erase()
 
 
+def drop_unused(module: ir.Operation) -> None:
+    """Remove ops on tensors that nobody reads. Upstream keeps those with an assert, which fusion has put into readers too."""
+    for op in reversed(list(walk(module))):
+        on_memory = any(isinstance(value.type, ir.MemRefType) for value in op.operands)
+        if op.name == "linalg.generic" and not on_memory and not any(list(result.uses) for result in op.results):
+            op.erase()
+
+
 def transform(module: ir.Operation, names: list[str], action: str) -> None:
     """Apply a `transform.structured` op to all operations of some names."""
     found = sorted({op.name for op in walk(module)} & set(names))
@@ -273,6 +281,7 @@ class Normalize(Pass):
             narrow_results(module)
             index_own_rows(module)
             order_results(module)
+            drop_unused(module)
         run_upstream(module, "canonicalize,cse")
 
 

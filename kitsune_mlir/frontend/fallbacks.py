@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from kitsune_mlir.frontend.scans import SCANS
+
 __all__ = ["FALLBACKS", "with_scalars"]
 
 aten = torch.ops.aten
@@ -156,11 +158,53 @@ def _embedding_bag(
         rows = rows * per_sample_weights.unsqueeze(1)
     size = torch.zeros([bags], dtype=indices.dtype, device=indices.device).index_add(0, bag, counted)
     if mode == 2:
-        raise NotImplementedError("embedding_bag with mode 'max'")
+        return _bag_maxima(weight, rows, bag, bags, counted), bag, size, torch.zeros_like(offsets)
     out = torch.zeros([bags, weight.shape[1]], dtype=weight.dtype, device=weight.device).index_add(0, bag, rows)
     if mode == 1:
         out = out / torch.clamp(size, min=1).unsqueeze(1).to(weight.dtype)
     return out, bag, size, offsets
+
+
+def _bag_maxima(weight: Tensor, rows: Tensor, bag: Tensor, bags: int, counted: Tensor) -> Tensor:
+    """The largest element of each column of each bag's rows that count; 0 for a bag of none."""
+    rows = torch.where(counted.unsqueeze(1) != 0, rows, float("-inf"))
+    lowest = torch.full([bags, weight.shape[1]], float("-inf"), dtype=weight.dtype, device=weight.device)
+    found = lowest.scatter_reduce(0, bag.unsqueeze(1).expand(-1, weight.shape[1]), rows, "amax")
+    return torch.where(found == float("-inf"), 0.0, found)
+
+
+def _index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    """torch-mlir compares indices with 64-bit numbers."""
+    small = (torch.int32, torch.int16, torch.int8)
+    if not any(i is not None and i.dtype in small for i in indices):
+        return NotImplemented
+    return aten.index.Tensor(x, [i.to(torch.int64) if i is not None and i.dtype in small else i for i in indices])
+
+
+def _hypot(x: Tensor, y: Tensor) -> Tensor:
+    large, small = torch.maximum(x.abs(), y.abs()), torch.minimum(x.abs(), y.abs())
+    ratio = small / large
+    return torch.where((large == 0) | torch.isinf(large), large, large * torch.sqrt(1 + ratio * ratio))
+
+
+def _of_bytes(op: Any) -> Callable[..., Any]:
+    """Arithmetic of bytes, in 32 bits: torch-mlir crashes on numbers beside tensors of these types."""
+
+    def decomposed(x: Any, y: Any, **given: Any) -> Tensor:
+        dtype = torch.result_type(x, y)
+        if dtype not in (torch.uint8, torch.int8):
+            return NotImplemented
+        wide = [v.to(torch.int32) if isinstance(v, Tensor) else v for v in (x, y)]
+        return op(*wide, **given).to(dtype)
+
+    return decomposed
+
+
+def _copysign(x: Tensor, y: Any) -> Tensor:
+    y = y if isinstance(y, Tensor) else torch.full((), y, dtype=x.dtype, device=x.device)
+    # A zero has a sign too: that of its reciprocal.
+    negative = torch.where(y == 0, 1 / y, y) < 0
+    return torch.where(negative, -x.abs(), x.abs())
 
 
 def _copy_of(view: Any) -> Callable[..., Any]:
@@ -212,7 +256,18 @@ _ROWS = (
     aten.std_mean.correction,
 )
 
+_BYTES = (
+    aten.mul.Tensor,
+    aten.mul.Scalar,
+    aten.sub.Tensor,
+    aten.sub.Scalar,
+    aten.rsub.Scalar,
+    aten.div.Tensor_mode,
+    aten.div.Scalar_mode,
+)
+
 FALLBACKS: dict[Any, Callable[..., Any]] = {
+    **SCANS,
     aten.addmv.default: _addmv,
     aten.addbmm.default: _addbmm,
     aten.reciprocal.default: _reciprocal,
@@ -224,6 +279,11 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     aten.any.dims: _all_dims(aten.any.dim),
     aten.sort.default: _sort,
     aten.sort.stable: _sort_stable,
+    aten.index.Tensor: _index,
+    aten.hypot.default: _hypot,
+    aten.copysign.Tensor: _copysign,
+    aten.copysign.Scalar: _copysign,
+    **{op: _of_bytes(op) for op in _BYTES},
     aten._cdist_forward.default: _cdist,
     aten._embedding_bag.default: _embedding_bag,
     aten._embedding_bag_forward_only.default: _embedding_bag,

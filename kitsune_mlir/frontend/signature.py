@@ -14,6 +14,7 @@ from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend import prepare
 from kitsune_mlir.frontend.empty import drop_empty
 from kitsune_mlir.frontend.imported import Argument, FixedInput, Result, dtype_name
+from kitsune_mlir.frontend.source import origin_of_node
 
 __all__ = ["MainGraph"]
 
@@ -22,6 +23,21 @@ _WEIGHT_KINDS = {
     InputKind.BUFFER: "buffer",
     InputKind.CONSTANT_TENSOR: "constant",
 }
+
+
+def _unknown_input(spec: Any, graph: fx.Graph) -> FrontendError:
+    """The error for an input that is neither a tensor nor a number. An operator with effects makes one: a token."""
+    effects = [node for node in graph.nodes if "with_effects" in str(node.target)]
+    if spec.kind is not InputKind.TOKEN or not effects:
+        return FrontendError(f"input '{spec.arg.name}' is no tensor but a {spec.kind.name.lower()}")
+    node = effects[0]
+    operator = str(node.args[1])
+    return FrontendError(
+        f"operator '{operator}' does more than to compute its results (it prints, or raises errors that depend on values), "
+        "which compiled code cannot",
+        operator=operator,
+        location=origin_of_node(node),
+    )
 
 
 class MainGraph:
@@ -63,7 +79,7 @@ class MainGraph:
                 self._names[spec.arg.name] = name
                 self._kinds[spec.arg.name] = _WEIGHT_KINDS[spec.kind]
             else:
-                raise FrontendError(f"input '{spec.arg.name}' is no tensor but a {spec.kind.name.lower()}")
+                raise _unknown_input(spec, self.graph)
         self.fixed_inputs = tuple(constants)
         taken = set(self._names.values())
         for name in self._positions:  # an input may be called as a parameter is

@@ -10,15 +10,15 @@ import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kitsune_mlir.errors import KitsuneError, PackageError
+from kitsune_mlir.errors import KitsuneError, PackageError, TargetError
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.signature import Signature
 
-__all__ = ["load", "write_package"]
+__all__ = ["load", "make_runner", "write_package"]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -111,11 +111,25 @@ def _read(archive: zipfile.ZipFile, path: str | os.PathLike[str], given: Mapping
     return Program(manifest["target"], signature, weights, runner, texts, manifest["summary"], artifacts, runner_error=problem)
 
 
-def make_runner(target: str, artifacts: Mapping[str, bytes]) -> tuple[Any, str]:
-    """The runner for stored code, or None and why this machine cannot run it."""
-    from kitsune_mlir.errors import TargetError
+class NothingToRun:
+    """The runner of a model that computes nothing, on the current device of a kind."""
 
+    def __init__(self, device: str):
+        import torch
+
+        if device == "cuda" and not torch.cuda.is_available():
+            raise TargetError("no CUDA device is usable here")
+        self.device = device
+
+    def run(self, pointers: Sequence[int], stream: int) -> None:
+        """Nothing to do."""
+
+
+def make_runner(target: str, artifacts: Mapping[str, bytes]) -> tuple[Any, str]:
+    """The runner for stored code, or None and why this machine cannot run it. A program without code computes nothing."""
     try:
+        if not artifacts:
+            return NothingToRun("cpu" if target == "host" else "cuda"), ""
         if target == "host":
             from kitsune_mlir.runtime.host_runner import HostRunner
 

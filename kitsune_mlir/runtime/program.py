@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from kitsune_mlir.errors import ArgumentError, PackageError, TargetError
 from kitsune_mlir.runtime.direct import DirectCall, direct_call
 from kitsune_mlir.runtime.signature import Signature, torch_dtype
+from kitsune_mlir.runtime.structure import structure_of
 from kitsune_mlir.runtime.timeline import Timeline
 
 __all__ = ["LEVELS", "Program", "Runner"]
@@ -66,7 +67,7 @@ class Program:
         self._runner = runner
         self._runner_error = runner_error
         stored = (signature.in_spec, signature.out_spec)
-        self._in_spec, self._out_spec = specs or tuple(map(pytree.treespec_loads, stored))
+        self._in_spec, self._out_spec = specs or tuple(map(structure_of, stored))
         self._keywords = list(self._in_spec.children()[1].context or ())
         self._flatten, self._unflatten = pytree.tree_flatten, pytree.tree_unflatten
         self._dtypes = [torch_dtype(i.dtype) for i in signature.inputs]
@@ -182,7 +183,9 @@ class Program:
     def _outputs(self, leaves: Sequence[Any], inputs: Sequence[Any], results: Sequence[Any]) -> Any:
         import torch
 
-        by_name = {w.name: self.weights[w.name] for w in self.signature.weights}
+        # The caller's own tensors, and copies of what is on another device.
+        pairs = zip(self.signature.weights, self._weight_tensors, strict=True)
+        by_name = {w.name: own if (own := self.weights[w.name]).device == placed.device else placed for w, placed in pairs}
         by_name |= {i.name: leaves[i.position] for i in self.signature.inputs}
         out = []
         for output in self.signature.outputs:

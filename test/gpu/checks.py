@@ -113,6 +113,7 @@ KINDS = (
     Kind("queue_programs", 240, _queues),
     Kind("handoff_programs"),
     Kind("scatter_programs", 180),
+    Kind("operator_programs", 240),
     Kind("graphs", 180, lambda: [str(number) for number in range(GRAPHS)], _graphs),
 )  # fmt: skip
 

@@ -27,11 +27,13 @@ def exact(model: torch.nn.Module, args: Any) -> Any:
         return wide(*pytree.tree_map(lambda a: widened(a.clone() if isinstance(a, torch.Tensor) else a), args))
 
 
-def problem(got: torch.Tensor, wanted: torch.Tensor, plain: torch.Tensor | None = None) -> str | None:
+def problem(
+    got: torch.Tensor, wanted: torch.Tensor, plain: torch.Tensor | None = None, limit: float | None = None
+) -> str | None:
     """What is wrong with `got`, or None. Norm-wise relative error for floats, equality for the rest; nan and inf must match.
 
     `plain` is PyTorch's own result in the narrow type: where it is off by more than the limit itself (cancellation), twice
-    its error is allowed.
+    its error is allowed. `limit` stands for the type's own (`LIMITS`).
     """
     if got.shape != wanted.shape:
         return f"shape {list(got.shape)} instead of {list(wanted.shape)}"
@@ -49,14 +51,14 @@ def problem(got: torch.Tensor, wanted: torch.Tensor, plain: torch.Tensor | None 
     if int(finite.sum()) != int(keep.sum()):
         return f"{int(finite.sum()) - int(keep.sum())} elements are not finite and should be"
     scale = widened(wanted)[keep].abs().pow(2).sum().sqrt().clamp_min(1e-30)
-    limit = LIMITS.get(got.dtype, 1e-5)
+    limit = limit or LIMITS.get(got.dtype, 1e-5)
     error = ((wide - widened(wanted))[keep].abs().pow(2).sum().sqrt() / scale).item()
     if plain is not None:
         limit = max(limit, 2 * ((widened(plain) - widened(wanted))[keep].abs().pow(2).sum().sqrt() / scale).item())
     return None if error <= limit else f"relative error {error:.2e}, limit {limit:.0e}"
 
 
-def problems(got: Any, wanted: Any, plain: Any = None) -> list[str]:
+def problems(got: Any, wanted: Any, plain: Any = None, limit: float | None = None) -> list[str]:
     """`problem` over the tensors of two outputs of the same structure."""
     left, right = pytree.tree_leaves(got), pytree.tree_leaves(wanted)
     narrow = pytree.tree_leaves(plain) if plain is not None else [None] * len(left)
@@ -65,7 +67,7 @@ def problems(got: Any, wanted: Any, plain: Any = None) -> list[str]:
     found = []
     for g, w, p in zip(left, right, narrow, strict=True):
         if isinstance(g, torch.Tensor) and isinstance(w, torch.Tensor):
-            text = problem(g, w, p)
+            text = problem(g, w, p, limit)
         else:
             text = None if g == w else f"{g!r} instead of {w!r}"
         if text:

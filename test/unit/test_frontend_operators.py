@@ -88,6 +88,28 @@ CASES = {
         lambda x, y: (torch.cat([x, y]), x.sum(), x @ y.T, x.mean(), torch.addmm(y[0], x.T, x)),
         (torch.randn(0, 3), torch.randn(2, 3)),
     ),
+    "scans": (
+        lambda x, i: (x.cummax(-1), x.cummin(0), i.cummax(1), x.logcumsumexp(-1), x[0, 0].cummax(0)),
+        (torch.tensor([[1.0, 3.0, 3.0, float("nan"), 4.0], [-1.0, -2.0, 0.5, 0.5, -7.0]]), torch.randint(0, 4, (3, 6))),
+    ),
+    "medians": (
+        lambda x, y: (x.median(1), x.median(0, keepdim=True), x.median(), y.median(-1).values),
+        (torch.randperm(20).reshape(4, 5).float(), torch.tensor([[1.0, float("nan"), 2.0], [3.0, 1.0, 2.0]])),
+    ),
+    "searches": (
+        lambda b, x: (
+            torch.searchsorted(b[0], x, right=True),
+            torch.searchsorted(b, x),
+            torch.searchsorted(b[0], 0.3),
+            torch.bucketize(x, b[1], out_int32=True),
+        ),
+        (torch.randn(3, 7).sort(-1).values, torch.randn(3, 4)),
+    ),
+    "largest-of-bags": (
+        lambda w, i, o: (F.embedding_bag(i, w, mode="max"), F.embedding_bag(i[0], w, o, mode="max", padding_idx=2)),
+        (torch.randn(7, 4), torch.randint(0, 7, (3, 5)), torch.tensor([0, 2, 2])),
+    ),
+    "small-indices": (lambda x, i: (x[i], x[:, i], x[i, i]), (torch.randn(5, 6), torch.tensor([0, -1, 3], dtype=torch.int32))),
     "lstm": (nn.LSTM(4, 8, batch_first=True).eval(), (torch.randn(2, 3, 4),)),
     "multihead-attention": (nn.MultiheadAttention(16, 4, batch_first=True).eval(), (torch.randn(2, 5, 16),) * 3),
 }

@@ -178,7 +178,7 @@ def test_torch_compile_backend() -> None:
     assert model[0].weight.grad is not None
 
 
-def test_named_tuple_outputs() -> None:
+def test_named_tuple_outputs(tmp_path: Path) -> None:
     class Top(torch.nn.Module):
         def forward(self, x: torch.Tensor):
             return torch.max(x, 1)
@@ -187,8 +187,77 @@ def test_named_tuple_outputs() -> None:
     program = kitsune_mlir.compile(Top(), (x,), target="host")
     got, wanted = program(x), torch.max(x, 1)
     assert torch.equal(got.values, wanted.values) and torch.equal(got.indices, wanted.indices)
+    program.save(tmp_path / "top.kit")
+    again = kitsune_mlir.load(tmp_path / "top.kit")(x)
+    assert isinstance(again, torch.return_types.max) and torch.equal(again.values, wanted.values)
+
+
+def test_structures_of_a_users_own_class_are_not_saved(tmp_path: Path) -> None:
+    class Pair:
+        def __init__(self, *parts: torch.Tensor):
+            self.parts = parts
+
+    torch.utils._pytree.register_pytree_node(Pair, lambda pair: (list(pair.parts), None), lambda parts, _: Pair(*parts))
+
+    class Both(torch.nn.Module):
+        def forward(self, x: torch.Tensor):
+            return Pair(x + 1, x * 2)
+
+    x = torch.randn(5)
+    program = kitsune_mlir.compile(Both(), (x,), target="host")
+    assert torch.equal(program(x).parts[1], x * 2)
     with pytest.raises(KitsuneError, match="structure"):
-        program.save("never.kit")
+        program.save(tmp_path / "never.kit")
+
+
+@pytest.mark.parametrize("target", ["host", "sm_90a"])
+def test_a_model_that_computes_nothing(target: str, tmp_path: Path) -> None:
+    class Nothing(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor):
+            return x @ y, y
+
+    args = (torch.randn(0, 7), torch.randn(7, 3))
+    program = kitsune_mlir.compile(Nothing(), args, target=target)
+    program.save(tmp_path / "nothing.kit")
+    if target == "host" or torch.cuda.is_available():
+        product, same = kitsune_mlir.load(tmp_path / "nothing.kit")(*args)
+        assert product.shape == (0, 3) and torch.equal(same.cpu(), args[1])
+    else:
+        with pytest.raises(TargetError, match="no CUDA device"):
+            program(*args)
+
+
+def test_arithmetic_of_bytes() -> None:
+    class Bytes(torch.nn.Module):
+        def forward(self, x: torch.Tensor):
+            return x * 3, x - 1, 7 - x, x // 4
+
+    x = torch.tensor([0, 1, 200, 255], dtype=torch.uint8)
+    got = kitsune_mlir.compile(Bytes(), (x,), target="host")(x)
+    assert all(torch.equal(a, b) for a, b in zip(got, Bytes()(x), strict=True))
+
+
+def test_signs_of_zeros_and_lengths_beyond_the_largest_square() -> None:
+    class Signs(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor):
+            return torch.hypot(x, y), torch.copysign(x, y), torch.copysign(x, -2.0)
+
+    args = (torch.tensor([0.0, 1.0, -3e30, float("inf"), 2.0]), torch.tensor([-0.0, -2.0, 4e30, 1.0, 0.0]))
+    got = kitsune_mlir.compile(Signs(), args, target="host")(*args)
+    for mine, wanted in zip(got, Signs()(*args), strict=True):
+        torch.testing.assert_close(mine, wanted, rtol=1e-6, atol=0)
+
+
+def test_rows_from_the_middle_of_an_input() -> None:
+    class Middle(torch.nn.Module):
+        def forward(self, x: torch.Tensor):
+            return x.split([3, 4, 6]), x[1:, ::2] + 1
+
+    x = torch.randn(13, 27)
+    parts, rest = kitsune_mlir.compile(Middle(), (x,), target="host")(x)
+    assert all(torch.equal(got, want) for got, want in zip(parts, x.split([3, 4, 6]), strict=True))
+    assert torch.equal(rest, x[1:, ::2] + 1)
+    kitsune_mlir.compile(Middle(), (x,), target="sm_90a")
 
 
 def test_buffers_that_the_model_changes() -> None:

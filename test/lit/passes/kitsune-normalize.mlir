@@ -277,3 +277,36 @@ func.func @returned_wide(%x: tensor<8x4xf32>, %z: tensor<8xf32>) -> (tensor<8xf3
     }
   return %s, %c : tensor<8xf32>, tensor<8x4xf32>
 }
+
+// -----
+
+// What fusion has put into its readers goes, asserts and all; what is returned as well stays.
+// CHECK-LABEL: func.func @unread_rows
+// CHECK-COUNT-2: linalg.generic
+// CHECK-NOT: linalg.generic
+// CHECK: return
+#row = affine_map<(m, n) -> (m, n)>
+func.func @unread_rows(%t: tensor<13x27xf32>, %x: tensor<7x27xf32>, %i: tensor<7x27xi64>) -> (tensor<7x27xf32>, tensor<7x27xf32>) {
+  %c13 = arith.constant 13 : index
+  %e = tensor.empty() : tensor<7x27xf32>
+  %rows = linalg.generic {indexing_maps = [#row, #row], iterator_types = ["parallel", "parallel"]} ins(%i : tensor<7x27xi64>) outs(%e : tensor<7x27xf32>) {
+  ^bb0(%in: i64, %out: f32):
+    %at = arith.index_cast %in : i64 to index
+    %n = linalg.index 1 : index
+    %below = arith.cmpi slt, %at, %c13 : index
+    cf.assert %below, "index must be smaller than dim size"
+    %v = tensor.extract %t[%at, %n] : tensor<13x27xf32>
+    linalg.yield %v : f32
+  } -> tensor<7x27xf32>
+  %sum = linalg.generic {indexing_maps = [#row, #row, #row], iterator_types = ["parallel", "parallel"]} ins(%rows, %x : tensor<7x27xf32>, tensor<7x27xf32>) outs(%e : tensor<7x27xf32>) {
+  ^bb0(%a: f32, %b: f32, %out: f32):
+    %v = arith.addf %a, %b : f32
+    linalg.yield %v : f32
+  } -> tensor<7x27xf32>
+  %other = linalg.generic {indexing_maps = [#row, #row], iterator_types = ["parallel", "parallel"]} ins(%x : tensor<7x27xf32>) outs(%e : tensor<7x27xf32>) {
+  ^bb0(%b: f32, %out: f32):
+    %v = arith.mulf %b, %b : f32
+    linalg.yield %v : f32
+  } -> tensor<7x27xf32>
+  return %sum, %other : tensor<7x27xf32>, tensor<7x27xf32>
+}
