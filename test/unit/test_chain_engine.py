@@ -127,6 +127,21 @@ def test_ragged_operands_are_copied(context, monkeypatch) -> None:
     assert plan.resident[0] is not None
 
 
+@pytest.mark.parametrize("first, why", [(13, "starts at 26 bytes"), (27, "starts at 54 bytes"), (8, ""), (16, "")])
+def test_weights_of_ranges_that_start_between_16_bytes_are_copied(first: int, why: str, context, monkeypatch) -> None:
+    class Joined(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(40, 64), nn.Linear(64, 32)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return self.second(torch.relu(self.first(torch.cat([x, y], -1))))
+
+    plan = decided(tiles(monkeypatch, Joined(), torch.randn(20000, first), torch.randn(20000, 40 - first)))
+    assert why in plan.weights[0].why if why else not plan.weights[0].why
+    assert not plan.weights[1].why
+
+
 def test_gathered_rows_and_rows_held_in_registers(context, monkeypatch) -> None:
     index = torch.zeros(100_000, dtype=torch.int64)
     nodes, edges = torch.randn(90_000, 128), torch.randn(100_000, 128)

@@ -138,6 +138,9 @@ def weight_of(layer: Layer) -> Weight:
             else:
                 tile, box = swizzled(cols, panel.box), (min(cols, 256), panel.box)
             map_ = _weight_map(window, transposed, box, tile.swizzle)
+            first = (part.start + panel.start) * window.bytes
+            if not transposed and first % 16:  # a box that begins there is an illegal instruction
+                map_ = f"a range that starts at {first} bytes of a row, no multiple of 16"
             if isinstance(map_, str):
                 why, map_ = map_, None
             panels.append(WeightPanel(number, panel, part.start + panel.start, tile, align(tile.bytes, 1024), map_))
