@@ -49,6 +49,26 @@ def test_code_that_lacks_products_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         assemble_best(kernel(7))
 
 
+def test_what_spills_at_level_3_is_assembled_at_level_1_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = []
+
+    def spy(ptx: str, chip: str = "sm_90a", opt: int = 3) -> cubin.Cubin:
+        levels.append(opt)
+        return assemble(kernel(7), chip, opt)
+
+    monkeypatch.setattr(cubin, "assemble", spy)
+    wide = "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {%f0, %f1}, {%r1, %r1, %r1, %r1}, %rd1, 1, 1, 1, 0;"
+    monkeypatch.setattr(cubin, "products_in_ptx", lambda ptx: 7)
+    assemble_best("\n".join([wide] * cubin.LONG_SEQUENCE))
+    assert levels == [1]
+    assemble_best("\n".join([wide] * (cubin.LONG_SEQUENCE - 1)))
+    assert levels == [1, 3]
+    monkeypatch.setattr(cubin, "products_in_ptx", lambda ptx: 8)  # level 1 lacks a product: level 3 is tried
+    with pytest.raises(CompileError, match="ptxas drops 1 of 8"):
+        assemble_best("\n".join([wide] * cubin.LONG_SEQUENCE))
+    assert levels[2:4] == [1, 3]
+
+
 def test_what_is_no_elf_file_is_an_error() -> None:
     with pytest.raises(ValueError, match="64-bit ELF"):
         products_in_cubin(b"PTX")

@@ -22,6 +22,11 @@ __all__ = ["CHIPS", "Cubin", "KernelResources", "assemble", "assemble_best", "fi
 CHIPS = frozenset({"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_103", "sm_103a", "sm_120", "sm_120a"})
 """Chips that can be asked for. nvJitLink ends the process on a name that it does not know."""
 
+LONG_SEQUENCE = 32
+"""Products of `_FULL_REGISTERS` from which on ptxas spills at level 3: 48 do, in 4 layers of 256 columns."""
+_FULL_REGISTERS = re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n256k\S+ \{[^}]*\}, \{")
+"""A product whose sums and factor take 192 registers."""
+
 
 @dataclasses.dataclass(frozen=True)
 class KernelResources:
@@ -112,15 +117,22 @@ def assemble_best(ptx: str, chip: str = "sm_90a") -> Cubin:
 
     At level 3 ptxas (CUDA 13.0) moves code across waits in long sequences of products whose factors are registers, until it
     spills and serialises wgmma; at level 1 the same code fits. But at level 1 ptxas may drop products, with a warning that it
-    serialises wgmma or without one (seen: 10 of 129, found by a wrong result), so products are counted.
+    serialises wgmma or without one (seen: 10 of 129, found by a wrong result), so products are counted. Where there are so many
+    of the widest of these products that level 3 would spill (it takes 14 s to spill in 8 layers of 256 columns, level 1 takes
+    7 s), level 1 comes first.
 
     Raises:
         CompileError: every way drops products; or as `assemble`.
     """
+    wanted = products_in_ptx(ptx)
+    if len(_FULL_REGISTERS.findall(ptx)) >= LONG_SEQUENCE:
+        less = assemble(ptx, chip, opt=1)
+        clean = not less.warnings and not any(kernel.spills for kernel in less.kernels.values())
+        if clean and products_in_cubin(less.data) >= wanted:
+            return less
     full = assemble(ptx, chip)
     while any(kernel.spills for kernel in full.kernels.values()) and (fewer := _fewer_blocks(ptx)):
         ptx, full = fewer, assemble(fewer, chip)
-    wanted = products_in_ptx(ptx)
     choices = [full] if products_in_cubin(full.data) >= wanted else []
     if any(kernel.spills for kernel in full.kernels.values()) or full.warnings or not choices:
         less = assemble(ptx, chip, opt=1)
