@@ -41,12 +41,11 @@ class Stages:
     def product(self, group: Value, slot: Slot, chunks: Value | int, meanwhile: Callable[[], None]) -> tuple[list[Value], Slot]:
         """A consumer's part of a tile: its accumulators after `chunks` chunks, and where it is in the ring afterwards.
 
-        `meanwhile` emits what can be done while the last chunk is multiplied.
+        `meanwhile` emits loads that should be there when the last chunk is multiplied; they may be of what the task waited for.
         """
         if self.plan.exact:
             return self._exact_product(group, slot, chunks)
-        accumulators, slot = self._started(group, slot, chunks)
-        meanwhile()
+        accumulators, slot = self._started(group, slot, chunks, meanwhile)
         accumulators = wgmma.wait(0, accumulators)
         self._release(slot)
         return accumulators, self.ring.next(slot)
@@ -66,9 +65,12 @@ class Stages:
         stage, parity, *sums = for_(0, chunks, EXACT_CHUNKS, part, [*slot.values, *zeros])
         return sums, Slot(stage, parity)
 
-    def _started(self, group: Value, slot: Slot, chunks: Value | int) -> tuple[list[Value], Slot]:
-        """Accumulators of `chunks` chunks, the last of them in flight, and its slot."""
+    def _started(
+        self, group: Value, slot: Slot, chunks: Value | int, meanwhile: Callable[[], None] = lambda: None
+    ) -> tuple[list[Value], Slot]:
+        """Accumulators of `chunks` chunks, the last of them in flight, and its slot; `meanwhile` follows the first."""
         accumulators = self._multiply(None, group, slot)
+        meanwhile()
         groups = EXACT_PRODUCTS if self.plan.exact else 1  # of instructions a chunk
 
         def step(_: Value, stage: Value, parity: Value, *carried: Value) -> list[Value]:

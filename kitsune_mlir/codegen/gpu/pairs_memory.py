@@ -222,37 +222,47 @@ class PairsMemory:
         if late:
             self._write_late_picks()
         pieces = [piece for piece in range(-(-self.plan.columns // PIECE)) if late is None or late == self.plan.is_late(piece)]
-        runs = [piece for piece in pieces if piece - 1 not in pieces]
-        across = len(pieces)
+        if not pieces:
+            return
+        # A thread has a piece, whose places it reads once, of every few samples; or several, where there are more than threads.
+        together = max(1, self.threads // len(pieces))
+        for first in range(0, len(pieces), self.threads):
+            number = self.thread % len(pieces) if together > 1 else self.thread + first
+            group = self.thread // len(pieces) if together > 1 else i32(0)
+            active = (group < together) & (number < len(pieces))
+            if_(active, functools.partial(self._store_pieces, self._column_of(pieces, number), group, together))
 
-        def store_piece(number: Value) -> None:
-            sample, piece = number // across, number % across + runs[0]
-            for before, run in zip(runs, runs[1:], strict=False):
-                skipped = run - next(one for one in reversed(pieces) if before <= one < run) - 1
-                piece = select(piece < run - skipped, piece, piece + skipped)
-            self._store_piece(sample, piece * PIECE)
+    def _column_of(self, pieces: Sequence[int], number: Value) -> Value:
+        """First column of the `number`-th of some pieces."""
+        piece = number + pieces[0]
+        for before, after in zip(pieces, pieces[1:], strict=False):
+            if after != before + 1:
+                piece = select(piece <= before, piece, piece + (after - before - 1))
+        return piece * PIECE
 
-        if pieces:
-            for_(self.thread, self.plan.samples * across, self.threads, store_piece)
-
-    def _store_piece(self, sample: Value, first: Value) -> None:
+    def _store_pieces(self, first: Value, group: Value, together: int) -> None:
+        """Store eight columns from `first` on of the samples `group`, `group + together`, ..."""
         columns, align = self.plan.columns, row_align(self.plan.store)
-        base = offset(self.task.shared, self._sample(sample))
         places = [place for half in (0, 4) for place in unpack(load(self._entry(first + half), "vector<4xi32>", 16))]
-        values = [load(offset(base, place), "i16", 2) for place in places]
-        pointer = self._element(self.plan.store, 2, [sample, first])
         rest = columns % PIECE
 
-        def write(count: int) -> None:
+        def write(pointer: Value, values: Sequence[Value], count: int) -> None:
             if align == 16 and count == PIECE:
                 store(bitcast(vector(values), "vector<4xi32>"), pointer, 16)
             else:
                 store_elements(values[:count], pointer, "i16", align)
 
-        if rest:
-            if_(first + PIECE <= columns, lambda: write(PIECE), lambda: write(rest))
-        else:
-            write(PIECE)
+        def sample(number: Value) -> None:
+            base = offset(self.task.shared, self._sample(number))
+            values = [load(offset(base, place), "i16", 2) for place in places]
+            pointer = self._element(self.plan.store, 2, [number, first])
+            if rest:
+                whole, part = (functools.partial(write, pointer, values, count) for count in (PIECE, rest))
+                if_(first + PIECE <= columns, whole, part)
+            else:
+                write(pointer, values, PIECE)
+
+        for_(group, self.plan.samples, together, sample)
 
     def _write_late_picks(self) -> None:
         """Store the picked products of late vectors, one column of all samples a thread: there are few of them."""

@@ -78,8 +78,11 @@ class PairsPlan:
 
     @property
     def ahead(self) -> bool:
-        """Whether the others are multiplied before the waits: where that leaves less than all of it for later."""
-        return bool(self.early) and 0 < len(self.late_groups) < self.pairs.padded // 16
+        """Whether the others are multiplied before the waits: where that leaves less than all of it for later.
+
+        Beside layers it does not pay: few warps would take longer for it than all of them do afterwards.
+        """
+        return self.layers is None and bool(self.early) and 0 < len(self.late_groups) < self.pairs.padded // 16
 
     @property
     def parted(self) -> bool:

@@ -70,7 +70,6 @@ class RowLayers:
         self.line, self.quad = self.lane >> 2, self.lane & 3
         self.terms = {part.layer.result: terms_of(plan.chain, part.layer.result) for part in plan.layers}
         self.folded = {term.total: result for result, terms in self.terms.items() for term in terms}
-        self.turns: dict[tuple[int, int], Value] = {}
 
     def run(self, write: Write, wait: Callable[[], None] | None = None) -> None:
         """All layers; `write` gets the last one's results. All threads of the crew call it.
@@ -81,18 +80,20 @@ class RowLayers:
         units = [unit for number in range(len(plan.layers)) for unit in self._units(number)]
         weights = self._weights(units)
         evaluators = [self._evaluator(unit) for unit in units]
-        starts = [self._start(unit, evaluator) for unit, evaluator in zip(units, evaluators, strict=True)]
+        start = self._start(units[0], evaluators[0])
         next(weights)
         if wait is not None:
             wait()
         if plan.layers[0].whole:
             self._copy_rows(plan.layers[0])
         before = 0
-        for unit, evaluator, start in zip(units, evaluators, starts, strict=True):
+        for number, (unit, evaluator) in enumerate(zip(units, evaluators, strict=True)):
             if unit.number != before:
                 self.crew.sync()
                 before = unit.number
             sums = self._multiply(unit, start, weights)
+            if number + 1 < len(units):  # a bias is on its way while the warps meet
+                start = self._start(units[number + 1], evaluators[number + 1])
             evaluator.sums[unit.layer.layer.result] = [[value for block in sums for value in block]]
             self._write(unit, evaluator, write)
 
@@ -105,11 +106,10 @@ class RowLayers:
             column = (index if full else minimum(index, layer.units - 1)) * (8 * layer.blocks)
             start, window = layer.weight.start(self.tile), layer.weight
             along = self.quad * 8 if layer.whole else self.quad * 2
-            starts = []
-            for block in range(layer.blocks):
-                row = i32(0) if layer.layer.cols == 1 else column + self.line + 8 * block
-                place = i64(row) * window.stride(COL) + i64(along) * window.stride(SUM)
-                starts.append(offset(start, place * 2))
+            row = i32(0) if layer.layer.cols == 1 else column + self.line
+            place = i64(row) * window.stride(COL) + i64(along) * window.stride(SUM)
+            first = offset(start, place * 2)
+            starts = [offset(first, 16 * block * window.stride(COL)) for block in range(layer.blocks)]
             units.append(_Unit(number, layer, column, None if full else index < layer.units, starts))
         return units
 
@@ -149,18 +149,8 @@ class RowLayers:
     def _weight(self, unit: _Unit, chunk: int, block: int) -> list[Value]:
         layer, start = unit.layer, unit.starts[block]
         if layer.whole:  # no constant loads: LLVM would move them to their uses
-            return unpack(load(offset(start, self._turned(layer, chunk) * 64), "vector<4xi32>", 16))
+            return unpack(load(offset(start, 64 * chunk), "vector<4xi32>", 16))
         return self._short(layer, start, layer.weight, chunk)
-
-    def _turned(self, layer: RowLayer, chunk: int) -> Value | int:
-        """The part of a sum that is `chunk`-th on this block: blocks begin in different places, as all read the same weights."""
-        count = layer.chunks
-        if count & (count - 1) or count == 1:
-            return chunk
-        key = (count, chunk)
-        if key not in self.turns:
-            self.turns[key] = (self.tile.number + chunk) & (count - 1)
-        return self.turns[key]
 
     def _short(self, layer: RowLayer, start: Value, window: Window, chunk: int) -> list[Value]:
         """The lane's two words of 16 terms, read element by element from `start` on; zeros beyond the last term."""
@@ -203,7 +193,7 @@ class RowLayers:
         for half in range(2):
             row = self.line + 8 * half
             if layer.whole:
-                place = row * layer.pitch + self.quad * 16 + self._turned(layer, chunk) * 64
+                place = row * layer.pitch + self.quad * 16 + 64 * chunk
                 found.append(unpack(load(offset(self._rows(layer), place), "vector<4xi32>", 16)))
                 continue
             source = self.plan.source
