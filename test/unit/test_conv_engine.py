@@ -6,10 +6,15 @@ import itertools
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch_mlir import ir
+from vector_emulator import run_kernel
 
+import kitsune_mlir
+from kitsune_mlir.codegen.gpu import executor
 from kitsune_mlir.codegen.gpu.conv import ConvEngine
 from kitsune_mlir.codegen.gpu.conv_depthwise import DepthwiseEngine
 from kitsune_mlir.codegen.gpu.conv_plan import ConvPlan
@@ -266,3 +271,32 @@ def test_a_halo_saves_traffic_where_features_are_few() -> None:
     apart, halo = (arrange(problem, problem.pixels, 64, kind, SHARED) for kind in (False, True))
     assert isinstance(apart, Geometry) and isinstance(halo, Geometry)
     assert cycles(problem, halo, 132) < cycles(problem, apart, 132)
+
+
+class Flat(nn.Module):
+    """A depthwise convolution of an image in channels-last memory, its result in the usual order."""
+
+    def __init__(self, channels: int, stride: int):
+        super().__init__()
+        self.convolution = nn.Conv2d(channels, channels, 3, stride, 1, groups=channels, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.convolution(x).flatten(1)
+
+
+@pytest.mark.parametrize("height, width, stride, run", [(12, 16, 1, 4), (24, 16, 2, 2), (12, 15, 1, 4)])
+def test_depthwise_stores_pixels_side_by_side_where_channels_are_outer(height: int, width: int, stride: int, run: int) -> None:
+    torch.manual_seed(0)
+    model, x = Flat(16, stride), torch.randn(2, 16, height, width).contiguous(memory_format=torch.channels_last)
+    program = kitsune_mlir.compile(model, (x,), target="sm_90a", options={"convolution_precision": "highest"})
+    wanted = model(x).detach().numpy()
+    out = np.zeros_like(wanted)
+    weight, image = model.convolution.weight.detach().permute(2, 3, 0, 1).contiguous(), x.permute(0, 2, 3, 1).contiguous()
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(program.ir("tiles"))
+        view = ProgramView(next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes))
+        emitted = executor.build(view, view.name, Limits(workers=1))
+        assert [choice.plan.engine for choice in emitted.decisions] == ["depthwise"]
+        assert emitted.decisions[0].plan.parameters["item"] == [run, 4]
+        run_kernel(emitted.module.operation, emitted.manifest, [weight.numpy(), image.numpy()], [out], 2)
+    np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)

@@ -132,21 +132,23 @@ class _Tile(Steps):
         plan, task = self.plan, self.tile.task
         count = plan.groups * math.prod(plan.counts)
         words = plan.conv.taps * plan.width * self.size // 4
-        if task.threads % plan.groups == 0 and words <= MOST_KEPT:
+        crossed = any(self._crosses(store) for store in plan.conv.task.stores)
+        if task.threads % plan.groups == 0 and words <= MOST_KEPT and not crossed:
             self.channel = task.thread % plan.groups * plan.width
             kept = [self._raw(self._weight(tap)) for tap in range(plan.conv.taps)]
         else:
             kept = None
 
         def item(number: Value) -> None:
-            rest = number
-            channel = rest % plan.groups * plan.width
-            rest = rest // plan.groups
-            places: list[Value] = []
-            for extent in reversed(plan.counts):
+            # Neighbouring threads have neighbouring channels or, where results have pixels innermost, neighbouring pixels.
+            extents = (plan.groups, *plan.counts) if crossed else (*plan.counts, plan.groups)
+            rest, places = number, []
+            for extent in reversed(extents):
                 places.append(rest % extent if extent > 1 else i32(0))
                 rest = rest // extent if extent > 1 else rest
-            self._item(places[::-1], channel, kept)
+            places.reverse()
+            group = places.pop(0 if crossed else -1)
+            self._item(places, group * plan.width, kept)
 
         for_(task.thread, count, task.threads, item)
 
@@ -227,17 +229,46 @@ class _Tile(Steps):
     # --- what follows ----------------------------------------------------------------------------------------------------
 
     def _store(self, outer: Sequence[Value], first: Value, totals: list[Block]) -> None:
-        last = self.plan.conv.axes[-1]
+        last, stores = self.plan.conv.axes[-1], self.conv.task.stores
+        across: dict[int, list[Block]] = {number: [] for number, store in enumerate(stores) if self._crosses(store)}
         for pixel, sums in enumerate(totals):
             self.places, self.totals = [*outer, first + pixel], sums
             self.next_pixels()
+            for number, blocks in across.items():
+                tensor = stores[number].tensor
+                blocks.append(self.evaluate(tensor, stored_sides(self.conv, tensor)))
 
             def write() -> None:
-                for store in self.conv.task.stores:
-                    sides = stored_sides(self.conv, store.tensor)
-                    self._write(store, sides, self.evaluate(store.tensor, sides))
+                for number, store in enumerate(stores):
+                    if number not in across:
+                        sides = stored_sides(self.conv, store.tensor)
+                        self._write(store, sides, self.evaluate(store.tensor, sides))
 
             guarded(write, self.places[-1] < last.size if pixel and last.size % self.plan.run else None)
+        self.places = [*outer, first]
+        for number, blocks in across.items():
+            self._write_across(stores[number], blocks)
+
+    def _crosses(self, store: Store) -> bool:
+        """Whether pixels, not channels, are neighbours in what is stored, so that an item stores its pixels of each channel."""
+        last, run = len(self.conv.axes) - 1, self.plan.run
+        strides = self.strides(store, stored_sides(self.conv, store.tensor))
+        return strides.get(last) == 1 and strides.get(CHANNEL, 1) != 1 and self.conv.axes[-1].size % run == 0
+
+    def _write_across(self, store: Store, blocks: list[Block]) -> None:
+        """Store an item's pixels, channel by channel."""
+        strides, dtype = self.strides(store, stored_sides(self.conv, store.tensor)), str(store.buffer.element)
+        size, together = element_bytes(store.buffer.element), self.plan.run
+        while together > 1 and not neighbours_align(store, together):
+            together //= 2
+        place = self.start(store)
+        for dim, at in enumerate(self.places):
+            if dim in strides:
+                place = offset(place, i64(at * strides[dim]) * size)
+        place = offset(place, i64(self.channel * strides[CHANNEL]) * size)
+        for n in range(self.plan.width):
+            values = [block[n] for block in blocks]
+            store_elements(values, offset(place, n * strides[CHANNEL] * size), dtype, min(16, together * size))
 
     def sums(self) -> Block:
         return self.totals
