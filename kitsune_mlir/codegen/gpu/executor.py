@@ -182,7 +182,7 @@ class _Builder:
                     emit() if mine is None else if_(mine, emit)
                     self._note_times([number], None, 1)
                 used = 0 if self.spatial else len(self.plans[run[0]].barriers) or used
-        counters.close(self.threads)
+        counters.close(self.threads, full=self.schedule.shared)
 
     def _emit_shared(self) -> None:
         """The loop over all runs, each done by its body, in the order that the table has."""
@@ -193,7 +193,9 @@ class _Builder:
         def step(number: Value) -> None:
             body, row = self.table.step(number)
             # What is computed from it stays in its body: outside of the loop it would take registers from all.
-            self.state = dataclasses.replace(self.state, thread=fresh(thread_id()))
+            blocks = fresh(grid_size())
+            self.state = dataclasses.replace(self.state, thread=fresh(thread_id()), blocks=blocks)
+            self.owners = {share: dataclasses.replace(owner, count=blocks) for share, owner in self.owners.items()}
 
             def emit(number: int) -> None:
                 runs = self.schedule.bodies[number]

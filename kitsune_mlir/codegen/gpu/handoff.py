@@ -51,17 +51,23 @@ class Counters:
         current = offset(base, parity * bytes)
         return Counters(workspace, parity, current, bytes, slots, debug)
 
-    def close(self, threads: int) -> None:
-        """Clear the other array and flip the parity word, at the kernel's end. All threads call it."""
+    def close(self, threads: int, full: bool = False) -> None:
+        """Clear the other array and flip the parity word, at the kernel's end. All threads call it.
+
+        Args:
+            full: the kernel has no register for the parity from its start to here: it is read again, which takes half a
+                microsecond.
+        """
         if not self.slots:
             return
-        other = offset(offset(self.workspace, COUNTERS), (1 - self.parity) * self.bytes)
+        parity = load(offset(self.workspace, fresh(block_id()) * 4), "i32") if full else self.parity
+        other = offset(offset(self.workspace, COUNTERS), (1 - parity) * self.bytes)
         start, step = block_id() * threads + thread_id(), grid_size() * threads
         for_(start, self.slots, step, lambda slot: store(i32(0), offset(other, slot * SLOT_STRIDE)))
         sync_block()  # everybody has read the word
         # Computed again, because an address that lives from the kernel's start to here is spilled by kernels full of registers.
         word = offset(self.workspace, fresh(block_id()) * 4)
-        if_(thread_id() == 0, lambda: store(1 - self.parity, word))
+        if_(thread_id() == 0, lambda: store(1 - parity, word))
 
     def address(self, slot: Value) -> Value:
         """Pointer to the counter of `slot` (i32)."""
