@@ -21,8 +21,10 @@ BETWEEN, FEW_WAVES = (224, 192, 160, 112, 96), 4
 EXACT_PRODUCTS = 3
 MOST_EXACT_COLUMNS = 128
 """Wider tiles of f32 leave room for two stages only."""
-GEMV_ROWS, GEMV_BYTES = 32, 140 << 20
-"""Up to so many rows, and beyond so many bytes of weights, `gemv` streams weights faster."""
+NARROW = (48,)
+"""Widths for up to 64 rows: more blocks ask for weights."""
+GEMV_ROWS = 32
+"""Up to so many rows `gemv` streams weights faster."""
 SHARE_UNIT = 16
 """Widths are multiples of this: the narrowest slice of a result that TMA stores."""
 NARROWER = 0.01
@@ -49,15 +51,14 @@ def element_bytes(op: ir.Operation) -> int:
 def beats_gemv(space: Space) -> bool:
     """Whether a stage that the `gemv` engine could do is faster on tiles of tensor cores, as measured on an H200.
 
-    64 rows, through layers of 1024 x 4096: 1.13 times as fast; 2048 x 8192: 1.03; 4096 x 16384: 1.04; 6144 x 12288: 0.93.
+    64 rows, through layers of 1024 x 4096: 1.13 times as fast; 2048 x 8192: 1.03; 4096 x 16384: 1.04; 6144 x 12288: 1.10.
     """
     products = [op for op in space.ops if is_contraction(op)]
     found = few_rows(products[0]) if len(products) == 1 else None
     if found is None:
         return False
-    rows, weights = (shape_of(products[0].operands[number]) for number in (found.input, found.weights))
-    size = element_bytes(products[0])
-    return size == 2 and math.prod(rows[:-1]) > GEMV_ROWS and math.prod(weights) * size <= GEMV_BYTES
+    rows = shape_of(products[0].operands[found.input])
+    return element_bytes(products[0]) == 2 and math.prod(rows[:-1]) > GEMV_ROWS
 
 
 def mma_tile(
@@ -101,7 +102,7 @@ def mma_tile(
     most = (MOST_EXACT_COLUMNS if exact else COLUMNS[0]) // products
     shares = _shares(col, -(-row // ROWS[0]) * others, target.workers) if products > 1 else []
     few = -(-row // ROWS[0]) * -(-col // COLUMNS[0]) * others <= FEW_WAVES * target.workers
-    between = BETWEEN if few and products == 1 else ()
+    between = (*BETWEEN, *(NARROW if row <= ROWS[1] else ())) if few and products == 1 else ()
     widths = [cols for cols in (*COLUMNS, *between, *shares) if cols <= most]
     rows, cols = min(((rows, cols) for rows in heights for cols in widths), key=lambda tile: time(*tile))
     tile = [1] * len(sizes)

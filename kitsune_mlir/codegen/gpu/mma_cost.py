@@ -32,6 +32,8 @@ TOGETHER = 0.1
 """Part of products, loads or DRAM, whichever take less time, that is not hidden behind the others."""
 DRAM_RATE = 3.9e6
 """Bytes of operands that come from memory in a microsecond, where L2 does not hold them from call to call."""
+ASKING, ENOUGH = 0.25, 0.9
+"""The part of `DRAM_RATE` that grows with the multiprocessors that ask for operands, up to this part of all."""
 HELD_BYTES = 24 << 20
 """Operands of together as many bytes stay in L2."""
 START = 1.8
@@ -113,7 +115,8 @@ def microseconds(work: Work, pieces: int, workers: int, whole: int = 0) -> float
     if time > SUSTAINED_AFTER:
         time = SUSTAINED_AFTER + (chunks - SUSTAINED_AFTER / fast) * slow
     if work.operand_bytes > HELD_BYTES:
-        time = _both(time, work.operand_bytes / DRAM_RATE)
+        asking = min(1.0, (workers if whole else count) / (ENOUGH * workers))
+        time = _both(time, work.operand_bytes / (DRAM_RATE * (1 - ASKING + ASKING * asking)))
     area = work.rows * work.cols
     store = area * work.result_bytes / STORE_RATE / (pieces if not whole else 1)
     # All tiles but the last are stored while others are loaded.

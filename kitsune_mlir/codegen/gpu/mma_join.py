@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.engine import Limits, Plan
 from kitsune_mlir.codegen.gpu.mma_cost import HELD_BYTES
-from kitsune_mlir.codegen.gpu.mma_plan import MOST_STAGES, MmaPlan
+from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
 from kitsune_mlir.codegen.gpu.mma_result import SLOTS
 
 __all__ = ["join_plans"]
@@ -41,7 +41,7 @@ def join_plans(plans: Sequence[Plan], limits: Limits) -> list[Plan] | None:
         return None
     room, slot = max(mma.operand_bytes for mma in every), max(mma.out_tile.bytes for mma in every)
     staging = groups.pop() * SLOTS * slot
-    stages = min(MOST_STAGES, (limits.shared_bytes - staging) // room)
+    stages = min(max(mma.stages for mma in every), (limits.shared_bytes - staging) // room)
     long = [plan.private for plan in plans if _chunks(plan, limits) > LONG or _bytes(plan.private) > HELD_BYTES]
     if stages < LEAST_STAGES or any(stages < mma.stages - LOST_STAGES for mma in long):
         return None

@@ -135,8 +135,8 @@ class Loader:
             coordinates.append(start + positions[dim.side] if dim.side in positions else start)
         for panel in range(box.panels):
             place = [*coordinates[:-1], coordinates[-1] + 64 * panel]
-            part, cache = offset(target, panel * box.map.box_bytes), box.window.buffer.cache
-            tma.load_tile(part, self.task.tensor_map(number), full, place, cache=cache)
+            part = offset(target, panel * box.map.box_bytes)
+            tma.load_tile(part, self.task.tensor_map(number), full, place, cache=box.cache)
 
     def _constant(self, operand: int) -> bool:
         """Whether nobody writes an operand while the kernel runs; A's ranges count if TMA loads them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+from kitsune_mlir.codegen.gpu.memory import Cache
 from kitsune_mlir.codegen.gpu.mma_match import Product
 from kitsune_mlir.codegen.gpu.mma_window import Dim, Window
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
@@ -100,12 +101,14 @@ class Box:
         map: box = one panel of a stage: `rows` x one chunk, or one chunk x 64 of a transposed operand.
         dims: the map's dimensions, as those of the window.
         panels: boxes a stage.
+        cache: how L2 should treat it.
     """
 
     window: Window
     map: TensorMap
     dims: tuple[Dim, ...]
     panels: int
+    cache: Cache
 
     @property
     def bytes(self) -> int:
@@ -149,12 +152,13 @@ def choose_sum(loops: list[tuple[str, int]], a: Window, b: Window) -> Sum:
     return Sum(inner, tuple(loop for loop in loops if loop != inner), a.bytes)
 
 
-def box_of(operand: Operand, sum: Sum, rows: int, dtype: str) -> Box | str:
+def box_of(operand: Operand, sum: Sum, rows: int, dtype: str, once: bool = False) -> Box | str:
     """TMA's view of an operand, or the reason why there is none.
 
     Args:
         dtype: of the map: "tf32" rounds f32 elements to what tensor cores multiply.
         rows: rows of a stage's tile along the operand's side (a multiple of 8, of 64 if transposed).
+        once: it comes from memory, and no other tile reads it.
     """
     window, inner = operand.window, sum.inner[0]
     moved = _clip(window, inner, sum.chunk)
@@ -180,7 +184,8 @@ def box_of(operand: Operand, sum: Sum, rows: int, dtype: str) -> Box | str:
         tensor_map = TensorMap(dtype, tuple(dim.extent for dim in dims), tuple(strides), box)
     except CompileError as error:
         return str(error)
-    return Box(window, tensor_map, dims, rows // 64 if operand.transposed else 1)
+    cache = Cache.STREAM if once and window.constant else window.buffer.cache
+    return Box(window, tensor_map, dims, rows // 64 if operand.transposed else 1, cache)
 
 
 def _dim(window: Window, side: str) -> Dim:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
-from kitsune_mlir.codegen.gpu.mma_cost import Work, choose_pieces
+from kitsune_mlir.codegen.gpu.mma_cost import HELD_BYTES, Work, choose_pieces
 from kitsune_mlir.codegen.gpu.mma_geometry import Geometry, up
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch, Pattern, Product, loaded, match
 from kitsune_mlir.codegen.gpu.mma_operand import Box, Operand, Sum, box_of, choose_sum, merge_sums
@@ -21,7 +21,8 @@ from kitsune_mlir.shared_tile import SharedTile
 
 __all__ = ["STORING_THREAD", "Geometry", "MmaPlan", "make_plan"]
 
-MOST_STAGES = 8
+MOST_STAGES, FLIGHT = 8, 64 << 10
+"""Stages of a ring, and bytes of weights that it holds at least where these come from memory."""
 STORING_THREAD = 96
 """The thread that stores and posts: in the producer's last warp."""
 MOST_EXACT_COLUMNS = 128
@@ -251,7 +252,9 @@ def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
             if choose_sum(same, a_window, window) != sum:
                 raise Mismatch("several products whose sums run differently")
         weights.append(_operand(window, COL, product.cols, sum))
-    boxes, why = _boxes(a, ranges or (), weights, sum, geometry, dtype, exact)
+    # From memory, each by one tile: L2 need not keep them, and the ring holds what memory takes to answer.
+    once = _bytes(weights) > HELD_BYTES and min(_windows(one.window) for one in weights) >= pattern.task.tiles
+    boxes, why = _boxes(a, ranges or (), weights, sum, geometry, dtype, exact, once)
     if boxes is None and count > 1:
         raise Mismatch(f"several products that TMA cannot load: {why}")
     a_tile, b_tile = _stage_tile(a, geometry.a_rows, sum), _stage_tile(b, geometry.b_rows, sum)
@@ -259,7 +262,8 @@ def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
     share = _share(geometry.width, split.pieces) if split else 0
     results, slice = results_of(pattern, share or geometry.width, geometry.covered_rows, geometry.covered_cols)
     left = limits.shared_bytes - _staging_bytes(results, slice, geometry.groups)
-    stages = min(MOST_STAGES, left // ((a_tile.bytes + b_tile.bytes) * (2 if exact else 1)))
+    most = max(MOST_STAGES, -(-FLIGHT // b_tile.bytes)) if once else MOST_STAGES
+    stages = min(most, left // ((a_tile.bytes + b_tile.bytes) * (2 if exact else 1)))
     if stages < 2:
         raise Mismatch(f"a tile of {product.rows} x {product.cols} of f32 leaves no room for two stages in shared memory")
     return MmaPlan(
@@ -286,7 +290,14 @@ def _ranged(pattern: Pattern, product: Product, ranges: tuple[Range, ...]) -> tu
 
 
 def _boxes(
-    a: Operand, ranges: tuple[Range, ...], weights: list[Operand], sum: Sum, geometry: Geometry, dtype: str, exact: bool
+    a: Operand,
+    ranges: tuple[Range, ...],
+    weights: list[Operand],
+    sum: Sum,
+    geometry: Geometry,
+    dtype: str,
+    exact: bool,
+    once: bool,
 ) -> tuple[tuple[Box | None, ...] | None, str]:
     """TMA's views of the operands (see `MmaPlan.boxes`), and why threads copy what they have to."""
 
@@ -297,7 +308,7 @@ def _boxes(
         return box_of(dataclasses.replace(a, window=part.window), alone, geometry.a_rows, dtype)
 
     rows = [view(part) for part in ranges] or [box_of(a, sum, geometry.a_rows, dtype)]
-    columns = [box_of(one, sum, geometry.b_rows // len(weights), dtype) for one in weights]
+    columns = [box_of(one, sum, geometry.b_rows // len(weights), dtype, once) for one in weights]
     odd = next((start for start, _ in sum.ranges if start * sum.element_bytes % 16), 0)
     if odd and not all(one.transposed for one in weights):
         columns.append(f"a range begins at term {odd}, and TMA reads memory from multiples of 16 bytes")
@@ -307,6 +318,11 @@ def _boxes(
     if why and whole:
         return None, why
     return tuple(None if isinstance(box, str) else box for box in (*rows, *columns)), why
+
+
+def _windows(window: Window) -> int:
+    """How many windows of this size a buffer has; if there are as many tiles, each has its own."""
+    return math.prod(-(-dim.extent // dim.size) for dim in window.dims)
 
 
 def _described(mma: MmaPlan) -> str:
