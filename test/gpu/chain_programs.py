@@ -9,17 +9,18 @@ eager PyTorch under a CUDA graph (and `torch.compile` under one with `--compiled
 
 from __future__ import annotations
 
-import argparse
 import concurrent.futures
 import copy
 import json
-import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+from test.gpu.driver import answers, program_main
 
 LIMIT_SECONDS = 40
 SIDE_BY_SIDE = 6
@@ -92,6 +93,19 @@ class Normalised(nn.Module):
         return x + self.norm(self.layers(x))
 
 
+class WideEdges(nn.Module):
+    """A graph network's edges: rows of two tables added to a product, wide layers, a norm, sums by target."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.first, self.layers, self.norm = nn.Linear(width, width), mlp([width] * 3, last=False), nn.LayerNorm(width)
+
+    def forward(self, edges: Tensor, one: Tensor, other: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = torch.relu(self.first(edges) + one[source] + other[target])
+        edges = edges + self.norm(self.layers(hidden))
+        return torch.zeros_like(one).index_add(0, target, edges), edges
+
+
 class Columns(nn.Module):
     """x @ W with W as it lies: sum x columns."""
 
@@ -112,6 +126,14 @@ def rows(count: int, width: int) -> Callable[[torch.device, torch.dtype], tuple[
 def edges(nodes: int, count: int, width: int) -> Callable[[torch.device, torch.dtype], tuple[Tensor, ...]]:
     def make(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
         values = [torch.randn(n, width, device=device).to(dtype) for n in (nodes, count)]
+        return (*values, *(torch.randint(0, nodes, (count,), device=device) for _ in range(2)))
+
+    return make
+
+
+def two_tables(nodes: int, count: int, width: int) -> Callable[[torch.device, torch.dtype], tuple[Tensor, ...]]:
+    def make(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        values = [torch.randn(n, width, device=device).to(dtype) for n in (count, nodes, nodes)]
         return (*values, *(torch.randint(0, nodes, (count,), device=device) for _ in range(2)))
 
     return make
@@ -154,6 +176,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable]] = {
     "wide_320_129": (lambda: Normalised(320), rows(129, 320)),
     "wide_288_7": (lambda: mlp([512, 288, 288, 384], nn.GELU), rows(7, 512)),
     "wide_512x4": (lambda: mlp([512] * 5), rows(65_536, 512)),
+    **{f"wide_edges_{count}": (lambda: WideEdges(512), two_tables(300, count, 512)) for count in (1, 7, 129, 1000, 40_001)},
+    "wide_edges_320": (lambda: WideEdges(320), two_tables(300, 1000, 320)),
     "gcast": zoo("gcast", "full"),
     "nerf_small": zoo("nerf", "small"),
     "nerf": zoo("nerf", "full"),
@@ -233,50 +257,34 @@ def one(path: Path, timed: bool, compiled: bool) -> dict:
     return result
 
 
-def _start(path: Path, options: list[str]) -> dict:
-    """Run one package in a process of its own."""
-    command = [sys.executable, "-m", "test.gpu.chain_programs", "one", str(path), *options]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
-    except subprocess.TimeoutExpired:
-        return {"case": path.stem, "ok": False, "why": f"not done after {LIMIT_SECONDS} s"}
-    if done.returncode:
-        return {"case": path.stem, "ok": False, "why": done.stderr.strip()[-400:]}
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def run(folder: Path, names: Sequence[str], timed: bool, compiled: bool, out: Path | None) -> int:
+def run(folder: Path, names: Sequence[str], given: Namespace) -> int:
     """Run packages, each in a process of its own; the number of those that failed."""
-    paths = [path for path in sorted(folder.glob("*.kit")) if not names or path.stem in names]
-    options = [o for o, wanted in (("--time", timed), ("--compiled", compiled)) if wanted]
+    found = [path.stem for path in sorted(folder.glob("*.kit")) if not names or path.stem in names]
+    options = [*["--time"] * given.time, *["--compiled"] * given.compiled]
+
+    def alone(name: str) -> dict:
+        return next(answers("test.gpu.chain_programs", folder, [name], LIMIT_SECONDS, options))
+
     failed, records = 0, []
-    with concurrent.futures.ThreadPoolExecutor(1 if timed else SIDE_BY_SIDE) as pool:
-        for record in pool.map(lambda path: _start(path, options), paths):
+    with concurrent.futures.ThreadPoolExecutor(1 if given.time else SIDE_BY_SIDE) as pool:
+        for record in pool.map(alone, found):
             records.append(record)
             failed += not record["ok"]
             print(json.dumps(record), flush=True)
-    if out is not None:
-        out.write_text(json.dumps(records, indent=1))
+    if given.json is not None:
+        given.json.write_text(json.dumps(records, indent=1))
     print(f"{len(records) - failed} passed, {failed} failed")
     return failed
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=["build", "run", "one"])
-    parser.add_argument("path", type=Path)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--time", action="store_true")
-    parser.add_argument("--compiled", action="store_true")
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    if given.mode == "build":
-        return build(given.path, given.names)
-    if given.mode == "run":
-        return run(given.path, given.names, given.time, given.compiled, given.json)
-    print(json.dumps(one(given.path, given.time, given.compiled)))
+def part(folder: Path, names: Sequence[str], given: Namespace) -> int:
+    """Run packages in this process: a line of JSON each."""
+    for name in names:
+        print(json.dumps(one(folder / f"{name}.kit", given.time, given.compiled)), flush=True)
     return 0
 
 
+SWITCHES = {"time": "beside eager PyTorch", "compiled": "and beside torch.compile"}
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program_main(__doc__, build, run, part, SWITCHES))

@@ -9,20 +9,21 @@ one replay of each in turn. One worker process runs the cases; one that hangs or
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
 import statistics
-import subprocess
 import sys
-import threading
 import zlib
+from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+
+from test.gpu.driver import answers, program_main
 
 LIMITS = {"bf16": 2e-2, "f16": 3e-3, "f32": 1e-5, "tf32": 1e-3}
 """Of ‖out - ref‖ / ‖ref‖; a tf32 number has a relative error of 2^-11, a product of two twice that."""
@@ -203,7 +204,7 @@ CASES: dict[str, Case] = {
 }
 
 
-def build(folder: Path, names: list[str]) -> int:
+def build(folder: Path, names: Sequence[str]) -> int:
     """Compile cases to `NAME.kit`, without weights; the number of those that failed or spill."""
     import kitsune_mlir
     import kitsune_mlir.errors
@@ -289,24 +290,20 @@ def captured(call) -> tuple:
     return graph, kept
 
 
-def run(folder: Path, names: list[str], timed: bool, out: Path | None) -> int:
+def run(folder: Path, names: Sequence[str], given: Namespace) -> int:
     """Check the packages of a folder; the number of cases that failed."""
-    left = names or sorted((p.stem for p in folder.glob("*.kit")), key=list(CASES).index)
+    wanted = list(names) or sorted((p.stem for p in folder.glob("*.kit")), key=list(CASES).index)
     results: list[dict] = []
-    while left:
-        done = _work(folder, left, timed)
-        if len(done) < len(left):
-            done.append({"case": left[len(done)], "ok": False, "error": "no answer: it hung or crashed"})
-            report(done[-1])
-        results += done
-        left = left[len(done) :]
+    for result in answers("test.gpu.conv_programs", folder, wanted, SECONDS, ["--time"] * given.time):
+        report(result)
+        results.append(result)
     bad = sum(not result["ok"] for result in results)
     ratios = [ratio_of(r) for r in results if "microseconds" in r and CASES[r["case"]].timed]
     if ratios:
         print(f"geometric mean of {len(ratios)} ratios to cuDNN: {math.exp(statistics.mean(map(math.log, ratios))):.2f}")
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps({"results": results}, indent=1))
+    if given.json is not None:
+        given.json.parent.mkdir(parents=True, exist_ok=True)
+        given.json.write_text(json.dumps({"results": results}, indent=1))
     print(f"{len(results) - bad} passed, {bad} failed")
     return bad
 
@@ -326,32 +323,11 @@ def report(result: dict) -> None:
     print(f"{'ok  ' if result['ok'] else 'FAIL'} {result['case']:22s} {errors} {line} {result.get('error', '')}", flush=True)
 
 
-def _work(folder: Path, names: list[str], timed: bool) -> list[dict]:
-    """What one worker answers for cases, in order, until it is done, dies, or is silent for too long."""
-    command = [sys.executable, "-m", "test.gpu.conv_programs", "work", str(folder), *names, *["--time"] * timed]
-    worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    found: list[dict] = []
-    assert worker.stdout is not None
-    while len(found) < len(names):
-        timer = threading.Timer(SECONDS, worker.kill)
-        timer.start()
-        line = worker.stdout.readline()
-        timer.cancel()
-        if not line:
-            break
-        if line.startswith("{"):
-            found.append(json.loads(line))
-            report(found[-1])
-    worker.kill()
-    worker.wait()
-    return found
-
-
-def work(folder: Path, names: list[str], timed: bool) -> int:
+def part(folder: Path, names: Sequence[str], given: Namespace) -> int:
     """Print one line of JSON a case. An error of the driver ends the process: nothing can be trusted after it."""
     for name in names:
         try:
-            print(json.dumps(check(folder, name, timed)), flush=True)
+            print(json.dumps(check(folder, name, given.time)), flush=True)
         except Exception as error:
             text = str(error).split("\n")[0]
             print(json.dumps({"case": name, "ok": False, "error": f"{type(error).__name__}: {text}"}), flush=True)
@@ -360,21 +336,5 @@ def work(folder: Path, names: list[str], timed: bool) -> int:
     return 0
 
 
-def main() -> int:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=["build", "run", "work"])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--time", action="store_true")
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    if given.mode == "build":
-        return build(given.folder, given.names)
-    if given.mode == "work":
-        return work(given.folder, given.names, given.time)
-    return run(given.folder, given.names, given.time, given.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program_main(__doc__, build, run, part, {"time": "beside cuDNN, in both memory formats"}))

@@ -54,13 +54,16 @@ def answers(
 ) -> Iterator[dict[str, Any]]:
     """What `script part FOLDER NAME...` says of each case: a line of JSON with its name as "case", in order.
 
+    `script` is a file, or the dotted name of a module.
+
     One process does as many cases as it survives, as its start takes seconds. One that ends early or is silent for `seconds`
     costs the case at hand, `{"case": ..., "ok": False, "error": ...}`, and a new one goes on with the next. It may also end
     after a case that it says is not "ok".
     """
     left = list(names)
     while left:
-        command = [sys.executable, "-u", script, "part", str(folder), *left, *switches]
+        program = [script] if script.endswith(".py") else ["-m", script]
+        command = [sys.executable, "-u", *program, "part", str(folder), *left, *switches]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdout is not None
         text, failed = b"", False

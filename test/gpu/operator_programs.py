@@ -78,7 +78,7 @@ def run(folder: Path, names: Sequence[str], _: Namespace) -> int:
     shares = [found[n::PROCESSES] for n in range(PROCESSES)]
     bad = 0
     with concurrent.futures.ThreadPoolExecutor(PROCESSES) as pool:
-        for results in pool.map(lambda share: list(answers(__file__, folder, share, SECONDS)), shares):
+        for results in pool.map(lambda share: list(answers("test.gpu.operator_programs", folder, share, SECONDS)), shares):
             for result in results:
                 bad += not result["ok"]
                 if not result["ok"]:

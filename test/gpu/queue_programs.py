@@ -10,22 +10,22 @@ repeatedly, on two streams and from a captured graph, and timed beside it. Every
 
 from __future__ import annotations
 
-import argparse
 import copy
 import functools
 import json
 import statistics
-import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from test.gpu.driver import answers, program_main
+
 LIMIT_SECONDS = 25
 TOLERANCE = 2e-2
-HERE = Path(__file__).resolve().parent
 
 
 class Branches(nn.Module):
@@ -267,51 +267,32 @@ def _stable(program, x: Tensor, first: list[Tensor]) -> bool:
 # --- running -------------------------------------------------------------------------------------------------------------
 
 
-def run(folder: Path, names: Sequence[str], out: Path | None) -> int:
+def run(folder: Path, names: Sequence[str], given: Namespace) -> int:
     """Run cases, each in a process of its own; the number of those that failed."""
     paths = [*sorted(folder.glob("*.kernel.json")), *sorted(folder.glob("*.temporal.kit"))]
+    found = [name for path in paths if (name := path.name.split(".")[0]) in names or not names]
     records = []
-    for path in paths:
-        name = path.name.split(".")[0]
-        if names and name not in names:
-            continue
-        command = [sys.executable, "-m", "test.gpu.queue_programs", "one", str(path)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
-            lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-            why = done.stderr.strip()[-400:]
-            record = json.loads(lines[-1]) if lines else {"ok": False, "why": why}
-        except subprocess.TimeoutExpired:
-            record = {"ok": False, "why": f"not done after {LIMIT_SECONDS} s"}
-        records.append({"case": name, **record})
+    for name in found:
+        records += answers("test.gpu.queue_programs", folder, [name], LIMIT_SECONDS)
         print(json.dumps(records[-1]), flush=True)
     failed = sum(not record["ok"] for record in records)
-    if out is not None:
+    if given.json is not None:
         from bench.timing import environment
 
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps({"environment": environment(folder), "results": records}, indent=1))
+        given.json.parent.mkdir(parents=True, exist_ok=True)
+        given.json.write_text(json.dumps({"environment": environment(folder), "results": records}, indent=1))
     print(f"{len(records) - failed} passed, {failed} failed")
     return failed
 
 
-def main() -> int:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=["build", "run", "one"])
-    parser.add_argument("path", type=Path)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    sys.path.insert(0, str(HERE.parents[1]))
-    if given.mode == "build":
-        return build(given.path, given.names)
-    if given.mode == "run":
-        return run(given.path, given.names, given.json)
-    for path in [given.path, *map(Path, given.names)]:
-        print(json.dumps(kernel(path) if path.name.endswith(".kernel.json") else model(path)), flush=True)
+def part(folder: Path, names: Sequence[str], _: Namespace) -> int:
+    """Run cases in this process: a line of JSON each."""
+    for name in names:
+        described = folder / f"{name}.kernel.json"
+        record = kernel(described) if described.exists() else model(folder / f"{name}.temporal.kit")
+        print(json.dumps({"case": name, **record}), flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program_main(__doc__, build, run, part))
