@@ -109,6 +109,7 @@ KINDS = (
     Kind("attention_programs", 180, _names("attention_programs", "CASES")),
     Kind("conv_programs", 180, _names("conv_programs", "CASES")),
     Kind("range_programs", 180, _names("range_programs", "CASES")),
+    Kind("row_programs", 120, _names("row_programs", "CASES")),
     Kind("reduction_programs", 180, _names("reduction_programs", "CASES")),
     Kind("queue_programs", 240, _queues),
     Kind("handoff_programs"),

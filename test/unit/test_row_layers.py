@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -21,37 +24,10 @@ from kitsune_mlir.passes import partition_streams
 from kitsune_mlir.passes.gpu_chains import Layer, few_rows_reason
 from kitsune_mlir.target import find_target
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
+from row_programs import Recommender, network
+
 BF16 = torch.bfloat16
-
-
-def network(*widths: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for first, second in zip(widths, widths[1:], strict=False):
-        layers += [nn.Linear(first, second), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
-class Recommender(nn.Module):
-    """DLRM's input: dense features through a small network, then products with one vector of each table."""
-
-    table: Tensor
-    left: Tensor
-    right: Tensor
-
-    def __init__(self, tables: int, widths: tuple[int, ...]):
-        super().__init__()
-        self.bottom = network(*widths)
-        self.embeddings = nn.Parameter(torch.randn(tables, 11, widths[-1]))
-        self.register_buffer("table", torch.arange(tables))
-        pairs = torch.tril_indices(tables + 1, tables + 1, offset=-1)
-        self.register_buffer("left", pairs[0].clone())
-        self.register_buffer("right", pairs[1].clone())
-
-    def forward(self, dense: Tensor, indices: Tensor) -> Tensor:
-        x = torch.relu(self.bottom(dense))
-        vectors = torch.cat([x[:, None], self.embeddings[self.table[None], indices]], dim=1)
-        products = torch.bmm(vectors, vectors.transpose(1, 2))
-        return torch.cat([x, products[:, self.left, self.right]], dim=1)
 
 
 def compiled(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *args: Tensor):
