@@ -55,7 +55,7 @@ def measure(folder: Path, name: str) -> dict[str, Any]:
     state = {**dict(built.named_parameters(remove_duplicate=False)), **dict(built.named_buffers(remove_duplicate=False))}
     plain, timed = (kitsune_mlir.load(folder / f"{name}{suffix}.kit", weights=state) for suffix in ("", ".timed"))
     calls = {"plain": graphed(lambda: plain(*args)), "timed": graphed(lambda: timed(*args))}
-    samples = sample_calls(calls, rounds=40, each=5, queued=True)
+    samples = sample_calls(calls, rounds=60, each=5, queued=True)
     kernels = []
     for _ in range(5):
         timed(*args)
