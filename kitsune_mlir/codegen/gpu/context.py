@@ -325,10 +325,7 @@ class TileContext:
                 start = start + size
             self.task.kernel.counters.poll(slot, count, self.task.number)
 
-        if all(wait.single for wait in waits) and len(waits) <= 32:
-            if_(lane.below(len(waits)), functools.partial(poll, lane))
-        else:
-            for_(lane, functools.reduce(lambda a, b: a + b, sizes), 32, poll)
+        for_(lane, functools.reduce(lambda a, b: a + b, sizes), 32, poll)
 
     def _poll_from(self, wait: Wait, start: Value, step: int) -> None:
         counters, number = self.task.kernel.counters, self.task.number
