@@ -241,12 +241,10 @@ class TileContext:
 
         def poll(waits: Sequence[Wait]) -> None:
             begin = self._clock()
-            counted = [wait for wait in waits if wait.named is None]
-            if counted:
+            if counted := [wait for wait in waits if wait.named is None]:
                 self._poll_side_by_side(counted, lane)
-            for wait in waits:
-                if wait.named is not None:
-                    self._poll_from(wait, self.index(wait.lo) + lane, 32)
+            for wait in (wait for wait in waits if wait.named is not None):
+                self._poll_from(wait, self.index(wait.lo) + lane, 32)
             sync_warp()
             if self.task.plan.async_reads or self.task.kernel.fences:
                 fence_async()
