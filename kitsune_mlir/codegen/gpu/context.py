@@ -316,8 +316,7 @@ class TileContext:
         def poll(place: Value) -> None:
             slot, count, start = i32(0), i32(0), i32(0)
             for wait, size in zip(waits, sizes, strict=True):
-                mine = place >= start
-                first = self.index(wait.lo) + self.task.operands.first_slot(wait.semaphore)
+                mine, first = place >= start, self.index(wait.lo) + self.task.operands.first_slot(wait.semaphore)
                 slot = select(mine, place - start + first, slot)
                 count = select(mine, i32(self._wanted(wait)), count)
                 start = start + size
