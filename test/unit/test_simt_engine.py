@@ -93,6 +93,21 @@ def test_softmax_of_extremes(dtype):
     check(Extremes(softmax, (rows(dtype, 9, 256),)))
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_softmax_of_extremes_whose_rows_are_gone_over_in_pieces(dtype):
+    """The largest number so far changes on the way, from minus infinity too."""
+    emitted = check(Extremes(softmax, (rows(dtype, 9, 20000),)), SimtEngine(Tuning(staged=True, elements=4)))
+    assert not any(decision.plan.parameters.get("resident") for decision in emitted.decisions)
+
+
+def test_a_long_softmax_has_two_passes_over_its_row():
+    """Its sum is made beside its maximum: exponentials in the first pass, and again in the last."""
+    ((_, emitted),) = compile_case(Case(softmax, (rows("bf16", 4, 100000),)))
+    text = to_ptx(to_llvm_ir(emitted.module))
+    points = text.count("max.NaN.f32")
+    assert text.count("ex2.approx.ftz") < 2.5 * points
+
+
 def check(case, engine=None):
     ((model, emitted),) = compile_case(case, engine)
     inputs = case.make("cpu")
@@ -100,7 +115,8 @@ def check(case, engine=None):
     notes = sorted((r for r in model.results if r.kind == "tensor"), key=lambda r: r.index)
     results = [to_numpy(torch.zeros(r.shape, dtype=DTYPES[r.dtype])) for r in notes]
     with model.module.context:
-        blocks = emitted.manifest.tiles if emitted.manifest.cluster > 1 and emitted.manifest.streaming else 2
+        alone = emitted.manifest.cluster > 1 or any(decision.plan.private.alone for decision in emitted.decisions)
+        blocks = emitted.manifest.tiles if alone and emitted.manifest.streaming else 2
         run_kernel(emitted.module.operation, emitted.manifest, arguments, results, max(blocks, emitted.manifest.cluster))
     wanted = case.run(*[t.double() if t.is_floating_point() else t for t in inputs])
     wanted = list(wanted) if isinstance(wanted, tuple) else [wanted]

@@ -101,15 +101,16 @@ class SimtEngine(Engine):
             cluster.meet()
             task.for_each_tile(lambda tile: self._emit_work(choice, tile, None, cluster))
         elif kept is not None and choice.alone:
-            # Launched so that a block has one tile, whose loads are under way while it makes what it keeps.
+            # The launch has a block for each tile, whose loads are under way while it makes what it keeps. Without a loop over
+            # tiles it takes fewer registers: five of a row of 32 elements a thread.
             kept = dataclasses.replace(kept, meet=task.sync)
+            tile = TileContext(task, task.first, task.first)
 
-            def body(tile: TileContext) -> None:
+            def body() -> None:
                 self._fill(choice, task)
                 self._emit_tile(plan, tile, kept)
-                task.sync()
 
-            task.for_each_tile(body)
+            if_(task.first < task.view.tiles, body)
         elif kept is not None:
             self._prepare(choice, task)
             task.for_each_tile(lambda tile: self._emit_tile(plan, tile, kept))

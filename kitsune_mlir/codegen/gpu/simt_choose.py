@@ -84,11 +84,14 @@ class Choice:
 
     @property
     def alone(self) -> bool:
-        """Whether a block has one tile, which one pass of all its threads does: the program has no other task, and streams."""
-        (schedule, *others), task = self.schedules, self.graph.task
-        if others or not isinstance(schedule, RowSchedule) or self.staging is not None or task.waits or task.posts:
+        """Whether the launch has a block for each tile, which one pass of its threads does (see `Plan.streaming`)."""
+        (schedule, *others), block = self.schedules, self.graph.task.op.block
+        if others or not isinstance(schedule, RowSchedule) or self.staging is not None or tasks_of(self.graph) > 1:
             return False
-        return schedule.resident and schedule.rows_at_once >= schedule.space.row_count and tasks_of(self.graph) == 1
+        function = block.owner
+        spatial = "kitsune.mode" in function.attributes and "spatial" in str(function.attributes["kitsune.mode"])
+        counts = any(op.operation.name == "kitsune.make_semaphore" for op in block.operations)
+        return schedule.resident and schedule.rows_at_once >= schedule.space.row_count and not spatial and not counts
 
     @property
     def table_start(self) -> int:

@@ -16,8 +16,8 @@ __all__ = ["ITEM_BYTES", "Combiner", "Partial", "Sharing", "loaded", "stored"]
 ITEM_BYTES = 8
 """Shared memory of one value that a warp hands to others."""
 
-CHAINS = 4
-"""Sums that a thread makes side by side: as many as an addition takes cycles."""
+CHAINS, CHAINED = 4, 32
+"""Sums that a thread makes side by side: as many as an addition takes cycles; the most elements of such a sum."""
 
 Partial = tuple[Value, ...]
 """What a thread knows of one result: one value, or an extreme and its index."""
@@ -52,10 +52,10 @@ class Combiner:
         """All of some partial results: short chains of dependences, small rounding errors.
 
         Sums of many products have `CHAINS` chains side by side, which takes one fma a product; what else there is, is
-        combined pairwise.
+        combined pairwise, and so are more than `CHAINED`, for which fma were seen to take more registers.
         """
         level = list(parts)
-        if self.kind == "add" and len(level) > 2 * CHAINS:
+        if self.kind == "add" and 2 * CHAINS < len(level) <= CHAINED:
             chains = level[:CHAINS]
             for number, part in enumerate(level[CHAINS:]):
                 chains[number % CHAINS] = self(chains[number % CHAINS], part)

@@ -202,6 +202,23 @@ class Graph:
         for result in op.results:
             self.levels[result] = level + (op in self.reductions)
 
+    def is_sum_of_powers(self, op: ir.Operation, maximum: ir.Operation) -> bool:
+        """Whether a reduction sums the exponentials of what its elements have less than their largest, `maximum`'s result."""
+        recipe = self.reductions[op]
+        if not isinstance(recipe, tuple) or len(recipe) != 1 or recipe[0].kind != "add" or recipe[0].quotient is not None:
+            return False
+        value, reader = unwidened(recipe[0].value), op
+        if isinstance(value.owner, ir.Block):
+            maker = op.operands[ir.BlockArgument(value).arg_number].owner
+            if isinstance(maker, ir.Block) or maker.name != "linalg.generic" or len(maker.results) != 1:
+                return False
+            reader = maker.operation
+            value = unwidened(list(reader.regions[0].blocks[0].operations)[-1].operands[0])
+        if isinstance(value.owner, ir.Block) or value.owner.operation not in self.precision.lowered:
+            return False
+        largest = ir.BlockArgument(value.owner.operands[0].owner.operands[1])
+        return reader.operands[largest.arg_number] == maximum.results[0]
+
     def _leave_out_quotients(self) -> None:
         """Sums of (e / s) * h, e an exponential from 0 to 1 of a softmax and s a number of the row, become sum(e * h) / s."""
         for op, recipe in self.reductions.items():

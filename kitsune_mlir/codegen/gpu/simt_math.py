@@ -16,7 +16,7 @@ from torch_mlir.dialects import math, nvvm
 
 from kitsune_mlir.codegen.gpu.value import Value, as_type, constant, fma, maximum, select, wrap
 
-__all__ = ["APPROXIMATIONS", "divide_by_shared", "exp_of_difference", "reciprocal"]
+__all__ = ["APPROXIMATIONS", "divide_by_shared", "exp_of_change", "exp_of_difference", "reciprocal"]
 
 _LOG2_E = 1.4426950408889634
 
@@ -48,6 +48,11 @@ def exp_of_difference(difference: Value) -> Value:
     x, m = (wrap(operand) for operand in owner.operands)
     factor = select(maximum(m, -m) < _FAR, constant(_LOG2_E, "f32"), 1.0)
     return _exp2(wrap(math.fma(x.ir, factor.ir, (-(m * factor)).ir)))
+
+
+def exp_of_change(old: Value, new: Value) -> Value:
+    """exp(old - new) of two running maxima: 1 where they are equal, infinite ones included."""
+    return select(old == new, constant(1.0, "f32"), _exp(old - new))
 
 
 def _erf(x: Value) -> Value:

@@ -8,9 +8,10 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.simt_exchange import ITEM_BYTES
 from kitsune_mlir.codegen.gpu.simt_graph import Graph
+from kitsune_mlir.codegen.gpu.simt_scalar import carrier
 from kitsune_mlir.codegen.gpu.simt_space import RowSpace
 
-__all__ = ["SHARE", "RowSchedule", "levels_of", "scratch_bytes"]
+__all__ = ["SHARE", "RowSchedule", "is_softmax", "levels_of", "scratch_bytes"]
 
 SHARE = 16
 """Blocks that share columns begin at multiples of this: bulk copies of elements of any size can, too."""
@@ -82,6 +83,19 @@ def levels_of(graph: Graph, space: RowSpace) -> list[list[ir.Operation]]:
     """The shared reductions, grouped by what must be known before."""
     numbers = sorted({graph.levels[op.results[0]] for op in space.shared})
     return [[op for op in space.shared if graph.levels[op.results[0]] == number] for number in numbers]
+
+
+def is_softmax(graph: Graph, space: RowSpace, number: int) -> bool:
+    """Whether level `number` is a maximum of f32, and the next one sums of exponentials of what is less than it."""
+    levels = levels_of(graph, space)
+    if not space.row_major or number + 1 >= len(levels) or len(levels[number]) != 1:
+        return False
+    (op,) = levels[number]
+    recipe = graph.reductions[op]
+    if not isinstance(recipe, tuple) or len(recipe) != 1 or recipe[0].kind != "max":
+        return False
+    wide = carrier(ir.RankedTensorType(op.results[0].type).element_type) == "f32"
+    return wide and all(graph.is_sum_of_powers(other, op) for other in levels[number + 1])
 
 
 def scratch_bytes(schedule: RowSchedule, graph: Graph) -> list[tuple[int, int]]:
