@@ -327,6 +327,8 @@ def _store_time(place: Value) -> None:
 
 def _advance(first: Value, tiles: Value | int, blocks: Value) -> Value:
     """The block's first tile of a task that `tiles` come before: they go round the blocks without a break between tasks."""
+    if isinstance(tiles, int) and tiles == 0:
+        return first
     rest = first - tiles
     # first is in [0, blocks): bring first - tiles back there, towards the next multiple.
     lifted = rest.remainder_signed(blocks)
