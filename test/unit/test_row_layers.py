@@ -109,3 +109,10 @@ def test_the_recommenders_stage_assembles_without_spills(monkeypatch):
     assert code.resources.spill_store_bytes == 0 and "spill" not in "".join(code.warnings)
     assert [choice.engine for choice in code.engines] == ["pairs"]
     assert code.engines[0].parameters["layers"] == [[13, 512], [512, 256], [256, 128]]
+
+
+def test_rows_that_are_reduced_are_left_to_the_chain():
+    """300 rows of 128 columns, normalised: no warp of this engine has a whole row."""
+    from test.gpu.sanitizer_cases import compiled
+
+    assert [choice["engine"] for choice in compiled("chain").summary["engines"]] == ["chain"]

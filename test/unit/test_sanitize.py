@@ -22,8 +22,8 @@ CLEAN = """========= COMPUTE-SANITIZER
 {"case": "join", "ok": true, "errors": [0.001]}
 ========= ERROR SUMMARY: 0 errors
 """
-IN_THE_ZOO = {"pairs", "rows"}
-"""Engines of small models of the zoo, which the table holds too."""
+ELSEWHERE = {"pairs", "rows"}
+"""Engines of the zoo's recommender, which the table holds too, and one that is chosen for no small program (`row_programs`)."""
 
 
 def test_findings_are_counted():
@@ -55,7 +55,7 @@ def test_a_process_with_findings_is_divided(monkeypatch, tmp_path):
 
 
 def test_every_engine_has_a_case():
-    assert set(ENGINES) <= {case.engine for case in CASES.values()} | IN_THE_ZOO
+    assert set(ENGINES) <= {case.engine for case in CASES.values()} | ELSEWHERE
 
 
 def test_processes_add_to_one_file(tmp_path):
