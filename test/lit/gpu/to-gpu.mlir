@@ -12,16 +12,16 @@
 // CHECK: %[[BLOCK:.*]] = nvvm.read.ptx.sreg.ctaid.x
 // CHECK: %[[BLOCKS:.*]] = nvvm.read.ptx.sreg.nctaid.x
 
-// Task 1 starts with the block after the last tile of task 0.
-// CHECK: arith.remsi %{{.*}}, %[[BLOCKS]]
-// Task 0: no wait; all threads meet, then one posts with release.
-// CHECK: scf.for %{{.*}} = %{{.*}} to %{{.*}} step %[[BLOCKS]]
+// Task 0 starts with the first block, and has no wait; all threads meet, then one posts with release.
+// CHECK-NOT: arith.remsi
+// CHECK: scf.for %{{.*}} = %[[BLOCK]] to %{{.*}} step %[[BLOCKS]]
 // CHECK: llvm.call @task_0_scale
 // CHECK-NEXT: nvvm.barrier
 // CHECK: scf.if
 // CHECK: red.release.gpu.global.add.u32
 
-// Task 1: one thread waits with acquire before all meet.
+// Task 1 starts with the block after the last tile of task 0: one thread waits with acquire before all meet.
+// CHECK: arith.remsi %{{.*}}, %[[BLOCKS]]
 // CHECK: scf.for %{{.*}} to %{{.*}} step %[[BLOCKS]]
 // CHECK: scf.if
 // CHECK: ld.acquire.gpu.global
