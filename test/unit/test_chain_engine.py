@@ -175,19 +175,6 @@ def test_cases_assemble_without_spills(name: str, context, monkeypatch) -> None:
     assert not code.resources.spills and not code.warnings
 
 
-class WideEdges(nn.Module):
-    """A graph network's edges at a width of 320: rows of two tables added to a product, layers, a norm, sums by target."""
-
-    def __init__(self, width: int = 320):
-        super().__init__()
-        self.first, self.layers, self.norm = nn.Linear(width, width), mlp([width] * 3, last=False), nn.LayerNorm(width)
-
-    def forward(self, edges, one, other, source, target):
-        hidden = torch.relu(self.first(edges) + one[source] + other[target])
-        edges = edges + self.norm(self.layers(hidden))
-        return torch.zeros_like(one).index_add(0, target, edges), edges
-
-
 def wide_edges(count: int, width: int = 320) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     nodes = 50
     values = [torch.randn(n, width).to(BF16) for n in (count, nodes, nodes)]

@@ -24,7 +24,6 @@ from kitsune_mlir.codegen.gpu.chain_parts import (
     weight_of,
 )
 from kitsune_mlir.codegen.gpu.chain_records import GROUP_ROWS, ChainPlan, Output, Slot, Stage, Vector
-from kitsune_mlir.codegen.gpu.chain_scatter import scratch_bytes
 from kitsune_mlir.codegen.gpu.chain_vectors import vectors_of
 from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch
@@ -154,7 +153,6 @@ class _Planner:
             registers=roles.SHARED_REGISTERS,
             barriers=tuple(self.barriers),
             tensor_maps=tuple(self.maps.uses),
-            scratch_bytes=scratch_bytes(chain),
             async_reads=any(source.maps and not source.window.constant for source in sources),
             async_writes=any(output.map is not None for output in outputs),
             parameters={

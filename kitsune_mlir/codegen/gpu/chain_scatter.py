@@ -1,7 +1,7 @@
 """Rows of a chain added to rows of a buffer: four lanes that share a row exchange pairs, so that each adds wide pieces.
 
-What is not added (rows before the first, numbers that name no row, padding) goes to the block's scratch: a branch around every
-addition, which ptxas makes of a predicate, too, would keep it from interleaving the steps of neighbouring pieces.
+What is not added: rows before the first, numbers that name no row, padding. Of wide rows it goes to the block's scratch: a
+branch around every addition, which ptxas makes of a predicate, too, would keep it from interleaving neighbouring pieces.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from kitsune_mlir.codegen.gpu.builder import if_
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
 from kitsune_mlir.codegen.gpu.chain_match import QUAD, Chain, Scatter, addition_of
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
@@ -17,7 +18,7 @@ from kitsune_mlir.codegen.gpu.elements import element_bytes
 from kitsune_mlir.codegen.gpu.inline import pinned
 from kitsune_mlir.codegen.gpu.memory import offset, reduce_add
 from kitsune_mlir.codegen.gpu.mma_match import ROW
-from kitsune_mlir.codegen.gpu.value import Value, bitcast, cast, i64, select, vector
+from kitsune_mlir.codegen.gpu.value import Value, bitcast, cast, i32, i64, select, vector
 
 __all__ = ["Scatterer", "numbers_of", "places_of", "scratch_bytes"]
 
@@ -69,32 +70,41 @@ class Scatterer:
         for place in self.numbers:
             if self.addition.width == 8:
                 for first in range(0, blocks, QUAD):
-                    self.add_piece(dataclasses.replace(place, block=first))
+                    self._add_piece(dataclasses.replace(place, block=first), branch=True)
             else:
                 for block in range(-(-self.addition.columns // 8)):
                     self._pair(dataclasses.replace(place, block=block))
 
     def _pair(self, place: Place) -> None:
         memory, lanes = self.evaluator.memory, self.evaluator.tensor(self.scatter.updates, place)
-        col, columns = memory.col(place), self.addition.columns
-        pointer = self._at(place, select(col < columns, col, 0))
-        if 8 * place.block + 8 > columns:
-            pointer = select(col < columns, pointer, self.tile.task.scratch)
-        reduce_add(pointer, [lanes.at(0), lanes.at(1)])
+        col, wanted = memory.col(place), self.numbers[dataclasses.replace(place, block=0)] >= 0
+        if 8 * place.block + 8 > self.addition.columns:
+            wanted = wanted & (col < self.addition.columns)
+        if_(wanted, lambda: reduce_add(self._at(place, col), [lanes.at(0), lanes.at(1)]))
 
     def add_piece(self, place: Place) -> None:
-        """Add the 16 bytes that the thread has of the 32 columns from block `place.block` on."""
-        evaluator = self.evaluator
+        """Add the 16 bytes that the thread has of the 32 columns from block `place.block` on; to scratch if to no row."""
+        self._add_piece(place, branch=False)
+
+    def _add_piece(self, place: Place, branch: bool) -> None:
+        evaluator, row = self.evaluator, dataclasses.replace(place, block=0)
         words = evaluator.piece(self.scatter.updates, place)
-        dtype = str(self.scatter.destination.element)
-        pointer = self._at(place, evaluator.memory.piece_col(place))
-        reduce_add(pointer, [bitcast(vector(words), f"vector<8x{dtype}>")])
+        values = [bitcast(vector(words), f"vector<8x{self.scatter.destination.element}>")]
+        col, wanted = evaluator.memory.piece_col(place), self.numbers[row] >= 0
+        if branch:
+            if_(wanted, lambda: reduce_add(self._at(place, col), values))
+            return
+        if row not in self.rows:
+            self.rows[row] = select(wanted, self._at(place, i32(0)), self.tile.task.scratch)
+        reduce_add(offset(self.rows[row], col * self._size), values)
+
+    @property
+    def _size(self) -> int:
+        return element_bytes(str(self.scatter.destination.element))
 
     def _at(self, place: Place, col: Value) -> Value:
         """Where column `col` of the place's row is added."""
-        row = dataclasses.replace(place, block=0)
-        if row not in self.rows:
-            number, task = self.numbers[row], self.tile.task
-            start = offset(self.tile.pointer(self.scatter.destination), i64(number) * _row_bytes(self.scatter))
-            self.rows[row] = select(number >= 0, start, task.scratch)
-        return offset(self.rows[row], col * element_bytes(str(self.scatter.destination.element)))
+        number = self.numbers[dataclasses.replace(place, block=0)]
+        return offset(
+            self.tile.pointer(self.scatter.destination), (i64(number) * self.addition.columns + i64(col)) * self._size
+        )

@@ -7,11 +7,11 @@ import dataclasses
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.chain_match import Chain, zero
-from kitsune_mlir.codegen.gpu.mma_match import ROW, is_constant
+from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, is_constant
 from kitsune_mlir.dialects.access import affine_maps
 from kitsune_mlir.dialects.products import yield_of
 
-__all__ = ["Term", "bias_of", "reads_made", "terms_of"]
+__all__ = ["Term", "bias_of", "reads_made", "row_reads", "terms_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +52,26 @@ def bias_of(chain: Chain, result: ir.Value) -> Term | None:
         return None
     at = list(op.regions[0].blocks[0].arguments).index(bias)
     return None if is_constant(op.operands[at]) or ROW in chain.operand_sides(op, at) else terms[0]
+
+
+def row_reads(chain: Chain, term: Term) -> tuple[ir.Value, ...]:
+    """The values of a term's body that are rows in memory: the tile's own, or those of a table that an index names."""
+    block = term.op.regions[0].blocks[0]
+    found: dict[ir.Value, None] = {}
+    pending = [term.value]
+    while pending:
+        value = pending.pop()
+        if isinstance(value.owner, ir.Block):
+            number = list(block.arguments).index(value) if value.owner == block else -1
+            constant = number < 0 or is_constant(term.op.operands[number])
+            if not constant and set(chain.operand_sides(term.op, number)) == {ROW, COL}:
+                found[value] = None
+        elif value.owner.name == "tensor.extract":
+            if len(value.owner.operands) == 3:
+                found[value] = None
+        elif value.owner.operation.block == block:
+            pending += [v for v in value.owner.operands if not isinstance(v.type, ir.ShapedType)]
+    return tuple(found)
 
 
 def reads_made(chain: Chain, term: Term) -> bool:

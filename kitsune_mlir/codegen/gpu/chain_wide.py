@@ -20,6 +20,7 @@ from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer, numbers_of, places
 from kitsune_mlir.codegen.gpu.chain_start import reads_made, terms_of
 from kitsune_mlir.codegen.gpu.chain_store import store_piece
 from kitsune_mlir.codegen.gpu.chain_vectors import copy_vectors
+from kitsune_mlir.codegen.gpu.chain_wide_ahead import fetch_ahead
 from kitsune_mlir.codegen.gpu.chain_wide_finish import Finisher, reads_of
 from kitsune_mlir.codegen.gpu.chain_wide_plan import PANEL, PANEL_BYTES, WARP_COLS, Pass, WidePlan, weight_tile
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
@@ -196,7 +197,9 @@ class _Computer:
                     evaluator.hold_index(op, extract.operands[1], Place(0, half, 0))
             for index, part in enumerate(layer.passes):
                 ring = self._pass(evaluator, number, index, count, ring)
+                fetched = evaluator.memory.runs
                 evaluator.keep(layer.settled, part.blocks)
+                evaluator.memory.runs = fetched
                 evaluator.sums = {}
                 if not number and not index:
                     if plan.by_rows:
@@ -329,6 +332,7 @@ class _Computer:
             return [*now.values, *started]
 
         sums = multiply(self._start(evaluator, number, part), i32(0), slot, PANEL if layer.panels else layer.tail)
+        fetch_ahead(evaluator, self.starts[layer.layer.result], layer, index + 1)
         last = max(layer.panels, 1) - 1
         if last:
             stage, parity, *sums = for_(1, layer.panels, 1, step, [*slot.values, *sums])
