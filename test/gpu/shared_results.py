@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,9 @@ def add_results(path: Path, head: dict[str, Any], results: Sequence[dict[str, An
         keys: what tells results apart.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A lock of its own beside the file: the file is replaced, and a lock belongs to what was opened.
-    with (path.parent / f".{path.name}.lock").open("w") as lock:
+    # A lock of its own: the file is replaced, and a lock belongs to what was opened.
+    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    with (Path(tempfile.gettempdir()) / f"kitsune-results-{os.getuid()}-{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         known = json.loads(path.read_text())["results"] if path.exists() else []
         merged = {tuple(result[key] for key in keys): result for result in (*known, *results)}
