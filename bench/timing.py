@@ -45,7 +45,7 @@ def environment(folder: Path | None = None) -> dict[str, Any]:
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "device": torch.cuda.get_device_name(),
-        "driver": driver.stdout.strip(),
+        "driver": driver.stdout.partition("\n")[0].strip(),  # one line a device
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "commit": commit_of(folder),
