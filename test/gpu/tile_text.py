@@ -15,7 +15,8 @@ BOTH = "affine_map<(d0, d1) -> (d0, d1)>"
 class Case:
     """A program, its inputs as (shape, dtype, how they are filled), and what it computes.
 
-    Fillings: "normal", "positive" (0.1 to 2.1), "index N" (integers below N), "signed N" (from -N on), "bool", "small" (integers from -9 to 9).
+    Fillings: "normal", "positive" (0.1 to 2.1), "index N" (integers below N), "signed N" (from -N on), "bool",
+    "small" (integers from -9 to 9).
     """
 
     name: str

@@ -14,7 +14,6 @@ from kitsune_mlir.codegen.gpu.engine import Limits
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context
 
-
 WORKERS = 3
 """Blocks that the emulated kernels are planned for."""
 
@@ -26,7 +25,9 @@ class Block(VectorBlock):
         if op.name == "nvvm.match.sync":
             words = operands[1].reshape(-1, 32)
             same = (words[:, :, None] == words[:, None, :]) & mask.reshape(-1, 1, 32)
-            return (same.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(2).astype(np.uint32).view(np.int32).reshape(-1)
+            return (
+                (same.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(2).astype(np.uint32).view(np.int32).reshape(-1)
+            )
         if op.name == "nvvm.shfl.sync":
             assert mask.all(), "a shuffle that not every lane reaches"
             assert "idx" in str(op.attributes["kind"])
@@ -135,7 +136,9 @@ def test_full_lists_take_more_rounds(monkeypatch) -> None:
     np.testing.assert_array_equal(emulate(program, list(args), want), numpy_of(want))
 
 
-@pytest.mark.parametrize("columns, dtype", [(4, torch.float32), (7, torch.bfloat16), (300, torch.float32), (600, torch.bfloat16)])
+@pytest.mark.parametrize(
+    "columns, dtype", [(4, torch.float32), (7, torch.bfloat16), (300, torch.float32), (600, torch.bfloat16)]
+)
 def test_many_additions_to_one_row_are_done_by_the_whole_block(columns: int, dtype) -> None:
     torch.manual_seed(5)
     rows, indices = 40, torch.randint(0, 40, (700,))

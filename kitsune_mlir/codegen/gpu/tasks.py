@@ -162,7 +162,11 @@ class Wait:
     def constant(self) -> tuple[int, int, int, int] | None:
         """What all tiles of the task wait for: first slot of the semaphore, `lo`, `hi`, `count`; None if tiles differ."""
         slots = self._slots
-        return None if slots is None or self.rounds is not None or self.named is not None else (self.semaphore.first, *slots, self.count)
+        return (
+            None
+            if slots is None or self.rounds is not None or self.named is not None
+            else (self.semaphore.first, *slots, self.count)
+        )
 
     @property
     def _slots(self) -> tuple[int, int] | None:
