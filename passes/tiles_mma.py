@@ -89,6 +89,7 @@ def mma_tile(
             element_bytes,
             element_bytes,
             others * (row + products * col) * terms * element_bytes,
+            row % min(rows, row) != 0 or col % min(cols, col) != 0,
         )
         pieces, whole = choose_pieces(work, target.workers)
         # Of about equal ones the larger, which read less.

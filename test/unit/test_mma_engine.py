@@ -6,6 +6,7 @@ import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 from torch_mlir import ir
 
@@ -14,6 +15,7 @@ from kitsune_mlir.codegen.gpu.mma import MmaEngine
 from kitsune_mlir.codegen.gpu.mma_geometry import Geometry
 from kitsune_mlir.codegen.gpu.mma_order import GROUP, _grouped
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan, _share
+from kitsune_mlir.codegen.gpu.mma_split import GROUP as MMA_GROUP
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.mma_window import multiple_of
 from kitsune_mlir.codegen.gpu.program import compile_gpu
@@ -209,6 +211,49 @@ def test_pieces_cover_the_sum_once(monkeypatch, pieces: int, chunks: int, whole:
     if whole:  # a tile that one block does alone
         assert shares.chunks(pieces, chunks) == (0, chunks) and shares.finishes(pieces)  # type: ignore[arg-type]
     assert split.count(10) == whole + (10 - whole) * pieces
+
+
+@pytest.mark.parametrize("pieces", [2, 3, 5, 12])
+def test_sums_have_the_same_order_whichever_piece_adds_them_up(monkeypatch, pieces: int) -> None:
+    """Elements of tiles that overlap are stored by two blocks, whose pieces need not have the same number."""
+    module = "kitsune_mlir.codegen.gpu.mma_split"
+    count, run = 16, 32
+    partials = np.random.default_rng(0).standard_normal((pieces, 3 * run)).astype(np.float32)
+    read: set[int] = set()
+
+    def load_elements(place: tuple[int, int], *_args, align: int) -> list[np.float32]:
+        read.add(place[0])
+        return list(partials[place[0]][place[1] // (4 * MMA_GROUP) :][:4])
+
+    def for_(start, stop, step, body, carried):
+        for index in range(start, stop, step):
+            carried = body(index, *carried)
+        return carried
+
+    fakes = {"select": lambda condition, yes, no: yes if condition else no, "i32": int, "i64": int, "for_": for_}
+    fakes |= {"constant": lambda value, _: np.float32(value), "load_elements": load_elements}
+    fakes["offset"] = lambda place, bytes: (place[0], place[1] + bytes)
+    for name, fake in fakes.items():
+        monkeypatch.setattr(f"{module}.{name}", fake)
+    shares = Pieces(types.SimpleNamespace(split=Split(pieces, 0, 0, 0, spread=True)), None)  # type: ignore[arg-type]
+    monkeypatch.setattr(shares, "_pointer", lambda _tile, piece, _group: (piece, 0))
+    registers = [start + number for start in (16, 16 + run) for number in range(count)]
+    wanted = np.zeros(2 * count, np.float32)
+    for part in partials:
+        wanted = wanted + part[registers]
+    for piece in range(pieces):
+        read.clear()
+        own = list(partials[piece][registers])
+        found = shares.sums(None, piece, None, 16, [0, run], own)  # type: ignore[arg-type]
+        assert np.array_equal(np.array(found).view(np.int32), wanted.view(np.int32))
+        assert read == set(range(pieces)) - {piece}
+
+
+def test_tiles_that_overlap_are_all_summed_in_one_way(context) -> None:
+    """Only the last wave's tiles are shared of whole ones, not where one of them writes elements of a tile before it."""
+    whole = [decided(Layer(rows, 512, 2048, tile=(128, 128), epilogue=("bias",))).split for rows in (128 * 36, 128 * 36 - 1)]
+    assert whole[0] is not None and whole[0].whole == 132
+    assert whole[1] is None or not whole[1].whole
 
 
 def test_partial_results_of_tasks_take_turns() -> None:

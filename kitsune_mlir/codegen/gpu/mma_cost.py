@@ -72,6 +72,7 @@ class Work:
         element_bytes: of the operands.
         result_bytes: of a result's element.
         operand_bytes: of both operands as a whole.
+        overlapping: some tiles overlap, as sizes do not divide; both write the same bits only if both are summed in one way.
     """
 
     tiles: int
@@ -82,6 +83,7 @@ class Work:
     element_bytes: int = 2
     result_bytes: int = 2
     operand_bytes: int = 0
+    overlapping: bool = False
 
     def chunk(self, busy: int) -> tuple[float, float]:
         """Microseconds of one chunk, at first and for long, while `busy` blocks work."""
@@ -131,6 +133,6 @@ def choose_pieces(work: Work, workers: int) -> tuple[int, int]:
     most = max(1, min(MOST_PIECES, workers, work.chunks // LEAST_CHUNKS))
     full = work.tiles // workers * workers
     choices = [(pieces, 0) for pieces in range(1, most + 1)]
-    if 0 < full < work.tiles and work.rows * work.cols >= LEAST_AREA:
+    if 0 < full < work.tiles and work.rows * work.cols >= LEAST_AREA and not work.overlapping:
         choices += [(pieces, full) for pieces in range(2, most + 1)]
     return min(choices, key=lambda choice: (microseconds(work, choice[0], workers, choice[1]), choice))

@@ -346,6 +346,9 @@ def _split(
         sum.element_bytes,
         sum.element_bytes,
         _bytes(operands),
+        any(
+            extent % size for store in pattern.task.stores for size, extent in zip(store.sizes, store.buffer.shape, strict=True)
+        ),
     )
     pieces, whole = choose_pieces(work, limits.workers)
     if pieces == 1:

@@ -18,7 +18,7 @@ from kitsune_mlir.codegen.gpu.elements import load_elements
 from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.memory import offset, store
 from kitsune_mlir.codegen.gpu.split import Place, Split
-from kitsune_mlir.codegen.gpu.value import Value, i32, i64, select, vector
+from kitsune_mlir.codegen.gpu.value import Value, constant, i32, i64, select, vector
 
 __all__ = ["Pieces", "SplitPlan"]
 
@@ -146,7 +146,9 @@ class Pieces:
     def sums(
         self, tile: TileContext, piece: Value, group: Value, first: Value, runs: Sequence[int], own: Sequence[Value]
     ) -> list[Value]:
-        """Registers of the calling thread, added up over all pieces, its block's `piece` first and the others in order.
+        """Registers of the calling thread, added up over all pieces in their order, whichever of them, `piece`, is its block's.
+
+        Ragged tiles overlap, and an element may be in different blocks' shares of the columns of two tiles: both write it.
 
         Args:
             first, runs: which registers: as many from each start in `runs`, moved by `first`.
@@ -168,17 +170,22 @@ class Pieces:
 
         def add(first: Value | int, many: int, sums: Sequence[Value]) -> list[Value]:
             # All loads of some pieces before the first addition: they are on their way together.
-            for found in [load(first + number) for number in range(many)]:
+            for number, found in enumerate([load(first + number) for number in range(many)]):
+                sums = insert(first + number, sums)
                 sums = [sum + other for sum, other in zip(sums, found, strict=True)]
             return list(sums)
 
-        total = list(own)
+        def insert(number: Value | int, sums: Sequence[Value]) -> list[Value]:
+            mine = [sum + one for sum, one in zip(sums, own, strict=True)]
+            return [select(piece == number, new, old) for new, old in zip(mine, sums, strict=True)]
+
+        total: list[Value] = [constant(0.0, "f32")] * len(own)
         whole, rest = others // at_once, others % at_once
         if whole > 1:
             total = for_(0, whole * at_once, at_once, lambda first, *sums: add(first, at_once, sums), total)
         elif whole:
             total = add(0, at_once, total)
-        return add(whole * at_once, rest, total) if rest else total
+        return insert(others, add(whole * at_once, rest, total) if rest else total)
 
     def done(self, group: Value) -> None:
         """The warpgroup has read all that it adds up."""
