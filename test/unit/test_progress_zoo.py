@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from interleaving_oracle import Oracle
+from interleaving_oracle import conflicts_of, verdict
+from interleaving_program import TileProgram
+from interleaving_runs import fewest, random_run, reachable, replay
 from planned import parse
 from test_progress import arena_is_left, faults, function_of
 from torch_mlir import ir
@@ -60,10 +62,10 @@ def tile_text(name: str, target: str) -> str:
 
 @functools.cache
 def judged(name: str, target: str):
-    """The judge of the program as it is, and the conflicts in its memory."""
-    module = parse(tile_text(name, target))
-    oracle = Oracle(function_of(module))
-    return oracle, oracle.conflicts(), module
+    """The tiles of the program as it is, and the conflicts in its memory."""
+    module = parse(tile_text(name, target))  # a function lives as long as its module
+    program = TileProgram(function_of(module))
+    return program, conflicts_of(program)
 
 
 def failure_of(module: ir.Module) -> PassFailure | None:
@@ -95,8 +97,7 @@ def seeded() -> dict[tuple[str, str], list[str]]:
 @pytest.mark.parametrize("name, target", CASES)
 def test_no_false_alarm(name: str, target: str) -> None:
     module = parse(tile_text(name, target))
-    oracle, conflicts, _ = judged(name, target)
-    assert oracle.verdict(conflicts) is None
+    assert verdict(*judged(name, target)) is None
     assert failure_of(module) is None
 
 
@@ -126,28 +127,28 @@ def test_every_harmful_fault_has_a_trace_and_no_other_is_rejected(name: str, tar
             if arena_is_left(module):
                 assert said is not None, fault
                 continue
-            oracle = Oracle(function_of(module))
+            program = TileProgram(function_of(module))
             same_memory = fault.startswith(("wait", "drop wait", "post", "drop post"))
-            expected = oracle.verdict(conflicts if same_memory else None)
+            expected = verdict(program, conflicts if same_memory else None)
         assert (said is None) == (expected is None), f"{fault}: {said!r}, the judge: {expected!r}"
         if said is None:
-            if len(oracle.tiles) <= SMALL:
-                assert all(oracle.random_run(rng) is None for _ in range(3)), fault
+            if len(program.tiles) <= SMALL:
+                assert all(random_run(program, rng) is None for _ in range(3)), fault
             continue
         assert isinstance(said, ProgressFailure), f"{fault}: {said!r}"
         if said.trace is None:
             assert "unwritten" in said.message or "never writes" in said.message, f"{fault}: {said!r}"
         elif "there are [" in said.message:
-            assert oracle.broken == "waits outside of its semaphore", fault
+            assert program.broken == "waits outside of its semaphore", fault
         elif "never ends" in said.message:
-            assert not oracle.reachable(said.trace.last), f"{fault}: {said!r}"
+            assert not reachable(program, said.trace.last), f"{fault}: {said!r}"
         else:
             trace = said.trace
-            assert oracle.replay(list(trace.tiles), trace.hanging, trace.last) is None, f"{fault}: {said!r}"
+            assert replay(program, list(trace.tiles), trace.hanging, trace.last) is None, f"{fault}: {said!r}"
             goals = [trace.last, trace.hanging] if trace.both else [trace.last]
-            fewest = oracle.fewest(trace.hanging, goals, SETS)
+            least = fewest(program, trace.hanging, goals, SETS)
             if trace.shortest:
-                assert fewest is None or len(trace.tiles) == fewest, f"{fault}: {fewest} tiles are enough: {said!r}"
+                assert least is None or len(trace.tiles) == least, f"{fault}: {least} tiles are enough: {said!r}"
             else:
                 cut_off.append(fault)  # the message says so
         assert "trace, step 1" in said.message or said.trace is None
