@@ -9,6 +9,9 @@ from kitsune_mlir.codegen.gpu.assemble import finalize
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.passes.base import Pass, PassFailure
 
+FASTMATH = ("afn", "arcp", "contract", "fast", "ninf", "nnan", "nsz", "reassoc")
+"""Flags of MLIR's `#arith.fastmath`, except for `none`."""
+
 
 @dataclass(frozen=True)
 class FinalizeNvvm(Pass):
@@ -20,6 +23,10 @@ class FinalizeNvvm(Pass):
 
     name: ClassVar[str] = "kitsune-finalize-nvvm"
     fastmath: str = "contract"
+
+    def __post_init__(self) -> None:
+        if unknown := {*self.fastmath.split(",")} - {"", *FASTMATH}:
+            raise ValueError(f"fastmath has flags {', '.join(FASTMATH)}, not {', '.join(sorted(unknown))}")
 
     def run(self, module: ir.Operation) -> None:
         try:

@@ -143,7 +143,7 @@ def set_mode(pipeline: ir.Operation, wanted: str, target: Target, measured: Mapp
         PassFailure: the pipeline cannot have the wanted mode.
     """
     mode = "temporal" if wanted == "auto" else wanted
-    allocation: Allocation | str = "nothing to allocate"
+    allocation: Allocation | str = f"{target.name} has no multiprocessors to give to stages"
     launches: Launches | None = None
     if target.is_gpu:
         model, budget = model_of(pipeline, target, measured), budget_of(target)

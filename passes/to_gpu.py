@@ -6,6 +6,7 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.assemble import program_functions, replace_program
+from kitsune_mlir.codegen.gpu.cubin import CHIPS
 from kitsune_mlir.codegen.gpu.engine import Limits
 from kitsune_mlir.codegen.gpu.launches import cut_launches
 from kitsune_mlir.errors import KitsuneError
@@ -27,6 +28,10 @@ class ToGpu(Pass):
     name: ClassVar[str] = "kitsune-to-gpu"
     chip: str = "sm_90a"
     debug: bool = False
+
+    def __post_init__(self) -> None:
+        if self.chip not in CHIPS:
+            raise ValueError(f"chip is one of {', '.join(sorted(CHIPS))}, not {self.chip}")
 
     def run(self, module: ir.Operation) -> None:
         for function in [part for whole in program_functions(module) for part in cut_launches(whole)]:

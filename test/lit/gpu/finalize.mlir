@@ -2,6 +2,7 @@
 // RUN: kitsune-opt %s --kitsune-finalize-nvvm | FileCheck %s
 // RUN: kitsune-opt %s --kitsune-finalize-nvvm | FileCheck %s --check-prefix=GONE
 // RUN: kitsune-opt %s --kitsune-finalize-nvvm="fastmath=contract,afn" | FileCheck %s --check-prefix=FAST
+// RUN: not kitsune-opt %s --kitsune-finalize-nvvm="fastmath=contract,quick" 2>&1 | FileCheck %s --check-prefix=QUICK
 
 // CHECK: gpu.module @p attributes {kitsune.manifest = "kept"}
 // CHECK: llvm.func @p(%[[X:.*]]: !llvm.ptr<1>, %[[N:.*]]: i64)
@@ -16,6 +17,8 @@
 // CHECK: llvm.return
 
 // GONE-NOT: {{memref\.|scf\.|arith\.|math\.|unrealized_conversion_cast}}
+
+// QUICK: pass 'kitsune-finalize-nvvm': fastmath has flags afn, arcp, {{.*}}, not quick
 
 // FAST-NOT: __nv_expf
 // FAST: llvm.fmul %{{.*}} {fastmathFlags = #llvm.fastmath<{{.*}}afn{{.*}}>}

@@ -1,6 +1,10 @@
 // A convolution reads and writes images with the channels innermost, and what is around it follows: padding, the bias as an
 // addition of its own, ReLU. The weight becomes an argument in that order; the image is turned where it comes in and goes out.
 // RUN: kitsune-opt %s --split-input-file --kitsune-channels-last=target=sm_90a | FileCheck %s
+// RUN: kitsune-opt %s --split-input-file --kitsune-channels-last=target=host | FileCheck %s --check-prefix=HOST
+
+// The host's convolutions stay as they came.
+// HOST-NOT: nhwc
 
 // CHECK-LABEL: func.func @block
 // CHECK-SAME: %[[X:.*]]: tensor<2x16x8x8xbf16>

@@ -1,4 +1,7 @@
 // RUN: kitsune-opt %s --kitsune-fuse-pairs="target=h200" --split-input-file --verify-diagnostics | FileCheck %s
+// RUN: kitsune-opt %s --split-input-file --kitsune-fuse-pairs=target=host | FileCheck %s --check-prefix=HOST
+
+// HOST-NOT: kitsune.pairs
 
 // Vectors of a sample, one from memory and four gathered; their products, rounded; some of these by index, after the first
 // vector. All of it is marked as one stage.
