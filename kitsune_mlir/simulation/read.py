@@ -38,13 +38,14 @@ AHEAD = ("gemv", "mma", "conv")
 class Choice:
     """Who does a task: `engine`, `pieces` that share a tile, tiles at the beginning (`whole`) that are not shared.
 
-    `copied`: threads copy the operands of its products.
+    `copied`: threads copy the operands of its products. `joined`: it shares a ring with the products beside it.
     """
 
     engine: str
     pieces: int = 1
     whole: int = 0
     copied: bool = False
+    joined: bool = False
 
     @staticmethod
     def from_summary(entry: Mapping[str, Any]) -> Choice:
@@ -53,7 +54,7 @@ class Choice:
         words = said.split()
         shared = int(words[-2]) if len(words) > 1 else entry["tiles"]
         whole = entry["tiles"] - shared if int(words[0]) > 1 else 0
-        return Choice(entry["engine"], int(words[0]), whole, _copies(entry["parameters"]))
+        return Choice(entry["engine"], int(words[0]), whole, _copies(entry["parameters"]), "joined" in entry["parameters"])
 
 
 def _copies(parameters: Mapping[str, Any]) -> bool:
@@ -110,15 +111,23 @@ def sim_program(function: ir.Operation, kernel: Kernel, machine: Target) -> SimP
     tasks: list[SimTask] = []
     # A semaphore for each ring: how often each tile has been released.
     freed = {id(ring): len(program.slots) + n for n, ring in enumerate(program.rings)}
-    end = 0
+    end, joined = 0, False
     for task, choice in zip(program.tasks, kernel.choices, strict=True):
         share = None
         if mode == "spatial" and (workers := _number(task, "workers")):
             first = _number(task, "first")
             share = (end if first is None else first, workers)
             end = max(end, sum(share))
-        before = tasks[-1].engine if tasks else ""
-        tasks.append(_task(task, choice, made, machine, share, before == choice.engine == "gemv", freed))
+        last = tasks[-1] if tasks and tasks[-1].launch == (_number(task, "launch") or 0) else None
+        together = choice.engine == "gemv" or (choice.joined and joined)
+        follows_on = last is not None and last.engine == choice.engine and together
+        tasks.append(_task(task, choice, made, machine, share, follows_on, freed))
+        joined = choice.joined
+    launches = {post.semaphore: task.launch for task in tasks for post in task.posts}
+    tasks = [  # a kernel begins when those before it have ended
+        dataclasses.replace(task, waits=[w for w in task.waits if launches.get(w.semaphore, task.launch) == task.launch])
+        for task in tasks
+    ]
     name = ir.StringAttr(function.attributes["sym_name"]).value
     slots = [*program.slots, *(ring.count for ring in program.rings)]
     return SimProgram(name, tasks, slots, kernel.resident, kernel.streaming)

@@ -186,8 +186,7 @@ class _Run:
                 self.waiters.setdefault((wait.semaphore, lo + int(short[-1])), []).append((wait.count, piece))
                 return
         self.ready[piece] = self.now
-        again = piece in self.successors or task.follows_on
-        lead = task.cost.turn if again and self.now == self.begin[piece] else task.cost.start
+        lead = task.cost.turn if piece in self.successors and self.now == self.begin[piece] else task.cost.start
         if task.waits and self.now == self.begin[piece]:
             lead += task.cost.poll
         self._at(self.now + lead, "_work", piece)
@@ -215,10 +214,15 @@ class _Run:
         following = next(self.supply if self.queues is None else self.queues[block], None)
         if following is None:
             return
-        if self.queues is not None and self.task_of[following] == self.task_of[piece]:
+        if self.queues is not None and self._goes_on(piece, following):
             self.successors.add(following)
             out *= 1 - cost.overlaps
         self._give(block, following, self.now + out)
+
+    def _goes_on(self, piece: int, following: int) -> bool:
+        """Whether a block that has both pieces begins the second one while it stores the first one's results."""
+        task, number = self.task_of[piece], self.task_of[following]
+        return task == number or (self.tasks[number].follows_on and task == number - 1)
 
     def _stored(self, piece: int) -> None:
         self.end[piece] = self.now

@@ -46,6 +46,24 @@ def test_blocks_take_turns_and_successive_tiles_overlap() -> None:
     assert done.occupancy == pytest.approx((11.5 + 6) / 23)
 
 
+def test_a_task_of_the_same_code_begins_while_the_last_results_go_out() -> None:
+    overlapping = dataclasses.replace(COST, overlaps=1.0)
+    pair = [dataclasses.replace(task(name, 2), cost=overlapping, follows_on=name == "b") for name in ("a", "b")]
+    done = simulate_program(SimProgram("p", pair), SMALL)
+    assert list(done.spans.end) == pytest.approx([6.0, 6.0, 10.5, 10.5])  # turn 0.5, work 4, finish 1 from 5.0 on
+    apart = [pair[0], dataclasses.replace(pair[1], follows_on=False)]
+    assert simulate_program(SimProgram("p", apart), SMALL).kernel_seconds == pytest.approx(12.0)
+
+
+def test_joined_products_follow_on_and_launches_need_no_waits() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 2048)).bfloat16().eval()
+    args = (torch.randn(2048, 2048).bfloat16(),)
+    one, two = (kitsune_mlir.compile(model, args, target="sm_90a", options={"mode": m}) for m in ("temporal", "separate"))
+    together, apart = (numbers_of(program, H200).tasks for program in (one, two))
+    assert "joined" in one.summary["engines"][1]["parameters"] and together[1].follows_on and together[1].waits
+    assert [task.launch for task in apart] == [0, 1] and not apart[1].follows_on and not apart[1].waits
+
+
 def test_a_wait_ends_when_the_last_post_is_seen() -> None:
     first = task("a", 2, posts=[SimPost(0, slots(2))])
     second = task("b", 2, waits=[SimWait(0, np.zeros(2, int), np.full(2, 2), 1)])
