@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from chain_emulator import run_chain
+from kept import kept
 from torch import nn
 from torch_mlir import ir
 
@@ -32,17 +33,8 @@ from kitsune_mlir.passes import gpu_chains, partition_streams
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 from chain_programs import CASES, Edge, Gated, Normalised, WideEdges, mlp
 
-MODULES: list[ir.Module] = []
-"""What plans refer to lives as long as its module."""
 BF16 = torch.bfloat16
 FORM = "kitsune-form-stages"
-
-
-@pytest.fixture
-def context():
-    with new_context() as made, ir.Location.unknown():
-        yield made
-        MODULES.clear()
 
 
 def compiled(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *args: torch.Tensor, dtype: torch.dtype = BF16):
@@ -61,8 +53,7 @@ def tiles(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *args: torch.Tensor
 
 
 def task_of(text: str, number: int = -1) -> TaskView:
-    MODULES.append(module := ir.Module.parse(text))
-    return ProgramView(list(module.body.operations)[0].operation).tasks[number]
+    return ProgramView(kept(text)).tasks[number]
 
 
 def decided(text: str, number: int = -1) -> ChainPlan:

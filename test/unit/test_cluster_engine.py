@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kept import kept
 from torch import nn
 from torch_mlir import ir
 
@@ -15,7 +16,6 @@ from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
-from kitsune_mlir.dialects import new_context
 
 BF16 = torch.bfloat16
 
@@ -39,22 +39,9 @@ def tiles(
 
 
 def decided(text: str, wish: str = "cluster") -> Plan | Decline:
-    module = ir.Module.parse(text)
-    (task,) = ProgramView(list(module.body.operations)[0].operation).tasks
+    (task,) = ProgramView(kept(text)).tasks
     assert task.wish == wish
-    MODULES.append(module)
     return ClusterEngine().plan(task, Limits())
-
-
-MODULES: list[ir.Module] = []
-"""What plans refer to lives as long as its module."""
-
-
-@pytest.fixture
-def context():
-    with new_context() as made, ir.Location.unknown():
-        yield made
-        MODULES.clear()
 
 
 @pytest.mark.parametrize(
@@ -118,9 +105,7 @@ def test_the_engine_says_why_it_declines(context, monkeypatch):
     skipped = decided(tiles(monkeypatch, Skip(), 2048, 512))
     assert isinstance(skipped, Decline) and "reads other layers too" in skipped.reason
     text = tiles(monkeypatch, mlp(512, 512, 512), 2048, 512)
-    module = ir.Module.parse(text)
-    MODULES.append(module)
-    (task,) = ProgramView(list(module.body.operations)[0].operation).tasks
+    (task,) = ProgramView(kept(text)).tasks
     for limits, reason in ((Limits(chip="sm_80"), "sm_90a"), (Limits(shared_bytes=70_000), "stages for weights")):
         declined = ClusterEngine().plan(task, limits)
         assert isinstance(declined, Decline) and reason in declined.reason

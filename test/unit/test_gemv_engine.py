@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kept import kept
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
@@ -29,24 +30,13 @@ from kitsune_mlir.dialects import new_context
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 from mma_text import Layer, program
 
-MODULES: list[ir.Module] = []
-"""What plans refer to lives as long as its module."""
-
-
-@pytest.fixture
-def context():
-    with new_context() as made, ir.Location.unknown():
-        yield made
-        MODULES.clear()
-
 
 def text_of(*layers: Layer) -> str:
     return program(list(layers))[0].replace('engine = "mma"', 'engine = "gemv"')
 
 
 def plans_of(*layers: Layer) -> list[Plan | Decline]:
-    MODULES.append(module := ir.Module.parse(text_of(*layers)))
-    view = ProgramView(list(module.body.operations)[0].operation)
+    view = ProgramView(kept(text_of(*layers)))
     return [GemvEngine().plan(task, Limits()) for task in view.tasks]
 
 

@@ -24,12 +24,6 @@ SHARED = 1 << 20
 """Address of the stage."""
 
 
-@pytest.fixture
-def context():
-    with new_context() as made, ir.Location.unknown():
-        yield made
-
-
 class Memory:
     """Global memory, in which each element is its own address, and what was copied to shared memory."""
 

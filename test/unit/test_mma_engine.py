@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kept import kept
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
@@ -28,24 +29,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 from mma_programs import SMALL
 from mma_text import Layer, program
 
-MODULES: list[ir.Module] = []
-"""What plans refer to lives as long as its module."""
-
-
-@pytest.fixture
-def context():
-    with new_context() as made, ir.Location.unknown():
-        yield made
-        MODULES.clear()
-
 
 def planned(text: str, **limits) -> Plan | Decline:
-    return MmaEngine().plan(ProgramView(module_of(text)).tasks[0], Limits(**limits))
-
-
-def module_of(text: str) -> ir.Operation:
-    MODULES.append(module := ir.Module.parse(text))
-    return list(module.body.operations)[0].operation
+    return MmaEngine().plan(ProgramView(kept(text)).tasks[0], Limits(**limits))
 
 
 def decided(layer: Layer) -> MmaPlan:
@@ -189,7 +175,7 @@ def test_blocks_that_share_a_tile_add_up_about_equal_parts(width: int, pieces: i
 
 def test_all_blocks_of_a_tile_post_for_it(context) -> None:
     """Each adds its part of what a tile that one block does alone adds at once."""
-    view = ProgramView(module_of(program(SMALL["five_layers_shared"])[0]))
+    view = ProgramView(kept(program(SMALL["five_layers_shared"])[0]))
     plans = [MmaEngine().plan(task, Limits()) for task in view.tasks]
     assert all(isinstance(plan, Plan) for plan in plans)
     weights = _weights([plan for plan in plans if isinstance(plan, Plan)])

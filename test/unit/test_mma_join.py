@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kept import kept
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engine import Limits, Plan
@@ -18,21 +19,12 @@ from kitsune_mlir.dialects import new_context
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 from mma_text import Layer, program
 
-MODULES: list[ir.Module] = []
 WIDE = Layer(2048, 1024, 480, tile=(128, 128))
 NARROW = Layer(2048, 512, 1024, tile=(128, 64))
 
 
-@pytest.fixture
-def context():
-    with new_context() as made, ir.Location.unknown():
-        yield made
-        MODULES.clear()
-
-
 def plans_of(layers: list[Layer]) -> list[Plan]:
-    MODULES.append(module := ir.Module.parse(program(layers)[0]))
-    view = ProgramView(list(module.body.operations)[0].operation)
+    view = ProgramView(kept(program(layers)[0]))
     found = [MmaEngine().plan(task, Limits()) for task in view.tasks]
     return [plan for plan in found if isinstance(plan, Plan)]
 
