@@ -6,6 +6,7 @@ from typing import ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
+from kitsune_mlir.dialects.cloning import clone_with
 from kitsune_mlir.dialects.iteration import is_reshape
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic
 from kitsune_mlir.dialects.stage_graph import PipelineOp, StageOp, YieldOp, pack, unpack
@@ -171,22 +172,3 @@ class FormStages(Pass):
         copy.operation.operands[0] = source
         mapping[value] = copy.operation.results[0]
         return mapping[value]
-
-
-def clone_with(op: ir.Operation, mapping: dict[ir.Value, ir.Value]) -> ir.Operation:
-    """Clone `op` at the insertion point, its operands and the values its regions use replaced by `mapping`, and extend it."""
-    copy = op.clone().operation
-    replace_uses_inside(copy, mapping)
-    mapping.update(zip(op.results, copy.results, strict=True))
-    return copy
-
-
-def replace_uses_inside(op: ir.Operation, mapping: dict[ir.Value, ir.Value]) -> None:
-    """Replace operands of `op` and of everything nested in it by `mapping`."""
-    for i, value in enumerate(op.operands):
-        if value in mapping:
-            op.operands[i] = mapping[value]
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                replace_uses_inside(inner.operation, mapping)

@@ -10,12 +10,11 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
 from kitsune_mlir.dialects.access import is_tensor, shape_of, static_ints
+from kitsune_mlir.dialects.cloning import replace_uses_inside
 from kitsune_mlir.dialects.edges import Grid, Slice
 from kitsune_mlir.dialects.iteration import is_halo
 from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.verify import captures, walk
-
-from .form_stages import replace_uses_inside
 
 DYNAMIC = ir.ShapedType.get_dynamic_size()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch_mlir import ir
 from torch_mlir.dialects import arith
 
-from kitsune_mlir.codegen.host.outline import clone_with
+from kitsune_mlir.dialects.cloning import clone_with
 from kitsune_mlir.dialects.verify import walk
 
 __all__ = ["lower_atomics"]

@@ -12,7 +12,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, cf, memref, vector
 
 from kitsune_mlir.codegen.host import ops
-from kitsune_mlir.codegen.host.outline import clone_with
+from kitsune_mlir.dialects.cloning import clone_with
 from kitsune_mlir.dialects.verify import captures
 
 __all__ = ["BodyEmitter", "computing_bytes"]

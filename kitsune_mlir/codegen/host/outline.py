@@ -14,6 +14,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import func
 
 from kitsune_mlir.codegen.scatter_loops import expand_scatter_adds
+from kitsune_mlir.dialects.cloning import clone_with
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.errors import UnsupportedError
 
@@ -217,24 +218,6 @@ def _body_function(task, captured, memrefs, buffers) -> func.FuncOp:
     expand_scatter_adds(function.operation)
     _drop_unused(entry)
     return function
-
-
-def clone_with(op: ir.Operation, mapping: dict[ir.Value, ir.Value]) -> ir.Operation:
-    """Clone `op` at the current insertion point, its operands (also nested ones) mapped; its results join `mapping`."""
-    copy = op.clone().operation
-    _remap(copy, mapping)
-    mapping.update(zip(op.results, copy.results, strict=True))
-    return copy
-
-
-def _remap(op: ir.Operation, mapping: dict[ir.Value, ir.Value]) -> None:
-    for i, operand in enumerate(op.operands):
-        if operand in mapping:
-            op.operands[i] = mapping[operand]
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                _remap(inner.operation, mapping)
 
 
 def _drop_unused(block: ir.Block) -> None:

@@ -16,8 +16,8 @@ from torch_mlir.dialects import linalg
 from kitsune_mlir.codegen.host import ops
 from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.nest import Nest, read_nest
-from kitsune_mlir.codegen.host.outline import clone_with
 from kitsune_mlir.codegen.host.reduction import combiner_of
+from kitsune_mlir.dialects.cloning import clone_with
 
 __all__ = ["precompute_sides"]
 

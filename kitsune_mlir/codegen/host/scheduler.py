@@ -21,7 +21,8 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, func, scf
 
 from kitsune_mlir.codegen.host.asserts import CONTROL_ERROR
-from kitsune_mlir.codegen.host.outline import Program, Task, clone_with
+from kitsune_mlir.codegen.host.outline import Program, Task
+from kitsune_mlir.dialects.cloning import clone_with
 
 __all__ = ["CONTROL_SLOTS", "HELPERS", "BodyArguments", "build_scheduler"]
 
