@@ -37,7 +37,8 @@ class Program:
     Attributes:
         target: the target's name.
         signature: what it takes and gives.
-        weights: the model's own tensors by name. They are shared with the model, not copied (on the same device).
+        weights: the model's own tensors by name. They are shared with the model, not copied (on the same device). A model on
+            the meta device, which has no values, compiles too; its program runs once it is saved and loaded with weights.
         seconds: compile time by phase.
     """
 
@@ -64,6 +65,8 @@ class Program:
         self.summary = dict(summary)
         self.artifacts = dict(artifacts)
         self._ir = dict(ir)
+        if (empty := _without_values(weights)) is not None:
+            runner, runner_error = None, f"weight '{empty}' is on the meta device: save the program, and load it with weights"
         self._runner = runner
         self._runner_error = runner_error
         stored = (signature.in_spec, signature.out_spec)
@@ -256,6 +259,8 @@ class Program:
             raise PackageError(f"the model's arguments or output have a structure that a file cannot hold: {self._out_spec}")
         stored = [w.name for w in self.signature.weights if weights or w.kind == "constant"]
         tensors = {name: self.weights[name] for name in stored}
+        if (empty := _without_values(tensors)) is not None:
+            raise PackageError(f"weight '{empty}' is on the meta device, without values: only weights=False can be saved")
         texts = self._ir if ir else {}
         code = {name: data for name, data in self.artifacts.items() if ir or not name.endswith(".ptx")}
         write_package(path, self.target, self.signature, tensors, texts, self.summary, code)
@@ -282,6 +287,11 @@ class _Copy:
         if self.source._version != self.version:
             self.placed.copy_(self.source.detach())
             self.version = self.source._version
+
+
+def _without_values(weights: Mapping[str, Any]) -> str | None:
+    """The name of a weight on the meta device."""
+    return next((name for name, tensor in weights.items() if tensor.device.type == "meta"), None)
 
 
 def _ordered(tensor: Any, order: Sequence[int]) -> Any:

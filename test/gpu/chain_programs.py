@@ -10,12 +10,14 @@ eager PyTorch under a CUDA graph (and `torch.compile` under one with `--compiled
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import copy
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -186,6 +188,10 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable]] = {
 }
 
 
+ONE_ROW = ("wide_edges_1",)
+"""No chain: nothing is shared along rows where there is one, so other engines do it."""
+
+
 def sweep_case(name: str) -> tuple[Callable[[], nn.Module], Callable]:
     """`sweep_WIDTH_DEPTH_ROWS`: a chain of equal layers."""
     width, depth, count = (int(part) for part in name.split("_")[1:])
@@ -197,25 +203,41 @@ def case(name: str) -> tuple[Callable[[], nn.Module], Callable]:
     return sweep_case(name) if name.startswith("sweep_") else CASES[name]
 
 
-def build(folder: Path, names: Sequence[str]) -> int:
-    """Compile models to packages without weights; the number of those that spill or have no chain."""
-    import kitsune_mlir
+@contextlib.contextmanager
+def _chained() -> Iterator[None]:
+    """Layers become chains whatever the planner thinks of it: of few rows too, which it leaves to other engines."""
     from kitsune_mlir import pipeline
+    from kitsune_mlir.passes import grouping, partition_streams
 
     form = "kitsune-form-stages"
-    pipeline.PLAN = [f"{form}{{chains=true}}" if name == form else name for name in pipeline.PLAN]
+    plan = [f"{form}{{chains=true}}" if name == form else name for name in pipeline.PLAN]
+    with (
+        mock.patch.object(pipeline, "PLAN", plan),
+        mock.patch.object(grouping, "_tiles", lambda space: 1),  # no merge leaves fewer tiles than there were
+        mock.patch.object(partition_streams, "few_rows_tile", lambda space, target: None),
+    ):
+        yield
+
+
+def build(folder: Path, names: Sequence[str]) -> int:
+    """Compile models to packages without weights; the number of those that spill, or have no chain and should."""
+    import kitsune_mlir
+
     folder.mkdir(parents=True, exist_ok=True)
     bad = 0
     for name in names or CASES:
         torch.manual_seed(0)
         make_model, make_args = case(name)
         model = make_model().to(torch.bfloat16).eval()
-        program = kitsune_mlir.compile(model, make_args(torch.device("cpu"), torch.bfloat16), target="sm_90a")
+        with _chained():
+            program = kitsune_mlir.compile(model, make_args(torch.device("cpu"), torch.bfloat16), target="sm_90a")
         program.save(folder / f"{name}.kit", weights=False)
         kernel, engines = program.summary["kernels"][0], program.summary["engines"]
-        chained = [e for e in engines if e["engine"] == "chain"]
-        bad += kernel["spill_store_bytes"] > 0 or not chained
-        print(f"{name}: {', '.join(e['engine'] for e in engines)}; {kernel['spill_store_bytes']} bytes spilled", flush=True)
+        chained = any(e["engine"] == "chain" for e in engines)
+        wrong = kernel["spill_store_bytes"] > 0 or chained == (name in ONE_ROW)
+        bad += wrong
+        told = f"{', '.join(e['engine'] for e in engines)}; {kernel['spill_store_bytes']} bytes spilled"
+        print(f"{'BAD  ' if wrong else ''}{name}: {told}", flush=True)
         for engine in engines:
             print(f"    {engine['task']} {engine['tiles']} tiles {engine['parameters']} {engine['declined'] or ''}"[:300])
     return bad

@@ -162,6 +162,22 @@ def test_gpu_code_without_a_gpu() -> None:
         program(x)
 
 
+def test_a_model_without_values_compiles_and_runs_with_weights_that_are_loaded(tmp_path: Path) -> None:
+    """Large models are built on the meta device, also where their target can run: the program needs no weights until then."""
+    with torch.device("meta"):
+        empty, shape = torch.nn.Linear(24, 12), torch.empty(7, 24)
+    program = kitsune_mlir.compile(empty, (shape,), target="host")
+    x = torch.randn(7, 24)
+    with pytest.raises(TargetError, match="weight 'weight' is on the meta device: save the program, and load it with weights"):
+        program(x)
+    with pytest.raises(PackageError, match="weight 'weight' is on the meta device"):
+        program.save(tmp_path / "whole.kit")
+    program.save(tmp_path / "linear.kit", weights=False)
+    model = torch.nn.Linear(24, 12).requires_grad_(False)
+    loaded = kitsune_mlir.load(tmp_path / "linear.kit", weights=dict(model.named_parameters()))
+    torch.testing.assert_close(loaded(x), model(x), rtol=1e-5, atol=1e-5)
+
+
 def test_unknown_target() -> None:
     with pytest.raises(TargetError, match="known targets: "):
         kitsune_mlir.compile(torch.nn.ReLU(), (torch.randn(2),), target="sm_75")
