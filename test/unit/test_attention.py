@@ -14,7 +14,7 @@ from torch_mlir import ir
 
 from kitsune_mlir import pipeline
 from kitsune_mlir.codegen.gpu.attention import AttentionEngine
-from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan
+from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan, _pieces
 from kitsune_mlir.codegen.gpu.attention_walk import tile_costs, tile_order
 from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.program import GpuCode, compile_gpu
@@ -262,6 +262,15 @@ def test_idle_blocks_share_the_keys_of_a_tile() -> None:
     plan = planned("decode_1_8192")
     assert isinstance(plan, Plan) and plan.split is not None and plan.split.arrivals == 8 == plan.split.reads
     assert plan.split.bytes == 8 * 16 * 4 * (128 + 2) * 4  # tiles x pieces x rows x (sums, maximum, sum)
+
+
+def test_rows_of_two_tiles_are_joined_in_one_order() -> None:
+    """The last tile of causal rows reads more blocks of keys than the one that it overlaps, so the warpgroups change places."""
+    assert [decided(name).uneven for name in ("keys_1000_causal", "causal", "keys_1000")] == [True, False, False]
+    uneven, even = decided("keys_1000_causal"), decided("cross_long")
+    assert uneven.split and even.split and (_pieces(uneven, 1, 132), _pieces(even, 1, 132)) == (1, 1 + (even.blocks >= 16))
+    ragged, whole = (assembled(SMALL[name]).ptx.count("selp.f32") for name in ("keys_1000_causal", "causal"))
+    assert ragged >= whole + 128  # each thread's 64 sums of both warpgroups
 
 
 def test_joined_pieces_are_stored_without_a_bulk_copy() -> None:

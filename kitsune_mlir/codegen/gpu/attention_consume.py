@@ -8,6 +8,7 @@ multiplies (Shah et al., FlashAttention-3, arXiv 2407.08608, section 3).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu import wgmma
 from kitsune_mlir.codegen.gpu.attention_pieces import Pieces, piece_blocks
@@ -250,7 +251,12 @@ class _Consumer:
         def join() -> None:
             NamedBarrier(JOIN, 256).sync()
             other = [load(offset(base, number * 512), "f32") for number in range(len(values))]
-            softmax, sums = self._joined(state, Softmax.of(other), other[4:])
+            mine = values
+            if plan.uneven:  # who has the even blocks depends on how many there are
+                even = (block_count(plan, self.tile) & 1) == 1
+                pairs = list(zip(mine, other, strict=True))
+                mine, other = [select(even, a, b) for a, b in pairs], [select(even, b, a) for a, b in pairs]
+            softmax, sums = self._joined(mine, other)
             NamedBarrier(MERGED, 256).arrive()
             if plan.pieces == 1:
                 self._store(State(state.slot, softmax, [], sums))
@@ -266,17 +272,18 @@ class _Consumer:
         pieces.leave(self.piece, softmax, sums)
         if_(self.piece == plan.pieces - 1, lambda: pieces.join(self.scores))
 
-    def _joined(self, state: State, other: Softmax, sums: list[Value]) -> tuple[Softmax, list[Value]]:
+    def _joined(self, one: Sequence[Value], other: Sequence[Value]) -> tuple[Softmax, list[Value]]:
+        """Two parts of the keys of the same rows as one; of each part what the softmax knows, then the weighted sums."""
         factor = self.scores.factor if self.scores.pure else 1.0
         tops, totals, mine, theirs = [], [], [], []
+        a, b = Softmax.of(one), Softmax.of(other)
         for half in range(2):
-            a, b = state.softmax.top[half], other.top[half]
-            top = maximum(a, b)
+            top = maximum(a.top[half], b.top[half])
             safe = select(top == float("-inf"), f32(0.0), top)
-            mine.append(exp2((a - safe) * factor))
-            theirs.append(exp2((b - safe) * factor))
+            mine.append(exp2((a.top[half] - safe) * factor))
+            theirs.append(exp2((b.top[half] - safe) * factor))
             tops.append(top)
-            totals.append(state.softmax.total[half] * mine[half] + other.total[half] * theirs[half])
-        halves = [register // 2 % 2 for register in range(len(sums))]
-        joined = [a * mine[h] + b * theirs[h] for a, b, h in zip(state.sums, sums, halves, strict=True)]
+            totals.append(a.total[half] * mine[half] + b.total[half] * theirs[half])
+        halves = [register // 2 % 2 for register in range(len(one) - 4)]
+        joined = [a * mine[h] + b * theirs[h] for a, b, h in zip(one[4:], other[4:], halves, strict=True)]
         return Softmax((tops[0], tops[1]), (totals[0], totals[1])), joined

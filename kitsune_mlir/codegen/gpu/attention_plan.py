@@ -114,6 +114,12 @@ class AttentionPlan:
         return 2 if self.split else 1
 
     @property
+    def uneven(self) -> bool:
+        """Whether a row may be in two tiles, one with more blocks of keys: both must add in one order to store the same."""
+        overlap = any(dim.extent % dim.size for dim in self.pattern.result.dims)
+        return overlap and len(self.pattern.parts) == 1 and any(step.kind == "causal" for step in self.pattern.attention.steps)
+
+    @property
     def blocks(self) -> int:
         """Blocks of keys of all parts."""
         return sum(self.part_blocks)
@@ -193,7 +199,7 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
 
 def _pieces(plan: AttentionPlan, tiles: int, workers: int) -> int:
     """How many blocks share a tile: as many as are idle otherwise, each with a few blocks of keys for both consumers."""
-    if not plan.split:
+    if not plan.split or plan.uneven:
         return 1
     least = PIECE_BLOCKS if plan.few else LONG_PIECE_BLOCKS
     return max(1, min(workers // tiles, plan.blocks // least, MOST_PIECES))
