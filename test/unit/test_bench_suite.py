@@ -19,7 +19,7 @@ from bench.measure import verdict
 from bench.peers import PEERS, parse
 from bench.records import Record, merge
 from bench.suite import told
-from bench.tables import back_to_back, chain_table, geometric_mean, group_table, product_table, row_table
+from bench.tables import back_to_back, chain_table, fraction, geometric_mean, group_table, product_table, reached, row_table
 from bench.timing import summary
 from bench.worker import Worker
 
@@ -143,6 +143,9 @@ def test_tables_say_what_was_lost():
     assert back_to_back({}) == "–"
     replays = {"kitsune, graph": {"median": 2.0}, "eager, graph": {"median": 3.0}, "compile, graph": {"median": 5.0}}
     assert back_to_back({"back_to_back": replays}) == "1.50"
+    short = {**entry("s", "gemv", measure="fraction"), "run": 0, "goal": 0.2, "back_to_back": replays}
+    assert reached(short) == fraction(short) == short["floor"] / 2.0 and fraction({**short, "measure": "speedup"}) == 0.5
+    assert f"| {50 * short['floor']:.0f} % | 0.2 of the floor |" in "\n".join(group_table({"short": short}))
     chains = {n: {**entry(n, "mlp"), "run": 0} for n in ("mlp_16x2_1000", "mlp_16x8_65536", "mlp_32x2_1000")}
     lines = chain_table(chains)
     assert "| width | 2 layers, 1000 rows | 8 layers, 65536 rows |" in lines and "| 32 | 3.00 |  |" in lines
