@@ -93,7 +93,7 @@ class Manifest:
         arrays: the kernel takes two parameters, an array of all pointers and one of all tensor maps, each in their order.
         arena_bytes: size of the arena.
         input_bytes, result_bytes: size of each input and result.
-        tiles: tiles of all tasks together: more blocks than this have nothing to do.
+        tiles: more blocks than this have nothing to do: tiles of all tasks together, or fewer where tasks follow each other.
         tasks: for messages: [name, engine, tiles] of each task, in order.
         debug: whether waits are bounded and report into the workspace.
         counters: of a debug build, for messages: what each counter counts ("tile (2, 1) of stage 'relu'").

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 
 import numpy as np
 from simt import DTYPES, Block, Ref, Space, contiguous
@@ -21,10 +22,14 @@ SECONDS = 30.0
 
 
 class Machine:
-    """Memory, and the counters' lock. `spaces[n]` is what pointers of number n point to; `tables`: addresses of constants."""
+    """Memory, and the counters' lock. `spaces[n]` is what pointers of number n point to; `tables`: addresses of constants.
+
+    `maps`: tensor maps, each with the address of its memory, by their own address.
+    """
 
     def __init__(self):
         self.spaces: list[Space] = []
+        self.maps: dict[int, tuple[dict, int]] = {}
         self.tables: dict[str, int] = {}
         self.lock = threading.Lock()
         self.stop = threading.Event()
@@ -99,6 +104,8 @@ class KernelBlock(Block):
             return self.move(space.data.view(dtype), at, mask, None if op.results else operands[0])
         if name == "llvm.inline_asm":
             return self.assembly(ir.StringAttr(op.attributes["asm_string"]).value, operands, mask)
+        if name == "llvm.extractvalue":
+            return operands[0][ir.DenseI64ArrayAttr(op.attributes["position"])[0]]
         if name == "llvm.mlir.undef":
             return None
         if name == "llvm.mlir.constant":
@@ -120,6 +127,10 @@ class KernelBlock(Block):
             return None
         return super().simple(op, operands, mask)
 
+    def stop_others(self) -> None:
+        """End what other blocks wait for: this one has failed."""
+        self.machine.stop.set()
+
     def memref(self, pointer, type):
         space, byte = self.machine.at(pointer)
         dtype = DTYPES[str(type.element_type)]
@@ -129,6 +140,8 @@ class KernelBlock(Block):
         assert mask.any()
         if text == "mov.b32 $0, $1;":  # `inline.fresh`
             return operands[0]
+        if ".L2::cache_hint" in text:
+            return self.hinted(text, operands, mask)
         space, byte = self.machine.at(operands[0][mask])
         at, words = byte // 4, space.data.view(np.int32)
         if text.startswith("red.release.gpu.global.add.u32"):
@@ -143,6 +156,19 @@ class KernelBlock(Block):
                 raise TimeoutError(f"block {self.number} waits for ever")
         return None
 
+    def hinted(self, text, operands, mask):
+        """A load or store of words with a hint for L2 (`memory.load`, `memory.store`)."""
+        space, byte = self.machine.at(operands[0][mask])
+        data, at = space.data.view(np.int32), np.zeros(self.threads, np.int64)
+        at[mask] = byte // 4
+        if text.startswith("st."):
+            for number, value in enumerate(operands[1:-1]):
+                self.move(data, at + number, mask, value)
+            return None
+        count = next((width for width in (2, 4) if f".v{width}." in text), 1)
+        loaded = [self.move(data, at + number, mask) for number in range(count)]
+        return loaded if count > 1 else loaded[0]
+
 
 def launch(machine: Machine, module: ir.Operation, manifest: Manifest, pointers: list[int], blocks: int) -> None:
     """Run the kernel of a `gpu.module` on `blocks` blocks at once.
@@ -150,22 +176,35 @@ def launch(machine: Machine, module: ir.Operation, manifest: Manifest, pointers:
     Raises:
         AssertionError, TimeoutError: what any block ran into.
     """
-    failures: list[BaseException] = []
     with module.context:
         machine.define(module)
     if manifest.arrays:
         pointers = [machine.fill(np.array(pointers, np.int64)), 0]
-    bodies = [KernelBlock(machine, module, manifest.threads, number, blocks, manifest.shared_bytes) for number in range(blocks)]
+    run_blocks(
+        [KernelBlock(machine, module, manifest.threads, number, blocks, manifest.shared_bytes) for number in range(blocks)],
+        module.context,
+        manifest.kernel,
+        pointers,
+    )
+
+
+def run_blocks(blocks: Sequence[KernelBlock], context: ir.Context, kernel: str, pointers: Sequence[int]) -> None:
+    """Run a kernel's blocks at once, each in a thread of its own, with the same parameters: pointers.
+
+    Raises:
+        AssertionError, TimeoutError: what any block ran into.
+    """
+    failures: list[BaseException] = []
 
     def work(block: KernelBlock) -> None:
         try:
-            with module.context, ir.Location.unknown():
-                block.run(block.functions[manifest.kernel], [block.words(p, np.int64) for p in pointers])
+            with context, ir.Location.unknown():
+                block.run(block.functions[kernel], [block.words(p, np.int64) for p in pointers])
         except BaseException as error:
             failures.append(error)
-            machine.stop.set()
+            block.stop_others()
 
-    threads = [threading.Thread(target=work, args=(block,)) for block in bodies]
+    threads = [threading.Thread(target=work, args=(block,)) for block in blocks]
     for thread in threads:
         thread.start()
     for thread in threads:

