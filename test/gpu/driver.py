@@ -11,11 +11,11 @@ import select
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["answers", "program_main"]
+__all__ = ["answers", "check_each", "program_main", "report"]
 
 Build = Callable[[Path, Sequence[str]], int | None]
 Run = Callable[[Path, Sequence[str], Namespace], int | None]
@@ -80,3 +80,33 @@ def answers(
             tail = process.communicate()[1].decode(errors="replace").strip().splitlines()[-1:]
             yield {"case": left.pop(0), "ok": False, "error": f"hung or crashed: {' '.join(tail)}"}
         process.wait()
+
+
+def check_each(names: Sequence[str], check: Callable[[str], tuple[bool, dict[str, Any]]]) -> int:
+    """What `part` mostly is: check cases one after the other, and print a line of JSON for each.
+
+    Args:
+        check: whether a case is right, and what was found.
+
+    Returns:
+        1 after a case that raised an error, which may have cost the device's context; then nothing else is tried.
+    """
+    for name in names:
+        try:
+            right, found = check(name)
+        except Exception as error:
+            print(json.dumps({"case": name, "ok": False, "error": f"{type(error).__name__}: {error}"}), flush=True)
+            return 1
+        print(json.dumps({"case": name, "ok": right, **found}), flush=True)
+    return 0
+
+
+def report(results: Iterable[dict[str, Any]]) -> int:
+    """What `run` mostly does with its `answers`: print a line for each, and how many failed, which it returns."""
+    failed = 0
+    for result in results:
+        name, right = result.pop("case"), result.pop("ok")
+        print(f"{'ok  ' if right else 'FAIL'} {name:20s} {result}", flush=True)
+        failed += not right
+    print(f"{failed} failed")
+    return failed

@@ -9,7 +9,6 @@ Each case runs twice, and from a graph, against float64. One that hangs or crash
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from driver import answers, program_main
+from driver import answers, check_each, program_main, report
 from range_programs import graphed
 
 LIMIT_SECONDS = 20
@@ -158,27 +157,13 @@ def check(folder: Path, name: str) -> tuple[bool, dict]:
 
 def part(folder: Path, names: Sequence[str], given: Namespace) -> int:
     """Run cases one after the other and report each; ends when one has lost the context."""
-    torch.zeros(1, device="cuda")
-    for name in names:
-        try:
-            right, found = check(folder, name)
-            print(json.dumps({"case": name, "ok": right, **found}), flush=True)
-        except Exception as error:
-            print(json.dumps({"case": name, "ok": False, "error": f"{type(error).__name__}: {error}"}), flush=True)
-            return 1
-    return 0
+    return check_each(names, lambda name: check(folder, name))
 
 
 def run(folder: Path, names: Sequence[str], given: Namespace) -> int:
     """Run cases; the number of those that failed."""
     wanted = names or [name for name in CASES if (folder / f"{name}.kit").exists()]
-    failed = 0
-    for result in answers(__file__, folder, wanted, LIMIT_SECONDS):
-        name, right = result.pop("case"), result.pop("ok")
-        print(f"{'ok  ' if right else 'FAIL'} {name:20s} {result}", flush=True)
-        failed += not right
-    print(f"{failed} failed")
-    return failed
+    return report(answers(__file__, folder, wanted, LIMIT_SECONDS))
 
 
 if __name__ == "__main__":

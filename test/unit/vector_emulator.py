@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from bulk_emulator import BulkCopies
-from kernel_emulator import SHIFT, KernelBlock, Machine
+from kernel_emulator import SHIFT, KernelBlock, Machine, run_blocks
 from simt import DTYPES, Race, Space, _unsigned
 from torch_mlir import ir
 
@@ -61,6 +61,10 @@ class VectorBlock(BulkCopies, KernelBlock):
             self.barriers += 1
             return
         super().op(op, mask)
+
+    def stop_others(self) -> None:
+        super().stop_others()
+        self.meeting.abort()
 
     def simple(self, op, operands, mask):
         name = op.name
@@ -191,7 +195,10 @@ def run_kernel(
         space = Space(size + 2 * RED_ZONE, checked=False)
         space.data[:] = 0
         pointers.append(machine.add(space))
-    failures: list[BaseException] = []
+    for number, parameter in enumerate(manifest.parameters):
+        if parameter.kind == "tensor_map":  # of an input
+            pointers.insert(number, machine.add(Space(128)))
+            machine.maps[pointers[number]] = parameter.map, pointers[parameter.index] + parameter.offset
     shared = manifest.shared_bytes + RED_ZONE
     bodies = [block_type(machine, module, manifest.threads, number, blocks, shared) for number in range(blocks)]
 
@@ -200,21 +207,6 @@ def run_kernel(
         for block in cluster:
             block.peers, block.meeting = cluster, meeting
 
-    def work(block: VectorBlock) -> None:
-        try:
-            with module.context, ir.Location.unknown():
-                block.run(block.functions[manifest.kernel], [block.words(p, np.int64) for p in pointers])
-        except BaseException as error:
-            failures.append(error)
-            machine.stop.set()
-            block.meeting.abort()
-
-    threads = [threading.Thread(target=work, args=(block,)) for block in bodies]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
+    run_blocks(bodies, module.context, manifest.kernel, pointers)
     for space, array in zip(spaces[len(inputs) :], results, strict=True):
         array.reshape(-1).view(np.uint8)[:] = space.data[: array.nbytes]

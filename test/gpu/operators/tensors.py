@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -11,6 +13,11 @@ from test.gpu.operators.case import F32, F64, I32, Case, flags, floats, numbers
 __all__ = ["CASES"]
 
 CASES: dict[str, Case] = {}
+
+
+def each(*functions: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    """Functions of one tensor, all of which a model returns."""
+    return lambda x: tuple(function(x) for function in functions)
 
 
 CASES |= {
@@ -51,40 +58,34 @@ CASES |= {
     ),
     "double_norm": Case(lambda n, x: n(x), [floats(13, 27, dtype=F64)], lambda: [nn.LayerNorm(27)], dtype=F64),
     "functions": Case(
-        lambda x: tuple(
-            f(x)
-            for f in (
-                torch.sin,
-                torch.cos,
-                torch.tan,
-                torch.atan,
-                torch.sinh,
-                torch.cosh,
-                torch.exp2,
-                torch.expm1,
-                torch.erf,
-                torch.floor,
-                torch.round,
-                torch.sign,
-            )
+        each(
+            torch.sin,
+            torch.cos,
+            torch.tan,
+            torch.atan,
+            torch.sinh,
+            torch.cosh,
+            torch.exp2,
+            torch.expm1,
+            torch.erf,
+            torch.floor,
+            torch.round,
+            torch.sign,
         ),
         [floats(13, 27, dtype=F32)],
         dtype=F32,
     ),
     "functions_positive": Case(
-        lambda x: tuple(
-            f(x.abs() + 0.5)
-            for f in (
-                torch.log,
-                torch.log2,
-                torch.log10,
-                torch.sqrt,
-                torch.rsqrt,
-                torch.reciprocal,
-                torch.log1p,
-                torch.acosh,
-            )
-        ),
+        lambda x: each(
+            torch.log,
+            torch.log2,
+            torch.log10,
+            torch.sqrt,
+            torch.rsqrt,
+            torch.reciprocal,
+            torch.log1p,
+            torch.acosh,
+        )(x.abs() + 0.5),
         [floats(13, 27, dtype=F32)],
         dtype=F32,
     ),
