@@ -1,0 +1,70 @@
+"""The command line of the GPU programs: a case that fails, crashes or hangs costs only itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GPU = Path(__file__).parents[1] / "gpu"
+PROGRAM = f"""
+import os, sys, time
+sys.path.insert(0, {str(GPU)!r})
+from driver import answers, check_each, program_main, report
+
+def check(name):
+    if name == "hangs":
+        time.sleep(60)
+    if name == "crashes":
+        os._exit(3)
+    if name == "raises":
+        raise ValueError("no such thing")
+    return name != "wrong", {{"error": 0.5, "process": os.getpid()}}
+
+def build(folder, names):
+    return len(names)
+
+def part(folder, names, given):
+    return check_each(names, check)
+
+def run(folder, names, given):
+    return report(answers(__file__, folder, names, 2))
+
+sys.exit(program_main("Cases.", build, run, part))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    def call(*arguments: str) -> tuple[int, list[str]]:
+        done = subprocess.run([sys.executable, str(tmp_path / "program.py"), *arguments], capture_output=True, text=True)
+        assert not done.stderr, done.stderr
+        return done.returncode, done.stdout.splitlines()
+
+    return call
+
+
+def test_every_case_is_told_whatever_others_do(program, tmp_path: Path) -> None:
+    status, lines = program("run", str(tmp_path), "first", "wrong", "crashes", "raises", "hangs", "last")
+    assert status == 1 and lines[-1] == "4 failed"
+    assert [line.split()[:2] for line in lines[:-1]] == [
+        ["ok", "first"],
+        ["FAIL", "wrong"],
+        ["FAIL", "crashes"],
+        ["FAIL", "raises"],
+        ["FAIL", "hangs"],
+        ["ok", "last"],
+    ]
+    assert "hung or crashed" in lines[2] and "ValueError: no such thing" in lines[3] and "hung or crashed" in lines[4]
+    first, wrong = (line.rpartition("process': ")[2] for line in lines[:2])
+    assert first == wrong, "one process does as many cases as it survives"
+
+
+def test_the_exit_status_says_whether_all_is_right(program, tmp_path: Path) -> None:
+    assert program("run", str(tmp_path), "first", "last")[0] == 0
+    assert program("build", str(tmp_path))[0] == 0
+    assert program("build", str(tmp_path), "one", "two")[0] == 1
