@@ -166,6 +166,25 @@ def test_cases_assemble_without_spills(name: str, context, monkeypatch) -> None:
     assert not code.resources.spills and not code.warnings
 
 
+class OddPieces(nn.Module):
+    """A layer of rows beside gathered ones of nine pieces of 16 bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(136, 27)
+
+    def forward(self, x: torch.Tensor, table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.layer(torch.cat([x, table[index]], -1)))
+
+
+def test_copying_rows_of_an_odd_number_of_pieces_does_not_spill(context, monkeypatch) -> None:
+    """The warp that copies has few registers, and each piece of such rows needs a division."""
+    x, table, index = torch.randn(300, 64).to(BF16), torch.randn(321, 72).to(BF16), torch.randint(0, 321, (300,))
+    code = compile_gpu(ir.Module.parse(tiles(monkeypatch, OddPieces(), x, table, index)), "main_p0", "sm_90a")
+    assert [choice.engine for choice in code.engines] == ["chain"]
+    assert not code.resources.spills and not code.warnings
+
+
 def wide_edges(count: int, width: int = 320) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     nodes = 50
     values = [torch.randn(n, width).to(BF16) for n in (count, nodes, nodes)]

@@ -191,8 +191,9 @@ class _Copy:
         start = self.source.window.start(self.tile)
         columns = sum(panel.width for panel in self.source.panels)
         across = columns * self.size // self.piece  # pieces of a row, with those of zeros
-        # Which piece a lane has is a constant of each step where the steps are unrolled.
-        batch = across if across <= UNROLL else math.gcd(UNROLL, across)
+        # Which piece a lane has is a constant of each step where the steps are unrolled and their number is a power of two.
+        # Else each has a division, and all of them at once more registers than a warp that copies has.
+        batch = math.gcd(UNROLL, across)
         for block, row in enumerate(self.numbers):
 
             def step(index: Value | int, first: int = 32 * block, row: Value = row) -> None:
