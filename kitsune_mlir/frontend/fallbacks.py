@@ -200,6 +200,16 @@ def _of_bytes(op: Any) -> Callable[..., Any]:
     return decomposed
 
 
+def _compared(op: Any) -> Callable[..., Any]:
+    """Floats beside a whole number: where the floats are constants, torch-mlir folds `<` and `>` to what lies in memory."""
+
+    def decomposed(x: Tensor, y: Any) -> Tensor:
+        whole = x.dtype.is_floating_point and isinstance(y, int)
+        return op(x, float(y)) if whole else NotImplemented
+
+    return decomposed
+
+
 def _copysign(x: Tensor, y: Any) -> Tensor:
     y = y if isinstance(y, Tensor) else torch.full((), y, dtype=x.dtype, device=x.device)
     # A zero has a sign too: that of its reciprocal.
@@ -266,6 +276,8 @@ _BYTES = (
     aten.div.Scalar_mode,
 )
 
+_COMPARISONS = (aten.lt.Scalar, aten.le.Scalar, aten.gt.Scalar, aten.ge.Scalar, aten.eq.Scalar, aten.ne.Scalar)
+
 FALLBACKS: dict[Any, Callable[..., Any]] = {
     **SCANS,
     aten.addmv.default: _addmv,
@@ -284,6 +296,7 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     aten.copysign.Tensor: _copysign,
     aten.copysign.Scalar: _copysign,
     **{op: _of_bytes(op) for op in _BYTES},
+    **{op: _compared(op) for op in _COMPARISONS},
     aten._cdist_forward.default: _cdist,
     aten._embedding_bag.default: _embedding_bag,
     aten._embedding_bag_forward_only.default: _embedding_bag,

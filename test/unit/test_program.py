@@ -264,6 +264,21 @@ def test_signs_of_zeros_and_lengths_beyond_the_largest_square() -> None:
         torch.testing.assert_close(mine, wanted, rtol=1e-6, atol=0)
 
 
+def test_constants_are_compared_with_whole_numbers() -> None:
+    """The importer's own folding gives either answer, another in each process: operands are floats before it sees them."""
+
+    class Compared(torch.nn.Module):
+        def forward(self, x: torch.Tensor):
+            low, high = torch.full((), -2.0), torch.full((), 2.0)
+            return [
+                torch.where(flag, x, -x) for flag in (low < 0, low > 0, high < 0, high > 0, high <= 2, high != 2, high == 2)
+            ]
+
+    x = torch.randn(5)
+    program = kitsune_mlir.compile(Compared(), (x,), target="host")
+    assert all(torch.equal(a, b) for a, b in zip(program(x), Compared()(x), strict=True))
+
+
 def test_rows_from_the_middle_of_an_input() -> None:
     class Middle(torch.nn.Module):
         def forward(self, x: torch.Tensor):
