@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import statistics
 import sys
 from argparse import Namespace
@@ -25,7 +24,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from driver import answers, program_main
+from driver import answers, check_each, program_main, report
 
 LIMIT_SECONDS = 20
 ENTRIES = 321
@@ -228,27 +227,13 @@ def timed(calls: dict) -> dict[str, float]:
 
 def part(folder: Path, names: Sequence[str], given: Namespace) -> int:
     """Run cases one after the other and report each; ends when one has lost the context."""
-    torch.zeros(1, device="cuda")
-    for name in names:
-        try:
-            right, found = check(folder, name, given.time)
-            print(json.dumps({"case": name, "ok": right, **found}), flush=True)
-        except Exception as error:
-            print(json.dumps({"case": name, "ok": False, "error": f"{type(error).__name__}: {error}"}), flush=True)
-            return 1
-    return 0
+    return check_each(names, lambda name: check(folder, name, given.time))
 
 
 def run(folder: Path, names: Sequence[str], given: Namespace) -> int:
     """Run cases; the number of those that failed."""
     wanted = names or [name for name in CASES if (folder / f"{name}.kit").exists()]
-    failed = 0
-    for result in answers(__file__, folder, wanted, LIMIT_SECONDS, ["--time"] * given.time):
-        name, right = result.pop("case"), result.pop("ok")
-        print(f"{'ok  ' if right else 'FAIL'} {name:20s} {result}", flush=True)
-        failed += not right
-    print(f"{failed} failed")
-    return failed
+    return report(answers(__file__, folder, wanted, LIMIT_SECONDS, ["--time"] * given.time))
 
 
 if __name__ == "__main__":
