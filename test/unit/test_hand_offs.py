@@ -9,6 +9,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.engine import Engine, Limits, Plan
 from kitsune_mlir.codegen.gpu.engines import ENGINES, choose
 from kitsune_mlir.codegen.gpu.executor import build
+from kitsune_mlir.codegen.gpu.footprint import Footprint
 from kitsune_mlir.codegen.gpu.schedule import make_schedule
 from kitsune_mlir.codegen.gpu.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
@@ -94,3 +95,18 @@ def test_a_kernel_that_waits_for_nothing_keeps_its_numbers():
     copy = offset(4) + rows("t", "x0", shape, 4, "f32") + store_rows("t", "y0", shape, 4, "f32")
     alone = view(program("main", [(shape, "f32", "normal")], [(shape, "f32")], task("one", [4], copy, "greedy"), 256))
     assert "smid" not in code(alone, SHARED_LIMIT // 2 + 1024)
+
+
+def test_short_stages_that_follow_each_other_have_one_block_on_each_multiprocessor():
+    from handoff_programs import BLOCKS, copies_text
+
+    def planned(text: str) -> tuple[int, list[int]]:
+        made, limits = view(text), Limits()
+        schedule = make_schedule(made, limits, None, ENGINES, lambda task, own: choose(task, own))
+        manifest = Footprint(made, "k", limits, schedule, None).manifest()
+        return manifest.tiles, [plan.parameters["unroll"] for plan in schedule.plans]
+
+    both = copies_text(8, (0, 1))
+    assert planned(both) == (BLOCKS, [8, 8])
+    beside = "\n".join(line for line in both.split("\n") if '"kitsune.wait"' not in line)
+    assert planned(beside)[0] == 2 * BLOCKS  # they may run at the same time
