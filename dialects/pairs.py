@@ -120,13 +120,13 @@ class Pairs:
         return 2 * self.width + 16
 
     @property
-    def products_at(self) -> int:
-        """Where a sample's products are, after its vectors."""
-        return self.count * self.vector_bytes
+    def product_bytes(self) -> int:
+        """On-chip memory of a sample's products, apart from the rest."""
+        return -(-2 * self.count * self.pitch // 16) * 16
 
     def column_at(self, number: int) -> int:
         """Where part `number` of the columns, rows of memory, is in a sample's on-chip memory; after the last part: its end."""
-        place = -(-(self.products_at + 2 * self.count * self.pitch) // 16) * 16 + 16
+        place = self.count * self.vector_bytes + 16
         for part in self.columns[:number]:
             place += -(-2 * part.width // 16) * 16 if part.kind == "rows" else 0
         return place
@@ -138,7 +138,7 @@ class Pairs:
 
     @property
     def sample_bytes(self) -> int:
-        """On-chip memory of a sample: an odd number of 16-byte pieces."""
+        """On-chip memory of a sample without its products: an odd number of 16-byte pieces."""
         return self.column_at(len(self.columns)) | 16
 
 

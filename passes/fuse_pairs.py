@@ -40,7 +40,8 @@ def obstacle(pairs: Pairs, target: Target) -> str | None:
         if any(hash(user) not in inside for user in users):
             return f"something else uses what '{op.name}' makes"
     if samples_that_fit(pairs, target) < 1:
-        return f"a sample needs {pairs.sample_bytes} bytes on chip, there are {target.fast_bytes - KEPT_BYTES}"
+        needed = pairs.sample_bytes + pairs.product_bytes
+        return f"a sample needs {needed} bytes on chip, there are {target.fast_bytes - KEPT_BYTES}"
     return None
 
 
@@ -53,7 +54,7 @@ def _outermost(user: ir.Operation, beside: ir.Operation) -> ir.Operation:
 
 def samples_that_fit(pairs: Pairs, target: Target) -> int:
     """Samples that a block can hold."""
-    return (target.fast_bytes - KEPT_BYTES) // pairs.sample_bytes
+    return (target.fast_bytes - KEPT_BYTES) // (pairs.sample_bytes + pairs.product_bytes)
 
 
 def makes_a_vector(pairs: Pairs, ops: Sequence[ir.Operation]) -> bool:
@@ -66,7 +67,8 @@ def with_layers(pairs: Pairs, target: Target) -> list[ir.Operation] | str:
     ops = layers_before(pairs, target)
     if ops is None or isinstance(ops, str):
         return ops or []
-    free = target.fast_bytes - KEPT_BYTES - FEW_ROWS * pairs.sample_bytes - layer_bytes(pairs, ops)
+    free = target.fast_bytes - KEPT_BYTES - FEW_ROWS * pairs.sample_bytes
+    free -= max(FEW_ROWS * pairs.product_bytes, layer_bytes(pairs, ops))  # products come when the layers are done
     return ops if free >= 0 else f"{FEW_ROWS} samples and their layers need {-free} bytes more than there are on chip"
 
 

@@ -4,12 +4,49 @@ from __future__ import annotations
 
 import numpy as np
 from simt import Race
+from torch_mlir import ir
 
 UNIT = 16  # bulk copies begin and end at multiples of this
 
 
+def tile_bytes(map_: dict) -> int:
+    """Bytes of a tensor map's box, 16 bits an element."""
+    return 2 * int(np.prod(map_["box"]))
+
+
+def copy_tile(machine, map_: dict, base: int, target: int, places: list[int], inward: bool) -> None:
+    """Copy the box at `places` (outermost first) between a tensor map's memory at `base` and shared memory at `target`."""
+    size = {"bf16": 2, "f16": 2}[map_["dtype"]]
+    strides = [*map_["strides_bytes"], size]
+    space, start = machine.at(np.array([target]))
+    memory, begin = machine.at(np.array([base]))
+    swizzle, width = map_["swizzle"], map_["box"][-1] * size
+    assert int(start[0]) % (8 * swizzle) == 0, "a tile that is not aligned"
+    for row, at_box in enumerate(np.ndindex(*map_["box"][:-1])):
+        at_row = [place + step for place, step in zip(places, at_box, strict=False)]
+        inside = all(0 <= at < extent for at, extent in zip(at_row, map_["shape"], strict=False))
+        moved = sum(at * stride for at, stride in zip(at_row, strides, strict=False))
+        for byte in range(0, width, 16):
+            at = row * swizzle
+            key = (at >> 7) & (swizzle // 16 - 1)
+            place = int(start[0]) + at + ((key ^ (byte >> 4)) << 4)
+            cols = places[-1] + byte // size + np.arange(16 // size)
+            valid = inside & (cols >= 0) & (cols < map_["shape"][-1])
+            source = int(begin[0]) + moved + cols * size
+            for number in range(16 // size):
+                here = slice(place + number * size, place + (number + 1) * size)
+                there = slice(source[number], source[number] + size)
+                if inward:
+                    space.data[here] = memory.data[there] if valid[number] else 0
+                elif valid[number]:
+                    memory.data[there] = space.data[here]
+
+
 class BulkCopies:
-    """What `nvvm.mbarrier.*` and `nvvm.cp.async.bulk.*` do; a mixin for `VectorBlock`."""
+    """What `nvvm.mbarrier.*` and `nvvm.cp.async.bulk.*` do; a mixin for `VectorBlock`.
+
+    Whether tiles that TMA loads come over what is still read is not looked for: mbarriers order them.
+    """
 
     def bulk(self, op, operands, mask):
         """Run an operation; NotImplemented if it is none of these."""
@@ -36,6 +73,11 @@ class BulkCopies:
             state["came"] += int(mask.sum())
             state["bytes"] += self._one(operands[1], mask)
             return None
+        if name == "nvvm.mbarrier.arrive":
+            for place in operands[0][mask].tolist():  # each thread's, which may be another one
+                states[place]["came"] += 1
+                self._settle(states[place])
+            return None
         if name == "nvvm.mbarrier.try_wait.parity":
             state = states[self._one(operands[0], mask)]
             assert state["phases"] % 2 != self._one(operands[1], mask), "a wait for copies that nobody has started"
@@ -45,14 +87,28 @@ class BulkCopies:
             self._copy(target, source, size, mask, inward=True)
             state = states[barrier]
             state["bytes"] -= size
-            if not state["bytes"] and state["came"] == state["arrivals"]:
-                state["came"], state["phases"] = 0, state["phases"] + 1
+            self._settle(state)
+            return None
+        if name == "nvvm.cp.async.bulk.tensor.shared.cluster.global":
+            assert mask.sum() == 1, "one thread starts a copy"
+            one = [self._one(operand, mask) for operand in operands]
+            rank = ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[2]
+            map_, base = self.machine.maps[one[1]]
+            copy_tile(self.machine, map_, base, one[0], one[2 : 2 + rank][::-1], True)
+            states[one[2 + rank]]["bytes"] -= tile_bytes(map_)
+            self._settle(states[one[2 + rank]])
             return None
         if name == "nvvm.cp.async.bulk.global.shared.cta":
             target, source, size = (self._one(operand, mask) for operand in operands[:3])
             self._copy(target, source, size, mask, inward=False)
             return None
         return NotImplemented
+
+    @staticmethod
+    def _settle(state: dict[str, int]) -> None:
+        """Complete a phase whose arrivals and bytes have come."""
+        if not state["bytes"] and state["came"] == state["arrivals"]:
+            state["came"], state["phases"] = 0, state["phases"] + 1
 
     @staticmethod
     def _one(value: np.ndarray, mask: np.ndarray) -> int:

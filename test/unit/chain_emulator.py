@@ -11,6 +11,7 @@ import threading
 
 import ml_dtypes
 import numpy as np
+from bulk_emulator import copy_tile, tile_bytes
 from kernel_emulator import SHIFT, Machine
 from simt import DTYPES, Space
 from torch_mlir import ir
@@ -133,34 +134,11 @@ class Party(VectorBlock):
         rank = segments[2] if segments else len(one) - 2
         places = one[2 : 2 + rank][::-1]
         map_, base = self.common.maps[descriptor]
-        size = {"bf16": 2, "f16": 2}[map_["dtype"]]
-        strides = [*map_["strides_bytes"], size]
-        space, start = self.machine.at(np.array([target]))
-        memory, begin = self.machine.at(np.array([base]))
-        swizzle, width = map_["swizzle"], map_["box"][-1] * size
-        assert int(start[0]) % (8 * swizzle) == 0, "a tile that is not aligned"
-        for row, at_box in enumerate(np.ndindex(*map_["box"][:-1])):
-            at_row = [place + step for place, step in zip(places, at_box, strict=False)]
-            inside = all(0 <= at < extent for at, extent in zip(at_row, map_["shape"], strict=False))
-            moved = sum(at * stride for at, stride in zip(at_row, strides, strict=False))
-            for byte in range(0, width, 16):
-                at = row * swizzle
-                key = (at >> 7) & (swizzle // 16 - 1)
-                place = int(start[0]) + at + ((key ^ (byte >> 4)) << 4)
-                cols = places[-1] + byte // size + np.arange(16 // size)
-                valid = inside & (cols >= 0) & (cols < map_["shape"][-1])
-                source = int(begin[0]) + moved + cols * size
-                for number in range(16 // size):
-                    here = slice(place + number * size, place + (number + 1) * size)
-                    there = slice(source[number], source[number] + size)
-                    if inward:
-                        space.data[here] = memory.data[there] if valid[number] else 0
-                    elif valid[number]:
-                        memory.data[there] = space.data[here]
+        copy_tile(self.machine, map_, base, target, places, inward)
         if inward:
             with self.common.lock:
                 state = self.common.mbarriers[one[2 + rank]]
-                state["bytes"] -= int(np.prod(map_["box"])) * size
+                state["bytes"] -= tile_bytes(map_)
                 self.common.settle(state)
         return None
 

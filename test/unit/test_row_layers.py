@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,11 @@ from warp_emulator import Warps
 
 import kitsune_mlir
 from kitsune_mlir import pipeline
+from kitsune_mlir.codegen.gpu import row_layers_ring
+from kitsune_mlir.codegen.gpu.chain_match import SUM
 from kitsune_mlir.codegen.gpu.executor import build
+from kitsune_mlir.codegen.gpu.mma_match import COL
+from kitsune_mlir.codegen.gpu.mma_window import Dim, Window
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.row_layers_plan import _deal
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
@@ -73,6 +78,19 @@ def test_a_stage_of_pairs_makes_its_vector_itself(monkeypatch, samples, tables, 
     "rows, widths", [(16, (64, 128, 32)), (33, (96, 256, 1)), (7, (64, 32, 64)), (40, (13, 64, 64)), (31, (512, 32, 1))]
 )
 def test_emulated_kernels_compute_what_torch_does(monkeypatch, rows, widths):
+    check_rows(monkeypatch, rows, widths)
+
+
+@pytest.mark.parametrize(
+    "slots, rows, widths", [(2, 100, (512, 64, 64)), (3, 70, (256, 128, 192)), (2, 50, (64, 288, 40)), (2, 90, (96, 64, 64))]
+)
+def test_places_of_a_ring_are_used_again_within_a_tile_and_by_the_next(monkeypatch, slots, rows, widths):
+    """Three blocks have up to three tiles each; terms and columns that do not fill a piece."""
+    monkeypatch.setattr(row_layers_ring, "MOST_SLOTS", slots)
+    check_rows(monkeypatch, rows, widths)
+
+
+def check_rows(monkeypatch: pytest.MonkeyPatch, rows: int, widths: tuple[int, ...]) -> None:
     torch.manual_seed(rows)
     monkeypatch.setattr(partition_streams, "few_rows_tile", lambda space, target: [min(16, space.dims[0].size)])
     monkeypatch.setattr(partition_streams, "engine_of", lambda space: "chain")
@@ -84,6 +102,25 @@ def test_emulated_kernels_compute_what_torch_does(monkeypatch, rows, widths):
         program = compiled(patch, model, x)
     found, right = emulated(program, model, (x,), "rows"), wanted(model, x)
     assert (found - right).norm() <= 1e-2 * right.norm()
+
+
+def test_pieces_are_as_large_as_places_and_come_in_the_order_of_the_layers():
+    def weight(cols: int, depth: int, role: str = "input") -> Window:
+        buffer = SimpleNamespace(role=role, offset=0, element=ir.BF16Type.get())
+        dims = Dim(COL, cols, cols, depth, 0), Dim(SUM, depth, depth, 1, 0)
+        return Window(buffer, dims)  # type: ignore[arg-type]
+
+    with new_context():
+        wide, short = weight(256, 512), weight(256, 13)
+        ring = row_layers_ring.plan_ring({1: wide, 2: weight(128, 256)}, 100 << 10)
+        made = row_layers_ring.plan_ring({1: weight(256, 512, "arena")}, 100 << 10)
+        assert made is None  # another stage makes it
+        assert row_layers_ring.plan_ring({1: wide}, 60 << 10) is None  # one place: nothing would come meanwhile
+        assert row_layers_ring.plan_ring({1: short}, 100 << 10) is None  # TMA has no rows of 26 bytes
+    assert ring is not None and (ring.slots, ring.slot_bytes, ring.bytes) == (3, 32 << 10, 96 << 10)
+    assert ring.pieces == (*((1, first) for first in range(0, 512, 64)), (2, 0), (2, 128))
+    assert [ring.uses(slot) for slot in range(3)] == [4, 3, 3]
+    assert ring.barriers(8) == (1, 1, 1, 8, 8, 8)
 
 
 def test_warps_share_the_columns_evenly():

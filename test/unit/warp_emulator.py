@@ -17,7 +17,9 @@ class Warps(VectorBlock):
     def simple(self, op, operands, mask):
         if op.name == "nvvm.mma.sync":
             return self.product(operands)
-        if op.name == "nvvm.prefetch":
+        if op.name == "nvvm.ldmatrix":
+            return self.matrices(op, operands[0], mask)
+        if op.name in ("nvvm.prefetch", "nvvm.bar.warp.sync"):
             return None
         if op.name == "nvvm.shfl.sync" and "idx" in str(op.attributes["kind"]):
             return operands[1][(np.arange(self.threads) & ~31) + (operands[2] & 31)]
@@ -57,6 +59,21 @@ class Warps(VectorBlock):
                 for number in range(4):
                     sums[number][warp + lane] += found[g + 8 * (number // 2), 2 * t + number % 2]
         return sums
+
+    def matrices(self, op, pointer, mask):
+        """Four 8 x 8 matrices, of whose rows each lane names one; a lane gets two neighbours of a row of each."""
+        assert "row" in str(op.attributes["layout"])
+        space, place = self.machine.at(pointer[mask])
+        rows = np.zeros(self.threads, np.int64)
+        rows[mask] = place
+        assert (rows % 16 == 0).all(), "a row of a matrix that is not aligned"
+        thread = np.arange(self.threads)
+        words = []
+        for matrix in range(4):
+            at = rows[(thread & ~31) + 8 * matrix + (thread & 31) // 4][:, None] + 4 * (thread & 3)[:, None] + np.arange(4)
+            self._touch(space, at[mask], mask, False)
+            words.append(np.ascontiguousarray(space.data[at]).view(np.int32)[:, 0])
+        return words
 
     def assembly(self, text, operands, mask):
         if text.startswith(("cp.async.commit", "cp.async.wait")):

@@ -53,7 +53,7 @@ class PairsEngine(Engine):
 
     def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
         try:
-            plan = read_plan(task)
+            plan = read_plan(task, limits.shared_bytes)
         except NoPairs as reason:
             return Decline(self.name, str(reason))
         if plan.bytes > limits.shared_bytes:
@@ -62,9 +62,12 @@ class PairsEngine(Engine):
         threads = min(THREADS, limits.threads // 32 * 32)
         if plan.layers and threads < THREADS:
             return Decline(self.name, f"layers beside gathered vectors need {THREADS} threads; there are {threads}")
+        ring = plan.layers.ring if plan.layers else None
         parameters: dict[str, Any] = {"samples": plan.samples, "vectors": plan.pairs.count}
         if plan.layers:
             parameters["layers"] = [[layer.layer.depth, layer.layer.cols] for layer in plan.layers.layers]
+        if ring:
+            parameters["ring"] = f"{ring.slots} x {ring.slot_bytes} bytes"
         return Plan(
             self.name,
             task,
@@ -72,7 +75,8 @@ class PairsEngine(Engine):
             threads=threads,
             registers=LAYER_REGISTERS if plan.layers else REGISTERS,
             parameters=parameters,
-            barriers=(1,) if plan.early else (),
+            barriers=(*([1] if plan.early else []), *(ring.barriers(LAYER_WARPS) if ring else ())),
+            tensor_maps=ring.map_uses if ring else (),
             apart=bool(plan.early),
             private=plan,
         )
@@ -115,7 +119,8 @@ class PairsEngine(Engine):
         if task.view.waits:
             tile.wait()
         gatherers = _Emitter(pairs, tile, Crew.part(task, first, THREADS - first, CREWS[0]))
-        layers = RowLayers(pairs.layers, tile, Crew.part(task, 0, first, CREWS[1]), offset(task.shared, pairs.layers_at))
+        crew, shared = Crew.part(task, 0, first, CREWS[1]), offset(task.shared, pairs.products_at)
+        layers = RowLayers(pairs.layers, tile, crew, shared, len(pairs.early) and 1, turn)
         maker = _Emitter(pairs, tile, layers.crew)
         if_(task.thread < first, lambda: layers.run(maker.write_made))
         if_((task.thread >= first) & (task.thread < THREADS), lambda: gatherers.bring_early(turn))
@@ -173,11 +178,12 @@ class _Emitter(PairsMemory):
 
         def unit(number: Value) -> None:
             base = offset(self.task.shared, self._sample(number // units))
+            products = offset(self.task.shared, number // units * self.pairs.product_bytes + self.plan.products_at)
             firsts = [16 * group for group in groups] if whole else [(number % units + groups[0]) * 16]
             for first, sums in zip(firsts, self._sums(base, firsts, line, quad), strict=True):
                 for row, half in ((line + first, 0), (line + first + 8, 2)):
                     pairs = [(block[half], block[half + 1]) for block in sums]
-                    if_(self._is_stored(row, late), functools.partial(self._store_row, base, row, quad, pairs, late))
+                    if_(self._is_stored(row, late), functools.partial(self._store_row, products, row, quad, pairs, late))
 
         for_(warp, self.plan.samples * units, self.threads // 32, unit)
 
@@ -186,11 +192,11 @@ class _Emitter(PairsMemory):
             return row < self.pairs.count
         return self._any((row >= start) & (row < end) for start, end in self.plan.late_ranges)
 
-    def _store_row(self, base: Value, row: Value, quad: Value, pairs: Sequence[tuple[Value, Value]], late: bool) -> None:
+    def _store_row(self, products: Value, row: Value, quad: Value, pairs: Sequence[tuple[Value, Value]], late: bool) -> None:
         """Rounded products of a vector, of each eight those at `quad` and four more; late ones also as the others' products."""
 
         def place(left: Value, right: Value) -> Value:
-            return offset(base, (left * self.pairs.pitch + right) * 2 + self.pairs.products_at)
+            return offset(products, (left * self.pairs.pitch + right) * 2)
 
         for block, pair in enumerate(pairs):
             word = pack_pair(*pair, self.pairs.dtype)

@@ -1,7 +1,8 @@
 """What the `pairs` engine moves: rows from memory, the table of columns, the result.
 
-A table has, for every column of the result, where in a sample's shared memory it is; so stores are the same for columns from
-memory, picked products and zeros. Of the result, what does not depend on late vectors may be stored before these are there.
+A table has, for every column of the result, where the first sample has it in shared memory; so stores are the same for columns
+from memory, picked products and zeros. Products of all samples lie behind everything else. Of the result, what does not depend
+on late vectors may be stored before these are there.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ class PairsMemory:
     # --- the table ------------------------------------------------------------------------------------------------------
 
     def write_table(self) -> None:
-        """For each column of the result, its offset in a sample's shared memory; and the samples' zeros."""
+        """For each column of the result, where the first sample has it; and the samples' zeros."""
         first = 0
         for number, part in enumerate(self.pairs.columns):
 
@@ -207,7 +208,7 @@ class PairsMemory:
         arguments = [self._argument(part.op, operand, at) for operand in range(len(part.op.operands) - 1)]
         emit_body(part.op, [*arguments, None], self.tile, lambda loop: at[loop], extract)
         left, right = found
-        return (left * self.pairs.pitch + right) * 2 + self.pairs.products_at
+        return (left * self.pairs.pitch + right) * 2 + self.plan.products_at
 
     def await_copies(self) -> None:
         """Until all copies so far are there, for every thread."""
@@ -244,6 +245,8 @@ class PairsMemory:
         """Store eight columns from `first` on of the samples `group`, `group + together`, ..."""
         columns, align = self.plan.columns, row_align(self.plan.store)
         places = [place for half in (0, 4) for place in unpack(load(self._entry(first + half), "vector<4xi32>", 16))]
+        whole, product = i32(self.pairs.sample_bytes), self.pairs.product_bytes
+        steps = [select(place < self.plan.products_at, whole, product) for place in places]
         rest = columns % PIECE
 
         def write(pointer: Value, values: Sequence[Value], count: int) -> None:
@@ -253,8 +256,8 @@ class PairsMemory:
                 store_elements(values[:count], pointer, "i16", align)
 
         def sample(number: Value) -> None:
-            base = offset(self.task.shared, self._sample(number))
-            values = [load(offset(base, place), "i16", 2) for place in places]
+            shared = self.task.shared
+            values = [load(offset(shared, number * step + at), "i16", 2) for at, step in zip(places, steps, strict=True)]
             pointer = self._element(self.plan.store, 2, [number, first])
             if rest:
                 whole, part = (functools.partial(write, pointer, values, count) for count in (PIECE, rest))
@@ -274,12 +277,12 @@ class PairsMemory:
 
     def _write_if_late(self, column: Value) -> None:
         place = load(self._entry(column), "i32", 4)
-        number = (place - self.pairs.products_at) // 2
+        number = (place - self.plan.products_at) // 2
         left, right = number // self.pairs.pitch, number % self.pairs.pitch
         late = self._any((one >= start) & (one < end) for one in (left, right) for start, end in self.plan.late_ranges)
 
         def write(sample: Value) -> None:
-            value = load(offset(self.task.shared, self._sample(sample) + place), "i16", 2)
+            value = load(offset(self.task.shared, sample * self.pairs.product_bytes + place), "i16", 2)
             store(value, self._element(self.plan.store, 2, [sample, column]), 2)
 
         def every() -> None:

@@ -33,9 +33,9 @@ class PairsPlan:
         early: the gathered vectors that nobody writes while the kernel runs.
         made: the vectors, and columns, that layers of the task make; at most one tensor.
         layers: how they are made.
-        layers_at: offset in shared memory of what the layers read.
         table_at, places_at: offsets in shared memory of the table of columns, and of the places of gathered vectors, after the
             samples.
+        products_at: of all samples' products, and of what the layers need before there are any.
         bytes: of shared memory.
     """
 
@@ -48,7 +48,7 @@ class PairsPlan:
     layers: RowLayersPlan | None
     table_at: int
     places_at: int
-    layers_at: int
+    products_at: int
     bytes: int
 
     @property
@@ -111,8 +111,8 @@ class PairsPlan:
         return sum(part.width for part in self.pairs.columns)
 
 
-def read_plan(task: TaskView) -> PairsPlan:
-    """Read a task.
+def read_plan(task: TaskView, room: int) -> PairsPlan:
+    """Read a task; `room`: bytes of shared memory, which a plan may exceed.
 
     Raises:
         NoPairs: its body is something else, or holds more than that.
@@ -124,7 +124,7 @@ def read_plan(task: TaskView) -> PairsPlan:
     if len(task.stores) != 1 or task.stores[0].tensor != pairs.result:
         raise NoPairs("the task stores something else than the joined columns")
     loads = {load.tensor: load for load in task.loads}
-    made, layers = _layers(task, pairs, loads)
+    made, making = _layers(task, pairs, loads)
     early = []
     for part in pairs.vectors:
         if made is not None and maker_of(part.value) == made:
@@ -151,15 +151,16 @@ def read_plan(task: TaskView) -> PairsPlan:
     table_at = pairs.rows * pairs.sample_bytes
     places_at = table_at + -(-sum(part.width for part in pairs.columns) // PIECE) * PIECE * 4
     end = places_at + 8 * pairs.rows * sum(part.count for part in pairs.vectors if part.gather is not None)
-    layers_at = -(-end // 128) * 128
-    bytes_ = layers_at + layers.bytes if layers else end
+    products_at = -(-end // 1024) * 1024
+    layers = _plan_layers(making, room - products_at) if making else None
+    bytes_ = products_at + max(pairs.rows * pairs.product_bytes, layers.bytes if layers else 0)
     return PairsPlan(
-        pairs, loads, task.stores[0], pairs.rows, tuple(early), made, layers, table_at, places_at, layers_at, bytes_
+        pairs, loads, task.stores[0], pairs.rows, tuple(early), made, layers, table_at, places_at, products_at, bytes_
     )
 
 
-def _layers(task: TaskView, pairs: Pairs, loads: dict[ir.Value, Load]) -> tuple[ir.Value, RowLayersPlan] | tuple[None, None]:
-    """What of the vectors and columns the task makes itself, and how; (None, None) if all of it comes from memory."""
+def _layers(task: TaskView, pairs: Pairs, loads: dict[ir.Value, Load]) -> tuple[ir.Value, TaskView] | tuple[None, None]:
+    """What of the vectors and columns the task makes itself, and the part that does; (None, None) if all comes from memory."""
     values = [part.value for part in pairs.vectors if part.gather is None]
     values += [part.value for part in pairs.columns if part.kind == "rows"]
     made = {maker_of(value) for value in values if maker_of(value) not in loads and value not in loads}
@@ -179,9 +180,12 @@ def _layers(task: TaskView, pairs: Pairs, loads: dict[ir.Value, Load]) -> tuple[
         needed[owner.operation] = None
         pending += owner.operation.operands
     body = tuple(op for op in task.body if op in needed)
-    part = dataclasses.replace(task, body=body, stores=(dataclasses.replace(task.stores[0], tensor=result),))
+    return result, dataclasses.replace(task, body=body, stores=(dataclasses.replace(task.stores[0], tensor=result),))
+
+
+def _plan_layers(part: TaskView, room: int) -> RowLayersPlan:
     try:
-        return result, plan_row_layers(part, LAYER_WARPS)
+        return plan_row_layers(part, LAYER_WARPS, room)
     except Mismatch as reason:
         raise NoPairs(f"vectors that are computed in the task: {reason}") from reason
 

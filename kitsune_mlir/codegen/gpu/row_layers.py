@@ -1,7 +1,8 @@
-"""Emitting layers for a few rows of a block (`row_layers_plan`): `mma.sync` with weights that come from L2 into registers.
+"""Emitting layers for a few rows of a block (`row_layers_plan`) with `mma.sync`.
 
-The order of a sum is free: a lane has 16 bytes of a column's weights, and uses them in two products (as in `pairs`). All loads
-of weights, over all layers, are one sequence of which some are always under way, also while warps meet between two layers.
+Weights come through the ring, or from L2 into registers. There the order of a sum is free: a lane has 16 bytes of a column's
+weights, and uses them in two products (as in `pairs`); all such loads, over all layers, are one sequence of which some are
+always under way, also while warps meet between two layers.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from kitsune_mlir.codegen.gpu.chain_memory import SliceMemory
 from kitsune_mlir.codegen.gpu.chain_start import Term, terms_of
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.crew import Crew
+from kitsune_mlir.codegen.gpu.fragment import load_matrices
 from kitsune_mlir.codegen.gpu.memory import copy_async, copy_async_commit, copy_async_wait, load, offset, store
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
 from kitsune_mlir.codegen.gpu.mma_sync import multiply_add
 from kitsune_mlir.codegen.gpu.mma_window import Window
-from kitsune_mlir.codegen.gpu.row_layers_plan import ROWS, SHORT_STEP, RowLayer, RowLayersPlan
+from kitsune_mlir.codegen.gpu.row_layers_plan import ROWS, SHORT_STEP, STEP, RowLayer, RowLayersPlan
+from kitsune_mlir.codegen.gpu.row_layers_ring import WeightStream
 from kitsune_mlir.codegen.gpu.value import Value, constant, i32, i64, minimum, pack, select, unpack
 
 __all__ = ["RowLayers"]
@@ -44,7 +47,7 @@ class _Unit:
         layer: the layer.
         column: first of its columns, i32.
         exists: whether (i1) the warp has this piece; None if all have.
-        starts: the weights' address for each block of 8 columns: the lane's first element.
+        starts: the weights' address for each block of 8 columns, the lane's first element; none where they are streamed.
     """
 
     number: int
@@ -61,11 +64,14 @@ class RowLayers:
         plan: what was decided, for as many warps as `crew` has.
         tile: the tile.
         crew: who does it.
-        shared: pointer to `plan.bytes` of shared memory, aligned to 128.
+        shared: pointer to `plan.bytes` of shared memory, aligned to 1024.
+        first_barrier: number of the ring's first mbarrier among the task's.
+        turn: number of the tile among the block's, i32.
     """
 
-    def __init__(self, plan: RowLayersPlan, tile: TileContext, crew: Crew, shared: Value):
+    def __init__(self, plan: RowLayersPlan, tile: TileContext, crew: Crew, shared: Value, first_barrier: int, turn: Value):
         self.plan, self.tile, self.crew, self.shared = plan, tile, crew, shared
+        self.stream = WeightStream(plan.ring, tile.task, crew, shared, first_barrier, turn) if plan.ring else None
         self.warp, self.lane = warp_id(crew.thread), lane_id(crew.thread)
         self.line, self.quad = self.lane >> 2, self.lane & 3
         self.terms = {part.layer.result: terms_of(plan.chain, part.layer.result) for part in plan.layers}
@@ -77,6 +83,8 @@ class RowLayers:
         `wait` returns when the rows may be read; weights are asked for before it is called.
         """
         plan = self.plan
+        if self.stream is not None:
+            self.stream.start()
         units = [unit for number in range(len(plan.layers)) for unit in self._units(number)]
         weights = self._weights(units)
         evaluators = [self._evaluator(unit) for unit in units]
@@ -104,13 +112,17 @@ class RowLayers:
             index = self.warp + turn * self.crew.warps
             full = (turn + 1) * self.crew.warps <= layer.units
             column = (index if full else minimum(index, layer.units - 1)) * (8 * layer.blocks)
+            exists = None if full else index < layer.units
+            if layer.streamed:
+                units.append(_Unit(number, layer, column, exists, []))
+                continue
             start, window = layer.weight.start(self.tile), layer.weight
             along = self.quad * 8 if layer.whole else self.quad * 2
             row = i32(0) if layer.layer.cols == 1 else column + self.line
             place = i64(row) * window.stride(COL) + i64(along) * window.stride(SUM)
             first = offset(start, place * 2)
             starts = [offset(first, 16 * block * window.stride(COL)) for block in range(layer.blocks)]
-            units.append(_Unit(number, layer, column, None if full else index < layer.units, starts))
+            units.append(_Unit(number, layer, column, exists, starts))
         return units
 
     def _evaluator(self, unit: _Unit) -> Evaluator:
@@ -136,8 +148,9 @@ class RowLayers:
 
     def _weights(self, units: list[_Unit]) -> Iterator[list[Value]]:
         """Words of weights in the order in which they are used, `AHEAD` of them loaded before. The first `next` only starts."""
+        direct = [unit for unit in units if not unit.layer.streamed]
         places = [
-            (unit, chunk, block) for unit in units for chunk in range(unit.layer.chunks) for block in range(unit.layer.blocks)
+            (unit, chunk, block) for unit in direct for chunk in range(unit.layer.chunks) for block in range(unit.layer.blocks)
         ]
         loaded = [self._weight(*place) for place in places[:AHEAD]]
         yield []
@@ -207,6 +220,8 @@ class RowLayers:
 
     def _multiply(self, unit: _Unit, sums: list[list[Value]], weights: Iterator[list[Value]]) -> list[list[Value]]:
         sums, dtype = list(sums), unit.layer.layer.dtype
+        if unit.layer.streamed:
+            return self._multiply_streamed(unit, sums)
         for chunk in range(unit.layer.chunks):
             low, high = self._factor(unit, chunk)
             for block in range(unit.layer.blocks):
@@ -214,6 +229,24 @@ class RowLayers:
                 for half in range(0, len(words), 2):
                     fragment = [low[half], high[half], low[half + 1], high[half + 1]]
                     sums[block] = multiply_add(sums[block], fragment, words[half : half + 2], dtype)
+        return sums
+
+    def _multiply_streamed(self, unit: _Unit, sums: list[list[Value]]) -> list[list[Value]]:
+        """The same with weights from the ring."""
+        assert self.stream is not None
+        layer, stream, line = unit.layer, self.stream, self.lane & 7
+        tile = stream.ring.tile(unit.number)
+        rows = offset(self._rows(layer), (self.lane & 15) * layer.pitch + (self.lane >> 4) * 16)
+        for first in range(0, layer.layer.depth, tile.cols):
+            piece = stream.piece()
+            for term in range(0, min(tile.cols, layer.layer.depth - first), STEP):
+                factors = [load_matrices(offset(rows, 2 * (first + term + half))) for half in (0, STEP // 2)]
+                for block in range(layer.blocks):
+                    place = tile.offset(unit.column + line + 8 * block, (self.lane >> 3) * 8 + term)
+                    words = load_matrices(offset(piece, place))
+                    for half, factor in enumerate(factors):
+                        sums[block] = multiply_add(sums[block], factor, words[2 * half : 2 * half + 2], layer.layer.dtype)
+            stream.release()
         return sums
 
     def _write(self, unit: _Unit, evaluator: Evaluator, write: Write) -> None:

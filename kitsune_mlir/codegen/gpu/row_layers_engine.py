@@ -11,7 +11,7 @@ from typing import ClassVar
 from kitsune_mlir.codegen.gpu.barriers import fence_async
 from kitsune_mlir.codegen.gpu.builder import if_, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
-from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.crew import Crew
 from kitsune_mlir.codegen.gpu.elements import element_bytes, store_elements
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
@@ -21,7 +21,7 @@ from kitsune_mlir.codegen.gpu.mma_window import Window
 from kitsune_mlir.codegen.gpu.row_layers import RowLayers
 from kitsune_mlir.codegen.gpu.row_layers_plan import RowLayersPlan, plan_row_layers
 from kitsune_mlir.codegen.gpu.tasks import TaskView
-from kitsune_mlir.codegen.gpu.value import Value, i64
+from kitsune_mlir.codegen.gpu.value import Value, i32, i64
 from kitsune_mlir.dialects.access import shape_of
 
 __all__ = ["RowsEngine"]
@@ -39,7 +39,7 @@ class RowsEngine(Engine):
 
     def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
         try:
-            plan = plan_row_layers(task, WARPS)
+            plan = plan_row_layers(task, WARPS, limits.shared_bytes)
         except Mismatch as reason:
             return Decline(self.name, str(reason))
         if plan.bytes > limits.shared_bytes:
@@ -47,6 +47,8 @@ class RowsEngine(Engine):
         if limits.threads < 32 * WARPS:
             return Decline(self.name, f"{WARPS} warps are needed; there are {limits.threads // 32}")
         parameters = {"layers": [[layer.layer.depth, layer.layer.cols] for layer in plan.layers], "rows": plan.chain.rows}
+        if plan.ring:
+            parameters["ring"] = f"{plan.ring.slots} x {plan.ring.slot_bytes} bytes"
         threads = 32 * WARPS
         return Plan(
             self.name,
@@ -54,11 +56,20 @@ class RowsEngine(Engine):
             shared_bytes=plan.bytes,
             threads=threads,
             registers=REGISTERS,
+            barriers=plan.ring.barriers(WARPS) if plan.ring else (),
+            tensor_maps=plan.ring.map_uses if plan.ring else (),
             parameters=parameters,
             private=plan,
         )
 
-    def emit_tile(self, plan: Plan, tile: TileContext) -> None:
+    def emit(self, plan: Plan, task: TaskContext) -> None:
+        def tile(tile: TileContext, turn: Value) -> Value:
+            self._tile(plan, tile, turn)
+            return turn + 1
+
+        task.for_each_tile(tile, [i32(0)])
+
+    def _tile(self, plan: Plan, tile: TileContext, turn: Value) -> None:
         layers: RowLayersPlan = plan.private
         task = tile.task
         tile.resolve()
@@ -72,7 +83,7 @@ class RowsEngine(Engine):
                 fence_async()
 
         def run() -> None:
-            RowLayers(layers, tile, crew, task.shared).run(write, wait if task.view.waits else None)
+            RowLayers(layers, tile, crew, task.shared, 0, turn).run(write, wait if task.view.waits else None)
 
         def write(row: Value, col: Value, lanes: Lanes) -> None:
             place = i64(row) * window.stride(ROW) + i64(col) * window.stride(COL)

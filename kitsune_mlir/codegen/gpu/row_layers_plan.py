@@ -1,7 +1,8 @@
-"""Layers for a few rows of a block, whose weights go from L2 straight into registers: what is done, and who does what.
+"""Layers for a few rows of a block: what is done, and who does what.
 
-A block has up to 16 rows and all columns of every layer. Each column of a weight is read by one warp only, so weights need no
-shared memory, and nothing but the layers' inputs, a few kilobytes, is handed from warp to warp.
+A block has up to 16 rows and all columns of every layer. Each column of a weight is read by one warp only. Weights come
+through a ring in shared memory (`row_layers_ring`), or, those that TMA does not read so, from L2 into registers. Nothing but
+the layers' inputs, a few kilobytes, is handed from warp to warp.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from kitsune_mlir.codegen.gpu.chain_order import order_of
 from kitsune_mlir.codegen.gpu.chain_records import RowsPlan
 from kitsune_mlir.codegen.gpu.mma_match import ROW, Mismatch
 from kitsune_mlir.codegen.gpu.mma_window import Window
+from kitsune_mlir.codegen.gpu.row_layers_ring import WeightRing, plan_ring
 from kitsune_mlir.codegen.gpu.tasks import Store, TaskView
 from kitsune_mlir.dialects.access import shape_of
 
@@ -38,6 +40,7 @@ class RowLayer:
         layer: the product.
         weight: window of the weight, with sides COL and SUM.
         whole: weights are read 16 bytes at a time, and the input is in shared memory; else both come element by element.
+        streamed: weights come through the ring.
         output: what the sums become: the next layer's input, or the result.
         blocks: blocks of 8 columns that a warp does at a time.
         units: how many such pieces there are.
@@ -48,6 +51,7 @@ class RowLayer:
     layer: Layer
     weight: Window
     whole: bool
+    streamed: bool
     output: ir.Value
     blocks: int
     units: int
@@ -61,8 +65,11 @@ class RowLayer:
 
     @property
     def pitch(self) -> int:
-        """Bytes from one row of the input to the next in shared memory: neighbours lie in different halves of the banks."""
-        return -(-2 * self.layer.depth // 128) * 128 + 64
+        """Bytes from one row of the input to the next in shared memory.
+
+        Neighbours lie in different halves of the banks, or, where eight rows are read at a time, in different sixteen bytes.
+        """
+        return _pitch(self.layer.depth, self.streamed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +79,13 @@ class RowLayersPlan(RowsPlan):
     Attributes:
         layers: in order.
         source: window of the first layer's rows in memory, with sides ROW and SUM.
-        bytes: of shared memory.
+        ring: how weights come; None if all of them go into registers.
+        bytes: of shared memory: the ring's, then the layers' inputs.
     """
 
     layers: tuple[RowLayer, ...]
     source: Window
+    ring: WeightRing | None
     bytes: int
 
     @property
@@ -90,8 +99,8 @@ class RowLayersPlan(RowsPlan):
         return ROWS
 
 
-def plan_row_layers(task: TaskView, warps: int) -> RowLayersPlan:
-    """Plan a task, or a part of one, for some warps.
+def plan_row_layers(task: TaskView, warps: int, room: int) -> RowLayersPlan:
+    """Plan a task, or a part of one, for some warps, in `room` bytes of shared memory if these are enough.
 
     Raises:
         Mismatch: it is no sequence of layers of a few rows with element-wise steps between them.
@@ -112,7 +121,7 @@ def plan_row_layers(task: TaskView, warps: int) -> RowLayersPlan:
     if rows is None or any(chain.task.load_of(factor) is not None for factor in factors[1:]):
         raise Mismatch("the first layer reads computed rows, or another one memory")
     source = Window.of(rows, (ROW, SUM)[2 - len([size for size in rows.sizes if size > 1]) :])
-    layers, place = [], 0
+    found: list[tuple[Window, bool, ir.Value]] = []
     for number, layer in enumerate(chain.layers):
         output = factors[number + 1] if number + 1 < len(factors) else stores[0].tensor
         if order.ready.get(output) != number or shape_of(output)[1:] not in ([layer.cols], [] if layer.cols == 1 else None):
@@ -127,10 +136,21 @@ def plan_row_layers(task: TaskView, warps: int) -> RowLayersPlan:
             raise Mismatch(f"sums over {layer.depth} terms that are not read 16 bytes at a time")
         if layer.cols % 8 and (layer.cols > 1 or number + 1 < len(factors)):
             raise Mismatch(f"{layer.cols} columns; multiples of 8 are done, and one in the last layer")
-        blocks, units, rounds = _deal(-(-layer.cols // 8), warps)
-        layers.append(RowLayer(layer, weight, whole, output, blocks, units, rounds, place))
+        found.append((weight, whole, output))
+    deals = [_deal(-(-layer.cols // 8), warps) for layer in chain.layers]
+    inputs = sum(ROWS * _pitch(layer.depth, False) for layer, (_, whole, _) in zip(chain.layers, found, strict=True) if whole)
+    many = {n: weight for n, (weight, whole, _) in enumerate(found) if whole and chain.layers[n].cols > 1 and deals[n][2] == 1}
+    ring = plan_ring(many, room - inputs)
+    layers, place = [], ring.bytes if ring else 0
+    for number, (layer, (weight, whole, output), deal) in enumerate(zip(chain.layers, found, deals, strict=True)):
+        streamed = ring is not None and number in ring.maps
+        layers.append(RowLayer(layer, weight, whole, streamed, output, *deal, place))
         place += ROWS * layers[-1].pitch if whole else 0
-    return RowLayersPlan(chain, order, 1, 1, {}, (), tuple(layers), source, place)
+    return RowLayersPlan(chain, order, 1, 1, {}, (), tuple(layers), source, ring, place)
+
+
+def _pitch(depth: int, streamed: bool) -> int:
+    return -(-2 * depth // 128) * 128 + (16 if streamed else 64)
 
 
 def _deal(blocks: int, warps: int) -> tuple[int, int, int]:
