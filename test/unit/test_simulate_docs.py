@@ -1,12 +1,15 @@
-"""The commands of docs/simulate.md run as they stand there."""
+"""The commands of docs/simulate.md run as they stand there, and so does its program."""
 
 import re
+import runpy
 import shlex
+import textwrap
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import kitsune_mlir
 from kitsune_mlir.tools.kitsune import main
 
 PAGE = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text()
@@ -28,6 +31,9 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         CliRunner().invoke(main, ["simulate", "model.kit", *more]).output for more in (["--machine", "half.toml"], [])
     )
     assert "us on half" in half and "us on h200" in whole
+    (program,) = re.findall(r"In Python:\n\n((?:    .*\n)+)", PAGE)
+    model, args = runpy.run_path("model.py")["make"]()
+    exec(textwrap.dedent(program), {"kitsune_mlir": kitsune_mlir, "model": model, "args": args})
     for page in ("a100.html", "model.html"):
         text = (tmp_path / page).read_text()
         assert text.startswith("<!DOCTYPE html>") and "<svg" in text and "http" not in text and "predicted for" in text
