@@ -19,11 +19,6 @@ WAITS = ("kitsune.wait", "kitsune.wait_rows", "kitsune.wait_rounds", "kitsune.ac
 POSTS = ("kitsune.post", "kitsune.push", "kitsune.release")
 
 
-def is_semaphore(type_: ir.Type) -> bool:
-    """Whether a type is `!kitsune.semaphore`."""
-    return str(type_).startswith("!kitsune.semaphore")
-
-
 def queue_parts(queue: ir.Type) -> tuple[ir.Type, int]:
     """The tile type and the depth of a `!kitsune.queue`."""
     tile, _, depth = str(queue).removeprefix("!kitsune.queue<").removesuffix(">").rpartition(",")

@@ -40,7 +40,6 @@ class Stage:
         step: seconds that each further tile of a block adds.
         tensor, vector: seconds of one multiprocessor's tensor cores and SIMT pipes for the whole stage.
         dram_bytes, l2_bytes: of the whole stage.
-        shared_bytes: shared memory of a block.
         posting: seconds that a tile's post takes beyond its writes, as where it waits for atomics; not in separate launches.
     """
 
@@ -52,7 +51,6 @@ class Stage:
     vector: float = 0.0
     dram_bytes: float = 0.0
     l2_bytes: float = 0.0
-    shared_bytes: int = 0
     posting: float = 0.0
 
     def seconds(self, workers: int) -> float:
@@ -83,7 +81,6 @@ class Budget:
 
     Attributes:
         workers: multiprocessors.
-        shared_bytes: of one.
         dram_rate, l2_rate, ring_rate: bytes a second of the whole machine; the last is of rings that are deep enough.
         ring_bytes: of L2 that rings may take together.
         cache_bytes: of L2: where all edges together are larger, those without a ring go through DRAM.
@@ -91,7 +88,6 @@ class Budget:
     """
 
     workers: int
-    shared_bytes: int
     dram_rate: float
     l2_rate: float
     ring_rate: float
@@ -121,9 +117,6 @@ def allocate(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) -> 
     """The allocation that takes the least time; a sentence where there is none."""
     if len(stages) > budget.workers:
         return f"{len(stages)} stages cannot own {budget.workers} multiprocessors"
-    for stage in stages:
-        if stage.shared_bytes > budget.shared_bytes:
-            return f"stage {stage.name} wants {stage.shared_bytes} bytes of shared memory, there are {budget.shared_bytes}"
     return _Problem(stages, flows, budget).solve()
 
 

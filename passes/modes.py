@@ -48,7 +48,6 @@ def budget_of(target: Target) -> Budget:
     """What a GPU has."""
     return Budget(
         workers=target.workers,
-        shared_bytes=target.fast_bytes,
         dram_rate=target.dram_rate,
         l2_rate=bulk_rate(target),
         ring_rate=target.ring_rate,

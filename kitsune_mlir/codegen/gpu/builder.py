@@ -28,12 +28,10 @@ from kitsune_mlir.codegen.gpu.value import (
 )
 
 __all__ = [
-    "any_lane",
     "ballot",
     "block_id",
     "cluster_rank",
     "count_bits",
-    "elect_one",
     "for_",
     "global_timer",
     "grid_size",
@@ -241,16 +239,6 @@ def same_lanes(value: Value) -> Value:
 def count_bits(value: Value) -> Value:
     """How many bits of an integer are set."""
     return wrap(math.ctpop(value.ir))
-
-
-def any_lane(condition: Value) -> Value:
-    """Whether the condition holds on any lane of the warp, i1."""
-    return ballot(condition) != 0
-
-
-def elect_one() -> Value:
-    """i1 that is true on exactly one lane of the (converged) warp."""
-    return wrap(nvvm.elect_sync(results=[as_type("i1")]))
 
 
 # --- the block

@@ -15,14 +15,13 @@ from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
 from kitsune_mlir.codegen.gpu.builder import if_, set_max_registers, warp_id
 from kitsune_mlir.codegen.gpu.value import Value
 
-__all__ = ["CONSUMERS", "CONSUMER_REGISTERS", "PRODUCER_REGISTERS", "SHARED_REGISTERS", "THREADS", "Block", "specialize"]
+__all__ = ["CONSUMERS", "PRODUCER_REGISTERS", "SHARED_REGISTERS", "THREADS", "Block", "specialize"]
 
 GROUP = 128
 CONSUMERS = 2
 THREADS = GROUP * (1 + CONSUMERS)
 SHARED_REGISTERS = 168
 PRODUCER_REGISTERS = 24
-CONSUMER_REGISTERS = 240
 FREED = NamedBarrier(15, THREADS)
 """The consumers have given their registers back; the producer waits for that."""
 

@@ -31,7 +31,6 @@ __all__ = [
     "clamped",
     "divmod_index",
     "emit",
-    "key_of",
     "scale",
 ]
 
@@ -88,11 +87,6 @@ Scattered = tuple[Linear, ...]
 """One index without lane a point."""
 
 Index = Linear | Scattered
-
-
-def key_of(index: Index):
-    """Something hashable that is equal for equal indices."""
-    return index
 
 
 def at(index: Index, e: int) -> Linear:

@@ -73,10 +73,6 @@ class BodyEmitter:
             op.name == "arith.addi" and b in self._lane_base and a not in self._varying
         )
 
-    def is_varying(self, value: ir.Value) -> bool:
-        """Whether a value of the body differs from lane to lane."""
-        return value in self._varying
-
     def emit(
         self, environment: Environment, index: Callable[[int], ops.Index], lanes: int, *, only_uniform: bool = False
     ) -> Environment:

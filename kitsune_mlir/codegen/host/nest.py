@@ -82,11 +82,6 @@ class Nest:
 
         return replace(self, inputs=tuple(map(view, self.inputs)), outputs=tuple(map(view, self.outputs)))
 
-    def uses_initial(self, output: int) -> bool:
-        """Whether the body reads the previous value of an output."""
-        argument = self.block.arguments[len(self.inputs) + output]
-        return any(True for _ in argument.uses)
-
 
 def read_nest(op: ir.Operation, *, keep_first: bool = False) -> Nest | None:
     """The nest of a `linalg.generic` on memrefs; None where a shape or stride is dynamic, empty, or a map is not linear.
