@@ -3,13 +3,12 @@
     python -m test.gpu.chain_programs build DIR [names...]     # needs the compiler, no GPU
     python -m test.gpu.chain_programs run DIR [names...] [--time] [--json FILE]     # needs a Hopper GPU; no compiler
 
-Each model runs in a process of its own with a time limit, on fresh random inputs, against float64. With `--time`, beside
+Models run in a few processes, on fresh random inputs, against float64; one that hangs costs only itself. With `--time`, beside
 eager PyTorch under a CUDA graph (and `torch.compile` under one with `--compiled`), interleaved.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import copy
 import json
@@ -22,10 +21,10 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from test.gpu.driver import answers, program_main
+from test.gpu.driver import answers_beside, program_main
 
 LIMIT_SECONDS = 40
-SIDE_BY_SIDE = 6
+SIDE_BY_SIDE = 4
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 
@@ -280,19 +279,14 @@ def one(path: Path, timed: bool, compiled: bool) -> dict:
 
 
 def run(folder: Path, names: Sequence[str], given: Namespace) -> int:
-    """Run packages, each in a process of its own; the number of those that failed."""
+    """Run packages; the number of those that failed."""
     found = [path.stem for path in sorted(folder.glob("*.kit")) if not names or path.stem in names]
     options = [*["--time"] * given.time, *["--compiled"] * given.compiled]
-
-    def alone(name: str) -> dict:
-        return next(answers("test.gpu.chain_programs", folder, [name], LIMIT_SECONDS, options))
-
-    failed, records = 0, []
-    with concurrent.futures.ThreadPoolExecutor(1 if given.time else SIDE_BY_SIDE) as pool:
-        for record in pool.map(alone, found):
-            records.append(record)
-            failed += not record["ok"]
-            print(json.dumps(record), flush=True)
+    failed, records, count = 0, [], 1 if given.time else SIDE_BY_SIDE
+    for record in answers_beside(count, "test.gpu.chain_programs", folder, found, LIMIT_SECONDS, options):
+        records.append(record)
+        failed += not record["ok"]
+        print(json.dumps(record), flush=True)
     if given.json is not None:
         given.json.write_text(json.dumps(records, indent=1))
     print(f"{len(records) - failed} passed, {failed} failed")
@@ -303,6 +297,7 @@ def part(folder: Path, names: Sequence[str], given: Namespace) -> int:
     """Run packages in this process: a line of JSON each."""
     for name in names:
         print(json.dumps(one(folder / f"{name}.kit", given.time, given.compiled)), flush=True)
+        torch.cuda.empty_cache()
     return 0
 
 

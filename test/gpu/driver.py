@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import json
+import queue
 import select
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["answers", "check_each", "program_main", "report"]
+__all__ = ["answers", "answers_beside", "check_each", "program_main", "report"]
 
 Build = Callable[[Path, Sequence[str]], int | None]
 Run = Callable[[Path, Sequence[str], Namespace], int | None]
@@ -50,9 +52,9 @@ def program_main(
 
 
 def answers(
-    script: str, folder: Path, names: Sequence[str], seconds: float, switches: Sequence[str] = ()
+    script: str, folder: Path, names: Sequence[str], seconds: float, switches: Sequence[str] = (), mode: str = "part"
 ) -> Iterator[dict[str, Any]]:
-    """What `script part FOLDER NAME...` says of each case: a line of JSON with its name as "case", in order.
+    """What `script MODE FOLDER NAME...` says of each case: a line of JSON with its name as "case", in order.
 
     `script` is a file, or the dotted name of a module.
 
@@ -63,7 +65,7 @@ def answers(
     left = list(names)
     while left:
         program = [script] if script.endswith(".py") else ["-m", script]
-        command = [sys.executable, "-u", *program, "part", str(folder), *left, *switches]
+        command = [sys.executable, "-u", *program, mode, str(folder), *left, *switches]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdout is not None
         text, failed = b"", False
@@ -80,6 +82,34 @@ def answers(
             tail = process.communicate()[1].decode(errors="replace").strip().splitlines()[-1:]
             yield {"case": left.pop(0), "ok": False, "error": f"hung or crashed: {' '.join(tail)}"}
         process.wait()
+
+
+def answers_beside(
+    count: int,
+    script: str,
+    folder: Path,
+    names: Sequence[str],
+    seconds: float,
+    switches: Sequence[str] = (),
+    mode: str = "part",
+) -> Iterator[dict[str, Any]]:
+    """`answers` of `count` processes side by side, each with a share of the cases; in any order, as they come."""
+    results: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+
+    def share(number: int) -> None:
+        try:
+            for result in answers(script, folder, names[number::count], seconds, switches, mode):
+                results.put(result)
+        finally:
+            results.put(None)
+
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        working = [pool.submit(share, number) for number in range(count)]
+        for _ in working:
+            while (result := results.get()) is not None:
+                yield result
+        for one in working:
+            one.result()
 
 
 def check_each(names: Sequence[str], check: Callable[[str], tuple[bool, dict[str, Any]]]) -> int:

@@ -9,7 +9,7 @@ random inputs, twice; cases run in several processes, and one that hangs or cras
 
 from __future__ import annotations
 
-import concurrent.futures
+import contextlib
 import json
 import multiprocessing
 import re
@@ -25,7 +25,7 @@ import torch
 
 import kitsune_mlir
 from kitsune_mlir.errors import KitsuneError
-from test.gpu.driver import answers, program_main
+from test.gpu.driver import answers_beside, program_main
 from test.gpu.operators import attention, images, indices, products, tensors
 from test.gpu.operators.case import Case
 from test.numerics.compare import exact, problems
@@ -38,12 +38,14 @@ PROCESSES = 4
 
 
 def build(folder: Path, names: Sequence[str]) -> int:
-    """Compile cases to `NAME.kit`, in two processes; returns how many failed."""
+    """Compile cases to `NAME.kit`, all of them in two processes; returns how many failed."""
     folder.mkdir(parents=True, exist_ok=True)
     bad = 0
-    wanted = list(names) or list(CASES)
-    with multiprocessing.get_context("spawn").Pool(2, maxtasksperchild=40) as pool:
-        for name, problem, seconds in pool.imap(_built, [(name, folder) for name in wanted]):
+    wanted = [(name, folder) for name in names or CASES]
+    with contextlib.ExitStack() as stack:
+        # Compiling hundreds of models takes memory that a process does not give back.
+        pool = None if names else stack.enter_context(multiprocessing.get_context("spawn").Pool(2, maxtasksperchild=40))
+        for name, problem, seconds in pool.imap(_built, wanted) if pool else map(_built, wanted):
             bad += problem is not None
             print(f"{'ok  ' if problem is None else 'FAIL'} {name:32s} {seconds:5.1f} s {problem or ''}", flush=True)
     print(f"{len(wanted) - bad} built, {bad} failed")
@@ -75,15 +77,14 @@ def _problem(case: Case, path: Path) -> str | None:
 def run(folder: Path, names: Sequence[str], _: Namespace) -> int:
     """Check the packages of a folder; returns how many failed."""
     found = [path.stem for path in sorted(folder.glob("*.kit")) if not names or path.stem in names]
-    shares = [found[n::PROCESSES] for n in range(PROCESSES)]
-    bad = 0
-    with concurrent.futures.ThreadPoolExecutor(PROCESSES) as pool:
-        for results in pool.map(lambda share: list(answers("test.gpu.operator_programs", folder, share, SECONDS)), shares):
-            for result in results:
-                bad += not result["ok"]
-                if not result["ok"]:
-                    print(f"FAIL {result['case']:32s} {result['error']}", flush=True)
-    print(f"{len(found) - bad} right, {bad} wrong or failed")
+    wanted = [name for name in names or CASES if not CASES[name].refused]
+    bad = missing = len(set(wanted) - set(found))
+    for result in answers_beside(PROCESSES, "test.gpu.operator_programs", folder, found, SECONDS):
+        bad += not result["ok"]
+        if not result["ok"]:
+            print(f"FAIL {result['case']:32s} {result['error']}", flush=True)
+    refused = f"{len(names or CASES) - len(wanted)} are refused when they are compiled"
+    print(f"{len(wanted) - bad} right, {bad - missing} wrong or failed, {missing} have no package; {refused}")
     return bad
 
 

@@ -1,11 +1,12 @@
 """Small programs of every kind of kernel under compute-sanitizer's memcheck, racecheck and synccheck.
 
     python -m test.gpu.sanitize build DIR [names...]     compile the cases (needs no GPU)
-    python -m test.gpu.sanitize run DIR [names...] [--zoo DIR] [--tools memcheck,...] [--jobs N] [--json FILE]
+    python -m test.gpu.sanitize run DIR [names...] [--zoo DIR] [--tools memcheck,...] [--jobs N] [--seconds S] [--json FILE]
 
 `run` needs a Hopper GPU and compute-sanitizer, no compiler. `--zoo` adds the small packages that `test.gpu.zoo build` wrote
 there. A process does a few cases, as its start takes seconds; where the tool finds something in it, or it hangs, each of its
-cases is done again alone, so that every finding has a name. Results are compared with float64 on the processor.
+cases is done again alone, so that every finding has a name. What has not begun when `--seconds` are over is said to have not
+run. Results are compared with float64 on the processor.
 """
 
 from __future__ import annotations
@@ -169,12 +170,14 @@ def under(tool: str, program: str, paths: Sequence[Path]) -> Found:
     return read(done.stdout + done.stderr)
 
 
-def judged(tool: str, program: str, paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Results of some cases under a tool, one a case."""
+def judged(tool: str, program: str, paths: Sequence[Path], end: float) -> list[dict[str, Any]]:
+    """Results of some cases under a tool, one a case; none of those that would begin after `end` (of the monotonic clock)."""
+    if time.monotonic() > end:
+        return []
     found = under(tool, program, paths)
     wrong = found.count != 0 or any(not found.results.get(_name(path), {}).get("ok") for path in paths)
     if wrong and len(paths) > 1:
-        return [result for path in paths for result in judged(tool, program, [path])]
+        return [result for path in paths for result in judged(tool, program, [path], end)]
     return [_record(tool, _name(path), found) for path in paths]
 
 
@@ -190,12 +193,20 @@ def _record(tool: str, name: str, found: Found) -> dict[str, Any]:
     }
 
 
-def run(paths: Sequence[Path], tools: Sequence[str], jobs: int, together: int, out: Path | None) -> int:
-    """All packages under all tools; the number of runs that are not clean or not right.
+def run(
+    paths: Sequence[Path],
+    tools: Sequence[str],
+    jobs: int,
+    together: int,
+    out: Path | None,
+    seconds: float = float("inf"),
+) -> int:
+    """All packages under all tools; the number of runs that are not clean or not right, or have not been.
 
     Args:
         jobs: processes side by side, each with `together` packages.
         out: results are added to this file as they come.
+        seconds: none begins later.
     """
     from bench.timing import environment
 
@@ -211,20 +222,22 @@ def run(paths: Sequence[Path], tools: Sequence[str], jobs: int, together: int, o
     parts = [(tool, paths[number::batches]) for tool in tools for number in range(batches)]
     results: list[dict[str, Any]] = []
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        waiting = [pool.submit(judged, tool, program, part) for tool, part in parts]
+        waiting = [pool.submit(judged, tool, program, part, start + seconds) for tool, part in parts]
         for done in concurrent.futures.as_completed(waiting):
             found = done.result()
             results += found
             for result in found:
                 print(_line(result), flush=True)
-            if out is not None:
+            if out is not None and found:
                 add_results(out, head, found, ("tool", "case"))
     bad = [result for result in results if result["errors"] != 0 or not result["right"]]
     for tool in tools:
         mine = [result for result in results if result["tool"] == tool]
         print(f"{tool}: {sum(result in bad for result in mine)} of {len(mine)} not clean")
-    print(f"{len(results) - len(bad)} runs clean, {len(bad)} not, in {time.monotonic() - start:.0f} s")
-    return len(bad)
+    missed = len(paths) * len(tools) - len(results)
+    told = f"{len(results) - len(bad)} runs clean, {len(bad)} not, {missed} not run"
+    print(f"{told}, in {time.monotonic() - start:.0f} s")
+    return len(bad) + missed
 
 
 def _line(result: dict[str, Any]) -> str:
@@ -246,6 +259,7 @@ def main() -> int:
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="processes side by side")
     parser.add_argument("--together", type=int, default=TOGETHER, help="packages of a process")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="after so many no run begins")
     parser.add_argument("--json", type=Path)
     given = parser.parse_intermixed_args()
     if given.mode == "build":
@@ -258,7 +272,7 @@ def main() -> int:
     if not chosen:
         print(f"no case in {given.path}")
         return 1
-    return min(1, run(chosen, given.tools.split(","), given.jobs, given.together, given.json))
+    return min(1, run(chosen, given.tools.split(","), given.jobs, given.together, given.json, given.seconds))
 
 
 if __name__ == "__main__":

@@ -64,17 +64,21 @@ def made(name: str, device: str = "cpu") -> tuple[nn.Module, tuple[Tensor, ...]]
     return Sum(), tuple(x.to(device) for x in (values[0], indices, values[1]))
 
 
-def build(folder: Path) -> None:
-    """Compile every case in both forms."""
+def build(folder: Path) -> int:
+    """Compile every case in both forms; how many spill."""
     import kitsune_mlir
 
+    bad = 0
     folder.mkdir(parents=True, exist_ok=True)
     for name in (*ROWS, *MODELS):
         for form, deterministic in FORMS.items():
             program = kitsune_mlir.compile(*made(name), target="sm_90a", options={"deterministic": deterministic})
             program.save(folder / f"{name}.{form}.kit", weights=False, ir=False)
             engines = ", ".join(sorted({e["engine"] for e in program.summary["engines"]}))
-            print(f"{name}.{form}: {engines}; {program.summary['kernels'][0]['spill_store_bytes']} bytes spilled", flush=True)
+            spilled = sum(kernel["spill_store_bytes"] for kernel in program.summary["kernels"])
+            bad += spilled > 0
+            print(f"{'BAD  ' if spilled else ''}{name}.{form}: {engines}; {spilled} bytes spilled", flush=True)
+    return bad
 
 
 def tensors(found: object) -> list[Tensor]:
@@ -140,8 +144,7 @@ def main() -> int:
     parser.add_argument("--time", action="store_true")
     chosen = parser.parse_args()
     if chosen.what == "build":
-        build(chosen.folder)
-        return 0
+        return build(chosen.folder)
     with torch.no_grad():
         return sum(not check(name, chosen.folder, chosen.time) for name in (*ROWS, *MODELS))
 

@@ -3,20 +3,18 @@
     python -m test.gpu.zoo build DIR [--size small|full] [--dtype bf16|f32] [names...]    compile to packages (needs no GPU)
     python -m test.gpu.zoo run DIR [names...] [--json FILE]                               check them (needs a Hopper GPU)
     python -m test.gpu.zoo soak DIR [names...] [--launches 10000] [--json FILE]           many launches, also on 4 streams
-    compute-sanitizer --tool memcheck python -m test.gpu.zoo one FILE.kit --uncounted
+    compute-sanitizer --tool memcheck python -m test.gpu.zoo one DIR NAME.DTYPE.SIZE --uncounted
 
-`run` and `soak` use only the runtime: torch, cuda-bindings, safetensors. Each case runs in a process of its own with a time
-limit, a few at a time (`--jobs`). Results are added to FILE, which several of these commands may share. `bench.suite` is what
-times them.
+`run` and `soak` use only the runtime: torch, cuda-bindings, safetensors. Cases run in a few processes side by side (`--jobs`);
+one that is silent for too long, or crashes, costs only itself. Results are added to FILE, which several of these commands may
+share. `bench.suite` is what times them.
 """
 
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import copy
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,12 +28,14 @@ import kitsune_mlir.errors
 from bench.measure import relative_errors
 from bench.models import ZOO, make
 from bench.timing import launches, note_commit
+from test.gpu.driver import answers_beside
 from test.gpu.shared_results import add_results
 from test.gpu.soak import soak
 
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 LIMITS = {"bf16": 2e-2, "f32": 1e-5}
-SECONDS = 240
+SECONDS = 60
+"""Without a line from a process before its case counts as hung."""
 STACKS = (2, 4, 8)
 VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     f"llama_stack_{layers}": (
@@ -49,7 +49,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 def build(folder: Path, size: str, dtypes: list[str], names: list[str]) -> int:
-    """Compile cases to `NAME.DTYPE.SIZE.kit` (without weights: `run` makes the same ones from the seed)."""
+    """Compile cases to `NAME.DTYPE.SIZE.kit`, without weights: `run` makes the same from the seed; how many failed or spill."""
     folder.mkdir(parents=True, exist_ok=True)
     note_commit(folder)
     failed = 0
@@ -60,7 +60,7 @@ def build(folder: Path, size: str, dtypes: list[str], names: list[str]) -> int:
             try:
                 program = kitsune_mlir.compile(model, args, target="sm_90a", options=options)
             except kitsune_mlir.errors.KitsuneError as error:
-                print(f"{name} {dtype} {size}: {error}")
+                print(f"FAIL {name} {dtype} {size}: {error}")
                 failed += 1
                 continue
             path = folder / f"{name}.{dtype}.{size}.kit"
@@ -68,12 +68,14 @@ def build(folder: Path, size: str, dtypes: list[str], names: list[str]) -> int:
             if any(w.kind == "constant" for w in program.signature.weights):
                 # The frontend folded weights into constants: the check must use the model that they were folded from.
                 safetensors.torch.save_file(dict(model.state_dict()), path.with_suffix(".safetensors"))
-            kernel = program.summary["kernels"][0]
+            kernels = program.summary["kernels"]
+            spilled = sum(kernel["spill_store_bytes"] for kernel in kernels)
+            failed += spilled > 0
             total = sum(program.seconds.values())
             phases = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in program.seconds.items())
             print(
-                f"{name} {dtype} {size}: {total:.1f} s ({phases}), {kernel['registers']} registers, "
-                f"{kernel['spill_store_bytes']} bytes spilled, {path.stat().st_size >> 10} KiB",
+                f"{'FAIL ' if spilled else ''}{name} {dtype} {size}: {total:.1f} s ({phases}), "
+                f"{kernels[0]['registers']} registers, {spilled} bytes spilled, {path.stat().st_size >> 10} KiB",
                 flush=True,
             )
     return failed
@@ -130,47 +132,36 @@ def hold_out(path: Path, launches: int) -> dict:
     """Launch one package many times (`soak.py`)."""
     program, _, args = opened(path)
     found = soak(lambda: program(*args), LIMITS[path.name.split(".")[1]], launches, launches // 10, 4)
-    return {"case": path.name.removesuffix(".kit"), **found}
+    return {"case": _name(path), **found}
 
 
 def run(
-    folder: Path, names: Sequence[str], out: Path | None, jobs: int, work: Sequence[str] = ("one",), limit: float = SECONDS
+    folder: Path, names: Sequence[str], out: Path | None, jobs: int, work: str = "one", switches: Sequence[str] = ()
 ) -> int:
-    """Check packages of a folder, each in its own process, `jobs` at a time; returns how many failed.
+    """Check packages of a folder in `jobs` processes; returns how many failed.
 
     Args:
         names: of the packages, with type and size, or of the models; none: all packages.
         out: results are added to this file as they come.
-        work: what a process does.
-        limit: seconds that a process has.
+        work: the mode of this program that a process does, and its switches.
     """
     from bench.timing import environment
 
-    mode = "run" if work[0] == "one" else "soak"
-    head = {"environment": environment(folder), "command": f"python -m test.gpu.zoo {mode} DIR"}
-    paths = [path for path in sorted(folder.glob("*.kit")) if not names or {path.stem, path.name.split(".")[0]} & set(names)]
+    head = {"environment": environment(folder), "command": f"python -m test.gpu.zoo {'run' if work == 'one' else 'soak'} DIR"}
+    found = [_name(path) for path in sorted(folder.glob("*.kit"))]
+    wanted = [name for name in found if not names or {name, f"{name}.kit", name.split(".")[0]} & set(names)]
     bad = 0
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for done in concurrent.futures.as_completed([pool.submit(_apart, path, work, limit) for path in paths]):
-            result = done.result()
-            bad += not result["ok"]
-            print(f"{'ok  ' if result['ok'] else 'FAIL'} {result['case']:32s} {_words(result)}", flush=True)
-            if out is not None:
-                add_results(out, head, [result])
-    print(f"{len(paths) - bad} passed, {bad} failed")
-    return bad if paths else 1
+    for result in answers_beside(jobs, "test.gpu.zoo", folder, wanted, SECONDS, switches, work):
+        bad += not result["ok"]
+        print(f"{'ok  ' if result['ok'] else 'FAIL'} {result['case']:32s} {_words(result)}", flush=True)
+        if out is not None:
+            add_results(out, head, [result])
+    print(f"{len(wanted) - bad} passed, {bad} failed")
+    return bad if wanted else 1
 
 
-def _apart(path: Path, work: Sequence[str], limit: float) -> dict[str, Any]:
-    """A package's result, from a process of its own."""
-    command = [sys.executable, "-m", "test.gpu.zoo", *work, str(path)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
-    except subprocess.TimeoutExpired:
-        return {"case": path.stem, "ok": False, "error": f"no answer in {limit:.0f} s"}
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    tail = (done.stderr or done.stdout).strip().splitlines()[-3:]
-    return json.loads(lines[-1]) if lines else {"case": path.stem, "ok": False, "error": " | ".join(tail)}
+def _name(path: Path) -> str:
+    return path.name.removesuffix(".kit")
 
 
 def _words(result: dict) -> str:
@@ -189,25 +180,27 @@ def _words(result: dict) -> str:
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=["build", "run", "one", "soak", "hold-out"])
+    modes = ["build", "run", "one", "soak", "hold-out"]
+    parser.add_argument("mode", choices=modes, help="'one' and 'hold-out' are what 'run' and 'soak' start")
     parser.add_argument("--launches", type=int, default=10000, help="soak: in a row; a tenth of them on four streams")
-    parser.add_argument("path", type=Path)
+    parser.add_argument("path", type=Path, metavar="DIR")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--size", default="small")
     parser.add_argument("--dtype", default="bf16,f32")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--jobs", type=int, default=4, help="processes side by side")
-    parser.add_argument("--limit", type=float, default=SECONDS, help="seconds for a package")
     parser.add_argument("--uncounted", action="store_true", help="no profiler: for runs under compute-sanitizer")
     given = parser.parse_intermixed_args()
     if given.mode == "build":
-        return build(given.path, given.size, given.dtype.split(","), given.names)
-    if given.mode in ("run", "soak"):
-        work = ["one"] if given.mode == "run" else ["hold-out", "--launches", str(given.launches)]
-        return min(1, run(given.path, given.names, given.json, given.jobs, work, given.limit))
-    for path in [given.path, *map(Path, given.names)]:
-        held = given.mode == "hold-out"
+        return min(1, build(given.path, given.size, given.dtype.split(","), given.names))
+    if given.mode == "run":
+        return min(1, run(given.path, given.names, given.json, given.jobs))
+    if given.mode == "soak":
+        return min(1, run(given.path, given.names, given.json, given.jobs, "hold-out", ["--launches", str(given.launches)]))
+    for name in given.names:
+        path, held = given.path / f"{name}.kit", given.mode == "hold-out"
         print(json.dumps(hold_out(path, given.launches) if held else check(path, not given.uncounted)), flush=True)
+        torch.cuda.empty_cache()
     return 0
 
 

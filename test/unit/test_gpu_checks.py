@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 import time
 
 import pytest
@@ -35,6 +36,55 @@ def test_without_a_compiler_it_says_what_to_do(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert checks.build(tmp_path, KINDS, 1) == 1
     assert "torch-mlir is not installed" in (said := capsys.readouterr().out) and "KITS=" in said
+
+
+class Script(Kind):
+    """A kind whose program is a line of Python, with the name's."""
+
+    lines = {
+        "right": "print('1 passed')",
+        "wrong": "print('FAIL a'); raise SystemExit(1)",
+        "long": "import time; print('begun', flush=True); time.sleep(60)",
+    }
+
+    @property
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", self.lines[self.name]]
+
+
+def test_a_builder_that_fails_says_so(monkeypatch, capsys, tmp_path):
+    """In its line and by its exit status, also where other parts of the kind and other kinds are right."""
+    monkeypatch.setattr(checks, "KINDS", (Script("right"), Script("wrong")))
+    for kinds, status in (["right"], 0), (["right", "wrong"], 1), (["wrong"], 1):
+        monkeypatch.setattr(sys, "argv", ["checks", "build", str(tmp_path), *kinds, "--jobs", "2"])
+        assert checks.main() == status
+        said = capsys.readouterr().out
+        assert ("FAIL wrong" in said) == bool(status) and f"built {len(kinds) - status} of {len(kinds)} kinds" in said
+
+
+def test_what_has_no_time_has_not_run(capsys, tmp_path):
+    kinds = [Script("right"), Script("long"), Script("wrong"), Script("alone", alone=True)]
+    for kind in kinds:
+        (tmp_path / kind.name).mkdir()
+    assert checks.run_on("h200", tmp_path, kinds, 1, tmp_path, checks.Clock(checks.LEAST_SECONDS + 2)) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("ok   right ") and lines[1].startswith("FAIL long ") and "no end in 1" in lines[1]
+    assert [line.split()[:2] for line in lines if line.startswith("none")] == [["none", "wrong"], ["none", "alone"]]
+    assert lines[-1].startswith("1 of 4 kinds right, 1 not, 2 not run, on h200 in")
+
+
+def test_a_run_that_is_told_to_end_says_what_it_has_not_done(capsys, tmp_path):
+    clock = checks.Clock(600)
+    for name in ("long", "right"):
+        (tmp_path / name).mkdir()
+    threading.Timer(1.5, clock.stop).start()
+    assert checks.run_on("h200", tmp_path, [Script("long"), Script("right")], 1, tmp_path, clock) == 2
+    assert "0 of 2 kinds right, 1 not, 1 not run" in capsys.readouterr().out
+
+
+def test_missing_packages_are_no_success(capsys, tmp_path):
+    assert checks.run_on("h200", tmp_path, [Script("right")], 1, tmp_path, checks.Clock(60)) == 1
+    assert "is not there: build it first (make gpu-kits)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

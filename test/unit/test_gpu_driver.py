@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,17 @@ def test_every_case_is_told_whatever_others_do(program, tmp_path: Path) -> None:
     assert "hung or crashed" in lines[2] and "ValueError: no such thing" in lines[3] and "hung or crashed" in lines[4]
     first, wrong = (line.rpartition("process': ")[2] for line in lines[:2])
     assert first == wrong, "one process does as many cases as it survives"
+
+
+def test_cases_are_told_by_processes_side_by_side(program, tmp_path: Path) -> None:
+    """A share that hangs does not keep the others from being told."""
+    code = f"import sys; sys.path.insert(0, {str(GPU)!r}); from driver import answers_beside\n"
+    code += f"found = answers_beside(2, {str(tmp_path / 'program.py')!r}, None, ['hangs', 'first', 'last', 'wrong'], 2)\n"
+    code += "print(*((one['case'], one['ok'], one.get('process')) for one in found), sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = {name: (right, process) for name, right, process in map(ast.literal_eval, done.stdout.splitlines())}
+    assert {name: right for name, (right, _) in found.items()} == {"hangs": False, "first": True, "last": True, "wrong": False}
+    assert found["first"][1] == found["wrong"][1] != found["last"][1]
 
 
 def test_the_exit_status_says_whether_all_is_right(program, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 
+from bench import timing
 from kitsune_mlir.codegen.gpu.engines import ENGINES
 from test.gpu import sanitize
 from test.gpu.sanitizer_cases import CASES
@@ -49,7 +50,7 @@ def test_a_process_with_findings_is_divided(monkeypatch, tmp_path):
     alone = CLEAN.replace('{"case": "decode", "ok": true, "errors": [0.001]}\n', "")
     told = {("decode", "join"): RACES, ("decode",): RACES, ("join",): alone}
     monkeypatch.setattr(sanitize, "under", lambda tool, program, some: sanitize.read(told[tuple(p.stem for p in some)]))
-    results = {result["case"]: result for result in sanitize.judged("racecheck", "compute-sanitizer", paths)}
+    results = {result["case"]: result for result in sanitize.judged("racecheck", "compute-sanitizer", paths, float("inf"))}
     assert (results["decode"]["errors"], results["join"]["errors"]) == (1, 0)
     assert "findings" in results["decode"] and "findings" not in results["join"]
 
@@ -71,3 +72,12 @@ def test_processes_add_to_one_file(tmp_path):
 
 def _add(path, number):
     add_results(path, {"environment": "old"}, [{"case": f"{number:03d}", "ok": True}])
+
+
+def test_what_has_no_time_has_not_run(monkeypatch, tmp_path, capsys):
+    """It is no success, and no line of the table."""
+    monkeypatch.setattr(sanitize, "sanitizer", lambda: "compute-sanitizer")
+    monkeypatch.setattr(timing, "environment", lambda folder: {})
+    paths = [tmp_path / f"{name}.kit" for name in ("a", "b")]
+    assert sanitize.run(paths, ["memcheck", "racecheck"], 2, 1, tmp_path / "table.json", seconds=-1.0) == 4
+    assert "0 runs clean, 0 not, 4 not run" in capsys.readouterr().out and not (tmp_path / "table.json").exists()
