@@ -77,8 +77,8 @@ def _rows_of(map_: ir.AffineMap, count: int) -> bool | None:
     return None if any(loop < count for loop in loops) else False
 
 
-def _merged(value: ir.Value, op: ir.Operation | None, count: int) -> bool:
-    """Whether a reshape merges (or splits) exactly the first `count` dimensions of `value`."""
+def _merged(op: ir.Operation | None, count: int) -> bool:
+    """Whether a reshape merges (or splits) exactly the first `count` dimensions."""
     if op is None or not is_view(op):
         return False
     groups = reassociation(op)
@@ -113,7 +113,7 @@ def _fits(op: ir.Operation, others: dict[int, ir.Operation], count: int) -> bool
         maker = defining_op(value)
         if not _rows_of(map_, count) or maker is None or hash(maker) in others:
             continue
-        if maker.name == "tensor.empty" or constant_fill(maker) is not None or _merged(value, maker, count):
+        if maker.name == "tensor.empty" or constant_fill(maker) is not None or _merged(maker, count):
             continue
         if defining_op(root_of(value)) is not None:
             return False
@@ -129,10 +129,10 @@ def _beside_merged(op: ir.Operation, count: int) -> bool:
     """Whether an op reads a stage's merged rows, or a product reads its own so."""
     for value in op.operands:
         maker = defining_op(value)
-        if _merged(value, maker, count) and defining_op(root_of(value)) is not None:
+        if _merged(maker, count) and defining_op(root_of(value)) is not None:
             return True
     users = [use.owner.operation for result in op.results for use in result.uses]
-    return any(_merged(op.results[0], user, count) and user.name == "tensor.collapse_shape" for user in users)
+    return any(_merged(user, count) and user.name == "tensor.collapse_shape" for user in users)
 
 
 def _merge(op: ir.Operation, count: int) -> None:
@@ -160,7 +160,7 @@ def _merge(op: ir.Operation, count: int) -> None:
 def _collapsed(value: ir.Value, count: int) -> ir.Value:
     """A value with its first `count` dimensions merged; start values are made so."""
     shape, maker = shape_of(value), defining_op(value)
-    if maker is not None and _merged(value, maker, count) and maker.name == "tensor.expand_shape":
+    if maker is not None and _merged(maker, count) and maker.name == "tensor.expand_shape":
         return maker.operands[0]
     rows = 1
     for size in shape[:count]:

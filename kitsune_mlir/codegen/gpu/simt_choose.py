@@ -149,7 +149,7 @@ def _rows(
         words["pieces"] = split.pieces
     if schedule.blocks > 1:
         words["cluster"] = schedule.blocks
-    shared, registers = shared_bytes(found, graph), registers_of(found, graph)
+    shared, registers = shared_bytes(found, graph), registers_of(found)
     table = find_table(graph, schedule.space) if schedule.blocks == 1 and split is None else None
     if table is not None:
         words["kept"] = len(table.columns)

@@ -334,7 +334,7 @@ def _column_schedule(space: RowSpace, width: int, read: int, passes: int) -> Row
     return RowSchedule(space, THREADS, width, fast, 1, group, resident)
 
 
-def registers_of(choice: RowChoice, graph: Graph) -> int:
+def registers_of(choice: RowChoice) -> int:
     """Registers a thread: enough for the values that live from level to level, and for addresses and temporaries."""
     schedule = choice.schedule
     # The assembler is asked for less where this is too few (`cubin.assemble_best`).
