@@ -15,6 +15,7 @@ from tile_text import (
     semaphore,
     store_rows,
     task,
+    wait_all,
     whole,
     yielding,
 )
@@ -64,10 +65,7 @@ def gather_rows(
       : (!kitsune.semaphore, index, index, {memory}) -> ()
 """
     else:
-        text += f"""    %none = arith.constant 0 : index
-    %each = arith.constant {slots} : index
-    "kitsune.wait"(%s, %none, %each) {{count = 1 : i64}} : (!kitsune.semaphore, index, index) -> ()
-"""
+        text += wait_all("s", slots)
     text += whole("t", "h", (v, columns), "f32")
     shape, sizes = (f"[{second}, {width}]", f"{second}x{width}") if pairs else (f"[{second}]", f"{second}")
     place, strides, layout = ("[%off, 0]", "[1, 1]", f"[{width}, 1]") if pairs else ("[%off]", "[1]", "[1]")
