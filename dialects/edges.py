@@ -26,7 +26,11 @@ def stage_space(stage: ir.Operation) -> Space:
 
 
 def tile_sizes(stage: ir.Operation, space: Space) -> list[int]:
-    """The stage's `tile` attribute; without one, every shared dimension whole."""
+    """The stage's `tile` attribute; without one, every shared dimension whole.
+
+    Raises:
+        UnsupportedError: the attribute has another number of sizes than the stage has shared dimensions.
+    """
     sizes = [d.size for d in space.dims]
     if "tile" not in stage.attributes:
         return sizes

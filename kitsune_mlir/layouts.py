@@ -216,6 +216,9 @@ def WgmmaA(k: int, vector: int = 2) -> WgmmaAccumulator:
     of 16.
 
     Register i of the fragment is half of PTX's packed register i/2.
+
+    Raises:
+        ValueError: another k.
     """
     if k % 16:
         raise ValueError(f"A's k is a multiple of 16, not {k}")

@@ -26,7 +26,11 @@ class Descriptor:
 
     @property
     def bits(self) -> int:
-        """The descriptor with start address 0."""
+        """The descriptor with start address 0.
+
+        Raises:
+            ValueError: an offset that the descriptor has no bits for.
+        """
         for bytes in (self.leading_bytes, self.stride_bytes):
             if bytes % 16 or not 0 <= bytes >> 4 < 1 << 14:
                 raise ValueError(f"a descriptor offset is a multiple of 16 below 256 KiB, not {bytes}")
@@ -110,7 +114,11 @@ class SharedTile:
         return row * self.swizzle + byte // self.swizzle * self.panel_bytes + byte % self.swizzle
 
     def mn_major_start(self, k: Index, col: int) -> Index:
-        """Byte offset at which an MN-major operand starts at `k` (a multiple of 8) and column `col` (a whole panel)."""
+        """Byte offset at which an MN-major operand starts at `k` (a multiple of 8) and column `col` (a whole panel).
+
+        Raises:
+            ValueError: `col` is inside a panel.
+        """
         if col % self.panel_cols:
             raise ValueError(f"an MN-major operand starts at a multiple of {self.panel_cols} columns, not {col}")
         return k * self.swizzle + col // self.panel_cols * self.panel_bytes

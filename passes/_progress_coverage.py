@@ -23,7 +23,11 @@ class Boxes:
 
 
 def boxes_of(region: Region, points: Points, linear: bool) -> Boxes:
-    """The boxes of a region at `points`, or the contiguous runs of bytes that they consist of."""
+    """The boxes of a region at `points`, or the contiguous runs of bytes that they consist of.
+
+    Raises:
+        MemoryError: there are too many runs.
+    """
     if not linear:
         columns = [points.take(o) for o in region.offsets]
         return Boxes(np.stack(columns, axis=1) if columns else np.zeros((1, 0), np.int64), region.sizes)

@@ -85,7 +85,11 @@ def export(
 
 
 def decompose(program: ExportedProgram) -> ExportedProgram:
-    """Breaks the program's operators down to those that torch-mlir lowers."""
+    """Breaks the program's operators down to those that torch-mlir lowers.
+
+    Raises:
+        KitsuneError: one cannot be, for these shapes and types; names it, and its source line.
+    """
     try:
         with _quiet():
             return program.run_decompositions(decomposition_table())

@@ -70,6 +70,9 @@ def if_(
     """Branch on an i1. With `types`, both sides return values of these types, and the chosen ones are the result.
 
     Without `types` what the sides return is ignored.
+
+    Raises:
+        ValueError: `types` without a second side.
     """
     if types and otherwise is None:
         raise ValueError("an if_ with results needs both sides")
@@ -260,6 +263,9 @@ def set_max_registers(count: int, grow: bool) -> None:
 
     All four warps execute it; `grow` says whether `count` is above the budget before. The kernel needs a fixed number
     of threads.
+
+    Raises:
+        ValueError: a budget that the hardware does not have.
     """
     if not (24 <= count <= 256 and count % 8 == 0):
         raise ValueError(f"a register budget is a multiple of 8 from 24 to 256, not {count}")

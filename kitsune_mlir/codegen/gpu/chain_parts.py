@@ -215,7 +215,11 @@ class Source:
 
 
 def source_of(chain: Chain, value: ir.Value, rows: int) -> Source | None:
-    """The source that `value` is, for a warpgroup of `rows` rows; None if it is computed in registers."""
+    """The source that `value` is, for a warpgroup of `rows` rows; None if it is computed in registers.
+
+    Raises:
+        Mismatch: a product's factor is not of 16 bits.
+    """
     gather, load = chain.gather(value), chain.task.load_of(value)
     if load is None and gather is None:
         return None

@@ -222,7 +222,11 @@ def _pads_with_zero(pad: ir.Operation) -> bool:
 
 
 def operand_sides(op: ir.Operation, number: int, result: int, sides: Sides) -> Sides:
-    """The sides of an operand's dimensions, from those of the result of an element-wise op or a reshape by ones."""
+    """The sides of an operand's dimensions, from those of the result of an element-wise op or a reshape by ones.
+
+    Raises:
+        Mismatch: a dimension is indexed by more than a loop.
+    """
     value = op.operands[number]
     if not isinstance(value.type, ir.ShapedType):
         return ()
@@ -247,7 +251,11 @@ def operand_sides(op: ir.Operation, number: int, result: int, sides: Sides) -> S
 
 
 def stored_sides(found: Convolution, value: ir.Value) -> Sides:
-    """The sides of a stored tensor: followed up from the convolution's result, whose every wide side it must have."""
+    """The sides of a stored tensor: followed up from the convolution's result, whose every wide side it must have.
+
+    Raises:
+        Mismatch: it is not made from the convolution's result, or not from all of its tile.
+    """
     known: dict[ir.Value, Sides] = {found.op.results[0]: found.sides}
     for op in found.task.work():
         if op == found.op or not len(op.results):

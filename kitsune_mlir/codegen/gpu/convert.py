@@ -17,6 +17,9 @@ def pack_pair(low: Value, high: Value, dtype: str, relu: bool = False) -> Value:
     """Two numbers as one i32 of two bf16 or f16, by one instruction from f32; with `relu`, negative numbers become 0.
 
     NaN stays NaN, with `relu` too.
+
+    Raises:
+        ValueError: another type than bf16 and f16.
     """
     if dtype not in ("bf16", "f16"):
         raise ValueError(f"pairs are packed as bf16 or f16, not {dtype}")
@@ -30,7 +33,11 @@ def pack_pair(low: Value, high: Value, dtype: str, relu: bool = False) -> Value:
 
 
 def unpack_pair(pair: Value, dtype: str) -> tuple[Value, Value]:
-    """The two numbers of an i32 of two bf16 or f16, as f32 (exact)."""
+    """The two numbers of an i32 of two bf16 or f16, as f32 (exact).
+
+    Raises:
+        ValueError: another type than bf16 and f16.
+    """
     if dtype == "bf16":
         return bitcast(pair << 16, "f32"), bitcast(pair & 0xFFFF0000, "f32")
     if dtype == "f16":
@@ -57,7 +64,11 @@ def packed_source(low: Value, high: Value) -> Value | None:
 
 
 def pack_values(values: Sequence[Value], dtype: str, relu: bool = False) -> list[Value]:
-    """An even number of values as packed pairs, in order."""
+    """An even number of values as packed pairs, in order.
+
+    Raises:
+        ValueError: an odd number of values.
+    """
     if len(values) % 2:
         raise ValueError(f"pairs need an even number of values, not {len(values)}")
     return [pack_pair(values[i], values[i + 1], dtype, relu) for i in range(0, len(values), 2)]

@@ -73,6 +73,9 @@ def store_elements(
     """Store values side by side as elements of `dtype` (default: their own type); `align` as in `load_elements`.
 
     With `relu` (only to bf16 and f16), negative numbers become 0 on the way.
+
+    Raises:
+        ValueError: `relu` with another type.
     """
     dtype = dtype or str(values[0].type)
     size = element_bytes(dtype)

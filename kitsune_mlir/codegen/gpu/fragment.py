@@ -210,6 +210,9 @@ class Fragment:
 
         Args:
             exchange: needed if `layout.row_warps` > 1; its scratch holds one value per warp and row step.
+
+        Raises:
+            ValueError: `exchange` is needed and is not there.
         """
         layout = self.layout
         if layout.row_warps > 1 and exchange is None:
@@ -282,6 +285,9 @@ class Fragment:
 
         The accumulator's layout is A's: no data moves between threads. For "tf32" position p of every 8 along k holds column
         `TF32_K_ORDER[p]`, so B's k must be permuted alike.
+
+        Raises:
+            ValueError: another layout, columns that are no multiple of 16, or `relu` for tf32.
         """
         if not isinstance(self.layout, WgmmaAccumulator):
             raise ValueError(f"wgmma reads A from an accumulator's layout, not from {self.layout}")
@@ -304,6 +310,9 @@ class Fragment:
             row, col: where the fragment's element (0, 0) goes; `row` a multiple of 8, `col` of 16.
 
         Accumulators of 16-bit types go by `stmatrix`, 16 columns at a time; others by vectors. Padding is dropped.
+
+        Raises:
+            ValueError: `dtype` has another size than the tile's elements.
         """
         size = element_bytes(dtype)
         if tile.element_bytes != size:

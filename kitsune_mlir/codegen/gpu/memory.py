@@ -187,6 +187,9 @@ def reduce_add(pointer: Value, values: Value | Sequence[Value], release: bool = 
 
     16-bit floats are added pairwise without flushing denormals; the order of additions, and so the rounding, is not
     fixed.
+
+    Raises:
+        ValueError: a number of values, or a type, that no instruction adds.
     """
     items = [values] if isinstance(values, Value) else list(values)
     if len(items) == 1 and isinstance(items[0].type, ir.VectorType):
@@ -220,6 +223,9 @@ def atomic(kind: str, pointer: Value, value: Value, order: str = "relaxed") -> V
     Args:
         kind: "add" (i32, i64, f32, f64), "max", "min" (signed i32, i64), "and", "or", "xor", "exch" (i32, i64).
         order: "relaxed", "acquire", "release" or "acq_rel".
+
+    Raises:
+        ValueError: a kind that does not exist, or not for this type.
     """
     name = str(value.type)
     if kind in ("max", "min"):
@@ -253,6 +259,9 @@ def copy_async(target: Value, source: Value, bytes: int = 16, predicate: Value |
     """Start a copy of 4, 8 or 16 bytes from global to shared memory by this thread.
 
     With a false `predicate` zeros are written.
+
+    Raises:
+        ValueError: another number of bytes.
     """
     if bytes not in (4, 8, 16):
         raise ValueError(f"cp.async copies 4, 8 or 16 bytes, not {bytes}")

@@ -230,6 +230,9 @@ def read_step(op: ir.Operation, sides: Sides, tables: Collection[ir.Value] = ())
 
     Args:
         tables: tensors whose elements the engine can read by index.
+
+    Raises:
+        Mismatch: a reshape of wide dimensions, or a body that cannot be emitted element by element.
     """
     if op.name in ("tensor.expand_shape", "tensor.collapse_shape"):
         source, result = shape_of(op.operands[0]), shape_of(op.results[0])

@@ -48,7 +48,11 @@ class Sides:
         return [("value", value, dim) for dim in range(count)]
 
     def generic(self, op: ir.Operation, numbers: Sequence[int]) -> None:
-        """Unite the loops of a generic with the dimensions of its operands `numbers` and of its results."""
+        """Unite the loops of a generic with the dimensions of its operands `numbers` and of its results.
+
+        Raises:
+            Mismatch: an operand is indexed by more than plain loops.
+        """
         maps = affine_maps(op)
         inputs = len(op.operands) - len(op.results)
         places = [(self.operand(op, number), op.operands[number], maps[number]) for number in numbers]

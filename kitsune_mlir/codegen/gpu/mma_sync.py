@@ -24,6 +24,9 @@ def multiply_add(sums: Sequence[Value], a: Sequence[Value], b: Sequence[Value], 
 
     Returns:
         D, as `sums`.
+
+    Raises:
+        ValueError: another type than bf16 and f16.
     """
     if dtype not in ("bf16", "f16"):
         raise ValueError(f"mma.sync multiplies bf16 or f16 here, not {dtype}")

@@ -54,6 +54,9 @@ def specialize(
     Args:
         producer_registers: 24, 40 or 56; the consumers have 240, 232 or 224. What a side needs beyond its number is
             spilled, without a warning: with 24 a producer does little more than one loop of loads from two tensors.
+
+    Raises:
+        ValueError: a block of another size, or another number of registers.
     """
     if task.threads != THREADS:
         raise ValueError(f"roles need a block of {THREADS} threads, not {task.threads}")

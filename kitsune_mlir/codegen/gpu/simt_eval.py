@@ -224,7 +224,11 @@ class Evaluator:
         return maker(op, coordinates)
 
     def loops_of(self, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> list[Index]:
-        """Loop indices of a linalg.generic that make a result at some coordinates; reduced ones are zero, to be filled in."""
+        """Loop indices of a linalg.generic that make a result at some coordinates; reduced ones are zero, to be filled in.
+
+        Raises:
+            UnsupportedError: a result is indexed by more than plain loops, or not by every parallel one.
+        """
         maps, kinds = affine_maps(op), iterator_kinds(op)
         number = list(op.results).index(tensor)
         loops: list[Index] = [Linear()] * len(kinds)
@@ -274,7 +278,11 @@ class Evaluator:
         return {value: self.memory.load(self.kept.windows[value], self.kept.index(op, loops)) for value in mine}
 
     def scalar(self, value: ir.Value, known: dict, loops: Sequence[Index]) -> Lanes | Index:
-        """A scalar used in a body: made there, or outside the operation."""
+        """A scalar used in a body: made there, or outside the operation.
+
+        Raises:
+            UnsupportedError: it comes from elsewhere.
+        """
         if value in known:
             return known[value]
         if value in list(self.graph.task.coordinates):

@@ -114,7 +114,11 @@ class ArgReduction:
 
 
 def generic_sizes(op: ir.Operation) -> list[int]:
-    """Trip counts of the loops of a linalg.generic."""
+    """Trip counts of the loops of a linalg.generic.
+
+    Raises:
+        UnsupportedError: a loop runs along no dimension of an operand.
+    """
     kinds = iterator_kinds(op)
     sizes = [0] * len(kinds)
     for value, map_ in zip(op.operands, affine_maps(op), strict=True):

@@ -262,7 +262,11 @@ def clamped(index: Linear, last: int) -> Linear:
 
 
 def with_units(coordinates: Sequence[Index], shape: Sequence[int], sizes: Sequence[int]) -> list[Index]:
-    """Coordinates of a shape, as coordinates of `sizes`, which may have further extents of 1."""
+    """Coordinates of a shape, as coordinates of `sizes`, which may have further extents of 1.
+
+    Raises:
+        UnsupportedError: `sizes` is not the shape with extents of 1 added.
+    """
     if len(shape) == len(sizes):
         return list(coordinates)
     moving = [index for index, extent in zip(coordinates, shape, strict=True) if extent != 1]

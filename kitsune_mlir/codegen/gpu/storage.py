@@ -149,6 +149,9 @@ def rewrite(function: ir.Operation, storage: Storage) -> None:
     """Replace the allocations by views of two new arguments, appended to the function's: the shared memory and the scratch.
 
     Both are there even when nothing is kept in them.
+
+    Raises:
+        UnsupportedError: a thread's own array is too large.
     """
     block = function.regions[0].blocks[0]
     byte = ir.IntegerType.get_signless(8)

@@ -64,7 +64,11 @@ class TensorMap:
 
     @classmethod
     def contiguous(cls, dtype: str, shape: tuple[int, ...], box: tuple[int, ...], swizzle: int = 128) -> TensorMap:
-        """The map of a dense row-major tensor."""
+        """The map of a dense row-major tensor.
+
+        Raises:
+            CompileError: an element type that tensor maps do not have.
+        """
         if dtype not in ELEMENT_BYTES:
             raise CompileError(f"a tensor map has no element type '{dtype}'; known: {', '.join(ELEMENT_BYTES)}")
         strides = tuple(math.prod(shape[axis + 1 :]) * ELEMENT_BYTES[dtype] for axis in range(len(shape) - 1))

@@ -88,6 +88,9 @@ def reduce_tile(tensor_map: Value, source: Value, coordinates: Sequence[Value | 
     """Combine a box in shared memory with the tensor ("add", "min" or "max"), atomically by element; bf16, f16, f32, i32, ...
 
     Coordinates as in `store_tile`. Inline PTX: the intrinsic has another name in LLVM 22.
+
+    Raises:
+        ValueError: another `kind`.
     """
     if kind not in _REDUCTIONS:
         raise ValueError(f"a bulk reduction is one of {', '.join(_REDUCTIONS)}, not {kind}")
@@ -132,6 +135,9 @@ def reduce_span(target: Value, source: Value, bytes: Value | int, dtype: str) ->
     """Add `bytes` (a multiple of 16) of shared memory to global memory, atomically by element of `dtype`.
 
     `dtype` is f32, f64, bf16, f16, i32 or i64. 16-bit floats do not flush denormals.
+
+    Raises:
+        ValueError: another type.
     """
     types = {"f32": "f32", "f64": "f64", "bf16": "noftz.bf16", "f16": "noftz.f16", "i32": "u32", "i64": "u64"}
     if dtype not in types:

@@ -257,7 +257,11 @@ def is_float(type: ir.Type) -> bool:
 
 
 def element_bits(type: TypeLike) -> int:
-    """Bits of `type`, or of the elements of vector `type`; pointers: 32 in shared memory, else 64."""
+    """Bits of `type`, or of the elements of vector `type`; pointers: 32 in shared memory, else 64.
+
+    Raises:
+        TypeError: the type is neither a number nor a pointer.
+    """
     type = as_type(type)
     if isinstance(type, ir.VectorType):
         type = type.element_type

@@ -96,6 +96,9 @@ def multiply(
 
     Returns:
         The n/2 accumulators, in flight until `wait`.
+
+    Raises:
+        ValueError: a type, shape or number of registers that the instruction does not take.
     """
     if dtype not in _KINDS:
         raise ValueError(f"wgmma multiplies {', '.join(_KINDS)}, not {dtype}")

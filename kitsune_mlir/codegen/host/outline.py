@@ -104,7 +104,11 @@ def byte_size(type_: ir.MemRefType) -> int:
 
 
 def element_bytes(type_: ir.Type) -> int:
-    """Bytes of one element in memory."""
+    """Bytes of one element in memory.
+
+    Raises:
+        UnsupportedError: elements that are no numbers.
+    """
     if isinstance(type_, ir.IndexType):
         return 8
     if isinstance(type_, ir.ComplexType):
