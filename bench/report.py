@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.case import LIMITS
+from bench.hand_offs import copies_table, hand_off_table, ring_table
 from bench.peers import PEERS
 from bench.records import Record, merge
 from bench.tables import back_to_back, chain_table, geometric_mean, group_table, mode_table, product_table, row_table
@@ -178,6 +179,7 @@ def report() -> str:
             lines += [f"## {title}", "", *tables.get(group, group_table)(groups[group]), ""]
     lines += ["## The planner's tiles", "", *tiles(), ""]
     lines += ["## Modes of a pipeline", "", *modes(), ""]
+    lines += ["## Handing tiles on", "", *hand_offs(), ""]
     lines += ["## Cost of a call", "", *call_cost(), ""]
     lines += ["## Correctness on the device", "", *correctness(), spills(entries), ""]
     lines += ["## Not measured", "", *missing(entries), ""]
@@ -267,6 +269,25 @@ def modes() -> list[str]:
     for run in found.get("records", [found]):  # several runs, or one as `bench.modes` wrote it
         lines += ["", f"{run.get('note', '')} {where(run)}".strip(), "", *mode_table(run["results"])]
     return lines
+
+
+def hand_offs() -> list[str]:
+    """What it costs that tiles of one stage wait for tiles of another."""
+    record, queues = load("handoff-h200.json"), load("queues-h200.json")
+    copies = (
+        "Two dependent copies of 132 tiles, the second one's in the opposite order, in one kernel whose tiles wait for tiles, "
+        "beside the two as kernels one after the other in a CUDA graph; microseconds."
+    )
+    waits = (
+        "Microseconds from sums that are ready to the next product that reads them. Through L2: the time of a chain of "
+        "products with its waits less that without, a boundary. Through a cluster: a round in which each block gives a part "
+        "to each other one and waits for theirs."
+    )
+    rings = "Rings through L2 between the two multiprocessors of each TPC, 66 pairs."
+    return [
+        *[copies, "", *copies_table(record), "", waits, "", *hand_off_table(record, queues), ""],
+        *[rings, "", *ring_table(queues), "", *(where(run) for run in (record, queues))],
+    ]
 
 
 def call_cost() -> list[str]:
