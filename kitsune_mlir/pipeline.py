@@ -159,7 +159,7 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
         step = partition({}, options.mode, None, is_deterministic(options))
         phases.run("plan", lambda: passes([*before, step, *PLAN[_partition + 1 :]]))
     texts["stages"] = str(module)
-    orders = memory_orders(module, name)
+    layouts = memory_layouts(module, name)
     summary = summarize(module.operation, machine)
     summary["compiled_for"] = machine.name
     if summary["stages"]:
@@ -175,7 +175,7 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
     summary["seconds"] = {k: round(v, 3) for k, v in phases.seconds.items()}
     return Program(
         machine.chip or machine.name,
-        signature_of(imported, *orders),
+        signature_of(imported, *layouts),
         weights,
         runner,
         texts,
@@ -306,27 +306,32 @@ def precisions(options: Options) -> dict[str, str]:
     }
 
 
-Orders = dict[int, tuple[int, ...]]
+Numbers = dict[int, tuple[int, ...]]
 
 
-def memory_orders(module: ir.Module, name: str) -> tuple[Orders, Orders]:
-    """By number, the arguments and the results whose dimensions do not lie in memory in their own order, and how they do."""
+def memory_layouts(module: ir.Module, name: str) -> tuple[Numbers, Numbers, Numbers]:
+    """By number, arguments whose dimensions do not lie in memory in their own order, and how they do; arguments that the
+    program takes with more zeros at the end of dimensions, and their extents then; results in another order."""
     function = next(op for op in module.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == name)
 
-    def read(kind: str) -> Orders:
+    def read(kind: str, attribute: str = "kitsune.order") -> Numbers:
         each = ir.ArrayAttr(function.attributes[kind]) if kind in function.attributes else ()
         described = {n: ir.DictAttr(attributes) for n, attributes in enumerate(each)}
-        return {n: tuple(ir.DenseI64ArrayAttr(a["kitsune.order"])) for n, a in described.items() if "kitsune.order" in a}
+        return {n: tuple(ir.DenseI64ArrayAttr(a[attribute])) for n, a in described.items() if attribute in a}
 
-    return read("arg_attrs"), read("res_attrs")
+    return read("arg_attrs"), read("arg_attrs", "kitsune.wide"), read("res_attrs")
 
 
-def signature_of(imported: ImportedModel, arguments: Orders, results: Orders) -> Signature:
-    """The calling convention of an imported model as plain data; the orders as `memory_orders` gives them."""
+def signature_of(imported: ImportedModel, arguments: Numbers, wide: Numbers, results: Numbers) -> Signature:
+    """The calling convention of an imported model as plain data; the rest as `memory_layouts` gives it."""
     computed = {r.index: (tuple(r.shape), r.dtype) for r in imported.results if r.kind == "tensor" and r.index is not None}
     numbered = list(enumerate(imported.arguments))
     return Signature(
-        tuple(Weight(a.name, a.kind, tuple(a.shape), a.dtype, arguments.get(n, ())) for n, a in numbered if a.kind != "input"),
+        tuple(
+            Weight(a.name, a.kind, tuple(a.shape), a.dtype, arguments.get(n, ()), wide.get(n, ()))
+            for n, a in numbered
+            if a.kind != "input"
+        ),
         tuple(
             Input(a.name, a.position or 0, tuple(a.shape), a.dtype, arguments.get(n, ()))
             for n, a in numbered

@@ -1,9 +1,11 @@
-"""The order of dimensions in which a function's arguments lie in memory: attributes of the function."""
+"""How a function's arguments lie in memory, where that is not as the caller has them: attributes of the function."""
 
 from torch_mlir import ir
 
 MEMORY, ORDER, KIND = "kitsune.memory", "kitsune.order", "kitsune.kind"
 """Of an argument: the order of dimensions in the caller's memory, the order that the program takes, weight or input."""
+WIDE = "kitsune.wide"
+"""Of a weight: the program takes it with these extents; what the caller's has not is zeros at the end of dimensions."""
 
 
 def attributes_of(function: ir.Operation, argument: int) -> ir.DictAttr | dict:
@@ -14,11 +16,17 @@ def attributes_of(function: ir.Operation, argument: int) -> ir.DictAttr | dict:
 
 
 def set_attribute(function: ir.Operation, argument: int, name: str, order) -> None:
-    """Give an argument an order as an attribute."""
+    """Give an argument an order, or extents, as an attribute."""
     every = [ir.DictAttr(a) for a in ir.ArrayAttr(function.attributes["arg_attrs"])]
     changed = {item.name: item.attr for item in every[argument]} | {name: ir.DenseI64ArrayAttr.get(list(order))}
     every[argument] = ir.DictAttr.get(changed)
     function.attributes["arg_attrs"] = ir.ArrayAttr.get(every)
+
+
+def is_weight(function: ir.Operation, argument: int) -> bool:
+    """Whether the model supplies the argument, once: it is placed before the first call."""
+    kind = attributes_of(function, argument)
+    return KIND in kind and ir.StringAttr(kind[KIND]).value != "input"
 
 
 def settle_type(function: ir.Operation) -> None:

@@ -1,8 +1,9 @@
 """`kitsune-pad-sums`: sums of odd length get zeros at their end where the rows are made by the program itself.
 
 TMA reads rows that begin at multiples of 16 bytes. Rows that a concatenation makes may have any width, so they are made wider.
-The weight is an argument and has to be copied into wider rows, once a call: a stage that depends on nothing, and is put
-where it runs beside others.
+A weight of the model is taken with wider rows: it is placed so before the first call, as one in another order of dimensions is
+(`runtime/program.py`). Any other argument has to be copied, once a call: a stage that depends on nothing, and is put where it
+runs beside others.
 """
 
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.target import find_target
 
 from . import gpu_chains
+from .argument_orders import ORDER, WIDE, attributes_of, is_weight, set_attribute, settle_type
 from .base import Pass
 from .by_index import parallel_generic
 from .remarks import remark
@@ -62,12 +64,30 @@ class PadSums(Pass):
         more = (ROW_BYTES - rest) // 2
         with ir.InsertionPoint(joined), joined.location:
             # Here, so that it runs beside what comes before the rows.
-            wide_weight = _wider([weight], more)
-            wide_weight.owner.attributes[APART] = ir.UnitAttr.get()
+            wide_weight = _wide_argument(weight, more)
+            if wide_weight is None:
+                wide_weight = _wider([weight], more)
+                wide_weight.owner.attributes[APART] = ir.UnitAttr.get()
             wide_rows = _wider(list(joined.operands), more)
         op.operands[0], op.operands[1] = wide_rows, wide_weight
         joined.erase()
         remark(op, f"sums of {width} get {more} zeros, so that rows begin at multiples of {ROW_BYTES} bytes")
+
+
+def _wide_argument(weight: ir.Value, more: int) -> ir.Value | None:
+    """The weight itself, with `more` columns from now on; None where others read it, too, or it is not the model's."""
+    block = weight.owner
+    function = block.owner.operation if isinstance(block, ir.Block) else None
+    if function is None or function.name != "func.func" or len(list(weight.uses)) != 1:
+        return None
+    number = ir.BlockArgument(weight).arg_number
+    if not is_weight(function, number) or ORDER in attributes_of(function, number):
+        return None
+    shape = [*shape_of(weight)[:-1], shape_of(weight)[-1] + more]
+    weight.set_type(ir.RankedTensorType.get(shape, ir.ShapedType(weight.type).element_type))
+    set_attribute(function, number, WIDE, shape)
+    settle_type(function)
+    return weight
 
 
 def _wider(parts: list[ir.Value], more: int) -> ir.Value:

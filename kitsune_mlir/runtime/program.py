@@ -85,7 +85,7 @@ class Program:
             self._direct = direct_call(signature, self._weight_tensors, device, runner.run, *specs)
 
     def _place_weights(self, device: str) -> None:
-        """Weights on the program's device, in the order of dimensions that it takes; those that are so are used where they are.
+        """Weights on the program's device, as it takes them; those that are so are used where they are.
 
         The others are copied, and copied again when a call finds that they were changed in place.
         """
@@ -99,6 +99,9 @@ class Program:
             placed = _ordered(tensor.to(device), weight.order)
             if placed.data_ptr() % 16:
                 placed = placed.clone()
+            if weight.wide:
+                whole = placed.new_zeros(weight.wide)
+                placed = whole[tuple(map(slice, weight.shape))].copy_(placed)
             self._weight_tensors.append(placed)
             if placed.data_ptr() != tensor.data_ptr():
                 self._copies.append(_Copy(self.weights[weight.name], placed, tensor._version))

@@ -37,13 +37,15 @@ def torch_dtype(name: str) -> Any:
 @dataclasses.dataclass(frozen=True)
 class Weight:
     """An argument that the model supplies: parameter, buffer or constant. `order`: the order of dimensions in memory, outermost
-    first, in which the program takes it; empty is row-major."""
+    first, in which the program takes it; empty is row-major. `wide`: the extents with which it does, with zeros at the ends;
+    empty is `shape`."""
 
     name: str
     kind: str
     shape: tuple[int, ...]
     dtype: str
     order: tuple[int, ...] = ()
+    wide: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

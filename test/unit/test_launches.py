@@ -108,9 +108,19 @@ def test_a_model_in_separate_launches():
     assert {"kernel_0.cubin", "kernel_1.json"} <= set(program.artifacts)
     one, two = (program.artifacts[f"kernel_{n}.ptx"].decode() for n in range(2))
     assert "griddepcontrol.launch_dependents" in one and "griddepcontrol.wait" not in one
-    assert "griddepcontrol.wait" in two and "griddepcontrol.launch_dependents" not in two
+    assert two.count("griddepcontrol.wait") == 1 and "griddepcontrol.launch_dependents" not in two
+    # Only who loads the rows waits: weights come meanwhile.
+    assert two.index("mbarrier.init") < two.index("setmaxnreg.dec") < two.index("griddepcontrol.wait")
     together = kitsune_mlir.compile(model, args, target="sm_90a", options={"mode": "temporal"})
     assert together.summary["launches"] == 1 and "griddepcontrol" not in together.ir("ptx")
+
+
+def test_other_engines_wait_before_everything():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 1024, bias=False), torch.nn.LayerNorm(1024)).to(torch.bfloat16)
+    program = kitsune_mlir.compile(model, (torch.randn(300, 64).bfloat16(),), target="sm_90a", options={"mode": "separate"})
+    assert [engine["engine"] for engine in program.summary["engines"]] == ["mma", "simt"]
+    two = program.artifacts["kernel_1.ptx"].decode()
+    assert two.count("griddepcontrol.wait") == 1 and two.index("griddepcontrol.wait") < two.index("ld.global")
 
 
 FIRST = dataclasses.replace(MANIFEST, kernel="first")

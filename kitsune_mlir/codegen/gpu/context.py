@@ -10,6 +10,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.barriers import Barrier, fence_async
 from kitsune_mlir.codegen.gpu.builder import for_, global_timer, if_, sync_block, sync_warp
+from kitsune_mlir.codegen.gpu.dependent_launch import wait_for_prerequisites
 from kitsune_mlir.codegen.gpu.engine import Plan
 from kitsune_mlir.codegen.gpu.handoff import Counters
 from kitsune_mlir.codegen.gpu.memory import load, offset
@@ -37,6 +38,7 @@ class KernelState:
         weights: by a semaphore's first slot, what a tile adds to a counter where several blocks post for one, in equal parts.
         whole: first slots of the semaphores to which a block posts once, after the last of its tiles.
         fences: some task reads or writes global memory by the async proxy, so every post and wait of data needs proxy fences.
+        late: the kernel follows another one, for whose end waits wait, too (`Plan.late`).
         note_wait: emits, for the calling thread, that a task (its number) has waited for some nanoseconds (i64); None where
             waits are not recorded.
     """
@@ -49,6 +51,7 @@ class KernelState:
     module_block: ir.Block
     names: set[str]
     fences: bool
+    late: bool = False
     note_wait: Callable[[Value | int, Value], None] | None = None
     weights: Mapping[int, int] = dataclasses.field(default_factory=dict)
     whole: frozenset[int] = frozenset()
@@ -286,6 +289,8 @@ class TileContext:
 
     def _in_turn(self, waits: Sequence[Wait], poll: Callable[[Sequence[Wait]], None]) -> None:
         """Poll, in the first tile only for what all tiles wait for."""
+        if self.task.kernel.late:
+            wait_for_prerequisites()
         turn = self.turn
         once = [wait for wait in waits if turn is not None and wait.constant is not None]
         each = [wait for wait in waits if wait not in once]

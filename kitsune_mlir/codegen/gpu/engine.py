@@ -106,6 +106,10 @@ class Plan:
         cluster: blocks of a cluster that do each tile together; more than 1 only for the one task of a program that waits for
             nothing.
         apart: much of a tile is done before its waits: it should be on a block that has no tile of the task it waits for.
+        late: the engine waits (`poll_by_thread`, `poll_by_warp` or `wait`) in every tile, whether or not the task has waits,
+            and before that reads nothing that other tasks write and writes nothing. A kernel of such a task that follows
+            another one then begins before that one has ended.
+        halves: tiles count twice in posts: two blocks may do one.
         private: the engine's own data for `emit`.
     """
 
@@ -123,6 +127,8 @@ class Plan:
     split: Split | None = None
     streaming: bool = False
     apart: bool = False
+    late: bool = False
+    halves: bool = False
     cluster: int = 1
     private: Any = None
 

@@ -143,6 +143,7 @@ class _Builder:
             module_block=kernel.module.body,
             names={self.name, "smem", Table.SYMBOL},
             fences=any(plan.async_reads or plan.async_writes for plan in self.plans),
+            late=manifest.follows and not manifest.slots and len(self.plans) == 1 and self.plans[0].late,
             weights=self.schedule.weights,
             whole=self.schedule.whole,
         )
@@ -169,7 +170,8 @@ class _Builder:
             if prefetches:
                 first = self._context(0, start)
                 self.engines[self.plans[0].engine].prefetch(self.plans[0], first, thread, self.threads, soon=False)
-            wait_for_prerequisites()
+            if not self.state.late:
+                wait_for_prerequisites()
         if self.schedule.shared:
             self._emit_shared()
         else:

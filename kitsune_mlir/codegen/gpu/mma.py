@@ -47,9 +47,11 @@ class MmaEngine(Engine):
 
     def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
         try:
-            return make_plan(self.name, task, limits)
+            plan = make_plan(self.name, task, limits)
         except Mismatch as reason:
             return Decline(self.name, str(reason))
+        mma: MmaPlan = plan.private
+        return dataclasses.replace(plan, late=mma.boxes is not None and not (mma.mixed or mma.exact or mma.split))
 
     def join(self, plans: Sequence[Plan], limits: Limits) -> Sequence[Plan] | None:
         return join_plans(plans, limits)

@@ -39,7 +39,8 @@ class Loader:
     @property
     def waits(self) -> bool:
         """Whether there is something to wait for: whoever loads A waits for what stages of the results need, too."""
-        return bool(self.task.view.waits) and (0 in self.operands or not all(map(self._constant, self.operands)))
+        waits = bool(self.task.view.waits) or self.task.kernel.late
+        return waits and (0 in self.operands or not all(map(self._constant, self.operands)))
 
     @property
     def early(self) -> tuple[int, ...]:

@@ -80,9 +80,12 @@ class RowLayers:
     def run(self, write: Write, wait: Callable[[], None] | None = None) -> None:
         """All layers; `write` gets the last one's results. All threads of the crew call it.
 
-        `wait` returns when the rows may be read; weights are asked for before it is called.
+        `wait` returns when the rows may be read; weights are asked for before it is called, unless another task makes some.
         """
         plan = self.plan
+        if wait is not None and not plan.constant:
+            wait()
+            wait = None
         if self.stream is not None:
             self.stream.start()
         units = [unit for number in range(len(plan.layers)) for unit in self._units(number)]

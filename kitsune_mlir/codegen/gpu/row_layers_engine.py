@@ -56,6 +56,7 @@ class RowsEngine(Engine):
             shared_bytes=plan.bytes,
             threads=threads,
             registers=REGISTERS,
+            late=True,
             barriers=plan.ring.barriers(WARPS) if plan.ring else (),
             tensor_maps=plan.ring.map_uses if plan.ring else (),
             parameters=parameters,
@@ -83,7 +84,8 @@ class RowsEngine(Engine):
                 fence_async()
 
         def run() -> None:
-            RowLayers(layers, tile, crew, task.shared, 0, turn).run(write, wait if task.view.waits else None)
+            waits = task.view.waits or task.kernel.late
+            RowLayers(layers, tile, crew, task.shared, 0, turn).run(write, wait if waits else None)
 
         def write(row: Value, col: Value, lanes: Lanes) -> None:
             place = i64(row) * window.stride(ROW) + i64(col) * window.stride(COL)

@@ -94,6 +94,12 @@ class RowLayersPlan(RowsPlan):
         return self.order.stores[-1][0]
 
     @property
+    def constant(self) -> bool:
+        """Whether nobody writes anything but the first layer's rows while the kernel runs."""
+        rows = self.chain.task.load_of(self.chain.layers[0].ranges[0].value)
+        return all(load.buffer.role == "input" for load in self.chain.task.loads if load is not rows)
+
+    @property
     def group_rows(self) -> int:
         """Rows of the block."""
         return ROWS

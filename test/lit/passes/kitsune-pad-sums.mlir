@@ -84,3 +84,45 @@ func.func @narrow(%a: tensor<512x64xbf16>, %b: tensor<512x35xbf16>, %weight: ten
   } -> tensor<512x128xf32>
   return %p : tensor<512x128xf32>
 }
+
+// -----
+
+// A weight of the model is taken with zeros at the end of its rows; one that is read twice is not.
+
+// CHECK-LABEL: func.func @placed
+// CHECK-SAME: %arg2: tensor<300x104xbf16> {kitsune.kind = "parameter", kitsune.wide = array<i64: 300, 104>}
+// CHECK: %[[X:.*]] = tensor.concat dim(1) %arg0, %arg1, %{{.*}} -> tensor<512x104xbf16>
+// CHECK: linalg.generic {{.*}} ins(%[[X]], %arg2 : tensor<512x104xbf16>, tensor<300x104xbf16>)
+#x = affine_map<(m, n, k) -> (m, k)>
+#w = affine_map<(m, n, k) -> (n, k)>
+#y = affine_map<(m, n, k) -> (m, n)>
+func.func @placed(%a: tensor<512x64xbf16>, %b: tensor<512x35xbf16>, %weight: tensor<300x99xbf16> {kitsune.kind = "parameter"}, %start: tensor<512x300xf32>) -> tensor<512x300xf32> {
+  %x = tensor.concat dim(1) %a, %b : (tensor<512x64xbf16>, tensor<512x35xbf16>) -> tensor<512x99xbf16>
+  %p = linalg.generic {indexing_maps = [#x, #w, #y], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %weight : tensor<512x99xbf16>, tensor<300x99xbf16>) outs(%start : tensor<512x300xf32>) {
+  ^bb0(%i: bf16, %j: bf16, %o: f32):
+    %f = arith.extf %i : bf16 to f32
+    %g = arith.extf %j : bf16 to f32
+    %m = arith.mulf %f, %g : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<512x300xf32>
+  return %p : tensor<512x300xf32>
+}
+
+// CHECK-LABEL: func.func @shared
+// CHECK-SAME: %arg2: tensor<300x99xbf16> {kitsune.kind = "parameter"}
+// CHECK: tensor.concat dim(1) %arg2
+func.func @shared(%a: tensor<512x64xbf16>, %b: tensor<512x35xbf16>, %weight: tensor<300x99xbf16> {kitsune.kind = "parameter"}, %start: tensor<512x300xf32>) -> (tensor<512x300xf32>, tensor<300x99xbf16>) {
+  %x = tensor.concat dim(1) %a, %b : (tensor<512x64xbf16>, tensor<512x35xbf16>) -> tensor<512x99xbf16>
+  %p = linalg.generic {indexing_maps = [#x, #w, #y], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %weight : tensor<512x99xbf16>, tensor<300x99xbf16>) outs(%start : tensor<512x300xf32>) {
+  ^bb0(%i: bf16, %j: bf16, %o: f32):
+    %f = arith.extf %i : bf16 to f32
+    %g = arith.extf %j : bf16 to f32
+    %m = arith.mulf %f, %g : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<512x300xf32>
+  return %p, %weight : tensor<512x300xf32>, tensor<300x99xbf16>
+}
