@@ -236,3 +236,26 @@ def test_kernels_with_more_threads_than_a_task_uses(name, monkeypatch):
     """A kernel that also holds products has 384 threads: those that simt does not use meet only in block barriers."""
     monkeypatch.setattr(footprint, "_threads", lambda plans, limits: 128 + max(plan.threads for plan in plans))
     test_right_in_bounds_aligned_and_without_races(name)
+
+
+def test_rows_that_meet_by_themselves_have_other_barriers_than_all_that_work(monkeypatch):
+    """Threads of one row may be at the barrier of all that work while another row's still meet each other."""
+    monkeypatch.setattr(footprint, "_threads", lambda plans, limits: 128 + max(plan.threads for plan in plans))
+
+    def barriers(length: int) -> set[tuple[str, int]]:
+        """(what the barrier's number is, a constant or the sum of it and a row's; the constant)"""
+        found = set()
+
+        def visit(op: ir.Operation) -> ir.WalkResult:
+            if op.name == "nvvm.barrier" and len(op.operands) == 2:
+                number = op.operands[0].owner
+                last = number if number.name == "arith.constant" else number.operands[1].owner
+                found.add((number.name, ir.IntegerAttr(last.attributes["value"]).value))
+            return ir.WalkResult.ADVANCE
+
+        share = Case(lambda x: x / x.abs().sum(-1, keepdim=True), (rows("f32", 8, length),))
+        for _, executor in compile_case(share):
+            executor.module.operation.walk(visit)
+        return found
+
+    assert barriers(1024) == {("arith.addi", 2)} and barriers(20000) == {("arith.constant", 1)}

@@ -34,10 +34,11 @@ from kitsune_mlir.codegen.gpu.value import Value, constant, maximum, select
 __all__ = ["emit_rows", "sync_workers"]
 
 BARRIER = 1
-"""Hardware barrier of the threads that work, where the block has more; the first one where each row has its own."""
+"""Hardware barrier of the threads that work, where the block has more."""
 
-BARRIERS = 16
-"""Hardware barriers of a block, of which one is for all its threads."""
+ROW_BARRIER, ROW_BARRIERS = 2, 13
+"""The first of those of rows by themselves, and how many: one row's threads may wait for all that work while another row's
+still meet each other, so none is `BARRIER`. The last one is `mma`'s, who arrives there ahead."""
 
 WARP = 32
 
@@ -131,8 +132,8 @@ class _Rows:
     def sync(self) -> None:
         """A barrier over the threads that share rows: each row's warps by themselves, as far as there are barriers."""
         schedule = self.schedule
-        if self.space.row_major and WARP < schedule.fast < schedule.threads and schedule.slow < BARRIERS:
-            NamedBarrier(self.far.value + BARRIER, schedule.fast).sync()
+        if self.space.row_major and WARP < schedule.fast < schedule.threads and schedule.slow <= ROW_BARRIERS:
+            NamedBarrier(self.far.value + ROW_BARRIER, schedule.fast).sync()
         else:
             sync_workers(self.tile, self.schedule)
 
