@@ -11,11 +11,12 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.access import access_of, affine_maps, is_tensor, iterator_kinds, shape_of
 from kitsune_mlir.dialects.edges import Grid, stage_space, tile_sizes, uses_in
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, is_movement
+from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.dialects.stage_graph import inputs_of, results_of
 from kitsune_mlir.dialects.verify import captures, walk
 from kitsune_mlir.stage_cost import Work
 
-__all__ = ["Counted", "count", "tensor_bytes", "work_of_stage"]
+__all__ = ["Counted", "count", "work_of_stage"]
 
 WEIGHTS = {
     "math.exp": 2.5, "math.exp2": 2.0, "math.log": 3.0, "math.log2": 2.0, "math.log1p": 6.0, "math.expm1": 6.0,
@@ -54,20 +55,6 @@ class Counted:
     terms: int = 0
     element_bytes: int = 0
     extracted: dict[ir.Value, int] = dataclasses.field(default_factory=dict)
-
-
-def tensor_bytes(type_: ir.Type, shape: Sequence[int] | None = None) -> int:
-    """Bytes of a tensor or memref type; with `shape`, of a part of it."""
-    shaped = ir.ShapedType(type_)
-    return math.prod(shaped.shape if shape is None else shape) * _element_bytes(shaped.element_type)
-
-
-def _element_bytes(element: ir.Type) -> int:
-    if isinstance(element, ir.ComplexType):
-        return 2 * _element_bytes(element.element_type)
-    if isinstance(element, ir.IntegerType | ir.FloatType):
-        return -(-element.width // 8)
-    return 8  # index
 
 
 def count(ops: Iterable[ir.Operation]) -> Counted:
@@ -113,7 +100,7 @@ def _measure(op: ir.Operation, found: Counted) -> None:
     found.cols = math.prod(sizes.get(loop, 1) for loop in cols)
     found.rows = math.prod(sizes.get(loop, 1) for loop in out if loop not in cols)
     found.terms = math.prod(sizes.get(loop, 1) for loop in sums)
-    found.element_bytes = _element_bytes(ir.ShapedType(op.operands[0].type).element_type)
+    found.element_bytes = element_bytes(op.operands[0].type)
 
 
 def work_of_stage(stage: ir.Operation, engine: str | None = None, tile: Sequence[int] | None = None) -> Work:

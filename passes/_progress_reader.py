@@ -10,13 +10,14 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.access import shape_of, static_ints
 from kitsune_mlir.dialects.named_rows import rows_read
 from kitsune_mlir.dialects.products import defining_op
+from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.dialects.tile_indices import Array, TileIndices
 from kitsune_mlir.dialects.tile_program import queue_parts
 from kitsune_mlir.dialects.verify import walk
 
 from ._progress_program import Access, Buffer, Post, Program, Region, Ring, RingUse, Rows, Task, Wait, WaitRows
 from .base import PassFailure
-from .grouping import element_bytes, product_of
+from .grouping import product_of
 
 _DYNAMIC = ir.ShapedType.get_dynamic_size()
 _VIEWS = ("memref.view", "memref.subview", "memref.expand_shape", "memref.collapse_shape", "memref.cast", "memref.dim")
@@ -82,7 +83,7 @@ class _Reader:
         kind = "input" if number < inputs else "result" if number < inputs + results else "arena"
         name = {"input": f"argument {number}", "result": f"result {number - inputs}", "arena": "the arena"}[kind]
         shape = tuple(shape_of(value))
-        buffer = Buffer(number, kind, name, 0, product_of(shape) * element_bytes(value.type))
+        buffer = Buffer(number, kind, name, 0, tensor_bytes(value.type, shape))
         self.regions[value] = self._whole(buffer, value.type)
         return buffer
 
@@ -287,7 +288,7 @@ class _Reader:
         shift = TileIndices((), ()).of(op.operands[1])
         if source.buffer.name != "the arena" or shift is None or len(op.operands) > 2:
             raise PassFailure(op, "must show the arena at a constant offset")
-        start, size = int(shift), product_of(ir.ShapedType(type_).shape) * element_bytes(type_)
+        start, size = int(shift), tensor_bytes(type_)
         arena = source.buffer
         self.program.views.append((op, start, start + size))
         if start < 0 or start + size > arena.size:

@@ -5,6 +5,7 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.access import is_tensor, shape_of
 from kitsune_mlir.dialects.iteration import Space, is_free, is_reshape, is_view, iteration_space
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic, is_projected_product
+from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.target import Target
 
@@ -26,17 +27,6 @@ MIN_ROWS = 16  # rows that a tile of a product should have, so that the weights 
 def reads(op: ir.Operation) -> list[ir.Value]:
     """Every value an op uses, its operands and what its regions use from outside, without repetition."""
     return list(dict.fromkeys([*op.operands, *captures(op)]))
-
-
-def element_bytes(type_: ir.Type) -> int:
-    """Bytes of one element of a tensor or memref type (i1 takes a byte, as in torch; index takes eight)."""
-    element = ir.ShapedType(type_).element_type
-    if isinstance(element, ir.IndexType):
-        return 8
-    if isinstance(element, ir.ComplexType):
-        return 2 * max(1, ir.FloatType(element.element_type).width // 8)
-    width = ir.IntegerType(element).width if isinstance(element, ir.IntegerType) else ir.FloatType(element).width
-    return max(1, width // 8)
 
 
 def product_of(sizes) -> int:
@@ -171,7 +161,7 @@ class Grouping:
         if not space.dims and any(not one_row(op) for op in group):
             return False
         values = {v for op in group for v in [*op.operands, *op.results] if is_tensor(v)}
-        bytes_ = sum(product_of(shape_of(v)) * element_bytes(v.type) for v in values)
+        bytes_ = sum(tensor_bytes(v.type) for v in values)
         return worth_a_hand_off(bytes_, product_of(d.size for d in space.dims), self.target)
 
     def _needs_chain(self, group: list[ir.Operation], merged: Space) -> str | None:
@@ -208,7 +198,7 @@ class Grouping:
         space, products = self.space(group), [op for op in group if is_contraction(op)]
         if not products:
             values = {v for op in group for v in [*reads(op), *op.results] if is_tensor(v)}
-            return gpu_chains.moving_seconds(sum(product_of(shape_of(v)) * element_bytes(v.type) for v in values), self.target)
+            return gpu_chains.moving_seconds(sum(tensor_bytes(v.type) for v in values), self.target)
         if self._needs_chain(group, space) is not None and isinstance(layers := gpu_chains.layers_of(space), list):
             return gpu_chains.HANDOFF + gpu_chains.chain_seconds(layers, self.target)
         return sum(gpu_chains.product_seconds(gpu_chains.layer_of(op), self.target) for op in products)
@@ -241,7 +231,7 @@ class Grouping:
         leading = space.dims[:-1] if self.target.is_gpu and len(space.dims) > 1 else space.dims[:1]
         lead = product_of(d.size for d in leading)
         inside = [r for op in group for r in op.results if is_tensor(r)]
-        sizes = [product_of(shape_of(v)) * element_bytes(v.type) * min(rows, lead) // lead for v in inside]
+        sizes = [tensor_bytes(v.type) * min(rows, lead) // lead for v in inside]
         if self.target.is_gpu and len(space.dims) > 1:  # tiled along the last one too
             columns = space.dims[-1].size
             sizes = [size * min(TILE_COLUMNS, columns) // columns for size in sizes]

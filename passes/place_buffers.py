@@ -8,11 +8,11 @@ from torch_mlir import ir
 from kitsune_mlir.dialects import buffer_attr
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.edges import grid_of, producer_of, readers_of, stages_of, trace_views, waits_for_all
+from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.stage_graph import mode_of, results_of, yielded
 from kitsune_mlir.dialects.verify import walk
 
 from .base import Pass, PassFailure
-from .grouping import element_bytes, product_of
 from .rings import RingEdge, ring_edge
 from .scatter import INTO
 
@@ -117,7 +117,7 @@ class PlaceBuffers(Pass):
             for result, value in enumerate(results_of(stage)):
                 if (hash(stage), result) in leaving_keys or _handed_over(stage, result):
                     continue
-                size = max(1, product_of(shape_of(value)) * element_bytes(value.type))
+                size = max(1, tensor_bytes(value.type))
                 last = max([n, *readers.get((n, result), [])])
                 if n in rings:  # its bytes are nobody else's
                     size = depths[n] * rings[n].rows * size // shape_of(value)[0]

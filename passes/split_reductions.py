@@ -9,13 +9,14 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.mma_cost import CHUNK_BYTES, Work, choose_pieces, microseconds
 from kitsune_mlir.dialects.access import access_of, affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic, is_projected_product
+from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.dialects.verify import captures, walk
 from kitsune_mlir.target import Target, find_target
 
 from .associative import Reduction, reduction_of, splittable_loop
 from .base import Pass
 from .gpu_chains import HANDOFF
-from .grouping import element_bytes, product_of
+from .grouping import product_of
 from .partition_streams import is_dot
 from .reduction_parts import in_parts
 from .remarks import remark
@@ -204,7 +205,7 @@ def _combine_seconds(points: int, parts: int, target: Target) -> float:
 
 def _bytes_read(op: ir.Operation) -> int:
     inputs = list(op.operands)[: -len(op.results)] + [v for v in captures(op) if isinstance(v.type, ir.RankedTensorType)]
-    return sum(product_of(shape_of(v)) * element_bytes(v.type) for v in inputs)
+    return sum(tensor_bytes(v.type) for v in inputs)
 
 
 def _moving_seconds(op: ir.Operation, parts: int, tiles: int, target: Target) -> float:

@@ -10,8 +10,9 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.iteration import IN_PLACE
 from kitsune_mlir.dialects.products import constant_fill, defining_op, is_contraction, is_projected_product
+from kitsune_mlir.dialects.sizes import element_bytes
 
-from .grouping import Grouping, element_bytes
+from .grouping import Grouping
 from .hoist_gathers import gather_of
 from .remarks import remark
 from .tiles_gemv import few_rows

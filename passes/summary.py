@@ -7,16 +7,12 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.edges import Grid, grid_of, producer_of, stages_of, trace_views, uses_in
 from kitsune_mlir.dialects.products import defining_op, is_contraction
+from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, results_of, yielded
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.target import Target
 
-from .grouping import element_bytes, product_of
-
-
-def tensor_bytes(value: ir.Value) -> int:
-    """Bytes of a whole tensor."""
-    return product_of(shape_of(value)) * element_bytes(value.type)
+from .grouping import product_of
 
 
 def words(attribute: ir.Attribute) -> list[str]:
@@ -29,7 +25,7 @@ def read_bytes(grid: Grid, value: ir.Value) -> int:
     shape, total = shape_of(value), 0
     for use in uses_in(grid.space, value)[:1]:
         sizes = [s if u.dim is None else min(s, u.size(grid.tile[u.dim])) for s, u in zip(shape, use, strict=True)]
-        total = max(total, product_of(sizes) * element_bytes(value.type) * grid.tasks)
+        total = max(total, tensor_bytes(value.type, sizes) * grid.tasks)
     return total
 
 
@@ -50,7 +46,7 @@ def _unfused_bytes(grid: Grid) -> int:
         if not op.name.startswith(("linalg", "tm_tensor", "tensor.concat", "tensor.pad")):
             continue
         tensors = [v for v in [*op.operands, *op.results] if isinstance(v.type, ir.RankedTensorType)]
-        total += sum(tensor_bytes(v) for v in tensors if (d := defining_op(v)) is None or d.name != "tensor.empty")
+        total += sum(tensor_bytes(v.type) for v in tensors if (d := defining_op(v)) is None or d.name != "tensor.empty")
     return total
 
 
@@ -64,7 +60,7 @@ def summarize(module: ir.Operation, target: Target) -> dict[str, Any]:
         for pipeline in pipelines:
             outer.update(dict.fromkeys(inputs_of(pipeline)))
         outputs = [v for pipeline in pipelines for v in yielded(pipeline)]
-        compulsory = sum(map(tensor_bytes, outer)) + sum(map(tensor_bytes, outputs))
+        compulsory = sum(tensor_bytes(v.type) for v in (*outer, *outputs))
     between = sum(b for s in stages for b in s["writes_between"])
     operations = sum(s["operations"] for s in stages)
     # What stays in the last-level cache does not cross to DRAM; above that, edges are written once and read once.
@@ -114,8 +110,8 @@ def _stage(stage: ir.Operation, pipeline: ir.Operation) -> dict[str, Any]:
         if "after" in stage.attributes
         else [],
         "reads": sum(read_bytes(grid, v) for v in inputs),
-        "writes_between": [tensor_bytes(v) for n, v in enumerate(results) if (stage, n) not in leaving],
-        "writes": [tensor_bytes(v) for v in results],
+        "writes_between": [tensor_bytes(v.type) for n, v in enumerate(results) if (stage, n) not in leaving],
+        "writes": [tensor_bytes(v.type) for v in results],
         "operations": operations_of(grid),
         "unfused_bytes": _unfused_bytes(grid),
         "source": str(stage.location).removeprefix("loc(").removesuffix(")"),

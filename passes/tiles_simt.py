@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from kitsune_mlir.dialects.access import is_tensor, iterator_kinds, shape_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import is_generic
+from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.target import Target
 
-from .grouping import element_bytes, inner_elements, product_of
+from .grouping import inner_elements, product_of
 from .tile_sizes import even, fit, spread
 
 __all__ = ["Figures", "figures_of", "row_tile", "seconds", "simt_tile", "tile_of"]
@@ -175,7 +176,7 @@ def figures_of(space: Space, alone: bool) -> Figures:
     used = {v for op in space.ops for v in op.operands}
     written = [r for op in space.ops for r in op.results if is_tensor(r) and r not in used]
     tensors = [*read, *written]
-    moved = sum(product_of(shape_of(v)) * element_bytes(v.type) for v in tensors)
+    moved = sum(tensor_bytes(v.type) for v in tensors)
     levels = sum(is_generic(op) and "reduction" in iterator_kinds(op) for op in space.ops)
     weights = inner > 1 and any(product_of(shape_of(v)) == inner for v in read)
     narrowest = min((element_bytes(v.type) for v in tensors), default=4)

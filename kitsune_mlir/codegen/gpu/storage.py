@@ -7,13 +7,12 @@ run on their own become arrays of the thread.
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from torch_mlir import ir
 from torch_mlir.dialects import arith, memref
 
 from kitsune_mlir.codegen.gpu.bodies import GLOBAL_SPACE, SHARED_SPACE
-from kitsune_mlir.codegen.gpu.tasks import element_bytes
+from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError
 
@@ -61,7 +60,7 @@ def _bytes_of(value: ir.Value) -> int:
     type = ir.MemRefType(value.type)
     if not type.has_static_shape:
         raise UnsupportedError("memref.alloc", "temporaries have static shapes", str(type), str(value.location))
-    return math.prod(type.shape) * element_bytes(type.element_type)
+    return tensor_bytes(type)
 
 
 def place(function: ir.Operation, shared_limit: int) -> Storage:

@@ -12,6 +12,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.memory import Cache
 from kitsune_mlir.dialects.access import constant_of
+from kitsune_mlir.dialects.sizes import element_bytes
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError
 
@@ -21,17 +22,6 @@ Offset = int | ir.Value
 """A constant, or an `index` value computed in the task from its tile coordinates."""
 
 _DYNAMIC = ir.ShapedType.get_dynamic_size()
-
-
-def element_bytes(type: ir.Type) -> int:
-    """Bytes that one element of `type` takes in memory: i1 and i8 one, index eight."""
-    if isinstance(type, ir.IndexType):
-        return 8
-    if isinstance(type, ir.ComplexType):
-        return 2 * element_bytes(type.element_type)
-    if isinstance(type, ir.IntegerType | ir.FloatType):
-        return -(-type.width // 8)
-    raise UnsupportedError("memref", "elements are integers, floats, complex numbers or index", str(type))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

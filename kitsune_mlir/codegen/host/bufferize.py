@@ -6,12 +6,10 @@ task may already be reading the rows that this one computes again, so no sum may
 
 from __future__ import annotations
 
-import math
-
 from torch_mlir import ir, passmanager
 from torch_mlir.dialects import arith, bufferization, linalg, memref
 
-from kitsune_mlir.codegen.host.outline import element_bytes
+from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.verify import walk
 
 __all__ = ["assign_scratch", "bufferize", "free_temporaries", "prepare_stores", "run_passes"]
@@ -221,8 +219,7 @@ def assign_scratch(operation: ir.Operation) -> int:
 
 
 def _bytes(op: ir.Operation) -> int:
-    type_ = op.results[0].type
-    return -(-math.prod(type_.shape) * element_bytes(type_.element_type) // ALIGNMENT) * ALIGNMENT or ALIGNMENT
+    return -(-tensor_bytes(op.results[0].type) // ALIGNMENT) * ALIGNMENT or ALIGNMENT
 
 
 def _life(value: ir.Value, function: ir.Operation, order: dict[ir.Operation, int]) -> tuple[int, int]:

@@ -16,8 +16,8 @@ from kitsune_mlir.codegen.host.choice import plan
 from kitsune_mlir.codegen.host.elementwise import Elementwise, plan_elementwise
 from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.nest import Access, Nest, read_nest
-from kitsune_mlir.codegen.host.outline import byte_size
 from kitsune_mlir.codegen.host.reduction import RowReduction
+from kitsune_mlir.dialects.sizes import tensor_bytes
 
 __all__ = ["RowGroup", "find_groups"]
 
@@ -56,7 +56,7 @@ class RowGroup:
     def size(self) -> int:
         """Bytes of all memrefs that the group touches."""
         memrefs = {a.memref for m in self.members for a in m.nest.accesses if a.memref is not None}
-        return sum(byte_size(ir.MemRefType(m.type)) for m in memrefs)
+        return sum(tensor_bytes(m.type) for m in memrefs)
 
     @property
     def pays(self) -> bool:

@@ -15,6 +15,7 @@ from torch_mlir.dialects import func
 
 from kitsune_mlir.codegen.scatter_loops import expand_scatter_adds
 from kitsune_mlir.dialects.cloning import clone_with
+from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.errors import UnsupportedError
 
@@ -98,28 +99,6 @@ class Program:
         return sum(task.tiles for task in self.tasks)
 
 
-def byte_size(type_: ir.MemRefType) -> int:
-    """Bytes of a static, contiguous memref; an `i1` takes a byte, an `index` eight."""
-    return math.prod(type_.shape) * element_bytes(type_.element_type)
-
-
-def element_bytes(type_: ir.Type) -> int:
-    """Bytes of one element in memory.
-
-    Raises:
-        UnsupportedError: elements that are no numbers.
-    """
-    if isinstance(type_, ir.IndexType):
-        return 8
-    if isinstance(type_, ir.ComplexType):
-        return 2 * element_bytes(type_.element_type)
-    if isinstance(type_, ir.VectorType):
-        return math.prod(type_.shape) * element_bytes(type_.element_type)
-    if not isinstance(type_, (ir.IntegerType, ir.FloatType)):
-        raise UnsupportedError("kitsune.task", "elements are integers, floats or complex numbers", type_)
-    return max(1, type_.width // 8)
-
-
 def read_program(operation: ir.Operation, into: ir.Block) -> Program:
     """Take the tile program `operation` (a `func.func` with `kitsune.program`) apart.
 
@@ -134,7 +113,7 @@ def read_program(operation: ir.Operation, into: ir.Block) -> Program:
     for i, argument in enumerate(block.arguments):
         if not isinstance(argument.type, ir.MemRefType) or not argument.type.has_static_shape:
             raise UnsupportedError("func.func", f"arguments of tile program '{name}' are static memrefs", argument.type)
-        buffers[argument] = Buffer(i, 0, byte_size(argument.type))
+        buffers[argument] = Buffer(i, 0, tensor_bytes(argument.type))
     semaphores: dict[ir.Value, Semaphore] = {}
     tasks: list[Task] = []
     bodies: dict[str, Body] = {}
@@ -148,7 +127,7 @@ def read_program(operation: ir.Operation, into: ir.Block) -> Program:
         elif op.name == "memref.view":
             base = buffers[op.operands[0]]
             offset = base.offset + _constant(op.operands[1])
-            buffers[op.results[0]] = Buffer(base.argument, offset, byte_size(op.results[0].type))
+            buffers[op.results[0]] = Buffer(base.argument, offset, tensor_bytes(op.results[0].type))
         elif op.name in _VIEWS:
             buffers[op.results[0]] = buffers[op.operands[0]]
         elif op.name == "kitsune.task":

@@ -18,6 +18,7 @@ from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.nest import Nest, read_nest
 from kitsune_mlir.codegen.host.reduction import combiner_of
 from kitsune_mlir.dialects.cloning import clone_with
+from kitsune_mlir.dialects.sizes import element_bytes
 
 __all__ = ["precompute_sides"]
 
@@ -67,7 +68,7 @@ def precompute_sides(op: ir.Operation, machine: Machine) -> ir.Operation:
         size = math.prod(side.shape(extents))
         reuse = math.prod(extents) // max(1, size)
         if (side.operations or _is_crosswise(nest, side, machine)) and reuse >= MIN_REUSE:
-            if size * _bytes(side.value.type) <= MAX_BYTES:
+            if size * element_bytes(side.value.type) <= MAX_BYTES:
                 chosen.append(side)
     return _split(op, chosen, extents) if chosen else op
 
@@ -81,10 +82,6 @@ def _is_crosswise(nest: Nest, side: Side, machine: Machine) -> bool:
     if nest.extents[reduction] < machine.vector_bytes // 4:
         return False
     return any(nest.inputs[i].coefficients[reduction] > 1 for i in side.inputs)
-
-
-def _bytes(type_: ir.Type) -> int:
-    return max(1, type_.width // 8) if isinstance(type_, (ir.IntegerType, ir.FloatType)) else 8
 
 
 def _maps(op: ir.Operation) -> list[ir.AffineMap]:

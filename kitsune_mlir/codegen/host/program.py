@@ -6,8 +6,9 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.host.body import lower_bodies
 from kitsune_mlir.codegen.host.machine import Machine
-from kitsune_mlir.codegen.host.outline import byte_size, read_program
+from kitsune_mlir.codegen.host.outline import read_program
 from kitsune_mlir.codegen.host.scheduler import HELPERS, build_scheduler, control_words
+from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["FACTS", "lower_programs"]
@@ -50,7 +51,7 @@ def _lower(function: ir.Operation, block: ir.Block, machine: Machine) -> None:
         "slots": program.slots,
         "control_bytes": 4 * control_words(program),
         "scratch_bytes": max([1, *(a.scratch for a in arguments.values())]),
-        "arena_bytes": byte_size(ir.MemRefType(arena)),
+        "arena_bytes": tensor_bytes(arena),
         "arguments": len(function.regions[0].blocks[0].arguments),
     }
     for key, value in facts.items():
