@@ -101,7 +101,7 @@ ENGINES: dict[str, Constants] = {
     "rows": Constants(1.3 * US, 0.5 * US, 0.5 * US, 0.7 * US, 0.4, 0.5, 0.2, 9.0e10, 3.6e10),
     "gemv": Constants(1.2 * US, 0.8 * US, 0.3 * US, 0.0, 0.3, 0.5, 0.0, 6.0e10, 3.6e10, 0.0, 0.5),
     "attention": Constants(2.0 * US, 1.0 * US, 0.6 * US, 0.0, 0.7, 0.4, 0.3, 1.2e11, 3.6e10, 0.3 * US, 0.5),
-    "pairs": Constants(1.5 * US, 0.6 * US, 0.5 * US, 0.7 * US, 0.3, 0.5, 0.3, 4.5e10, 3.6e10, 0.0),
+    "pairs": Constants(1.5 * US, 0.6 * US, 0.5 * US, 0.7 * US, 0.3, 0.5, 0.3, 7.0e10, 3.6e10, 0.0),
     "simt": Constants(1.1 * US, 0.4 * US, 0.5 * US, 0.7 * US, 0.1, 0.9, 0.0, 4.5e10, 5.0e10, 0.2 * US),
     "depthwise": Constants(1.1 * US, 0.4 * US, 0.5 * US, 0.7 * US, 0.03, 0.9, 0.0, 6.0e10, 5.0e10),
     "scatter": Constants(1.2 * US, 0.6 * US, 0.4 * US, 0.7 * US, 0.1, 0.8, 0.0, 4.5e10, 3.0e10, 0.0),
@@ -124,7 +124,7 @@ MEET = 1.5 * US
 SHARING = ("mma", "conv")
 """Engines of which all pieces of a tile add up a part of its columns (`codegen/gpu/mma_split.py`)."""
 NARROW = 256
-GATHERED_RATE, ADDED_RATE = 1.6e10, 1.2e10
+GATHERED_RATE, ADDED_RATE = 4.0e10, 1.2e10
 """Columns up to which a chain's gathers and additions run beside its products; bytes a second of those of wider chains, whose
 registers are full."""
 
