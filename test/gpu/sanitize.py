@@ -2,6 +2,7 @@
 
     python -m test.gpu.sanitize build DIR [names...]     compile the cases (needs no GPU)
     python -m test.gpu.sanitize run DIR [names...] [--zoo DIR] [--tools memcheck,...] [--jobs N] [--seconds S] [--json FILE]
+    python -m test.gpu.sanitize merge FILE PART...       one table of those that several runs of the same packages wrote
 
 `run` needs a Hopper GPU and compute-sanitizer, no compiler. `--zoo` adds the small packages that `test.gpu.zoo build` wrote
 there. A process does a few cases, as its start takes seconds; where the tool finds something in it, or it hangs, each of its
@@ -249,10 +250,29 @@ def _line(result: dict[str, Any]) -> str:
     )
 
 
+def merge(out: Path, parts: Sequence[Path]) -> int:
+    """Write one table of those of several runs; how many results are not clean. They must be of one commit and device.
+
+    Raises:
+        ValueError: they are not.
+    """
+    tables = [json.loads(part.read_text()) for part in parts]
+    for key in ("commit", "device", "driver"):
+        found = {table["environment"][key] for table in tables}
+        if len(found) > 1:
+            raise ValueError(f"{', '.join(map(str, parts))} are of {len(found)} {key}s: {', '.join(sorted(found))}")
+    results = [result for table in tables for result in table["results"]]
+    out.unlink(missing_ok=True)
+    add_results(out, {key: tables[0][key] for key in ("environment", "command")}, results, ("tool", "case"))
+    bad = sum(result["errors"] != 0 or not result["right"] for result in results)
+    print(f"{len(results)} results in {out}, {bad} not clean")
+    return bad
+
+
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=["build", "run", "work"], help="'work': what 'run' starts, on packages")
+    parser.add_argument("mode", choices=["build", "run", "merge", "work"], help="'work': what 'run' starts")
     parser.add_argument("path", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--zoo", type=Path, help="a folder with small packages of the zoo")
@@ -264,6 +284,8 @@ def main() -> int:
     given = parser.parse_intermixed_args()
     if given.mode == "build":
         return min(1, build(given.path, given.names))
+    if given.mode == "merge":
+        return min(1, merge(given.path, [Path(name) for name in given.names]))
     if given.mode == "work":
         return work([given.path, *map(Path, given.names)])
     paths = [given.path / f"{name}.kit" for name in CASES if (given.path / f"{name}.kit").exists()]

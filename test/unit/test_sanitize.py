@@ -5,6 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import json
 
+import pytest
+
 from bench import timing
 from kitsune_mlir.codegen.gpu.engines import ENGINES
 from test.gpu import sanitize
@@ -72,6 +74,23 @@ def test_processes_add_to_one_file(tmp_path):
 
 def _add(path, number):
     add_results(path, {"environment": "old"}, [{"case": f"{number:03d}", "ok": True}])
+
+
+def test_parts_of_one_commit_become_a_table(tmp_path):
+    environment = {"commit": "one", "device": "NVIDIA H200", "driver": "1"}
+
+    def part(name, commit, results):
+        head = {"environment": environment | {"commit": commit}, "command": "tool"}
+        add_results(tmp_path / name, head, results, ("tool", "case"))
+        return tmp_path / name
+
+    clean = {"tool": "memcheck", "case": "a", "errors": 0, "right": True}
+    parts = [part("1", "one", [clean]), part("2", "one", [clean | {"tool": "racecheck", "errors": 3}])]
+    assert sanitize.merge(tmp_path / "table", parts) == 1
+    table = json.loads((tmp_path / "table").read_text())
+    assert table["environment"] == environment and [one["tool"] for one in table["results"]] == ["memcheck", "racecheck"]
+    with pytest.raises(ValueError, match="are of 2 commits: one, two"):
+        sanitize.merge(tmp_path / "table", [*parts, part("3", "two", [clean])])
 
 
 def test_what_has_no_time_has_not_run(monkeypatch, tmp_path, capsys):
