@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import sys
 import threading
@@ -9,7 +10,7 @@ import time
 
 import pytest
 
-from test.gpu import checks
+from test.gpu import checks, operator_programs
 from test.gpu.checks import KINDS, Kind
 
 
@@ -85,6 +86,17 @@ def test_a_run_that_is_told_to_end_says_what_it_has_not_done(capsys, tmp_path):
 def test_missing_packages_are_no_success(capsys, tmp_path):
     assert checks.run_on("h200", tmp_path, [Script("right")], 1, tmp_path, checks.Clock(60)) == 1
     assert "is not there: build it first (make gpu-kits)" in capsys.readouterr().out
+
+
+def test_a_model_without_a_package_is_no_success(monkeypatch, capsys, tmp_path):
+    """What is refused when it is compiled has none."""
+    monkeypatch.setattr(operator_programs, "answers_beside", lambda *given: [{"case": one, "ok": True} for one in given[3]])
+    refused = next(name for name, case in operator_programs.CASES.items() if case.refused)
+    compiled = [name for name, case in operator_programs.CASES.items() if not case.refused][:3]
+    for name in compiled[:2]:
+        (tmp_path / f"{name}.kit").touch()
+    assert operator_programs.run(tmp_path, [*compiled, refused], argparse.Namespace()) == 1
+    assert "2 right, 0 wrong or failed, 1 have no package; 1 are refused" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
