@@ -188,7 +188,11 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
 
 
 def tuned_stages(module: ir.Module, machine: Target, options: Options) -> list[Tuned]:
-    """What was measured of each stage: its tiles, and how long it takes with them."""
+    """What was measured of each stage: its tiles, and how long it takes with them.
+
+    Raises:
+        TargetError: no CUDA device is usable here.
+    """
     from kitsune_mlir.stage_clock import StageClock
 
     if options.tuned_for:
@@ -201,7 +205,11 @@ def tuned_stages(module: ir.Module, machine: Target, options: Options) -> list[T
 
 
 def measured(module: ir.Module, partitioning: str, machine: Target, options: Options, enough: float = float("inf")) -> float:
-    """Milliseconds of what a module that has been through `kitsune-form-stages` becomes, partitioned as the text says."""
+    """Milliseconds of what a module that has been through `kitsune-form-stages` becomes, partitioned as the text says.
+
+    Raises:
+        TargetError: the program cannot run here.
+    """
     runner, _, problem = partitioned_code(module, partitioning, machine, options)
     if runner is None:
         raise TargetError(problem)
@@ -244,7 +252,11 @@ def cuda_is_usable() -> bool:
 
 
 def choose_target(model: Any, args: Sequence[Any]) -> str:
-    """ "sm_90a" where the model's or the arguments' tensors are on a Hopper GPU, else "host"."""
+    """ "sm_90a" where the model's or the arguments' tensors are on a Hopper GPU, else "host".
+
+    Raises:
+        TargetError: they are on a GPU that is no Hopper.
+    """
     import torch
 
     tensors = [*getattr(model, "parameters", list)(), *(a for a in args if isinstance(a, torch.Tensor))]

@@ -143,7 +143,7 @@ class Program:
             copy.refresh()
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         runner.run([t.data_ptr() for t in (*self._weight_tensors, *inputs, *results)], stream)
-        return self._outputs(leaves, inputs, results)
+        return self._outputs(leaves, results)
 
     def _usable_runner(self) -> Runner:
         if self._runner is None:
@@ -186,7 +186,7 @@ class Program:
             tensor = tensor.clone()  # vector loads and bulk copies want 16 bytes; torch allocates 64 or 256
         return tensor
 
-    def _outputs(self, leaves: Sequence[Any], inputs: Sequence[Any], results: Sequence[Any]) -> Any:
+    def _outputs(self, leaves: Sequence[Any], results: Sequence[Any]) -> Any:
         import torch
 
         # The caller's own tensors, and copies of what is on another device.
@@ -255,6 +255,9 @@ class Program:
         With `weights=False` parameters and buffers stay out, and `load` must be given them (constants are always stored).
         With `ir=False` the texts of all levels stay out: the file is a tenth as large, and `ir` of what is loaded has nothing.
         The file is written beside `path` and then moved there, so that a failure leaves an older file as it was.
+
+        Raises:
+            PackageError: the model has a structure or a weight that a file cannot hold.
         """
         from kitsune_mlir.runtime.package import write_package
 

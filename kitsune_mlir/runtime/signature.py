@@ -26,7 +26,11 @@ _TORCH_NAMES = {
 
 
 def torch_dtype(name: str) -> Any:
-    """The torch dtype for MLIR's spelling of an element type ("bf16", "i64", "i1")."""
+    """The torch dtype for MLIR's spelling of an element type ("bf16", "i64", "i1").
+
+    Raises:
+        ArgumentError: torch has none.
+    """
     import torch
 
     if name not in _TORCH_NAMES:
@@ -96,7 +100,11 @@ class Signature:
     result_orders: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON. A fixed value that JSON cannot hold is kept as its `repr`."""
+        """Plain data for JSON. A fixed value that JSON cannot hold is kept as its `repr`.
+
+        Raises:
+            ArgumentError: an output is a Python object that JSON cannot hold.
+        """
         data = dataclasses.asdict(self)
         plain = (int, float, bool, str, type(None))
         data["result_orders"] = {str(n): list(order) for n, order in self.result_orders.items()}
