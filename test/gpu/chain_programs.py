@@ -168,6 +168,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable]] = {
     "heads": (lambda: Heads(128), rows(1000, 128)),
     "edge": (lambda: Edge(64), edges(500, 1000, 64)),
     "edge_128": (lambda: Edge(128), edges(2000, 120000, 128)),
+    "halved_edges": (lambda: Edge(64), edges(500, 17_923, 64)),  # 141 tiles: two blocks for each of the last nine
+    "halved_one": (lambda: mlp([64, 96, 64]), rows(17_000, 64)),  # 133 tiles, the last one of 104 rows
     "narrow_16x8": (lambda: mlp([16] * 9), rows(1_000_001, 16)),
     "mlp_256x8": (lambda: mlp([256] * 9), rows(262144, 256)),
     "mlp_64_256x8": (lambda: mlp([64] + [256] * 8), rows(262144, 64)),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu import tma, wgmma
 from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, Ring, fence_async, fence_async_shared
 from kitsune_mlir.codegen.gpu.barriers import Slot as RingSlot
 from kitsune_mlir.codegen.gpu.builder import for_, if_
+from kitsune_mlir.codegen.gpu.chain_deal import Deal
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
 from kitsune_mlir.codegen.gpu.chain_match import SUM, Layer, Range, Scatter, zero
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
@@ -48,6 +51,7 @@ class Computer:
         self.thread = task.thread & (GROUP - 1)
         self.elected = self.thread == 0
         self.own = NamedBarrier(group + OWN, GROUP)
+        self.deal = Deal(task, group, plan.halves and Deal.may_halve(task))
         self._last: Value | None = None
         self.folded: dict[ir.Value, ir.Value] = {}
         self.starts: dict[ir.Value, Term] = {}
@@ -71,11 +75,21 @@ class Computer:
         if turns:
             if_(self.group == 1, NamedBarrier(TURN, BOTH).arrive)
         first = self._fetch(TileContext(task, minimum(task.first, task.view.tiles - 1))) if plan.held else []
-        task.for_each_tile(self._tile, [i32(0), *self.ring.consumer_start().values, *first])
+        self.deal.for_each_tile(self._tile, [i32(0), *self.ring.consumer_start().values, *first])
         if turns:
+            self.deal.keep_turns(self._skip)
             if_(self.group == 0, NamedBarrier(TURN, BOTH).sync)
         if any(output.map is not None for output in plan.outputs):
             if_(self.elected, lambda: tma.wait(0))
+        if self.deal.halves:
+            self._post(self.deal.post)
+
+    def _skip(self) -> None:
+        """Take and pass on each turn of a tile that the warpgroup does not have."""
+        for turn in self.plan.turns:
+            if turn:
+                NamedBarrier(self.group + TURN, BOTH).sync()
+                NamedBarrier(TURN + 1 - self.group, BOTH).arrive()
 
     # --- once a task -------------------------------------------------------------------------------------------------
 
@@ -133,11 +147,12 @@ class Computer:
 
     def _fetch_next(self, tile: TileContext) -> list[Value]:
         """The held rows of the block's next tile. In a branch of its own: ptxas would move plain loads to their use."""
-        following = tile.number + self.task.blocks
+        assert tile.turn is not None
+        following = tile.turn + self.task.blocks
         count = len(self._held())
         return if_(
-            following < self.task.view.tiles,
-            lambda: self._fetch(TileContext(self.task, following)),
+            following < self.deal.end,
+            lambda: self._fetch(self.deal.tile(following)),
             lambda: [i32(0)] * count,
             ["i32"] * count,
         )
@@ -174,7 +189,8 @@ class Computer:
             if slot.read:
                 self.own.sync()
                 self._release(slot, count)
-        self._post(tile)
+        if not self.deal.halves:
+            self._post(tile.post)
         return [count + 1, *ring.values, *following]
 
     def _release(self, slot: Slot, count: Value) -> None:
@@ -196,8 +212,8 @@ class Computer:
         if done or plan.resident[number] is None:
             if_(self.elected, release)
 
-    def _post(self, tile: TileContext) -> None:
-        """The task's posts, after both warpgroups have written everything."""
+    def _post(self, post: Callable[[], None]) -> None:
+        """The task's posts, which one thread makes after both warpgroups have written everything."""
         if not self.task.view.posts:
             return
         if any(output.map is not None for output in self.plan.outputs):
@@ -205,7 +221,7 @@ class Computer:
         if self.task.kernel.fences:
             fence_async()
         NamedBarrier(PAIR, GROUP * self.plan.groups).sync()
-        if_(self.elected & (self.group == 0), tile.post)
+        if_(self.elected & (self.group == 0), post)
 
     # --- a product ---------------------------------------------------------------------------------------------------
 
@@ -214,7 +230,7 @@ class Computer:
     ) -> RingSlot:
         plan, layer = self.plan, self.plan.chain.layers[number]
         apart = [part for part in layer.ranges if self._slot(part) is None]
-        if not number and self.task.view.waits:
+        if not number and (self.task.view.waits or self.task.kernel.late):
             if apart:
                 self._wait_for_others(count, filled)
             elif self._starts_from_others(layer):

@@ -141,9 +141,11 @@ class _Planner:
             self.groups == 2 and layer.cols * layer.depth * self.units >= TURN_WORK and (not stages or widest <= stages)
             for layer in chain.layers
         )
+        brought = [source.load for source in sources]
+        halves = self.groups == 2 and not sequence and self.task.tiles > self.limits.workers
         plan = ChainPlan(
             chain, self.order, self.groups, self.units, vectors, outputs, weights, resident, stages, stage_bytes, sequence,
-            tuple(slots), layout.held, staging, layout.staging_bytes, turns, weight_maps, resident_barrier,
+            tuple(slots), layout.held, staging, layout.staging_bytes, turns, weight_maps, resident_barrier, halves,
         )  # fmt: skip
         return Plan(
             engine=self.engine,
@@ -162,6 +164,8 @@ class _Planner:
                 "sources": [source.why or "TMA" for source in sources] + ["in registers" for _ in layout.held],
                 "turns": any(turns),
             },
+            late=bool(sources) and all(load.buffer.role == "input" or load in brought for load in self.task.loads),
+            halves=halves,
             private=plan,
         )
 

@@ -140,6 +140,7 @@ class ChainPlan(RowsPlan):
         turns: for each layer, whether the warpgroups take turns at the tensor cores.
         weight_maps: numbers of the tensor maps of each layer's panels.
         barriers: number of the first mbarrier of the ring, and of the one that resident weights report to.
+        halves: the warpgroups may have different tiles.
     """
 
     weights: tuple[Weight, ...]
@@ -154,3 +155,4 @@ class ChainPlan(RowsPlan):
     turns: tuple[bool, ...]
     weight_maps: tuple[tuple[int, ...], ...]
     resident_barrier: int
+    halves: bool

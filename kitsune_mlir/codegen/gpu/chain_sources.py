@@ -14,6 +14,7 @@ from kitsune_mlir.codegen.gpu import tma
 from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, fence_async_shared
 from kitsune_mlir.codegen.gpu.barriers import Slot as RingSlot
 from kitsune_mlir.codegen.gpu.builder import for_, if_, shuffle, sync_warp, warp_id
+from kitsune_mlir.codegen.gpu.chain_deal import Deal
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
 from kitsune_mlir.codegen.gpu.chain_match import SUM
 from kitsune_mlir.codegen.gpu.chain_memory import Memory, to_integer
@@ -119,7 +120,7 @@ class Mover:
 
         def tile(tile: TileContext, count: Value) -> Value:
             tile.resolve()
-            if self.task.view.waits:
+            if self.task.view.waits or self.task.kernel.late:
                 tile.poll_by_warp(lane)
             copies: dict[Slot, _Copy] = {}
             for slot in self.plan.slots:
@@ -143,7 +144,7 @@ class Mover:
                 if_(lane == 0, lambda: [barrier.arrive() for barrier in copied] and None)
             return count + 1
 
-        self.task.for_each_tile(tile, [i32(0)])
+        Deal(self.task, group, self.plan.halves and Deal.may_halve(self.task)).for_each_tile(tile, [i32(0)])
 
     def _load_rows(self, slot: Slot, tile: TileContext, group: Value, target: Value, full: Barrier) -> None:
         source, rows = slot.source, self.plan.group_rows
