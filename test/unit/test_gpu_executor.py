@@ -245,6 +245,18 @@ def test_the_manifest_says_how_many_blocks_wait_for_each_other(split, least, wha
         assert (manifest.least_blocks, manifest.together) == (least, what)
 
 
+@pytest.mark.parametrize("whole, tiles", [(0, (0, 0, 1, 1)), (1, (1, 1, 1, 1))])
+def test_a_debug_build_names_the_tile_whose_pieces_a_counter_counts(whole, tiles):
+    """Four counters for two tiles, or for the second one where the first is one block's."""
+    with new_context(), ir.Location.unknown():
+        module = parsed(copying(engine="greedy"))
+        engines = {"greedy": Greedy(split=Split(12, 4096, 4, 8, whole, spread=True)), "generic": GenericEngine()}
+        view = ProgramView(module.body.operations[0].operation)
+        names = build(view, "k", Limits(debug=True), engines).manifest.counters
+        pieces = [f"the 12 pieces of tile {tile} of stage 'first'" for tile in tiles]
+        assert names[view.slots :] == (*pieces, "partial results of stage 'first' to be read")
+
+
 class Wide(Modest):
     """Takes as many threads as there may be."""
 

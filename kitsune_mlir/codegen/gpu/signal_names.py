@@ -19,7 +19,10 @@ _SHOWN = 4  # tiles of a counter that are listed
 def counter_names(
     program: ProgramView, plans: Sequence[Plan], places: Sequence[Place | None], counters: int
 ) -> tuple[str, ...]:
-    """For each counter the tiles that post to it, "tile (2, 1) of stage 'relu'", or what the pieces of tiles count there."""
+    """For each counter the tiles that post to it, "tile (2, 1) of stage 'relu'", or what the pieces of a tile count there.
+
+    Tiles in pieces are named by their place among the tiles of the stage in the order in which they are done.
+    """
     posters: list[dict[str, list[str]]] = [{} for _ in range(counters)]
     names = ["a post that no stage makes"] * counters
     for task in program.tasks:
@@ -36,9 +39,11 @@ def counter_names(
         if posted:
             names[counter] = "; ".join(_tiles(name, tiles) for name, tiles in posted.items())
     for plan, place in zip(plans, places, strict=True):
-        if place is not None and isinstance(place.arrivals, int) and isinstance(place.read, int):
+        if plan.split is not None and place is not None and isinstance(place.arrivals, int) and isinstance(place.read, int):
+            each = max(1, plan.split.arrivals // (plan.task.tiles - plan.split.whole))
             for counter in range(place.arrivals, place.read):
-                names[counter] = f"the pieces of a tile of stage '{plan.task.name}'"
+                tile = plan.split.whole + (counter - place.arrivals) // each
+                names[counter] = f"the {plan.split.pieces} pieces of tile {tile} of stage '{plan.task.name}'"
             names[place.read] = f"partial results of stage '{plan.task.name}' to be read"
     return tuple(names)
 
