@@ -53,6 +53,8 @@ CASES = {
     "short": Case(1000, (13, 64, 64)),
     "short_odd": Case(129, (27, 64, 8)),
     "half": Case(777, (128, 96, 1), dtype="f16"),
+    "tiles": Case(5000, (512, 256, 64)),  # up to three a block
+    "pairs_tiles": Case(5000, (64, 256, 64), 9),
     "pairs_full": Case(2048, (13, 512, 256, 128), 26),
     "pairs_odd": Case(129, (13, 64, 32), 5),
     "pairs_thousand": Case(1000, (64, 128, 64), 9),

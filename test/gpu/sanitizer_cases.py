@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from test.gpu import attention_cases, chain_programs, conv_programs, gemv_programs, queue_programs, range_programs
+from test.gpu import attention_cases, chain_programs, conv_programs, gemv_programs, queue_programs, range_programs, row_programs
 
 __all__ = ["CASES", "Case", "compiled"]
 
@@ -116,6 +116,12 @@ def chain(model: Callable[[], nn.Module], inputs: Callable[..., Any]) -> Case:
     return Case("chain", lambda: model().to(BF16), lambda: inputs(cpu, BF16), steps=steps)
 
 
+def recommender(*numbers: Any) -> Case:
+    """A case of `row_programs` with gathered vectors."""
+    made = row_programs.Case(*numbers)
+    return Case("pairs", lambda: row_programs.model_of(made), lambda: row_programs.inputs_of(made, "cpu"))
+
+
 def layers(engine: str, mode: str, count: int, *widths: int, rings: int = 0, dtype: torch.dtype = BF16) -> Case:
     """Linear layers with ReLU."""
     steps = {"kitsune-place-buffers": f"rings={rings}"} if rings else {}
@@ -178,6 +184,7 @@ CASES: dict[str, Case] = {
     "chain_gathered": chain(lambda: chain_programs.Edge(64), chain_programs.edges(100, 300, 64)),
     "chain_wide": chain(lambda: chain_programs.Normalised(320), chain_programs.rows(129, 320)),
     "chain_stream": chain(lambda: chain_programs.mlp([256] * 6), chain_programs.rows(300, 256)),
+    "pairs": recommender(129, (64, 256, 64), 5),
     "convolution": convolution("conv", "odd_channels"),
     "convolution_stem": convolution("conv", "stem_odd"),
     "convolution_stride": convolution("conv", "stride_odd"),
