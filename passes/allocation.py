@@ -41,6 +41,7 @@ class Stage:
         tensor, vector: seconds of one multiprocessor's tensor cores and SIMT pipes for the whole stage.
         dram_bytes, l2_bytes: of the whole stage.
         posting: seconds that a tile's post takes beyond its writes, as where it waits for atomics; not in separate launches.
+        settling: seconds that a block's one post for all its tiles takes so, where every reader waits for the whole stage.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Stage:
     dram_bytes: float = 0.0
     l2_bytes: float = 0.0
     posting: float = 0.0
+    settling: float = 0.0
 
     def seconds(self, workers: int) -> float:
         """Time of the stage on so many multiprocessors, if nothing else holds it up."""

@@ -122,7 +122,7 @@ def _ready(
             ready = np.maximum(ready, _last_named(made, tiles, flow.named) + hand_off)
             continue
         if flow.whole:
-            ready = np.maximum(ready, made.max() + hand_off)
+            ready = np.maximum(ready, made.max() + stages[flow.producer].settling + hand_off)
             continue
         # Tiles of both walk the same rows: the first n-th part of one needs the first n-th part of the other.
         last = np.ceil(np.arange(1, tiles + 1) * (len(made) / tiles)).astype(int) - 1

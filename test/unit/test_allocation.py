@@ -164,6 +164,9 @@ def test_atomics_are_waited_for_inside_a_launch_only():
     flows = [Flow(0, 1, 5e6, 1e4, True)]
     cut, one = launches_of([edges, nodes], flows, H200), temporal_seconds([edges, nodes], flows, H200)
     assert cut.seconds == pytest.approx(14 * US + LAUNCH_GAP) and one == pytest.approx(16 * US + H200.hand_off)
+    once = [dataclasses.replace(edges, posting=0.0, settling=3 * US), nodes]  # one post a block, for all of its tiles
+    assert launches_of(once, flows, H200).seconds == cut.seconds
+    assert temporal_seconds(once, flows, H200) == pytest.approx(17 * US + H200.hand_off)
 
 
 def test_streams_of_weights_hand_over_early():
