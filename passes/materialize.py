@@ -18,6 +18,7 @@ from kitsune_mlir.dialects.tile_program import PostOp, TaskOp, WaitOp
 from kitsune_mlir.dialects.verify import captures
 
 from .base import Pass, PassFailure
+from .column_groups import GROUPS
 from .memrefs import i64, index, memref_of, reshape, shape_of_type, subview
 from .rings import Rings
 from .scatter import INTO, ORDERED, UPDATES, ScatterAdd, emit_addition, emit_start, emit_sums, scatter_add_of
@@ -26,6 +27,7 @@ from .tiling import Tiling
 from .waits import edges_of, needed_edges, stages_by_name
 
 ROWS_COPIED = 64  # rows a task of the copy that starts a scatter-add
+WANTED = {"all": ("whole",), "indexed": ("rows", "indexed")}  # of a producer's semaphores, by an edge's policy; else rows
 
 
 @dataclass(frozen=True)
@@ -135,13 +137,16 @@ class _Program:
         for edge in itertools.chain(*self.edges.values()):
             if self.rings.carry(edge):
                 continue
-            wants.setdefault(hash(edge.producer), set()).add("whole" if edge.policy == "all" else "rows")
+            wants.setdefault(hash(edge.producer), set()).update(WANTED.get(edge.policy, ("rows",)))
         for stage in self.stages:
             grid = self._grid(stage)
             signals = Signals(grid)
             wanted = wants.get(hash(stage), set())
             if "rows" in wanted or (wanted and grid.extents[0] <= MANY_SLOTS):
-                signals.rows = semaphore(grid.extents[0])
+                signals.groups = ir.IntegerAttr(stage.attributes[GROUPS]).value if GROUPS in stage.attributes else 1
+                if "whole" in wanted or "indexed" in wanted:
+                    signals.groups = 1
+                signals.rows = semaphore(signals.slots)
             if "whole" in wanted and grid.extents[0] > MANY_SLOTS:
                 signals.whole = semaphore(1)
             self.signals[hash(stage)] = signals
@@ -331,7 +336,7 @@ class _Program:
     def _posts(self, stage: ir.Operation, coordinates: list[ir.Value]) -> None:
         signals = self.signals[hash(stage)]
         if signals.rows is not None:
-            PostOp(signals.rows, coordinates[0])
+            PostOp(signals.rows, signals.slot(coordinates))
         if signals.whole is not None:
             PostOp(signals.whole, index(0))
 

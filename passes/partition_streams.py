@@ -18,6 +18,7 @@ from kitsune_mlir.target import Target, find_target
 from . import gathers, gpu_chains
 from .base import Pass, PassFailure
 from .cluster_chains import cluster_limits, cluster_reason, cluster_tile
+from .column_groups import GROUPS, column_groups
 from .fill_idle import tile_for_idle
 from .fuse_pairs import pairs_tile
 from .grouping import inner_elements
@@ -125,6 +126,14 @@ def choose_tile(space: Space, engine: str, target: Target, alone: bool = False) 
     return even(sizes, spread(sizes, tile, 4 * target.workers, [min(x, t) for x, t in zip(least, tile, strict=True)]))
 
 
+def _groups(space: Space, tile: list[int], target: Target) -> int:
+    """Groups of a product's columns that are counted apart."""
+    number = next(number for number, op in enumerate(space.ops) if is_contraction(op))
+    roles = product_roles(space.ops[number])
+    kinds = [roles.get(dim.loops.get(number, -1), "batch") for dim in space.dims]
+    return column_groups(kinds, [-(-dim.size // size) for dim, size in zip(space.dims, tile, strict=True)], target)
+
+
 @dataclass(frozen=True)
 class PartitionStreams(Pass):
     """Choose engine and tile sizes of every stage, and the pipeline's mode: who runs which stage.
@@ -196,6 +205,8 @@ class PartitionStreams(Pass):
         tile = self._given(stage, tile)
         stage.attributes["engine"] = ir.StringAttr.get(engine)
         stage.attributes["tile"] = ir.DenseI64ArrayAttr.get(tile)
+        if engine == "mma" and (groups := _groups(space, tile, target)) > 1:
+            stage.attributes[GROUPS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), groups)
         scatter = scatter_add_of(stage) if target.is_gpu else None
         if scatter is not None and self.deterministic:
             rows = ir.RankedTensorType(scatter.original.type).shape[0]

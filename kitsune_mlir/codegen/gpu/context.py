@@ -16,9 +16,9 @@ from kitsune_mlir.codegen.gpu.handoff import Counters
 from kitsune_mlir.codegen.gpu.memory import load, offset
 from kitsune_mlir.codegen.gpu.operands import Operands
 from kitsune_mlir.codegen.gpu.split import Place
-from kitsune_mlir.codegen.gpu.tasks import Buffer, NamedRows, Offset, Semaphore, TaskView, Wait
-from kitsune_mlir.codegen.gpu.value import Value, as_type, cast, constant, i32, i64, maximum, minimum, select, wrap
-from kitsune_mlir.errors import UnsupportedError
+from kitsune_mlir.codegen.gpu.tasks import Buffer, NamedRows, Semaphore, TaskView, Wait
+from kitsune_mlir.codegen.gpu.tile_place import TilePlace
+from kitsune_mlir.codegen.gpu.value import Value, cast, i32, i64, maximum, minimum, select
 
 __all__ = ["KernelState", "TaskContext", "TileContext"]
 
@@ -159,38 +159,18 @@ class TaskContext:
         return chosen
 
 
-class TileContext:
-    """One tile of a task: its coordinates, and its waits and posts.
+class TileContext(TilePlace):
+    """One tile of a task: where it is, and its waits and posts.
 
-    `number` is its place in the grid, `rank` the place in the order in which tiles are done, where an engine has another order.
     `turn` is the number by which the block's loop over its tiles or pieces got here; None where that is not known. Whoever
     waits or posts does so in every tile of such a loop, so what the first tile has waited for needs no second look, and posts
     that are only waited for all together are made after the last.
     """
 
     def __init__(self, task: TaskContext, number: Value, turn: Value | None = None):
+        super().__init__(task.view, number, task.pointer)
         self.task = task
         self.turn = turn
-        self.number = number
-        self.rank = number
-        self.coordinates = _delinearize(number, task.view.grid)
-        self._values: dict[ir.Value, Value] = dict(zip(task.view.coordinates, self.coordinates, strict=True))
-
-    def pointer(self, buffer: Buffer) -> Value:
-        """Pointer to a buffer's first element in global memory."""
-        return self.task.pointer(buffer)
-
-    def index(self, value: Offset) -> Value:
-        """The i32 value of an offset: an int, or an `index` or integer value computed in the task from its coordinates.
-
-        Raises:
-            UnsupportedError: the value does not come from scalar `arith` operations.
-        """
-        if isinstance(value, int):
-            return i32(value)
-        if value not in self._values:
-            self._values[value] = self._clone(value)
-        return self._values[value]
 
     def resolve(self) -> None:
         """Compute all of the tile's offsets here, so that code inside branches and code after them can use the same values."""
@@ -204,22 +184,6 @@ class TileContext:
             self._wanted(wait)
         for post in view.posts:
             self.index(post.slot)
-
-    def _clone(self, value: ir.Value) -> Value:
-        """Emit the operation that defines `value` again, on i32: no extent of a tensor comes near 2^31."""
-        op = value.owner
-        if isinstance(op, ir.Block) or not op.name.startswith("arith.") or len(op.results) != 1:
-            what = "a block argument" if isinstance(op, ir.Block) else op.name
-            raise UnsupportedError(what, "offsets and slots are arith on the tile's coordinates", None, str(value.location))
-        if op.name == "arith.constant":
-            number = ir.IntegerAttr(op.attributes["value"]).value
-            return constant(number, "i1" if str(value.type) == "i1" else "i32")
-        operands = [self.index(operand) for operand in op.operands]
-        if op.name in ("arith.index_cast", "arith.index_castui"):
-            return cast(operands[0], "i32", signed=op.name == "arith.index_cast")
-        attributes = {name: op.attributes[name] for name in op.attributes}
-        result = as_type("i1") if str(value.type) == "i1" else as_type("i32")
-        return wrap(ir.Operation.create(op.name, results=[result], operands=[o.ir for o in operands], attributes=attributes))
 
     def poll_by_thread(self) -> None:
         """All waits of the task, by the calling threads, each by itself: one of them is enough; no block barrier."""
@@ -235,12 +199,12 @@ class TileContext:
 
         self._in_turn(self.task.view.waits, poll)
 
-    def poll_by_warp(self, lane: Value) -> None:
-        """All waits of the task, by the 32 lanes of the calling warp, without a block barrier.
+    def poll_by_warp(self, lane: Value, which: Sequence[Wait] | None = None) -> None:
+        """All waits of the task, or some of them, by the 32 lanes of the calling warp, without a block barrier.
 
         A lane polls every 32nd slot of them all: polls of one thread after each other take more than half a microsecond each.
         """
-        self._waited_for(self.task.view.waits)
+        self._waited_for(wanted := self.task.view.waits if which is None else which)
 
         def poll(waits: Sequence[Wait]) -> None:
             begin = self._clock()
@@ -253,7 +217,7 @@ class TileContext:
                 fence_async()
             self._note_wait(begin, lane)
 
-        self._in_turn(self.task.view.waits, poll)
+        self._in_turn(wanted, poll)
 
     def wait(self) -> None:
         """All waits of the task: some threads poll, then the block meets. Every thread may read afterwards."""
@@ -389,12 +353,3 @@ class TileContext:
         sync_block()
         if self.task.view.posts:
             if_(self.task.thread == 0, self.post)
-
-
-def _delinearize(number: Value, grid: Sequence[int]) -> tuple[Value, ...]:
-    """Row-major coordinates of tile `number`."""
-    coordinates: list[Value] = []
-    for extent in reversed(grid[1:]):
-        coordinates.append(number % extent if extent > 1 else i32(0))
-        number = number // extent if extent > 1 else number
-    return (number, *reversed(coordinates))

@@ -9,20 +9,23 @@ warp; then the weights of a block's first tile of a task are on their way before
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 
 from kitsune_mlir.codegen.gpu import tma
 from kitsune_mlir.codegen.gpu.barriers import Barrier, Slot
 from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.mma_late import late_waits
 from kitsune_mlir.codegen.gpu.mma_operand import Box
 from kitsune_mlir.codegen.gpu.mma_order import ordered
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
 from kitsune_mlir.codegen.gpu.mma_ranges import by_range
 from kitsune_mlir.codegen.gpu.mma_ring import Stages
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
-from kitsune_mlir.codegen.gpu.value import Value, i32
+from kitsune_mlir.codegen.gpu.tasks import Wait
+from kitsune_mlir.codegen.gpu.value import Value, as_value, i32, maximum, minimum
 
 __all__ = ["Loader"]
 
@@ -68,8 +71,9 @@ class Loader:
                 return self.stages.ring.next(Slot(*state)).values
 
             if_((first != 0) & (lane == 0), lambda: for_(0, self.plan.prefill, 1, weights, [stage, parity]) and None)
+        later = late_waits(self.plan) if self.waits and not early else ()
         if self.waits:
-            tile.poll_by_warp(lane)
+            tile.poll_by_warp(lane, [wait for wait in self.task.view.waits if wait not in [late for _, late in later]])
 
         def chunk(index: Value, stage: Value, parity: Value) -> list[Value]:
             slot = Slot(stage, parity)
@@ -82,11 +86,24 @@ class Loader:
                 self._complete(tile, slot, index, every)
             return self.stages.ring.next(slot).values
 
-        def load() -> list[Value]:
-            return for_(begin, end, 1, chunk, [stage, parity])
+        def load(first: Value | int, last: Value | int, state: Sequence[Value]) -> list[Value]:
+            # The other lanes only poll; where they are in the ring does not matter.
+            return if_(lane == 0, lambda: for_(first, last, 1, chunk, state), lambda: list(state), ["i32", "i32"])
 
-        # The other lanes only poll; where they are in the ring does not matter.
-        return [*if_(lane == 0, load, lambda: [stage, parity], ["i32", "i32"]), i32(0)]
+        if not later:
+            return [*load(begin, end, [stage, parity]), i32(0)]
+        start, stop = as_value(begin, "i32"), as_value(end, "i32")
+        bounds = [at for at, _ in later]
+        state = load(start, minimum(stop, bounds[0]), [stage, parity])
+        for (at, wait), last in zip(later, [*bounds[1:], None], strict=True):
+            low, high = maximum(start, at), stop if last is None else minimum(stop, last)
+
+            def then(low: Value = low, high: Value = high, wait: Wait = wait, state: list[Value] = state) -> list[Value]:
+                tile.poll_by_warp(lane, [wait])
+                return load(low, high, state)
+
+            state = if_(low < high, then, functools.partial(list, state), ["i32", "i32"])
+        return [*state, i32(0)]
 
     def _start(self, tile: TileContext, slot: Slot, chunk: Value, which: tuple[int, ...]) -> None:
         """Load the first operands into a stage, once it is empty; its phase goes on."""

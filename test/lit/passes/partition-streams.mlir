@@ -6,7 +6,7 @@
 
 // A product that the tensor cores can do: 128 rows, and the widest columns that give each multiprocessor a tile.
 // CHECK-LABEL: func.func @product(
-// CHECK: }) {engine = "mma", sym_name = "product_0", tile = array<i64: 128, 256>}
+// CHECK: }) {engine = "mma", groups = 2 : i64, sym_name = "product_0", tile = array<i64: 128, 256>}
 #x = affine_map<(m, n, k) -> (m, k)>
 #w = affine_map<(m, n, k) -> (n, k)>
 #o = affine_map<(m, n, k) -> (m, n)>
