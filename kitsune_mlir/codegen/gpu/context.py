@@ -199,12 +199,12 @@ class TileContext(TilePlace):
 
         self._in_turn(self.task.view.waits, poll)
 
-    def poll_by_warp(self, lane: Value) -> None:
-        """All waits of the task, by the 32 lanes of the calling warp, without a block barrier.
+    def poll_by_warp(self, lane: Value, which: Sequence[Wait] | None = None) -> None:
+        """All waits of the task, or some of them, by the 32 lanes of the calling warp, without a block barrier.
 
         A lane polls every 32nd slot of them all: polls of one thread after each other take more than half a microsecond each.
         """
-        self._waited_for(self.task.view.waits)
+        self._waited_for(wanted := self.task.view.waits if which is None else which)
 
         def poll(waits: Sequence[Wait]) -> None:
             begin = self._clock()
@@ -217,7 +217,7 @@ class TileContext(TilePlace):
                 fence_async()
             self._note_wait(begin, lane)
 
-        self._in_turn(self.task.view.waits, poll)
+        self._in_turn(wanted, poll)
 
     def wait(self) -> None:
         """All waits of the task: some threads poll, then the block meets. Every thread may read afterwards."""
