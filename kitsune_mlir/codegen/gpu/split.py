@@ -4,7 +4,7 @@ Either the last piece's block adds those of the others, or (`Split.spread`) ever
 pieces of a tile are neighbours in the order in which blocks take work. In the first way only the last one waits, for earlier
 ones: so the rule that lets every program make progress holds. In the second all pieces of a tile wait for each other; they are
 no more than there are blocks, so each is on a block of its own, whose earlier pieces are of earlier tiles: by induction over
-the tiles all end. The order of the additions is fixed, so results do not depend on timing.
+the tiles all end. The order of the additions is fixed, so results depend neither on timing nor on which block adds.
 
 Partial results lie in memory that all tasks of a program share. Two regions take turns; a task writes into its region only
 after the task that had it before has read everything.
