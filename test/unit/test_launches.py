@@ -115,6 +115,17 @@ def test_a_model_in_separate_launches():
     assert together.summary["launches"] == 1 and "griddepcontrol" not in together.ir("ptx")
 
 
+def test_chains_wait_where_rows_are_loaded():
+    parts = [nn for a, b in ((64, 1024), (1024, 512), (512, 256), (256, 64)) for nn in (torch.nn.Linear(a, b), torch.nn.ReLU())]
+    model = torch.nn.Sequential(*parts).to(torch.bfloat16)
+    program = kitsune_mlir.compile(model, (torch.randn(2048, 64).bfloat16(),), target="sm_90a", options={"mode": "separate"})
+    assert [engine["engine"] for engine in program.summary["engines"]] == ["mma", "mma", "chain"]
+    for number in (1, 2):
+        text = program.artifacts[f"kernel_{number}.ptx"].decode()
+        assert text.count("griddepcontrol.wait") == 1
+        assert text.index("mbarrier.init") < text.index("setmaxnreg.dec") < text.index("griddepcontrol.wait")
+
+
 def test_other_engines_wait_before_everything():
     model = torch.nn.Sequential(torch.nn.Linear(64, 1024, bias=False), torch.nn.LayerNorm(1024)).to(torch.bfloat16)
     program = kitsune_mlir.compile(model, (torch.randn(300, 64).bfloat16(),), target="sm_90a", options={"mode": "separate"})
