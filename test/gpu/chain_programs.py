@@ -159,6 +159,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable]] = {
     "two_129": (lambda: mlp([64, 128, 64]), rows(129, 64)),
     "two_129_kn": (lambda: Columns([64, 96, 80]), rows(129, 64)),
     "ragged_13_27_3": (lambda: mlp([13, 64, 27, 3], last=False), rows(1000, 13)),
+    "ragged_47_1": (lambda: mlp([47, 64, 48, 1], last=False), rows(65, 47)),
     "ragged_63_1": (lambda: mlp([63, 128, 1], last=False), rows(300, 63)),
     "gelu": (lambda: mlp([64, 128, 64], nn.GELU), rows(300, 64)),
     "tanh": (lambda: mlp([48, 48, 48], nn.Tanh), rows(300, 48)),

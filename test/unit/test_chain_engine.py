@@ -157,7 +157,9 @@ def test_declines_say_why(context, monkeypatch) -> None:
     assert "computed, or differ" in reason(texts(nn.Linear(64, 512), torch.randn(64, 64)))
 
 
-@pytest.mark.parametrize("name", ["ragged_13_27_3", "two_129_kn", "layer_norm", "heads", "gated", "edge", "wide_320_129"])
+@pytest.mark.parametrize(
+    "name", ["ragged_13_27_3", "ragged_47_1", "two_129_kn", "layer_norm", "heads", "gated", "edge", "wide_320_129"]
+)
 def test_cases_assemble_without_spills(name: str, context, monkeypatch) -> None:
     make_model, make_args = CASES[name]
     args = make_args(torch.device("cpu"), BF16)

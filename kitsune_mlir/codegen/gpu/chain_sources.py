@@ -36,7 +36,8 @@ from kitsune_mlir.codegen.gpu.value import Value, cast, i16, i32, i64, minimum, 
 
 __all__ = ["Mover", "slot_barriers", "slot_pointer"]
 
-UNROLL = 16
+UNROLL, DIVIDED = 16, 4
+"""Steps that are unrolled: where a row has a power of two of pieces, and where each step needs a division."""
 
 
 def slot_barriers(plan: ChainPlan, task: TaskContext, slot: Slot, group: Value, count: Value) -> tuple[Barrier, Barrier, Value]:
@@ -193,8 +194,8 @@ class _Copy:
         columns = sum(panel.width for panel in self.source.panels)
         across = columns * self.size // self.piece  # pieces of a row, with those of zeros
         # Which piece a lane has is a constant of each step where the steps are unrolled and their number is a power of two.
-        # Else each has a division, and all of them at once more registers than a warp that copies has.
-        batch = math.gcd(UNROLL, across)
+        # Else each has a division, and many of them at once more registers than a warp that copies has.
+        batch = math.gcd(UNROLL if across & (across - 1) == 0 else DIVIDED, across)
         for block, row in enumerate(self.numbers):
 
             def step(index: Value | int, first: int = 32 * block, row: Value = row) -> None:
