@@ -205,7 +205,7 @@ class PartitionStreams(Pass):
         tile = self._given(stage, tile)
         stage.attributes["engine"] = ir.StringAttr.get(engine)
         stage.attributes["tile"] = ir.DenseI64ArrayAttr.get(tile)
-        if engine == "mma" and (groups := _groups(space, tile, target)) > 1:
+        if target.is_gpu and engine == "mma" and (groups := _groups(space, tile, target)) > 1:
             stage.attributes[GROUPS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), groups)
         scatter = scatter_add_of(stage) if target.is_gpu else None
         if scatter is not None and self.deterministic:
