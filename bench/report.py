@@ -311,10 +311,15 @@ def correctness() -> list[str]:
         return f"{sum(r['ok'] for r in run['results'])} of {len(run['results'])} right"
 
     small, graphs, checks = load("zoo-small-h200.json"), load("graphs-h200.json"), load("sanitizer-h200.json")
+    held, full = load("soak-h200.json"), load("soak-full-h200.json")
+    one = full["results"][0]
+    often = f"{one['launches']:,} launches one after the other and {one['interleaved']:,} on four streams"
     tools = ", ".join(sorted({r["tool"] for r in checks["results"]}))
     return [
         f"- Small zoo, f32 and bf16, against float64: {right(small)}. {where(small)}",
         f"- Generated graphs: {right(graphs)}. {where(graphs)}",
+        f"- {often}, results compared with the first: small zoo, {right(held)}. {where(held)}",
+        f"- The same of the zoo at full size (bf16): {right(full)}. {where(full)}",
         f"- compute-sanitizer: {sum(r['errors'] != 0 for r in checks['results'])} of {len(checks['results'])} runs not clean "
         f"({tools}). {where(checks)}",
     ]
