@@ -6,14 +6,20 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from native_kernel import run_natively
 from torch_mlir import ir
 
+import kitsune_mlir
+from kitsune_mlir import pipeline
 from kitsune_mlir.codegen.gpu.builder import if_, thread_id
 from kitsune_mlir.codegen.gpu.chain_deal import Deal
+from kitsune_mlir.codegen.gpu.executor import build
 from kitsune_mlir.codegen.gpu.kernel import Kernel
 from kitsune_mlir.codegen.gpu.memory import offset, store
+from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.codegen.gpu.value import Value, i32
+from kitsune_mlir.dialects import new_context
 
 BLOCKS, MOST = 16, 8
 
@@ -37,7 +43,8 @@ def walked(tiles: int, blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
         )
         state = SimpleNamespace(whole={3}, counters=counters, weight=lambda semaphore: 2)
         operands = SimpleNamespace(first_slot=lambda semaphore: 0)
-        task = SimpleNamespace(first=thread // 2, blocks=i32(blocks), view=view, kernel=state, operands=operands)
+        parts = {"view": view, "kernel": state, "operands": operands, "pointer": None}
+        task = SimpleNamespace(first=thread // 2, blocks=i32(blocks), **parts)
         deal = Deal(task, thread % 2, Deal.may_halve(task))  # type: ignore[arg-type]
 
         def body(tile, count: Value) -> list[Value]:
@@ -67,6 +74,17 @@ def test_each_half_of_each_tile_is_done_once(tiles, blocks):
     assert (abs(count[:, 0] - count[:, 1]).sum() == 2 * rest) == (spread or not rest)
     assert (skipped[:blocks] == (count[:blocks] < count[:blocks].max(1, keepdims=True))).all()
     assert (posted[:blocks, 0] == count[:blocks].sum(1)).all() and posted[:blocks, 0].sum() == 2 * tiles
+
+
+@pytest.mark.parametrize("rows, halves", [(17_000, True), (12_000, False), (400_000, False)])
+def test_last_waves_of_few_waves_are_halved(monkeypatch, rows, halves):
+    monkeypatch.setattr(pipeline, "gpu_code", lambda *_: (None, {}, "not needed"))
+    model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.ReLU(), torch.nn.Linear(96, 64)).to(torch.bfloat16)
+    program = kitsune_mlir.compile(model, (torch.randn(rows, 64).to(torch.bfloat16),), target="sm_90a")
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(program.ir("tiles"))
+        (decision,) = build(ProgramView(list(module.body.operations)[0].operation), "kernel").decisions
+    assert (decision.plan.engine, decision.plan.halves) == ("chain", halves)
 
 
 def test_where_tiles_are_waited_for_one_by_one_blocks_have_whole_ones():
