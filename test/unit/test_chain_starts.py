@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_chain_engine import Normalised, WideEdges, context, tiles, wide_edges  # noqa: F401  (`context` is a fixture)
+from test_chain_engine import Normalised, WideEdges, tiles, wide_edges
 from torch import nn
 from torch_mlir import ir
 
@@ -40,7 +40,7 @@ def polls_without(monkeypatch: pytest.MonkeyPatch, text: str) -> int:
         return polls(text)
 
 
-def test_sums_that_start_from_products_of_other_tasks_wait_first(context, monkeypatch) -> None:  # noqa: F811
+def test_sums_that_start_from_products_of_other_tasks_wait_first(context, monkeypatch) -> None:
     values = [torch.zeros(count, 512, dtype=torch.bfloat16) for count in (61_440, 10_242, 10_242)]
     args = (*values, *(torch.zeros(61_440, dtype=torch.int64) for _ in range(2)))
     monkeypatch.setattr(pipeline, "gpu_code", lambda *_: (None, {}, "not needed"))
@@ -49,12 +49,12 @@ def test_sums_that_start_from_products_of_other_tasks_wait_first(context, monkey
     assert polls(text) > polls_without(monkeypatch, text)
 
 
-def test_sums_that_start_from_rows_of_an_input_do_not(context, monkeypatch) -> None:  # noqa: F811
+def test_sums_that_start_from_rows_of_an_input_do_not(context, monkeypatch) -> None:
     model, args = wide_edges(20_000, 512)
     text = tiles(monkeypatch, model, *args)
     assert polls(text) == polls_without(monkeypatch, text) > 0
 
 
-def test_sums_that_start_from_a_bias_do_not(context, monkeypatch) -> None:  # noqa: F811
+def test_sums_that_start_from_a_bias_do_not(context, monkeypatch) -> None:
     text = tiles(monkeypatch, Normalised(512), torch.randn(20_000, 512))
     assert polls(text) == polls_without(monkeypatch, text) > 0
