@@ -121,7 +121,7 @@ KINDS = (
     Kind("queue_programs", 150, _queues),
     Kind("zoo", 150, _names("zoo", "ZOO", "VARIANTS"), options=("--jobs", "3")),
     Kind("soak", 150, module="zoo", mode="soak", folder="zoo", options=(
-        *("--jobs", "3"), *("--json", "{results}/soak-{device}.json"),
+        *("--jobs", "5"), *("--json", "{results}/soak-{device}.json"),
     )),
     Kind("sanitize", 240, _names("sanitizer_cases", "CASES"), alone=True, options=(
         *("--zoo", "{kits}/zoo"), *("--json", "{results}/sanitizer-{device}.json"), *("--seconds", "{seconds:.0f}"),

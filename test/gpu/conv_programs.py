@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from test.gpu.driver import answers, program_main
+from test.gpu.driver import answers, program_main, spilled_bytes
 
 LIMITS = {"bf16": 2e-2, "f16": 3e-3, "f32": 1e-5, "tf32": 1e-3}
 """Of ‖out - ref‖ / ‖ref‖; a tf32 number has a relative error of 2^-11, a product of two twice that."""
@@ -216,15 +216,19 @@ def build(folder: Path, names: Sequence[str]) -> int:
         try:
             program = kitsune_mlir.compile(case.model(), case.inputs(), target="sm_90a", options=case.options)
         except kitsune_mlir.errors.KitsuneError as error:
-            print(f"{name}: {error}")
+            print(f"FAIL {name}: {error}")
             failed += 1
             continue
         program.save(folder / f"{name}.kit", weights=False)
         kernel = program.summary["kernels"][0]
-        failed += bool(kernel["spill_store_bytes"])
+        spilled = spilled_bytes(program)
+        failed += spilled > 0
         stages = ", ".join(f"{c['task']}:{c['engine']}" for c in program.summary["engines"])
         tiles = [s["tile"] for s in program.summary["stages"]]
-        print(f"{name}: {kernel['registers']} registers, {kernel['spill_store_bytes']} spilled; {stages} {tiles}", flush=True)
+        print(
+            f"{'BAD  ' if spilled else ''}{name}: {kernel['registers']} registers, {spilled} spilled; {stages} {tiles}",
+            flush=True,
+        )
     return failed
 
 

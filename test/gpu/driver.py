@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["answers", "answers_beside", "check_each", "program_main", "report"]
+__all__ = ["answers", "answers_beside", "check_each", "program_main", "report", "spilled_bytes"]
 
 Build = Callable[[Path, Sequence[str]], int | None]
 Run = Callable[[Path, Sequence[str], Namespace], int | None]
@@ -49,6 +49,11 @@ def program_main(
         return min(1, build(given.folder, given.names) or 0)
     work = part if given.mode == "part" and part else run
     return min(1, work(given.folder, given.names, given) or 0)
+
+
+def spilled_bytes(program: Any) -> int:
+    """What all kernels of a compiled program spill."""
+    return sum(kernel["spill_store_bytes"] for kernel in program.summary["kernels"])
 
 
 def answers(

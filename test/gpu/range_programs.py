@@ -24,7 +24,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from driver import answers, check_each, program_main, report
+from driver import answers, check_each, program_main, report, spilled_bytes
 
 LIMIT_SECONDS = 20
 ENTRIES = 321
@@ -158,7 +158,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
         program = compiled(CASES[name])
         engines = program.summary["engines"]
         ranged = any("ranges" in engine["parameters"] for engine in engines)
-        spills = program.summary["kernels"][0]["spill_store_bytes"]
+        spills = spilled_bytes(program)
         wrong = bool(spills) or (CASES[name].forced and not ranged)
         bad += wrong
         program.save(folder / f"{name}.kit", weights=False, ir=False)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from driver import program_main
+from driver import program_main, spilled_bytes
 
 PASS = "kitsune-split-reductions"
 FORMS = {"whole": (1, "temporal"), "temporal": (0, "temporal"), "separate": (0, "separate")}
@@ -105,7 +105,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
                 Call(CASES[name][0]), inputs(name, "cpu", 0), target="sm_90a", options={"mode": mode}
             )
             program.save(folder / f"{name}.{form}.kit", ir=False)
-            bad += any(kernel["spill_store_bytes"] for kernel in program.summary["kernels"])
+            bad += spilled_bytes(program) > 0
             engines = ", ".join(f"{e['task']} {e['engine']} {e['tiles']}" for e in program.summary["engines"])
             print(f"{name} {form}: {engines}", flush=True)
     return bad

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from driver import answers, check_each, program_main, report
+from driver import answers, check_each, program_main, report, spilled_bytes
 from range_programs import graphed
 
 LIMIT_SECONDS = 20
@@ -132,7 +132,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
         case = CASES[name]
         program = compiled(model_of(case), inputs_of(case, "cpu"))
         engines = [(engine["engine"], engine["parameters"]) for engine in program.summary["engines"]]
-        spills = program.summary["kernels"][0]["spill_store_bytes"]
+        spills = spilled_bytes(program)
         bad += bool(spills) or [e for e, _ in engines] != ["pairs" if case.tables else "rows"] or "layers" not in engines[0][1]
         program.save(folder / f"{name}.kit", weights=False, ir=False)
         print(f"{name:20s} {engines}; {spills} spilled", flush=True)

@@ -32,6 +32,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from bench.measure import relative_errors
+from test.gpu.driver import spilled_bytes
 from test.gpu.sanitizer_cases import CASES, TOLERANCE, compiled
 from test.gpu.shared_results import add_results
 
@@ -63,7 +64,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
             continue
         program.save(folder / f"{name}.kit", weights=False, ir=False)
         engines = [task["engine"] for task in program.summary["engines"]]
-        spills = sum(kernel["spill_store_bytes"] for kernel in program.summary["kernels"])
+        spills = spilled_bytes(program)
         wrong = spills > 0 or CASES[name].engine not in engines
         bad += wrong
         print(f"{'FAIL' if wrong else 'ok  '} {name}: {', '.join(engines)}; {spills} bytes spilled", flush=True)

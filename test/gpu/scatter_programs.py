@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from bench.models import make
 from bench.timing import graphed, time_calls
+from test.gpu.driver import spilled_bytes
 
 RUNS = 20
 FORMS = {"ordered": True, "atomic": False}
@@ -75,7 +76,7 @@ def build(folder: Path) -> int:
             program = kitsune_mlir.compile(*made(name), target="sm_90a", options={"deterministic": deterministic})
             program.save(folder / f"{name}.{form}.kit", weights=False, ir=False)
             engines = ", ".join(sorted({e["engine"] for e in program.summary["engines"]}))
-            spilled = sum(kernel["spill_store_bytes"] for kernel in program.summary["kernels"])
+            spilled = spilled_bytes(program)
             bad += spilled > 0
             print(f"{'BAD  ' if spilled else ''}{name}.{form}: {engines}; {spilled} bytes spilled", flush=True)
     return bad

@@ -28,7 +28,7 @@ import kitsune_mlir.errors
 from bench.measure import relative_errors
 from bench.models import ZOO, make
 from bench.timing import launches, note_commit
-from test.gpu.driver import answers_beside
+from test.gpu.driver import answers_beside, spilled_bytes
 from test.gpu.shared_results import add_results
 from test.gpu.soak import soak
 
@@ -69,7 +69,7 @@ def build(folder: Path, size: str, dtypes: list[str], names: list[str]) -> int:
                 # The frontend folded weights into constants: the check must use the model that they were folded from.
                 safetensors.torch.save_file(dict(model.state_dict()), path.with_suffix(".safetensors"))
             kernels = program.summary["kernels"]
-            spilled = sum(kernel["spill_store_bytes"] for kernel in kernels)
+            spilled = spilled_bytes(program)
             failed += spilled > 0
             total = sum(program.seconds.values())
             phases = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in program.seconds.items())

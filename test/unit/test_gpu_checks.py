@@ -7,11 +7,13 @@ import importlib.util
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from test.gpu import checks, operator_programs
 from test.gpu.checks import KINDS, Kind
+from test.gpu.driver import spilled_bytes
 
 
 def test_a_command_that_hangs_ends_with_its_children(tmp_path):
@@ -97,6 +99,12 @@ def test_a_model_without_a_package_is_no_success(monkeypatch, capsys, tmp_path):
         (tmp_path / f"{name}.kit").touch()
     assert operator_programs.run(tmp_path, [*compiled, refused], argparse.Namespace()) == 1
     assert "2 right, 0 wrong or failed, 1 have no package; 1 are refused" in capsys.readouterr().out
+
+
+def test_spills_of_every_kernel_count():
+    """A program of several launches has several kernels."""
+    kernels = [{"spill_store_bytes": spilled} for spilled in (0, 76, 4)]
+    assert spilled_bytes(SimpleNamespace(summary={"kernels": kernels})) == 80
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
