@@ -112,8 +112,6 @@ def load_tiles(meeting: Meeting, number: int) -> None:
         return [*if_(lane == 0, load, lambda: [stage, parity], ["i32", "i32"]), turn ^ 1]
 
     task.for_each_piece(tile, [*ring.producer_start().values, i32(0)])
-    if number == 0 and plan.pieces > 1:
-        task.ahead(lane, 32, False)  # these blocks have few keys, and the next task's shared memory is not free yet
 
 
 def ask_for_cached(plan: AttentionPlan, task: TaskContext, lane: Value) -> None:

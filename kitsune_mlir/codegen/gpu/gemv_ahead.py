@@ -1,8 +1,9 @@
-"""Weights that a block asks for before it comes to their task: the beginning of its first tile is brought to L2.
+"""Weights that a block asks for while its kernel waits for the one before: the beginning of its first tile is brought to L2.
 
-While its kernel waits for the one before, and while it is at the last loads of another engine's task, whose shared memory the
-ring cannot have yet. Between tasks of this engine the ring alone is as fast or faster: what is asked for beyond it queues up in
-front of the few bytes that other blocks are waiting for (measured on an H200).
+Inside a kernel the ring alone is faster: what is asked for beyond it queues up in front of the few bytes that other blocks are
+waiting for. Llama layers, one token, on an H200: 64 KB a block asked for during attention cost 0.4 %, 128 KB 1.7 %; 64 KB asked
+for at the end of a run of products, behind which a norm comes, 2.9 %; and a ring that went on with the next run's weights while
+the warps that multiply did the norm, 1.8 %.
 """
 
 from __future__ import annotations
