@@ -8,6 +8,8 @@ threads that ask for little at a time. The constants were fitted to times on an 
 import math
 from dataclasses import dataclass
 
+from torch_mlir import ir
+
 from kitsune_mlir.dialects.access import is_tensor, iterator_kinds, shape_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import is_generic
@@ -63,6 +65,7 @@ class Figures:
         columns: it reduces along dimensions whose neighbours lie apart in memory: neighbours run along the last shared one.
         weights: it reads tensors as long as a row, the same for all rows.
         alone: no other stage waits for its tiles.
+        running: one of many reductions is to the maximum, of bf16: as in a softmax, whose sums follow it.
     """
 
     sizes: tuple[int, ...]
@@ -75,6 +78,7 @@ class Figures:
     alone: bool = True
     columns: bool = False
     beside: int | None = None
+    running: bool = False
 
     @property
     def points(self) -> int:
@@ -102,7 +106,7 @@ def row_tile(figures: Figures, target: Target) -> int:
     if not figures.alone:
         return max(candidates[0], SHARED_TILE)
     if figures.levels >= MANY_LEVELS:
-        return max(figures.inner, THREADS * ELEMENTS // 2)
+        return max(figures.inner, THREADS * ELEMENTS // (1 if figures.running else 2))
     best = min(reversed(candidates), key=lambda points: seconds(figures, points, target))
     return best * REUSED if figures.weights and figures.levels and figures.inner <= SHARED_TILE else best
 
@@ -182,7 +186,19 @@ def figures_of(space: Space, alone: bool) -> Figures:
     narrowest = min((element_bytes(v.type) for v in tensors), default=4)
     crossed, beside = (None if levels else crossed_dimensions(space)) or (None, None)
     columns = _over_columns(space)
-    return Figures(sizes, inner, moved / max(1, points), narrowest, levels, crossed, weights, alone, columns, beside)
+    running = (
+        levels >= MANY_LEVELS
+        and {str(ir.ShapedType(v.type).element_type) for v in tensors} == {"bf16"}
+        and any(map(_is_maximum, space.ops))
+    )
+    return Figures(sizes, inner, moved / max(1, points), narrowest, levels, crossed, weights, alone, columns, beside, running)
+
+
+def _is_maximum(op) -> bool:
+    """Whether an op reduces to the maximum."""
+    if not is_generic(op) or "reduction" not in iterator_kinds(op):
+        return False
+    return any(inner.operation.name == "arith.maximumf" for inner in op.regions[0].blocks[0].operations)
 
 
 def _over_columns(space: Space) -> bool:

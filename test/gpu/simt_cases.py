@@ -120,6 +120,7 @@ CASES: dict[str, Case] = {
     "bool_out": Case(lambda x, y: (x > y, x.long() + 2), (rows("f32", 60, 65), rows("f32", 60, 65))),
     "i64_math": Case(lambda i, j: (i * j + 3, i // 7, i % 5), (("i64", (300, 12)), ("i64", (300, 12)))),
     "f64_math": Case(lambda x: torch.exp(x) + torch.sin(x), (rows("f64", 30, 100),)),
+    "bf16_gelu": Case(lambda x: F.gelu(x) + torch.erf(x), (rows("bf16", 300, 1000),)),
     "f16_gelu": Case(lambda x: F.gelu(x), (rows("f16", 300, 100),)),
     "special_functions": Case(special_functions, (rows("f32", 128, 100),)),
     "arange": Case(lambda x: x * torch.arange(64, device=x.device), (rows("f32", 512, 64),)),
@@ -181,6 +182,10 @@ CASES: dict[str, Case] = {
     "stitch_small": stitch_case("bf16", 64, 1024),
     "stitch_full": stitch_case("bf16", 4096, 1024),
     "stitch_f32": stitch_case("f32", 64, 300),
+    "stitch_odd": stitch_case("bf16", 129, 1000),
+    "stitch_unaligned": stitch_case("bf16", 77, 129),
+    "stitch_wide": stitch_case("bf16", 301, 3000),
+    "stitch_short": stitch_case("bf16", 1000, 64),
 }
 
 

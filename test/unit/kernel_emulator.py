@@ -140,6 +140,8 @@ class KernelBlock(Block):
         assert mask.any()
         if text == "mov.b32 $0, $1;":  # `inline.fresh`
             return operands[0]
+        if text == "// pinned":  # `inline.pinned`
+            return operands if len(operands) > 1 else operands[0]
         if ".L2::cache_hint" in text:
             return self.hinted(text, operands, mask)
         space, byte = self.machine.at(operands[0][mask])

@@ -237,6 +237,10 @@ class Block:
                 return np.abs(operands[0])
             if name == "math.fma":
                 return (operands[0].astype(np.float64) * operands[1] + operands[2]).astype(dtype)
+            if name == "nvvm.fma":
+                assert "sat_mode<sat>" in str(op.attributes["sat"])
+                exact = operands[0].astype(np.float64) * operands[1] + operands[2]
+                return np.where(np.isnan(exact), 0, np.clip(exact, 0, 1)).astype(dtype)  # PTX ISA: NaN becomes +0
             if name == "arith.cmpi":
                 return _compare_int(op, *operands)
             if name == "arith.cmpf":

@@ -140,13 +140,13 @@ def _ptx(name: str) -> str:
 
 
 def test_one_pass_over_memory():
-    """Two warps have a row of Stitch: each lane reads two vectors of each of its two inputs and two weights, once.
+    """A warp has a row of Stitch: each lane reads four vectors of each of its two inputs once.
 
-    Of the third weight it reads the sigmoid, which the block has made.
+    Of the three weights it reads two coefficients of f32, which the block has made.
     """
     text = _ptx("stitch_full")
-    assert text.count("ld.global.v4") == 2 * (2 + 2) and text.count("ld.shared.v4") == 2
-    assert text.count("st.global.v4") == 2
+    assert text.count("ld.global.v4") == 2 * 4 and text.count("ld.shared.v4") == 2 * 2 * 4
+    assert text.count("st.global.v4") == 4
 
 
 def test_wide_accesses_where_rows_are_aligned_and_narrow_ones_where_not():

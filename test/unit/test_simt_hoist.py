@@ -115,3 +115,30 @@ def test_sums_of_bf16_that_are_rounded_are_made_in_pairs():
     few = rows("bf16", 7, 1000)
     check(Case(run, (few, few)))
     check(Case(lambda x, y: torch.exp(x - y), (few, few)))
+
+
+def test_a_normalization_and_a_gate_are_one_fma_an_element():
+    """(x w + b) s is x (w s) + b s, with both coefficients kept in f32; without the sigmoid, there is nothing to gain."""
+
+    def run(x, w, b, s):
+        return torch.softmax(torch.layer_norm(x, (256,), w, b) * torch.sigmoid(s), -1)
+
+    x = rows("bf16", 4096, 256)
+    assert kept(run, x, ROW, ROW, ROW) == 2
+    assert kept(lambda x, w, b: torch.softmax(torch.layer_norm(x, (256,), w, b), -1), x, ROW, ROW) == 0
+
+
+@pytest.mark.parametrize("columns", [256, 1000, 132])
+def test_coefficients_are_right_in_vectors_of_any_width(columns, tiles_of_eight_rows):
+    def run(x, w, b, s):
+        return torch.softmax(torch.layer_norm(x, (columns,), w, b) * torch.sigmoid(s) + s, -1)
+
+    emitted = check(Case(run, (rows("bf16", 37, columns), *[("bf16", (columns,))] * 3)))
+    assert emitted.decisions[0].plan.parameters["kept"] == 2
+
+
+def test_rounding_that_shows_is_not_left_out():
+    def run(x, w, b, s):
+        return torch.softmax(torch.floor(torch.layer_norm(x, (256,), w, b) * torch.sigmoid(s)), -1)
+
+    assert kept(run, rows("bf16", 4096, 256), ROW, ROW, ROW) == 1

@@ -27,7 +27,7 @@ from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.simt_choose import Choice, choose
 from kitsune_mlir.codegen.gpu.simt_choose_rows import AS_RULES_SAY, Tuning
 from kitsune_mlir.codegen.gpu.simt_cluster import Cluster
-from kitsune_mlir.codegen.gpu.simt_eval import Kept, Windows
+from kitsune_mlir.codegen.gpu.simt_kept import Kept, Windows
 from kitsune_mlir.codegen.gpu.simt_maps import MapSchedule, emit_maps
 from kitsune_mlir.codegen.gpu.simt_rows import emit_rows, sync_workers
 from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule
@@ -103,12 +103,12 @@ class SimtEngine(Engine):
         elif kept is not None and choice.alone:
             # The launch has a block for each tile, whose loads are under way while it makes what it keeps. Without a loop over
             # tiles it takes fewer registers: five of a row of 32 elements a thread.
-            kept = dataclasses.replace(kept, meet=task.sync)
-            tile = TileContext(task, task.first, task.first)
+            assert choice.table is not None
+            table, tile = choice.table, TileContext(task, task.first, task.first)
 
             def body() -> None:
-                self._fill(choice, task)
-                self._emit_tile(plan, tile, kept)
+                finish = table.begin(choice.graph, TileContext(task, task.first), offset(task.shared, choice.table_start))
+                self._emit_tile(plan, tile, dataclasses.replace(kept, meet=lambda: (finish(), task.sync()) and None))
 
             if_(task.first < task.view.tiles, body)
         elif kept is not None:

@@ -150,9 +150,9 @@ def _rows(
     if schedule.blocks > 1:
         words["cluster"] = schedule.blocks
     shared, registers = shared_bytes(found, graph), registers_of(found)
-    table = find_table(graph, schedule.space) if schedule.blocks == 1 and split is None else None
+    table = find_table(graph, schedule.space, schedule.width) if schedule.blocks == 1 and split is None else None
     if table is not None:
-        words["kept"] = len(table.columns)
+        words["kept"] = len(table.columns) + 2 * len(table.folds)
         shared = -(-shared // TABLE_ALIGN) * TABLE_ALIGN + table.bytes
     return Choice(graph, schedules, schedule.threads, shared, registers, words, found.staging, split, schedule.blocks, table)
 

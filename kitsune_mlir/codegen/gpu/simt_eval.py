@@ -6,16 +6,16 @@ Every value is remembered by its tensor and coordinates; those made inside a loo
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.builder import for_
 from kitsune_mlir.codegen.gpu.context import TileContext
-from kitsune_mlir.codegen.gpu.reduce import identity, over_registers
-from kitsune_mlir.codegen.gpu.simt_graph import ArgReduction, Graph, Reduction, generic_sizes, needed, reduced_size
+from kitsune_mlir.codegen.gpu.convert import packed_source, unpack_values
+from kitsune_mlir.codegen.gpu.inline import pinned
+from kitsune_mlir.codegen.gpu.simt_affine import Fold
+from kitsune_mlir.codegen.gpu.simt_graph import Graph, Reduction, needed
 from kitsune_mlir.codegen.gpu.simt_index import (
     Atom,
     Index,
@@ -26,39 +26,18 @@ from kitsune_mlir.codegen.gpu.simt_index import (
     opaque,
     with_units,
 )
+from kitsune_mlir.codegen.gpu.simt_kept import Coordinates, Kept, Windows
 from kitsune_mlir.codegen.gpu.simt_math import reciprocal
-from kitsune_mlir.codegen.gpu.simt_memory import CrossedWindow, Memory, SharedWindow
+from kitsune_mlir.codegen.gpu.simt_memory import CrossedWindow, Memory
 from kitsune_mlir.codegen.gpu.simt_moves import MOVES
+from kitsune_mlir.codegen.gpu.simt_private import private_reduction
 from kitsune_mlir.codegen.gpu.simt_scalar import Lanes, ScalarEmitter, carrier, materialize
 from kitsune_mlir.codegen.gpu.tasks import Load, Offset, Store
-from kitsune_mlir.codegen.gpu.value import Value, constant
+from kitsune_mlir.codegen.gpu.value import Value, constant, fma
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.errors import UnsupportedError
 
-__all__ = ["Evaluator", "Kept", "Windows"]
-
-_UNROLLED = 32
-"""Reductions of up to this many elements, done by one thread, have no loop."""
-
-Coordinates = tuple[Index, ...]
-
-Windows = Mapping[ir.Value | Store, SharedWindow | CrossedWindow]
-"""Windows in shared memory: of loads by the tensor that is loaded, of stores by the store."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Kept:
-    """Values of bodies that the block has made for all rows (`simt_hoist`).
-
-    Attributes:
-        windows: where they are in shared memory, by the value.
-        index: coordinates there, of an operation's loop indices.
-        meet: emits the barrier after which they are there, before the first one is read; None: they are.
-    """
-
-    windows: Mapping[ir.Value, SharedWindow]
-    index: Callable[[ir.Operation, Sequence[Index]], Coordinates]
-    meet: Callable[[], None] | None = None
+__all__ = ["Evaluator"]
 
 
 class Evaluator:
@@ -86,7 +65,11 @@ class Evaluator:
         self.windows = windows or {}
         self.kept = kept
         self._meet = kept.meet if kept is not None else None
+        self._folds = kept.folds if kept is not None else {}
+        # By operation, the value of the body that has to be known for its result instead of its operands.
+        self._stands_for = {**graph.left_out, **{op: fold.base for op, fold in self._folds.items()}}
         self.crossed: dict[ir.Value, int] = {}
+        self._early: dict[tuple[ir.Value, Coordinates], list[Value]] = {}
         self._memo: list[dict] = [{}]
         self._coordinates = [
             Linear.of(Atom(value, 1, extent)) if extent > 1 else Linear()
@@ -114,6 +97,30 @@ class Evaluator:
     def define(self, tensor: ir.Value, coordinates: Coordinates, values: Lanes) -> None:
         """From now on, in this scope, `tensor` is `values` at these coordinates."""
         self._memo[-1][tensor, coordinates] = values
+
+    def forget(self, level: int) -> None:
+        """Forget the elements of tensors that depend on reductions of this level or later ones."""
+        for memo in self._memo:
+            for key in [k for k in memo if isinstance(k, tuple) and isinstance(k[0], ir.Value)]:
+                if self.graph.level(key[0]) >= level:
+                    del memo[key]
+
+    def hold_loads(self) -> None:
+        """Have the pairs that were loaded in registers from here on; what was made of them is made anew, behind this place."""
+        for key in [k for k in self._memo[-1] if isinstance(k, tuple) and isinstance(k[0], ir.Value)]:
+            lanes = self._memo[-1].pop(key)
+            pairs = [packed_source(low, high) for low, high in zip(lanes[::2], lanes[1::2], strict=False)]
+            words = [word for word in pairs if word is not None]
+            if key[0] in self.graph.loads and len(words) == len(pairs) > 0:
+                self._memo[-1][key] = unpack_values(pinned(words), "bf16")
+
+    def make_early(self, op: ir.Operation, loops: list[Index], values: Sequence[ir.Value]) -> None:
+        """Make bf16 values of a body at loop indices now; they wait as pairs until the rest of the body is evaluated."""
+        if self.width % 2 or not values:
+            return
+        for value, lanes in zip(values, self.body(op, loops, values), strict=True):
+            full = [lanes[e if len(lanes) > 1 else 0] for e in range(self.width)]
+            self._early[value, tuple(loops)] = pinned(self.scalars.words(full, "bf16"))
 
     def tensor(self, tensor: ir.Value, coordinates: Coordinates) -> Lanes:
         """The elements at some coordinates: one for each point of the vector, or a single one if all are the same.
@@ -215,7 +222,7 @@ class Evaluator:
             if op in self.shared:
                 limit = "the result of a reduction over threads is used for the rows that it was made for"
                 raise UnsupportedError(op.name, limit, None, str(op.location))
-            return self._private(op, tensor, coordinates)
+            return private_reduction(self, op, tensor, coordinates)
         if op.name in MOVES:
             return MOVES[op.name](self, op, coordinates)
         maker = getattr(self, "_" + op.name.replace(".", "_"), None)
@@ -252,8 +259,10 @@ class Evaluator:
         """Values of the body of a linalg.generic at loop indices; outs are read as inputs are."""
         block = op.regions[0].blocks[0]
         maps = affine_maps(op)
-        known = self._kept_values(op, loops, needed(block, wanted, (), self.graph.left_out))
-        used = needed(block, wanted, known, self.graph.left_out)
+        known = self._kept_values(op, loops, needed(block, wanted, (), self._stands_for))
+        made = {value: self._early.get((value, tuple(loops))) for value, _ in self._early}
+        known |= {value: unpack_values(words, "bf16") for value, words in made.items() if words is not None}
+        used = needed(block, wanted, known, self._stands_for)
         for argument, operand, map_ in zip(block.arguments, op.operands, maps, strict=True):
             if argument not in used or argument in known:
                 continue
@@ -272,10 +281,28 @@ class Evaluator:
         if self.kept is None:
             return {}
         mine = [value for value in self.kept.windows if value in used]
-        if mine and self._meet is not None:
+        if mine:
+            self.meet()
+        return {value: self.memory.load(self.kept.windows[value], self.kept.index(op, loops)) for value in mine}
+
+    @property
+    def meets(self) -> bool:
+        """Whether a barrier is to come before what is kept is read."""
+        return self._meet is not None
+
+    def meet(self) -> None:
+        """That barrier, if it has not come yet."""
+        if self._meet is not None:
             self._meet()
             self._meet = None
-        return {value: self.memory.load(self.kept.windows[value], self.kept.index(op, loops)) for value in mine}
+
+    def _folded(self, fold: Fold, known: dict, loops: Sequence[Index]) -> Lanes:
+        """An fma with coefficients that are kept."""
+        assert self.kept is not None and self.kept.coefficients is not None
+        base = materialize(self.scalar(fold.base, known, loops), fold.base.type, self.width)
+        self.meet()
+        factor, addend = self.kept.coefficients(fold, self.kept.index(fold.op, loops))
+        return [fma(base[e if len(base) > 1 else 0], factor[e], addend[e]) for e in range(self.width)]
 
     def scalar(self, value: ir.Value, known: dict, loops: Sequence[Index]) -> Lanes | Index:
         """A scalar used in a body: made there, or outside the operation.
@@ -294,6 +321,8 @@ class Evaluator:
         return found
 
     def _inner(self, op: ir.Operation, known: dict, loops: Sequence[Index]) -> Lanes | Index:
+        if op in self._folds:
+            return self._folded(self._folds[op], known, loops)
         if op in self.graph.left_out:
             return self.scalar(self.graph.left_out[op], known, loops)
         if op.name == "linalg.index":
@@ -305,43 +334,6 @@ class Evaluator:
                 where.append(opaque(index) if isinstance(index, list) else index)
             return self.tensor(op.operands[0], tuple(where))
         return self.scalars.emit(op, [self.scalar(operand, known, loops) for operand in op.operands])
-
-    def _private(self, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> Lanes:
-        """A reduction done by the thread alone."""
-        loops = self.loops_of(op, tensor, coordinates)
-        recipe = self.graph.reductions[op]
-        kinds, sizes = iterator_kinds(op), generic_sizes(op)
-        reduced = [loop for loop, kind in enumerate(kinds) if kind == "reduction"]
-        total = reduced_size(op)
-        if isinstance(recipe, ArgReduction):
-            raise UnsupportedError(op.name, "threads look for an extreme's index together", None, str(op.location))
-        reduction = recipe[list(op.results).index(tensor)]
-        register = carrier(ir.RankedTensorType(tensor.type).element_type)
-
-        def value(number: Linear) -> Lanes:
-            filled = list(loops)
-            rest: Index = number
-            for loop in reversed(reduced):
-                rest, filled[loop] = divmod_index(rest, sizes[loop], self.width)
-            values = self.body(op, filled, [reduction.value])[0]
-            return [values[e if len(values) > 1 else 0] for e in range(self.width)]
-
-        def fold(parts: list[Lanes]) -> Lanes:
-            return [over_registers(reduction.kind, [part[e] for part in parts]) for e in range(self.width)]
-
-        start = self.initial(op, tensor, coordinates)
-        if total <= _UNROLLED:
-            whole = fold([value(Linear(const=number)) for number in range(total)])
-            return fold([start, self.divided(reduction, coordinates, whole)])
-        step = next(size for size in (8, 4, 2, 1) if total % size == 0)
-
-        def iterate(number: Value, *carried: Value) -> Lanes:
-            with self.scope():
-                base = Linear.of(Atom(number, step, total))
-                return fold([list(carried), *(value(add(base, s)) for s in range(step))])  # type: ignore[arg-type]
-
-        neutral = [identity(reduction.kind, register)] * self.width
-        return fold([start, self.divided(reduction, coordinates, for_(0, total, step, iterate, neutral))])
 
     def divided(self, reduction: Reduction, coordinates: Coordinates, values: Lanes) -> Lanes:
         """A reduction's results at some coordinates, divided by what was left out of its elements, if anything was."""

@@ -15,9 +15,10 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.memory import offset
-from kitsune_mlir.codegen.gpu.simt_eval import Evaluator, Windows
+from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
 from kitsune_mlir.codegen.gpu.simt_graph import Graph
 from kitsune_mlir.codegen.gpu.simt_index import Atom, Linear, emit
+from kitsune_mlir.codegen.gpu.simt_kept import Windows
 from kitsune_mlir.codegen.gpu.simt_memory import SharedWindow
 from kitsune_mlir.codegen.gpu.simt_stage import is_contiguous, start_of
 from kitsune_mlir.codegen.gpu.tasks import Load, Store, element_bytes

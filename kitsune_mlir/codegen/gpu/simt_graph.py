@@ -207,11 +207,21 @@ class Graph:
             self.levels[result] = level + (op in self.reductions)
 
     def is_sum_of_powers(self, op: ir.Operation, maximum: ir.Operation) -> bool:
-        """Whether a reduction sums the exponentials of what its elements have less than their largest, `maximum`'s result."""
+        """Whether a reduction sums the exponentials of what its elements have less than their largest, `maximum`'s result.
+
+        Or products with them, whose other factors do not depend on the largest.
+        """
         recipe = self.reductions[op]
-        if not isinstance(recipe, tuple) or len(recipe) != 1 or recipe[0].kind != "add" or recipe[0].quotient is not None:
+        if not isinstance(recipe, tuple) or len(recipe) != 1 or recipe[0].kind != "add":
             return False
-        value, reader = unwidened(recipe[0].value), op
+        value, reader, quotient = unwidened(recipe[0].value), op, recipe[0].quotient
+        if quotient is not None:
+            value = unwidened(quotient.operands[0])
+            others = [v for v in op.operands if v != recipe[0].divisor]
+            if isinstance(value.owner, ir.Block):
+                others.remove(op.operands[ir.BlockArgument(value).arg_number])
+            if any(self.level(v) >= self.level(maximum.results[0]) for v in others):
+                return False
         if isinstance(value.owner, ir.Block):
             maker = op.operands[ir.BlockArgument(value).arg_number].owner
             if isinstance(maker, ir.Block) or maker.name != "linalg.generic" or len(maker.results) != 1:

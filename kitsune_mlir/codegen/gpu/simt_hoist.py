@@ -3,13 +3,14 @@
 Planning fuses a function of a vector, such as the sigmoid of a bias, into the loop over rows that uses it, where each row would
 do it again. Here the part of a body that depends on columns alone is found by its maps. If it costs more than reading its
 result does, the block makes it for all columns before its first row; in the body that value then is a load from shared memory.
-It has the type there that it has in the program, so it is what every row would have computed.
+It has the type there that it has in the program, so it is what every row would have computed. Sums and products with several
+of them are one fma with two coefficients (`simt_affine`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch_mlir import ir
 
@@ -17,10 +18,13 @@ from kitsune_mlir.codegen.gpu.builder import for_
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.memory import offset
-from kitsune_mlir.codegen.gpu.simt_eval import Evaluator, Kept
-from kitsune_mlir.codegen.gpu.simt_graph import Graph
-from kitsune_mlir.codegen.gpu.simt_index import Atom, Index, Linear, clamp
+from kitsune_mlir.codegen.gpu.simt_affine import QUAD, Fold, Line, evaluate, find_folds, leaves
+from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
+from kitsune_mlir.codegen.gpu.simt_graph import Graph, needed
+from kitsune_mlir.codegen.gpu.simt_index import Atom, Index, Linear, affine, at, clamp, emit
+from kitsune_mlir.codegen.gpu.simt_kept import Kept
 from kitsune_mlir.codegen.gpu.simt_memory import SharedWindow
+from kitsune_mlir.codegen.gpu.simt_scalar import Lanes
 from kitsune_mlir.codegen.gpu.simt_space import RowSpace
 from kitsune_mlir.codegen.gpu.tasks import element_bytes
 from kitsune_mlir.codegen.gpu.value import Value
@@ -60,11 +64,13 @@ class Table:
         space: rows and columns.
         columns: the values, one element a column each.
         bytes: of shared memory.
+        folds: what is an fma of two coefficients, with their places.
     """
 
     space: RowSpace
     columns: tuple[Column, ...]
     bytes: int
+    folds: tuple[tuple[Fold, Line, Line], ...] = ()
 
     def windows(self, pointer: Value) -> Kept:
         """The values' places in shared memory, of which `pointer` is the table's beginning."""
@@ -72,7 +78,13 @@ class Table:
         found: dict[ir.Value, SharedWindow] = {}
         for column in self.columns:
             found[column.value] = SharedWindow(offset(pointer, column.start), column.value.type, (count,), ALIGN)
-        return Kept(found, self._index)
+        lines = {fold: (factor, addend) for fold, factor, addend in self.folds}
+
+        def coefficients(fold: Fold, coordinates: Sequence[Index]) -> tuple[Lanes, Lanes]:
+            factor, addend = lines[fold]
+            return factor.read(pointer, coordinates[0]), addend.read(pointer, coordinates[0])
+
+        return Kept(found, self._index, {fold.value.owner.operation: fold for fold in lines}, coefficients)
 
     def _index(self, op: ir.Operation, loops: Sequence[Index]) -> tuple[Index, ...]:
         return (self.space.column(op, loops),)
@@ -83,11 +95,8 @@ class Table:
         Args:
             tile: any tile: nothing here depends on it.
         """
-        count, threads = self.space.col_count, tile.task.threads
-        width = next(w for w in (8, 4, 2, 1) if count % w == 0 and (w == 1 or count // w >= threads))
-        vectors = count // width
-        evaluator = Evaluator(graph, tile, width)
-        windows = self.windows(pointer).windows
+        evaluator, vectors = self._evaluator(graph, tile)
+        threads = tile.task.threads
         # In a loop over tiles this stays where it is, behind the loads of the tile.
         thread = Linear.of(Atom(fresh(tile.task.thread), 1, threads))
 
@@ -95,38 +104,107 @@ class Table:
             with evaluator.scope():
                 vector = Linear((*thread.terms, *Linear.of(Atom(first, threads, vectors)).terms))
                 place = clamp(vector, vectors - 1) if vectors % threads else vector
-                index = Linear(tuple((atom, c * width) for atom, c in place.terms), 1 if width > 1 else 0, place.const * width)
-                where = self.space.columns_at(evaluator.spread(index, tuple(extent for _, extent in self.space.cols)))
-                for column in self.columns:
-                    loops = self.space.column_loops(column.op, where)
-                    (lanes,) = evaluator.body(column.op, loops, [column.value])
-                    evaluator.memory.store(windows[column.value], (index,), lanes)
+                self._make(evaluator, self._where(evaluator, place), pointer)
 
         for_(0, vectors, threads, step)
 
+    def begin(self, graph: Graph, tile: TileContext, pointer: Value) -> Callable[[], None]:
+        """As `fill`, in two steps: loads are emitted here, what is made of them by the function that comes back."""
+        evaluator, vectors = self._evaluator(graph, tile)
+        threads = tile.task.threads
+        if vectors > threads:
+            return lambda: self.fill(graph, tile, pointer)
+        thread = Linear.of(Atom(tile.task.thread, 1, threads))
+        place = clamp(thread, vectors - 1) if vectors < threads else Linear.of(Atom(tile.task.thread, 1, vectors))
+        index, where = self._where(evaluator, place)
+        for op in {column.op: None for column in (*self.columns, *(fold for fold, _, _ in self.folds))}:
+            loops = self.space.column_loops(op, where)
+            for operand, map_ in zip(op.operands, affine_maps(op), strict=True):
+                if operand in graph.loads and self.space.maps_columns(op, map_):
+                    evaluator.tensor(operand, tuple(affine(part, loops, evaluator.width) for part in map_.results))
+        return lambda: self._make(evaluator, (index, where), pointer)
 
-def find_table(graph: Graph, space: RowSpace) -> Table | None:
-    """What a block should keep; None if nothing is worth it."""
+    def _evaluator(self, graph: Graph, tile: TileContext) -> tuple[Evaluator, int]:
+        """What evaluates vectors of columns, and how many of these there are."""
+        count, threads = self.space.col_count, tile.task.threads
+        width = next(w for w in (8, 4, 2, 1) if count % w == 0 and (w == 1 or count // w >= threads))
+        width = max(width, QUAD) if self.folds else width
+        return Evaluator(graph, tile, width), count // width
+
+    def _where(self, evaluator: Evaluator, place: Linear) -> tuple[Linear, Mapping]:
+        """First column of vector number `place`, and the indices of the columns' dimensions there."""
+        width = evaluator.width
+        index = Linear(tuple((atom, c * width) for atom, c in place.terms), 1 if width > 1 else 0, place.const * width)
+        return index, self.space.columns_at(evaluator.spread(index, tuple(extent for _, extent in self.space.cols)))
+
+    def _make(self, evaluator: Evaluator, there: tuple[Linear, Mapping], pointer: Value) -> None:
+        """Make all values at a vector of columns."""
+        (index, where), windows = there, self.windows(pointer).windows
+        for column in self.columns:
+            loops = self.space.column_loops(column.op, where)
+            (lanes,) = evaluator.body(column.op, loops, [column.value])
+            evaluator.memory.store(windows[column.value], (index,), lanes)
+        for fold, factor, addend in self.folds:
+            first = emit(at(index, 0))
+            self._write(evaluator, fold.op, where, pointer, first, ((factor, fold.factor), (addend, fold.addend)))
+
+    def _write(self, evaluator: Evaluator, op: ir.Operation, where, pointer: Value, first: Value, lines) -> None:
+        """Make coefficients of some columns, from `first` on."""
+        loops = self.space.column_loops(op, where)
+        values = list(dict.fromkeys(value for _, term in lines for value in leaves(term)))
+        known = dict(zip(values, evaluator.body(op, loops, values), strict=True))
+        for line, term in lines:
+            numbers = evaluate(term, known.__getitem__)
+            line.write(pointer, first, [numbers[e if len(numbers) > 1 else 0] for e in range(evaluator.width)])
+
+
+def find_table(graph: Graph, space: RowSpace, width: int) -> Table | None:
+    """What a block should keep; None if nothing is worth it.
+
+    Args:
+        width: columns of the vectors that are read.
+    """
     if not space.row_major or space.row_count < LEAST_ROWS:
         return None
+    free = graph.precision.approximate and graph.precision.excess and width in (4, 8) and space.col_count % width == 0
+    for fold in (True, False) if free else (False,):
+        table = _table(graph, space, width, fold)
+        if table.bytes and table.bytes <= MOST_BYTES:
+            return table
+    return None
+
+
+def _table(graph: Graph, space: RowSpace, width: int, fold: bool) -> Table:
     columns: list[Column] = []
+    folds: list[tuple[Fold, Line, Line]] = []
     start = 0
     for op in graph.task.work():
         if op.name != "linalg.generic" or space.is_column(op):
             continue
-        for value in _frontier(graph, space, op):
+        costs = _costs(graph, space, op)
+        found = find_folds(op, costs) if fold and "reduction" not in iterator_kinds(op) else []
+        for one in found:
+            lines = [Line(start + number * 4 * space.col_count, space.col_count, width) for number in range(2)]
+            folds.append((one, lines[0], lines[1]))
+            start += 8 * space.col_count
+        for value in _frontier(op, costs, {one.value.owner.operation: one.base for one in found}):
             columns.append(Column(op, value, start))
             start += -(-space.col_count * element_bytes(value.type) // ALIGN) * ALIGN
-    return Table(space, tuple(columns), start) if columns and start <= MOST_BYTES else None
+    return Table(space, tuple(columns), start, tuple(folds))
 
 
-def _frontier(graph: Graph, space: RowSpace, op: ir.Operation) -> list[ir.Value]:
-    """Values of a body that depend on columns alone, cost enough, and are used by what depends on rows, too."""
-    costs = _costs(graph, space, op)
+def _frontier(op: ir.Operation, costs: Mapping[ir.Value, int], folded: Mapping[ir.Operation, ir.Value]) -> list[ir.Value]:
+    """Values of a body that depend on columns alone, cost enough, and are used by what depends on rows, too.
+
+    Args:
+        folded: by operation, the one value that is needed for its result.
+    """
     block = op.regions[0].blocks[0]
+    inside = [o.operation for o in block.operations]
+    used = needed(block, list(inside[-1].operands), (), folded)
     found: dict[ir.Value, None] = {}
-    for inner in [o.operation for o in block.operations]:
-        if len(inner.results) and inner.results[0] in costs:
+    for inner in inside:
+        if len(inner.results) and (inner.results[0] in costs or inner.results[0] not in used or inner in folded):
             continue
         for operand in inner.operands:
             if costs.get(operand, 0) >= LEAST_COST:

@@ -2,7 +2,7 @@
 
 A task that reads and writes 16-bit floats has about 25 instructions an element before it is slower than memory, and
 libdevice's functions, exact to an ulp or two of f32, take 8 (exp) to 30 (erf, tanh) each. Largest errors here: exp and the
-reciprocal 1e-6 of the value (for |x| < 20; the error of exp grows with |x|), division 2 ulp, tanh 5e-4, erf 8e-4 absolute;
+reciprocal 1e-6 of the value (for |x| < 20; the error of exp grows with |x|), division 2 ulp, tanh 5e-4, erf 1e-3 absolute;
 half an ulp of bf16 is 2e-3. The exponential of x - max(x) is good to 1e-7 of the largest one, an ulp of f32. Results that would
 be denormal become 0. Infinities and NaN come out as IEEE 754 says.
 """
@@ -14,14 +14,15 @@ from collections.abc import Callable
 from torch_mlir import ir
 from torch_mlir.dialects import math, nvvm
 
-from kitsune_mlir.codegen.gpu.value import Value, as_type, constant, fma, maximum, select, wrap
+from kitsune_mlir.codegen.gpu.value import Value, as_type, constant, fma, maximum, minimum, select, wrap
 
 __all__ = ["APPROXIMATIONS", "divide_by_shared", "exp_of_change", "exp_of_difference", "reciprocal"]
 
 _LOG2_E = 1.4426950408889634
 
-_ERF = (1.12966788, 0.09980357)
-"""erf(x) is tanh(a x + b x^3), fitted for the least largest error (`test_simt_math.py`): 2.8e-4."""
+_NORMAL = (0.397073746, -0.0625059456, 0.00750928698, -0.000507021381, 1.41781238e-05)
+"""The normal distribution's Phi(y) is 0.5 + y p(y^2), cut off at 0 and 1, p with these coefficients of rising powers: they are
+fitted for the least largest error, 5.3e-4 (`test_simt_math.py`). Beyond the cut p grows, so it stays cut off."""
 
 _FAR = 2.0**126
 _SMALL, _LIFT = 2.0**-64, 2.0**64
@@ -51,34 +52,60 @@ def exp_of_difference(difference: Value) -> Value:
 
 
 def exp_of_change(old: Value, new: Value) -> Value:
-    """exp(old - new) of two running maxima: 1 where they are equal, infinite ones included."""
-    return select(old == new, constant(1.0, "f32"), _exp(old - new))
+    """exp(old - new) of two running maxima, of which the new one is not minus infinity."""
+    return _exp(old - new)
 
 
 def _erf(x: Value) -> Value:
-    # A polynomial that is as good takes three times as many instructions.
-    for y, factor in _operands(x, "arith.mulf"):  # of y times a constant, as in GELU: into the coefficients with it
-        return _tanh((y * y * (_ERF[1] * factor**3) + _ERF[0] * factor) * y)
-    return _tanh((x * x * _ERF[1] + _ERF[0]) * x)
+    """2 Phi(sqrt(2) x) - 1, without the hardware's tanh, which takes the time of several other operations."""
+    y, factor = next(iter(_made_with(x, "arith.mulf")), (x, 1.0))  # a factor, as in GELU, goes into the coefficients
+    square, unit = y * y, factor * 2**0.5
+    *terms, polynomial = (constant(number * unit ** (2 * power + 1), "f32") for power, number in enumerate(_NORMAL))
+    for number in reversed(terms):
+        polynomial = fma(square, polynomial, number)
+    return minimum(maximum((y * polynomial) * 2.0, -1.0), 1.0)
+
+
+def _gelu(half: Value, more: Value) -> Value | None:
+    """(0.5 y) * (1 + erf) as y Phi: Phi is one fma, which cuts off. It turns NaN into 0, but 0 times NaN is NaN."""
+    for y, number in _made_with(half, "arith.mulf"):
+        for erf, one in _made_with(more, "arith.addf"):
+            for name in ("arith.minimumf", "arith.maximumf", "arith.mulf"):
+                erf, _ = next(iter(_made_with(erf, name)), (erf, 0.0))
+            product = erf.ir.owner
+            if number != 0.5 or one != 1.0 or isinstance(product, ir.Block) or product.name != "arith.mulf":
+                continue
+            mine, polynomial = product.operands
+            if mine == y.ir and not isinstance(polynomial.owner, ir.Block) and polynomial.owner.name == "math.fma":
+                rounding, saturated = (ir.Attribute.parse(f"#nvvm.{mode}") for mode in ("fp_rnd_mode<rn>", "sat_mode<sat>"))
+                return y * wrap(nvvm.fma(mine, polynomial, constant(0.5, "f32").ir, rounding, sat=saturated))
+    return None
 
 
 def _multiply(a: Value, b: Value) -> Value:
     """a * b; a * (1 + y) is one fma, and has one rounding less."""
     for factor, sum_ in ((a, b), (b, a)):
-        for y, number in _operands(sum_, "arith.addf"):
+        if (gelu := _gelu(factor, sum_)) is not None:
+            return gelu
+        for y, number in _made_with(sum_, "arith.addf"):
             if number == 1.0:
                 return fma(factor, y, factor)
     return a * b
 
 
-def _operands(value: Value, name: str) -> list[tuple[Value, float]]:
+def _made_with(value: Value, name: str) -> list[tuple[Value, float]]:
     """The operand that is no constant and the one that is, if a value is made of these by the operation `name`; else none."""
     owner = value.ir.owner
     if isinstance(owner, ir.Block) or owner.name != name:
         return []
-    for one, other in (owner.operands, reversed(list(owner.operands))):
-        if not isinstance(other.owner, ir.Block) and other.owner.name == "arith.constant":
-            return [(wrap(one), ir.FloatAttr(other.owner.attributes["value"]).value)]
+    return _operands(*map(wrap, owner.operands))
+
+
+def _operands(a: Value, b: Value) -> list[tuple[Value, float]]:
+    """The one of two values that is no constant and the one that is, if so."""
+    for one, other in ((a, b), (b, a)):
+        if not isinstance(other.ir.owner, ir.Block) and other.ir.owner.name == "arith.constant":
+            return [(one, ir.FloatAttr(other.ir.owner.attributes["value"]).value)]
     return []
 
 

@@ -19,7 +19,8 @@ from kitsune_mlir.dialects.access import reassociation, shape_of, static_ints
 from kitsune_mlir.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from kitsune_mlir.codegen.gpu.simt_eval import Coordinates, Evaluator
+    from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
+    from kitsune_mlir.codegen.gpu.simt_kept import Coordinates
 
 __all__ = ["MOVES"]
 

@@ -17,19 +17,21 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TileContext
+from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.simt_cluster import Cluster
-from kitsune_mlir.codegen.gpu.simt_eval import Evaluator, Kept, Windows
+from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
 from kitsune_mlir.codegen.gpu.simt_exchange import ITEM_BYTES, Combiner, Partial, Sharing
 from kitsune_mlir.codegen.gpu.simt_graph import ArgReduction, Graph
 from kitsune_mlir.codegen.gpu.simt_index import Atom, Linear, at, emit
-from kitsune_mlir.codegen.gpu.simt_math import exp_of_change
+from kitsune_mlir.codegen.gpu.simt_kept import Kept, Windows
 from kitsune_mlir.codegen.gpu.simt_memory import Access
 from kitsune_mlir.codegen.gpu.simt_points import Column, Points, both
 from kitsune_mlir.codegen.gpu.simt_scalar import carrier
 from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule, is_softmax, levels_of, scratch_bytes
+from kitsune_mlir.codegen.gpu.simt_softmax import SoftmaxRows
 from kitsune_mlir.codegen.gpu.simt_split import Piece
-from kitsune_mlir.codegen.gpu.value import Value, constant, maximum, select
+from kitsune_mlir.codegen.gpu.value import Value, select
 
 __all__ = ["emit_rows", "sync_workers"]
 
@@ -41,9 +43,6 @@ ROW_BARRIER, ROW_BARRIERS = 2, 13
 still meet each other, so none is `BARRIER`. The last one is `mma`'s, who arrives there ahead."""
 
 WARP = 32
-
-LOWEST = -3.4028234663852886e38
-"""The least finite f32."""
 
 
 def emit_rows(
@@ -80,7 +79,7 @@ def sync_workers(tile: TileContext, schedule: RowSchedule) -> None:
         NamedBarrier(BARRIER, schedule.threads).sync()
 
 
-class _Rows:
+class _Rows(SoftmaxRows):
     def __init__(
         self,
         schedule: RowSchedule,
@@ -144,9 +143,10 @@ class _Rows:
         schedule = self.schedule
         if schedule.resident or self.probe:
             columns = [self.points.column(Linear(const=k)) for k in range(1 if self.probe else schedule.col_steps)]
-            for number in range(len(self.levels)):
-                self._finish(number, rows, self._fold(number, rows, columns))
-            self._store_full(rows, columns)
+            if self.evaluator.meets:
+                self._meet(rows, columns)
+            else:
+                self._resident(rows, columns)
         elif self.piece is not None:
             self._piece_of(self.piece, rows)
             return
@@ -162,6 +162,32 @@ class _Rows:
             if self.space.full:
                 self._over_columns(lambda columns: self._store_full(rows, columns))
         self._store_narrow(rows)
+
+    def _meet(self, rows, columns: Sequence[Column]) -> None:
+        """The pass over resident columns behind a barrier, before which all loads are under way."""
+        for row, _ in rows:
+            for column in columns:
+                self._elements(0, self.points.where(row, column.index))
+        self.evaluator.hold_loads()
+        self.evaluator.meet()
+
+        def rest() -> None:
+            with self.evaluator.scope():
+                self._resident(rows, columns)
+
+        # Always true; but the assembler moves what it can move before a barrier, and loads to where they are used.
+        if_(fresh(self.tile.task.thread) < self.schedule.threads, rest)
+
+    def _resident(self, rows, columns: Sequence[Column]) -> None:
+        number = 0
+        while number < len(self.levels):
+            if self.schedule.running and not self.probe and is_softmax(self.graph, self.space, number):
+                self._running(number, rows, columns)
+                number += 2
+            else:
+                self._finish(number, rows, self._fold(number, rows, columns))
+                number += 1
+        self._store_full(rows, columns)
 
     def _piece_of(self, piece: Piece, rows) -> None:
         """A piece of the columns, for results of rows alone."""
@@ -274,41 +300,6 @@ class _Rows:
             return nested(for_(0, self.points.padded_steps, size, step, flat))
         begin, end = self.piece.groups(self.points.padded_steps // size)
         return nested(for_(begin * size, end * size, size, step, flat))
-
-    def _maximum_and_sums(self, number: int, rows) -> None:
-        """Both levels of a softmax in one pass: sums are of what is less than the largest so far, and follow it."""
-        (largest,), (combiner,), count = self.levels[number], self._combiners(number), self.schedule.values
-        sums = len(self.levels[number + 1])
-
-        def follow(old: Sequence[Value], new: Sequence[Value], values: Sequence[Value]) -> list[Value]:
-            factors = [exp_of_change(a, b) for a, b in zip(old, new, strict=True)]
-            return [value * factors[place % count] for place, value in enumerate(values)]
-
-        def step(first: Value, *carried: Value) -> list[Value]:
-            if number == 0 and self.arrive is not None:
-                self.arrive(first)
-            old, before = carried[:count], carried[count:]
-            with self.evaluator.scope():
-                columns = self.points.columns_from(first)
-                (found,) = self._fold(number, rows, columns)
-                new = [combiner((a,), b)[0] for a, b in zip(old, found, strict=True)]
-                for (row, _), value in zip(rows, new, strict=True):
-                    coordinates = self.space.coordinates(largest.results[0], self.points.where(row, None))
-                    # Of nothing but minus infinity, nothing is less.
-                    self.evaluator.define(largest.results[0], coordinates, [maximum(value, LOWEST)])
-                parts = [partial[0] for items in self._fold(number + 1, rows, columns) for partial in items]
-            return [*new, *(a + b for a, b in zip(follow(old, new, before), parts, strict=True))]
-
-        neutral = [combiner.neutral(("f32",))[0]] * count + [constant(0.0, "f32")] * (count * sums)
-        found = for_(0, self.points.padded_steps, self.schedule.steps, step, neutral)
-        own, values = found[:count], found[count:]
-        self._finish(number, rows, [[(value,) for value in own]])
-        whole = []
-        for row, _ in rows:
-            coordinates = self.space.coordinates(largest.results[0], self.points.where(row, None))
-            whole += self.evaluator.tensor(largest.results[0], coordinates)
-        scaled = follow(own, whole, values)
-        self._finish(number + 1, rows, [[(v,) for v in scaled[n * count : (n + 1) * count]] for n in range(sums)])
 
     def _finish(self, number: int, rows, parts: list[list[Partial]]) -> None:
         """Combine a level's partial results over threads and make them known."""

@@ -143,13 +143,17 @@ class ScalarEmitter:
 
     def _packed_sum(self, op: ir.Operation, lanes: Sequence[Lanes]) -> Lanes | None:
         """A sum or difference of bf16 numbers that is rounded to bf16: two by one instruction, before they are unpacked."""
-        if op.name not in ("arith.addf", "arith.subf") or any(len(values) != self.width or len(values) % 2 for values in lanes):
+        if op.name not in ("arith.addf", "arith.subf") or max(map(len, lanes)) < self.width or self.width % 2:
             return None
         if not all(use.owner.name == "arith.truncf" and str(use.owner.results[0].type) == "bf16" for use in op.results[0].uses):
             return None
+        shared = [
+            pack_pair(values[0], values[0], "bf16") if len(values) == 1 and _is_widened(operand) else None
+            for values, operand in zip(lanes, op.operands, strict=True)
+        ]
         made: Lanes = []
         for place in range(0, self.width, 2):
-            words = [packed_source(*values[place : place + 2]) for values in lanes]
+            words = [packed_source(*v[place : place + 2]) if len(v) > 1 else w for v, w in zip(lanes, shared, strict=True)]
             a, b = words
             if a is None or b is None:
                 return None
@@ -208,6 +212,15 @@ class ScalarEmitter:
                 word = packed_source(low, high)
             words.append(pack_pair(low, high, dtype) if word is None else word)
         return words
+
+
+def _is_widened(value: ir.Value) -> bool:
+    """Whether a value is one of bf16 as f32."""
+    return (
+        not isinstance(value.owner, ir.Block)
+        and value.owner.name == "arith.extf"
+        and str(value.owner.operands[0].type) == "bf16"
+    )
 
 
 def _is_one(value: ir.Value) -> bool:

@@ -31,6 +31,7 @@ class RowSchedule:
         resident: values stay in registers from level to level.
         scratch: where in the block's shared memory warps exchange their parts.
         blocks: of a cluster, which share the columns; each has neighbouring ones (`simt_cluster`).
+        running: sums of a resident row's softmax follow its maximum (`simt_softmax`).
     """
 
     space: RowSpace
@@ -42,6 +43,7 @@ class RowSchedule:
     resident: bool
     scratch: int = 0
     blocks: int = 1
+    running: bool = False
 
     @property
     def share(self) -> int:
