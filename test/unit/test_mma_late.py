@@ -98,3 +98,25 @@ def test_waits_stand_between_the_loads() -> None:
 )
 def test_groups_of_columns(kinds: tuple[str, ...], counts: tuple[int, ...], groups: int) -> None:
     assert column_groups(kinds, counts, H200) == groups
+
+
+class Joined(torch.nn.Module):
+    """A layer of the rows of another one beside some of the input: rows that lie together nowhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(128, 1024, dtype=torch.bfloat16)
+        self.down = torch.nn.Linear(1280, 1024, dtype=torch.bfloat16)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.cat([torch.relu(self.up(x)), y], -1))
+
+
+def test_rows_that_are_made_in_the_task_have_all_waits_first() -> None:
+    inputs = (torch.zeros(1000, 128, dtype=torch.bfloat16), torch.zeros(1000, 256, dtype=torch.bfloat16))
+    module = import_model(Joined(), inputs, {}, context=new_context()).module
+    run_pipeline(module, f"builtin.module({','.join(PIPELINE)})", target="sm_90a")
+    with module.context, ir.Location.unknown():
+        plan = MmaEngine().plan(ProgramView(list(module.body.operations)[0].operation).tasks[-1], Limits())
+        assert isinstance(plan, Plan) and plan.task.waits and not late_waits(plan.private)
+        assert not compile_gpu(module, "main_p0", "sm_90a").resources.spills

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from kitsune_mlir.codegen.gpu.mma_match import loaded
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
+from kitsune_mlir.codegen.gpu.mma_sides import Mismatch
 from kitsune_mlir.codegen.gpu.tasks import Wait
 
 __all__ = ["late_waits"]
@@ -19,9 +20,12 @@ __all__ = ["late_waits"]
 
 def late_waits(plan: MmaPlan) -> list[tuple[int, Wait]]:
     """The first chunk of the sum that needs each of the waits put off, in order; all others come before the first load."""
-    pattern = plan.pattern
-    task, rows = pattern.task, loaded(pattern.task, pattern.product, pattern.product.a)
+    task, product = plan.pattern.task, plan.pattern.product
     if not plan.room or plan.ranges or plan.sum.outer or plan.a.transposed or plan.loaders < 2:
+        return []
+    try:
+        rows = loaded(task, product, product.a)
+    except Mismatch:  # made in the task
         return []
     if any(load.buffer.role != "input" for load in task.loads if load is not rows) or rows.writer is None:
         return []
