@@ -34,10 +34,10 @@ def distribution(y: np.ndarray) -> np.ndarray:
     return np.clip(np.float32(0.5) + y * value, 0, 1)
 
 
-def test_the_normal_distribution_is_good_to_6e_4_and_cut_off_outside():
+def test_the_normal_distribution_is_good_to_8e_5_and_cut_off_outside():
     y = np.linspace(-30, 30, 600001)
     exact = np.array([0.5 + 0.5 * math.erf(value / math.sqrt(2)) for value in y.tolist()])
-    assert np.abs(distribution(y) - exact).max() < 6e-4
+    assert np.abs(distribution(y) - exact).max() < 8e-5
     far = np.array([4, 5, 10, 1e3, 1e18, 1e30, np.inf])
     with np.errstate(over="ignore"):
         assert (distribution(far) == 1).all() and (distribution(-far) == 0).all()
@@ -52,11 +52,11 @@ def test_short_functions_where_results_are_bf16_and_only_there(run, instruction)
     assert instruction not in ptx_of(run, rows("f32", 64, 64)) or instruction == "ex2.approx.ftz"  # libdevice's exp ends in it
 
 
-def test_gelu_is_seven_operations_at_the_full_rate():
+def test_gelu_is_nine_operations_at_the_full_rate():
     """x / sqrt(2) is in the coefficients of erf, and 0.5 x (1 + erf) one product."""
     text = ptx_of(F.gelu, rows("bf16", 1024, 1024))
     points = text.count("fma.rn.sat.f32")
-    assert points > 0 and text.count("fma.rn.f32") == 4 * points
+    assert points > 0 and text.count("fma.rn.f32") == 6 * points
     assert text.count("mul.rn.f32") + text.count("mul.f32") == 2 * points
     assert not any(name in text for name in ("add.f32", "add.rn.f32", "tanh.approx", "ex2.approx", "div.rn"))
 
