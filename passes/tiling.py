@@ -80,7 +80,7 @@ class Tiling:
         parts: dict[int, ir.Value] = {}
         loaded: dict[tuple, ir.Value] = {}
         access = self.grid.space.accesses[n]
-        gathered = [v for v in captures(op) if is_tensor(v) and v not in inside and v not in set(op.operands)]
+        gathered = [v for v in captures(op) if is_tensor(v) and v not in inside]  # some of them may be operands as well
         for value in gathered:
             local[value] = self.load(value, [Slice(None)] * len(shape_of(value)))
         for k, value in enumerate(op.operands):

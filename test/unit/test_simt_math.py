@@ -96,3 +96,17 @@ def test_values_that_are_compared_are_rounded_as_pytorch_does():
     assert text.count("cvt.rn.bf16x2") > 0 and "cvt.rmi" in text
     rounded = ptx_of(lambda x, y: (x + y > x).to(torch.bfloat16), rows("bf16", 64, 256), rows("bf16", 64, 256))
     assert rounded.count("cvt.rn.bf16x2") >= 4
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda x: torch.erf(x) * x.flip(0),
+        lambda x: (1 + torch.erf(x)) * (x.flip(0) * 0.5),
+        lambda x: x * x.roll(3, 1) + x.roll(1, 0),
+        lambda x: x * x[torch.arange(x.shape[0] - 1, -1, -1)],
+    ],
+)
+def test_rows_read_in_place_and_by_index_in_one_loop(run):
+    """The operand is a tile, what the body reads by index the whole tensor."""
+    check(Case(run, (rows("bf16", 7, 1000),)))
