@@ -7,7 +7,7 @@ from test.numerics.compare import exact, problems
 from test.numerics.graphs import GraphModel, inputs_of, recipes
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(recipes())
 def test_generated_graphs(recipe: dict) -> None:
     model, args = GraphModel(recipe), inputs_of(recipe)
