@@ -15,6 +15,7 @@ from torch_mlir import ir
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import TargetError
 from kitsune_mlir.frontend import ImportedModel, import_model
+from kitsune_mlir.passes.argument_orders import ORDER, WIDE
 from kitsune_mlir.passes.registry import PIPELINE
 from kitsune_mlir.passes.summary import summarize
 from kitsune_mlir.passmanager import run_pipeline
@@ -326,12 +327,12 @@ def memory_layouts(module: ir.Module, name: str) -> tuple[Numbers, Numbers, Numb
     program takes with more zeros at the end of dimensions, and their extents then; results in another order."""
     function = next(op for op in module.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == name)
 
-    def read(kind: str, attribute: str = "kitsune.order") -> Numbers:
+    def read(kind: str, attribute: str = ORDER) -> Numbers:
         each = ir.ArrayAttr(function.attributes[kind]) if kind in function.attributes else ()
         described = {n: ir.DictAttr(attributes) for n, attributes in enumerate(each)}
         return {n: tuple(ir.DenseI64ArrayAttr(a[attribute])) for n, a in described.items() if attribute in a}
 
-    return read("arg_attrs"), read("arg_attrs", "kitsune.wide"), read("res_attrs")
+    return read("arg_attrs"), read("arg_attrs", WIDE), read("res_attrs")
 
 
 def signature_of(imported: ImportedModel, arguments: Numbers, wide: Numbers, results: Numbers) -> Signature:

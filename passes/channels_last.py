@@ -11,7 +11,7 @@ from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.target import find_target
 
-from .argument_orders import KIND, MEMORY, ORDER, attributes_of, set_attribute, settle_type
+from .argument_orders import MEMORY, ORDER, attributes_of, is_weight, set_attribute, settle_type
 from .base import Pass
 from .by_index import block_diagonal, padded_by_index
 from .images import channels_of, fills_zero, is_convolution, is_depthwise, is_element_wise, is_grouped, is_image
@@ -280,8 +280,7 @@ class _Rewriter:
         """Weights that are only read with the channels innermost are taken so: the runtime lays them out once."""
         for number, argument in enumerate(self.block.arguments):
             users = [use.owner.operation for use in argument.uses]
-            kind = attributes_of(self.function, number)
-            if KIND not in kind or ir.StringAttr(kind[KIND]).value == "input" or not users:
+            if not is_weight(self.function, number) or not users:
                 continue
             twin = self.twins.get(argument)
             if twin is None or any(user.results[0] != twin for user in users if user.results):

@@ -29,7 +29,7 @@ from .tile_sizes import even, fit, spread
 from .tiles_attention import attention_tile
 from .tiles_conv import conv_tile
 from .tiles_gemv import gemv_tile
-from .tiles_mma import beats_gemv, element_bytes, mma_tile, sum_terms
+from .tiles_mma import beats_gemv, mma_tile, operand_bytes, sum_terms
 from .tiles_rows import few_rows_tile
 from .tiles_simt import simt_tile
 
@@ -118,7 +118,7 @@ def choose_tile(space: Space, engine: str, target: Target, alone: bool = False) 
     if target.is_gpu:
         op = space.ops[product]
         products = sum(is_contraction(op) for op in space.ops)
-        return mma_tile(sizes, kinds, sum_terms(op), target, element_bytes(op), products)
+        return mma_tile(sizes, kinds, sum_terms(op), target, operand_bytes(op), products)
     tile, columns = [], {"m": HOST_ROWS, "n": HOST_COLUMNS, "batch": 1}
     for size, kind in zip(sizes, kinds, strict=True):
         tile.append(min(size, columns[kind]))

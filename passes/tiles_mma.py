@@ -13,7 +13,7 @@ from kitsune_mlir.target import Target
 
 from .tiles_gemv import few_rows
 
-__all__ = ["ROWS", "beats_gemv", "element_bytes", "mma_tile", "sum_terms"]
+__all__ = ["ROWS", "beats_gemv", "mma_tile", "operand_bytes", "sum_terms"]
 
 ROWS, COLUMNS = (128, 64), (256, 128, 64, 32)
 BETWEEN, FEW_WAVES = (224, 192, 160, 112, 96), 4
@@ -43,7 +43,7 @@ def sum_terms(op: ir.Operation) -> int:
     return math.prod(extents.get(loop, 1) for loop, kind in enumerate(iterator_kinds(op)) if kind == "reduction")
 
 
-def element_bytes(op: ir.Operation) -> int:
+def operand_bytes(op: ir.Operation) -> int:
     """Bytes of an element of a contraction's operands: 2, or 4 for what is no 16-bit float."""
     return 2 if all(str(ir.ShapedType(value.type).element_type) in ("bf16", "f16") for value in list(op.operands)[:2]) else 4
 
@@ -58,7 +58,7 @@ def beats_gemv(space: Space) -> bool:
     if found is None:
         return False
     rows = shape_of(products[0].operands[found.input])
-    return element_bytes(products[0]) == 2 and math.prod(rows[:-1]) > GEMV_ROWS
+    return operand_bytes(products[0]) == 2 and math.prod(rows[:-1]) > GEMV_ROWS
 
 
 def mma_tile(

@@ -51,7 +51,7 @@ class Computer:
         self.thread = task.thread & (GROUP - 1)
         self.elected = self.thread == 0
         self.own = NamedBarrier(group + OWN, GROUP)
-        self.deal = Deal(task, group, plan.halves and Deal.may_halve(task))
+        self.deal = Deal.of(task, group, plan.halves)
         self._last: Value | None = None
         self.folded: dict[ir.Value, ir.Value] = {}
         self.starts: dict[ir.Value, Term] = {}

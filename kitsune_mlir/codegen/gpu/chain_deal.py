@@ -30,6 +30,11 @@ class Deal:
     group: Value
     halves: bool
 
+    @classmethod
+    def of(cls, task: TaskContext, group: Value, halves: bool) -> Deal:
+        """Deal with `halves` where they are wanted and the task's posts allow them."""
+        return cls(task, group, halves and cls.may_halve(task))
+
     @staticmethod
     def may_halve(task: TaskContext) -> bool:
         """Whether the task's blocks may post once for all their tiles."""

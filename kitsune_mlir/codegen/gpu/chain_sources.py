@@ -145,7 +145,7 @@ class Mover:
                 if_(lane == 0, lambda: [barrier.arrive() for barrier in copied] and None)
             return count + 1
 
-        Deal(self.task, group, self.plan.halves and Deal.may_halve(self.task)).for_each_tile(tile, [i32(0)])
+        Deal.of(self.task, group, self.plan.halves).for_each_tile(tile, [i32(0)])
 
     def _load_rows(self, slot: Slot, tile: TileContext, group: Value, target: Value, full: Barrier) -> None:
         source, rows = slot.source, self.plan.group_rows

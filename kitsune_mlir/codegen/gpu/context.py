@@ -91,7 +91,7 @@ class TaskContext:
         self.operands = operands
         self._first = first
         self._partials = partials
-        self.ahead: Callable[..., None] = lambda thread, threads, soon=True: None
+        self.ahead: Callable[[Value, int], None] = lambda thread, threads: None
 
     @property
     def first(self) -> Value:

@@ -204,7 +204,7 @@ class Engine:
 #     .for_each_tile(body, carried=())       emit the loop over this block's tiles; body(tile, *carried) -> next carried
 #     .for_each_piece(body, carried=())      the same over pieces: body(tile, piece, *carried), piece i32 (plans with `split`)
 #     .place: Place                          where partial results and their counters are (`split.py`); .partials: pointer
-#     .ahead(thread, threads, soon)          emit `prefetch` of the next task that has one, for the calling threads
+#     .ahead(thread, threads)                emit `prefetch` of the next task that has one, for the calling threads
 #     .sync()                                block barrier
 #     .function(name, types, emit)           add an internal function to the module, for code that is outlined
 #   TileContext (has the above as .task)

@@ -265,7 +265,7 @@ class _Builder:
         partials = offset(self.workspace, self.manifest.partials_offset)
         return TaskContext(self.state, plan, self.shared, self.scratch, self.barrier_base, operands, first, partials, count)
 
-    def _prefetch(self, after: Sequence[int], row: Value | None, thread: Value, threads: int, soon: bool = True) -> None:
+    def _prefetch(self, after: Sequence[int], row: Value | None, thread: Value, threads: int) -> None:
         """What the next task that reads much can fetch now; `after` one of these tasks, of which `row` says which."""
         found = [self._next_prefetching(number) for number in after]
         nothing = len(self.schedule.bodies), 0
@@ -283,7 +283,7 @@ class _Builder:
                     operands = self._operands(members, self._look_up(after, row, [Row(body, member) for member in mine]))
                 plan = self.plans[members[0]]
                 context = self._context(members[0], operands)
-                self.engines[plan.engine].prefetch(plan, context, thread, threads, soon)
+                self.engines[plan.engine].prefetch(plan, context, thread, threads)
 
             fetch() if isinstance(which, int) else if_(which == body, fetch)
 

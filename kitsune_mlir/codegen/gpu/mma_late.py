@@ -10,9 +10,7 @@ no gain: 768 x 2048 x 8192 and back took 80.1 us with waits put off and 78.6 wit
 
 from __future__ import annotations
 
-from kitsune_mlir.codegen.gpu.mma_match import loaded
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
-from kitsune_mlir.codegen.gpu.mma_sides import Mismatch
 from kitsune_mlir.codegen.gpu.tasks import Wait
 
 __all__ = ["late_waits"]
@@ -23,11 +21,8 @@ def late_waits(plan: MmaPlan) -> list[tuple[int, Wait]]:
     task, product = plan.pattern.task, plan.pattern.product
     if not plan.room or plan.ranges or plan.sum.outer or plan.a.transposed or plan.loaders < 2:
         return []
-    try:
-        rows = loaded(task, product, product.a)
-    except Mismatch:  # made in the task
-        return []
-    if any(load.buffer.role != "input" for load in task.loads if load is not rows) or rows.writer is None:
+    rows = task.load_of(product.op.operands[product.a])
+    if rows is None or rows.writer is None or any(load.buffer.role != "input" for load in task.loads if load is not rows):
         return []
     waits = [wait for wait in task.waits if wait.task == rows.writer]
     alike = {(wait.semaphore.first, wait.constant, wait.rounds, wait.named) for wait in waits}

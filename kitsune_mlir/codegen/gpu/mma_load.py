@@ -73,7 +73,8 @@ class Loader:
             if_((first != 0) & (lane == 0), lambda: for_(0, self.plan.prefill, 1, weights, [stage, parity]) and None)
         later = late_waits(self.plan) if self.waits and not early else ()
         if self.waits:
-            tile.poll_by_warp(lane, [wait for wait in self.task.view.waits if wait not in [late for _, late in later]])
+            put_off = [wait for _, wait in later]
+            tile.poll_by_warp(lane, [wait for wait in self.task.view.waits if wait not in put_off])
 
         def chunk(index: Value, stage: Value, parity: Value) -> list[Value]:
             slot = Slot(stage, parity)
