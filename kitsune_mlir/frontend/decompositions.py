@@ -260,6 +260,18 @@ def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any
     return aten._unsafe_index_put(x, [*before, index], _scaled(source, alpha), True)
 
 
+def _constant_pad(x: Tensor, pad: Sequence[int], value: Any = 0) -> Tensor:
+    """Crops what is padded by a negative amount first: torch-mlir would make it a slice of negative steps off the tensor."""
+    if all(amount >= 0 for amount in pad):
+        return NotImplemented
+    for number, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        dim = x.ndim - 1 - number
+        if before < 0 or after < 0:
+            x = aten.slice(x, dim, max(-before, 0), x.shape[dim] - max(-after, 0))
+    wide = [max(amount, 0) for amount in pad]
+    return aten.constant_pad_nd(x, wide, value) if any(wide) else x.clone()
+
+
 _ACCUMULATING = (
     aten.sum.default,
     aten.sum.dim_IntList,
@@ -294,6 +306,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten._fused_rms_norm.default: _fused_rms_norm,
     aten._native_batch_norm_legit_no_training.default: _batch_norm_no_training,
     aten.gelu.default: _gelu,
+    aten.constant_pad_nd.default: _constant_pad,
     aten.addmm.default: _addmm,
     aten.baddbmm.default: _baddbmm,
     aten.pow.Tensor_Scalar: _pow_scalar,

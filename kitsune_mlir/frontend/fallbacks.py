@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from kitsune_mlir.frontend.fills import FILLS
 from kitsune_mlir.frontend.scans import SCANS
 
 __all__ = ["FALLBACKS", "with_scalars"]
@@ -280,6 +281,7 @@ _COMPARISONS = (aten.lt.Scalar, aten.le.Scalar, aten.gt.Scalar, aten.ge.Scalar, 
 
 FALLBACKS: dict[Any, Callable[..., Any]] = {
     **SCANS,
+    **FILLS,
     aten.addmv.default: _addmv,
     aten.addbmm.default: _addbmm,
     aten.reciprocal.default: _reciprocal,
