@@ -261,7 +261,7 @@ def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any
 
 
 def _constant_pad(x: Tensor, pad: Sequence[int], value: Any = 0) -> Tensor:
-    """Crops what is padded by a negative amount first: torch-mlir would make it a slice of negative steps off the tensor."""
+    """Crops first where an amount is negative: torch-mlir would insert the tensor into one that it does not fit in."""
     if all(amount >= 0 for amount in pad):
         return NotImplemented
     for number, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):

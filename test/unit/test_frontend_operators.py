@@ -51,6 +51,14 @@ CASES = {
         lambda x: torch.topk(x, 3).values,
         (torch.tensor([[float("-inf")] * 3 + [1.0], [2.0, float("inf"), float("nan"), 1.0]]),),
     ),
+    "crops": (
+        lambda x: (F.pad(x, (0,) * 6 + (0, -1)), F.pad(x, (-1, 2, 3, -2), value=1.5), F.pad(x, (-5, 2)), F.pad(x, (0, -1))),
+        (torch.randn(3, 2, 4, 5),),
+    ),
+    "crops-by-mode": (
+        lambda x: [F.pad(x, (-1, 2, 3, -2), mode) for mode in ("reflect", "replicate", "circular")],
+        (torch.randn(3, 2, 6, 7),),
+    ),
     "triangles": (lambda x: (torch.tril(x), torch.triu(x, 1)), (torch.randn(8, 8),)),
     "as-strided": (lambda x: torch.as_strided(x, (3, 2), (1, 4)), (torch.randn(4, 8),)),
     "sorting": (
