@@ -7,6 +7,7 @@ from __future__ import annotations
 
 __all__ = [
     "ArgumentError",
+    "AssemblyTimeout",
     "CompileError",
     "DynamicShapeError",
     "FrontendError",
@@ -84,6 +85,24 @@ class CompileError(KitsuneError):
     def __init__(self, message: str, *, reproducer: str | None = None):
         self.reproducer = reproducer
         super().__init__(message if reproducer is None else f"{message}\nreproducer: {reproducer}")
+
+
+class AssemblyTimeout(CompileError):
+    """A kernel's code took ptxas longer than it may (`Options.ptxas_seconds`).
+
+    Attributes:
+        kernel: its name.
+        limit: seconds that it had.
+        seconds: those that were spent until it was ended.
+        stages: the names of the stages that the kernel holds, as far as they are known.
+    """
+
+    def __init__(self, kernel: str, limit: float, seconds: float, stages: tuple[str, ...] = ()):
+        self.kernel, self.limit, self.seconds, self.stages = kernel, limit, seconds, stages
+        held = f" (stages {', '.join(stages)})" if stages else ""
+        super().__init__(
+            f"kernel '{kernel}'{held} is not assembled after {seconds:.1f} s; the option 'ptxas_seconds' allows {limit:g}"
+        )
 
 
 class TargetError(KitsuneError):

@@ -52,7 +52,7 @@ def test_code_that_lacks_products_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_spills_at_level_3_is_assembled_at_level_1_first(monkeypatch: pytest.MonkeyPatch) -> None:
     levels = []
 
-    def spy(ptx: str, chip: str = "sm_90a", opt: int = 3) -> cubin.Cubin:
+    def spy(ptx: str, chip: str = "sm_90a", opt: int = 3, seconds: float | None = None) -> cubin.Cubin:
         levels.append(opt)
         return assemble(kernel(7), chip, opt)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shutil
-import subprocess
 import tempfile
+import time
 from pathlib import Path
 
+from kitsune_mlir.codegen.gpu.ptxas import TooSlow, find_ptxas, link, run
 from kitsune_mlir.codegen.gpu.sass import products_in_cubin, products_in_ptx
-from kitsune_mlir.errors import CompileError, TargetError
+from kitsune_mlir.errors import AssemblyTimeout, CompileError, TargetError
 
 __all__ = ["CHIPS", "Cubin", "KernelResources", "assemble", "assemble_best", "find_ptxas"]
 
@@ -76,29 +76,16 @@ class Cubin:
     log: str
 
 
-def find_ptxas() -> Path | None:
-    """Path of the `ptxas` program: from the package `nvidia-cuda-nvcc`, a CUDA toolkit, or the search path."""
-    try:
-        from cuda.pathfinder import find_nvidia_binary_utility
-    except ImportError:
-        found = None
-    else:
-        try:
-            found = find_nvidia_binary_utility("ptxas")
-        except RuntimeError:  # an older pathfinder does not know it
-            found = None
-    found = found or shutil.which("ptxas")
-    return Path(found) if found else None
-
-
-def assemble(ptx: str, chip: str = "sm_90a", opt: int = 3, assembler: str = "auto") -> Cubin:
+def assemble(ptx: str, chip: str = "sm_90a", opt: int = 3, assembler: str = "auto", seconds: float | None = None) -> Cubin:
     """Assemble PTX text for `chip`.
 
     Args:
         opt: ptxas' optimisation level, 0 to 3.
         assembler: "ptxas", "nvjitlink", or "auto": ptxas where it is installed.
+        seconds: wall time that it may take; None is no limit.
 
     Raises:
+        AssemblyTimeout: it takes longer than `seconds`, and was ended.
         CompileError: ptxas rejects the text; the message is ptxas' own, followed by the lines that it points at.
         TargetError: `chip` is not one of `CHIPS`, or no assembler is installed.
     """
@@ -108,11 +95,15 @@ def assemble(ptx: str, chip: str = "sm_90a", opt: int = 3, assembler: str = "aut
     program = find_ptxas() if assembler in ("auto", "ptxas") else None
     if program is None and assembler == "ptxas":
         raise TargetError("ptxas is not installed: install the package 'nvidia-cuda-nvcc' (in the extra 'gpu')")
-    data, log = _run_ptxas(program, ptx, options) if program else _run_nvjitlink(ptx, options)
+    begun = time.monotonic()
+    try:
+        data, log = _assembled(program, ptx, options, seconds)
+    except TooSlow:
+        raise AssemblyTimeout(", ".join(_kernels(ptx)), seconds or 0.0, time.monotonic() - begun) from None
     return Cubin(data, chip, _parse_resources(log), _parse_warnings(log), log)
 
 
-def assemble_best(ptx: str, chip: str = "sm_90a") -> Cubin:
+def assemble_best(ptx: str, chip: str = "sm_90a", seconds: float | None = None) -> Cubin:
     """Assemble so that registers suffice: with fewer blocks a multiprocessor than wanted, else with less optimisation.
 
     At level 3 ptxas (CUDA 13.0) moves code across waits in long sequences of products whose factors are registers, until it
@@ -121,30 +112,55 @@ def assemble_best(ptx: str, chip: str = "sm_90a") -> Cubin:
     of the widest of these products that level 3 would spill (it takes 14 s to spill in 8 layers of 256 columns, level 1 takes
     7 s), level 1 comes first.
 
+    Args:
+        seconds: wall time of all attempts together; None is no limit. Once there is something right, an attempt to better it
+            that takes too long is given up.
+
     Raises:
+        AssemblyTimeout: nothing right was made in that time. Another level is no way out: what takes ptxas so long are calls
+            amid many live registers (`divisions.py`), and level 1, which has them too, took 0.4 to 1 of level 3's time.
         CompileError: every way drops products; or as `assemble`.
     """
-    wanted = products_in_ptx(ptx)
-    if len(_FULL_REGISTERS.findall(ptx)) >= LONG_SEQUENCE:
-        less = assemble(ptx, chip, opt=1)
-        clean = not less.warnings and not any(kernel.spills for kernel in less.kernels.values())
-        if clean and products_in_cubin(less.data) >= wanted:
-            return less
-    full = assemble(ptx, chip)
-    while any(kernel.spills for kernel in full.kernels.values()) and (fewer := _fewer_blocks(ptx)):
-        ptx, full = fewer, assemble(fewer, chip)
-    choices = [full] if products_in_cubin(full.data) >= wanted else []
-    if any(kernel.spills for kernel in full.kernels.values()) or full.warnings or not choices:
-        less = assemble(ptx, chip, opt=1)
-        if not less.warnings and products_in_cubin(less.data) >= wanted:
-            choices.append(less)
+    wanted, begun = products_in_ptx(ptx), time.monotonic()
+    right: list[Cubin] = []
+    made: dict[tuple[str, int], Cubin | None] = {}
+
+    def attempt(text: str, opt: int) -> Cubin | None:
+        """What ptxas makes of it; None where it takes too long and there is something right."""
+        if (text, opt) not in made:
+            left = None if seconds is None else max(0.0, begun + seconds - time.monotonic())
+            try:
+                made[text, opt] = cubin = assemble(text, chip, opt, seconds=left)
+            except AssemblyTimeout as error:
+                if not right:
+                    raise AssemblyTimeout(error.kernel, seconds or 0.0, time.monotonic() - begun) from None
+                made[text, opt] = None
+            else:
+                if products_in_cubin(cubin.data) >= wanted and not (opt == 1 and cubin.warnings):
+                    right.append(cubin)
+        return made[text, opt]
+
+    less = attempt(ptx, 1) if len(_FULL_REGISTERS.findall(ptx)) >= LONG_SEQUENCE else None
+    if less is not None and less in right and not _spills(less):
+        return less
+    full = attempt(ptx, 3)
+    while full is not None and _spills(full) and (fewer := _fewer_blocks(ptx)) and (following := attempt(fewer, 3)) is not None:
+        ptx, full = fewer, following
+    if full is None or _spills(full) or full.warnings or full not in right:
+        less = attempt(ptx, 1)
+    choices = [cubin for cubin in (full, less) if cubin in right] or right
     if not choices:
-        raise CompileError(f"ptxas drops {wanted - products_in_cubin(full.data)} of {wanted} tensor-core products")
+        kept = max(products_in_cubin(cubin.data) for cubin in made.values() if cubin is not None)
+        raise CompileError(f"ptxas drops {wanted - kept} of {wanted} tensor-core products")
 
     def cost(cubin: Cubin) -> tuple[int, int]:
         return (len(cubin.warnings), sum(kernel.spill_store_bytes for kernel in cubin.kernels.values()))
 
     return min(choices, key=cost)
+
+
+def _spills(cubin: Cubin) -> bool:
+    return any(kernel.spills for kernel in cubin.kernels.values())
 
 
 def _fewer_blocks(ptx: str) -> str:
@@ -155,50 +171,31 @@ def _fewer_blocks(ptx: str) -> str:
     return re.sub(r"^\.minnctapersm \d+", f".minnctapersm {max(wanted) - 1}", ptx, flags=re.MULTILINE)
 
 
-def _run_ptxas(program: Path, ptx: str, options: list[str]) -> tuple[bytes, str]:
+def _assembled(program: Path | None, ptx: str, options: list[str], seconds: float | None) -> tuple[bytes, str]:
+    """The cubin, and the report, of the program `ptxas`, or of nvJitLink where there is none."""
     with tempfile.TemporaryDirectory(prefix="kitsune-") as folder:
         source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)
-        command = [str(program), *options, "--verbose", str(source), "-o", str(target)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        log = (done.stdout + done.stderr).replace(str(source), source.name)
-        if done.returncode:
+        if program is not None:
+            status, log = run([str(program), *options, "--verbose", str(source), "-o", str(target)], seconds)
+            done = status == 0
+        else:
+            try:
+                done, log = link(source, target, options, seconds)
+            except ImportError as error:
+                raise TargetError(
+                    "assembling a cubin needs the package 'nvidia-cuda-nvcc', or 'cuda-bindings' and 'nvidia-nvjitlink' "
+                    "(all in the extra 'gpu')"
+                ) from error
+        log = log.replace(str(source), source.name)
+        if not done:
             raise CompileError(f"ptxas: {log.strip()}{_quote_lines(log, ptx)}")
         return target.read_bytes(), log
 
 
-def _run_nvjitlink(ptx: str, options: list[str]) -> tuple[bytes, str]:
-    try:
-        from cuda.bindings import nvjitlink
-    except ImportError as error:
-        raise TargetError(
-            "assembling a cubin needs the package 'nvidia-cuda-nvcc', or 'cuda-bindings' and 'nvidia-nvjitlink' "
-            "(all in the extra 'gpu')"
-        ) from error
-    text = ptx.encode()
-    options = [*options, "-verbose"]
-    handle = nvjitlink.create(len(options), options)
-    try:
-        try:
-            nvjitlink.add_data(handle, nvjitlink.InputType.PTX, text, len(text), "kernel.ptx")
-            nvjitlink.complete(handle)
-        except nvjitlink.nvJitLinkError as error:
-            message = _read(nvjitlink.get_error_log_size, nvjitlink.get_error_log, handle) or str(error)
-            raise CompileError(f"ptxas: {message}{_quote_lines(message, ptx)}") from error
-        data = bytearray(nvjitlink.get_linked_cubin_size(handle))
-        nvjitlink.get_linked_cubin(handle, data)
-        return bytes(data), _read(nvjitlink.get_info_log_size, nvjitlink.get_info_log, handle)
-    finally:
-        nvjitlink.destroy(handle)
-
-
-def _read(size, get, handle: int) -> str:
-    length = size(handle)
-    if length <= 0:
-        return ""
-    buffer = bytearray(length)
-    get(handle, buffer)
-    return buffer.rstrip(b"\0").decode(errors="replace").strip()
+def _kernels(ptx: str) -> list[str]:
+    """The names of a text's kernels."""
+    return re.findall(r"\.entry\s+(\w+)", ptx)
 
 
 def _parse_resources(log: str) -> dict[str, KernelResources]:
