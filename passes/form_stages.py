@@ -37,6 +37,11 @@ def stage_name(group: list[ir.Operation]) -> str:
     return "map" if all(is_generic(op) for op in group) else group[-1].name.split(".")[-1].replace("-", "_")
 
 
+def _kinds(group: list[ir.Operation]) -> list[tuple[str, list[ir.Type]]]:
+    """What is equal for groups that become code of the same size."""
+    return [(op.name, [result.type for result in op.results]) for op in group]
+
+
 @dataclass(frozen=True)
 class FormStages(Pass):
     """Group ops into stages: chains that share parallel dimensions run tile by tile on chip.
@@ -45,12 +50,15 @@ class FormStages(Pass):
     a tile's intermediates fit on chip. `--remarks` names what kept two ops apart. Options: `target`; `chains` says whether a
     stage may hold several products: `true`, `false`, `cost` (where the GPU's chain engine can hold them and it pays),
     `cluster` (where a cluster can), or `auto`, the target's own way: on a GPU `cost`, but `cluster` for a function that is one
-    chain which clusters do faster (the pipeline's mode is `cluster` then).
+    chain which clusters do faster (the pipeline's mode is `cluster` then). `cut`, for code that takes long to assemble, names
+    stages that would be formed and are not: `cut=product_0:2,product_3:1` says one after the other how many products of that
+    stage, and of each that is like it, stay together (how many ops, where it has one product or none).
     """
 
     name: ClassVar[str] = "kitsune-form-stages"
     target: str = "host"
     chains: str = "auto"
+    cut: tuple[str, ...] = ()
 
     def run(self, module: ir.Operation) -> None:
         target = find_target(self.target)
@@ -81,22 +89,45 @@ class FormStages(Pass):
         if not terminator.operands:
             return
         returned = list(terminator.operands)
-        grouping = Grouping(every, returned, target, chains)
-        grouping.run()
-        if target.is_gpu and mark_ranges(grouping):
-            grouping = Grouping(every, returned, target, chains)
-            grouping.run()
-        clusters = self._for_clusters(every, returned, target, grouping) if self.chains == "auto" and target.is_gpu else None
-        grouping = clusters or grouping
+        cuts: list[tuple[frozenset[int], int]] = []
+        for item in self.cut:
+            cuts = [*cuts, self._cut(function, self._grouped(every, returned, target, chains, cuts)[0], item)]
+        grouping, mode = self._grouped(every, returned, target, chains, cuts)
         for op, reason in grouping.apart():
             remark(op, reason)
         pipeline = self._build(function, grouping, returned, terminator)
-        if clusters is not None:
-            pipeline.attributes["mode"] = ir.StringAttr.get("cluster")
+        if mode:
+            pipeline.attributes["mode"] = ir.StringAttr.get(mode)
+
+    def _grouped(self, every, returned: list[ir.Value], target: Target, chains: str, cuts) -> tuple[Grouping, str]:
+        """The groups that become stages, and the pipeline's mode if they are made for one."""
+        grouping = Grouping(every, returned, target, chains, cuts)
+        grouping.run()
+        if target.is_gpu and mark_ranges(grouping):
+            grouping = Grouping(every, returned, target, chains, cuts)
+            grouping.run()
+        clusters = self._for_clusters(every, returned, target, grouping) if self.chains == "auto" and target.is_gpu else None
+        return (grouping, "") if clusters is None else (clusters, "cluster")
+
+    def _cut(self, function: ir.Operation, grouping: Grouping, item: str) -> tuple[frozenset[int], int]:
+        """What an item of option `cut` says: of which ops, those of all groups that are alike, a group holds how many."""
+        name, _, most = item.partition(":")
+        if not most.isdigit() or int(most) < 1:
+            raise KitsuneError(f"option 'cut' of {self.name} has a stage's name and a number of ops from 1 on, not '{item}'")
+        groups = [grouping.members[g] for g in grouping.sorted_groups()]
+        named = [group for n, group in enumerate(groups) if f"{stage_name(group)}_{n}" == name]
+        if not named:
+            raise PassFailure(function, f"has no stage '{name}', which option 'cut' names")
+        ops: set[int] = set()
+        for group in groups:
+            if _kinds(group) == _kinds(named[0]):
+                products = [op for op in group if is_contraction(op)]
+                ops.update(map(hash, products if len(products) > 1 else group))
+        return frozenset(ops), int(most)
 
     def _for_clusters(self, every, returned: list[ir.Value], target: Target, found: Grouping) -> Grouping | None:
         """One chain for clusters, where the function is nothing else and that is faster than what was found; else None."""
-        chain = Grouping(every, returned, target, "cluster")
+        chain = Grouping(every, returned, target, "cluster", found.cuts)
         chain.run()
         groups = chain.sorted_groups()
         if len(groups) != 1:

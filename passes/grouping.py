@@ -1,5 +1,7 @@
 """Which ops become one stage: groups of ops that share parallel dimensions, joined greedily while nothing speaks against it."""
 
+from collections.abc import Sequence
+
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import is_tensor, shape_of
@@ -38,15 +40,27 @@ def product_of(sizes) -> int:
 
 
 class Grouping:
-    """Which group each op of a block belongs to, and whether two groups may become one."""
+    """Which group each op of a block belongs to, and whether two groups may become one.
 
-    def __init__(self, ops: list[ir.Operation], returned: list[ir.Value], target: Target, chains: str):
+    Args:
+        cuts: hashes of ops, and how many of them a group may hold.
+    """
+
+    def __init__(
+        self,
+        ops: list[ir.Operation],
+        returned: list[ir.Value],
+        target: Target,
+        chains: str,
+        cuts: Sequence[tuple[frozenset[int], int]] = (),
+    ):
         self.order = {hash(op): n for n, op in enumerate(ops)}
         self.ops = [op for op in ops if not is_free(op) and not is_view(op)]
         self.returned = set(returned)
         self.target = target
         self.chains = chains
         self.group_of = {hash(op): n for n, op in enumerate(self.ops)}
+        self.cuts = cuts
         self.members: dict[int, list[ir.Operation]] = {n: [op] for n, op in enumerate(self.ops)}
         self.blocked: list[tuple[ir.Operation, ir.Operation, str]] = []
 
@@ -130,6 +144,9 @@ class Grouping:
         """Merge producer group a into consumer group b; the reason where that must not be."""
         group = sorted(self.members[a] + self.members[b], key=lambda o: self.order[hash(o)])
         if self._through_view(a, b):
+        for cut, most in self.cuts:
+            if sum(hash(op) in cut for op in group) > most:
+                return f"option 'cut' leaves {most} of their ops in a stage"
             return "a reshape between them splits or merges dimensions"
         merged = self.space(group)
         small = self._small(group, merged)
