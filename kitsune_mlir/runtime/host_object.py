@@ -53,10 +53,7 @@ def host_machine() -> llvm.TargetMachine:
     if libm:
         llvm.load_library_permanently(libm)
     target = llvm.Target.from_triple(llvm.get_process_triple())
-    features = llvm.get_host_cpu_features()
-    # LLVM 22's instruction selection ends the process on a vector of 9, 17 or 33 bf16 where the processor has instructions for
-    # them. Nothing is lost: all arithmetic of bf16 has become integers and f32 before.
-    features.update({name: False for name in features if name in ("avx512bf16", "avx10.2")})
+    features = llvm.get_host_cpu_features().flatten()
     return target.create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=2, reloc="pic", codemodel="default", jit=True
+        cpu=llvm.get_host_cpu_name(), features=features, opt=2, reloc="pic", codemodel="default", jit=True
     )

@@ -7,11 +7,14 @@ from torch_mlir.dialects import llvm as llvm_dialect
 
 from kitsune_mlir.codegen.gpu.llvm_text import downgrade_floats
 from kitsune_mlir.codegen.host.asserts import replace_aborts
+from kitsune_mlir.codegen.host.bf16 import bf16_as_integers, cast_through_f32
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.runtime.host_object import emit_object
 
 __all__ = ["PIPELINE", "emit_object", "to_llvm_ir"]
+
+EXPAND = "arith-expand{include-bf16=true}"
 
 PIPELINE: tuple[str, ...] = (
     "scf-forall-to-for",
@@ -24,7 +27,7 @@ PIPELINE: tuple[str, ...] = (
     "convert-scf-to-cf",
     "convert-complex-to-libm",
     "convert-complex-to-standard",
-    "arith-expand{include-bf16=true}",
+    EXPAND,
     "convert-math-to-funcs{min-width-of-fpowi-exponent=65}",  # ipowi only
     "convert-math-to-llvm",
     "convert-math-to-libm",
@@ -50,8 +53,11 @@ def to_llvm_ir(module: ir.Operation, entry: str, worker: str, arguments: int) ->
     Raises:
         CompileError: a pass failed, or an operation has no lowering (all such operations are named).
     """
+    expand = PIPELINE.index(EXPAND)
     try:
-        passmanager.PassManager.parse(f"builtin.module({','.join(PIPELINE)})").run(module)
+        passmanager.PassManager.parse(f"builtin.module({','.join(PIPELINE[:expand])})").run(module)
+        cast_through_f32(module)  # here: canonicalization makes one cast of two
+        passmanager.PassManager.parse(f"builtin.module({','.join(PIPELINE[expand:])})").run(module)
     except ir.MLIRError as error:
         raise CompileError(f"lowering to LLVM failed: {error}") from error
     messages = replace_aborts(module)
@@ -61,7 +67,7 @@ def to_llvm_ir(module: ir.Operation, entry: str, worker: str, arguments: int) ->
     text = llvm_dialect.translate_module_to_llvmir(module)
     if text is None:
         raise CompileError("the module could not be translated to LLVM IR")
-    return downgrade_floats(text) + _entry(entry, worker, arguments), messages
+    return bf16_as_integers(downgrade_floats(text)) + _entry(entry, worker, arguments), messages
 
 
 def _entry(name: str, worker: str, arguments: int) -> str:
