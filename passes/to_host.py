@@ -21,7 +21,7 @@ class ToHost(Pass):
     threads may call the worker at the same time with the same control block (zeroed before) and a scratch area each; together
     they run every tile once. The worker carries the figures that the caller needs as attributes: `kitsune.tiles`,
     `kitsune.slots`, `kitsune.control_bytes`, `kitsune.scratch_bytes`, `kitsune.arena_bytes`, `kitsune.arguments` (with the
-    arena).
+    arena), and `kitsune.argument_bytes` (without it).
 
     Vectors are as wide as this processor's; `vector-bytes` (16, 32 or 64) sets another width.
     """

@@ -236,8 +236,7 @@ def random_inputs(program: Any) -> dict[str, Any]:
     """A random tensor for each input, on the program's device."""
     from .user_code import random_tensor
 
-    device = "cpu" if program.target == "host" else "cuda"
-    return {i.name: random_tensor(i.shape, i.dtype).to(device) for i in program.signature.inputs}
+    return {i.name: random_tensor(i.shape, i.dtype).to(program.device) for i in program.signature.inputs}
 
 
 def random_arguments(program: Any) -> tuple[list[Any], dict[str, Any]]:
@@ -251,7 +250,7 @@ def read_inputs(program: Any, path: str) -> dict[str, Any]:
     from safetensors.torch import load_file
 
     try:
-        tensors = load_file(path, device="cpu" if program.target == "host" else "cuda")
+        tensors = load_file(path, device=program.device)
     except SafetensorError as error:
         raise ArgumentError(f"{path}: not a safetensors file ({error})") from error
     wanted = [i.name for i in program.signature.inputs]
@@ -265,8 +264,10 @@ def arguments(program: Any, tensors: dict[str, Any]) -> tuple[list[Any], dict[st
     """Positional and keyword arguments of a call, from tensors by input name."""
     from torch.utils import _pytree as pytree
 
+    from kitsune_mlir.runtime.structure import structure_of
+
     signature = program.signature
-    spec = pytree.treespec_loads(signature.in_spec)
+    spec = structure_of(signature.in_spec)
     leaves: list[Any] = [None] * spec.num_leaves
     for item in signature.inputs:
         leaves[item.position] = tensors[item.name]

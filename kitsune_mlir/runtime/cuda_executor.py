@@ -326,8 +326,7 @@ class CudaExecutor:
         address = start + parameter.offset
         encoded = known.get(address)
         if encoded is None:
-            assert parameter.map is not None
-            encoded = known[address] = encode(parameter.map, address)
+            encoded = known[address] = encode(parameter.map or {}, address)
             while len(known) > KEPT_MAPS:
                 known.popitem(last=False)
         else:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from kitsune_mlir.errors import TargetError
 from kitsune_mlir.runtime.manifest import Manifest
 
-__all__ = ["CudaRunner"]
+__all__ = ["CudaRunner", "require_hopper"]
 
 
 class CudaRunner:
@@ -42,24 +42,46 @@ class CudaRunner:
         return members
 
     @staticmethod
+    def read_kernels(artifacts: Mapping[str, bytes]) -> list[tuple[Manifest, bytes]]:
+        """Manifest and cubin of each kernel in a package's members, in order; needs no GPU.
+
+        Raises:
+            ValueError: a member is missing or one too many, or a manifest is none; the message says which.
+        """
+        count = sum(name.endswith(".json") for name in artifacts)
+        names = ["kernel"] if "kernel.json" in artifacts else [f"kernel_{number}" for number in range(count)]
+        needed = {f"{name}.{kind}" for name in names for kind in ("json", "cubin")}
+        if not names or set(artifacts) - {f"{name}.ptx" for name in names} != needed:
+            raise ValueError(f"the code of {max(1, count)} kernels is {', '.join(sorted(artifacts))}")
+        return [(Manifest.from_json(artifacts[f"{name}.json"].decode()), artifacts[f"{name}.cubin"]) for name in names]
+
+    @staticmethod
     def from_artifacts(artifacts: Mapping[str, bytes]) -> CudaRunner:
         """Load stored code onto the current device.
 
         Raises:
             TargetError: this machine has no CUDA device, or none that the code is for; or a package is missing.
+            ValueError: as of `read_kernels`.
         """
-        try:
-            import torch
-        except ImportError as error:
-            raise TargetError("GPU programs need torch, which is not installed") from error
-        if not torch.cuda.is_available():
-            raise TargetError("no CUDA device is usable here: compiled and assembled, but it can only run on a Hopper GPU")
-        capability = torch.cuda.get_device_capability()
-        if capability != (9, 0):
-            raise TargetError(
-                f"the device has compute capability {capability[0]}.{capability[1]}; the code is for 9.0 (Hopper)"
-            )
-        count = sum(name.endswith(".json") for name in artifacts)
-        names = ["kernel"] if "kernel.json" in artifacts else [f"kernel_{number}" for number in range(count)]
-        kernels = [(Manifest.from_json(artifacts[f"{n}.json"].decode()), artifacts[f"{n}.cubin"]) for n in names]
-        return CudaRunner(kernels, torch.cuda.current_device())
+        require_hopper()
+        import torch
+
+        return CudaRunner(CudaRunner.read_kernels(artifacts), torch.cuda.current_device())
+
+
+def require_hopper() -> None:
+    """Make sure that GPU programs run on the current device.
+
+    Raises:
+        TargetError: there is no CUDA device, or it is no Hopper GPU, or PyTorch is missing or cannot use one.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise TargetError("GPU programs need torch, which is not installed") from error
+    if not torch.cuda.is_available():
+        why = "" if torch.version.cuda else " by this PyTorch, which is built without CUDA"
+        raise TargetError(f"no CUDA device is usable here{why}: the program is GPU code, and runs on a Hopper GPU only")
+    capability = torch.cuda.get_device_capability()
+    if capability != (9, 0):
+        raise TargetError(f"the device has compute capability {capability[0]}.{capability[1]}; the code is for 9.0 (Hopper)")

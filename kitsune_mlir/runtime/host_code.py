@@ -34,6 +34,7 @@ class HostCode:
         llvm_ir: the LLVM IR text it was made from.
         messages: texts of the program's assertions; error number 1 is the first.
         arguments: number of pointers: inputs, results, arena.
+        argument_bytes: size of each input, then of each result.
         task_count: number of tile tasks.
         semaphore_slots: number of arrival counters.
         control_bytes: size of the control block, zeroed before each run.
@@ -47,6 +48,7 @@ class HostCode:
     llvm_ir: str
     messages: tuple[str, ...]
     arguments: int
+    argument_bytes: tuple[int, ...]
     task_count: int
     semaphore_slots: int
     control_bytes: int

@@ -17,9 +17,11 @@ from collections.abc import Sequence
 from kitsune_mlir.errors import ArgumentError, KitsuneError
 from kitsune_mlir.runtime.host_code import HostCode
 
-__all__ = ["HostExecutor"]
+__all__ = ["ERROR_END", "HostExecutor"]
 
 _ERROR_OFFSET = 64  # bytes into the control block: number of the first failed assertion
+ERROR_END = _ERROR_OFFSET + 4
+"""Bytes that a control block has at least."""
 _PAGE = 256  # alignment of the arena, in bytes
 _HANDOFF_SECONDS = 100e-6  # a run shorter than this is over before a helper has woken up
 _TRIALS = 4  # runs that are timed to find out
@@ -208,7 +210,10 @@ _helpers = _Helpers()
 
 
 def _anonymous(size: int) -> mmap.mmap:
-    memory = mmap.mmap(-1, size)
+    try:
+        memory = mmap.mmap(-1, size)
+    except (OSError, OverflowError) as error:
+        raise KitsuneError(f"the system does not give a call {size} bytes for intermediates: {error}") from error
     if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
         try:
             memory.madvise(mmap.MADV_HUGEPAGE)

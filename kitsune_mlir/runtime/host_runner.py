@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 
-from kitsune_mlir.runtime.host_code import HostCode
-from kitsune_mlir.runtime.host_executor import HostExecutor
+from kitsune_mlir.runtime.host_code import HostCode, host_cpu
+from kitsune_mlir.runtime.host_executor import ERROR_END, HostExecutor
+from kitsune_mlir.runtime.plain import record, shown
 
 __all__ = ["HostRunner"]
+
+CODE, TEXT, FACTS = "host.o", "host.ll", "host.json"
+MOST = 1 << 48
+"""Bytes: there are no more addresses on the processors that this runs on."""
 
 
 class HostRunner:
@@ -26,24 +32,46 @@ class HostRunner:
 
     @staticmethod
     def artifacts(code: HostCode) -> dict[str, bytes]:
-        """The members of a package that `from_artifacts` reads."""
+        """The members of a package that `read_code` reads."""
         facts = {f.name: getattr(code, f.name) for f in dataclasses.fields(code) if f.name not in ("object_file", "llvm_ir")}
-        return {"host.o": code.object_file, "host.ll": code.llvm_ir.encode(), "host.json": json.dumps(facts).encode()}
+        return {CODE: code.object_file, TEXT: code.llvm_ir.encode(), FACTS: json.dumps(facts).encode()}
+
+    @staticmethod
+    def read_code(artifacts: Mapping[str, bytes]) -> HostCode:
+        """The code in a package's members; nothing is linked.
+
+        Raises:
+            ValueError: a member is missing or one too many, or the figures are none of a program; the message says which.
+        """
+        if set(artifacts) != {CODE, TEXT, FACTS}:
+            raise ValueError(f"host code is {CODE}, {TEXT} and {FACTS}, not {', '.join(artifacts)}")
+        facts = json.loads(artifacts[FACTS])
+        if not isinstance(facts, dict) or {"object_file", "llvm_ir"} & set(facts):
+            raise ValueError(f"{FACTS} holds {shown(facts)}")
+        code = record(HostCode, facts | {"object_file": artifacts[CODE], "llvm_ir": artifacts[TEXT].decode()}, FACTS)
+        for name in ("task_count", "semaphore_slots", "control_bytes", "scratch_bytes", "arena_bytes"):
+            if not 0 <= getattr(code, name) < MOST:
+                raise ValueError(f"'{name}' of {FACTS} is {getattr(code, name)}")
+        if code.control_bytes < ERROR_END:
+            raise ValueError(f"'control_bytes' of {FACTS} is {code.control_bytes}, less than {ERROR_END}")
+        if code.arguments != len(code.argument_bytes) + 1:
+            raise ValueError(f"{FACTS} has {code.arguments} arguments and sizes of {len(code.argument_bytes)} and the arena")
+        if not re.fullmatch(r"[A-Za-z_][\w.$]*", code.name, re.ASCII):
+            raise ValueError(f"the entry's name is {shown(code.name)}")
+        return code
 
     @staticmethod
     def from_artifacts(artifacts: Mapping[str, bytes]) -> HostRunner:
         """Load stored code; compiled again from its LLVM IR where it was made on another processor.
 
         Raises:
+            CompileError: the LLVM IR cannot be compiled here.
             TargetError: the code cannot be linked here.
+            ValueError: as of `read_code`.
         """
-        from kitsune_mlir.runtime.host_code import host_cpu
-
-        facts = json.loads(artifacts["host.json"])
-        facts["messages"] = tuple(facts["messages"])
-        text, machine_code = artifacts["host.ll"].decode(), artifacts["host.o"]
-        if facts["cpu"] != host_cpu():
+        code = HostRunner.read_code(artifacts)
+        if code.cpu != host_cpu():
             from kitsune_mlir.runtime.host_object import emit_object
 
-            machine_code, facts["cpu"] = emit_object(text), host_cpu()
-        return HostRunner(HostCode(object_file=machine_code, llvm_ir=text, **facts))
+            code = dataclasses.replace(code, object_file=emit_object(code.llvm_ir), cpu=host_cpu())
+        return HostRunner(code)

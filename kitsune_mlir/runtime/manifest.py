@@ -21,6 +21,9 @@ import dataclasses
 import json
 from typing import Any
 
+from kitsune_mlir.runtime.manifest_check import check_manifest
+from kitsune_mlir.runtime.plain import record
+
 __all__ = [
     "COUNTERS",
     "MAX_BLOCKS",
@@ -173,16 +176,11 @@ class Manifest:
         """The manifest that `to_json` wrote.
 
         Raises:
-            ValueError: the text is no manifest of this format.
+            ValueError: the text is no manifest of this format, or its figures do not fit; the message says which.
         """
         data = json.loads(text)
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
             raise ValueError(f"not a kernel manifest of format {FORMAT}")
-        try:
-            data["parameters"] = tuple(Parameter(**parameter) for parameter in data["parameters"])
-            data["tasks"] = tuple(tuple(task) for task in data["tasks"])
-            data["counters"] = tuple(data.get("counters", ()))
-            data["input_bytes"], data["result_bytes"] = tuple(data["input_bytes"]), tuple(data["result_bytes"])
-            return Manifest(**data)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a kernel manifest: {error}") from error
+        manifest = record(Manifest, data, "the kernel's manifest")
+        check_manifest(manifest)
+        return manifest

@@ -1,6 +1,20 @@
 """`.kit` files: a zip of a manifest, IR texts, code and weights (safetensors).
 
-Nothing in it is executed on reading; no pickle.
+    manifest.json           format, target, signature, summary, and bytes and SHA-256 of every other member
+    manifest.sha256         SHA-256 of manifest.json, in hexadecimal digits
+    ir/LEVEL                texts, for people and for `kitsune simulate`
+    code/NAME               what a runner's `artifacts` gave
+    weights.safetensors     the stored weights
+
+Reading executes nothing of it, imports no module that it names, and unpacks no more than the file can hold; no pickle. The
+digests find every accidental change. What they cannot find is a purpose: whoever writes a file also writes its digests. So a
+program's code is as trustworthy as where the file comes from, as a shared library is: loading a program for the host links its
+object code into the process. What can be checked is: the signature fits the code's own description of its arguments, and the
+stored weights fit the signature, whatever the digests say.
+
+The format is a number, and a reader reads its own one only: a package is made from a model in seconds, and a file of another
+format is refused by its number. Format 2 has a digest of the manifest, and the code says how many bytes its arguments have;
+format 1 had neither.
 """
 
 from __future__ import annotations
@@ -8,21 +22,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
-import zipfile
+import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from kitsune_mlir.errors import KitsuneError, PackageError, TargetError
-from kitsune_mlir.runtime.program import Program
+from kitsune_mlir.errors import ArgumentError, CompileError, PackageError, TargetError
+from kitsune_mlir.runtime.archive import Archive, readable, write_archive
+from kitsune_mlir.runtime.explain import explain_text
+from kitsune_mlir.runtime.plain import shown
+from kitsune_mlir.runtime.program import LEVELS, Program
 from kitsune_mlir.runtime.signature import Signature
+from kitsune_mlir.runtime.signature_check import check_fit, check_signature, check_weights
 
 __all__ = ["load", "make_runner", "write_package"]
 
-FORMAT = 1
-MANIFEST = "manifest.json"
+FORMAT = 2
+MANIFEST, DIGEST = "manifest.json", "manifest.sha256"
 WEIGHTS = "weights.safetensors"
+MEMBER = re.compile(rf"ir/({'|'.join(LEVELS)})|code/\w+\.\w+|{re.escape(WEIGHTS)}", re.ASCII)
+ENTRIES = {"format", "target", "signature", "summary", "members"}
 
 
 def write_package(
@@ -46,21 +64,12 @@ def write_package(
         "target": target,
         "signature": signature.to_dict(),
         "summary": dict(summary),
-        "members": {name: hashlib.sha256(data).hexdigest() for name, data in members.items()},
+        "members": {name: {"bytes": len(data), "sha256": _digest(data)} for name, data in members.items()},
     }
-    final = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=final.parent or ".", prefix=f".{final.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream, zipfile.ZipFile(stream, "w") as archive:
-            archive.writestr(MANIFEST, json.dumps(manifest, indent=1))
-            for name, data in members.items():
-                kind = zipfile.ZIP_STORED if name == WEIGHTS else zipfile.ZIP_DEFLATED
-                archive.writestr(name, data, kind)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, final)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    text = json.dumps(manifest, indent=1).encode()
+    with readable("the program does not fit into a package"):  # rather now than when it is needed
+        _check(target, _signature(json.loads(text)["signature"]), artifacts, tensors)
+    write_archive(path, {MANIFEST: text, DIGEST: _digest(text).encode(), **members}, stored=WEIGHTS)
 
 
 def load(path: str | os.PathLike[str], weights: Mapping[str, Any] | None = None) -> Program:
@@ -71,54 +80,135 @@ def load(path: str | os.PathLike[str], weights: Mapping[str, Any] | None = None)
             was saved without weights.
 
     Raises:
-        ArgumentError: a weight is missing or has another shape or dtype.
-        FileNotFoundError: there is no such file.
-        PackageError: it is no package, is cut short, was altered, or is of another format; the message says which.
+        ArgumentError: a weight is missing or is no tensor of its shape and dtype.
+        OSError: the file cannot be opened or its disk fails (FileNotFoundError where there is none).
+        PackageError: it is no package, is cut short, was altered, is of another format, or its parts do not fit each other;
+            the message says which.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return _read(archive, path, weights or {})
-    except zipfile.BadZipFile as error:
-        raise PackageError(f"{path}: not a .kit file, or cut short ({error})") from error
-    except (KeyError, TypeError, ValueError, AttributeError, EOFError, NotImplementedError, RuntimeError) as error:
-        if isinstance(error, KitsuneError):
-            raise
-        raise PackageError(f"{path}: damaged package: {type(error).__name__}: {error}") from error
-
-
-def _read(archive: zipfile.ZipFile, path: str | os.PathLike[str], given: Mapping[str, Any]) -> Program:
-    from safetensors.torch import load as load_tensors
-
-    names = set(archive.namelist())
-    if MANIFEST not in names:
-        raise PackageError(f"{path}: a zip, but no .kit file (it has no {MANIFEST})")
-    manifest = json.loads(archive.read(MANIFEST))
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        found = manifest.get("format") if isinstance(manifest, dict) else None
-        raise PackageError(f"{path}: package format {found!r}, this version reads {FORMAT}")
-    members: dict[str, bytes] = {}
-    for name, digest in manifest["members"].items():
-        if name not in names:
-            raise PackageError(f"{path}: member '{name}' is missing")
-        members[name] = archive.read(name)
-        if hashlib.sha256(members[name]).hexdigest() != digest:
-            raise PackageError(f"{path}: member '{name}' was altered (its SHA-256 differs from the manifest's)")
+    with Archive(path) as archive:
+        manifest = _manifest(archive, path)
+        members = _members(archive, manifest["members"], path)
     artifacts = {name.removeprefix("code/"): data for name, data in members.items() if name.startswith("code/")}
-    texts = {name.removeprefix("ir/"): data.decode() for name, data in members.items() if name.startswith("ir/")}
-    signature = Signature.from_dict(manifest["signature"])
-    weights = {**load_tensors(members[WEIGHTS]), **given}
-    runner, problem = make_runner(manifest["target"], artifacts)
-    return Program(manifest["target"], signature, weights, runner, texts, manifest["summary"], artifacts, runner_error=problem)
+    with readable(f"{path}: damaged package"):
+        from safetensors.torch import load as load_tensors
+
+        texts = {name.removeprefix("ir/"): data.decode() for name, data in members.items() if name.startswith("ir/")}
+        signature, target, summary = _signature(manifest["signature"]), manifest["target"], manifest["summary"]
+        stored = load_tensors(members[WEIGHTS])
+        _check(target, signature, artifacts, stored)
+        explain_text(summary)
+    try:
+        runner, problem = make_runner(target, artifacts)
+    except CompileError as error:
+        raise PackageError(f"{path}: its code cannot be compiled for this machine: {error}") from error
+    given = _given(weights, signature)
+    return Program(target, signature, {**stored, **given}, runner, texts, summary, artifacts, runner_error=problem)
+
+
+def _manifest(archive: Archive, path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The manifest, of this format and as it was written."""
+    if MANIFEST not in archive.sizes:
+        raise PackageError(f"{path}: a zip, but no .kit file (it has no {MANIFEST})")
+    text = archive.read(MANIFEST)
+    with readable(f"{path}: {MANIFEST} was altered: it is no JSON"):
+        manifest = json.loads(text)
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if type(found) is not int or found != FORMAT:
+        again = "; compile the model again" if type(found) is int and 0 < found < FORMAT else ""
+        raise PackageError(f"{path}: package format {shown(found)}, this version reads {FORMAT}{again}")
+    if archive.read(DIGEST) != _digest(text).encode():
+        raise PackageError(f"{path}: {MANIFEST} was altered (its SHA-256 differs from that in {DIGEST})")
+    kinds = {"target": str, "signature": dict, "summary": dict, "members": dict}
+    if set(manifest) != ENTRIES or any(type(manifest[name]) is not kind for name, kind in kinds.items()):
+        raise PackageError(f"{path}: {MANIFEST} has the entries {shown(manifest)}")
+    return manifest
+
+
+def _members(archive: Archive, listed: Mapping[str, Any], path: str | os.PathLike[str]) -> dict[str, bytes]:
+    """All other members, as they were written."""
+    for name in set(archive.sizes) - {MANIFEST, DIGEST} - set(listed):
+        raise PackageError(f"{path}: member {shown(name)} is not in the manifest")
+    members: dict[str, bytes] = {}
+    for name, entry in listed.items():
+        if not MEMBER.fullmatch(name):
+            raise PackageError(f"{path}: the manifest names a member {shown(name)}, which packages have not")
+        if type(entry) is not dict or set(entry) != {"bytes", "sha256"}:
+            raise PackageError(f"{path}: the manifest says {shown(entry)} of member '{name}'")
+        if name in archive.sizes and archive.sizes[name] != entry["bytes"]:
+            raise PackageError(f"{path}: member '{name}' was altered ({archive.sizes[name]} bytes for {shown(entry['bytes'])})")
+        members[name] = archive.read(name)
+        if _digest(members[name]) != entry["sha256"]:
+            raise PackageError(f"{path}: member '{name}' was altered (its SHA-256 differs from the manifest's)")
+    if WEIGHTS not in members:
+        raise PackageError(f"{path}: member '{WEIGHTS}' is missing")
+    return members
+
+
+def _signature(data: Any) -> Signature:
+    """The signature in a manifest; ValueError where it is none or contradicts itself."""
+    signature = Signature.from_dict(data)
+    try:
+        check_signature(signature)
+    except ValueError as error:
+        raise ValueError(f"its signature contradicts itself: {error}") from error
+    return signature
+
+
+def _check(target: str, signature: Signature, artifacts: Mapping[str, bytes], stored: Mapping[str, Any]) -> None:
+    """The signature fits code and weights; raises ValueError where it does not."""
+    inputs = len(signature.weights) + len(signature.inputs)
+    if not artifacts:
+        if not re.fullmatch(r"host|sm_\d+a?", target):
+            raise ValueError(f"there is no target {shown(target)}")
+        if signature.results:
+            raise ValueError(f"its signature has {len(signature.results)} results, and there is no code that computes them")
+        sizes = []
+    elif target == "host":
+        from kitsune_mlir.runtime.host_runner import HostRunner
+
+        both = HostRunner.read_code(artifacts).argument_bytes
+        sizes = [(both[:inputs], both[inputs:])]
+    else:
+        from kitsune_mlir.runtime.cuda_runner import CudaRunner
+
+        kernels = [manifest for manifest, _ in CudaRunner.read_kernels(artifacts)]
+        for kernel in kernels:
+            if kernel.chip != target:
+                raise ValueError(f"it is for the target {shown(target)}, and its code for '{kernel.chip}'")
+        sizes = [(kernel.input_bytes, kernel.result_bytes) for kernel in kernels]
+    try:
+        for each in sizes:
+            check_fit(signature, *each)
+    except ValueError as error:
+        raise ValueError(f"its signature does not fit its code: {error}") from error
+    check_weights(signature, stored)
+
+
+def _given(weights: Mapping[str, Any] | None, signature: Signature) -> dict[str, Any]:
+    """Of the caller's weights those that the program has; ArgumentError for what is no tensor."""
+    import torch
+
+    if weights is not None and not isinstance(weights, Mapping):
+        raise ArgumentError(f"weights are a mapping from names to tensors, not a {type(weights).__name__}")
+    found = {w.name: weights[w.name] for w in signature.weights if weights and w.name in weights}
+    for name, tensor in found.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise ArgumentError(f"weight '{name}' is a {type(tensor).__name__}, a tensor was expected")
+    return found
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 class NothingToRun:
     """The runner of a model that computes nothing, on the current device of a kind."""
 
     def __init__(self, device: str):
-        import torch
+        if device == "cuda":
+            from kitsune_mlir.runtime.cuda_runner import require_hopper
 
-        if device == "cuda" and not torch.cuda.is_available():
-            raise TargetError("no CUDA device is usable here")
+            require_hopper()
         self.device = device
 
     def run(self, pointers: Sequence[int], stream: int) -> None:

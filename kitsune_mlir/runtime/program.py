@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from kitsune_mlir.errors import ArgumentError, PackageError, TargetError
 from kitsune_mlir.runtime.direct import DirectCall, direct_call
+from kitsune_mlir.runtime.plain import shown
 from kitsune_mlir.runtime.signature import Signature, torch_dtype
-from kitsune_mlir.runtime.structure import structure_of
+from kitsune_mlir.runtime.structure import call_words, structure_of
 from kitsune_mlir.runtime.timeline import Timeline
 
 __all__ = ["LEVELS", "Program", "Runner"]
@@ -71,7 +72,6 @@ class Program:
         self._runner_error = runner_error
         stored = (signature.in_spec, signature.out_spec)
         self._in_spec, self._out_spec = specs or tuple(map(structure_of, stored))
-        self._keywords = list(self._in_spec.children()[1].context or ())
         self._flatten, self._unflatten = pytree.tree_flatten, pytree.tree_unflatten
         self._dtypes = [torch_dtype(i.dtype) for i in signature.inputs]
         self._result_dtypes = [torch_dtype(dtype) for _, dtype in signature.results]
@@ -89,10 +89,14 @@ class Program:
 
         The others are copied, and copied again when a call finds that they were changed in place.
         """
+        import torch
+
         for weight in self.signature.weights:
             if weight.name not in self.weights:
                 raise ArgumentError(f"the program needs a weight '{weight.name}', which it was not given")
             tensor = self.weights[weight.name].detach()
+            if tensor.layout != torch.strided:
+                raise ArgumentError(f"weight '{weight.name}' has layout {tensor.layout}, a dense tensor was expected")
             if tuple(tensor.shape) != weight.shape or tensor.dtype != torch_dtype(weight.dtype):
                 wanted = f"{weight.dtype} {list(weight.shape)}"
                 raise ArgumentError(f"weight '{weight.name}' is {tensor.dtype} {list(tensor.shape)}, compiled for {wanted}")
@@ -104,7 +108,7 @@ class Program:
                 placed = whole[tuple(map(slice, weight.shape))].copy_(placed)
             self._weight_tensors.append(placed)
             if placed.data_ptr() != tensor.data_ptr():
-                self._copies.append(_Copy(self.weights[weight.name], placed, tensor._version))
+                self._copies.append(_Copy(self.weights[weight.name], placed, _version(tensor)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program on tensors (or DLPack objects) of the shapes, dtypes and device that it was compiled for.
@@ -126,11 +130,9 @@ class Program:
         import torch
 
         runner = self._usable_runner()
-        if kwargs and set(kwargs) == set(self._keywords):
-            kwargs = {name: kwargs[name] for name in self._keywords}  # a pytree remembers the order of a dict
         leaves, spec = self._flatten((args, kwargs))
         if spec != self._in_spec:
-            raise ArgumentError(f"the arguments have the structure {spec}, the program was compiled for {self._in_spec}")
+            leaves = self._arranged(args, kwargs, leaves, spec)
         self._check_fixed(leaves)
         inputs = [self._input(n, leaves, runner.device) for n in range(len(self._dtypes))]
         device = inputs[0].device if inputs else torch.device(runner.device)
@@ -150,14 +152,27 @@ class Program:
             raise TargetError(self._runner_error or f"target '{self.target}' cannot be used on this machine")
         return self._runner
 
+    def _arranged(self, args: Sequence[Any], kwargs: Mapping[str, Any], leaves: Sequence[Any], spec: Any) -> Sequence[Any]:
+        """Leaves in the program's order, of arguments that differ in the order of dictionaries only (a pytree has one)."""
+        try:
+            arranged = self._in_spec.flatten_up_to((args, kwargs))
+            if len(arranged) == len(leaves) and {*map(id, arranged)} == {*map(id, leaves)}:
+                return arranged
+        except (ValueError, TypeError):  # another structure
+            pass
+        fixed = {position: _fixed_text(value) for position, value in self.signature.fixed}
+        takes = call_words(self._in_spec, [fixed.get(n, "tensor") for n in range(self._in_spec.num_leaves)])
+        raise ArgumentError(
+            f"the arguments have another structure: the program takes {takes} and was given "
+            f"{call_words(spec, list(map(_leaf_words, leaves)))}"
+        )
+
     def _check_fixed(self, leaves: Sequence[Any]) -> None:
         for position, value in self.signature.fixed:
-            given = leaves[position]
-            expected = value["repr"] if isinstance(value, dict) and "repr" in value else None
-            if (repr(given) != expected) if expected is not None else (type(given) is not type(value) or given != value):
-                raise ArgumentError(
-                    f"argument {position} is {given!r}; the program was compiled for {expected or repr(value)} only"
-                )
+            given, text = leaves[position], _fixed_text(value)
+            by_text = isinstance(value, dict | float)  # 0.0 equals -0.0, and nan not even itself
+            if (repr(given) != text) if by_text else (type(given) is not type(value) or given != value):
+                raise ArgumentError(f"argument {position} is {_leaf_words(given)}; the program was compiled for {text} only")
 
     def _input(self, n: int, leaves: Sequence[Any], device: str) -> Any:
         import torch
@@ -165,9 +180,7 @@ class Program:
         want, dtype = self.signature.inputs[n], self._dtypes[n]
         tensor = leaves[want.position]
         if not isinstance(tensor, torch.Tensor):
-            if not hasattr(tensor, "__dlpack__"):
-                raise ArgumentError(f"input '{want.name}' is a {type(tensor).__name__}, a tensor was expected")
-            tensor = torch.from_dlpack(tensor)
+            tensor = _taken(tensor, f"input '{want.name}'")
         if tensor.layout != torch.strided:
             raise ArgumentError(f"input '{want.name}' has layout {tensor.layout}, a dense tensor was expected")
         if tuple(tensor.shape) != want.shape:
@@ -198,19 +211,28 @@ class Program:
             if output.kind == "tensor":
                 value = results[output.index or 0]
             elif output.kind == "alias":
-                assert output.argument is not None  # an alias names the argument that it is
-                value = by_name[output.argument]
+                value = by_name[output.argument or ""]
             else:
                 value = output.value
             if output.mutates is None:
                 out.append(value)
                 continue
             with torch.no_grad():
-                by_name[output.mutates].copy_(value)
+                over = by_name[output.mutates]
+                _taken(over, f"input '{output.mutates}'").copy_(_taken(value, "an output"))
                 for weight, placed in zip(self.signature.weights, self._weight_tensors, strict=True):
-                    if weight.name == output.mutates and placed.data_ptr() != by_name[output.mutates].data_ptr():
+                    if weight.name == output.mutates and placed.data_ptr() != over.data_ptr():
                         placed.copy_(value)
         return self._unflatten(out, self._out_spec)
+
+    @property
+    def device(self) -> str:
+        """Where the program runs and its arguments have to be: "cpu", or "cuda:0".
+
+        Raises:
+            TargetError: the program's target cannot be used on this machine.
+        """
+        return self._usable_runner().device
 
     def timeline(self) -> Timeline:
         """When each block worked on each task in the last call, on the current stream (a program compiled with `timestamps`).
@@ -280,19 +302,56 @@ class Program:
 class _Copy:
     """A weight that was copied: `placed` holds what `source` had at its version `version`.
 
-    A tensor counts the operations that changed it in place (`_version`). A replayed CUDA graph runs no Python, so it keeps
-    using what was placed when it was captured.
+    A tensor counts the operations that changed it in place (`_version`), but an inference tensor: that is copied at every call.
+    A replayed CUDA graph runs no Python, so it keeps using what was placed when it was captured.
     """
 
     source: Any
     placed: Any
-    version: int
+    version: int | None
 
     def refresh(self) -> None:
         """Copy again if the source was changed."""
-        if self.source._version != self.version:
+        if self.version is None or self.source._version != self.version:
             self.placed.copy_(self.source.detach())
-            self.version = self.source._version
+            self.version = _version(self.source)
+
+
+def _version(tensor: Any) -> int | None:
+    return None if tensor.is_inference() else tensor._version
+
+
+def _taken(value: Any, name: str) -> Any:
+    """A tensor as it is, or a tensor that shares memory with another library's array.
+
+    Raises:
+        ArgumentError: it is neither, or the array has a dtype or a layout that tensors have not.
+    """
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value
+    if not hasattr(value, "__dlpack__"):
+        raise ArgumentError(f"{name} is {_leaf_words(value)}, a tensor was expected")
+    try:
+        return torch.from_dlpack(value)
+    except (RuntimeError, TypeError, ValueError, BufferError) as error:
+        raise ArgumentError(f"{name} is a {type(value).__name__} that cannot be taken as a tensor: {error}") from error
+
+
+def _fixed_text(value: Any) -> str:
+    """A value that the code holds for, as Python writes it; one from a package may be that already."""
+    return value["repr"] if isinstance(value, dict) and "repr" in value else repr(value)
+
+
+def _leaf_words(value: Any) -> str:
+    """What a leaf of the arguments is, for messages."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return "tensor"
+    plain = isinstance(value, bool | int | float | str | type(None) | torch.dtype)
+    return shown(value) if plain else type(value).__name__
 
 
 def _without_values(weights: Mapping[str, Any]) -> str | None:

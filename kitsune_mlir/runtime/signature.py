@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from kitsune_mlir.errors import ArgumentError
+from kitsune_mlir.runtime.plain import record
 
 __all__ = ["Input", "Output", "Signature", "Weight", "torch_dtype"]
 
@@ -115,20 +116,10 @@ class Signature:
         return data
 
     @staticmethod
-    def from_dict(data: dict[str, Any]) -> Signature:
-        """The inverse of `to_dict`."""
-        return Signature(
-            tuple(Weight(**_tuples(w)) for w in data["weights"]),
-            tuple(Input(**_tuples(i)) for i in data["inputs"]),
-            tuple(Output(**_tuples(o)) for o in data["outputs"]),
-            tuple((tuple(shape), dtype) for shape, dtype in data["results"]),
-            tuple((position, value) for position, value in data["fixed"]),
-            data["in_spec"],
-            data["out_spec"],
-            {int(n): tuple(order) for n, order in data.get("result_orders", {}).items()},
-        )
+    def from_dict(data: Any) -> Signature:
+        """The inverse of `to_dict`.
 
-
-def _tuples(record: dict[str, Any]) -> dict[str, Any]:
-    """A record as JSON gives it, with its lists of numbers as tuples."""
-    return {key: tuple(value) if key in ("shape", "order") else value for key, value in record.items()}
+        Raises:
+            ValueError: the data is no signature; the message says which value, and what was expected.
+        """
+        return record(Signature, data, "the signature")

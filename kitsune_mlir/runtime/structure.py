@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import enum
 import functools
+import json
+import sys
+from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["structure_of", "structure_text"]
+__all__ = ["call_words", "structure_of", "structure_text"]
+
+LONGEST = 400
+"""Characters of a structure in words; the rest is left out."""
 
 
 def structure_text(spec: Any) -> str:
@@ -21,11 +29,103 @@ def structure_text(spec: Any) -> str:
 
 
 def structure_of(text: str) -> Any:
-    """The inverse of `structure_text`."""
+    """The inverse of `structure_text`. Imports no module that the text names, and calls nothing of one.
+
+    Raises:
+        ValueError: the text is no structure, or holds a type that this process does not know.
+    """
     from torch.utils import _pytree as pytree
 
     _name_return_types()
-    return pytree.treespec_loads(text)
+    try:
+        _, written = json.loads(text)
+        _check_names(written)
+        spec = pytree.treespec_loads(text)
+        _check_nodes(spec)
+        return spec
+    except Exception as error:  # a registered type reads its own part of the text, and fails in its own way
+        raise ValueError(f"a structure of arguments or outputs cannot be read: {type(error).__name__}: {error}") from error
+
+
+def call_words(spec: Any, leaves: Sequence[str]) -> str:
+    """The arguments of a call in Python's notation: "(tensor, {'a': tensor}, scale=3)".
+
+    Args:
+        spec: pytree spec of `(args, kwargs)`.
+        leaves: words for each of its leaves.
+    """
+    words = iter(leaves)
+    args, kwargs = spec.children()
+    parts = [_words(child, words) for child in args.children()]
+    parts += [f"{name}={_words(child, words)}" for name, child in zip(kwargs.context, kwargs.children(), strict=True)]
+    text = f"({', '.join(parts)})"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(leaves)} values)"
+
+
+def _words(spec: Any, leaves: Iterator[str]) -> str:
+    """A structure in Python's notation, with words for its leaves."""
+    if spec.is_leaf():
+        return next(leaves)
+    kind, context = spec.type, spec.context
+    parts = [_words(child, leaves) for child in spec.children()]
+    listed = ", ".join(parts)
+    if kind is tuple:
+        return f"({listed},)" if len(parts) == 1 else f"({listed})"
+    if kind is list:
+        return f"[{listed}]"
+    if kind is deque:
+        return f"deque([{listed}])"
+    if kind in (dict, OrderedDict, defaultdict):
+        keys = context[1] if kind is defaultdict else context
+        text = "{" + ", ".join(f"{key!r}: {part}" for key, part in zip(keys, parts, strict=True)) + "}"
+        return text if kind is dict else f"{kind.__name__}({text})"
+    owner = context if kind is namedtuple else kind
+    names = getattr(owner, "_fields", None) or getattr(owner, "__match_args__", ())
+    if len(names) == len(parts):
+        listed = ", ".join(f"{name}={part}" for name, part in zip(names, parts, strict=True))
+    return f"{owner.__name__}({listed})"
+
+
+def _check_names(written: Any) -> None:
+    """Refuse texts that would make pytree import a module, or take something of one that is no type."""
+    if isinstance(written, list):
+        for item in written:
+            _check_names(item)
+    if not isinstance(written, dict):
+        return
+    if "__enum__" in written:
+        module, _, name = written["fqn"].partition(":")
+        _known(module, name, enum.Enum)
+    if "default_factory_module" in written:
+        _known(written["default_factory_module"], written["default_factory_name"], object)
+    for item in written.values():
+        _check_names(item)
+    if isinstance(context := written.get("context"), str):  # JSON in a text, or a name
+        try:
+            inner = json.loads(context)
+        except ValueError:
+            return
+        _check_names(inner)
+
+
+def _known(module: str, name: str, kind: type) -> None:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, type) or not issubclass(found, kind):
+        raise ValueError(f"'{module}.{name}' is no type that is known here")
+
+
+def _check_nodes(spec: Any) -> None:
+    """Names and values of a dictionary are as many."""
+    if spec.type in (dict, OrderedDict, defaultdict):
+        keys = spec.context[1] if spec.type is defaultdict else spec.context
+        if not isinstance(keys, list) or len(set(keys)) != len(keys) or len(keys) != spec.num_children:
+            raise ValueError(f"{spec.num_children} values have the names {keys}")
+    elif spec.type in (tuple, list) and spec.context is not None:
+        raise ValueError(f"a {spec.type.__name__} has the names {spec.context}")
+    for child in spec.children():
+        _check_nodes(child)
 
 
 @functools.cache

@@ -6,20 +6,25 @@ from typing import Any
 
 from kitsune_mlir.errors import ArgumentError, KitsuneError, TargetError
 
-__all__ = ["encode"]
+__all__ = ["DTYPES", "FILLS", "PROMOTIONS", "SWIZZLES", "encode"]
 
-_DTYPES = {
-    "i8": "UINT8",
-    "u8": "UINT8",
-    "i16": "UINT16",
-    "f16": "FLOAT16",
-    "bf16": "BFLOAT16",
-    "i32": "INT32",
-    "f32": "FLOAT32",
-    "tf32": "TFLOAT32",
-    "i64": "INT64",
-    "f64": "FLOAT64",
+DTYPES = {
+    "i8": ("UINT8", 1),
+    "u8": ("UINT8", 1),
+    "i16": ("UINT16", 2),
+    "f16": ("FLOAT16", 2),
+    "bf16": ("BFLOAT16", 2),
+    "i32": ("INT32", 4),
+    "f32": ("FLOAT32", 4),
+    "tf32": ("TFLOAT32", 4),
+    "i64": ("INT64", 8),
+    "f64": ("FLOAT64", 8),
 }
+"""The driver's names of element types, and their bytes."""
+
+SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
+FILLS = {"zero": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
+PROMOTIONS = (64, 128, 256)
 
 
 def encode(description: dict[str, Any], address: int) -> Any:
@@ -45,19 +50,9 @@ def encode(description: dict[str, Any], address: int) -> Any:
         raise TargetError("launching on a GPU needs the package 'cuda-bindings'") from error
     if address % 16:
         raise ArgumentError(f"a tensor read by TMA starts at a multiple of 16 bytes, not at {address:#x}")
-    swizzles = {
-        0: cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
-        32: cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_32B,
-        64: cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_64B,
-        128: cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-    }
-    fills = {
-        "zero": cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        "nan": cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA,
-    }
     rank = len(description["shape"])
     status, encoded = cu.cuTensorMapEncodeTiled(
-        getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_DTYPES[description['dtype']]}"),
+        getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{DTYPES[description['dtype']][0]}"),
         rank,
         address,
         [cu.cuuint64_t(extent) for extent in reversed(description["shape"])],
@@ -66,9 +61,9 @@ def encode(description: dict[str, Any], address: int) -> Any:
         [cu.cuuint32_t(extent) for extent in reversed(description["box"])],
         [cu.cuuint32_t(step) for step in reversed(description.get("steps") or [1] * rank)],
         cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        swizzles[description["swizzle"]],
+        getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{SWIZZLES[description['swizzle']]}"),
         getattr(cu.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{description.get('promotion', 256)}B"),
-        fills[description["fill"]],
+        getattr(cu.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{FILLS[description['fill']]}"),
     )
     if status != cu.CUresult.CUDA_SUCCESS:
         raise KitsuneError(f"the driver rejects the tensor map {description} at {address:#x}: {status.name}")

@@ -85,7 +85,7 @@ def test_what_has_to_be_converted_goes_the_general_way(pair, change):
         (lambda x: x[:5].contiguous(), r"shape \[5, 24\], compiled for \[7, 24\]"),
         (lambda x: x.to("meta"), "on meta, the program runs on cpu"),
         (lambda x: x.to_sparse(), "layout"),
-        (lambda x: None, "NoneType, a tensor was expected"),
+        (lambda x: None, "input 'x' is None, a tensor was expected"),
     ],
     ids=["dtype", "shape", "device", "layout", "none"],
 )

@@ -6,7 +6,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.host.lower import emit_object, to_llvm_ir
 from kitsune_mlir.codegen.host.machine import Machine, this_machine
-from kitsune_mlir.codegen.host.program import FACTS, lower_programs
+from kitsune_mlir.codegen.host.program import FACTS, SIZES, lower_programs
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.runtime.host_code import HostCode, host_cpu
 
@@ -34,6 +34,7 @@ def compile_host(module: ir.Module, name: str, *, level: int = 2, machine: Machi
         lower_programs(clone, machine or this_machine())
         worker = _find(clone, f"{name}_worker", name)
         facts = {key: ir.IntegerAttr(worker.attributes[f"kitsune.{key}"]).value for key in FACTS}
+        sizes = tuple(ir.DenseI64ArrayAttr(worker.attributes[SIZES]))
         text, messages = to_llvm_ir(clone, name, f"{name}_worker", facts["arguments"])
     code = emit_object(text, level)
     return HostCode(
@@ -42,6 +43,7 @@ def compile_host(module: ir.Module, name: str, *, level: int = 2, machine: Machi
         text,
         tuple(messages),
         arguments=facts["arguments"],
+        argument_bytes=sizes,
         task_count=facts["tiles"],
         semaphore_slots=facts["slots"],
         control_bytes=facts["control_bytes"],

@@ -11,10 +11,13 @@ from kitsune_mlir.codegen.host.scheduler import HELPERS, build_scheduler, contro
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.errors import UnsupportedError
 
-__all__ = ["FACTS", "lower_programs"]
+__all__ = ["FACTS", "SIZES", "lower_programs"]
 
 FACTS = ("arguments", "tiles", "slots", "control_bytes", "scratch_bytes", "arena_bytes")
 """Names of the figures that a worker carries as attributes `kitsune.NAME`."""
+
+SIZES = "kitsune.argument_bytes"
+"""An attribute of a worker: bytes of each argument but the arena."""
 
 LIMIT = 1 << 31  # tiles: their counter has 32 bits, and each worker takes one number too many
 
@@ -45,15 +48,16 @@ def _lower(function: ir.Operation, block: ir.Block, machine: Machine) -> None:
     for body in part.body.operations:
         block.append(body.operation.clone())
     worker = build_scheduler(program, arguments, block)
-    arena = function.regions[0].blocks[0].arguments[-1].type
+    *tensors, arena = (argument.type for argument in function.regions[0].blocks[0].arguments)
     facts = {
         "tiles": program.tiles,
         "slots": program.slots,
         "control_bytes": 4 * control_words(program),
         "scratch_bytes": max([1, *(a.scratch for a in arguments.values())]),
         "arena_bytes": tensor_bytes(arena),
-        "arguments": len(function.regions[0].blocks[0].arguments),
+        "arguments": len(tensors) + 1,
     }
+    worker.operation.attributes[SIZES] = ir.DenseI64ArrayAttr.get([tensor_bytes(tensor) for tensor in tensors])
     for key, value in facts.items():
         worker.operation.attributes[f"kitsune.{key}"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
     function.erase()

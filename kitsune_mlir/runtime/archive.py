@@ -1,0 +1,138 @@
+"""Zips of named members: everything that a reader relies on is checked before memory is taken for it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from kitsune_mlir.errors import KitsuneError, PackageError
+from kitsune_mlir.runtime.plain import shown
+
+__all__ = ["Archive", "readable", "write_archive"]
+
+EXPANSION, SPARE = 300, 256 << 20
+"""Members may unpack to that many times the file's size, and so many bytes more. Texts of kernels shrink to a tenth or less."""
+
+DEFLATED_MOST = 1032
+"""No data deflates to less than one byte in so many."""
+
+
+LONGEST = 200
+"""Characters of a reader's own message: some quote what they read."""
+
+
+@contextmanager
+def readable(what: str) -> Iterator[None]:
+    """Whatever a reader of damaged data trips over becomes a PackageError; what the system says of a disk stays as it is.
+
+    Args:
+        what: the beginning of the message.
+    """
+    try:
+        yield
+    except (KitsuneError, MemoryError):
+        raise
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a place outside of the file, which its directory names
+            raise
+        raise PackageError(f"{what}: {error.strerror}") from error
+    except Exception as error:  # zipfile and JSON alone raise ten different kinds
+        plain = isinstance(error, ValueError | zipfile.BadZipFile) and str(error)
+        detail = plain or f"{type(error).__name__}: {error}"
+        raise PackageError(f"{what}: {detail if len(detail) <= LONGEST else f'{detail[:LONGEST]}...'}") from error
+
+
+class Archive:
+    """An open zip.
+
+    Attributes:
+        sizes: bytes of each member by name, as the zip's directory has them.
+
+    Raises:
+        OSError: the file cannot be opened (FileNotFoundError, IsADirectoryError, PermissionError) or its disk fails.
+        PackageError: it is no zip, is cut short, or has members that no package has; the message says which.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self._path = path
+        self._stream = open(path, "rb")
+        try:
+            with readable(f"{path}: not a .kit file, or cut short"):
+                self._zip = zipfile.ZipFile(self._stream)
+                self._check(os.fstat(self._stream.fileno()).st_size)
+        except BaseException:
+            self._stream.close()
+            raise
+        self.sizes = {info.filename: info.file_size for info in self._zip.infolist()}
+
+    def _check(self, size: int) -> None:
+        """Members are of kinds that are read here, have different names, and unpack to no more than they can."""
+        seen: set[str] = set()
+        total = 0
+        for info in self._zip.infolist():
+            member = f"{self._path}: member {shown(info.filename)}"
+            if info.filename in seen:
+                raise PackageError(f"{member} is there twice")
+            seen.add(info.filename)
+            if info.flag_bits & 0x1:
+                raise PackageError(f"{member} is encrypted")
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise PackageError(f"{member} is compressed in a way that packages are not ({info.compress_type})")
+            most = info.compress_size * (1 if info.compress_type == zipfile.ZIP_STORED else DEFLATED_MOST)
+            if not 0 <= info.compress_size <= size or not 0 <= info.file_size <= most:
+                raise PackageError(f"{member} is said to have {info.file_size} bytes in {info.compress_size} of {size}")
+            total += info.file_size
+        if total > SPARE + EXPANSION * size:
+            raise PackageError(f"{self._path}: a file of {size} bytes is said to unpack to {total}")
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a member.
+
+        Raises:
+            OSError: the disk fails.
+            PackageError: the member is missing or damaged.
+        """
+        if name not in self.sizes:
+            raise PackageError(f"{self._path}: member '{name}' is missing")
+        with readable(f"{self._path}: member '{name}' is damaged"):
+            data = self._zip.read(name)
+        if len(data) != self.sizes[name]:
+            raise PackageError(f"{self._path}: member '{name}' has {len(data)} bytes, and should have {self.sizes[name]}")
+        return data
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._zip.close()
+        self._stream.close()
+
+
+def write_archive(path: str | os.PathLike[str], members: Mapping[str, bytes], stored: str) -> None:
+    """Write a zip beside `path` and move it there, so that a failure leaves an older file as it was.
+
+    Args:
+        stored: the member that is not compressed; nor are the others where they are so large that `Archive` may refuse them.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    final = Path(path)
+    texts = sum(len(data) for name, data in members.items() if name != stored)
+    handle, temporary = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream, zipfile.ZipFile(stream, "w") as archive:
+            for name, data in members.items():
+                compressed = name != stored and texts <= SPARE
+                archive.writestr(name, data, zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, final)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

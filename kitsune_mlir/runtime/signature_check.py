@@ -1,0 +1,162 @@
+"""Whether a signature is whole in itself, fits the code that it is stored with, and fits stored weights.
+
+Written programs are checked before they are saved and after they are read: what a digest protects may be wrong all the same,
+where another program wrote it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kitsune_mlir.runtime.plain import shown
+from kitsune_mlir.runtime.signature import Input, Output, Signature, Weight, torch_dtype
+from kitsune_mlir.runtime.structure import structure_of
+
+__all__ = ["check_fit", "check_signature", "check_weights"]
+
+WEIGHT_KINDS = ("parameter", "buffer", "constant")
+MOST = 1 << 48  # of an extent: there are no more addresses
+PLAIN = (int, float, bool, str, type(None))
+
+
+def check_signature(signature: Signature) -> None:
+    """Names, shapes, orders and indices of a signature agree with each other and with its structures.
+
+    Raises:
+        ValueError: they do not; the message names the entry.
+    """
+    arguments = {a.name: a for a in (*signature.weights, *signature.inputs)}
+    _require_once((a.name for a in (*signature.weights, *signature.inputs)), "argument {!r}")
+    for argument in arguments.values():
+        _check_argument(argument)
+    for number, (shape, dtype) in enumerate(signature.results):
+        _bytes(shape, dtype, f"result {number}")
+        order = signature.result_orders.get(number)
+        _require(order is None or _is_order(order, shape), f"the order {order} of result {number} is none of {len(shape)}")
+    for number in signature.result_orders:
+        _require(number < len(signature.results), f"it gives an order of result {number}, of {len(signature.results)}")
+    for number, output in enumerate(signature.outputs):
+        _check_output(output, f"output {number}", signature, arguments)
+    changed = [o.mutates for o in signature.outputs if o.mutates is not None]
+    _require_once(changed, "a change of {!r}")
+    used = {o.index for o in signature.outputs if o.kind == "tensor"}
+    for number in range(len(signature.results)):
+        _require(number in used, f"result {number} is no output's")
+    _check_structures(signature, len(signature.outputs) - len(changed))
+
+
+def check_fit(signature: Signature, input_bytes: Sequence[int], result_bytes: Sequence[int]) -> None:
+    """The code takes and gives what a signature says: as many tensors, of as many bytes each.
+
+    Raises:
+        ValueError: it does not; the message names the tensor and both sizes.
+    """
+    inputs = [(f"weight '{w.name}'", w.wide or w.shape, w.dtype) for w in signature.weights]
+    inputs += [(f"input '{i.name}'", i.shape, i.dtype) for i in signature.inputs]
+    results = [(f"result {n}", shape, dtype) for n, (shape, dtype) in enumerate(signature.results)]
+    for kind, tensors, sizes in (("arguments", inputs, input_bytes), ("results", results, result_bytes)):
+        _require(len(tensors) == len(sizes), f"it has {len(tensors)} {kind}, and the code {len(sizes)}")
+        for (name, shape, dtype), size in zip(tensors, sizes, strict=True):
+            own = _bytes(shape, dtype, name)
+            _require(own == size, f"{name} is {dtype} {list(shape)}, {own} bytes, and the code's has {size}")
+
+
+def check_weights(signature: Signature, stored: Mapping[str, Any]) -> None:
+    """Stored tensors are weights of the signature, of its shapes and dtypes, and all constants are there.
+
+    Raises:
+        ValueError: they are not; the message names the weight.
+    """
+    weights = {w.name: w for w in signature.weights}
+    for name, tensor in stored.items():
+        _require(name in weights, f"the stored weight {shown(name)} is none of the program's")
+        want = weights[name]
+        fits = tuple(tensor.shape) == want.shape and tensor.dtype == torch_dtype(want.dtype)
+        found = f"{tensor.dtype} {list(tensor.shape)}"
+        _require(fits, f"the stored weight '{name}' is {found}, the program's is {want.dtype} {list(want.shape)}")
+    for name, weight in weights.items():
+        _require(weight.kind != "constant" or name in stored, f"the constant '{name}' is not stored")
+
+
+def _check_argument(argument: Weight | Input) -> None:
+    kind = "weight" if isinstance(argument, Weight) else "input"
+    name, shape = f"{kind} '{argument.name}'", argument.shape
+    _bytes(shape, argument.dtype, name)
+    _require(not argument.order or _is_order(argument.order, shape), f"{name} has an order {argument.order} of {len(shape)}")
+    if isinstance(argument, Weight):
+        _require(argument.kind in WEIGHT_KINDS, f"{name} is a {shown(argument.kind)}, none of {', '.join(WEIGHT_KINDS)}")
+        wide = argument.wide or shape
+        covers = len(wide) == len(shape) and all(w >= s for w, s in zip(wide, shape, strict=True))
+        _require(covers, f"{name} of {list(shape)} is to be widened to {list(wide)}")
+        _require(not (argument.order and argument.wide), f"{name} has both an order and wide extents")
+
+
+def _check_output(output: Output, name: str, signature: Signature, arguments: Mapping[str, Weight | Input]) -> None:
+    has = {"tensor": output.index is not None, "alias": output.argument is not None, "python": True}
+    _require(output.kind in has, f"{name} is a {shown(output.kind)}, none of {', '.join(has)}")
+    _require(has[output.kind], f"{name} is of kind {output.kind} and does not say of what")
+    _require(isinstance(output.value, PLAIN), f"{name} is {shown(output.value)}, no plain value")
+    found: tuple[tuple[int, ...], str] | None = None
+    if output.kind == "tensor":
+        number = output.index or 0
+        _require(0 <= number < len(signature.results), f"{name} is result {number}, of {len(signature.results)}")
+        found = signature.results[number]
+    elif output.kind == "alias":
+        found = _argument(output.argument, name, arguments)
+    said = (output.shape, output.dtype)
+    _require(found is None or said == found, f"{name} is {_words(said)}, and what it is made of is {_words(found)}")
+    if output.mutates is not None:
+        over = _argument(output.mutates, name, arguments)
+        _require(found == over, f"{name}, {_words(said)}, is to overwrite '{output.mutates}', which is {_words(over)}")
+
+
+def _argument(name: str | None, output: str, arguments: Mapping[str, Weight | Input]) -> tuple[tuple[int, ...], str]:
+    """Shape and dtype of the argument that an output names."""
+    _require(name in arguments, f"{output} names the argument {shown(name)}, which there is not")
+    found = arguments[name or ""]
+    return found.shape, found.dtype
+
+
+def _check_structures(signature: Signature, leaves: int) -> None:
+    """Every leaf of the arguments is an input or a fixed value, once; every leaf of the output is an output."""
+    taken, given = structure_of(signature.in_spec), structure_of(signature.out_spec)
+    parts = taken.children() if taken.type is tuple else []
+    calls = len(parts) == 2 and parts[0].type is tuple and parts[1].type is dict
+    _require(calls, "the structure of its arguments is not that of a call")
+    _require(all(type(key) is str for key in parts[1].context), "the names of its keyword arguments are no texts")
+    positions = [i.position for i in signature.inputs] + [position for position, _ in signature.fixed]
+    _require_once(positions, "leaf {} of the arguments")
+    for position in positions:
+        _require(0 <= position < taken.num_leaves, f"it names leaf {position} of {taken.num_leaves} of the arguments")
+    _require(len(positions) == taken.num_leaves, f"it names {len(positions)} of {taken.num_leaves} leaves of the arguments")
+    _require(given.num_leaves == leaves, f"it has {leaves} outputs, and the output's structure {given.num_leaves}")
+    for position, value in signature.fixed:
+        written = isinstance(value, dict) and set(value) == {"repr"} and isinstance(value["repr"], str)
+        _require(written or isinstance(value, PLAIN), f"leaf {position} of the arguments is {shown(value)}, no plain value")
+
+
+def _bytes(shape: Sequence[int], dtype: str, name: str) -> int:
+    """Bytes of a tensor; ValueError for a shape or a dtype that there is not."""
+    _require(all(0 <= extent < MOST for extent in shape), f"{name} has the shape {shown(list(shape))}")
+    return math.prod(shape) * torch_dtype(dtype).itemsize
+
+
+def _is_order(order: Sequence[int], shape: Sequence[int]) -> bool:
+    return sorted(order) == list(range(len(shape)))
+
+
+def _require_once(values: Iterable[Any], what: str) -> None:
+    for value, times in Counter(values).items():
+        _require(times == 1, f"{what.format(value)} occurs {times} times")
+
+
+def _words(tensor: tuple[tuple[int, ...], str] | None) -> str:
+    return f"{tensor[1]} {list(tensor[0])}" if tensor and tensor[1] else "no tensor"
+
+
+def _require(holds: bool, problem: str) -> None:
+    if not holds:
+        raise ValueError(problem)
