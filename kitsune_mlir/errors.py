@@ -95,13 +95,14 @@ class AssemblyTimeout(CompileError):
         limit: seconds that it had.
         seconds: those that were spent until it was ended.
         stages: the names of the stages that the kernel holds, as far as they are known.
+        before: lines on the plans that were given up before this one.
     """
 
-    def __init__(self, kernel: str, limit: float, seconds: float, stages: tuple[str, ...] = ()):
+    def __init__(self, kernel: str, limit: float, seconds: float, stages: tuple[str, ...] = (), before: str = ""):
         self.kernel, self.limit, self.seconds, self.stages = kernel, limit, seconds, stages
         held = f" (stages {', '.join(stages)})" if stages else ""
         super().__init__(
-            f"kernel '{kernel}'{held} is not assembled after {seconds:.1f} s; the option 'ptxas_seconds' allows {limit:g}"
+            f"kernel '{kernel}'{held} was not assembled in {seconds:.1f} s; option 'ptxas_seconds' allows {limit:g} s{before}"
         )
 
 

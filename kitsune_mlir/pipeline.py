@@ -12,17 +12,16 @@ from typing import Any
 
 from torch_mlir import ir
 
+from kitsune_mlir.calling_convention import memory_layouts, signature_of
+from kitsune_mlir.cheaper_plans import Planning, put_back, report
 from kitsune_mlir.dialects import new_context
-from kitsune_mlir.errors import TargetError
+from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, TargetError
 from kitsune_mlir.frontend import ImportedModel, import_model
-from kitsune_mlir.passes.argument_orders import ORDER, WIDE
 from kitsune_mlir.passes.registry import PIPELINE
 from kitsune_mlir.passes.summary import summarize
 from kitsune_mlir.passmanager import run_pipeline
 from kitsune_mlir.runtime.package import make_runner
 from kitsune_mlir.runtime.program import Program, Runner
-from kitsune_mlir.runtime.signature import Input, Output, Signature, Weight
-from kitsune_mlir.runtime.structure import structure_text
 from kitsune_mlir.runtime.timer import device_name, milliseconds
 from kitsune_mlir.target import Target, find_target
 from kitsune_mlir.tuning import PARTITION, Tuned, TuningCache, partition, plan, progress, tensor_types, tune
@@ -52,6 +51,8 @@ class Options:
         deterministic: GPU target: results are the same bits on every run, which costs time where rows are added at indices
             (`index_add`, `scatter_add`); None is the framework's setting, `torch.are_deterministic_algorithms_enabled()`, when
             the program is compiled. The host target's results are always.
+        ptxas_seconds: GPU target: wall time that ptxas may take for a kernel; None is no limit. After that it is ended, and the
+            next cheaper plan is taken (smaller kernels or stages), which is a remark and stands in `Program.explain`.
         timestamps: GPU target: every block writes when it began and ended each task (`Program.timeline`); costs little.
         on_remark: called with each remark of the planning passes (what was fused, what was not and why).
         on_phase: called with the name of each phase as it starts (for progress displays).
@@ -71,6 +72,7 @@ class Options:
     debug: bool = False
     mode: str = "auto"
     deterministic: bool | None = None
+    ptxas_seconds: float | None = 60.0
     timestamps: bool = False
     on_remark: Callable[[Any], None] | None = None
     on_phase: Callable[[str], None] | None = None
@@ -95,9 +97,10 @@ class Phases:
         if self.announce is not None:
             self.announce(name)
         start = time.perf_counter()
-        result = work()
-        self.seconds[name] = time.perf_counter() - start
-        return result
+        try:
+            return work()
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
 def compile(
@@ -130,48 +133,19 @@ def compile(
 
 def compile_imported(imported: ImportedModel, machine: Target, options: Options, phases: Phases) -> Program:
     """The compiler behind the frontend: used by `compile` and by the Dynamo backend."""
-    module, texts = imported.module, {"linalg": str(imported.module)}
-    name = "main"  # the frontend's function; its pipeline, and so the tile program, is main_p0
-
-    def passes(names: Sequence[str]) -> None:
-        run_pipeline(
-            module,
-            f"builtin.module({','.join(names)})",
-            target=machine.name,
-            on_diagnostic=options.on_remark,
-            reproducer_dir=options.reproducer_dir,
-        )
-
-    form = "kitsune-form-stages"
-    chains = "cluster" if options.mode == "cluster" else "auto" if options.mode == "auto" else "cost"
-    given = chains == "auto" or not machine.is_gpu
-    before = [name if given or name != form else f"{form}{{chains={chains}}}" for name in PLAN[:_partition]]
-    if options.tune or options.tuned_for:
-        phases.run("plan", lambda: passes(before))
-        found = phases.run("tune", lambda: tuned_stages(module, machine, options))
-        tiles = {stage.name: stage.tile for stage in found if stage.tile != stage.planned}
-        times = {stage.name: stage.time for stage in found if stage.time is not None}
-        mode = options.mode
-        if options.tune and mode == "auto" and machine.is_gpu:
-            mode = phases.run("modes", lambda: fastest_mode(module, machine, options, tiles, times))
-        step = partition(tiles, mode, times, is_deterministic(options))
-        phases.run("partition", lambda: passes([step, *PLAN[_partition + 1 :]]))
-    else:
-        step = partition({}, options.mode, None, is_deterministic(options))
-        phases.run("plan", lambda: passes([*before, step, *PLAN[_partition + 1 :]]))
-    texts["stages"] = str(module)
-    layouts = memory_layouts(module, name)
-    summary = summarize(module.operation, machine)
-    summary["compiled_for"] = machine.name
-    if summary["stages"]:
-        phases.run("lower", lambda: passes(LOWER))
-        texts["tiles"] = str(module)
-    generate = gpu_code if machine.is_gpu else host_code
-    runner, artifacts, problem = (
-        phases.run("codegen", lambda: generate(module, f"{name}_p0", machine, options, texts, summary))
-        if summary["stages"]
-        else nothing_to_run(machine)
-    )
+    planning, given = Planning(options.mode), imported.module.operation.clone(ip=False)
+    while True:
+        texts: dict[str, str] = {"linalg": str(imported.module)}
+        summary: dict[str, Any] = {}
+        try:
+            layouts, runner, artifacts, problem = built(imported.module, machine, options, phases, planning, texts, summary)
+            break
+        except AssemblyTimeout as error:
+            planning = planning.cheaper(error, summary.get("stages", ()))
+            report(imported.module, error.stages, planning.replanned[-1], options.on_remark)
+            put_back(imported.module, given)
+    if planning.replanned:
+        summary["replanned"] = list(planning.replanned)
     weights = {a.name: a.value for a in imported.arguments if a.kind != "input"}
     summary["seconds"] = {k: round(v, 3) for k, v in phases.seconds.items()}
     return Program(
@@ -186,6 +160,67 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
         problem,
         (imported.in_spec, imported.out_spec),
     )
+
+
+def built(
+    module: ir.Module,
+    machine: Target,
+    options: Options,
+    phases: Phases,
+    planning: Planning,
+    texts: dict[str, str],
+    summary: dict[str, Any],
+):
+    """Plan a module and make code of it: how its arguments lie in memory, its runner, the code's files, and why it cannot run.
+
+    Fills in `texts` and `summary`, as far as it comes.
+
+    Raises:
+        AssemblyTimeout: a kernel's code takes ptxas too long.
+    """
+    name = "main"  # the frontend's function; its pipeline, and so the tile program, is main_p0
+
+    def passes(names: Sequence[str]) -> None:
+        run_pipeline(
+            module,
+            f"builtin.module({','.join(names)})",
+            target=machine.name,
+            on_diagnostic=options.on_remark,
+            reproducer_dir=options.reproducer_dir,
+        )
+
+    form = "kitsune-form-stages"
+    chains = "cluster" if options.mode == "cluster" else "auto" if options.mode == "auto" else "cost"
+    chosen = [f"chains={chains}"] * (chains != "auto" and machine.is_gpu)
+    chosen += [f"cut={{{','.join(planning.cut)}}}"] * bool(planning.cut)
+    before = [f"{form}{{{' '.join(chosen)}}}" if chosen and name == form else name for name in PLAN[:_partition]]
+    if options.tune or options.tuned_for:
+        phases.run("plan", lambda: passes(before))
+        found = phases.run("tune", lambda: tuned_stages(module, machine, options))
+        tiles = {stage.name: stage.tile for stage in found if stage.tile != stage.planned}
+        times = {stage.name: stage.time for stage in found if stage.time is not None}
+        mode = planning.mode
+        if options.tune and mode == "auto" and machine.is_gpu:
+            mode = phases.run("modes", lambda: fastest_mode(module, machine, options, tiles, times))
+        step = partition(tiles, mode, times, is_deterministic(options))
+        phases.run("partition", lambda: passes([step, *PLAN[_partition + 1 :]]))
+    else:
+        step = partition({}, planning.mode, None, is_deterministic(options))
+        phases.run("plan", lambda: passes([*before, step, *PLAN[_partition + 1 :]]))
+    texts["stages"] = str(module)
+    layouts = memory_layouts(module, name)
+    summary |= summarize(module.operation, machine)
+    summary["compiled_for"] = machine.name
+    if summary["stages"]:
+        phases.run("lower", lambda: passes(LOWER))
+        texts["tiles"] = str(module)
+    generate = gpu_code if machine.is_gpu else host_code
+    runner, artifacts, problem = (
+        phases.run("codegen", lambda: generate(module, f"{name}_p0", machine, options, texts, summary))
+        if summary["stages"]
+        else nothing_to_run(machine)
+    )
+    return layouts, runner, artifacts, problem
 
 
 def tuned_stages(module: ir.Module, machine: Target, options: Options) -> list[Tuned]:
@@ -234,7 +269,14 @@ def fastest_mode(
     if str(module).count('"kitsune.stage"') < 2:
         return "temporal"
     steps = [partition(tiles, mode, times, is_deterministic(options)) for mode in ("temporal", "separate")]
-    one, several = (measured(module, step, machine, options) for step in steps)
+
+    def timed(step: str) -> float:
+        try:
+            return measured(module, step, machine, options)
+        except AssemblyTimeout:
+            return float("inf")
+
+    one, several = map(timed, steps)
     return "separate" if several < CLEARLY_FASTER * one else "temporal"
 
 
@@ -292,8 +334,12 @@ def gpu_code(module: ir.Module, name: str, machine: Target, options: Options, te
     from kitsune_mlir.codegen.gpu.program import compile_launches
     from kitsune_mlir.runtime.cuda_runner import CudaRunner
 
-    chosen = precisions(options)
-    kernels = compile_launches(module, name, machine, debug=options.debug, timestamps=options.timestamps, **chosen)
+    chosen, limit = precisions(options), options.ptxas_seconds
+    if limit is not None and limit <= 0:
+        raise ArgumentError(f"option 'ptxas_seconds' is a number of seconds above 0, or None for no limit, not {limit}")
+    kernels = compile_launches(
+        module, name, machine, debug=options.debug, timestamps=options.timestamps, ptxas_seconds=limit, **chosen
+    )
     summary |= chosen
     for level in ("gpu", "llvm", "ptx"):
         forms = [getattr(code, "ptx" if level == "ptx" else f"{level}_ir") for code in kernels]
@@ -317,51 +363,3 @@ def precisions(options: Options) -> dict[str, str]:
         "matmul_precision": options.matmul_precision or torch.get_float32_matmul_precision(),
         "convolution_precision": options.convolution_precision or convolutions,
     }
-
-
-Numbers = dict[int, tuple[int, ...]]
-
-
-def memory_layouts(module: ir.Module, name: str) -> tuple[Numbers, Numbers, Numbers]:
-    """By number, arguments whose dimensions do not lie in memory in their own order, and how they do; arguments that the
-    program takes with more zeros at the end of dimensions, and their extents then; results in another order."""
-    function = next(op for op in module.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == name)
-
-    def read(kind: str, attribute: str = ORDER) -> Numbers:
-        each = ir.ArrayAttr(function.attributes[kind]) if kind in function.attributes else ()
-        described = {n: ir.DictAttr(attributes) for n, attributes in enumerate(each)}
-        return {n: tuple(ir.DenseI64ArrayAttr(a[attribute])) for n, a in described.items() if attribute in a}
-
-    return read("arg_attrs"), read("arg_attrs", WIDE), read("res_attrs")
-
-
-def signature_of(imported: ImportedModel, arguments: Numbers, wide: Numbers, results: Numbers) -> Signature:
-    """The calling convention of an imported model as plain data; the rest as `memory_layouts` gives it."""
-    computed = {r.index: (tuple(r.shape), r.dtype) for r in imported.results if r.kind == "tensor" and r.index is not None}
-    numbered = list(enumerate(imported.arguments))
-    return Signature(
-        tuple(
-            Weight(a.name, a.kind, tuple(a.shape), a.dtype, arguments.get(n, ()), wide.get(n, ()))
-            for n, a in numbered
-            if a.kind != "input"
-        ),
-        tuple(
-            Input(a.name, a.position or 0, tuple(a.shape), a.dtype, arguments.get(n, ()))
-            for n, a in numbered
-            if a.kind == "input"
-        ),
-        tuple(Output(r.kind, tuple(r.shape), r.dtype, r.index, r.argument, r.value, r.mutates) for r in imported.results),
-        tuple(computed[i] for i in sorted(computed)),
-        tuple((f.position, f.value) for f in imported.fixed_inputs),
-        _dumped(imported.in_spec),
-        _dumped(imported.out_spec),
-        results,
-    )
-
-
-def _dumped(spec: Any) -> str:
-    """A pytree spec as text; "" where it holds a type that cannot be written down (a user's own class): no `save` then."""
-    try:
-        return structure_text(spec)
-    except NotImplementedError:
-        return ""

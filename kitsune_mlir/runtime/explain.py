@@ -40,6 +40,7 @@ def explain_text(summary: Mapping[str, Any]) -> str:
         f"{len(stages)} stages in {summary['launches']} launch{'es' if summary['launches'] != 1 else ''}"
         f" on {summary['target']}; {size(summary['operations'], 'FLOP')} in products."
     ]
+    lines += [f"  {sentence}." for sentence in summary.get("replanned", [])]
     engines = {e["task"]: e for e in summary.get("engines", [])}
     for stage in stages:
         ops = ", ".join(f"{n} {kind}" + ("s" if n > 1 and kind != "generic" else "") for kind, n in stage["ops"].items())

@@ -13,7 +13,7 @@ from kitsune_mlir.codegen.gpu.engine import Limits
 from kitsune_mlir.codegen.gpu.executor import Decision
 from kitsune_mlir.codegen.gpu.launches import cut_launches
 from kitsune_mlir.codegen.gpu.ptx import to_ptx, translate
-from kitsune_mlir.errors import CompileError
+from kitsune_mlir.errors import AssemblyTimeout, CompileError
 from kitsune_mlir.runtime.manifest import Manifest
 from kitsune_mlir.target import Target, find_target
 
@@ -88,6 +88,7 @@ def compile_gpu(
     timestamps: bool = False,
     matmul_precision: str = "highest",
     convolution_precision: str = "highest",
+    ptxas_seconds: float | None = None,
 ) -> GpuCode:
     """Compile the tile program `name` of a module, which is left as it is.
 
@@ -97,8 +98,10 @@ def compile_gpu(
         timestamps: every block writes when it began and ended each task (`CudaExecutor.timeline`).
         fastmath: floating-point freedom; see `fastmath.py`.
         matmul_precision, convolution_precision: of f32 products and convolutions; see `engine.Limits`.
+        ptxas_seconds: wall time that ptxas may take for a kernel; None is no limit.
 
     Raises:
+        AssemblyTimeout: ptxas takes longer.
         CompileError: there is no such program, no engine takes a task, or LLVM or ptxas reject the code.
         UnsupportedError: the program holds something that the contract does not have.
     """
@@ -132,7 +135,11 @@ def compile_gpu(
     # Unrolling batches loads of plain loops; code written for many registers is unrolled where it should be.
     unroll = all(decision.plan.registers <= PLAIN_REGISTERS for decision in emitted.decisions)
     ptx = to_ptx(llvm_ir, target.chip, unroll=unroll)
-    cubin = assemble_best(ptx, target.chip)
+    try:
+        cubin = assemble_best(ptx, target.chip, ptxas_seconds)
+    except AssemblyTimeout as error:
+        stages = tuple(decision.plan.task.name for decision in emitted.decisions)
+        raise AssemblyTimeout(error.kernel, error.limit, error.seconds, stages) from error
     return GpuCode(
         ptx=ptx,
         cubin=cubin.data,

@@ -1,0 +1,61 @@
+"""The calling convention of an imported model, as plain data: what the runtime checks and hands over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_mlir import ir
+
+from kitsune_mlir.frontend import ImportedModel
+from kitsune_mlir.passes.argument_orders import ORDER, WIDE
+from kitsune_mlir.runtime.signature import Input, Output, Signature, Weight
+from kitsune_mlir.runtime.structure import structure_text
+
+__all__ = ["memory_layouts", "signature_of"]
+
+Numbers = dict[int, tuple[int, ...]]
+
+
+def memory_layouts(module: ir.Module, name: str) -> tuple[Numbers, Numbers, Numbers]:
+    """By number, arguments whose dimensions do not lie in memory in their own order, and how they do; arguments that the
+    program takes with more zeros at the end of dimensions, and their extents then; results in another order."""
+    function = next(op for op in module.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == name)
+
+    def read(kind: str, attribute: str = ORDER) -> Numbers:
+        each = ir.ArrayAttr(function.attributes[kind]) if kind in function.attributes else ()
+        described = {n: ir.DictAttr(attributes) for n, attributes in enumerate(each)}
+        return {n: tuple(ir.DenseI64ArrayAttr(a[attribute])) for n, a in described.items() if attribute in a}
+
+    return read("arg_attrs"), read("arg_attrs", WIDE), read("res_attrs")
+
+
+def signature_of(imported: ImportedModel, arguments: Numbers, wide: Numbers, results: Numbers) -> Signature:
+    """The calling convention of an imported model as plain data; the rest as `memory_layouts` gives it."""
+    computed = {r.index: (tuple(r.shape), r.dtype) for r in imported.results if r.kind == "tensor" and r.index is not None}
+    numbered = list(enumerate(imported.arguments))
+    return Signature(
+        tuple(
+            Weight(a.name, a.kind, tuple(a.shape), a.dtype, arguments.get(n, ()), wide.get(n, ()))
+            for n, a in numbered
+            if a.kind != "input"
+        ),
+        tuple(
+            Input(a.name, a.position or 0, tuple(a.shape), a.dtype, arguments.get(n, ()))
+            for n, a in numbered
+            if a.kind == "input"
+        ),
+        tuple(Output(r.kind, tuple(r.shape), r.dtype, r.index, r.argument, r.value, r.mutates) for r in imported.results),
+        tuple(computed[i] for i in sorted(computed)),
+        tuple((f.position, f.value) for f in imported.fixed_inputs),
+        _dumped(imported.in_spec),
+        _dumped(imported.out_spec),
+        results,
+    )
+
+
+def _dumped(spec: Any) -> str:
+    """A pytree spec as text; "" where it holds a type that cannot be written down (a user's own class): no `save` then."""
+    try:
+        return structure_text(spec)
+    except NotImplementedError:
+        return ""

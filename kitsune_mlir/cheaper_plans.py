@@ -1,0 +1,87 @@
+"""What a program is planned like when a kernel's code takes ptxas too long: smaller kernels, then smaller stages.
+
+How long that takes is not known before: a chain of 7,600 instructions took 80 s, one of 23,000 took 8 s. So the plan that is
+thought fastest is tried first. Then a kernel of several stages becomes several kernels, which also shows whose code it is, and
+a stage is left half of its products, or of its ops where it has no more than one product. Code of single ops is short.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch_mlir import ir
+
+from kitsune_mlir.diagnostics import Diagnostic, diagnostic_at
+from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.errors import AssemblyTimeout
+
+__all__ = ["MOST_PLANS", "Planning", "put_back", "report"]
+
+MOST_PLANS = 8
+"""Plans that are given up before the program is: each takes as long as ptxas may."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Planning:
+    """How a program is planned.
+
+    Attributes:
+        mode: who runs the stages, as in `Options`.
+        cut: option `cut` of `kitsune-form-stages`.
+        replanned: a sentence for each plan that was given up.
+    """
+
+    mode: str
+    cut: tuple[str, ...] = ()
+    replanned: tuple[str, ...] = ()
+
+    def cheaper(self, error: AssemblyTimeout, stages: Sequence[Mapping[str, Any]]) -> Planning:
+        """The plan to try after one whose kernel took too long.
+
+        Args:
+            error: names the kernel and its stages.
+            stages: those of the plan, as `summarize` describes them.
+
+        Raises:
+            AssemblyTimeout: there is none.
+        """
+        held = [stage for stage in stages if stage["name"] in error.stages]
+        why = f"kernel '{error.kernel}' took ptxas more than {error.limit:g} s"
+        if len(held) > 1 and self.mode == "auto":
+            return self._after(f"{why}: planned again with launches for its {len(held)} stages", mode="separate")
+        unit, most, name = max((*_parts(stage), stage["name"]) for stage in held) if held else ("", 1, "")
+        while (most := most // 2) and f"{name}:{most}" in self.cut:  # the passes did not make anything else of it
+            pass
+        if not most or len(self.replanned) == MOST_PLANS:
+            before = "".join(f"\n  before: {sentence}" for sentence in self.replanned)
+            raise AssemblyTimeout(error.kernel, error.limit, error.seconds, error.stages, before) from error
+        size = f"{most} {unit}" + "s" * (most > 1)
+        return self._after(f"{why}: planned again with at most {size} in stages like {name}", cut=(*self.cut, f"{name}:{most}"))
+
+    def _after(self, sentence: str, **changes: Any) -> Planning:
+        return dataclasses.replace(self, replanned=(*self.replanned, sentence), **changes)
+
+
+def _parts(stage: Mapping[str, Any]) -> tuple[str, int]:
+    """What a stage is cut into, and how many of them it has. ("product" > "op": products are most of the code.)"""
+    products = stage["ops"].get("product", 0)
+    return ("product", products) if products > 1 else ("op", sum(stage["ops"].values()))
+
+
+def report(module: ir.Module, stages: Sequence[str], sentence: str, listener: Callable[[Diagnostic], None] | None) -> None:
+    """Tell the listener to remarks what is done about some stages of a tile program."""
+    if listener is not None:
+        tasks = [op for op in walk(module.operation) if op.name == "kitsune.task"]
+        places = [op.location for op in tasks if ir.StringAttr(op.attributes["sym_name"]).value in stages]
+        listener(diagnostic_at(places[0] if places else module.operation.location, "remark", sentence))
+
+
+def put_back(module: ir.Module, given: ir.Operation) -> None:
+    """Make a module again what it was when it was cloned."""
+    with module.context:
+        for op in reversed(list(module.body.operations)):
+            op.operation.erase()
+        for op in given.regions[0].blocks[0].operations:
+            op.operation.clone(ip=ir.InsertionPoint(module.body))
