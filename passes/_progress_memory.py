@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -11,72 +10,11 @@ import numpy as np
 from kitsune_mlir.dialects.tile_indices import Array, Points
 
 from ._progress_order import Order, Tiles
-from ._progress_program import Access, Program, Region, Task, WaitRows, runs
+from ._progress_overlap import pairs_that_touch, which_meet
+from ._progress_program import Access, Program, Region, Task, WaitRows
 from ._progress_trace import ProgressFailure, Replay, Tile, number_of
 
-_CHUNK = 1 << 21  # pairs of tiles looked at together: some 100 MB
 _VERBS = {"read": "reads", "write": "writes", "atomic": "updates"}
-
-
-def pairs_that_touch(first: Region, at_first: Points, second: Region, at_second: Points) -> Iterator[tuple[Array, Array]]:
-    """Pairs of points (i of `first`, j of `second`) whose boxes overlap, in chunks; i grows from chunk to chunk.
-
-    Exact where both see one buffer as one shape. Else boxes count as all bytes from their first to their last.
-    """
-    same = first.buffer is second.buffer and first.shape == second.shape
-    lines = [(first.start, first.length, second.start, second.length)]
-    if same:
-        lines = list(zip(first.offsets, first.sizes, second.offsets, second.sizes, strict=True)) or lines
-    taken = [(at_first.take(a), n, at_second.take(b), m) for a, n, b, m in lines]
-    sweeps = [_Sweep(*line) for line in taken]
-    best = min(sweeps, key=lambda s: s.total)
-    for i, j in best.pairs():
-        keep = np.ones(len(i), bool)
-        for (a, n, b, m), sweep in zip(taken, sweeps, strict=True):
-            if sweep is not best:
-                keep &= (a[i] < b[j] + m) & (b[j] < a[i] + n)
-        if keep.any():
-            yield i[keep], j[keep]
-
-
-class _Sweep:
-    """Overlapping pairs of the intervals [a, a + n) and [b, b + m): with b sorted, each a meets neighbours only."""
-
-    def __init__(self, a: Array, n: int, b: Array, m: int):
-        self.order = np.argsort(b, kind="stable")
-        ordered = b[self.order]
-        self.low = np.searchsorted(ordered, a - m, side="right")
-        self.counts = np.searchsorted(ordered, a + n, side="left") - self.low
-        self.total = int(self.counts.sum())
-
-    def pairs(self) -> Iterator[tuple[Array, Array]]:
-        """All pairs of indices, in chunks."""
-        ends = np.cumsum(self.counts)
-        start = 0
-        while start < len(ends):
-            done = ends[start - 1] if start else 0
-            stop = max(start + 1, int(np.searchsorted(ends, done + _CHUNK, side="right")))
-            counts = self.counts[start:stop]
-            i = np.repeat(np.arange(start, stop), counts)
-            within = np.arange(len(i)) - np.repeat(ends[start:stop] - counts - done, counts)
-            yield i, self.order[self.low[i] + within]
-            start = stop
-
-
-def bytes_meet(first: Region, i: int, at_first: Points, second: Region, j: int, at_second: Points) -> bool:
-    """Whether two boxes share a byte, run by run: for the few pairs where shapes differ and spans overlap."""
-    a, n = runs(first, clipped_sizes(first, i, at_first))
-    b, m = runs(second, clipped_sizes(second, j, at_second))
-    low = int(at_first.take(first.start)[i]) + a
-    other = int(at_second.take(second.start)[j]) + b
-    at = np.searchsorted(other, low + n, side="left") - 1  # the last run that starts before the end
-    return bool(((at >= 0) & (other[np.maximum(at, 0)] + m > low)).any())
-
-
-def clipped_sizes(region: Region, i: int, points: Points) -> list[int]:
-    """The sizes of one box as far as it is inside the shape (see `Region.owned`)."""
-    ends = zip(region.sizes, region.shape, region.offsets, strict=True)
-    return [min(n, extent - int(points.take(offset)[i])) for n, extent, offset in ends]
 
 
 class Conflicts:
@@ -117,12 +55,13 @@ class Conflicts:
             return
         tiles = Tiles(self.order, first, second, earlier.region.offsets, later.region.offsets)
         for c, d in pairs_that_touch(later.region, tiles.later_points, earlier.region, tiles.earlier_points):
-            open_ = np.flatnonzero(~tiles.ordered(d, c))
-            for k in open_[np.lexsort((d[open_], c[open_]))]:
-                if self._meet(later, int(c[k]), tiles.later_points, earlier, int(d[k]), tiles.earlier_points):
-                    at, by = tiles.later_points.tile(int(c[k])), tiles.earlier_points.tile(int(d[k]))
-                    if not self._in_the_way(later, at, earlier, by):
-                        continue
+            open_ = ~tiles.ordered(d, c)
+            c, d = c[open_], d[open_]
+            meet = which_meet(later.region, c, tiles.later_points, earlier.region, d, tiles.earlier_points)
+            c, d = c[meet], d[meet]
+            for k in np.lexsort((d, c)):
+                at, by = tiles.later_points.tile(int(c[k])), tiles.earlier_points.tile(int(d[k]))
+                if self._in_the_way(later, at, earlier, by):
                     message = self._unordered(earlier, first, by, later, second, at, tiles)
                     self._fail(later, at, message, earlier, by)
 
@@ -179,10 +118,6 @@ class Conflicts:
         last, hanging = self._tiles(later, at, earlier, by)
         return last == hanging or self.replay.can_begin(last, hanging)
 
-    def _meet(self, a: Access, i: int, at_a: Points, b: Access, j: int, at_b: Points) -> bool:
-        same = a.region.buffer is b.region.buffer and a.region.shape == b.region.shape
-        return same or bytes_meet(a.region, i, at_a, b.region, j, at_b)
-
     def _unordered(self, earlier: Access, first: Task, by, later: Access, second: Task, at, tiles: Tiles) -> str:
         message = (
             f"of {second.tile(at)} {_VERBS[later.kind]} {later.region.text(at)} without waiting for {first.tile(by)}, "
@@ -223,11 +158,10 @@ class Conflicts:
             if earlier is later:
                 apart = [np.unravel_index(c, every.shape)[x] != np.unravel_index(d, every.shape)[x] for x in crossing]
                 keep &= np.any(apart, axis=0)
-            for k in np.flatnonzero(keep):
-                if self._meet(later, int(c[k]), every, earlier, int(d[k]), every):
-                    by, at = every.tile(int(d[k])), every.tile(int(c[k]))
-                    if not self._in_the_way(later, at, earlier, by):
-                        continue
+            c, d = c[keep], d[keep]
+            for k in np.flatnonzero(which_meet(later.region, c, every, earlier.region, d, every)):
+                by, at = every.tile(int(d[k])), every.tile(int(c[k]))
+                if self._in_the_way(later, at, earlier, by):
                     self._fail(later, at, self._clash(task, earlier, by, later, at), earlier, by, both=True)
 
     def _clash(self, task: Task, earlier: Access, by, later: Access, at) -> str:
