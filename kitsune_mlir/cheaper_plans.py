@@ -30,12 +30,14 @@ class Planning:
     Attributes:
         mode: who runs the stages, as in `Options`.
         cut: option `cut` of `kitsune-form-stages`.
+        tried: what was cut: a stage's name, its parts (as `_parts` has them), and how many of them should stay.
         replanned: a sentence for each plan that was given up.
     """
 
     mode: str
     cut: tuple[str, ...] = ()
     replanned: tuple[str, ...] = ()
+    tried: tuple[tuple[str, str, int, int], ...] = ()
 
     def cheaper(self, error: AssemblyTimeout, stages: Sequence[Mapping[str, Any]]) -> Planning:
         """The plan to try after one whose kernel took too long.
@@ -51,14 +53,16 @@ class Planning:
         why = f"kernel '{error.kernel}' took ptxas more than {error.limit:g} s"
         if len(held) > 1 and self.mode == "auto":
             return self._after(f"{why}: planned again with launches for its {len(held)} stages", mode="separate")
-        unit, most, name = max((*_parts(stage), stage["name"]) for stage in held) if held else ("", 1, "")
-        while (most := most // 2) and f"{name}:{most}" in self.cut:  # the passes did not make anything else of it
-            pass
+        unit, parts, name = max((*_parts(stage), stage["name"]) for stage in held) if held else ("", 1, "")
+        most = parts // 2
+        while (step := (name, unit, parts, most)) in self.tried:  # the passes did not make anything else of it
+            most //= 2
         if not most or len(self.replanned) == MOST_PLANS:
             before = "".join(f"\n  before: {sentence}" for sentence in self.replanned)
             raise AssemblyTimeout(error.kernel, error.limit, error.seconds, error.stages, before) from error
         size = f"{most} {unit}" + "s" * (most > 1)
-        return self._after(f"{why}: planned again with at most {size} in stages like {name}", cut=(*self.cut, f"{name}:{most}"))
+        sentence = f"{why}: planned again with at most {size} in stages like {name}"
+        return self._after(sentence, cut=(*self.cut, f"{name}:{most}"), tried=(*self.tried, step))
 
     def _after(self, sentence: str, **changes: Any) -> Planning:
         return dataclasses.replace(self, replanned=(*self.replanned, sentence), **changes)
