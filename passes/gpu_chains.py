@@ -5,6 +5,7 @@ through memory (Kitsune's pipelines collapsed into a block, FusionStitching's bl
 stage has one tile for 64 or 128 rows, and every tile reads all weights.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import access_of, affine_maps, is_tensor, shape_of
 from kitsune_mlir.dialects.iteration import Space, is_free
+from kitsune_mlir.dialects.joined import read_beside_products
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.target import Target
 
@@ -27,6 +29,7 @@ TURN = 0.7e-6  # seconds from a block's one tile of 128 x 128 of a product to it
 WIDE_LAYER = 1.5e-6  # what a layer of several passes takes beside its products: the ends of passes, rows through shared memory
 FEW_ROWS = 16  # rows of a tile of the `rows` engine: one product of a warp (codegen/gpu/row_layers_plan.py)
 FEW_UNIT, FEW_SHORT = 32, 64  # its sums are of multiples of 32 terms, or, in the first layer, of up to 64
+SEAM = 8  # columns of a row's lanes, at whose multiples joined tensors begin (codegen/gpu/chain_match.py)
 LAYER = 0.3e-6  # seconds by which a layer's accumulators are ready later than its last product was issued
 
 
@@ -134,6 +137,10 @@ def _beside(op: ir.Operation, sizes: tuple[int, ...], loop: int | None) -> str |
         return f"'{op.name}' has {len(others)} dimensions beside the rows"
     if op.name == "tensor.concat" and ir.IntegerAttr(op.attributes["dim"]).value != len(shape_of(op.results[0])) - 1:
         return "a concatenation of rows"
+    if op.name == "tensor.concat" and read_beside_products(op.results[0]):
+        starts = list(itertools.accumulate(shape_of(part)[-1] for part in op.operands))[:-1]
+        if any(start % SEAM for start in starts):
+            return f"element-wise work on tensors joined at columns {starts}; the engine has multiples of {SEAM}"
     if others and others[0] > DEPTH:
         return f"rows of {others[0]} elements; a block holds {DEPTH}"
     return None

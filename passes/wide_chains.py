@@ -9,6 +9,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import affine_maps, is_tensor, iterator_kinds, shape_of
 from kitsune_mlir.dialects.iteration import Space, is_free
+from kitsune_mlir.dialects.joined import read_beside_products
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic
 
 MOST_COLUMNS = 512
@@ -27,6 +28,8 @@ def wide_reason(space: Space) -> str | None:
         known = [times.get(v, -1) for v in op.operands]
         time = layers.index(op) if op in layers else max(known, default=-1)
         times.update(dict.fromkeys(op.results, time))
+    if any(op.name == "tensor.concat" and read_beside_products(op.results[0]) for op in ops):
+        return "element-wise work on joined tensors in a wide chain"
     for number, op in enumerate(layers):
         reason = _layer_reason(op, number, inside, times)
         if reason is None:

@@ -107,6 +107,20 @@ class WideEdges(nn.Module):
         return torch.zeros_like(one).index_add(0, target, edges), edges
 
 
+class Joined(nn.Module):
+    """silu and norm of two layers' results side by side, or of one result beside itself."""
+
+    def __init__(self, width: int, left: int, right: int = 0):
+        super().__init__()
+        self.left, self.right = nn.Linear(width, left), nn.Linear(width, right) if right else None
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """x: [rows, width]."""
+        left = self.left(x)
+        both = torch.cat([left, left if self.right is None else self.right(x)], -1)
+        return nn.functional.silu(both), nn.functional.layer_norm(both, both.shape[-1:])
+
+
 class Columns(nn.Module):
     """x @ W with W as it lies: sum x columns."""
 
@@ -167,6 +181,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable]] = {
     "rms_norm": (lambda: Residual(96, nn.RMSNorm), rows(1000, 96)),
     "gated": (lambda: Gated(64, 128), rows(1000, 64)),
     "heads": (lambda: Heads(128), rows(1000, 128)),
+    "joined": (lambda: Joined(64, 24, 40), rows(1000, 64)),
+    "joined_to_itself": (lambda: Joined(64, 96), rows(1000, 64)),
     "edge": (lambda: Edge(64), edges(500, 1000, 64)),
     "edge_128": (lambda: Edge(128), edges(2000, 120000, 128)),
     "halved_edges": (lambda: Edge(64), edges(500, 17_923, 64)),  # 141 tiles: two blocks for each of the last nine

@@ -31,7 +31,7 @@ from kitsune_mlir.dialects import new_context
 from kitsune_mlir.passes import gpu_chains, partition_streams
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-from chain_programs import CASES, Edge, Gated, Normalised, WideEdges, mlp
+from chain_programs import CASES, Edge, Gated, Joined, Normalised, WideEdges, mlp
 
 BF16 = torch.bfloat16
 FORM = "kitsune-form-stages"
@@ -261,6 +261,15 @@ def test_gates_are_combined_before_they_are_rounded_twice(context, monkeypatch) 
     assert len(order_of(chain).kept[0]) == 1
 
 
+@pytest.mark.parametrize("left", [1, 27, 36])
+def test_tensors_joined_between_the_lanes_columns_are_for_products_only(left: int, context, monkeypatch) -> None:
+    x, model = torch.randn(1000, 64), Joined(64, left, 64)
+    chosen = kitsune_mlir.compile(model.to(BF16), (x.to(BF16),), target="sm_90a")
+    assert "chain" not in [engine["engine"] for engine in chosen.summary["engines"]]
+    declined = ChainEngine().plan(task_of(tiles(monkeypatch, model, x)), Limits())
+    assert isinstance(declined, Decline) and f"joined at columns [{left}]" in declined.reason
+
+
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     tensor = tensor.detach().contiguous()
     return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if tensor.dtype == BF16 else tensor.numpy()
@@ -279,7 +288,7 @@ def few_edges() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
 EMULATED = {
     **{
         name: (lambda name=name: few_rows(name), 64)
-        for name in ("heads", "gated", "ragged_13_27_3", "two_129_kn", "layer_norm")
+        for name in ("heads", "gated", "ragged_13_27_3", "two_129_kn", "layer_norm", "joined", "joined_to_itself")
     },
     "ring_and_turns": (lambda: (mlp([256] * 4), (torch.randn(300, 256).to(BF16),)), 128),
     "two_warpgroups": (lambda: (mlp([96] * 3), (torch.randn(300, 96).to(BF16),)), 128),

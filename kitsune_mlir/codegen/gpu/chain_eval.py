@@ -17,6 +17,7 @@ from kitsune_mlir.codegen.gpu.chain_lanes import Lanes, add_packed, exchange, pi
 from kitsune_mlir.codegen.gpu.chain_match import QUAD, Chain, Step
 from kitsune_mlir.codegen.gpu.chain_memory import RUN, Memory, to_integer
 from kitsune_mlir.codegen.gpu.chain_rows import reduce_rows
+from kitsune_mlir.codegen.gpu.chain_seams import SEAM
 from kitsune_mlir.codegen.gpu.convert import pack_pair
 from kitsune_mlir.codegen.gpu.inline import pinned
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, is_constant
@@ -136,7 +137,7 @@ class Evaluator:
         if step.kind == "alias":
             return self._alias(value, step, place)
         if step.kind == "concat":
-            return self._concat(value, step, place)
+            return self._concat(step, place)
         if step.kind == "reduce":
             return reduce_rows(self, step, [place])[0]
         if step.op.name == "linalg.fill":
@@ -150,17 +151,20 @@ class Evaluator:
             return Lanes(lanes.dtype, scalars=[self.memory.first_of_row(lanes.at(0))])
         return lanes
 
-    def _concat(self, value: ir.Value, step: Step, place: Place) -> Lanes:
+    def _concat(self, step: Step, place: Place) -> Lanes:
         block = place.block
-        for part in step.op.operands:
-            blocks = shape_of(part)[1] // 8
-            if block < blocks or part == step.op.operands[len(step.op.operands) - 1]:
+        *before, last = step.op.operands  # by place: a tensor may be joined to itself
+        for part in before:
+            blocks = shape_of(part)[1] // SEAM
+            if block < blocks:
                 return self.any(part, dataclasses.replace(place, block=block))
             block -= blocks
-        raise AssertionError(value)
+        return self.any(last, dataclasses.replace(place, block=block))
 
     def any(self, value: ir.Value, place: Place) -> Lanes:
-        """The elements of a tensor that is computed, or a row of which is loaded as a row."""
+        """The elements of a tensor that is computed or constant, or a row of which is loaded as a row."""
+        if is_constant(value):
+            return Lanes(_element(value), scalars=[constant_of(value)])
         load = self.chain.task.load_of(value)
         if load is None:
             return self.tensor(value, place)

@@ -20,7 +20,7 @@ from kitsune_mlir.dialects.products import body_of, constant_fill, is_contractio
 
 __all__ = [
     "NEUTRAL", "QUAD", "SUM", "Chain", "Gather", "Layer", "Range", "Scatter", "Step",
-    "addition_of", "combination", "match_chain", "zero",
+    "addition_of", "combination", "match_chain", "ranges_of", "zero",
 ]  # fmt: skip
 
 SUM = "sum"
@@ -274,16 +274,17 @@ def _layer(chain: Chain, op: ir.Operation) -> Layer:
     shape = shape_of(op.operands[b])
     sides = tuple(names[maps[b][dim]] for dim in wide_dims(shape))
     result = shape_of(op.results[0])
-    return Layer(op, _ranges(chain, op.operands[a], 0), weight, sides, result[1] if len(result) == 2 else 1, types[0])
+    return Layer(op, ranges_of(chain, op.operands[a]), weight, sides, result[1] if len(result) == 2 else 1, types[0])
 
 
-def _ranges(chain: Chain, value: ir.Value, start: int) -> tuple[Range, ...]:
+def ranges_of(chain: Chain, value: ir.Value, start: int = 0) -> tuple[Range, ...]:
+    """The tensors whose columns lie side by side in `value`, the first from column `start` on."""
     step = chain.steps.get(value)
     if step is None or step.kind != "concat":
-        return (Range(value, start, shape_of(value)[1]),)
+        return (Range(value, start, shape_of(value)[-1] if shape_of(value) else 1),)
     ranges: list[Range] = []
     for part in step.op.operands:
-        ranges += _ranges(chain, part, start)
+        ranges += ranges_of(chain, part, start)
         start += shape_of(part)[1]
     return tuple(ranges)
 
@@ -390,11 +391,8 @@ def _check(chain: Chain) -> None:
     if not known([scatter.updates for scatter in chain.scatters]):
         raise Mismatch("rows that are added are neither loaded nor computed")
     for store in chain.task.stores:
-        if store.tensor not in made or chain.steps.get(store.tensor, None) is not None and _is_concat(chain, store.tensor):
+        step = chain.steps.get(store.tensor)
+        if store.tensor not in made or (step is not None and step.kind == "concat"):
             raise Mismatch("a result is copied or concatenated, not computed")
         if shape_of(store.tensor)[0] != chain.rows:
             raise Mismatch("a result has other rows than the products")
-
-
-def _is_concat(chain: Chain, value: ir.Value) -> bool:
-    return chain.steps[value].kind == "concat"

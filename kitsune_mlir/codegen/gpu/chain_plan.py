@@ -24,6 +24,7 @@ from kitsune_mlir.codegen.gpu.chain_parts import (
     weight_of,
 )
 from kitsune_mlir.codegen.gpu.chain_records import GROUP_ROWS, ChainPlan, Output, Slot, Stage, Vector
+from kitsune_mlir.codegen.gpu.chain_seams import SEAM, check_seams
 from kitsune_mlir.codegen.gpu.chain_vectors import vectors_of
 from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch
@@ -101,6 +102,7 @@ class _Planner:
         for layer in chain.layers:
             if layer.cols > MOST_COLS:
                 raise Mismatch(f"a layer of {layer.cols} columns; {MOST_COLS} fit the registers")
+        check_seams(chain, SEAM)
         self.registers = self._registers()
         if self.registers > REGISTERS:
             raise Mismatch(f"tensors between layers need {self.registers} registers; there are {REGISTERS}")

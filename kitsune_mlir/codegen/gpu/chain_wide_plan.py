@@ -22,6 +22,7 @@ from kitsune_mlir.codegen.gpu.chain_parts import Source, align, sides_of, source
 from kitsune_mlir.codegen.gpu.chain_plan import Maps
 from kitsune_mlir.codegen.gpu.chain_records import GROUP_ROWS, Output, RowsPlan
 from kitsune_mlir.codegen.gpu.chain_scatter import scratch_bytes
+from kitsune_mlir.codegen.gpu.chain_seams import check_seams
 from kitsune_mlir.codegen.gpu.chain_vectors import vectors_of
 from kitsune_mlir.codegen.gpu.engine import Limits, Plan
 from kitsune_mlir.codegen.gpu.mma_match import COL, Mismatch
@@ -152,6 +153,7 @@ def make_wide_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     groups = 1 if chain.rows <= GROUP_ROWS else 2
     if chain.rows > GROUP_ROWS * groups or (chain.rows % (GROUP_ROWS * groups) and task.tiles > 1):
         raise Mismatch(f"{task.tiles} tiles of {chain.rows} rows; up to {2 * GROUP_ROWS}, several a multiple of {GROUP_ROWS}")
+    check_seams(chain, None)
     for number, layer in enumerate(chain.layers):
         _check_layer(layer)
         _check_factor(chain, order, number)
