@@ -16,6 +16,7 @@ import kitsune_mlir
 from kitsune_mlir.cheaper_plans import MOST_PLANS, Planning
 from kitsune_mlir.codegen.gpu import cubin, ptxas
 from kitsune_mlir.codegen.gpu.cubin import assemble, assemble_best, find_ptxas
+from kitsune_mlir.codegen.gpu.divisions import FEW, NARROW, without_branches
 from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, CompileError, TargetError
 
 EMPTY = ".version 8.7\n.target sm_90a\n.address_size 64\n.visible .entry k() {\n ret;\n}\n"
@@ -254,3 +255,52 @@ def test_the_child_of_nvjitlink_imports_nothing_of_the_project():
     code = f"import runpy, sys; runpy.run_path({ptxas.__file__!r}); print({loaded})"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+# --- divisions ------------------------------------------------------------------------------------------------------------
+
+
+def divisions(count: int, columns: int, factor: str = "{%r1, %r1, %r1, %r1}", terms: int = 16) -> str:
+    """Lines of PTX with three kinds of divisions, so many each, and a product."""
+    lines = [f"{name}.rn.f32 %f1, {operands};" for name, operands in DIVISIONS for _ in range(count)]
+    product = f"wgmma.mma_async.sync.aligned.m64n{columns}k{terms}.f32.bf16.bf16 {{%f0, %f1}}, {factor}, %rd1, 1, 1, 1, 0;"
+    return "\n".join([*lines, "fma.rn.f32 %f1, %f2, %f3, %f4;", product])
+
+
+DIVISIONS = (("rcp", "%f2"), ("div", "%f2, %f3"), ("sqrt", "%f2"))
+
+
+def test_divisions_lose_their_branches_only_where_they_cost_minutes():
+    many, wide = FEW // len(DIVISIONS) + 1, NARROW + 8
+    changed = without_branches(divisions(many, wide))
+    words = [line.split()[0] for line in changed.splitlines()]
+    assert words[:-1] == [*["rcp.approx.f32"] * many, *["div.full.f32"] * many, *["sqrt.approx.f32"] * many, "fma.rn.f32"]
+    for same in (
+        divisions(many - 1, wide),
+        divisions(many, NARROW),
+        divisions(many, wide, factor="%rd2"),  # in shared memory: there are registers
+        divisions(many, wide, terms=8),  # f32
+    ):
+        assert without_branches(same) == same
+
+
+class Gated(Layers):
+    """x + silu(layer(x)), again and again."""
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + nn.functional.silu(layer(x))
+        return x
+
+
+def test_chains_that_are_assembled_quickly_keep_exact_divisions():
+    assert compiled(Gated(2, 64), 4096, 64).ir("ptx").count("rcp.rn.f32") > FEW
+
+
+@pytest.mark.slow
+def test_a_wide_residual_network_compiles_within_the_limit():
+    """ptxas took 80 s for three of these layers, and several minutes for four."""
+    begun = time.monotonic()
+    program = compiled(Gated(4, 256), 65536, 256, ptxas_seconds=20.0)
+    assert time.monotonic() - begun < 150
+    assert sum(products_of(program)) == 4 and not any(kernel["spill_store_bytes"] for kernel in program.summary["kernels"])

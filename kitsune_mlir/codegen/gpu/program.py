@@ -10,6 +10,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.assemble import finalize, program_functions, replace_program, unwrap
 from kitsune_mlir.codegen.gpu.cubin import KernelResources, assemble_best
 from kitsune_mlir.codegen.gpu.engine import Limits
+from kitsune_mlir.codegen.gpu.divisions import without_branches
 from kitsune_mlir.codegen.gpu.executor import Decision
 from kitsune_mlir.codegen.gpu.launches import cut_launches
 from kitsune_mlir.codegen.gpu.ptx import to_ptx, translate
@@ -134,7 +135,7 @@ def compile_gpu(
         llvm_ir = translate(unwrap(emitted.op).operation)
     # Unrolling batches loads of plain loops; code written for many registers is unrolled where it should be.
     unroll = all(decision.plan.registers <= PLAIN_REGISTERS for decision in emitted.decisions)
-    ptx = to_ptx(llvm_ir, target.chip, unroll=unroll)
+    ptx = without_branches(to_ptx(llvm_ir, target.chip, unroll=unroll))
     try:
         cubin = assemble_best(ptx, target.chip, ptxas_seconds)
     except AssemblyTimeout as error:
