@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
+from .unchanged import remembered
+
 
 @dataclass(frozen=True)
 class Along:
@@ -182,6 +184,7 @@ def _slice_access(op: ir.Operation) -> Access | None:
     return Access((True,) * len(loops), tuple(loops), (tuple(along_source),), (tuple(along_result),))
 
 
+@remembered
 def access_of(op: ir.Operation) -> Access | None:
     """The loop nest of `op`, or None where nothing is known of it (it then reads and writes its tensors whole)."""
     name = op.name

@@ -170,37 +170,27 @@ def _summed(op: ir.Operation, loops: list) -> Flat:
 
 
 def _score_product(weighted: ir.Operation) -> tuple[ir.Operation, int]:
-    """The contraction behind one factor of `weighted`, and the number of that factor."""
+    """The contraction behind one factor of `weighted` with an exponential between them, and the number of that factor.
+
+    The search ends at contractions: what lies below the scores' product is not between the two.
+    """
     found: dict[int, tuple[ir.Operation, int]] = {}
     for number, operand in enumerate(list(weighted.operands)[:2]):
-        pending, seen = [operand], set()
+        pending, seen = [(operand, False)], {}
         while pending:
-            op = defining_op(pending.pop())
-            if op is None or hash(op) in seen or not (is_generic(op) or is_reshape(op)):
+            value, behind = pending.pop()
+            op = defining_op(value)
+            if op is None or not (is_generic(op) or is_reshape(op)) or seen.get(hash(op), -1) >= behind:
                 continue
-            seen.add(hash(op))
-            if is_contraction(op):
+            seen[hash(op)] = behind
+            if not is_contraction(op):
+                behind = behind or (is_generic(op) and any(inner.name == "math.exp" for inner in body_of(op)))
+                pending += [(v, behind) for v in op.operands if is_tensor(v)]
+            elif behind:
                 found[hash(op)] = (op, number)
-            else:
-                pending += [v for v in op.operands if is_tensor(v)]
             require(len(seen) < 64, "too long a way between the products")
-    reached = [pair for pair in found.values() if _exponential_between(pair[0], weighted.operands[pair[1]])]
-    require(len(reached) == 1, "no softmax between two products")
-    return reached[0]
-
-
-def _exponential_between(product: ir.Operation, weights: ir.Value) -> bool:
-    """Whether an exponential lies between a contraction and what is computed from it."""
-    pending, seen = [weights], set()
-    while pending:
-        op = defining_op(pending.pop())
-        if op is None or hash(op) in seen or not (is_generic(op) or is_reshape(op)) or op == product:
-            continue
-        seen.add(hash(op))
-        if is_generic(op) and any(inner.name == "math.exp" for inner in body_of(op)):
-            return True
-        pending += [v for v in op.operands if is_tensor(v)]
-    return False
+    require(len(found) == 1, "no softmax between two products")
+    return next(iter(found.values()))
 
 
 def _follow(value: ir.Value) -> ir.Value:
@@ -232,17 +222,19 @@ def _leaf(node: Node) -> Node:
 
 
 def _parts(node: Node, reader: TreeReader) -> list[Node]:
-    """The tensors in memory that an operand is, looking through movement and a concatenation."""
-    node = _leaf(node)
-    maker = defining_op(node.value)
-    if maker is None or maker.name != "tensor.concat":
-        return [node]
-    joined = ir.IntegerAttr(maker.attributes["dim"]).value
-    parts = []
-    for operand in maker.operands:
-        part = reader.node(operand)
-        for dim, (mine, whole) in enumerate(zip(part.dims, node.dims, strict=True)):
-            if dim != joined:
-                unify(mine, whole)
-        parts += _parts(part, reader)
-    return parts
+    """The tensors in memory that an operand is, looking through movement and concatenations."""
+    found, pending = [], [node]
+    while pending:
+        node = _leaf(pending.pop())
+        maker = defining_op(node.value)
+        if maker is None or maker.name != "tensor.concat":
+            found.append(node)
+            continue
+        joined = ir.IntegerAttr(maker.attributes["dim"]).value
+        parts = [reader.node(operand) for operand in maker.operands]
+        for part in parts:
+            for dim, (mine, whole) in enumerate(zip(part.dims, node.dims, strict=True)):
+                if dim != joined:
+                    unify(mine, whole)
+        pending += reversed(parts)
+    return found

@@ -45,11 +45,24 @@ def fresh(size: int) -> Factors:
 def flat(factors: Sequence[Factor]) -> Flat:
     """What a dimension is now."""
     found: list[Factor] = []
-    for factor in factors:
-        while factor.same is not None:
-            factor = factor.same
-        found += flat(factor.parts) if factor.parts is not None else (factor,)
+    pending = list(reversed(factors))
+    while pending:
+        factor = _last(pending.pop())
+        if factor.parts is None:
+            found.append(factor)
+        else:
+            pending += reversed(factor.parts)
     return tuple(found)
+
+
+def _last(factor: Factor) -> Factor:
+    """What a factor was unified with in the end; the way there is short the next time."""
+    last = factor
+    while last.same is not None:
+        last = last.same
+    while factor.same is not None:
+        factor.same, factor = last, factor.same
+    return last
 
 
 def unify(first: Sequence[Factor], second: Sequence[Factor]) -> None:

@@ -12,6 +12,7 @@ from torch_mlir import ir
 
 from .access import WHOLE, Access, Along, access_of, is_tensor, reassociation, shape_of
 from .products import constant_fill, defining_op, is_generic
+from .unchanged import remembered
 from .verify import captures, walk
 
 HALO = "kitsune.halo"  # on a tensor.pad: only convolutions read it, and they can do without the padded copy
@@ -42,6 +43,7 @@ def is_halo(op: ir.Operation) -> bool:
     return op.name == "tensor.pad" and HALO in op.attributes
 
 
+@remembered
 def is_free(op: ir.Operation) -> bool:
     """Whether an op is cheap enough to be repeated in each stage (and for each tile) that uses it.
 

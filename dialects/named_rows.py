@@ -10,6 +10,7 @@ import numpy as np
 from torch_mlir import ir
 
 from .access import WHOLE, Along, is_tensor, shape_of, static_ints
+from .deep import postorder
 from .iteration import Space, is_trivial_reshape
 from .products import body_of, defining_op, is_generic
 from .verify import captures
@@ -22,6 +23,7 @@ MOST_ROWS = 1 << 22
 _PREDICATES = {0: np.equal, 1: np.not_equal, 2: np.less, 3: np.less_equal, 4: np.greater, 5: np.greater_equal}
 _ARITHMETIC = {"arith.addi": np.add, "arith.subi": np.subtract, "arith.minsi": np.minimum, "arith.maxsi": np.maximum}
 _CASTS = ("arith.index_cast", "arith.extsi", "arith.trunci")
+_KNOWN = {*_ARITHMETIC, *_CASTS, "arith.cmpi", "arith.select"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,11 @@ def _row_argument(row: ir.Value, block: ir.Block, rows: int) -> int | None:
     places = np.arange(-rows, rows, dtype=np.int64)
     found: set[int] = set()
 
-    def evaluate(value: ir.Value) -> np.ndarray | None:
+    def operands(value: ir.Value) -> list[ir.Value]:
+        op = defining_op(value)
+        return list(op.operands) if op is not None and op.name in _KNOWN else []
+
+    def evaluated(value: ir.Value) -> np.ndarray | None:
         op = defining_op(value)
         if op is None:
             if not isinstance(value.owner, ir.Block) or value.owner != block:
@@ -84,11 +90,8 @@ def _row_argument(row: ir.Value, block: ir.Block, rows: int) -> int | None:
         if op.name == "arith.constant":
             attribute = op.attributes["value"]
             return np.full_like(places, attribute.value) if isinstance(attribute, ir.IntegerAttr) else None
-        if op.name not in _ARITHMETIC and op.name not in _CASTS and op.name not in ("arith.cmpi", "arith.select"):
-            return None
-        operands = [evaluate(operand) for operand in op.operands]
-        known = [operand for operand in operands if operand is not None]
-        if len(known) < len(operands):
+        known = [number for operand in operands(value) if (number := numbers[operand]) is not None]
+        if op.name not in _KNOWN or len(known) < len(op.operands):
             return None
         if op.name == "arith.select":
             return np.where(known[0] != 0, known[1], known[2])
@@ -97,7 +100,10 @@ def _row_argument(row: ir.Value, block: ir.Block, rows: int) -> int | None:
             return None if predicate is None else predicate(known[0], known[1]).astype(np.int64)
         return known[0] if op.name in _CASTS else _ARITHMETIC[op.name](known[0], known[1])
 
-    read = evaluate(row)
+    numbers: dict[ir.Value, np.ndarray | None] = {}
+    for value in postorder([row], operands):
+        numbers[value] = evaluated(value)
+    read = numbers[row]
     if read is None or len(found) != 1:
         return None
     outside = (read < 0) | (read >= rows)
@@ -136,23 +142,31 @@ class _Part:
 
 def _flat(space: Space, value: ir.Value, parts: list[_Part]) -> Named | None:
     """A tile's part of `value` as one range of an outside tensor's elements."""
-    if not all(part.dim is None or part.along.plain for part in parts):
-        return None
-    maker = defining_op(value)
-    if maker is not None and maker in space.ops:
+    while all(part.dim is None or part.along.plain for part in parts):
+        maker = defining_op(value)
+        if maker is None or maker not in space.ops:
+            return _range(value, parts)
         kept = iter([part for part, size in zip(parts, shape_of(value), strict=True) if size != 1])
         if is_trivial_reshape(maker):
-            return _flat(space, maker.operands[0], [_one() if s == 1 else next(kept) for s in shape_of(maker.operands[0])])
-        if maker.name != "tensor.extract_slice" or len(maker.operands) != 1:
+            parts = [_one() if s == 1 else next(kept) for s in shape_of(maker.operands[0])]
+        elif (
+            maker.name != "tensor.extract_slice"
+            or len(maker.operands) != 1
+            or any(s != 1 for s in static_ints(maker, "static_strides"))
+        ):
             return None
-        if any(s != 1 for s in static_ints(maker, "static_strides")):
-            return None
-        source = []
-        for start, size in zip(static_ints(maker, "static_offsets"), static_ints(maker, "static_sizes"), strict=True):
-            part = _one() if size == 1 else next(kept)
-            length = part.length if part.length is not None else size
-            source.append(_Part(part.dim, part.along, part.start + start, length))
-        return _flat(space, maker.operands[0], source)
+        else:
+            parts = []
+            for start, size in zip(static_ints(maker, "static_offsets"), static_ints(maker, "static_sizes"), strict=True):
+                part = _one() if size == 1 else next(kept)
+                length = part.length if part.length is not None else size
+                parts.append(_Part(part.dim, part.along, part.start + start, length))
+        value = maker.operands[0]
+    return None
+
+
+def _range(value: ir.Value, parts: list[_Part]) -> Named | None:
+    """The same of a value that the stage does not make."""
     if not is_tensor(value) or _is_made(value):
         return None
     shape = shape_of(value)

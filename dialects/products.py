@@ -3,6 +3,7 @@
 from torch_mlir import ir
 
 from .access import affine_maps, iterator_kinds
+from .unchanged import remembered
 
 WIDENING = {"arith.extf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp"}
 PRODUCTS = {("arith.mulf", "arith.addf"), ("arith.muli", "arith.addi")}
@@ -28,6 +29,7 @@ def defining_op(value: ir.Value) -> ir.Operation | None:
     return value.owner.operation if isinstance(value, ir.OpResult) else None
 
 
+@remembered
 def is_contraction(op: ir.Operation) -> bool:
     """Whether a generic is a product: out += widen(a) * widen(b), two inputs, at least one reduction loop.
 

@@ -1,6 +1,6 @@
 """What one element of a tensor is computed from, as a tree: `linalg.generic` bodies put into each other.
 
-Trees are tuples, so equal computations are equal values:
+Trees are tuples, nested as deep as what is computed:
 
     ("const", number, type)          ("index", factors)               ("load", value, dims)
     ("outside", value)               ("op", name, flags, type, *operands)
@@ -18,12 +18,13 @@ from typing import Any
 from torch_mlir import ir
 
 from .access import affine_maps, is_tensor, iterator_kinds, reassociation, shape_of
+from .deep import Steps, evaluate, postorder
 from .factors import FactorError, Factors, flat, fresh, unify
 from .iteration import is_reshape
-from .products import body_of, constant_fill, defining_op, is_generic, is_movement, yield_of
+from .products import body_of, constant_fill, defining_op, is_contraction, is_generic, is_movement, yield_of
 from .verify import captures
 
-__all__ = ["Node", "Tree", "TreeReader", "constant_number", "contains", "generic_loops", "nodes_of", "reduction_kind", "walked"]
+__all__ = ["Node", "Tree", "TreeReader", "children", "constant_number", "generic_loops", "nodes_of", "reduction_kind", "walked"]
 
 Tree = tuple[Any, ...]
 
@@ -122,19 +123,32 @@ class TreeReader:
 
     def __init__(self, holes: dict[ir.Value, str]):
         self.holes = holes
+        self._makers = [maker for hole in holes if (maker := defining_op(hole)) is not None]
         self._nodes: dict[ir.Value, Node] = {}
         self._depends: dict[ir.Value, bool] = {}
         self._trees: dict[int, Tree] = {}
 
     def depends(self, value: ir.Value) -> bool:
-        """Whether a value is computed from a hole by generics and reshapes."""
-        if value not in self._depends:
+        """Whether a value is computed from a hole by element-wise generics, reductions and reshapes.
+
+        The search ends at other products, and at whatever comes before all holes: the network below is not looked at.
+        """
+
+        def sources(value: ir.Value) -> list[ir.Value]:
             op = defining_op(value)
-            looked = op is not None and (is_generic(op) or is_reshape(op))
-            self._depends[value] = value in self.holes or (
-                looked and any(self.depends(v) for v in op.operands if is_tensor(v))  # type: ignore[union-attr]
-            )
+            if value in self._depends or value in self.holes or op is None or not (is_generic(op) or is_reshape(op)):
+                return []
+            return [] if is_contraction(op) or self._is_before_holes(op) else [v for v in op.operands if is_tensor(v)]
+
+        for each in postorder([value], sources):
+            if each not in self._depends:
+                self._depends[each] = each in self.holes or any(self._depends[source] for source in sources(each))
         return self._depends[value]
+
+    def _is_before_holes(self, op: ir.Operation) -> bool:
+        return len(self._makers) == len(self.holes) and all(
+            op.block == maker.block and op.is_before_in_block(maker) for maker in self._makers
+        )
 
     def node(self, value: ir.Value) -> Node:
         """The node of a tensor, with all below it.
@@ -142,6 +156,9 @@ class TreeReader:
         Raises:
             FactorError: dimensions do not fit.
         """
+        return evaluate(self._node(value))
+
+    def _node(self, value: ir.Value) -> Steps[Node]:
         if value in self._nodes:
             return self._nodes[value]
         depends = self.depends(value)
@@ -154,7 +171,7 @@ class TreeReader:
         if op is None:
             return node
         if is_reshape(op):
-            node.sources[0] = self.node(op.operands[0])
+            node.sources[0] = yield self._node(op.operands[0])
             _reshape(op, node)
             return node
         if len(captures(op)) > len(set(captures(op)) & set(op.operands)) and any(is_tensor(v) for v in captures(op)):
@@ -164,22 +181,25 @@ class TreeReader:
         inputs = len(op.operands) - len(op.results)
         for number, operand in enumerate(list(op.operands)[:inputs]):
             if is_tensor(operand):
-                node.sources[number] = self.node(operand)
+                node.sources[number] = yield self._node(operand)
                 walked(node.sources[number].dims, maps[number], node.loops)
         walked(node.dims, maps[inputs + list(op.results).index(value)], node.loops)
         return node
 
     def tree(self, node: Node) -> Tree:
-        """The tree of an element.
+        """The tree of an element; what is used several times is one object in it.
 
         Raises:
             FactorError: an operation is neither element-wise nor a plain reduction.
         """
+        return evaluate(self._tree(node))
+
+    def _tree(self, node: Node) -> Steps[Tree]:
         if id(node) not in self._trees:
-            self._trees[id(node)] = self._read(node)
+            self._trees[id(node)] = yield self._read(node)
         return self._trees[id(node)]
 
-    def _read(self, node: Node) -> Tree:
+    def _read(self, node: Node) -> Steps[Tree]:
         value, op = node.value, node.op
         if value in self.holes:
             return ("hole", self.holes[value])
@@ -188,42 +208,56 @@ class TreeReader:
         if op is None:
             return ("load", value, tuple(flat(dim) for dim in node.dims))
         if is_reshape(op):
-            return self.tree(node.sources[0])
+            return (yield self._tree(node.sources[0]))
         if (kind := reduction_kind(op)) is not None:
             pairs = zip(node.loops, iterator_kinds(op), strict=True)
-            return (kind, tuple(f for loop, k in pairs if k == "reduction" for f in flat(loop)), self.tree(node.sources[0]))
+            along = tuple(f for loop, k in pairs if k == "reduction" for f in flat(loop))
+            return (kind, along, (yield self._tree(node.sources[0])))
         if "reduction" in iterator_kinds(op):
             raise FactorError("a reduction that is neither a maximum nor a sum")
-        return self._body(node, op)
+        return (yield self._body(node, op))
 
-    def _body(self, node: Node, op: ir.Operation) -> Tree:
+    def _body(self, node: Node, op: ir.Operation) -> Steps[Tree]:
         number = {argument: n for n, argument in enumerate(op.regions[0].blocks[0].arguments)}
         inside = {hash(o) for o in body_of(op)}
+        result = yield_of(op).operands[list(op.results).index(node.value)]
+        trees: dict[ir.Value, Tree] = {}
 
-        def tree(value: ir.Value) -> Tree:
-            if value in number:
-                if number[value] in node.sources:
-                    return self.tree(node.sources[number[value]])
-                if is_tensor(op.operands[number[value]]):
-                    raise FactorError("an element-wise body reads what it overwrites")
-                return outside(op.operands[number[value]])
+        def operands(value: ir.Value) -> list[ir.Value]:
             maker = defining_op(value)
-            if maker is None or hash(maker) not in inside:
-                return outside(value)
-            if maker.name == "linalg.index":
-                return ("index", flat(node.loops[ir.IntegerAttr(maker.attributes["dim"]).value]))
-            if maker.regions or len(maker.results) != 1 or not maker.name.startswith(("arith.", "math.")):
-                raise FactorError(f"an element-wise body holds '{maker.name}'")
-            if (constant := constant_number(value)) is not None:
-                return ("const", constant, str(value.type))
-            flags = str(maker.attributes["predicate"]) if "predicate" in maker.attributes else ""
-            return ("op", maker.name, flags, str(value.type), *(tree(operand) for operand in maker.operands))
+            if value in number or maker is None or hash(maker) not in inside or constant_number(value) is not None:
+                return []
+            return list(maker.operands)
 
-        def outside(value: ir.Value) -> Tree:
-            constant = constant_number(value)
-            return ("outside", value) if constant is None else ("const", constant, str(value.type))
+        for value in postorder([result], operands):
+            if number.get(value) in node.sources:
+                trees[value] = yield self._tree(node.sources[number[value]])
+            elif value in number and is_tensor(op.operands[number[value]]):
+                raise FactorError("an element-wise body reads what it overwrites")
+            elif value in number:
+                trees[value] = _outside(op.operands[number[value]])
+            else:
+                maker = defining_op(value)
+                made_here = maker is not None and hash(maker) in inside
+                trees[value] = _scalar(node, maker, value, trees) if maker is not None and made_here else _outside(value)
+        return trees[result]
 
-        return tree(yield_of(op).operands[list(op.results).index(node.value)])
+
+def _scalar(node: Node, maker: ir.Operation, value: ir.Value, trees: dict[ir.Value, Tree]) -> Tree:
+    """The tree of what an operation of a body computes, from those of its operands."""
+    if maker.name == "linalg.index":
+        return ("index", flat(node.loops[ir.IntegerAttr(maker.attributes["dim"]).value]))
+    if maker.regions or len(maker.results) != 1 or not maker.name.startswith(("arith.", "math.")):
+        raise FactorError(f"an element-wise body holds '{maker.name}'")
+    if (constant := constant_number(value)) is not None:
+        return ("const", constant, str(value.type))
+    flags = str(maker.attributes["predicate"]) if "predicate" in maker.attributes else ""
+    return ("op", maker.name, flags, str(value.type), *(trees[operand] for operand in maker.operands))
+
+
+def _outside(value: ir.Value) -> Tree:
+    constant = constant_number(value)
+    return ("outside", value) if constant is None else ("const", constant, str(value.type))
 
 
 def _is_free(op: ir.Operation | None) -> bool:
@@ -250,14 +284,17 @@ def _reshape(op: ir.Operation, node: Node) -> None:
         unify(whole, [factor for dim in group for factor in wide[dim]])
 
 
+def children(tree: Tree) -> tuple[Tree, ...]:
+    """What a node is computed from."""
+    return tree[4:] if tree[0] == "op" else tree[2:] if tree[0] in ("max", "sum") else ()
+
+
 def nodes_of(tree: Tree) -> Iterator[Tree]:
-    """A tree's nodes, from the root; shared ones again each time."""
-    yield tree
-    children = tree[4:] if tree[0] == "op" else tree[2:] if tree[0] in ("max", "sum") else ()
-    for child in children:
-        yield from nodes_of(child)
-
-
-def contains(tree: Tree, kind: str) -> bool:
-    """Whether some node is of a kind."""
-    return any(node[0] == kind for node in nodes_of(tree))
+    """A tree's nodes, from the root; shared ones once."""
+    pending, seen = [tree], set()
+    while pending:
+        node = pending.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            pending += reversed(children(node))

@@ -7,8 +7,9 @@ import math
 
 from torch_mlir import ir
 
+from .deep import postorder
 from .factors import Flat
-from .scalar_tree import Tree, contains
+from .scalar_tree import Tree, children
 
 __all__ = ["NoAttention", "Step", "read_softmax", "require", "unrounded"]
 
@@ -56,29 +57,51 @@ def unrounded(tree: Tree) -> Tree:
     return tree
 
 
-def _plain(tree: Tree) -> Tree:
-    """A tree without roundings between f32 and narrower types of what depends on the scores."""
-    tree = unrounded(tree) if contains(tree, "hole") else tree
-    if tree[0] == "op":
-        return (*tree[:4], *(_plain(child) for child in tree[4:]))
-    if tree[0] in ("max", "sum"):
-        return (*tree[:2], _plain(tree[2]))
-    return tree
+class _Plain:
+    """A tree without roundings between f32 and narrower types of what depends on the scores.
+
+    Attributes:
+        root: the tree. Equal nodes of it are one object, so that they are compared by identity, however deep they are.
+    """
+
+    def __init__(self, tree: Tree):
+        self._made: dict[tuple, Tree] = {}
+        self._scored: set[int] = set()
+        plain: dict[int, Tree] = {}
+        for node in postorder([tree], children, id):
+            below = [plain[id(child)] for child in children(node)]
+            scored = node[0] == "hole" or any(self.is_scored(child) for child in below)
+            if scored and node[0] == "op" and node[1] in _ROUNDING:
+                plain[id(node)] = below[0]
+                continue
+            own = node[: len(node) - len(below)]
+            # By their text: 0.0 and -0.0 are equal, a NaN is not.
+            numbers = tuple(repr(part) if isinstance(part, float | int) else part for part in own)
+            made = self._made.setdefault((*numbers, *map(id, below)), (*own, *below))
+            plain[id(node)] = made
+            if scored:
+                self._scored.add(id(made))
+        self.root = plain[id(tree)]
+
+    def is_scored(self, tree: Tree) -> bool:
+        """Whether a node depends on the scores."""
+        return id(tree) in self._scored
 
 
 def read_softmax(weights: Tree, column: Flat) -> tuple[float, tuple[Step, ...], bool]:
     """Scale, steps and guard of p = exp(x - max x) / sum."""
-    weights = _plain(weights)
+    plain = _Plain(weights)
+    weights = plain.root
     require(_is(weights, "arith.divf"), "the weights are no quotient")
     numerator, total = weights[4], weights[5]
     total, guarded_sum = _unguarded(total, 0.0, 1.0)
-    require(total == ("sum", column, numerator), "the divisor is not the sum of the exponentials")
+    require(total[:2] == ("sum", column) and total[2] is numerator, "the divisor is not the sum of the exponentials")
     require(_is(numerator, "math.exp") and _is(numerator[4], "arith.subf"), "no exponential of a difference")
     scores, top = numerator[4][4], numerator[4][5]
     top, guarded_max = _unguarded(top, -math.inf, 0.0)
-    require(top == ("max", column, scores), "what is subtracted is not the maximum")
+    require(top[:2] == ("max", column) and top[2] is scores, "what is subtracted is not the maximum")
     require(guarded_max == guarded_sum, "only one of maximum and sum is guarded")
-    scale, steps = _scores(scores, column)
+    scale, steps = _scores(scores, column, plain)
     return scale, tuple(steps), guarded_max
 
 
@@ -90,42 +113,56 @@ def _unguarded(tree: Tree, found: float, instead: float) -> tuple[Tree, bool]:
     """`select(x == found, instead, x)` as (x, True); anything else as (tree, False)."""
     if _is(tree, "arith.select") and _is(tree[4], "arith.cmpf") and tree[5][:2] == ("const", instead):
         compared = tree[4][4:]
-        if tree[6] in compared and any(side[:2] == ("const", found) for side in compared):
+        if any(side is tree[6] for side in compared) and any(side[:2] == ("const", found) for side in compared):
             return tree[6], True
     return tree, False
 
 
-def _scores(tree: Tree, column: Flat) -> tuple[float, list[Step]]:
-    if tree == ("hole", "score"):
-        return 1.0, []
-    require(tree[0] == "op" and contains(tree, "hole"), "the scores are not computed from the product")
-    name, operands = tree[1], tree[4:]
-    if name == "arith.select":
-        return _masked(tree, column)
-    inner = next(operand for operand in operands if contains(operand, "hole"))
-    others = [operand for operand in operands if operand is not inner]
-    require(not any(contains(other, "hole") for other in others) and len(others) == 1, f"'{name}' of scores")
-    scale, steps = _scores(inner, column)
-    other, first = others[0], operands[0] is inner
-    if name in ("arith.mulf", "arith.divf") and other[0] == "const" and (first or name == "arith.mulf"):
-        require(not steps, "scores are scaled after they were masked")
-        factor = float(other[1])
-        require(factor != 0, "a scale of 0")
-        return scale * (factor if name == "arith.mulf" else 1 / factor), steps
-    require(name == "arith.addf", f"'{name}' of scores")
-    return scale, [*steps, Step("bias", other)]
-
-
-def _masked(tree: Tree, column: Flat) -> tuple[float, list[Step]]:
-    condition, yes, no = tree[4:]
-    require(not contains(condition, "hole"), "a mask that depends on the scores")
-    if contains(no, "hole"):
-        condition, yes, no = _opposite(condition), no, yes
-    require(no[0] == "const", "masked scores become no constant")
-    scale, steps = _scores(yes, column)
-    for part in _conjuncts(condition):
-        steps.append(_causal(part, float(no[1]), column) or Step("keep", part, float(no[1])))
+def _scores(tree: Tree, column: Flat, plain: _Plain) -> tuple[float, list[Step]]:
+    """The scale of the scores, and their changes, the innermost first."""
+    way: list[Tree] = []
+    while tree[0] != "hole":
+        require(tree[0] == "op" and plain.is_scored(tree), "the scores are not computed from the product")
+        way.append(tree)
+        tree = _scored_operand(tree, plain)
+    scale, steps = 1.0, []
+    for tree in reversed(way):
+        if tree[1] == "arith.select":
+            steps += _masked(tree, column, plain)
+            continue
+        name, first = tree[1], plain.is_scored(tree[4])
+        other = tree[5] if first else tree[4]
+        if name in ("arith.mulf", "arith.divf") and other[0] == "const" and (first or name == "arith.mulf"):
+            require(not steps, "scores are scaled after they were masked")
+            factor = float(other[1])
+            require(factor != 0, "a scale of 0")
+            scale = scale * (factor if name == "arith.mulf" else 1 / factor)
+        else:
+            require(name == "arith.addf", f"'{name}' of scores")
+            steps.append(Step("bias", other))
     return scale, steps
+
+
+def _scored_operand(tree: Tree, plain: _Plain) -> Tree:
+    """The operand of a change to the scores that they are."""
+    scored = [operand for operand in tree[4:] if plain.is_scored(operand)]
+    if tree[1] == "arith.select":
+        require(not plain.is_scored(tree[4]), "a mask that depends on the scores")
+        require(len(scored) == 1 and _instead(tree, plain)[0] == "const", "masked scores become no constant")
+    else:
+        require(len(scored) == 1 and len(tree) == 6, f"'{tree[1]}' of scores")
+    return scored[0]
+
+
+def _instead(select: Tree, plain: _Plain) -> Tree:
+    """What masked scores become."""
+    return select[5] if plain.is_scored(select[6]) else select[6]
+
+
+def _masked(tree: Tree, column: Flat, plain: _Plain) -> list[Step]:
+    condition = _opposite(tree[4]) if plain.is_scored(tree[6]) else tree[4]
+    number = float(_instead(tree, plain)[1])
+    return [_causal(part, number, column) or Step("keep", part, number) for part in _conjuncts(condition)]
 
 
 def _opposite(condition: Tree) -> Tree:
@@ -135,9 +172,19 @@ def _opposite(condition: Tree) -> Tree:
 
 
 def _conjuncts(condition: Tree) -> list[Tree]:
-    if _is(condition, "arith.andi"):
-        return [part for operand in condition[4:] for part in _conjuncts(operand)]
-    return [condition]
+    """The conditions that an `and` of several is made of; one that is there twice counts once."""
+    found: list[Tree] = []
+    pending, seen = [condition], set()
+    while pending:
+        part = pending.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if _is(part, "arith.andi"):
+            pending += reversed(part[4:])
+        else:
+            found.append(part)
+    return found
 
 
 def _predicate(condition: Tree) -> int:
@@ -169,20 +216,26 @@ def _causal(condition: Tree, number: float, column: Flat) -> Step | None:
 
 def _linear(tree: Tree) -> dict | None:
     """An integer tree as a sum: {node: factor}, the constant under None."""
-    if tree[0] == "const":
-        return {None: int(tree[1])}
-    if tree[0] == "index":
-        return {("index", tree[1]): 1} if tree[1] else {}
-    if tree[0] == "outside":
-        return {tree: 1}
-    if tree[0] != "op":
-        return None
-    if tree[1] in _SAME_NUMBER:
-        return _linear(tree[4])
-    if tree[1] not in ("arith.addi", "arith.subi"):
-        return None
-    a, b = _linear(tree[4]), _linear(tree[5])
-    if a is None or b is None:
-        return None
-    sign = 1 if tree[1] == "arith.addi" else -1
-    return {key: a.get(key, 0) + sign * b.get(key, 0) for key in {**a, **b}}
+    found: dict[int, dict | None] = {}
+    for node in postorder([tree], _terms, id):
+        below = [found[id(term)] for term in _terms(node)]
+        known = [term for term in below if term is not None]
+        if node[0] == "const":
+            found[id(node)] = {None: int(node[1])}
+        elif node[0] == "index":
+            found[id(node)] = {("index", node[1]): 1} if node[1] else {}
+        elif node[0] == "outside":
+            found[id(node)] = {node: 1}
+        elif not below or len(known) < len(below):
+            found[id(node)] = None
+        elif len(known) == 1:
+            found[id(node)] = known[0]
+        else:
+            (a, b), sign = known, 1 if node[1] == "arith.addi" else -1
+            found[id(node)] = {key: a.get(key, 0) + sign * b.get(key, 0) for key in {**a, **b}}
+    return found[id(tree)]
+
+
+def _terms(tree: Tree) -> tuple[Tree, ...]:
+    """The integers that one is the sum, the difference or a copy of."""
+    return tree[4:] if tree[0] == "op" and tree[1] in (*_SAME_NUMBER, "arith.addi", "arith.subi") else ()

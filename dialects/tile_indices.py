@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch_mlir import ir
 
+from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.products import defining_op
 
 __all__ = ["Array", "Points", "TileIndices"]
@@ -54,6 +55,10 @@ _DIVISION: dict[str, Callable[[Array, Array], Array]] = {
 _CASTS = ("arith.index_cast", "arith.index_castui")
 
 
+def _is_arithmetic(op: ir.Operation) -> bool:
+    return op.name in _BINARY or op.name in _DIVISION or op.name in _CASTS or op.name.startswith("affine.")
+
+
 class TileIndices:
     """Values of index arithmetic over the grid `extents`, whose coordinates are the block arguments `coordinates`."""
 
@@ -75,9 +80,14 @@ class TileIndices:
 
     def of(self, value: ir.Value) -> Array | None:
         """The value for each tile; None where it depends on data or on an operation that is not known here."""
-        if value not in self._known:
-            self._known[value] = self._evaluate(value)
+        for each in postorder([value], self._operands):
+            if each not in self._known:
+                self._known[each] = self._evaluate(each)
         return self._known[value]
+
+    def _operands(self, value: ir.Value) -> list[ir.Value]:
+        op = defining_op(value) if value not in self._known else None
+        return list(op.operands) if op is not None and _is_arithmetic(op) else []
 
     def _evaluate(self, value: ir.Value) -> Array | None:
         op = defining_op(value)
@@ -86,9 +96,9 @@ class TileIndices:
         if op.name == "arith.constant":
             attribute = op.attributes["value"]
             return self.constant(attribute.value) if isinstance(attribute, ir.IntegerAttr) else None
-        if not (op.name in _BINARY or op.name in _DIVISION or op.name in _CASTS or op.name.startswith("affine.")):
+        if not _is_arithmetic(op):
             return None
-        operands = [self.of(v) for v in op.operands]
+        operands = [self._known[v] for v in op.operands]
         known = [o for o in operands if o is not None]
         if len(known) < len(operands):
             return None

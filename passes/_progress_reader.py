@@ -261,17 +261,24 @@ class _Reader:
 
     def _region(self, value: ir.Value) -> Region | None:
         """The memory behind a memref; None for memory that was allocated inside a task."""
-        if value not in self.regions:
+        views: list[ir.Value] = []
+        while value not in self.regions:
             op = defining_op(value)
-            self.regions[value] = self._made_by(op, value) if op is not None else None
-        return self.regions[value]
+            if op is not None and op.name in _VIEWS:
+                views.append(value)
+                value = op.operands[0]
+            elif op is None or op.name in ("memref.alloc", "memref.alloca"):
+                self.regions[value] = None
+            else:
+                raise PassFailure(op, "makes a memref in a way that this check does not know")
+        region = self.regions[value]
+        for view in reversed(views):
+            op = defining_op(view)
+            assert op is not None
+            region = self.regions[view] = self._seen_through(op, region, view)
+        return region
 
-    def _made_by(self, op: ir.Operation, value: ir.Value) -> Region | None:
-        if op.name in ("memref.alloc", "memref.alloca"):
-            return None
-        if op.name not in _VIEWS:
-            raise PassFailure(op, "makes a memref in a way that this check does not know")
-        source = self._region(op.operands[0])
+    def _seen_through(self, op: ir.Operation, source: Region | None, value: ir.Value) -> Region | None:
         if source is None:
             return None
         if op.name == "memref.view":

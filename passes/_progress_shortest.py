@@ -35,25 +35,27 @@ class Shortest:
         self._waits, self._posters, self._goals = waits, posters, goals
         self.best = frozenset(known)
         self._left = BUDGET
-        self._search(frozenset(), frozenset())
+        pending: list[tuple[frozenset[Tile], frozenset[Tile]]] = [(frozenset(), frozenset())]
+        while pending and self._left > 0:
+            pending += reversed(self._search(*pending.pop()))
 
     @property
     def exact(self) -> bool:
         """Whether no smaller set is enough: the search has seen all that there are."""
         return self._left > 0
 
-    def _search(self, taken: frozenset[Tile], without: frozenset[Tile]) -> None:
-        """Look for the best set that has all of `taken` and none of `without`."""
+    def _search(self, taken: frozenset[Tile], without: frozenset[Tile]) -> list[tuple[frozenset[Tile], frozenset[Tile]]]:
+        """Look for the best set that has all of `taken` and none of `without`; which such searches are left, the next first."""
         self._left -= 1
         if self._left <= 0:
-            return
+            return []
         closed = self._close(taken, without)
         if closed is None:
-            return
+            return []
         taken, short = closed
         least = max((-(-missing // max(posts.values())) for missing, posts in short), default=0)
         if len(taken) + least >= len(self.best):
-            return
+            return []
         if short:
             candidates = min(short, key=lambda one: len(one[1]))[1]
         elif stuck := taken.difference(run_of(sorted(taken), self._waits, self._posters)):
@@ -62,11 +64,11 @@ class Shortest:
             candidates = {tile: n for posts in slots for tile, n in posts.items() if tile not in taken and tile not in without}
         else:
             self.best = taken
-            return
-        if candidates:
-            tile = max(candidates, key=lambda one: candidates[one])
-            self._search(taken | {tile}, without)
-            self._search(taken, without | {tile})
+            return []
+        if not candidates:
+            return []
+        tile = max(candidates, key=lambda one: candidates[one])
+        return [(taken | {tile}, without), (taken, without | {tile})]
 
     def _close(
         self, taken: frozenset[Tile], without: frozenset[Tile]

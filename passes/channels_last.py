@@ -88,28 +88,38 @@ class _Rewriter:
 
     def _native(self, value: ir.Value) -> bool:
         """Whether a value is computed with its channels innermost, and its usual form would be a transposition."""
-        maker = defining_op(value)
-        if maker is not None and maker.name == "tensor.pad":
-            return self._native(maker.operands[0])
+        while (maker := defining_op(value)) is not None and maker.name == "tensor.pad":
+            value = maker.operands[0]
         return value in self.twins and value not in self.borrowed
 
     def _twin(self, value: ir.Value) -> ir.Value:
         """The channels-last form of a value, made where the value is made."""
-        if value in self.twins:
-            return self.twins[value]
+        pads: list[ir.Operation] = []
+        while value not in self.twins and (maker := defining_op(value)) is not None:
+            if maker.name != "tensor.pad" or len(maker.operands) != 1:
+                break
+            pads.append(maker)
+            value = maker.operands[0]
+        made = self.twins[value] if value in self.twins else self._borrow(value, self._transposed(value))
+        for pad in reversed(pads):
+            made = self._borrow(pad.results[0], self._padded(pad, made))
+        return made
+
+    def _borrow(self, value: ir.Value, made: ir.Value) -> ir.Value:
+        self.twins[value] = made
+        self.borrowed.add(value)
+        return made
+
+    def _transposed(self, value: ir.Value) -> ir.Value:
         maker = defining_op(value)
         if maker is None:
             with ir.InsertionPoint.at_block_begin(self.block):
                 made = transposed(value, LAST)
-        elif maker.name == "tensor.pad" and len(maker.operands) == 1:
-            made = self._padded(maker, self._twin(maker.operands[0]))
         elif maker.name in ("tensor.empty", "linalg.fill"):
             made = _like(maker)
         else:
             with ir.InsertionPoint.after(maker):
                 made = transposed(value, LAST)
-        self.twins[value] = made
-        self.borrowed.add(value)
         return made
 
     def _wide_twin(self, value: ir.Value) -> ir.Value:

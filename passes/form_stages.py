@@ -193,13 +193,13 @@ class FormStages(Pass):
 
     def _outside(self, value: ir.Value, mapping: dict[ir.Value, ir.Value]) -> ir.Value:
         """The value at the level of the pipeline; views are made there on first use."""
-        if value in mapping:
-            return mapping[value]
-        maker = defining_op(value)
-        if maker is None or not is_reshape(maker):
-            return value
-        source = self._outside(maker.operands[0], mapping)
-        copy = maker.clone()
-        copy.operation.operands[0] = source
-        mapping[value] = copy.operation.results[0]
-        return mapping[value]
+        views: list[ir.Operation] = []
+        while value not in mapping and (maker := defining_op(value)) is not None and is_reshape(maker):
+            views.append(maker)
+            value = maker.operands[0]
+        found = mapping.get(value, value)
+        for maker in reversed(views):
+            copy = maker.clone()
+            copy.operation.operands[0] = found
+            found = mapping[maker.results[0]] = copy.operation.results[0]
+        return found

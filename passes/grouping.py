@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import is_tensor, shape_of
+from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.iteration import Space, is_free, is_reshape, is_view, iteration_space
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.dialects.sizes import tensor_bytes
+from kitsune_mlir.dialects.unchanged import remembered, unchanged
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.target import Target
 
@@ -23,12 +25,18 @@ from .siblings import share_a_pass
 from .small_stages import one_row, worth_a_hand_off
 
 TILE_COLUMNS = 256  # what a GPU's tile has at most of the last of several shared dimensions
+MOST_OPS = 128  # in a stage: plans look at all of them together, and the code of more is slow to compile
 MIN_ROWS = 16  # rows that a tile of a product should have, so that the weights it reads are used that often
 
 
 def reads(op: ir.Operation) -> list[ir.Value]:
     """Every value an op uses, its operands and what its regions use from outside, without repetition."""
-    return list(dict.fromkeys([*op.operands, *captures(op)]))
+    return list(_read(op))
+
+
+@remembered
+def _read(op: ir.Operation) -> tuple[ir.Value, ...]:
+    return tuple(dict.fromkeys([*op.operands, *captures(op)]))
 
 
 def product_of(sizes) -> int:
@@ -59,13 +67,23 @@ class Grouping:
         self.returned = set(returned)
         self.target = target
         self.chains = chains
-        self.group_of = {hash(op): n for n, op in enumerate(self.ops)}
         self.cuts = cuts
+        self.group_of = {hash(op): n for n, op in enumerate(self.ops)}
         self.members: dict[int, list[ir.Operation]] = {n: [op] for n, op in enumerate(self.ops)}
         self.blocked: list[tuple[ir.Operation, ir.Operation, str]] = []
+        self._sources: dict[tuple[int, bool], list[ir.Operation]] = {}
+        self._spaces: dict[int, Space] = {}  # of groups, as they are now
+        self._tried: tuple[int, int, Space] | None = None
+        self._times: dict[int, float] = {}
 
     def sources(self, op: ir.Operation, through_views: bool) -> list[ir.Operation]:
         """The grouped ops that `op` reads, looking through free ops (and views, if asked)."""
+        key = hash(op), through_views
+        if key not in self._sources:
+            self._sources[key] = self._find_sources(op, through_views)
+        return self._sources[key]
+
+    def _find_sources(self, op: ir.Operation, through_views: bool) -> list[ir.Operation]:
         found: dict[int, ir.Operation] = {}
         pending = reads(op)
         while pending:
@@ -123,15 +141,22 @@ class Grouping:
     def space(self, group: list[ir.Operation]) -> Space:
         return iteration_space(self.with_free(group), self.outputs(group) or list(group[-1].results))
 
+    def _space_of(self, g: int) -> Space:
+        if g not in self._spaces:
+            self._spaces[g] = self.space(self.members[g])
+        return self._spaces[g]
+
     def would_cycle(self, a: int, b: int) -> bool:
         """Whether some path from producer group a to consumer group b leads through a third group."""
         pending = [g for g in self._groups_read_by(b) if g != a]
+        begins = self.order[hash(self.members[a][0])]
         seen: set[int] = set()
         while pending:
             g = pending.pop()
             if g == a:
                 return True
-            if g not in seen:
+            # What ends before the producer begins reads nothing of it.
+            if g not in seen and self.order[hash(self.members[g][-1])] > begins:
                 seen.add(g)
                 pending += self._groups_read_by(g)
         return False
@@ -143,12 +168,15 @@ class Grouping:
     def try_merge(self, a: int, b: int) -> str | None:
         """Merge producer group a into consumer group b; the reason where that must not be."""
         group = sorted(self.members[a] + self.members[b], key=lambda o: self.order[hash(o)])
-        if self._through_view(a, b):
         for cut, most in self.cuts:
             if sum(hash(op) in cut for op in group) > most:
                 return f"option 'cut' leaves {most} of their ops in a stage"
+        if len(group) > MOST_OPS:
+            return f"a stage would have {len(group)} operations, at most {MOST_OPS} are planned together"
+        if self._through_view(a, b):
             return "a reshape between them splits or merges dimensions"
         merged = self.space(group)
+        self._tried = a, b, merged
         small = self._small(group, merged)
         if not merged.dims and not small:
             return "they share no parallel dimension"
@@ -162,8 +190,8 @@ class Grouping:
             if self.chains == "cluster":
                 return cluster_reason(merged)
             return reason if self.chains == "false" else self._chain_reason(a, b, merged)
-        for part in (self.members[a], self.members[b]):
-            alone, together = _tiles(self.space(part)), _tiles(merged)
+        for part in (a, b):
+            alone, together = _tiles(self._space_of(part)), _tiles(merged)
             if together < min(alone, -(-self.target.workers // 4)) and not small:
                 return f"too few tiles would be left ({together})"
         needed = self._bytes_per_tile(group, merged)
@@ -207,12 +235,18 @@ class Grouping:
 
     def seconds(self) -> float:
         """Estimated time of all groups on a GPU, one after the other."""
-        return sum(self._seconds(g) for g in self.members)
+        with unchanged():
+            return sum(self._seconds(g) for g in self.members)
 
     def _seconds(self, g: int) -> float:
         """Estimated time of a group on a GPU."""
+        if g not in self._times:
+            self._times[g] = self._find_seconds(g)
+        return self._times[g]
+
+    def _find_seconds(self, g: int) -> float:
         group = self.members[g]
-        space, products = self.space(group), [op for op in group if is_contraction(op)]
+        space, products = self._space_of(g), [op for op in group if is_contraction(op)]
         if not products:
             values = {v for op in group for v in [*reads(op), *op.results] if is_tensor(v)}
             return gpu_chains.moving_seconds(sum(tensor_bytes(v.type) for v in values), self.target)
@@ -256,6 +290,13 @@ class Grouping:
         return sum(sorted(sizes)[-3:])
 
     def merge(self, a: int, b: int) -> None:
+        """Put producer group a into consumer group b."""
+        for g in (a, b):
+            self._spaces.pop(g, None)
+            self._times.pop(g, None)
+        if self._tried is not None and self._tried[:2] == (a, b):
+            self._spaces[b] = self._tried[2]
+        self._tried = None
         self.members[b] = sorted(self.members.pop(a) + self.members[b], key=lambda o: self.order[hash(o)])
         for op in self.members[b]:
             self.group_of[hash(op)] = b
@@ -265,6 +306,10 @@ class Grouping:
 
         An attention is one group from the start, and stays one; so are products of pairs.
         """
+        with unchanged():
+            self._run()
+
+    def _run(self) -> None:
         closed = {self.group_of[hash(op)] for op in self.ops if APART in op.attributes}
         for ops in (*find_attention(self.ops), *find_pairs(self.ops)):
             into = self.group_of[hash(ops[-1])]
@@ -301,31 +346,25 @@ class Grouping:
         On a GPU whatever can start at the same time is together, so that blocks without a tile of the one work on the other
         instead of waiting for it (the products of q, k and v); last what nobody reads.
         """
-        done: dict[int, None] = {}
-
-        def visit(g: int) -> None:
-            if g in done:
-                return
-            for source in self._groups_read_by(g):
-                visit(source)
-            done[g] = None
-
-        for g in sorted(self.members, key=lambda g: self.order[hash(self.members[g][-1])]):
-            visit(g)
+        in_program = sorted(self.members, key=lambda g: self.order[hash(self.members[g][-1])])
+        sources = {g: self._groups_read_by(g) for g in in_program}
+        done = list(postorder(in_program, sources.__getitem__))
         if not self.target.is_gpu:
-            return list(done)
-        sources = {g: self._groups_read_by(g) for g in done}
-        read = {source for found in sources.values() for source in found}
+            return done
+        readers: dict[int, list[int]] = {}
+        for g, found in sources.items():
+            for source in found:
+                readers.setdefault(source, []).append(g)
         level: dict[int, int] = {}
         for g in done:
             level[g] = max((level[source] + 1 for source in sources[g]), default=0)
         late: set[int] = set()
         for g in done:
             # What is made of arguments alone, and needed late, is not put before what others wait for.
-            if not sources[g] and g in read and not any(is_contraction(op) for op in self.members[g]):
-                level[g] = max(0, min(level[reader] for reader in done if g in sources[reader]) - 1)
+            if not sources[g] and g in readers and not any(is_contraction(op) for op in self.members[g]):
+                level[g] = max(0, min(level[reader] for reader in readers[g]) - 1)
                 late |= {g} if level[g] else set()
-        return sorted(done, key=lambda g: (level[g], g in late, g not in read))
+        return sorted(done, key=lambda g: (level[g], g in late, g not in readers))
 
 
 def inner_elements(space: Space) -> int:

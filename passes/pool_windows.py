@@ -97,13 +97,24 @@ def _read_through(op: ir.Operation) -> None:
 
 def _element(value: ir.Value, places: list[ir.Value]) -> ir.Value:
     """An element of a tensor as its own image has it: padded and widened here."""
-    maker = defining_op(value)
-    if _is_cast(maker):
-        assert maker is not None
-        return arith.extf(ir.ShapedType(value.type).element_type, _element(maker.operands[0], places))
-    if not _is_pad(maker):
-        return tensor.extract(value, places)
-    assert maker is not None
+    changes: list[tuple[ir.Operation, ir.Value | None]] = []  # the outermost first; of a padding whether it is inside
+    while (maker := defining_op(value)) is not None and (_is_cast(maker) or _is_pad(maker)):
+        inside = None
+        if _is_pad(maker):
+            places, inside = _unpadded(maker, places)
+        changes.append((maker, inside))
+        value = maker.operands[0]
+    element = tensor.extract(value, places)
+    for maker, inside in reversed(changes):
+        if _is_cast(maker):
+            element = arith.extf(ir.ShapedType(maker.results[0].type).element_type, element)
+        elif inside is not None:
+            element = arith.select(inside, element, _padding(maker))
+    return element
+
+
+def _unpadded(maker: ir.Operation, places: list[ir.Value]) -> tuple[list[ir.Value], ir.Value | None]:
+    """The nearest place in what is padded, and whether the element is there; None where nothing is padded."""
     index, extents, inside = ir.IndexType.get(), shape_of(maker.operands[0]), None
     sides = zip(static_ints(maker, "static_low"), static_ints(maker, "static_high"), strict=True)
     found = list(places)
@@ -115,8 +126,7 @@ def _element(value: ir.Value, places: list[ir.Value]) -> ir.Value:
             inside = here if inside is None else arith.andi(inside, here)
             place = arith.maxsi(place, arith.constant(index, 0))
             found[dim] = arith.minsi(place, arith.constant(index, extents[dim] - 1))
-    element = _element(maker.operands[0], found)
-    return element if inside is None else arith.select(inside, element, _padding(maker))
+    return found, inside
 
 
 def _place(expression: ir.AffineExpr) -> ir.Value:

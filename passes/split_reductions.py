@@ -119,13 +119,15 @@ class SplitReductions(Pass):
 
 def _erase_unused(value: ir.Value) -> None:
     """Erase what makes a value that nobody reads any more, and what only that has read."""
-    maker = defining_op(value)
-    if maker is None or maker.name not in ("linalg.generic", "tensor.empty") or any(list(r.uses) for r in maker.results):
-        return
-    sources = list(maker.operands)
-    maker.erase()
-    for source in sources:
-        _erase_unused(source)
+    pending = {value: None}  # each once: what makes it can be erased once
+    while pending:
+        maker = defining_op(pending.popitem()[0])
+        if maker is None or maker.name not in ("linalg.generic", "tensor.empty") or any(list(r.uses) for r in maker.results):
+            continue
+        for result in maker.results:
+            pending.pop(result, None)
+        pending.update(dict.fromkeys(maker.operands))
+        maker.erase()
 
 
 def _at_top(op: ir.Operation) -> bool:

@@ -9,10 +9,11 @@ from torch_mlir.dialects import arith, math, tensor
 
 from kitsune_mlir.dialects.access import shape_of, static_ints
 from kitsune_mlir.dialects.attention import Attention, Operand, Step
+from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.factors import Factor, Flat
 from kitsune_mlir.dialects.iteration import is_free
 from kitsune_mlir.dialects.products import defining_op
-from kitsune_mlir.dialects.scalar_tree import Tree, nodes_of
+from kitsune_mlir.dialects.scalar_tree import Tree, children, nodes_of
 
 from .copies import identity_generic
 
@@ -321,19 +322,25 @@ def _groups(wide: Sequence[bool]) -> list[list[int]]:
 
 def emit(tree: Tree, loaded: dict[Tree, ir.Value], loops: Sequence[Factor]) -> ir.Value:
     """A tree as scalar operations in the body of a generic over `loops`."""
-    kind = tree[0]
+    made: dict[int, ir.Value] = {}
+    for node in postorder([tree], children, id):
+        made[id(node)] = _emitted(node, [made[id(child)] for child in children(node)], loaded, loops)
+    return made[id(tree)]
+
+
+def _emitted(node: Tree, operands: list[ir.Value], loaded: dict[Tree, ir.Value], loops: Sequence[Factor]) -> ir.Value:
+    kind = node[0]
     if kind == "load":
-        return loaded[tree]
+        return loaded[node]
     if kind == "const":
-        type_ = ir.Type.parse(tree[2])
-        return arith.constant(type_, bool(tree[1]) if tree[2] == "i1" else tree[1])
+        type_ = ir.Type.parse(node[2])
+        return arith.constant(type_, bool(node[1]) if node[2] == "i1" else node[1])
     if kind == "outside":
-        return tree[1]
+        return node[1]
     if kind == "index":
-        return _index(tree[1], loops)
-    attributes = {"predicate": ir.Attribute.parse(tree[2])} if tree[2] else {}
-    operands = [emit(operand, loaded, loops) for operand in tree[4:]]
-    return ir.Operation.create(tree[1], [ir.Type.parse(tree[3])], operands, attributes).results[0]
+        return _index(node[1], loops)
+    attributes = {"predicate": ir.Attribute.parse(node[2])} if node[2] else {}
+    return ir.Operation.create(node[1], [ir.Type.parse(node[3])], operands, attributes).results[0]
 
 
 def _index(factors: Flat, loops: Sequence[Factor]) -> ir.Value:

@@ -23,7 +23,8 @@ from kitsune_mlir.codegen.gpu.elements import load_elements
 from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.value import Value, as_type, cast, constant, f32, fma, i32, i64, maximum, minimum, select, wrap
 from kitsune_mlir.dialects.attention import Step
-from kitsune_mlir.dialects.scalar_tree import Tree
+from kitsune_mlir.dialects.deep import postorder
+from kitsune_mlir.dialects.scalar_tree import Tree, children
 from kitsune_mlir.layouts import WgmmaAccumulator
 
 __all__ = ["Scores", "Softmax", "exp2", "over_lanes"]
@@ -174,24 +175,29 @@ class Scores:
 
     def _tree(self, tree: Tree, half: int, key: Value) -> Value:
         """A scalar of a mask or bias at one row and key."""
-        kind = tree[0]
+        made: dict[int, Value] = {}
+        for node in postorder([tree], children, id):
+            made[id(node)] = self._scalar(node, [made[id(child)] for child in children(node)], half, key)
+        return made[id(tree)]
+
+    def _scalar(self, node: Tree, operands: list[Value], half: int, key: Value) -> Value:
+        kind = node[0]
         if kind == "const":
-            return constant(bool(tree[1]) if tree[2] == "i1" else tree[1], "i64" if tree[2] == "index" else tree[2])
+            return constant(bool(node[1]) if node[2] == "i1" else node[1], "i64" if node[2] == "index" else node[2])
         if kind == "outside":
-            return cast(self.tile.index(tree[1]), "i64") if _is_index(tree[1].type) else self.tile.index(tree[1])
+            return cast(self.tile.index(node[1]), "i64") if _is_index(node[1].type) else self.tile.index(node[1])
         if kind == "index":
             total = i32(0)
-            for factor in tree[1]:
+            for factor in node[1]:
                 total = total * factor.size + self._position(self.plan.pattern.sides[factor], half, key)
             return cast(total, "i64")
         if kind == "load":
-            return self._load(self.plan.pattern.loads[tree], half, key)
-        operands = [self._tree(operand, half, key).ir for operand in tree[4:]]
-        if tree[1] in ("arith.index_cast", "arith.index_castui"):
-            return cast(wrap(operands[0]), "i64" if tree[3] == "index" else tree[3])
-        type_ = "i64" if tree[3] == "index" else tree[3]
-        attributes = {"predicate": ir.Attribute.parse(tree[2])} if tree[2] else {}
-        return wrap(ir.Operation.create(tree[1], [as_type(type_)], operands, attributes))
+            return self._load(self.plan.pattern.loads[node], half, key)
+        type_ = "i64" if node[3] == "index" else node[3]
+        if node[1] in ("arith.index_cast", "arith.index_castui"):
+            return cast(operands[0], type_)
+        attributes = {"predicate": ir.Attribute.parse(node[2])} if node[2] else {}
+        return wrap(ir.Operation.create(node[1], [as_type(type_)], [operand.ir for operand in operands], attributes))
 
     def _position(self, side: str, half: int, key: Value) -> Value:
         return key if side == "key" else self.rows[half][int(side.removeprefix("row"))]
