@@ -32,12 +32,14 @@ class Planning:
         cut: option `cut` of `kitsune-form-stages`.
         tried: what was cut: a stage's name, its parts (as `_parts` has them), and how many of them should stay.
         replanned: a sentence for each plan that was given up.
+        times: milliseconds of stages by name, where planning cannot know them: of those that only the generic engine took.
     """
 
     mode: str
     cut: tuple[str, ...] = ()
-    replanned: tuple[str, ...] = ()
     tried: tuple[tuple[str, str, int, int], ...] = ()
+    replanned: tuple[str, ...] = ()
+    times: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def cheaper(self, error: AssemblyTimeout, stages: Sequence[Mapping[str, Any]]) -> Planning:
         """The plan to try after one whose kernel took too long.

@@ -112,3 +112,7 @@ class TargetError(KitsuneError):
 
 def _located(location: str | None, message: str) -> str:
     return message if location is None else f"{location}: {message}"
+
+
+class PerformanceWarning(UserWarning):
+    """A compiled program has stages that will be far slower than the chip needs to be; the message names them and says why."""

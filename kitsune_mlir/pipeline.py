@@ -5,24 +5,29 @@ model --import_model--> linalg on tensors --PLAN--> stage graph --LOWER--> tile 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from torch_mlir import ir
 
 from kitsune_mlir.calling_convention import memory_layouts, signature_of
 from kitsune_mlir.cheaper_plans import Planning, put_back, report
+from kitsune_mlir.diagnostics import place_of
 from kitsune_mlir.dialects import new_context
-from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, TargetError
+from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, PerformanceWarning, TargetError
 from kitsune_mlir.frontend import ImportedModel, import_model
+from kitsune_mlir.options import Options, Phases, options_of
 from kitsune_mlir.passes.registry import PIPELINE
 from kitsune_mlir.passes.summary import summarize
 from kitsune_mlir.passmanager import run_pipeline
+from kitsune_mlir.reproducer import reproduced
+from kitsune_mlir.runtime.explain import slow_text
 from kitsune_mlir.runtime.package import make_runner
 from kitsune_mlir.runtime.program import Program, Runner
 from kitsune_mlir.runtime.timer import device_name, milliseconds
+from kitsune_mlir.slow_stages import slow_task
 from kitsune_mlir.target import Target, find_target
 from kitsune_mlir.tuning import PARTITION, Tuned, TuningCache, partition, plan, progress, tensor_types, tune
 
@@ -36,71 +41,6 @@ _partition = PLAN.index(PARTITION)
 
 CLEARLY_FASTER = 0.95
 """Of one launch's time that separate launches stay below where they are chosen by measurement."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a user may choose beyond the target.
-
-    Attributes:
-        threads: host target: workers of one call; None is all processors.
-        debug: GPU target: waits are bounded, and a wait that gives up reports block, task and slot instead of hanging.
-        mode: who runs the stages: "temporal" (one launch, all multiprocessors take turns), "spatial" (one launch, stages have
-            their own multiprocessors), "separate" (a launch for each stage), "cluster" (chains of layers by clusters of blocks,
-            each with a slice of every layer), or "auto": what the model of the machine says.
-        deterministic: GPU target: results are the same bits on every run, which costs time where rows are added at indices
-            (`index_add`, `scatter_add`); None is the framework's setting, `torch.are_deterministic_algorithms_enabled()`, when
-            the program is compiled. The host target's results are always.
-        ptxas_seconds: GPU target: wall time that ptxas may take for a kernel; None is no limit. After that it is ended, and the
-            next cheaper plan is taken (smaller kernels or stages), which is a remark and stands in `Program.explain`.
-        timestamps: GPU target: every block writes when it began and ended each task (`Program.timeline`); costs little.
-        on_remark: called with each remark of the planning passes (what was fused, what was not and why).
-        on_phase: called with the name of each phase as it starts (for progress displays).
-        reproducer_dir: where a failing pass writes its input; None is the system's temporary folder.
-        matmul_precision: GPU target: how f32 products are done, "highest" (as exact as f32 arithmetic), "high" or "medium" (in
-            TF32); None is the framework's setting, `torch.get_float32_matmul_precision()`, when the program is compiled.
-        convolution_precision: the same for f32 convolutions; None is "high" where `torch.backends.cudnn.conv.fp32_precision`
-            (or `torch.backends.cudnn.allow_tf32`, which is on unless it is switched off) allows TF32, else "highest".
-        tune: measure tile sizes of every stage on this machine, with a progress bar, and keep what was learned on disk
-            (`kitsune_mlir.tuning`), then whether one launch or several are faster; the target's device must be here.
-        tuned_for: name of a device ("NVIDIA H200") whose measurements are used; nothing is measured, and it may be elsewhere.
-        tune_seconds: no measurement is started later than that; the planner's choice stands for stages that were not reached.
-        cache_dir: where measurements are kept; None is KITSUNE_CACHE_DIR or the user's folder for caches.
-    """
-
-    threads: int | None = None
-    debug: bool = False
-    mode: str = "auto"
-    deterministic: bool | None = None
-    ptxas_seconds: float | None = 60.0
-    timestamps: bool = False
-    on_remark: Callable[[Any], None] | None = None
-    on_phase: Callable[[str], None] | None = None
-    reproducer_dir: str | None = None
-    matmul_precision: str | None = None
-    convolution_precision: str | None = None
-    tune: bool = False
-    tuned_for: str = ""
-    tune_seconds: float = 120.0
-    cache_dir: str | None = None
-
-
-@dataclass
-class Phases:
-    """Wall time of each phase, and the announcement that it starts."""
-
-    announce: Callable[[str], None] | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def run(self, name: str, work: Callable[[], Any]) -> Any:
-        """Do `work` as phase `name`."""
-        if self.announce is not None:
-            self.announce(name)
-        start = time.perf_counter()
-        try:
-            return work()
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
 def compile(
@@ -123,12 +63,18 @@ def compile(
         FrontendError: the model cannot be imported (names the operator and the source line).
         CompileError: a pass or the code generator failed (names the op and a reproducer).
         TargetError: the target does not exist or lacks a component, which is named.
+        ArgumentError: an option does not exist.
+
+    Warns:
+        PerformanceWarning: stages will be far slower than the chip needs to be; names them and says why.
     """
-    chosen = options if isinstance(options, Options) else Options(**(options or {}))
+    chosen = options_of(options)
     machine = find_target(choose_target(model, args) if target == "auto" else target)
     phases = Phases(chosen.on_phase)
     imported = phases.run("import", lambda: import_model(model, tuple(args), dict(kwargs or {}), context=new_context()))
-    return compile_imported(imported, machine, chosen, phases)
+    program = compile_imported(imported, machine, chosen, phases)
+    warn_if_slow(program.summary)
+    return program
 
 
 def compile_imported(imported: ImportedModel, machine: Target, options: Options, phases: Phases) -> Program:
@@ -139,7 +85,16 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
         summary: dict[str, Any] = {}
         try:
             layouts, runner, artifacts, problem = built(imported.module, machine, options, phases, planning, texts, summary)
-            break
+            times = {} if planning.times else counted_times(summary, machine)
+            if planning.mode != "auto" or not times:
+                break
+            # The mode was chosen before engines were asked: it may be another one, now that these stages are known to be slow.
+            planning = replace(planning, times=times)
+            put_back(imported.module, given)
+            planned(imported.module, machine, replace(options, on_remark=None), phases, planning)
+            if str(imported.module) == texts["stages"]:
+                break
+            put_back(imported.module, given)
         except AssemblyTimeout as error:
             planning = planning.cheaper(error, summary.get("stages", ()))
             report(imported.module, error.stages, planning.replanned[-1], options.on_remark)
@@ -162,32 +117,17 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
     )
 
 
-def built(
-    module: ir.Module,
-    machine: Target,
-    options: Options,
-    phases: Phases,
-    planning: Planning,
-    texts: dict[str, str],
-    summary: dict[str, Any],
-):
-    """Plan a module and make code of it: how its arguments lie in memory, its runner, the code's files, and why it cannot run.
+def warn_if_slow(summary: Mapping[str, Any], stacklevel: int = 3) -> None:
+    """Warn, once a program, of stages that will be far slower than the chip needs to be."""
+    if summary.get("slow"):
+        warnings.warn(slow_text(summary["slow"]), PerformanceWarning, stacklevel=stacklevel)
 
-    Fills in `texts` and `summary`, as far as it comes.
 
-    Raises:
-        AssemblyTimeout: a kernel's code takes ptxas too long.
-    """
-    name = "main"  # the frontend's function; its pipeline, and so the tile program, is main_p0
+def planned(module: ir.Module, machine: Target, options: Options, phases: Phases, planning: Planning) -> None:
+    """From linalg on tensors to a scheduled stage graph."""
 
     def passes(names: Sequence[str]) -> None:
-        run_pipeline(
-            module,
-            f"builtin.module({','.join(names)})",
-            target=machine.name,
-            on_diagnostic=options.on_remark,
-            reproducer_dir=options.reproducer_dir,
-        )
+        run_passes(module, names, machine, options)
 
     form = "kitsune-form-stages"
     chains = "cluster" if options.mode == "cluster" else "auto" if options.mode == "auto" else "cost"
@@ -205,14 +145,45 @@ def built(
         step = partition(tiles, mode, times, is_deterministic(options))
         phases.run("partition", lambda: passes([step, *PLAN[_partition + 1 :]]))
     else:
-        step = partition({}, planning.mode, None, is_deterministic(options))
+        step = partition({}, planning.mode, dict(planning.times), is_deterministic(options))
         phases.run("plan", lambda: passes([*before, step, *PLAN[_partition + 1 :]]))
+
+
+def run_passes(module: ir.Module, names: Sequence[str], machine: Target, options: Options) -> None:
+    """Run passes by name, which may have options in braces."""
+    run_pipeline(
+        module,
+        f"builtin.module({','.join(names)})",
+        target=machine.name,
+        on_diagnostic=options.on_remark,
+        reproducer_dir=options.reproducer_dir,
+    )
+
+
+def built(
+    module: ir.Module,
+    machine: Target,
+    options: Options,
+    phases: Phases,
+    planning: Planning,
+    texts: dict[str, str],
+    summary: dict[str, Any],
+):
+    """Plan a module and make code of it: how its arguments lie in memory, its runner, the code's files, and why it cannot run.
+
+    Fills in `texts` and `summary`, as far as it comes.
+
+    Raises:
+        AssemblyTimeout: a kernel's code takes ptxas too long.
+    """
+    name = "main"  # the frontend's function; its pipeline, and so the tile program, is main_p0
+    planned(module, machine, options, phases, planning)
     texts["stages"] = str(module)
     layouts = memory_layouts(module, name)
     summary |= summarize(module.operation, machine)
     summary["compiled_for"] = machine.name
     if summary["stages"]:
-        phases.run("lower", lambda: passes(LOWER))
+        phases.run("lower", lambda: run_passes(module, LOWER, machine, options))
         texts["tiles"] = str(module)
     generate = gpu_code if machine.is_gpu else host_code
     runner, artifacts, problem = (
@@ -221,6 +192,18 @@ def built(
         else nothing_to_run(machine)
     )
     return layouts, runner, artifacts, problem
+
+
+def counted_times(summary: Mapping[str, Any], machine: Target) -> dict[str, float]:
+    """Milliseconds of the stages whose engine counted its own cycles, as if each were a program."""
+    if len(summary["stages"]) < 2:
+        return {}
+    counted = {engine["task"] for engine in summary.get("engines", ()) if "cycles" in engine["parameters"]}
+    return {
+        task["task"]: 1e-3 * task["microseconds"] + 1e3 * machine.launch_seconds
+        for task in summary.get("slow", ())
+        if task["task"] in counted
+    }
 
 
 def tuned_stages(module: ir.Module, machine: Target, options: Options) -> list[Tuned]:
@@ -323,7 +306,8 @@ def host_code(module: ir.Module, name: str, machine: Target, options: Options, t
     from kitsune_mlir.codegen.host.compile import compile_host
     from kitsune_mlir.runtime.host_runner import HostRunner
 
-    code = compile_host(module, name)
+    with reproduced(module, "kitsune-to-host", machine.name, options.reproducer_dir):
+        code = compile_host(module, name)
     texts["llvm"] = code.llvm_ir
     runner: Runner = HostRunner(code, options.threads)
     return runner, HostRunner.artifacts(code), ""
@@ -337,9 +321,19 @@ def gpu_code(module: ir.Module, name: str, machine: Target, options: Options, te
     chosen, limit = precisions(options), options.ptxas_seconds
     if limit is not None and limit <= 0:
         raise ArgumentError(f"option 'ptxas_seconds' is a number of seconds above 0, or None for no limit, not {limit}")
-    kernels = compile_launches(
-        module, name, machine, debug=options.debug, timestamps=options.timestamps, ptxas_seconds=limit, **chosen
-    )
+    slow: list[dict[str, Any]] = []
+
+    def watch(decision: Any) -> None:
+        if (found := slow_task(decision.plan, decision.declined, machine)) is not None:
+            file, line, _ = place_of(found.location)
+            slow.append({**found.figures, "source": f"{file}:{line}" if line else ""})
+
+    chosen_pass = f"kitsune-to-gpu{{chip={machine.chip}{' debug=true' if options.debug else ''}}}"
+    with reproduced(module, chosen_pass, machine.name, options.reproducer_dir):
+        kernels = compile_launches(
+            *(module, name, machine),
+            **{"debug": options.debug, "timestamps": options.timestamps, "ptxas_seconds": limit, "watch": watch, **chosen},
+        )
     summary |= chosen
     for level in ("gpu", "llvm", "ptx"):
         forms = [getattr(code, "ptx" if level == "ptx" else f"{level}_ir") for code in kernels]
@@ -347,6 +341,7 @@ def gpu_code(module: ir.Module, name: str, machine: Target, options: Options, te
     summary["kernels"] = [{"threads": code.manifest.threads, **asdict(code.resources)} for code in kernels]
     summary["launches"] = len(kernels)
     summary["engines"] = [asdict(choice) for code in kernels for choice in code.engines]
+    summary["slow"] = slow
     artifacts = CudaRunner.artifacts([(code.manifest, code.cubin, code.ptx) for code in kernels])
     try:
         return CudaRunner.from_artifacts(artifacts), artifacts, ""

@@ -42,6 +42,7 @@ class Work:
         pieces: blocks that share a tile.
         gathered_bytes: of `read_bytes`, in single elements or rows named by indices.
         copied_bytes: of `read_bytes`, operands of products that threads copy because no bulk copy can.
+        cycles: that a tile takes, where its engine has counted them itself; nothing else is looked at then.
     """
 
     engine: str
@@ -61,6 +62,7 @@ class Work:
     pieces: int = 1
     gathered_bytes: float = 0.0
     copied_bytes: float = 0.0
+    cycles: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +113,8 @@ ENGINES: dict[str, Constants] = {
 """By the engine's name. `mma`'s rates are those of `mma_cost`."""
 
 REFERENCE = find_target("h200")
+CLOCK = 1.9e9
+"""Cycles a second of the reference, at which an engine's own cycles are counted."""
 POST = 0.7e-6
 """Seconds from a post to the end of a wait for it, through L2."""
 GATHER = 1.0e-6
@@ -196,7 +200,7 @@ def cost_of(work: Work, target: Target) -> Cost:
     if work.engine == "chain" and work.cols > NARROW:
         fixed += (work.gathered_bytes / GATHERED_RATE + work.atomic_bytes / ADDED_RATE) / clock
     load = (work.read_bytes - work.copied_bytes) / (own.load_rate * caches) + work.copied_bytes / (COPY_RATE * clock)
-    return Cost(
+    cost = Cost(
         start=own.start / clock,
         finish=own.finish / clock,
         turn=own.turn / clock,
@@ -214,6 +218,9 @@ def cost_of(work: Work, target: Target) -> Cost:
         vector_ops=work.tiles * work.vector_ops,
         overlaps=own.overlaps,
     )
+    if work.cycles:
+        return dataclasses.replace(cost, fixed=work.cycles / (CLOCK * clock), tensor=0.0, vector=0.0, load=0.0, store=0.0)
+    return cost
 
 
 def stage_seconds(

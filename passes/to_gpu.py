@@ -8,9 +8,13 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.assemble import program_functions, replace_program
 from kitsune_mlir.codegen.gpu.cubin import CHIPS
 from kitsune_mlir.codegen.gpu.engine import Limits
+from kitsune_mlir.codegen.gpu.executor import Decision
 from kitsune_mlir.codegen.gpu.launches import cut_launches
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.passes.base import Pass, PassFailure
+from kitsune_mlir.passes.remarks import remark
+from kitsune_mlir.slow_stages import slow_task
+from kitsune_mlir.target import find_target
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,9 @@ class ToGpu(Pass):
     """Turn every tile program into a `gpu.module` with one persistent kernel, at the level of nvvm, scf, arith and memref.
 
     A `separate` program becomes one for each launch, named NAME_0, NAME_1, ...
+
+    `--remarks` names each task that will be far slower than the chip needs to be: one that only the generic engine takes, one
+    of a single block with work for many, one predicted at more than ten times its own floor.
 
     The kernel walks all tiles in order; each task's code comes from the engine that took it. The launch's manifest is the
     `gpu.module`'s attribute `kitsune.manifest` (JSON).
@@ -34,9 +41,13 @@ class ToGpu(Pass):
             raise ValueError(f"chip is one of {', '.join(sorted(CHIPS))}, not {self.chip}")
 
     def run(self, module: ir.Operation) -> None:
+        def watch(decision: Decision) -> None:
+            if (slow := slow_task(decision.plan, decision.declined, find_target(self.chip))) is not None:
+                remark(decision.plan.task.op, str(slow))
+
         for function in [part for whole in program_functions(module) for part in cut_launches(whole)]:
             try:
-                replace_program(function, Limits(chip=self.chip, debug=self.debug))
+                replace_program(function, Limits(chip=self.chip, debug=self.debug), watch)
             except KitsuneError as error:
                 raise PassFailure(function, f"cannot become a kernel: {error}") from error
         module.verify()

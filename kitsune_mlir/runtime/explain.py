@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["explain_text", "size"]
+__all__ = ["explain_text", "size", "slow_text"]
+
+SHOWN = 5
+"""Slow stages that a warning names; `explain` names all."""
 
 
 def size(count: float, unit: str = "B") -> str:
@@ -31,6 +34,23 @@ def _waits(stage: Mapping[str, Any]) -> str:
     return "; ".join(parts) or "nothing"
 
 
+def slow_text(slow: Sequence[Mapping[str, Any]], most: int = SHOWN) -> str:
+    """A program's slow stages, the slowest first, as lines of text."""
+    worst = sorted(slow, key=lambda stage: -stage["microseconds"])
+    many = "stages" if len(slow) != 1 else "stage"
+    lines = [f"kitsune: {len(slow)} {many} of this program will be far slower than the chip needs to be:"]
+    for stage in worst[:most]:
+        source = f"{stage['source']}: " if stage["source"] else ""
+        lines.append(
+            f"  {source}stage {stage['task']} (engine {stage['engine']}, {stage['tiles']} tile{'s' * (stage['tiles'] != 1)}) is"
+            f" predicted to take {_small(1e-6 * stage['microseconds'])}, {_small(1e-6 * stage['floor_microseconds'])} would do:"
+            f" {stage['reason']}"
+        )
+    if len(worst) > most:
+        lines.append(f"  and {len(worst) - most} more; `explain` of the program lists all")
+    return "\n".join(lines)
+
+
 def explain_text(summary: Mapping[str, Any]) -> str:
     """Stages, engines, tiles, waits, memory and launches of a compiled program, as lines of text."""
     stages = summary.get("stages", [])
@@ -41,6 +61,8 @@ def explain_text(summary: Mapping[str, Any]) -> str:
         f" on {summary['target']}; {size(summary['operations'], 'FLOP')} in products."
     ]
     lines += [f"  {sentence}." for sentence in summary.get("replanned", [])]
+    if summary.get("slow"):
+        lines += slow_text(summary["slow"], len(summary["slow"])).removeprefix("kitsune: ").splitlines()
     engines = {e["task"]: e for e in summary.get("engines", [])}
     for stage in stages:
         ops = ", ".join(f"{n} {kind}" + ("s" if n > 1 and kind != "generic" else "") for kind, n in stage["ops"].items())

@@ -39,7 +39,8 @@ AHEAD = ("gemv", "mma", "conv")
 class Choice:
     """Who does a task: `engine`, `pieces` that share a tile, tiles at the beginning (`whole`) that are not shared.
 
-    `copied`: threads copy the operands of its products. `joined`: it shares a ring with the products beside it.
+    `copied`: threads copy the operands of its products. `joined`: it shares a ring with the products beside it. `cycles`: of a
+    tile, where the engine has counted them itself.
     """
 
     engine: str
@@ -47,6 +48,7 @@ class Choice:
     whole: int = 0
     copied: bool = False
     joined: bool = False
+    cycles: float = 0.0
 
     @staticmethod
     def from_summary(entry: Mapping[str, Any]) -> Choice:
@@ -55,7 +57,9 @@ class Choice:
         words = said.split()
         shared = int(words[-2]) if len(words) > 1 else entry["tiles"]
         whole = entry["tiles"] - shared if int(words[0]) > 1 else 0
-        return Choice(entry["engine"], int(words[0]), whole, _copies(entry["parameters"]), "joined" in entry["parameters"])
+        parameters = entry["parameters"]
+        joined, cycles = "joined" in parameters, float(parameters.get("cycles", 0.0))
+        return Choice(entry["engine"], int(words[0]), whole, _copies(parameters), joined, cycles)
 
 
 def _copies(parameters: Mapping[str, Any]) -> bool:
@@ -89,7 +93,12 @@ def choices_of(function: ir.Operation, machine: Target) -> Kernel:
             [Choice(ir.StringAttr(t.attributes["engine"]).value if "engine" in t.attributes else "simt") for t in tasks]
         )
     choices = [
-        Choice(plan.engine, *((plan.split.pieces, plan.split.whole) if plan.split else (1, 0)), _copies(plan.parameters))
+        Choice(
+            plan.engine,
+            *((plan.split.pieces, plan.split.whole) if plan.split else (1, 0)),
+            copied=_copies(plan.parameters),
+            cycles=float(plan.parameters.get("cycles", 0.0)),
+        )
         for plan in plans
     ]
     threads = max([256, *(plan.threads for plan in plans)])
@@ -173,6 +182,7 @@ def _task(
         atomic_bytes=sum(_asked(a, counted, 1) for a in task.accesses if a.kind == "atomic"),
         gathered_bytes=sum(points * tensor_bytes(value.type, [1]) for value, points in counted.extracted.items()),
         copied_bytes=read if choice.copied else 0.0,
+        cycles=choice.cycles,
     )
 
     def at(values: Array) -> Array:

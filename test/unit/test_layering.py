@@ -28,6 +28,7 @@ LAYERS = [
     {f"{PACKAGE}.frontend", f"{PACKAGE}.passmanager"},
     {f"{PACKAGE}.pass_options", f"{PACKAGE}.pass_instrumentation", f"{PACKAGE}.reproducer", f"{PACKAGE}.diagnostics"},
     {f"{PACKAGE}.passes"},
+    {f"{PACKAGE}.slow_stages"},
     {f"{PACKAGE}.stage_work"},
     {f"{PACKAGE}.stage_cost"},
     {f"{PACKAGE}.codegen"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from torch_mlir import ir, passmanager
 
@@ -49,8 +50,10 @@ def program_functions(module: ir.Operation) -> list[ir.Operation]:
     return [op for op in operations if op.name == "func.func" and "kitsune.program" in op.attributes]
 
 
-def replace_program(function: ir.Operation, limits: Limits) -> Emitted:
+def replace_program(function: ir.Operation, limits: Limits, watch: Callable[[Decision], None] | None = None) -> Emitted:
     """Put a `gpu.module` with the kernel in the place of a tile program's function, under the function's name.
+
+    `watch` is called with who does each task, while the task is there to be looked at.
 
     Raises:
         CompileError, UnsupportedError: see `executor.build`.
@@ -73,6 +76,8 @@ def replace_program(function: ir.Operation, limits: Limits) -> Emitted:
         for op in list(executor.module.body.operations):
             op.operation.detach_from_parent()
             point.insert(op.operation)
+        for decision in executor.decisions if watch is not None else ():
+            watch(decision)
         function.erase()
     return Emitted(holder, executor.manifest, executor.decisions)
 

@@ -17,6 +17,7 @@ from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.distribute import distribute
 from kitsune_mlir.codegen.gpu.effects import Memory
 from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.generic_cost import tile_cycles
 from kitsune_mlir.codegen.gpu.loops import forward_stores, fuse, interchange, isolate, parallelize, promote
 from kitsune_mlir.codegen.gpu.outline import call, outline
 from kitsune_mlir.codegen.gpu.storage import Storage, place, rewrite
@@ -28,6 +29,9 @@ __all__ = ["GenericEngine", "finish"]
 
 SHARED_BYTES = 73728
 """Temporaries kept in shared memory: three blocks of a multiprocessor can have as much."""
+
+THREADS = 256
+"""Of a block, unless other tasks of the program want more."""
 
 REGISTERS = 80
 """What lets three blocks of 256 threads share a multiprocessor."""
@@ -56,8 +60,12 @@ class GenericEngine(Engine):
             task=task,
             shared_bytes=storage.shared_bytes,
             scratch_bytes=storage.scratch_bytes,
+            threads=THREADS,
             registers=REGISTERS,
-            parameters={"temporaries": {"shared": storage.shared_bytes, "scratch": storage.scratch_bytes}},
+            parameters={
+                "temporaries": {"shared": storage.shared_bytes, "scratch": storage.scratch_bytes},
+                "cycles": round(_cycles(lowered, task.tiles, limits)),
+            },
             private=lowered,
         )
 
@@ -95,6 +103,12 @@ def _lower(task: TaskView, shared_limit: int) -> _Lowered:
     # Passes keep the function and its arguments, so `memory` stays valid.
     storage = place(body.function, shared_limit)
     return _Lowered(body, memory, storage)
+
+
+def _cycles(lowered: _Lowered, tiles: int, limits: Limits) -> float:
+    """Of a tile; see `generic_cost`."""
+    memory = Memory(lowered.memory.buffers, lowered.storage.interval)
+    return tile_cycles(lowered.body.block, memory, lowered.storage, THREADS, tiles, limits.workers)
 
 
 def _shape(block: ir.Block, memory: Memory) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.assemble import finalize, program_functions, replace_program, unwrap
 from kitsune_mlir.codegen.gpu.cubin import KernelResources, assemble_best
-from kitsune_mlir.codegen.gpu.engine import Limits
 from kitsune_mlir.codegen.gpu.divisions import without_branches
+from kitsune_mlir.codegen.gpu.engine import Limits
 from kitsune_mlir.codegen.gpu.executor import Decision
 from kitsune_mlir.codegen.gpu.launches import cut_launches
 from kitsune_mlir.codegen.gpu.ptx import to_ptx, translate
@@ -90,6 +91,7 @@ def compile_gpu(
     matmul_precision: str = "highest",
     convolution_precision: str = "highest",
     ptxas_seconds: float | None = None,
+    watch: Callable[[Decision], None] | None = None,
 ) -> GpuCode:
     """Compile the tile program `name` of a module, which is left as it is.
 
@@ -100,6 +102,7 @@ def compile_gpu(
         fastmath: floating-point freedom; see `fastmath.py`.
         matmul_precision, convolution_precision: of f32 products and convolutions; see `engine.Limits`.
         ptxas_seconds: wall time that ptxas may take for a kernel; None is no limit.
+        watch: see `assemble.replace_program`.
 
     Raises:
         AssemblyTimeout: ptxas takes longer.
@@ -125,7 +128,7 @@ def compile_gpu(
             matmul_precision=matmul_precision,
             convolution_precision=convolution_precision,
         )
-        emitted = replace_program(left[0], limits)
+        emitted = replace_program(left[0], limits, watch)
         try:
             clone.verify()
         except ir.MLIRError as error:

@@ -1,0 +1,197 @@
+"""Tasks of the `generic` engine: predicted and measured microseconds, one operator a program.
+
+    python -m bench.generic build DIR [NAME...]              compile with timestamps; needs no GPU
+    python -m bench.generic run DIR [--json FILE]            time them; needs a Hopper GPU and only the runtime
+    python -m bench.generic compare FILE                     predict what FILE measured, and print both; needs the compiler
+
+What is measured of a task is the time of the block that works on it longest, without waits: its first run of tiles begins
+with cold instruction and constant caches, so the median of several launches is taken. `make gpu-generic` does all three.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import kitsune_mlir
+from bench.timing import environment, note_commit
+
+LAUNCHES = 7
+ENGINE = "generic"
+
+Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
+
+
+class Operator(nn.Module):
+    """A function of tensors, all of them inputs."""
+
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: Tensor) -> Any:
+        return self.function(*tensors)
+
+
+def _index(size: int, *shape: int) -> Tensor:
+    return torch.randint(0, size, shape)
+
+
+def _half(*shape: int) -> Tensor:
+    return torch.randn(*shape).to(torch.bfloat16)
+
+
+def _scatter_rows(nodes: int, columns: int) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda i, x: torch.zeros(nodes, columns).scatter_add(0, i[:, None].expand(-1, columns), x)
+
+
+def _scatter_most(nodes: int, columns: int) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda i, x: torch.zeros(nodes, columns).scatter_reduce(0, i[:, None].expand(-1, columns), x, "amax")
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "scatter_add_1000x16": lambda: (_scatter_rows(500, 16), (_index(500, 1000), torch.randn(1000, 16))),
+    "scatter_add_4000x64": lambda: (_scatter_rows(1000, 64), (_index(1000, 4000), torch.randn(4000, 64))),
+    "scatter_amax_2000x32": lambda: (_scatter_most(500, 32), (_index(500, 2000), torch.randn(2000, 32))),
+    "index_add_slice_4000x64": lambda: (
+        lambda e, x: torch.zeros(1000, 64).index_add(0, e[1], x),
+        (_index(1000, 2, 4000), torch.randn(4000, 64)),
+    ),
+    "index_add_slice_500x7": lambda: (
+        lambda e, x: torch.zeros(100, 7).index_add(0, e[1], x),
+        (_index(100, 2, 500), torch.randn(500, 7)),
+    ),
+    "index_copy_cache": lambda: (lambda c, i, k: c.index_copy(1, i, k), (_half(8, 256, 64), _index(256, 1), _half(8, 1, 64))),
+    "slice_scatter_512x64": lambda: (
+        lambda x, y: torch.slice_scatter(x, y, 1, 3, 67),
+        (torch.randn(512, 300), torch.randn(512, 64)),
+    ),
+    "slice_scatter_64x2000": lambda: (
+        lambda x, y: torch.slice_scatter(x, y, 1, 5, 2005),
+        (torch.randn(64, 2100), torch.randn(64, 2000)),
+    ),
+    "slice_scatter_rows": lambda: (lambda x, y: torch.slice_scatter(x, y, 0, 100, 1100), (_half(2000, 128), _half(1000, 128))),
+    "cumsum_256x512": lambda: (lambda x: x.cumsum(1), (torch.randn(256, 512),)),
+    "cumsum_20000": lambda: (lambda x: x.cumsum(0), (torch.randn(20000),)),
+    "cumsum_columns_1000x64": lambda: (lambda x: x.cumsum(0), (torch.randn(1000, 64),)),
+    "cumprod_64x100": lambda: (lambda x: x.cumprod(1), (torch.randn(64, 100),)),
+    "logcumsumexp_64x128": lambda: (lambda x: x.logcumsumexp(1), (torch.randn(64, 128),)),
+    "sort_16x64": lambda: (lambda x: x.sort(1)[0], (torch.randn(16, 64),)),
+    "sort_64x32": lambda: (lambda x: x.sort(1), (torch.randn(64, 32),)),
+    "topk_512x8": lambda: (lambda x: x.topk(2, 1)[0], (torch.randn(512, 8),)),
+    "topk_1000x100": lambda: (lambda x: x.topk(4, 1), (torch.randn(1000, 100),)),
+    "patches_b2": lambda: (lambda x, w: F.conv2d(x, w, stride=16), (_half(2, 3, 224, 224), _half(192, 3, 16, 16))),
+    "patches_b8_f32": lambda: (lambda x, w: F.conv2d(x, w, stride=8), (torch.randn(8, 3, 64, 64), torch.randn(96, 3, 8, 8))),
+    "conv1d_32_48": lambda: (lambda x, w: F.conv1d(x, w, padding=1), (_half(4, 32, 256), _half(48, 32, 3))),
+    "conv1d_128_128": lambda: (lambda x, w: F.conv1d(x, w, padding=2), (_half(8, 128, 500), _half(128, 128, 5))),
+    "conv3d_8_16": lambda: (lambda x, w: F.conv3d(x, w, padding=1), (_half(1, 8, 8, 16, 16), _half(16, 8, 3, 3, 3))),
+    "conv_transpose_32_16": lambda: (
+        lambda x, w: F.conv_transpose2d(x, w, stride=2),
+        (_half(2, 32, 28, 28), _half(32, 16, 2, 2)),
+    ),
+    "conv_transpose_8_8": lambda: (
+        lambda x, w: F.conv_transpose2d(x, w, stride=2),
+        (torch.randn(4, 8, 56, 56), torch.randn(8, 8, 3, 3)),
+    ),
+    "median_200x31": lambda: (lambda x: x.median(1)[0], (torch.randn(200, 31),)),
+    "unfold": lambda: (lambda x: x.unfold(1, 16, 4).contiguous().cumsum(2), (torch.randn(64, 400),)),
+}
+"""By name: a function and its inputs, made when they are asked for."""
+
+
+def build(folder: Path, names: list[str]) -> int:
+    """Compile to NAME.kit and say who does each task."""
+    folder.mkdir(parents=True, exist_ok=True)
+    note_commit(folder)
+    for name in names or list(CASES):
+        function, inputs = CASES[name]()
+        program = kitsune_mlir.compile(Operator(function), inputs, target="sm_90a", options={"timestamps": True})
+        program.save(folder / f"{name}.kit")
+        print(name, [(e["task"], e["engine"], e["tiles"]) for e in program.summary["engines"]], flush=True)
+    return 0
+
+
+def measure(folder: Path, name: str) -> dict[str, Any]:
+    """Microseconds of each generic task of one case, and the largest error of its results beside torch's in float64."""
+    function, inputs = CASES[name]()
+    program = kitsune_mlir.load(folder / f"{name}.kit")
+    on_device = [tensor.cuda() for tensor in inputs]
+    samples: dict[str, list[float]] = {}
+    for _ in range(LAUNCHES):
+        got = program(*on_device)
+        line = program.timeline()
+        busy = line.times[:, :, 1] - line.times[:, :, 0] - (line.waits if line.waits is not None else 0.0)
+        for number, (task, engine, _) in enumerate(line.tasks):
+            if engine == ENGINE:
+                samples.setdefault(task, []).append(float(busy[:, number].max()))
+    torch.set_default_dtype(torch.float64)  # of what the function makes itself
+    want = function(*(t.double() if t.is_floating_point() else t for t in inputs))
+    torch.set_default_dtype(torch.float32)
+    pairs = zip(*((x,) if isinstance(x, Tensor) else tuple(x) for x in (got, want)), strict=True)
+    error = max(float((a.double().cpu() - b.double()).norm() / max(1e-30, float(b.double().norm()))) for a, b in pairs)
+    return {"case": name, "error": error, "microseconds": {task: statistics.median(found) for task, found in samples.items()}}
+
+
+def run(folder: Path, out: Path | None) -> int:
+    """Measure every case that the folder holds; returns how many gave no answer or a wrong one."""
+    results, failed = [], 0
+    for name in [name for name in CASES if (folder / f"{name}.kit").exists()]:
+        try:
+            result = measure(folder, name)
+        except Exception as error:  # whatever it is, the other cases go on
+            result = {"case": name, "problem": f"{type(error).__name__}: {error}"}
+        failed += "problem" in result or not result["error"] < 2e-2
+        results.append(result)
+        print(json.dumps(result), flush=True)
+    if out is not None:
+        out.write_text(json.dumps({"environment": environment(folder), "results": results}, indent=1) + "\n")
+    return failed
+
+
+def compare(measured: Path) -> int:
+    """Print predicted beside measured microseconds, and how far they are apart on average (a factor)."""
+    apart = []
+    for result in json.loads(measured.read_text())["results"]:
+        for task, microseconds in result.get("microseconds", {}).items():
+            predicted = predictions(result["case"])[task]
+            apart.append(abs(math.log(predicted / microseconds)))
+            print(f"{result['case']:26s} {task:18s} measured {microseconds:10.1f} predicted {predicted:10.1f} us", end=" ")
+            print(f"{predicted / microseconds:6.2f}")
+    print(f"apart by {math.exp(statistics.mean(apart)):.2f} on average, {math.exp(max(apart)):.2f} at most")
+    return 0
+
+
+def predictions(name: str) -> dict[str, float]:
+    """Predicted microseconds of each task of a case."""
+    from kitsune_mlir.simulation.simulate import simulate
+
+    function, inputs = CASES[name]()
+    predicted = simulate(kitsune_mlir.compile(Operator(function), inputs, target="sm_90a"), "H200")
+    return {stage.name: 1e6 * stage.working / min(stage.tiles, predicted.blocks) for stage in predicted.stages}
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", choices=["build", "run", "compare"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    if given.mode == "build":
+        return build(given.folder, given.names)
+    return run(given.folder, given.json) if given.mode == "run" else compare(given.folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""What a user may choose when compiling, beyond the target, and the phases that are announced to him."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from kitsune_mlir.errors import ArgumentError
+
+__all__ = ["Options", "Phases", "options_of"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may choose beyond the target.
+
+    Attributes:
+        threads: host target: workers of one call; None is all processors.
+        debug: GPU target: waits are bounded, and a wait that gives up reports block, task and slot instead of hanging.
+        mode: who runs the stages: "temporal" (one launch, all multiprocessors take turns), "spatial" (one launch, stages have
+            their own multiprocessors), "separate" (a launch for each stage), "cluster" (chains of layers by clusters of blocks,
+            each with a slice of every layer), or "auto": what the model of the machine says.
+        deterministic: GPU target: results are the same bits on every run, which costs time where rows are added at indices
+            (`index_add`, `scatter_add`); None is the framework's setting, `torch.are_deterministic_algorithms_enabled()`, when
+            the program is compiled. The host target's results are always.
+        ptxas_seconds: GPU target: wall time that ptxas may take for a kernel; None is no limit. After that it is ended, and the
+            next cheaper plan is taken (smaller kernels or stages), which is a remark and stands in `Program.explain`.
+        timestamps: GPU target: every block writes when it began and ended each task (`Program.timeline`); costs little.
+        on_remark: called with each remark of the planning passes (what was fused, what was not and why).
+        on_phase: called with the name of each phase as it starts (for progress displays).
+        reproducer_dir: where a failing pass writes its input; None is the system's temporary folder.
+        matmul_precision: GPU target: how f32 products are done, "highest" (as exact as f32 arithmetic), "high" or "medium" (in
+            TF32); None is the framework's setting, `torch.get_float32_matmul_precision()`, when the program is compiled.
+        convolution_precision: the same for f32 convolutions; None is "high" where `torch.backends.cudnn.conv.fp32_precision`
+            (or `torch.backends.cudnn.allow_tf32`, which is on unless it is switched off) allows TF32, else "highest".
+        tune: measure tile sizes of every stage on this machine, with a progress bar, and keep what was learned on disk
+            (`kitsune_mlir.tuning`), then whether one launch or several are faster; the target's device must be here.
+        tuned_for: name of a device ("NVIDIA H200") whose measurements are used; nothing is measured, and it may be elsewhere.
+        tune_seconds: no measurement is started later than that; the planner's choice stands for stages that were not reached.
+        cache_dir: where measurements are kept; None is KITSUNE_CACHE_DIR or the user's folder for caches.
+    """
+
+    threads: int | None = None
+    debug: bool = False
+    mode: str = "auto"
+    deterministic: bool | None = None
+    ptxas_seconds: float | None = 60.0
+    timestamps: bool = False
+    on_remark: Callable[[Any], None] | None = None
+    on_phase: Callable[[str], None] | None = None
+    reproducer_dir: str | None = None
+    matmul_precision: str | None = None
+    convolution_precision: str | None = None
+    tune: bool = False
+    tuned_for: str = ""
+    tune_seconds: float = 120.0
+    cache_dir: str | None = None
+
+
+def options_of(given: Options | Mapping[str, Any] | None) -> Options:
+    """Options as `compile` takes them.
+
+    Raises:
+        ArgumentError: there is no option of a name; the message lists those that there are.
+    """
+    if isinstance(given, Options):
+        return given
+    known = [option.name for option in fields(Options)]
+    unknown = [str(name) for name in given or {} if name not in known]
+    if unknown:
+        raise ArgumentError(f"unknown option{'s' * (len(unknown) > 1)} {', '.join(unknown)}; options are {', '.join(known)}")
+    return Options(**(given or {}))
+
+
+@dataclass
+class Phases:
+    """Wall time of each phase, and the announcement that it starts."""
+
+    announce: Callable[[str], None] | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def run(self, name: str, work: Callable[[], Any]) -> Any:
+        """Do `work` as phase `name`."""
+        if self.announce is not None:
+            self.announce(name)
+        start = time.perf_counter()
+        try:
+            return work()
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start

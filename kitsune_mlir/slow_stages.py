@@ -1,0 +1,129 @@
+"""Tasks that will be far slower than the chip needs to be: which, how slow, and why. Asked once engines have planned."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.engine import Decline, Plan
+from kitsune_mlir.codegen.gpu.generic_cost import SPREAD
+from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
+from kitsune_mlir.stage_cost import Work, stage_seconds
+from kitsune_mlir.stage_work import count
+from kitsune_mlir.target import Target
+
+__all__ = ["SlowTask", "slow_task", "work_of_task"]
+
+FAR_ABOVE = 10.0
+"""A task that is predicted to take so many times its floor is slow."""
+START = 2e-6
+"""Seconds that any task takes: a floor without it would say that an empty one is slow."""
+ONE_BLOCK_BYTES, ONE_BLOCK_OPS = 128 << 10, 4e6
+"""Moved, and done, by a task: from either on, more than one block would have been the quicker for it."""
+SLOWER_MATRIX = {1: 1.0, 2: 1.0, 4: 2.0, 8: 12.0}
+"""How many times slower than bf16 tensor cores are with operands of so many bytes: TF32, f64."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SlowTask:
+    """A task that is slow.
+
+    Attributes:
+        task, engine, tiles: its name, who does it, its tiles.
+        location: where in the model it comes from.
+        reason: a sentence.
+        seconds: predicted on the planner's machine, alone. floor: the least that its own bytes and operations take there.
+    """
+
+    task: str
+    engine: str
+    tiles: int
+    location: ir.Location
+    reason: str
+    seconds: float
+    floor: float
+
+    @property
+    def figures(self) -> dict[str, str | int | float]:
+        """All but the location, as plain values."""
+        return {
+            **{"task": self.task, "engine": self.engine, "tiles": self.tiles, "reason": self.reason},
+            **{"microseconds": round(1e6 * self.seconds, 2), "floor_microseconds": round(1e6 * self.floor, 2)},
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"{self.task} takes {self.seconds * 1e6:.0f} us of which {self.floor * 1e6:.0f} would do (predicted): {self.reason}"
+        )
+
+
+def work_of_task(task: TaskView, plan: Plan) -> Work:
+    """The work of a tile as `stage_cost` takes it."""
+    counted = count(task.body)
+    asked: dict[tuple[int, int], float] = {}
+    whole: dict[tuple[int, int], int] = {}
+    for load in task.loads:
+        taken = counted.extracted.get(load.tensor)
+        bytes_ = _bytes(load.buffer.element, load.sizes) if taken is None else _bytes(load.buffer.element, [taken])
+        place = load.buffer.memory
+        asked[place] = asked.get(place, 0.0) + bytes_
+        whole[place] = load.buffer.bytes
+    written = sum(_bytes(store.buffer.element, store.sizes) for store in task.stores)
+    written += sum(tensor_bytes(op.operands[0].type) for op in task.body if op.name == "kitsune.scatter_add")
+    return Work(
+        engine=plan.engine,
+        tiles=task.tiles,
+        tensor_ops=counted.tensor_ops,
+        vector_ops=counted.vector_ops,
+        read_bytes=sum(asked.values()),
+        write_bytes=written,
+        distinct_bytes=sum(min(task.tiles * bytes_, whole[place]) for place, bytes_ in asked.items()),
+        levels=counted.levels,
+        element_bytes=counted.element_bytes or 2,
+        rows=counted.rows,
+        cols=counted.cols,
+        terms=counted.terms,
+        layers=counted.layers,
+        pieces=plan.split.pieces if plan.split else plan.cluster,
+        gathered_bytes=sum(points * tensor_bytes(value.type, [1]) for value, points in counted.extracted.items()),
+        cycles=float(plan.parameters.get("cycles", 0.0)),
+    )
+
+
+def _bytes(element: ir.Type, sizes: Sequence[int]) -> float:
+    return float(math.prod(sizes) * element_bytes(element))
+
+
+def floor_seconds(work: Work, machine: Target) -> float:
+    """The least time for a task's own bytes and operations with the whole machine at work on them."""
+    products = work.tiles * work.tensor_ops * SLOWER_MATRIX.get(work.element_bytes, 12.0) / machine.matrix_rate
+    others = work.tiles * work.vector_ops / (machine.vector_rate / 2)
+    moved = (work.distinct_bytes + work.tiles * work.write_bytes) / machine.dram_rate
+    return START + max(products, others, moved)
+
+
+def slow_task(plan: Plan, declined: Iterable[Decline], machine: Target) -> SlowTask | None:
+    """What is to be said of a task; None of one that is as it should be.
+
+    Slow is what no engine took but the general one, what one block does though there is work for many, and what is predicted to
+    take more than `FAR_ABOVE` times its floor.
+    """
+    task, work = plan.task, work_of_task(plan.task, plan)
+    blocks = machine.workers * (SPREAD if work.cycles else 1)  # its cycles are those of blocks that share a multiprocessor
+    seconds, floor = stage_seconds(work, machine, blocks), floor_seconds(work, machine)
+    reasons = []
+    if plan.engine == "generic":
+        others = "; ".join(f"{decline.engine}: {decline.reason}" for decline in declined)
+        reasons.append(f"no engine but the generic one takes it ({others})" if others else "the generic engine does it")
+    moved = work.read_bytes + work.write_bytes
+    if plan.pieces == 1 and (moved >= ONE_BLOCK_BYTES or work.tensor_ops + work.vector_ops >= ONE_BLOCK_OPS):
+        reasons.append(f"one block of {machine.workers} does all of it")
+    if seconds > FAR_ABOVE * floor and not reasons:
+        reasons.append(f"{task.tiles} tiles of engine {plan.engine} take {seconds / floor:.0f} times what the chip would need")
+    if not reasons:
+        return None
+    return SlowTask(task.name, plan.engine, task.tiles, task.op.location, "; ".join(reasons), seconds, floor)

@@ -1,0 +1,226 @@
+"""torch.compile(backend="kitsune") beside eager: values, strides, types, aliasing; what writing to one tensor changes.
+
+Every case runs twice on fresh inputs. Then each output is written to, and all outputs and inputs are compared again: outputs
+that share memory in eager must share it here, and no others.
+"""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+R = torch.randn
+
+
+def images(*shape: int) -> torch.Tensor:
+    return R(*shape).contiguous(memory_format=torch.channels_last)
+
+
+def parts(x, cut):
+    y = x + 1
+    return cut(y)
+
+
+class Counting(nn.Module):
+    """Changes a buffer, and hands out its parameter and its buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 5), nn.Linear(4, 7)
+        self.register_buffer("calls", torch.zeros(3))
+
+    def forward(self, x):
+        self.calls.add_(1)
+        return self.first(x), self.second(x), self.calls, self.first.weight
+
+
+# name: (function, inputs, the graph runs as a program)
+CASES = {
+    "view": (lambda x: (x.view(-1), x + 1), lambda: (R(3, 4),), True),
+    "views only": (lambda x: x.view(-1), lambda: (R(3, 4),), False),
+    "transposed": (lambda x: (x.t(), x + 1), lambda: (R(3, 4),), True),
+    "a row": (lambda x: (x + 1, x[1:]), lambda: (R(3, 4),), True),
+    "itself": (lambda x: (x, x * 2), lambda: (R(3, 4),), True),
+    "view of a view": (lambda x: (x[1], x * 2), lambda: (R(5, 4)[1:, ::2],), True),
+    "unsqueezed": (lambda x: (x.unsqueeze(0), x.squeeze(), x * 1), lambda: (R(3, 1, 4),), True),
+    "whole and views": (lambda x: parts(x, lambda y: (y, y.t(), y[1])), lambda: (R(3, 4),), True),
+    "view before whole": (lambda x: parts(x, lambda y: (y.t(), y)), lambda: (R(3, 4),), True),
+    "overlapping parts": (lambda x: parts(x, lambda y: (y[:2], y[1:])), lambda: (R(3, 4),), False),
+    "chunks": (lambda x: torch.chunk(x * 2, 2, dim=1), lambda: (R(4, 6),), False),
+    "the same twice": (lambda x: parts(x, lambda y: (y, y)), lambda: (R(3, 4),), True),
+    "clone": (lambda x: (x.clone(), x + 1), lambda: (R(3, 4),), True),
+    "contiguous": (lambda x: (x.contiguous(), x + 1), lambda: (R(3, 4),), True),
+    "made contiguous": (lambda x: (x.contiguous(), x + 1), lambda: (R(3, 4).t(),), True),
+    "same type": (lambda x: (x.to(torch.float32), x * 1), lambda: (R(3, 4),), True),
+    "detached": (lambda x: (x.detach(), x * 1), lambda: (R(3, 4),), True),
+    "other type": (lambda x: (x.view(torch.int32), x + 1), lambda: (R(3, 4),), False),
+    "permuted map": (lambda x: x.permute(2, 0, 1) + 1, lambda: (R(3, 4, 5),), True),
+    "permuted map, odd": (lambda x: (x.permute(1, 2, 0, 3) * 2, x.sum()), lambda: (R(7, 1, 129, 3),), True),
+    "strided input": (lambda x: x + 1, lambda: (R(3, 4).t(),), True),
+    "gaps in the input": (lambda x: (x * 2).relu(), lambda: (R(8, 12)[:, ::2],), True),
+    "comparison": (lambda x: x > 0, lambda: (R(3, 4).t(),), True),
+    "bf16": (lambda x: (x.t() * 2, x), lambda: (R(3, 4).bfloat16(),), True),
+    "channels last": (nn.Conv2d(4, 6, 3, padding=1).to(memory_format=torch.channels_last), lambda: (images(2, 4, 8, 8),), True),
+    "channels last map": (lambda x: torch.relu(x) + 1, lambda: (images(2, 4, 7, 9),), True),
+    "channels last, mixed": (lambda x, y: (x + y, x.mean((2, 3))), lambda: (images(2, 4, 7, 9), R(2, 4, 7, 9)), True),
+    "expanded": (lambda x: (x + 1).expand(5, 3, 4), lambda: (R(3, 4),), True),
+    "sliced": (lambda x: (x + 1)[:, 1:3], lambda: (R(3, 4),), True),
+    "one row of many": (lambda x: (x + 1)[2], lambda: (R(3, 4),), True),
+    "copied by reshape": (lambda x: (x.t().reshape(-1), x * 1), lambda: (R(3, 4),), True),
+    "no elements": (lambda x: (x[:0], x + 1), lambda: (R(3, 4),), True),
+    "numbers": (lambda x: (x.sum(), x[0, 0]), lambda: (R(3, 4),), True),
+    "constant": (lambda x: (torch.tensor([1.0, 2.0]), x * 1), lambda: (R(3, 4),), True),
+    "out": (lambda a, o: torch.add(a, 1, out=o), lambda: (R(3, 4), R(3, 4)), True),
+    "out, and read": (lambda a, o: (torch.add(a, 1, out=o), o * 2), lambda: (R(3, 4), R(3, 4)), True),
+    "in place": (lambda x: x.add_(1), lambda: (R(3, 4),), True),
+    "in place, a row": (lambda x: (x.add_(1)[0], x.sum()), lambda: (R(3, 4),), True),
+    "columns in place": (lambda x: (x[:, :2].mul_(3), x + 1), lambda: (R(3, 4),), True),
+    "dropout in evaluation": (nn.Sequential(nn.Dropout(), nn.Linear(4, 3)).eval(), lambda: (R(3, 4),), True),
+    "parameters": (Counting(), lambda: (R(3, 4),), True),
+}
+
+
+def run(function, make, **given):
+    """Compares compiled and eager calls; returns what was warned of, and the compiled function."""
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="kitsune", **given)
+    with warnings.catch_warnings(record=True) as caught, torch.no_grad():
+        warnings.simplefilter("always")
+        for _ in range(2):
+            own = make()
+            theirs = copy.deepcopy(own)
+            beside = copy.deepcopy(function)  # of a module: parameters and buffers of its own
+            got, want = tree_leaves(compiled(*own)), tree_leaves(beside(*theirs))
+            alike(got, want)
+            for here, there in ((own, theirs), (state(function), state(beside))):
+                for x, y in zip(here, there, strict=True):
+                    assert [g is x for g in got] == [w is y for w in want]
+            assert [[a is b for a in got] for b in got] == [[a is b for a in want] for b in want]
+            for n, (g, w) in enumerate(zip(got, want, strict=True)):
+                if g.numel():
+                    g[(0,) * g.ndim] = w[(0,) * w.ndim] = n + 2
+            alike([*got, *own, *state(function)], [*want, *theirs, *state(beside)])
+    return [str(one.message) for one in caught if "kitsune" in str(one.message)], compiled
+
+
+def state(function):
+    return [*function.parameters(), *function.buffers()] if isinstance(function, nn.Module) else []
+
+
+def alike(got, want):
+    for g, w in zip(got, want, strict=True):
+        assert (g.dtype, g.shape, g.stride()) == (w.dtype, w.shape, w.stride())
+        torch.testing.assert_close(g.double(), w.double(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_are_what_eager_s_are(name, monkeypatch):
+    import kitsune_mlir.pipeline as pipeline
+
+    made = []
+    compile_imported = pipeline.compile_imported
+    monkeypatch.setattr(pipeline, "compile_imported", lambda *given: made.append(compile_imported(*given)) or made[-1])
+    function, make, compiles = CASES[name]
+    said, _ = run(function, make)
+    assert bool(made) is compiles, said
+    # Views alone are no loss; everything else that stays in PyTorch says why.
+    assert bool(said) is not (compiles or name == "views only"), said
+
+
+def test_a_graph_that_stays_in_pytorch_says_which_outputs_are_why():
+    said, _ = run(*CASES["overlapping parts"][:2])
+    assert said == ["kitsune: a graph of 5 nodes runs in PyTorch: outputs 0 and 1 share memory of which none of them is all"]
+
+
+def changes(x, y):
+    x.add_(1)
+    return y * 2
+
+
+@pytest.mark.parametrize("apart_first", [False, True])
+def test_inputs_that_share_memory(apart_first):
+    """Whether they do may differ from call to call, and no guard of Dynamo's asks."""
+    torch._dynamo.reset()
+    compiled = torch.compile(changes, backend="kitsune")
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for shared in (False, True, False) if apart_first else (True, False, True):
+            memory = R(10)
+            own, theirs = memory.clone(), memory.clone()
+            x, y = (own[:5], own[3:8]) if shared else (own[:5], own[5:].clone())
+            a, b = (theirs[:5], theirs[3:8]) if shared else (theirs[:5], theirs[5:].clone())
+            torch.testing.assert_close(compiled(x, y), changes(a, b))
+            torch.testing.assert_close(own, theirs)
+
+
+class Widths(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.layer = nn.Linear(width, 3)
+
+    def forward(self, x):
+        return torch.relu(self.layer(x))
+
+
+def test_one_function_called_with_two_widths():
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda layer, x: layer(x), backend="kitsune")
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for width in (4, 6, 129):
+            layer, x = Widths(width), R(2, width)
+            torch.testing.assert_close(compiled(layer, x), layer(x))
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_modes_of_torch_compile(mode):
+    said, _ = run(lambda x: torch.relu(x) + 1, lambda: (R(7, 5),), mode=mode)
+    assert not said
+
+
+def test_modes_that_measure_ask_for_tuning(monkeypatch):
+    from kitsune_mlir.dynamo import backend
+
+    seen = []
+    monkeypatch.setattr(backend, "_compiled", lambda gm, inputs, options: seen.append(options) or gm.forward)
+    for mode in ("max-autotune", "max-autotune-no-cudagraphs"):
+        torch._dynamo.reset()
+        torch.compile(lambda x: x + 1, backend="kitsune", mode=mode)(R(3))
+    assert [options.tune for options in seen] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"mode": "fastest"}, "mode 'fastest' of torch.compile is unknown; modes are default, reduce-overhead, max-autotune"),
+        ({"options": {"thread": 1, "best": 2}}, "unknown options thread, best; options are threads, debug, mode"),
+    ],
+)
+def test_unknown_modes_and_options_are_named(given, said):
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="ArgumentError") as caught:
+        torch.compile(lambda x: x + 1, backend="kitsune", **given)(R(3))
+    assert said in str(caught.value)
+
+
+def test_a_failing_compiler_leaves_the_model_to_pytorch(monkeypatch):
+    import kitsune_mlir.pipeline as pipeline
+
+    def fails(*given):
+        raise KeyError("lost")
+
+    monkeypatch.setattr(pipeline, "compile_imported", fails)
+    said, _ = run(lambda x: x + 1, lambda: (R(3),))
+    assert said == ["kitsune: a graph of 3 nodes runs in PyTorch: the compiler failed, which is a bug in it: KeyError: 'lost'"]
+
+
+def test_gradients_stay_in_pytorch():
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: (x * x).sum(), backend="kitsune")
+    x = R(5, requires_grad=True)
+    with pytest.warns(UserWarning, match="it needs gradients"):
+        compiled(x).backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach())
