@@ -25,7 +25,7 @@ LAYERS = [
     {f"{PACKAGE}.tools"},
     {PACKAGE, f"{PACKAGE}.pipeline", f"{PACKAGE}.stage_clock", f"{PACKAGE}.dynamo"},
     {f"{PACKAGE}.tuning", f"{PACKAGE}.simulation"},
-    {f"{PACKAGE}.frontend", f"{PACKAGE}.passmanager"},
+    {f"{PACKAGE}.frontend", f"{PACKAGE}.passmanager", f"{PACKAGE}.calling_convention", f"{PACKAGE}.cheaper_plans"},
     {f"{PACKAGE}.pass_options", f"{PACKAGE}.pass_instrumentation", f"{PACKAGE}.reproducer", f"{PACKAGE}.diagnostics"},
     {f"{PACKAGE}.passes"},
     {f"{PACKAGE}.slow_stages"},
