@@ -7,11 +7,14 @@ import os
 import re
 import shlex
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from torch_mlir import ir
 
-from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.codegen.failures import named
+from kitsune_mlir.errors import CompileError, KitsuneError
 
 VARIABLE = "KITSUNE_REPRODUCER_DIR"
 _COMMAND = "// configuration: "
@@ -53,3 +56,25 @@ def read_reproducer(text: str) -> list[str]:
     if not first.startswith(_COMMAND):
         raise KitsuneError("not a reproducer: the first line holds no '// configuration:'")
     return [w for w in shlex.split(first[len(_COMMAND) :])[2:] if w.startswith("--")]
+
+
+@contextmanager
+def reproduced(module: ir.Module, code_pass: str, target: str, folder: str | None) -> Iterator[None]:
+    """Inside, code is generated from the tile program in `module`, which stays as it is: a `CompileError` gets a reproducer.
+
+    Args:
+        code_pass: the pass that does the same: "kitsune-to-gpu{chip=sm_90a}".
+        target, folder: see `write_reproducer`.
+
+    Raises:
+        CompileError: whatever was raised inside that is no error of this package.
+    """
+    try:
+        with named("the code generator", module.operation.location):
+            yield
+    except CompileError as error:
+        if type(error) is not CompileError or error.reproducer is not None:
+            raise
+        name = code_pass.partition("{")[0]
+        path = write_reproducer(module.operation, f"builtin.module({code_pass})", target, folder=folder, name=name)
+        raise CompileError(str(error), reproducer=None if path is None else str(path)) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kitsune_mlir.codegen.failures import named
 from kitsune_mlir.codegen.gpu.attention import AttentionEngine
 from kitsune_mlir.codegen.gpu.chain import ChainEngine
 from kitsune_mlir.codegen.gpu.cluster_chain import ClusterEngine
@@ -43,7 +44,7 @@ def choose(task: TaskView, limits: Limits, engines: Mapping[str, Engine] = ENGIN
     """The plan of the first engine that takes the task, and why those before it declined.
 
     Raises:
-        CompileError: nobody takes it; the message has every engine's reason.
+        CompileError: nobody takes it (the message has every engine's reason), or an engine failed.
     """
     declined: list[Decline] = []
     for name in dict.fromkeys([task.wish, *NEXT.get(task.wish, ()), *FALLBACK]):
@@ -53,7 +54,8 @@ def choose(task: TaskView, limits: Limits, engines: Mapping[str, Engine] = ENGIN
             if name == task.wish:
                 declined.append(Decline(name, "there is no such engine for this target"))
             continue
-        decision = engines[name].plan(task, limits)
+        with named(f"engine '{name}', planning task '{task.name}',", task.op.location):
+            decision = engines[name].plan(task, limits)
         if isinstance(decision, Plan):
             return decision, tuple(declined)
         declined.append(decision)

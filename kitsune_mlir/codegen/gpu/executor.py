@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.failures import named
 from kitsune_mlir.codegen.gpu.barriers import Barrier, fence_async_shared, initialize
 from kitsune_mlir.codegen.gpu.builder import block_id, for_, global_timer, grid_size, if_, sync_block, thread_id
 from kitsune_mlir.codegen.gpu.context import KernelState, TaskContext
@@ -67,7 +68,7 @@ def build(program: ProgramView, name: str, limits: Limits | None = None, engines
     """Choose engines and emit the kernel `name` of a tile program, in the program's context.
 
     Raises:
-        CompileError: no engine takes some task, or the plans do not fit one kernel.
+        CompileError: no engine takes some task, the plans do not fit one kernel, or an engine failed.
         UnsupportedError: the program holds something that the contract does not have.
     """
     limits = limits or Limits()
@@ -168,8 +169,9 @@ class _Builder:
             self._prefetch([0], None, thread, self.threads)
         if manifest.follows:
             if prefetches:
-                first = self._context(0, start)
-                self.engines[self.plans[0].engine].prefetch(self.plans[0], first, thread, self.threads, soon=False)
+                first, task = self._context(0, start), self.plans[0].task
+                with named(f"engine '{self.plans[0].engine}', prefetching for task '{task.name}',", task.op.location):
+                    self.engines[self.plans[0].engine].prefetch(self.plans[0], first, thread, self.threads, soon=False)
             if not self.state.late:
                 wait_for_prerequisites()
         if self.schedule.shared:
@@ -241,10 +243,12 @@ class _Builder:
             for place, number in enumerate(numbers)
         ]
         tasks[-1].ahead = functools.partial(self._prefetch, [self.schedule.runs[run][-1] for run in runs], row)
-        if len(tasks) == 1:
-            engine.emit(plans[0], tasks[0])
-        else:
-            engine.emit_joined(plans, tasks)
+        names = ", ".join(f"'{plan.task.name}'" for plan in plans)
+        with named(f"engine '{engine.name}', writing code of task {names},", plans[0].task.op.location):
+            if len(tasks) == 1:
+                engine.emit(plans[0], tasks[0])
+            else:
+                engine.emit_joined(plans, tasks)
         if drop and wanted:
             if_(self.thread == 0, lambda: [barrier.invalidate() for barrier in self.barriers[: len(wanted)]] and None)
 
@@ -283,7 +287,8 @@ class _Builder:
                     operands = self._operands(members, self._look_up(after, row, [Row(body, member) for member in mine]))
                 plan = self.plans[members[0]]
                 context = self._context(members[0], operands)
-                self.engines[plan.engine].prefetch(plan, context, thread, threads)
+                with named(f"engine '{plan.engine}', prefetching for task '{plan.task.name}',", plan.task.op.location):
+                    self.engines[plan.engine].prefetch(plan, context, thread, threads)
 
             fetch() if isinstance(which, int) else if_(which == body, fetch)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.failures import named
 from kitsune_mlir.codegen.host import asserts, bufferize, safety
 from kitsune_mlir.codegen.host.atomics import lower_atomics
 from kitsune_mlir.codegen.host.machine import Machine
@@ -12,7 +13,7 @@ from kitsune_mlir.codegen.host.outline import Body
 from kitsune_mlir.codegen.host.schedule import vectorize
 from kitsune_mlir.codegen.host.scheduler import BodyArguments
 from kitsune_mlir.dialects.verify import walk
-from kitsune_mlir.errors import CompileError
+from kitsune_mlir.errors import CompileError, KitsuneError
 
 __all__ = ["lower_bodies"]
 
@@ -77,7 +78,9 @@ def _run(module: ir.Operation, bodies: list[Body], step) -> None:
     try:
         step(module)
         return
-    except ir.MLIRError as error:
+    except KitsuneError:
+        raise
+    except Exception as error:
         first = error
     try:
         for op in list(backup.regions[0].blocks[0].operations):
@@ -87,10 +90,11 @@ def _run(module: ir.Operation, bodies: list[Body], step) -> None:
             task = next(b.task for b in bodies if b.name == name)
             alone = ir.Module.create(op.operation.location)
             alone.body.append(op.operation.clone())
-            try:
-                step(alone.operation)
-            except ir.MLIRError as error:
-                raise CompileError(f"task '{task}' has no lowering to the host: {error}") from error
+            with named(f"the host's code generator, task '{task}',", op.operation.location):
+                try:
+                    step(alone.operation)
+                except ir.MLIRError as error:
+                    raise CompileError(f"task '{task}' has no lowering to the host: {error}") from error
     finally:
         backup.erase()
-    raise CompileError(f"lowering to the host failed: {first}")
+    raise CompileError(f"lowering to the host failed: {type(first).__name__}: {first}") from first
