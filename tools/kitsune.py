@@ -88,8 +88,7 @@ def compile(model: str, output: str, no_weights: bool, remarks: bool, tune: bool
 
     The function takes nothing and returns (model, args), or a model where --args is given.
     """
-    if not Path(output).absolute().parent.is_dir():  # before minutes of work
-        raise KitsuneError(f"no folder '{Path(output).parent}' to write {Path(output).name} to")
+    require_folder(output)  # before minutes of work
     program = compiled(model, args_text, target, remarks, tune)
     with Progress(err).running("writing"):
         program.save(output, weights=not no_weights)
@@ -101,13 +100,15 @@ def compile(model: str, output: str, no_weights: bool, remarks: bool, tune: bool
 @main.command()
 @click.argument("package", type=click.Path())
 @click.option("--random", "use_random", is_flag=True, help="Run on random inputs (integers are 0 or 1).")
-@click.option("--inputs", type=click.Path(), help="A .safetensors file with one tensor for each input, by name.")
+@click.option("--inputs", type=click.Path(dir_okay=False), help="A .safetensors file with one tensor for each input, by name.")
 @click.option("--outputs", type=click.Path(dir_okay=False), help="Write the outputs to this .safetensors file (output0, ...).")
 @click.option("--repeat", default=1, show_default=True, type=click.IntRange(1), help="Call it this many times and time it.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the random inputs.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, (1 << 64) - 1), help="Seed of the random inputs.")
 @readable
 def run(package: str, use_random: bool, inputs: str | None, outputs: str | None, repeat: int, seed: int) -> None:
     """Run a .kit file."""
+    if outputs:
+        require_folder(outputs)
     program = loaded(package)
     if use_random == (inputs is not None):
         names = ", ".join(f"{i.name} {i.dtype}{list(i.shape)}" for i in program.signature.inputs)
@@ -135,7 +136,7 @@ def run(package: str, use_random: bool, inputs: str | None, outputs: str | None,
     if outputs:
         from safetensors.torch import save_file
 
-        kept = {f"output{n}": t.contiguous() for n, t in enumerate(leaves) if isinstance(t, torch.Tensor)}
+        kept = {f"output{n}": t.contiguous().clone() for n, t in enumerate(leaves) if isinstance(t, torch.Tensor)}
         save_file(kept, outputs)
 
 
@@ -224,6 +225,12 @@ def compiled(spec: str, args_text: str | None, target: str, remarks: bool, tune:
             timestamps=timestamps,
         )
         return kitsune_mlir.compile(model, args, kwargs, target=target, options=options)
+
+
+def require_folder(path: str) -> None:
+    """KitsuneError where there is no folder to write a file to."""
+    if not Path(path).absolute().parent.is_dir():
+        raise KitsuneError(f"no folder '{Path(path).parent}' to write {Path(path).name} to")
 
 
 def loaded(path: str) -> Any:

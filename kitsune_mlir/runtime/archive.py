@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from kitsune_mlir.errors import KitsuneError, PackageError
+from kitsune_mlir.errors import ArgumentError, KitsuneError, PackageError
 from kitsune_mlir.runtime.plain import shown
 
 __all__ = ["Archive", "readable", "write_archive"]
@@ -48,6 +48,12 @@ def readable(what: str) -> Iterator[None]:
         raise PackageError(f"{what}: {detail if len(detail) <= LONGEST else f'{detail[:LONGEST]}...'}") from error
 
 
+def _path(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, str | os.PathLike):  # a number would be an open file of the process
+        raise ArgumentError(f"a path was expected, not {shown(path)}")
+    return Path(path)
+
+
 class Archive:
     """An open zip.
 
@@ -60,7 +66,7 @@ class Archive:
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        self._path = path
+        self._path = _path(path)
         self._stream = open(path, "rb")
         try:
             with readable(f"{path}: not a .kit file, or cut short"):
@@ -123,7 +129,7 @@ def write_archive(path: str | os.PathLike[str], members: Mapping[str, bytes], st
     Raises:
         OSError: the file cannot be written.
     """
-    final = Path(path)
+    final = _path(path)
     texts = sum(len(data) for name, data in members.items() if name != stored)
     handle, temporary = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name}.")
     try:

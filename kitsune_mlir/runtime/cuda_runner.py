@@ -80,7 +80,7 @@ def require_hopper() -> None:
     except ImportError as error:
         raise TargetError("GPU programs need torch, which is not installed") from error
     if not torch.cuda.is_available():
-        why = "" if torch.version.cuda else " by this PyTorch, which is built without CUDA"
+        why = "" if torch.version.cuda else " (this PyTorch is built without CUDA)"
         raise TargetError(f"no CUDA device is usable here{why}: the program is GPU code, and runs on a Hopper GPU only")
     capability = torch.cuda.get_device_capability()
     if capability != (9, 0):

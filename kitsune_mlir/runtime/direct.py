@@ -84,7 +84,10 @@ class DirectCall:
                 self._seen = _guard(args)
         pointers = [*self._weights]
         for tensor in args:
-            pointer = tensor.data_ptr()
+            try:
+                pointer = tensor.data_ptr()
+            except RuntimeError:  # a tensor of torch.func, which has no memory
+                return None
             if pointer % ALIGNMENT:
                 return None
             pointers.append(pointer)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import platform
 import re
 from collections.abc import Mapping, Sequence
 
 from kitsune_mlir.runtime.host_code import HostCode, host_cpu
 from kitsune_mlir.runtime.host_executor import ERROR_END, HostExecutor
+from kitsune_mlir.runtime.object_check import check_object
 from kitsune_mlir.runtime.plain import record, shown
 
 __all__ = ["HostRunner"]
@@ -58,6 +60,8 @@ class HostRunner:
             raise ValueError(f"{FACTS} has {code.arguments} arguments and sizes of {len(code.argument_bytes)} and the arena")
         if not re.fullmatch(r"[A-Za-z_][\w.$]*", code.name, re.ASCII):
             raise ValueError(f"the entry's name is {shown(code.name)}")
+        if code.cpu == host_cpu() and platform.machine() == "x86_64":  # else the text is compiled, or another format is linked
+            check_object(code.object_file)
         return code
 
     @staticmethod

@@ -9,8 +9,8 @@
 Reading executes nothing of it, imports no module that it names, and unpacks no more than the file can hold; no pickle. The
 digests find every accidental change. What they cannot find is a purpose: whoever writes a file also writes its digests. So a
 program's code is as trustworthy as where the file comes from, as a shared library is: loading a program for the host links its
-object code into the process. What can be checked is: the signature fits the code's own description of its arguments, and the
-stored weights fit the signature, whatever the digests say.
+object code into the process. What can be checked is, whatever the digests say: the signature fits the code's own description
+of its arguments, the stored weights fit the signature, and the tables of an object file fit each other (not its instructions).
 
 The format is a number, and a reader reads its own one only: a package is made from a model in seconds, and a file of another
 format is refused by its number. Format 2 has a digest of the manifest, and the code says how many bytes its arguments have;

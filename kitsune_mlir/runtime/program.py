@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from kitsune_mlir.errors import ArgumentError, PackageError, TargetError
+from kitsune_mlir.runtime.arguments import address_of, fixed_text, leaf_words, overwrite, tensor_of
 from kitsune_mlir.runtime.direct import DirectCall, direct_call
-from kitsune_mlir.runtime.plain import shown
 from kitsune_mlir.runtime.signature import Signature, torch_dtype
 from kitsune_mlir.runtime.structure import call_words, structure_of
 from kitsune_mlir.runtime.timeline import Timeline
@@ -160,19 +160,21 @@ class Program:
                 return arranged
         except (ValueError, TypeError):  # another structure
             pass
-        fixed = {position: _fixed_text(value) for position, value in self.signature.fixed}
+        fixed = {position: fixed_text(value) for position, value in self.signature.fixed}
         takes = call_words(self._in_spec, [fixed.get(n, "tensor") for n in range(self._in_spec.num_leaves)])
         raise ArgumentError(
             f"the arguments have another structure: the program takes {takes} and was given "
-            f"{call_words(spec, list(map(_leaf_words, leaves)))}"
+            f"{call_words(spec, list(map(leaf_words, leaves)))}"
         )
 
     def _check_fixed(self, leaves: Sequence[Any]) -> None:
         for position, value in self.signature.fixed:
-            given, text = leaves[position], _fixed_text(value)
+            given, text = leaves[position], fixed_text(value)
             by_text = isinstance(value, dict | float)  # 0.0 equals -0.0, and nan not even itself
             if (repr(given) != text) if by_text else (type(given) is not type(value) or given != value):
-                raise ArgumentError(f"argument {position} is {_leaf_words(given)}; the program was compiled for {text} only")
+                raise ArgumentError(
+                    f"argument {position} is {leaf_words(given, 'a ')}; the program was compiled for {text} only"
+                )
 
     def _input(self, n: int, leaves: Sequence[Any], device: str) -> Any:
         import torch
@@ -180,9 +182,10 @@ class Program:
         want, dtype = self.signature.inputs[n], self._dtypes[n]
         tensor = leaves[want.position]
         if not isinstance(tensor, torch.Tensor):
-            tensor = _taken(tensor, f"input '{want.name}'")
-        if tensor.layout != torch.strided:
-            raise ArgumentError(f"input '{want.name}' has layout {tensor.layout}, a dense tensor was expected")
+            tensor = tensor_of(tensor, f"input '{want.name}'")
+        if tensor.layout != torch.strided or tensor.is_nested:
+            what = "is nested" if tensor.is_nested else f"has layout {tensor.layout}"
+            raise ArgumentError(f"input '{want.name}' {what}, a dense tensor was expected")
         if tuple(tensor.shape) != want.shape:
             raise ArgumentError(f"input '{want.name}' has shape {list(tensor.shape)}, compiled for {list(want.shape)}")
         if tensor.dtype != dtype:
@@ -195,7 +198,7 @@ class Program:
             tensor = _ordered(tensor, want.order)
         elif not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg().contiguous()
-        if tensor.data_ptr() % 16:
+        if address_of(tensor, f"input '{want.name}'") % 16:
             tensor = tensor.clone()  # vector loads and bulk copies want 16 bytes; torch allocates 64 or 256
         return tensor
 
@@ -219,7 +222,9 @@ class Program:
                 continue
             with torch.no_grad():
                 over = by_name[output.mutates]
-                _taken(over, f"input '{output.mutates}'").copy_(_taken(value, "an output"))
+                overwrite(
+                    tensor_of(over, f"input '{output.mutates}'", shared=True), tensor_of(value, "an output"), output.mutates
+                )
                 for weight, placed in zip(self.signature.weights, self._weight_tensors, strict=True):
                     if weight.name == output.mutates and placed.data_ptr() != over.data_ptr():
                         placed.copy_(value)
@@ -279,6 +284,7 @@ class Program:
         The file is written beside `path` and then moved there, so that a failure leaves an older file as it was.
 
         Raises:
+            OSError: the file cannot be written.
             PackageError: the model has a structure or a weight that a file cannot hold.
         """
         from kitsune_mlir.runtime.package import write_package
@@ -319,39 +325,6 @@ class _Copy:
 
 def _version(tensor: Any) -> int | None:
     return None if tensor.is_inference() else tensor._version
-
-
-def _taken(value: Any, name: str) -> Any:
-    """A tensor as it is, or a tensor that shares memory with another library's array.
-
-    Raises:
-        ArgumentError: it is neither, or the array has a dtype or a layout that tensors have not.
-    """
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return value
-    if not hasattr(value, "__dlpack__"):
-        raise ArgumentError(f"{name} is {_leaf_words(value)}, a tensor was expected")
-    try:
-        return torch.from_dlpack(value)
-    except (RuntimeError, TypeError, ValueError, BufferError) as error:
-        raise ArgumentError(f"{name} is a {type(value).__name__} that cannot be taken as a tensor: {error}") from error
-
-
-def _fixed_text(value: Any) -> str:
-    """A value that the code holds for, as Python writes it; one from a package may be that already."""
-    return value["repr"] if isinstance(value, dict) and "repr" in value else repr(value)
-
-
-def _leaf_words(value: Any) -> str:
-    """What a leaf of the arguments is, for messages."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return "tensor"
-    plain = isinstance(value, bool | int | float | str | type(None) | torch.dtype)
-    return shown(value) if plain else type(value).__name__
 
 
 def _without_values(weights: Mapping[str, Any]) -> str | None:

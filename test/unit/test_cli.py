@@ -15,7 +15,7 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 import kitsune_mlir
-from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.errors import KitsuneError, TargetError
 from kitsune_mlir.tools import doctor
 from kitsune_mlir.tools.kitsune import main
 from kitsune_mlir.tools.progress import Progress
@@ -60,6 +60,10 @@ def text():
 class Dynamic(torch.nn.Module):
     def forward(self, x):
         return torch.nonzero(x)
+
+class Same(torch.nn.Module):
+    def forward(self, x):
+        return x, x, x + 1
 
 def dynamic():
     return Dynamic(), (torch.ones(3),)
@@ -121,6 +125,35 @@ def test_inputs_that_do_not_fit(package: Path, tmp_path: Path):
     assert "not a safetensors file" in kitsune("run", package, "--inputs", path).output
     done = kitsune("run", package)
     assert done.exit_code == 1 and "pass --random, or --inputs FILE.safetensors with: x f32[4, 16], scale f32[8]" in done.output
+
+
+def test_outputs_that_share_memory_are_written(user: Path, tmp_path: Path):
+    done = kitsune("compile", f"{user}/models.py:Same", "--args", "f32[3,5]", "-o", tmp_path / "s.kit", "--target", "host")
+    assert done.exit_code == 0, done.output
+    done = kitsune("run", tmp_path / "s.kit", "--random", "--outputs", tmp_path / "out.safetensors")
+    assert done.exit_code == 0, done.output
+    written = load_file(tmp_path / "out.safetensors")
+    assert torch.equal(written["output0"], written["output1"]) and not torch.equal(written["output0"], written["output2"])
+
+
+def test_a_gpu_package_where_there_is_no_gpu(user: Path, tmp_path: Path):
+    """It can be looked at and simulated; running it says what is needed."""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    path, inputs = tmp_path / "g.kit", tmp_path / "in.safetensors"
+    assert kitsune("compile", f"{user}/models.py:make", "-o", path, "--target", "sm_90a").exit_code == 0
+    save_file({"x": torch.ones(4, 16)}, inputs)
+    needed = r"kitsune: no CUDA device is usable here.*: the program is GPU code, and runs on a Hopper GPU only\n"
+    for how in (["--random"], ["--inputs", inputs]):
+        done = kitsune("run", path, *how)
+        assert done.exit_code == 1 and re.search(needed + r"\Z", done.output), done.output
+    program = kitsune_mlir.load(path)
+    for call in (lambda: program(torch.ones(4, 16)), lambda: program.device, program.timeline):
+        with pytest.raises(TargetError, match="no CUDA device is usable here"):
+            call()
+    assert kitsune("explain", path).exit_code == 0 and kitsune("simulate", path).exit_code == 0
+    done = kitsune("explain", path, "--timeline", tmp_path / "t.html")
+    assert done.exit_code == 0 and "not measured: no CUDA device is usable here" in done.output
 
 
 def test_compile_tuned(user: Path, tmp_path: Path, monkeypatch):
@@ -185,6 +218,9 @@ def test_errors_in_the_users_file(user: Path, name: str, message: str):
         (["compile", "no.such.module:f", "-o", "x.kit"], 1, "no module 'no'"),
         (["run", "missing.kit", "--random"], 1, "kitsune: missing.kit: No such file or directory"),
         (["run", __file__, "--random"], 1, "not a .kit file"),
+        (["run", "x.kit", "--random", "--outputs", "/no/such/y"], 1, "no folder '/no/such' to write y to"),
+        (["run", "x.kit", "--random", "--seed", str(1 << 70)], 2, "is not in the range"),
+        (["run", "x.kit", "--inputs", "/"], 2, "is a directory"),
         (["explain", "missing.kit"], 1, "missing.kit: No such file or directory"),
         (["fly"], 2, "No such command 'fly'"),
     ],

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import random
 import struct
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from package_mutants import Damage, Net, edited, loaded, members_of, package, si
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, PackageError
+from kitsune_mlir.runtime.object_check import HEADER, SECTION, check_object
 from kitsune_mlir.runtime.package import MANIFEST, WEIGHTS
 from kitsune_mlir.runtime.signature import Input, Output, Signature, Weight
 
@@ -281,3 +283,67 @@ def test_what_contradicts_itself_is_not_saved(data: bytes, tmp_path: Path) -> No
     with pytest.raises(PackageError, match="the program does not fit into a package.*it names 4 of 5 leaves"):
         program.save(tmp_path / "m.kit")
     assert (tmp_path / "m.kit").read_bytes() == before and list(tmp_path.iterdir()) == [tmp_path / "m.kit"]
+
+
+LINK = """
+import random, sys
+from pathlib import Path
+from kitsune_mlir.errors import TargetError
+from kitsune_mlir.runtime.host_runner import HostRunner
+from kitsune_mlir.runtime.object_check import HEADER, SECTION
+
+artifacts = {path.name: path.read_bytes() for path in Path(sys.argv[1]).iterdir()}
+whole = artifacts["host.o"]
+at = HEADER.unpack_from(whole)[6]
+sections = list(SECTION.iter_unpack(whole[at:]))
+code = range(sections[2][4], sections[2][4] + sections[2][5])  # the instructions, which nobody can check
+tables = [n for n in range(len(whole)) if n not in code]
+HostRunner.from_artifacts(artifacts)
+counts = {"linked": 0, "refused": 0}
+for seed in range(1500):
+    print(seed, file=sys.stderr)
+    rng, changed = random.Random(seed), bytearray(whole)
+    for place in rng.sample(tables, rng.choice((1, 1, 3))):
+        changed[place] = rng.choice((0, 255, rng.randrange(256), changed[place] ^ 1 << rng.randrange(8)))
+    try:
+        HostRunner.from_artifacts(artifacts | {"host.o": bytes(changed[: rng.choice((None, None, None, place))])})
+        counts["linked"] += 1
+    except (ValueError, TargetError):
+        counts["refused"] += 1
+print(counts["linked"], counts["refused"])
+"""
+
+
+def test_object_files_whose_tables_do_not_fit_end_no_process(tmp_path: Path) -> None:
+    """LLVM ends the process on one altered object file in fifteen; instructions apart, none gets so far."""
+    for name, content in members_of(package("host")).items():
+        if name.startswith("code/"):
+            (tmp_path / name.removeprefix("code/")).write_bytes(content)
+    done = subprocess.run([sys.executable, "-c", LINK, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    linked, refused = map(int, done.stdout.split())
+    assert linked > 100 and refused > 500
+
+
+@pytest.mark.parametrize(
+    ("places", "value", "words"),
+    [
+        ((0,), b"MZ", "it is no ELF file of 64 bits"),
+        ((16,), b"\2", "it is of type 2 for machine 62"),
+        ((18,), b"\xb7", "it is of type 1 for machine 183"),
+        ((40,), b"\xff\xff\xff", "its table of sections ends outside of the file"),
+        ((62,), b"\0\0", "names of sections are in no table"),
+        (("section", 2, 4), b"\x77", "section 2 is of the type 0x77"),
+        (("section", 2, 9), b"\4", "section 2 belongs to threads"),
+        (("section", 2, 32), b"\xff\xff\xff", "section 2 ends outside of the file"),
+        (("section", 2, 48), b"\3", "section 2 is aligned to 3"),
+    ],
+)
+def test_object_files_are_refused_in_words(places: tuple[Any, ...], value: bytes, words: str) -> None:
+    whole = bytearray(members_of(package("host"))["code/host.o"])
+    check_object(bytes(whole))
+    _, number, field = places if len(places) == 3 else (0, 0, places[0])
+    at = (HEADER.unpack_from(whole)[6] + number * SECTION.size if len(places) == 3 else 0) + field
+    whole[at : at + len(value)] = value
+    with pytest.raises(ValueError, match=f"the object file: {words}"):
+        check_object(bytes(whole))

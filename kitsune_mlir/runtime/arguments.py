@@ -1,0 +1,77 @@
+"""What a caller gives to a program: as tensors of memory that the program can use, and in words for messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kitsune_mlir.errors import ArgumentError
+from kitsune_mlir.runtime.plain import shown
+
+__all__ = ["address_of", "fixed_text", "leaf_words", "overwrite", "tensor_of"]
+
+
+def tensor_of(value: Any, name: str, shared: bool = False) -> Any:
+    """A tensor as it is, or a tensor of another library's array, in the same memory where it can be (must it be `shared`?).
+
+    Raises:
+        ArgumentError: it is neither, or the array has a dtype or a layout that tensors have not.
+    """
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value
+    if not hasattr(value, "__dlpack__"):
+        raise ArgumentError(f"{name} is {leaf_words(value, 'a ')}, a tensor was expected")
+    if shared and not getattr(getattr(value, "flags", None), "writeable", True):
+        raise ArgumentError(f"{name} is a {type(value).__name__} that cannot be written, and the model changes it")
+    steps = getattr(value, "strides", None)
+    if isinstance(steps, tuple) and any(step < 0 for step in steps):  # PyTorch ends the process on them
+        if shared or not hasattr(value, "copy"):
+            raise ArgumentError(f"{name} is a {type(value).__name__} with negative strides, which tensors have not")
+        value = value.copy()
+    try:
+        return torch.from_dlpack(value)
+    except (RuntimeError, TypeError, ValueError, BufferError) as error:
+        raise ArgumentError(f"{name} is a {type(value).__name__} that cannot be taken as a tensor: {error}") from error
+
+
+def address_of(tensor: Any, name: str) -> int:
+    """Where a tensor's first element is.
+
+    Raises:
+        ArgumentError: nowhere, as of the tensors with which PyTorch traces a function or maps it over a dimension.
+    """
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError as error:
+        raise ArgumentError(f"{name} has no memory: programs cannot be traced, mapped or differentiated") from error
+    if not address and tensor.numel():
+        raise ArgumentError(f"{name} is a {type(tensor).__name__} and has no memory: programs cannot be traced")
+    return address
+
+
+def overwrite(over: Any, value: Any, name: str) -> None:
+    """Copy a result to the argument `name`, which the model changes in place.
+
+    Raises:
+        ArgumentError: the argument's memory cannot be written so.
+    """
+    try:
+        over.copy_(value)
+    except RuntimeError as error:  # such as elements that share memory
+        raise ArgumentError(f"'{name}', which the model changes, cannot be overwritten: {error}") from error
+
+
+def fixed_text(value: Any) -> str:
+    """A value that the code holds for, as Python writes it; one from a package may be that already."""
+    return value["repr"] if isinstance(value, dict) and "repr" in value else repr(value)
+
+
+def leaf_words(value: Any, article: str = "") -> str:
+    """What a leaf of the arguments is, for messages: a plain value as it is, of others the type."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return f"{article}tensor"
+    plain = isinstance(value, bool | int | float | str | type(None) | torch.dtype)
+    return shown(value) if plain else f"{article}{type(value).__name__}"
