@@ -133,13 +133,14 @@ def measure(path: Path, case: BenchCase, peers: Sequence[str], rates: Mapping[st
 
 
 def described(program: kitsune_mlir.Program) -> dict[str, Any]:
-    """What the compiler made of a case: stages by engine, registers, spills."""
+    """What the compiler made of a case: stages by engine, registers, spills, stages that it says are slow."""
     engines: dict[str, int] = {}
     for choice in program.summary.get("engines", []):
         engines[choice["engine"]] = engines.get(choice["engine"], 0) + 1
     kernel = program.summary["kernels"][0]
     spilled = kernel["spill_store_bytes"] + kernel["spill_load_bytes"]
-    return {"engines": engines, "registers": kernel["registers"], "spilled_bytes": spilled}
+    slow = len(program.summary.get("slow", ()))
+    return {"engines": engines, "registers": kernel["registers"], "spilled_bytes": spilled, "slow_stages": slow}
 
 
 def verdict(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -181,7 +181,7 @@ def report() -> str:
     lines += ["## Modes of a pipeline", "", *modes(), ""]
     lines += ["## Handing tiles on", "", *hand_offs(), ""]
     lines += ["## Cost of a call", "", *call_cost(), ""]
-    lines += ["## Correctness on the device", "", *correctness(), spills(entries), ""]
+    lines += ["## Correctness on the device", "", *correctness(), spills(entries), *slow(entries), ""]
     lines += ["## Not measured", "", *missing(entries), ""]
     lines += ["## Runs", "", "*dirty*: built from that commit with changes that were not committed yet.", ""]
     lines += [*(f"{n}. {where(run)}" for n, run in enumerate(record.runs, 1)), ""]
@@ -302,6 +302,13 @@ def spills(entries: Mapping[str, Entry]) -> str:
     """Which of the measured kernels keep registers in memory."""
     spilled = [f"{name} ({e['spilled_bytes']} bytes)" for name, e in entries.items() if e.get("spilled_bytes")]
     return f"- Kernels above that spill registers: {', '.join(spilled) or 'none'} of {len(entries)}."
+
+
+def slow(entries: Mapping[str, Entry]) -> list[str]:
+    """How many stages the compiler says are far above their floor, of the cases that were measured since it says so."""
+    counted = {name: e["slow_stages"] for name, e in entries.items() if "slow_stages" in e}
+    many = [f"{name} ({n})" for name, n in counted.items() if n]
+    return [f"- Stages far above their own floor: {', '.join(many) or 'none'} of {len(counted)} cases."] if counted else []
 
 
 def correctness() -> list[str]:

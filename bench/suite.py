@@ -69,7 +69,8 @@ def build(folder: Path, cases: list[BenchCase]) -> int:
         engines = " ".join(choice["engine"] for choice in program.summary["engines"])
         print(
             f"{case.name}: {sum(program.seconds.values()):.1f} s, {engines}, {kernel['registers']} registers, "
-            f"{kernel['spill_store_bytes']} bytes spilled, {path.stat().st_size >> 10} KiB",
+            f"{kernel['spill_store_bytes']} bytes spilled, {len(program.summary['slow'])} slow stages, "
+            f"{path.stat().st_size >> 10} KiB",
             flush=True,
         )
     return failed
@@ -110,7 +111,8 @@ def told(entry: dict[str, Any]) -> str:
     faster = f", {entry['speedup']:.2f}x {entry['best_peer']}" if entry["speedup"] else ""
     return (
         f"{'ok  ' if entry['ok'] else 'WRONG'} {entry['case']:28s} error {entry['error']:.1e} launches {entry['launches']}"
-        f"{faster}, {100 * entry['fraction']:.0f} % of the floor {entry['floor']:.4f} | {times}"
+        f"{faster}, {100 * entry['fraction']:.0f} % of the floor {entry['floor']:.4f}, "
+        f"{entry.get('slow_stages', 0)} slow stages | {times}"
         + "".join(f" | no {name}: {why}" for name, why in entry["missing"].items())
     )
 
