@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from kitsune_mlir.dynamo.outputs import Leaf, Outputs, same_strides
+from kitsune_mlir.dynamo.outputs import Leaf, Outputs, Source, same_strides
 from kitsune_mlir.runtime.program import Program
 
 __all__ = ["Call"]
@@ -34,24 +34,12 @@ class Call:
         outputs = self.outputs
         if outputs.changed and self._share(args):
             return self.otherwise(*args)
-        results = tree_leaves(self.program(*args), is_leaf=lambda value: value is None)
-        made: dict[int, Any] = {}
-        for leaf in outputs.leaves:
-            if leaf.kind == "computed":
-                value = results[leaf.number]
-                made[leaf.number] = _as_wanted(value.clone() if self._handed[leaf.number] else value, leaf)
-        return tree_unflatten([self._leaf(leaf, args, results, made) for leaf in outputs.leaves], outputs.spec)
-
-    @staticmethod
-    def _leaf(leaf: Leaf, args: tuple[Any, ...], results: list[Any], made: dict[int, Any]) -> Any:
-        if leaf.kind == "computed":
-            return made[leaf.number]
-        if leaf.kind == "other":
-            return results[leaf.number]
-        if leaf.kind == "input":
-            return args[leaf.number]
-        whole = args[leaf.number] if leaf.kind == "view" else made[leaf.number]
-        return whole.as_strided(leaf.size, leaf.stride, whole.storage_offset() + leaf.offset)
+        results = tree_leaves(self.program(*args))
+        sources = [
+            _as_wanted(value.clone() if handed else value, source)
+            for value, handed, source in zip(results, self._handed, outputs.sources, strict=True)
+        ]
+        return tree_unflatten([_leaf(leaf, args, sources) for leaf in outputs.leaves], outputs.spec)
 
     def _share(self, args: tuple[Any, ...]) -> bool:
         """Whether an input that is changed lies in the memory of another one."""
@@ -59,7 +47,16 @@ class Call:
         return any(places[n] and places.count(places[n]) > 1 for n in self.outputs.changed)
 
 
-def _as_wanted(value: Tensor, leaf: Leaf) -> Tensor:
+def _leaf(leaf: Leaf, args: Sequence[Any], sources: Sequence[Tensor]) -> Any:
+    if leaf.kind == "value":
+        return leaf.value
+    whole = (args if leaf.kind in ("input", "view") else sources)[leaf.number]
+    if leaf.kind in ("input", "source"):
+        return whole
+    return whole.as_strided(leaf.size, leaf.stride, whole.storage_offset() + leaf.offset)
+
+
+def _as_wanted(value: Tensor, leaf: Source) -> Tensor:
     """The tensor with the graph's strides, copied where the program has others."""
     if leaf.order:
         back = [leaf.order.index(dim) for dim in range(len(leaf.order))]

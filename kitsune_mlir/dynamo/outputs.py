@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,23 @@ from torch.utils._pytree import tree_flatten
 from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.runtime.signature import Signature
 
-__all__ = ["Leaf", "Outputs", "outputs_of"]
+__all__ = ["Leaf", "Outputs", "Source", "outputs_of", "same_strides"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A tensor that the program computes.
+
+    Attributes:
+        node: name of the node whose value it is.
+        size, stride: in elements, as in PyTorch.
+        order: the order in which the program is asked for its dimensions; empty is as they are.
+    """
+
+    node: str
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    order: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,31 +43,18 @@ class Leaf:
     """One output.
 
     Attributes:
-        kind: "computed" (result `number` of the program), "input" (input `number` itself), "view" of input `number`, "part" (a
-            view of the computed output `number`), or "other" (result `number`, which is no tensor).
-        number: see `kind`.
-        size, stride: of a tensor, in elements.
-        offset: of a view: elements from the first one of what it views.
-        order: of what is computed: the order in which the program is asked for its dimensions; empty is as they are.
+        kind: "source" (a tensor that the program computes), "part" (a view of one), "input", "view" (of an input), or "value".
+        number: of the source or input.
+        size, stride, offset: of a part or view: in elements; the offset is from the first element of what it views.
+        value: what is no tensor.
     """
 
     kind: str
-    number: int
+    number: int = 0
     size: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
     offset: int = 0
-    order: tuple[int, ...] = ()
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether its elements fill memory without gaps or overlaps."""
-        step = 1
-        for size, stride in sorted(zip(self.size, self.stride, strict=True), key=lambda pair: (pair[1], pair[0])):
-            if size != 1:
-                if stride != step:
-                    return False
-                step *= size
-        return True
+    value: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,32 +64,36 @@ class Outputs:
     Attributes:
         leaves: in the graph's order.
         spec: how the graph nests them.
+        sources: what the program computes.
         changed: numbers of inputs that the graph changes in place.
     """
 
     leaves: tuple[Leaf, ...]
     spec: Any
+    sources: tuple[Source, ...]
     changed: tuple[int, ...]
 
     def computed_graph(self, gm: fx.GraphModule) -> fx.GraphModule | None:
-        """The graph with those outputs only that a program computes, in the orders wanted; None if there is nothing to compute.
+        """The graph with the sources as its outputs, in the orders wanted; None if there is nothing to compute.
 
-        `gm` stays as it is where all outputs are wanted as they are.
+        `gm` itself where these are its outputs.
         """
-        wanted = {leaf.number: (place, leaf) for place, leaf in enumerate(self.leaves) if leaf.kind in ("computed", "other")}
-        if not any(leaf.kind == "computed" for leaf in self.leaves) and not self.changed:
+        if not self.sources and not self.changed:
             return None
-        if len(wanted) == len(self.leaves) and not any(leaf.order for leaf in self.leaves):
+        own = next(iter(gm.graph.find_nodes(op="output")))
+        named = [node.name if isinstance(node, fx.Node) else None for node in tree_flatten(own.args[0])[0]]
+        if named == [source.node for source in self.sources] and not any(source.order for source in self.sources):
             return gm
         graph = copy.deepcopy(gm.graph)
         output = next(iter(graph.find_nodes(op="output")))
-        given, _ = tree_flatten(output.args[0])
-        kept = []
+        nodes = {node.name: node for node in graph.nodes}
         with graph.inserting_before(output):
-            for _, (place, leaf) in sorted(wanted.items()):
-                node = given[place]
-                kept.append(graph.call_method("permute", (node, *leaf.order)) if leaf.order else node)
-        output.args = (tuple(kept),)
+            output.args = (
+                tuple(
+                    graph.call_method("permute", (nodes[source.node], *source.order)) if source.order else nodes[source.node]
+                    for source in self.sources
+                ),
+            )
         graph.lint()  # dead code stays: fx cannot tell what changes its operands, the tracer that comes next can
         return fx.GraphModule(gm, graph)
 
@@ -96,17 +103,15 @@ class Outputs:
 
         if self.changed:  # inputs may alias each other at some call
             return False
+        if [(leaf.kind, leaf.number) for leaf in self.leaves] != [("source", n) for n in range(len(self.sources))]:
+            return False
         outputs = [output for output in signature.outputs if output.mutates is None]
-        for leaf in self.leaves:
-            if leaf.kind not in ("computed", "other") or leaf.order:
+        for source, output in zip(self.sources, outputs, strict=True):
+            if output.kind != "tensor" or source.order:
                 return False
-            if leaf.kind == "computed":
-                output = outputs[leaf.number]
-                if output.kind != "tensor":
-                    return False
-                order = signature.result_orders.get(output.index or 0, ())
-                if not same_strides(leaf.size, strides(leaf.size, order), leaf.stride):
-                    return False
+            order = signature.result_orders.get(output.index or 0, ())
+            if not same_strides(source.size, strides(source.size, order), source.stride):
+                return False
         return True
 
 
@@ -117,6 +122,31 @@ def same_strides(size: Sequence[int], one: Sequence[int], other: Sequence[int]) 
     return all(n == 1 or a == b for n, a, b in zip(size, one, other, strict=True))
 
 
+def is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether a tensor's elements fill memory without gaps or overlaps."""
+    step = 1
+    for n, apart in sorted(zip(size, stride, strict=True), key=lambda pair: (pair[1], pair[0])):
+        if n != 1:
+            if apart != step:
+                return False
+            step *= n
+    return True
+
+
+class _Recorder(fx.Interpreter):
+    """Runs a graph and keeps every tensor that a node makes."""
+
+    def __init__(self, gm: fx.GraphModule):
+        super().__init__(gm, garbage_collect_values=False)
+        self.tensors: dict[str, Tensor] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if isinstance(value, Tensor):
+            self.tensors[n.name] = value
+        return value
+
+
 def outputs_of(gm: fx.GraphModule, inputs: Sequence[Any]) -> Outputs:
     """Runs a graph on fake tensors that lie in memory as `inputs` do.
 
@@ -124,11 +154,12 @@ def outputs_of(gm: fx.GraphModule, inputs: Sequence[Any]) -> Outputs:
         FrontendError: outputs share memory in a way that is not known, or inputs do that the graph changes; or the graph cannot
             be run without values (its shapes depend on them).
     """
+    recorder = _Recorder(gm)
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
             twins = _twins(inputs)
             before = [_seen(twin) for twin in twins]
-            found = gm.forward(*twins)
+            found, spec = tree_flatten(recorder.run(*twins))
     except FrontendError:
         raise
     except Exception as error:  # whatever torch says of the graph
@@ -138,96 +169,104 @@ def outputs_of(gm: fx.GraphModule, inputs: Sequence[Any]) -> Outputs:
     for n in changed:
         if _seen(twins[n])[:3] != before[n][:3]:
             raise FrontendError(f"input {n} is given another shape or other memory in place")
-    holders: dict[int, list[int]] = {}
+    owners: dict[int, list[int]] = {}
     for n, twin in enumerate(twins):
         if isinstance(twin, Tensor):
-            holders.setdefault(_memory(twin), []).append(n)
-    shared = [n for n in changed if len(holders[_memory(twins[n])]) > 1]
-    if shared:
-        raise FrontendError(f"input {shared[0]} is changed in place and shares memory with another input")
-    leaves, spec = tree_flatten(found)
-    return Outputs(tuple(_leaves(leaves, twins, holders)), spec, changed)
-
-
-def _leaves(found: Sequence[Any], twins: Sequence[Any], holders: dict[int, list[int]]) -> list[Leaf]:
-    made: list[Leaf | None] = []
+            owners.setdefault(_memory(twin), []).append(n)
+    for n in changed:
+        if len(owners[_memory(twins[n])]) > 1:
+            raise FrontendError(f"input {n} is changed in place and shares memory with another input")
+    leaves: dict[int, Leaf] = {}
     computed: dict[int, list[int]] = {}  # memory -> places of outputs that lie in it
     for place, value in enumerate(found):
-        if not isinstance(value, Tensor) or value.layout != torch.strided:
-            made.append(None if isinstance(value, Tensor) else Leaf("other", -1))
-            if made[-1] is None:
-                raise FrontendError(f"output {place} has layout {value.layout}; outputs are dense tensors")
-            continue
-        owners = holders.get(_memory(value))
-        if owners is None:
+        if not isinstance(value, Tensor):
+            leaves[place] = Leaf("value", value=value)
+        elif value.layout != torch.strided:
+            raise FrontendError(f"output {place} has layout {value.layout}; outputs are dense tensors")
+        elif (numbers := owners.get(_memory(value))) is not None:
+            leaves[place] = _of_input(place, value, numbers, twins)
+        else:
             computed.setdefault(_memory(value), []).append(place)
-            made.append(None)
-            continue
-        same = [n for n in owners if twins[n] is value]
-        made.append(_of_input(place, value, same[0], "input", twins) if same else _view(place, value, owners, twins))
+    sources: list[Source] = []
     for places in computed.values():
-        for place, leaf in zip(places, _apart([found[place] for place in places], places), strict=True):
-            made[place] = leaf
-    # Numbers of the program's results, in the order of outputs.
-    own = [place for place, leaf in enumerate(made) if leaf is not None and leaf.kind in ("computed", "other")]
-    number = {place: n for n, place in enumerate(own)}
-    return [
-        dataclasses.replace(leaf, number=number[leaf.number if leaf.kind == "part" else place])
-        if leaf.kind in ("computed", "other", "part")
-        else leaf
-        for place, leaf in enumerate(leaf for leaf in made if leaf is not None)
-    ]
+        source = _source(recorder.tensors, [found[place] for place in places])
+        if source is None:
+            raise FrontendError(f"outputs {' and '.join(map(str, places))} share memory of which no tensor is all")
+        whole = recorder.tensors[source.node]
+        for place in places:
+            view = _view(found[place], whole)
+            leaves[place] = Leaf("source", len(sources)) if found[place] is whole else _part(view, len(sources), "part")
+        sources.append(source)
+    return Outputs(tuple(leaves[place] for place in range(len(found))), spec, tuple(sources), changed)
 
 
-def _view(place: int, value: Tensor, owners: Sequence[int], twins: Sequence[Any]) -> Leaf:
+View = tuple[tuple[int, ...], tuple[int, ...], int]
+
+
+def _view(value: Tensor, whole: Tensor) -> View:
+    """Size, stride and offset of a view."""
+    return tuple(value.shape), tuple(value.stride()), int(value.storage_offset()) - int(whole.storage_offset())
+
+
+def _part(view: View, number: int, kind: str) -> Leaf:
+    size, stride, offset = view
+    return Leaf(kind, number, size, stride, offset)
+
+
+def _of_input(place: int, value: Tensor, owners: Sequence[int], twins: Sequence[Any]) -> Leaf:
+    """An output that lies in the memory of inputs."""
+    same = [n for n in owners if twins[n] is value]
+    if same:
+        return Leaf("input", same[0])
     if len(owners) > 1:
         raise FrontendError(f"output {place} is a view of inputs {' and '.join(map(str, owners))}, which share memory")
-    return _of_input(place, value, owners[0], "view", twins)
+    if not _alike(value, twins[owners[0]]):
+        raise FrontendError(f"output {place} is a view of input {owners[0]} as another type of number")
+    return _part(_view(value, twins[owners[0]]), owners[0], "view")
 
 
-def _of_input(place: int, value: Tensor, number: int, kind: str, twins: Sequence[Any]) -> Leaf:
-    twin = twins[number]
-    if value.dtype != twin.dtype or value.is_conj() != twin.is_conj() or value.is_neg() != twin.is_neg():
-        raise FrontendError(f"output {place} is a view of input {number} as another type of number")
-    offset = int(value.storage_offset()) - int(twin.storage_offset())
-    return Leaf(kind, number, tuple(value.shape), tuple(value.stride()), offset)
+def _alike(value: Tensor, other: Tensor) -> bool:
+    return (value.dtype, value.is_conj(), value.is_neg()) == (other.dtype, other.is_conj(), other.is_neg())
 
 
-def _apart(values: Sequence[Tensor], places: Sequence[int]) -> list[Leaf]:
-    """Outputs that share memory which is no input's: one of them is computed, the others are parts of it."""
-    plain = [Leaf("computed", place, tuple(v.shape), tuple(v.stride())) for v, place in zip(values, places, strict=True)]
-    if len(values) == 1:
-        leaf = plain[0]
-        order = tuple(sorted(range(len(leaf.size)), key=lambda dim: -leaf.stride[dim]))
+def _source(tensors: Mapping[str, Tensor], outputs: Sequence[Tensor]) -> Source | None:
+    """The tensor that outputs in one memory are views of: one of them, or one that the graph makes on its way to them."""
+    if all(value is outputs[0] for value in outputs) and not _overlaps(outputs[0]):
+        node = next(name for name, tensor in tensors.items() if tensor is outputs[0])
+        size, stride = tuple(outputs[0].shape), tuple(outputs[0].stride())
+        order = tuple(sorted(range(len(size)), key=lambda dim: -stride[dim]))
         # Images are returned with channels innermost where the program has them so; what it has not is copied.
-        moved = leaf.is_dense and not _is_row_major(leaf) and not values[0].is_contiguous(memory_format=torch.channels_last)
-        return [dataclasses.replace(leaf, order=order) if moved else leaf]
-    for base, leaf in zip(values, plain, strict=True):
-        first, last = _span(base)
-        if _is_row_major(leaf) and all(
-            v.dtype == base.dtype and v.is_conj() == base.is_conj() and first <= _span(v)[0] and _span(v)[1] <= last
-            for v in values
-        ):
-            mine = leaf.number
-            return [
-                one if one is leaf else dataclasses.replace(one, kind="part", number=mine, offset=_span(v)[0] - first)
-                for one, v in zip(plain, values, strict=True)
-            ]
-    raise FrontendError(f"outputs {' and '.join(map(str, places))} share memory of which none of them is all")
+        images = outputs[0].is_contiguous(memory_format=torch.channels_last) if len(size) == 4 else False
+        moved = is_dense(size, stride) and not outputs[0].is_contiguous() and not images
+        return Source(node, size, stride, order if moved else ())
+    low, high = min(_span(value)[0] for value in outputs), max(_span(value)[1] for value in outputs)
+    memory = _memory(outputs[0])
+    for own in (True, False):
+        for name, tensor in tensors.items():
+            if _memory(tensor) != memory or own != any(tensor is value for value in outputs) or not tensor.is_contiguous():
+                continue
+            first, last = _span(tensor)
+            if first <= low and high <= last and all(_alike(value, tensor) for value in outputs):
+                return Source(name, tuple(tensor.shape), tuple(tensor.stride()))
+    return None
+
+
+def _overlaps(value: Tensor) -> bool:
+    """Whether elements share memory otherwise than by a stride of 0, as the windows of `unfold` do."""
+    reach = 0
+    for stride, size in sorted(
+        (stride, size) for size, stride in zip(value.shape, value.stride(), strict=True) if stride and size > 1
+    ):
+        if stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
 
 
 def _span(value: Tensor) -> tuple[int, int]:
     """The first and the last element of its memory."""
     first = int(value.storage_offset())
     return first, first + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
-
-
-def _is_row_major(leaf: Leaf) -> bool:
-    step, kept = 1, []
-    for size in reversed(leaf.size):
-        kept.insert(0, step)
-        step *= max(1, size)
-    return same_strides(leaf.size, leaf.stride, kept)
 
 
 def _memory(tensor: Tensor) -> int:
