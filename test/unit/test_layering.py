@@ -23,7 +23,7 @@ FOLDERS = {
 # Layers from the top down; a module may import from its own layer and from those below. The longest prefix counts.
 LAYERS = [
     {f"{PACKAGE}.tools"},
-    {PACKAGE, f"{PACKAGE}.pipeline", f"{PACKAGE}.stage_clock", f"{PACKAGE}.dynamo"},
+    {PACKAGE, f"{PACKAGE}.pipeline", f"{PACKAGE}.options", f"{PACKAGE}.stage_clock", f"{PACKAGE}.dynamo"},
     {f"{PACKAGE}.tuning", f"{PACKAGE}.simulation"},
     {f"{PACKAGE}.frontend", f"{PACKAGE}.passmanager", f"{PACKAGE}.calling_convention", f"{PACKAGE}.cheaper_plans"},
     {f"{PACKAGE}.pass_options", f"{PACKAGE}.pass_instrumentation", f"{PACKAGE}.reproducer", f"{PACKAGE}.diagnostics"},
