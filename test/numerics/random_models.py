@@ -5,8 +5,8 @@
     python -m test.numerics.random_models --first 123 --seeds 1 --target host --shrink    # prints the model that fails
 
 A model comes out right or is refused by a `KitsuneError` that names what is not supported (an `UnsupportedError` or a
-`FrontendError`); anything else, a `CompileError` included, is a failure. A process of its own compiles a chunk of seeds, so that
-one that crashes is found too.
+`FrontendError`); anything else, a `CompileError` included, is a failure. A process of its own compiles a chunk of seeds, so
+that one that crashes is found too.
 """
 
 from __future__ import annotations
