@@ -8,6 +8,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.deep import Steps, evaluate
 from kitsune_mlir.dialects.iteration import is_free
 from kitsune_mlir.dialects.products import body_of, defining_op, is_generic, yield_of
 
@@ -24,12 +25,16 @@ def in_parts(reduction: Reduction, loop: int, parts: int) -> list[ir.Value]:
     for result, combiner in zip(op.results, reduction.combiners, strict=True):
         element = ir.ShapedType(result.type).element_type
         starts.append(filled([parts, *shape_of(result)], element, NEUTRAL[combiner]))
-    partial = _with_part(op, loop, parts, starts)
+    partial = evaluate(_with_part(op, loop, parts, starts, {}))
     partial.attributes[PARTIAL] = ir.UnitAttr.get()
     return _combined(reduction, partial)
 
 
-def _with_part(op: ir.Operation, loop: int, parts: int, starts: Sequence[ir.Value]) -> ir.Operation:
+Cut = dict[tuple[ir.Value, tuple[bool, ...]], ir.Value]
+"""Values that were cut, with the dimensions that were."""
+
+
+def _with_part(op: ir.Operation, loop: int, parts: int, starts: Sequence[ir.Value], made: Cut) -> Steps[ir.Operation]:
     """A copy of a generic with one more loop, the first: it is the part of `loop`, which is as much shorter.
 
     What indexes by `loop` has two dimensions for it; a result that does not gets one more dimension in front.
@@ -44,7 +49,7 @@ def _with_part(op: ir.Operation, loop: int, parts: int, starts: Sequence[ir.Valu
         for expression, split in zip(map_.results, along, strict=True):
             expressions += [part, expression.compose(later)] if split else [expression.compose(later)]
         if number < inputs:
-            operands.append(_cut(value, along, parts))
+            operands.append((yield _cut(value, tuple(along), parts, made)))
         else:
             operands.append(starts[number - inputs])
             expressions = expressions if any(along) else [part, *expressions]
@@ -87,7 +92,7 @@ def _extent(op: ir.Operation, loop: int) -> int:
     raise ValueError(f"no operand of {op.name} is indexed by loop {loop}")
 
 
-def _cut(value: ir.Value, along: Sequence[bool], parts: int) -> ir.Value:
+def _cut(value: ir.Value, along: tuple[bool, ...], parts: int, made: Cut) -> Steps[ir.Value]:
     """A value with each dimension that is marked in `along` split into (parts, rest).
 
     What is made element by element is made again in this shape, so that it can be part of the reduction's stage; all else
@@ -95,6 +100,12 @@ def _cut(value: ir.Value, along: Sequence[bool], parts: int) -> ir.Value:
     """
     if not any(along):
         return value
+    if (value, along) not in made:
+        made[value, along] = yield _cut_apart(value, along, parts, made)
+    return made[value, along]
+
+
+def _cut_apart(value: ir.Value, along: tuple[bool, ...], parts: int, made: Cut) -> Steps[ir.Value]:
     shape: list[int] = []
     groups: list[list[int]] = []
     for extent, split in zip(shape_of(value), along, strict=True):
@@ -104,7 +115,7 @@ def _cut(value: ir.Value, along: Sequence[bool], parts: int) -> ir.Value:
     maker = defining_op(value)
     element = ir.ShapedType(value.type).element_type
     if maker is not None and sum(along) == 1 and (loop := _elementwise_loop(maker, list(along).index(True))) is not None:
-        return _with_part(maker, loop, parts, [tensor.empty(shape, element)]).results[0]
+        return (yield _with_part(maker, loop, parts, [tensor.empty(shape, element)], made)).results[0]
     return tensor.ExpandShapeOp(ir.RankedTensorType.get(shape, element), value, groups, [], shape).result
 
 

@@ -18,6 +18,7 @@ from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.dialects.attention import NoAttention
+from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.shared_tile import SharedTile
 
@@ -261,20 +262,8 @@ def _choose(pattern: Pattern, limits: Limits, once: bool) -> AttentionPlan:
 
 def _read_once(pattern: Pattern, task: TaskView) -> bool:
     """Whether tiles have keys of their own: each coordinate of a tile says where these begin."""
-    used: set[ir.Value] = set()
-
-    def visit(value: ir.Value | int) -> None:
-        if isinstance(value, int):
-            return
-        if value in task.coordinates:
-            used.add(value)
-        elif not isinstance(value.owner, ir.Block):
-            for operand in value.owner.operands:
-                visit(operand)
-
-    for part in pattern.parts:
-        for dim in part.key.dims:
-            visit(dim.start)
+    starts = [dim.start for part in pattern.parts for dim in part.key.dims if not isinstance(dim.start, int)]
+    used = set(postorder(starts, lambda value: [] if isinstance(value.owner, ir.Block) else value.owner.operands))
     return all(extent == 1 or value in used for value, extent in zip(task.coordinates, task.grid, strict=True))
 
 

@@ -14,6 +14,7 @@ from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.codegen.gpu.value import Value, as_type, cast, i32, i64, maximum, minimum, wrap
 from kitsune_mlir.dialects.attention import Step
+from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.target import find_target
 
 __all__ = ["Walk", "block_count", "causal_limit", "part_of", "tile_costs", "tile_order"]
@@ -106,13 +107,17 @@ def tile_costs(plan: AttentionPlan, task: TaskView) -> list[float] | None:
 
 def _evaluate(value: ir.Value, known: Mapping[ir.Value, int]) -> int:
     """An index computed from a tile's coordinates."""
-    if value in known:
-        return known[value]
-    op = value.owner
-    if op.name == "arith.constant":
-        return ir.IntegerAttr(op.attributes["value"]).value
-    operands = [_evaluate(operand, known) for operand in op.operands]
-    return operands[0] if len(operands) == 1 else _OPERATIONS[op.name](*operands)
+    found = dict(known)
+    for each in postorder([value], lambda v: [] if v in known else v.owner.operands):
+        if each in found:
+            continue
+        op = each.owner
+        operands = [found[operand] for operand in op.operands]
+        if op.name == "arith.constant":
+            found[each] = ir.IntegerAttr(op.attributes["value"]).value
+        else:
+            found[each] = operands[0] if len(operands) == 1 else _OPERATIONS[op.name](*operands)
+    return found[value]
 
 
 def last_row(step: Step) -> int:

@@ -9,6 +9,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.chain_match import Chain, Scatter
 from kitsune_mlir.codegen.gpu.tasks import Store
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.deep import postorder
 
 __all__ = ["Order", "order_of"]
 
@@ -34,22 +35,26 @@ def order_of(chain: Chain) -> Order:
     """Products run in the order of the body; everything else as early as it can, so that sums are soon 16-bit numbers."""
     ready: dict[ir.Value, int] = {layer.result: number for number, layer in enumerate(chain.layers)}
 
+    def sources(value: ir.Value) -> list[ir.Value]:
+        step = chain.steps.get(value) if value not in ready else None
+        return [step.op.operands[number] for number in step.operands] if step else []
+
     def time(value: ir.Value) -> int:
-        if value not in ready:
-            step = chain.steps.get(value)
-            operands = [step.op.operands[number] for number in step.operands] if step else []
-            ready[value] = max((time(operand) for operand in operands), default=-1)
+        for each in postorder([value], sources):
+            if each not in ready:
+                ready[each] = max((ready[source] for source in sources(each)), default=-1)
         return ready[value]
 
     last: dict[ir.Value, int] = {}
 
-    def used(value: ir.Value, at: int) -> None:
+    def parts_of(value: ir.Value) -> list[ir.Value]:
         step = chain.steps.get(value)
-        if step is not None and step.kind == "concat":
-            for part in step.op.operands:
-                used(part, at)
-        else:
-            last[value] = max(last.get(value, -1), at)
+        return list(step.op.operands) if step is not None and step.kind == "concat" else []
+
+    def used(value: ir.Value, at: int) -> None:
+        for each in postorder([value], parts_of):
+            if not parts_of(each):
+                last[each] = max(last.get(each, -1), at)
 
     for value, step in chain.steps.items():
         if step.kind != "concat":

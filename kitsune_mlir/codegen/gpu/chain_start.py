@@ -9,6 +9,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.chain_match import Chain, zero
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, is_constant
 from kitsune_mlir.dialects.access import affine_maps
+from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.products import yield_of
 
 __all__ = ["Term", "bias_of", "reads_made", "row_reads", "terms_of"]
@@ -116,12 +117,13 @@ def _added(chain: Chain, value: ir.Value) -> Term | None:
 def _from_memory(chain: Chain, op: ir.Operation, value: ir.Value) -> bool:
     """Whether a value of a body follows from loads, constants and positions alone."""
     block = op.regions[0].blocks[0]
-    if isinstance(value.owner, ir.Block):
-        if value.owner != block:
-            return True
-        operand = op.operands[list(block.arguments).index(value)]
-        return is_constant(operand) or chain.task.load_of(operand) is not None
-    maker = value.owner.operation
-    if maker.block != block:
-        return True
-    return all(isinstance(v.type, ir.ShapedType) or _from_memory(chain, op, v) for v in maker.operands)
+
+    def scalars(value: ir.Value) -> list[ir.Value]:
+        maker = value.owner
+        if isinstance(maker, ir.Block) or maker.operation.block != block:
+            return []
+        return [v for v in maker.operands if not isinstance(v.type, ir.ShapedType)]
+
+    arguments = [v for v in postorder([value], scalars) if isinstance(v.owner, ir.Block) and v.owner == block]
+    operands = [op.operands[list(block.arguments).index(argument)] for argument in arguments]
+    return all(is_constant(operand) or chain.task.load_of(operand) is not None for operand in operands)

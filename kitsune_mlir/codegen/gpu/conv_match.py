@@ -24,6 +24,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch, is_constant, wide_dims
 from kitsune_mlir.codegen.gpu.tasks import Load, Offset, TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, static_ints, terms_of
+from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.products import body_of, is_contraction
 
 __all__ = ["CHANNEL", "Axis", "Convolution", "Side", "Sides", "match", "operand_sides", "stored_sides"]
@@ -295,19 +296,23 @@ def _forward(op: ir.Operation, number: int, sides: Sides) -> dict[ir.Value, Side
 
 def _check(found: Convolution, value: ir.Value, sides: Sides) -> None:
     """Everything that a value is made of is the convolution, an element-wise step, a load or a constant."""
+    for _ in postorder([(value, sides)], lambda walked: _walked_by(found, *walked)):
+        pass
+
+
+def _walked_by(found: Convolution, value: ir.Value, sides: Sides) -> list[tuple[ir.Value, Sides]]:
+    """What a value walked along some sides is made of, and the sides that these values are walked along."""
     if not isinstance(value.type, ir.ShapedType) or is_constant(value) or found.task.load_of(value) is not None:
-        return
+        return []
     if value == found.op.results[0]:
         if [side for side in sides if side is not None] != [side for side in found.sides if side is not None]:
             raise Mismatch("the convolution's result is read along other dimensions")
-        _check(found, found.op.operands[2], found.sides)
-        return
+        return [(found.op.operands[2], found.sides)]
     op = value.owner
     if isinstance(op, ir.Block):
         raise Mismatch("an element-wise operand is neither loaded nor computed")
     result = list(op.results).index(value)
-    for number in _read_operands(op):
-        _check(found, op.operands[number], operand_sides(op, number, result, sides))
+    return [(op.operands[number], operand_sides(op, number, result, sides)) for number in _read_operands(op)]
 
 
 def _read_operands(op: ir.Operation) -> Sequence[int]:

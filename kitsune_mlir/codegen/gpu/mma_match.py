@@ -17,6 +17,7 @@ from kitsune_mlir.codegen.gpu.mma_gather import tables_of
 from kitsune_mlir.codegen.gpu.mma_sides import COL, ROW, Mismatch, Sides, wide_dims
 from kitsune_mlir.codegen.gpu.tasks import Load, TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_projected_product
 
 __all__ = [
@@ -335,25 +336,22 @@ def check_outputs(pattern: Pattern, products: Sequence[Product]) -> None:
     product = pattern.product
     whole = {side for side, extent in ((ROW, product.rows), (COL, product.cols)) if extent != 1}
     inits = {product.op.results[0]: product.init for product in products}
-    seen: set[ir.Value] = set()
 
-    def visit(value: ir.Value) -> None:
-        if value in seen or not isinstance(value.type, ir.ShapedType):
-            return
-        seen.add(value)
+    def made_of(value: ir.Value) -> list[ir.Value]:
+        if not isinstance(value.type, ir.ShapedType):
+            return []
         step = pattern.steps.get(value)
-        if value in inits:
-            visit(inits[value])
-        elif step is None and pattern.task.load_of(value) is None and not is_constant(value):
+        start = [inits[value]] if value in inits else []
+        if step is None and not start and pattern.task.load_of(value) is None and not is_constant(value):
             raise Mismatch("an element-wise operand is neither loaded nor computed")
         if step is None:
-            return
+            return start
         if step.kind == "concat":
             raise Mismatch("element-wise work on a concatenation")
         for number in step.operands:
             if any(side not in (ROW, COL) for side in pattern.operand_sides(step.op, number)):
                 raise Mismatch("an element-wise operand does not lie along the rows and columns of the product")
-            visit(step.op.operands[number])
+        return [*start, *(step.op.operands[number] for number in step.operands)]
 
     if not pattern.task.stores:
         raise Mismatch("the task stores nothing")
@@ -363,4 +361,5 @@ def check_outputs(pattern: Pattern, products: Sequence[Product]) -> None:
         sides = pattern.value_sides(store.tensor)
         if set(sides) != whole or len(set(sides)) != len(sides):
             raise Mismatch("a result is not a whole tile of the product")
-        visit(store.tensor)
+    for _ in postorder([store.tensor for store in pattern.task.stores], made_of):
+        pass

@@ -103,27 +103,33 @@ def ranges_of(pattern: Pattern, product: Product) -> tuple[Range, ...] | None:
 def by_range(sum: Sum, chunk: Value, emit: Callable[[int], object]) -> None:
     """Emit code for a chunk, by the number of the range that it belongs to; 0 where the sum has no ranges."""
 
-    def among(first: int) -> None:
-        if first + 1 >= len(sum.ranges):
+    def among(first: int, end: int) -> None:
+        if first + 1 >= end:
             emit(first)
-        else:
-            if_(chunk < sum.firsts[first + 1], lambda: emit(first) and None, lambda: among(first + 1))
+        else:  # a binary search: sums may be joined of hundreds of ranges
+            middle = (first + end) // 2
+            if_(chunk < sum.firsts[middle], lambda: among(first, middle), lambda: among(middle, end))
 
-    among(0)
+    among(0, len(sum.ranges))
 
 
 def _parts(pattern: Pattern, value: ir.Value, start: int) -> list[tuple[ir.Value, int]]:
     """What a value is joined of, with the term that each part begins at."""
-    step = pattern.steps.get(value)
-    if step is None or step.kind != "concat":
-        return [(value, start)]
-    dim = ir.IntegerAttr(step.op.attributes["dim"]).value
-    if any(extent != 1 for extent in shape_of(value)[dim + 1 :]):
-        raise Mismatch("the rows of a product are joined along their length")
-    found = []
-    for part in step.op.operands:
-        found += _parts(pattern, part, start)
-        start += shape_of(part)[dim]
+    found, pending = [], [(value, start)]
+    while pending:
+        value, start = pending.pop()
+        step = pattern.steps.get(value)
+        if step is None or step.kind != "concat":
+            found.append((value, start))
+            continue
+        dim = ir.IntegerAttr(step.op.attributes["dim"]).value
+        if any(extent != 1 for extent in shape_of(value)[dim + 1 :]):
+            raise Mismatch("the rows of a product are joined along their length")
+        parts = []
+        for part in step.op.operands:
+            parts.append((part, start))
+            start += shape_of(part)[dim]
+        pending += reversed(parts)
     return found
 
 

@@ -13,6 +13,7 @@ from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.mma_match import wide_dims
 from kitsune_mlir.codegen.gpu.tasks import Buffer, Load, Offset, Store, element_bytes
 from kitsune_mlir.codegen.gpu.value import Value, i64
+from kitsune_mlir.dialects.deep import postorder
 
 __all__ = ["Dim", "Window", "multiple_of"]
 
@@ -104,15 +105,19 @@ def multiple_of(value: Offset) -> int:
     """A number that divides an offset, as far as its arithmetic tells; 0 for the offset 0."""
     if isinstance(value, int):
         return value
-    op = value.owner
-    if isinstance(op, ir.Block):
-        return 1
+    found: dict[ir.Value, int] = {}
+    for each in postorder([value], lambda v: [] if isinstance(v.owner, ir.Block) else v.owner.operands):
+        op = each.owner
+        numbers = [] if isinstance(op, ir.Block) else [found[operand] for operand in op.operands]
+        found[each] = 1 if isinstance(op, ir.Block) else _multiple(op, numbers)
+    return found[value]
+
+
+def _multiple(op: ir.Operation, operands: list[int]) -> int:
     if op.name == "arith.constant":
         return ir.IntegerAttr(op.attributes["value"]).value
     if op.name == "arith.muli":
-        return multiple_of(op.operands[0]) * multiple_of(op.operands[1])
+        return operands[0] * operands[1]
     if op.name in ("arith.addi", "arith.subi", "arith.minui", "arith.minsi", "arith.maxui", "arith.maxsi"):
-        return math.gcd(multiple_of(op.operands[0]), multiple_of(op.operands[1]))
-    if op.name in ("arith.index_cast", "arith.index_castui"):
-        return multiple_of(op.operands[0])
-    return 1
+        return math.gcd(*operands)
+    return operands[0] if op.name in ("arith.index_cast", "arith.index_castui") else 1

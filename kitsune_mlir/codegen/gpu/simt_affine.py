@@ -16,6 +16,7 @@ from kitsune_mlir.codegen.gpu.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.simt_index import Index, Linear, at, emit, scale
 from kitsune_mlir.codegen.gpu.simt_scalar import Lanes
 from kitsune_mlir.codegen.gpu.value import Value, unpack, vector
+from kitsune_mlir.dialects.deep import postorder
 
 __all__ = ["QUAD", "Fold", "Line", "Term", "evaluate", "find_folds", "leaves"]
 
@@ -101,16 +102,24 @@ def _extended(form: _Form, name: str, other: ir.Value) -> _Form:
 
 def leaves(term: Term) -> list[ir.Value]:
     """The values that a coefficient is made of."""
-    return [value for part in term[1:] for value in leaves(part)] if isinstance(term, tuple) else [term]
+    return [part for part in postorder([term], _parts, id) if not isinstance(part, tuple)]
 
 
 def evaluate(term: Term, values: Callable[[ir.Value], Lanes]) -> Lanes:
     """A coefficient at the points of a vector."""
-    if not isinstance(term, tuple):
-        return values(term)
-    name, a, b = term[0], evaluate(term[1], values), evaluate(term[2], values)
-    points = [(a[e if len(a) > 1 else 0], b[e if len(b) > 1 else 0]) for e in range(max(len(a), len(b)))]
-    return [x * y if name == "mul" else x + y for x, y in points]
+    made: dict[int, Lanes] = {}
+    for part in postorder([term], _parts, id):
+        if not isinstance(part, tuple):
+            made[id(part)] = values(part)
+            continue
+        a, b = made[id(part[1])], made[id(part[2])]
+        points = [(a[e if len(a) > 1 else 0], b[e if len(b) > 1 else 0]) for e in range(max(len(a), len(b)))]
+        made[id(part)] = [x * y if part[0] == "mul" else x + y for x, y in points]
+    return made[id(term)]
+
+
+def _parts(term: Term) -> tuple[Term, ...]:
+    return term[1:] if isinstance(term, tuple) else ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,6 +35,7 @@ from kitsune_mlir.codegen.gpu.simt_scalar import Lanes, ScalarEmitter, carrier, 
 from kitsune_mlir.codegen.gpu.tasks import Load, Offset, Store
 from kitsune_mlir.codegen.gpu.value import Value, constant, fma
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.deep import Steps, evaluate
 from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["Evaluator"]
@@ -128,6 +129,10 @@ class Evaluator:
         Raises:
             UnsupportedError: something on the way to them has no pointwise form.
         """
+        return evaluate(self.tensor_steps(tensor, coordinates))
+
+    def tensor_steps(self, tensor: ir.Value, coordinates: Coordinates) -> Steps[Lanes]:
+        """The same for computations that go on below: a stage may hold long chains of operations."""
         key = (tensor, coordinates)
         for memo in reversed(self._memo):
             if key in memo:
@@ -140,7 +145,7 @@ class Evaluator:
             op = tensor.owner
             if isinstance(op, ir.Block):
                 raise UnsupportedError("kitsune.task", "tensors come from loads or from the body", str(tensor.type))
-            values = self._made(op.operation, tensor, coordinates)
+            values = yield self._made(op.operation, tensor, coordinates)
         self._memo[-1][key] = values
         return values
 
@@ -215,16 +220,16 @@ class Evaluator:
 
     # --- operations
 
-    def _made(self, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> Lanes:
+    def _made(self, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> Steps[Lanes]:
         if op.name == "linalg.generic":
             if op not in self.graph.reductions:
-                return self._map(op, tensor, coordinates)
+                return (yield self._map(op, tensor, coordinates))
             if op in self.shared:
                 limit = "the result of a reduction over threads is used for the rows that it was made for"
                 raise UnsupportedError(op.name, limit, None, str(op.location))
             return private_reduction(self, op, tensor, coordinates)
         if op.name in MOVES:
-            return MOVES[op.name](self, op, coordinates)
+            return (yield MOVES[op.name](self, op, coordinates))
         maker = getattr(self, "_" + op.name.replace(".", "_"), None)
         if maker is None:
             raise UnsupportedError(op.name, "simt does maps, reductions and movement of tensors", None, str(op.location))
@@ -249,14 +254,17 @@ class Evaluator:
             raise UnsupportedError(op.name, "every parallel loop runs along the result", None, str(op.location))
         return loops
 
-    def _map(self, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> Lanes:
+    def _map(self, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> Steps[Lanes]:
         loops = self.loops_of(op, tensor, coordinates)
         number = list(op.results).index(tensor)
         yielded = list(op.regions[0].blocks[0].operations)[-1].operands[number]
-        return self.body(op, loops, [yielded])[0]
+        return (yield self._body(op, loops, [yielded]))[0]
 
     def body(self, op: ir.Operation, loops: list[Index], wanted: Sequence[ir.Value]) -> list[Lanes]:
         """Values of the body of a linalg.generic at loop indices; outs are read as inputs are."""
+        return evaluate(self._body(op, loops, wanted))
+
+    def _body(self, op: ir.Operation, loops: list[Index], wanted: Sequence[ir.Value]) -> Steps[list[Lanes]]:
         block = op.regions[0].blocks[0]
         maps = affine_maps(op)
         known = self._kept_values(op, loops, needed(block, wanted, (), self._stands_for))
@@ -268,12 +276,12 @@ class Evaluator:
                 continue
             if isinstance(operand.type, ir.RankedTensorType):
                 where = tuple(affine(expression, loops, self.width) for expression in map_.results)
-                known[argument] = self.tensor(operand, where)
+                known[argument] = yield self.tensor_steps(operand, where)
             else:
                 known[argument] = self.scalar(operand, known, loops)
         for inner in block.operations:
             if any(result in used and result not in known for result in inner.operation.results):
-                known[inner.operation.results[0]] = self._inner(inner.operation, known, loops)
+                known[inner.operation.results[0]] = yield self._inner(inner.operation, known, loops)
         return [materialize(self.scalar(value, known, loops), value.type, self.width) for value in wanted]
 
     def _kept_values(self, op: ir.Operation, loops: list[Index], used: Container[ir.Value]) -> dict[ir.Value, Lanes | Index]:
@@ -316,11 +324,11 @@ class Evaluator:
             return self.outer(value)
         if isinstance(value.owner, ir.Block):
             raise UnsupportedError("linalg.generic", "scalars come from the task or the body", str(value.type))
-        found = self._inner(value.owner.operation, known, loops)
+        found = evaluate(self._inner(value.owner.operation, known, loops))
         known[value] = found
         return found
 
-    def _inner(self, op: ir.Operation, known: dict, loops: Sequence[Index]) -> Lanes | Index:
+    def _inner(self, op: ir.Operation, known: dict, loops: Sequence[Index]) -> Steps[Lanes | Index]:
         if op in self._folds:
             return self._folded(self._folds[op], known, loops)
         if op in self.graph.left_out:
@@ -332,7 +340,7 @@ class Evaluator:
             for operand in list(op.operands)[1:]:
                 index = self.scalar(operand, known, loops)
                 where.append(opaque(index) if isinstance(index, list) else index)
-            return self.tensor(op.operands[0], tuple(where))
+            return (yield self.tensor_steps(op.operands[0], tuple(where)))
         return self.scalars.emit(op, [self.scalar(operand, known, loops) for operand in op.operands])
 
     def divided(self, reduction: Reduction, coordinates: Coordinates, values: Lanes) -> Lanes:

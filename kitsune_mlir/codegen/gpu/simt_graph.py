@@ -295,15 +295,17 @@ def unwidened(value: ir.Value) -> ir.Value:
 
 def _factor_quotient(value: ir.Value) -> ir.Operation | None:
     """A division that a product has as a factor, if nothing else uses it."""
-    value = unwidened(value)
-    if isinstance(value.owner, ir.Block):
-        return None
-    maker = value.owner.operation
-    if maker.name == "arith.divf":
-        return maker
-    if maker.name != "arith.mulf" or len(list(value.uses)) != 1:
-        return None
-    return next((found for factor in maker.operands if (found := _factor_quotient(factor)) is not None), None)
+    pending = [value]
+    while pending:
+        value = unwidened(pending.pop())
+        if isinstance(value.owner, ir.Block):
+            continue
+        maker = value.owner.operation
+        if maker.name == "arith.divf":
+            return maker
+        if maker.name == "arith.mulf" and len(list(value.uses)) == 1:
+            pending += reversed(maker.operands)
+    return None
 
 
 def _against_zero(op: ir.Operation) -> bool:

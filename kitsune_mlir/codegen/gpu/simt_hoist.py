@@ -28,7 +28,9 @@ from kitsune_mlir.codegen.gpu.simt_scalar import Lanes
 from kitsune_mlir.codegen.gpu.simt_space import RowSpace
 from kitsune_mlir.codegen.gpu.tasks import element_bytes
 from kitsune_mlir.codegen.gpu.value import Value
+from kitsune_mlir.dialects import deep
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds
+from kitsune_mlir.dialects.deep import Steps
 
 __all__ = ["Column", "Table", "find_table"]
 
@@ -178,10 +180,11 @@ def _table(graph: Graph, space: RowSpace, width: int, fold: bool) -> Table:
     columns: list[Column] = []
     folds: list[tuple[Fold, Line, Line]] = []
     start = 0
+    known: Costs = {}
     for op in graph.task.work():
         if op.name != "linalg.generic" or space.is_column(op):
             continue
-        costs = _costs(graph, space, op)
+        costs = deep.evaluate(_costs(graph, space, op, known))
         found = find_folds(op, costs) if fold and "reduction" not in iterator_kinds(op) else []
         for one in found:
             lines = [Line(start + number * 4 * space.col_count, space.col_count, width) for number in range(2)]
@@ -219,12 +222,22 @@ def _narrow(value: ir.Value) -> ir.Value:
     return value
 
 
-def _costs(graph: Graph, space: RowSpace, op: ir.Operation) -> dict[ir.Value, int]:
+Costs = dict[ir.Operation, dict[ir.Value, int]]
+"""By the generic, instructions for each value of its body that depends on columns alone."""
+
+
+def _costs(graph: Graph, space: RowSpace, op: ir.Operation, known: Costs) -> Steps[dict[ir.Value, int]]:
     """Instructions for each value of a body that depends on columns alone; constants cost nothing."""
+    if op not in known:
+        known[op] = yield _find_costs(graph, space, op, known)
+    return known[op]
+
+
+def _find_costs(graph: Graph, space: RowSpace, op: ir.Operation, known: Costs) -> Steps[dict[ir.Value, int]]:
     block = op.regions[0].blocks[0]
     costs: dict[ir.Value, int] = {}
     for argument, operand, map_ in zip(block.arguments, op.operands, affine_maps(op), strict=True):
-        if space.maps_columns(op, map_) and (cost := _cost_of(graph, space, operand)) is not None:
+        if space.maps_columns(op, map_) and (cost := (yield _cost_of(graph, space, operand, known))) is not None:
             costs[argument] = cost
     if not costs:
         return {}
@@ -241,7 +254,7 @@ def _is_constant(value: ir.Value) -> bool:
     return not isinstance(value.owner, ir.Block) and value.owner.name == "arith.constant"
 
 
-def _cost_of(graph: Graph, space: RowSpace, tensor: ir.Value) -> int | None:
+def _cost_of(graph: Graph, space: RowSpace, tensor: ir.Value, known: Costs) -> Steps[int | None]:
     """Instructions for an element of a tensor that depends on columns alone; None if it depends on something else.
 
     Only what the program is given counts: what other tasks make may not be there when a block begins.
@@ -257,4 +270,4 @@ def _cost_of(graph: Graph, space: RowSpace, tensor: ir.Value) -> int | None:
     if not space.is_column(op):
         return None
     yielded = list(op.regions[0].blocks[0].operations)[-1].operands[list(op.results).index(tensor)]
-    return _costs(graph, space, op).get(yielded)
+    return (yield _costs(graph, space, op, known)).get(yielded)

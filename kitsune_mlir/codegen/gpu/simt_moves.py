@@ -1,6 +1,6 @@
 """Movement of tensors, seen from the elements of the result: where each comes from.
 
-Every function takes an evaluator, an operation and coordinates of its result, and gives the elements there.
+Every function takes an evaluator, an operation and coordinates of its result, and gives steps to the elements there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from kitsune_mlir.codegen.gpu.simt_scalar import Lanes
 from kitsune_mlir.codegen.gpu.tasks import Offset
 from kitsune_mlir.codegen.gpu.value import Value, select
 from kitsune_mlir.dialects.access import reassociation, shape_of, static_ints
+from kitsune_mlir.dialects.deep import Steps
 from kitsune_mlir.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["MOVES"]
 
 
-def _tensor_cast(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates) -> Lanes:
-    return evaluator.tensor(op.operands[0], coordinates)
+def _tensor_cast(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates) -> Steps[Lanes]:
+    return (yield evaluator.tensor_steps(op.operands[0], coordinates))
 
 
-def _tensor_extract_slice(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates) -> Lanes:
+def _tensor_extract_slice(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates) -> Steps[Lanes]:
     dynamic = list(op.operands)[1:]
     offsets: list[Offset] = []
     for number in static_ints(op, "static_offsets"):
@@ -37,30 +38,30 @@ def _tensor_extract_slice(evaluator: Evaluator, op: ir.Operation, coordinates: C
     full = with_units(coordinates, shape_of(op.results[0]), static_ints(op, "static_sizes"))
     strides = static_ints(op, "static_strides")
     where = tuple(add(scale(i, s), evaluator.outer(o)) for i, s, o in zip(full, strides, offsets, strict=True))
-    return evaluator.tensor(op.operands[0], where)
+    return (yield evaluator.tensor_steps(op.operands[0], where))
 
 
-def _tensor_expand_shape(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates) -> Lanes:
+def _tensor_expand_shape(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates) -> Steps[Lanes]:
     shape, where = shape_of(op.results[0]), []
     for group in reassociation(op):
         total: Index = Linear()
         for dim in group:
             total = add(scale(total, shape[dim]), coordinates[dim])
         where.append(total)
-    return evaluator.tensor(op.operands[0], tuple(where))
+    return (yield evaluator.tensor_steps(op.operands[0], tuple(where)))
 
 
-def _tensor_collapse_shape(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates) -> Lanes:
+def _tensor_collapse_shape(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates) -> Steps[Lanes]:
     shape = shape_of(op.operands[0])
     where: list[Index] = [Linear()] * len(shape)
     for group, index in zip(reassociation(op), coordinates, strict=True):
         rest = index
         for dim in reversed(group):
             rest, where[dim] = divmod_index(rest, shape[dim], evaluator.width) if dim != group[0] else (Linear(), rest)
-    return evaluator.tensor(op.operands[0], tuple(where))
+    return (yield evaluator.tensor_steps(op.operands[0], tuple(where)))
 
 
-def _tensor_pad(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates) -> Lanes:
+def _tensor_pad(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates) -> Steps[Lanes]:
     if len(op.operands) > 1:
         raise UnsupportedError(op.name, "static amounts", None, str(op.location))
     block = op.regions[0].blocks[0]
@@ -80,13 +81,13 @@ def _tensor_pad(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates
             here = emit(inner).below(shape[dim])
             inside = here if inside is None else inside & here
             where[dim] = clamped(inner, shape[dim] - 1)
-        values = evaluator.tensor(op.operands[0], tuple(where))
+        values = yield evaluator.tensor_steps(op.operands[0], tuple(where))
         other = evaluator.splat(fill)[0]
         found += values if inside is None else [select(inside, value, other) for value in values]
     return found
 
 
-def _tensor_concat(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates) -> Lanes:
+def _tensor_concat(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates) -> Steps[Lanes]:
     dim = ir.IntegerAttr(op.attributes["dim"]).value
     pieces = [(value, shape_of(value)[dim]) for value in op.operands]
     index = coordinates[dim]
@@ -111,9 +112,8 @@ def _tensor_concat(evaluator: Evaluator, op: ir.Operation, coordinates: Coordina
             if len(pieces) > 1:
                 inner = clamped(inner, size - 1 - reach)
             inner = Linear(inner.terms, point.lane, inner.const)
-            values = evaluator.tensor(value, (*coordinates[:dim], inner, *coordinates[dim + 1 :]) if uniform else tuple(
-                inner if d == dim else at(c, points.index(point)) for d, c in enumerate(coordinates)
-            ))  # fmt: skip
+            others = coordinates if uniform else [at(c, points.index(point)) for c in coordinates]
+            values = yield evaluator.tensor_steps(value, (*others[:dim], inner, *others[dim + 1 :]))
             if found is None:
                 found = values
                 continue
@@ -125,7 +125,7 @@ def _tensor_concat(evaluator: Evaluator, op: ir.Operation, coordinates: Coordina
     return parts[0] if uniform else [part[0] for part in parts]
 
 
-MOVES: dict[str, Callable[[Evaluator, ir.Operation, Coordinates], Lanes]] = {
+MOVES: dict[str, Callable[[Evaluator, ir.Operation, Coordinates], Steps[Lanes]]] = {
     "tensor.cast": _tensor_cast,
     "tensor.extract_slice": _tensor_extract_slice,
     "tensor.expand_shape": _tensor_expand_shape,

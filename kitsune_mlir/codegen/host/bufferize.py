@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch_mlir import ir, passmanager
 from torch_mlir.dialects import arith, bufferization, linalg, memref
 
+from kitsune_mlir.dialects.deep import Steps, evaluate
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.verify import walk
 
@@ -149,6 +150,10 @@ def _writes_once(value: ir.Value, producer) -> bool:
 
 def _move_before(value: ir.Value, op: ir.Operation) -> bool:
     """Move the definition of `value` (and what it needs) before `op` if that is pure index arithmetic in the same block."""
+    return evaluate(_moving_before(value, op))
+
+
+def _moving_before(value: ir.Value, op: ir.Operation) -> Steps[bool]:
     owner = value.owner
     if isinstance(owner, ir.Block):
         return True
@@ -159,8 +164,9 @@ def _move_before(value: ir.Value, op: ir.Operation) -> bool:
         return True
     if owner.name != "memref.subview" and not owner.name.startswith("arith."):
         return False
-    if not all(_move_before(operand, op) for operand in owner.operands):
-        return False
+    for operand in owner.operands:
+        if not (yield _moving_before(operand, op)):
+            return False
     owner.move_before(op)
     return True
 

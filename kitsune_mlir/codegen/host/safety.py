@@ -11,6 +11,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, cf
 
 from kitsune_mlir.codegen.host import ops
+from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.verify import walk
 
 __all__ = ["check_indices", "guard_divisions"]
@@ -65,9 +66,21 @@ def check_indices(root: ir.Operation) -> None:
 
 def _depends_on_data(value: ir.Value, known: dict[ir.Value, bool]) -> bool:
     """Whether an index was computed from an integer that was loaded, rather than from loop counters and coordinates."""
-    if value in known:
-        return known[value]
-    known[value] = False  # a cycle (through a loop) adds nothing of its own
+    for each in postorder([value], lambda v: [] if v in known else _index_operands(v)):
+        if each not in known:
+            known[each] = _is_data(each, known)
+    return known[value]
+
+
+def _index_operands(value: ir.Value) -> list[ir.Value]:
+    """The indices that an index is computed from."""
+    op = value.owner
+    if isinstance(op, ir.Block) or not op.name.startswith(("arith.", "affine.")):
+        return []
+    return [v for v in op.operands if isinstance(v.type, ir.IndexType)]
+
+
+def _is_data(value: ir.Value, known: dict[ir.Value, bool]) -> bool:
     owner = value.owner
     if isinstance(owner, ir.Block):
         parent = owner.owner.operation
@@ -78,12 +91,11 @@ def _depends_on_data(value: ir.Value, known: dict[ir.Value, bool]) -> bool:
         if op.name == "arith.constant" or op.name == "linalg.index" or op.name == "memref.dim":
             answer = False
         elif op.name.startswith(("arith.", "affine.")) and op.name not in ("arith.index_cast", "arith.index_castui"):
-            answer = any(_depends_on_data(v, known) for v in op.operands if isinstance(v.type, ir.IndexType))
+            answer = any(known[operand] for operand in _index_operands(value))
         elif op.name.startswith("arith.index_cast"):
             answer = _constant(op.operands[0]) is None
         else:
             answer = True
-    known[value] = answer
     return answer
 
 

@@ -23,6 +23,7 @@ from torch_mlir.dialects import arith, func, scf
 from kitsune_mlir.codegen.host.asserts import CONTROL_ERROR
 from kitsune_mlir.codegen.host.outline import Program, Task
 from kitsune_mlir.dialects.cloning import clone_with
+from kitsune_mlir.dialects.deep import postorder
 
 __all__ = ["CONTROL_SLOTS", "HELPERS", "BodyArguments", "build_scheduler"]
 
@@ -230,11 +231,9 @@ def _coordinates(tile: ir.Value, grid: tuple[int, ...]) -> list[ir.Value]:
 
 def _clone_definition(value: ir.Value, mapping: dict[ir.Value, ir.Value]) -> None:
     """Clone the operation that defines `value` (index arithmetic, a view) and what it needs, at the insertion point."""
-    if value not in mapping:
-        op = value.owner.operation
-        for operand in op.operands:
-            _clone_definition(operand, mapping)
-        clone_with(op, mapping)
+    for each in postorder([value], lambda v: [] if v in mapping else v.owner.operation.operands):
+        if each not in mapping:
+            clone_with(each.owner.operation, mapping)
 
 
 def _inside_if(condition: ir.Value) -> ir.InsertionPoint:
