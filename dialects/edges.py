@@ -11,12 +11,14 @@ from .iteration import Space, is_reshape, iteration_space
 from .named_rows import Named, named_rows
 from .products import defining_op
 from .stage_graph import inputs_of, results_of, yielded
+from .unchanged import remembered
 from .verify import captures
 
 INDEXED = "indexed"
 """On a stage: the stages whose rows its tiles wait for by the indices that name them, instead of for all of them."""
 
 
+@remembered
 def stage_space(stage: ir.Operation) -> Space:
     """The iteration space of a `kitsune.stage`, from its body."""
     ops = [op.operation for op in stage.regions[0].blocks[0].operations][:-1]

@@ -13,6 +13,7 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.edges import INDEXED, Edge, edge_of, grid_of, producer_of, stage_space, stages_of, trace_views
 from kitsune_mlir.dialects.named_rows import Named
 from kitsune_mlir.dialects.stage_graph import inputs_of
+from kitsune_mlir.dialects.unchanged import unchanged
 from kitsune_mlir.target import Target
 
 from .mode_times import temporal_seconds
@@ -34,18 +35,25 @@ def mark_gathers(pipeline: ir.Operation, wanted: str, target: Target) -> None:
 
     A remark gives the reason. Only on a GPU: a host's few workers leave a stage no tail to wait for.
     """
+    with unchanged():  # but for what edges look at themselves
+        _mark_gathers(pipeline, wanted, target)
+
+
+def _mark_gathers(pipeline: ir.Operation, wanted: str, target: Target) -> None:
+    whole: float | None = None  # of the program as it is
     found = [(stage, gather) for stage in stages_of(pipeline) if target.is_gpu for gather in _gathers(stage)]
     for stage, (producer, named) in found:
         reason = _refused(stage, producer)
         if reason is None:
             rows = sum(one.count(grid_of(stage).tile) for one in named)
-            whole = _seconds(pipeline, target)
+            whole = _seconds(pipeline, target) if whole is None else whole
             before = list(ir.ArrayAttr(stage.attributes[INDEXED])) if INDEXED in stage.attributes else []
             stage.attributes[INDEXED] = ir.ArrayAttr.get([*before, producer.attributes["sym_name"]])
             seconds = _seconds(pipeline, target)
             gain = f"{rows} rows a tile ({seconds * 1e6:.1f} us, waiting for all of it {whole * 1e6:.1f})"
             if wanted == "rows" or (wanted == "auto" and seconds < CLEARLY * whole):
                 remark(stage, f"gathers from {name_of(producer)}, waits for the rows that its indices name: {gain}")
+                whole = seconds
                 continue
             reason = f"its indices name {gain}"
             if before:
