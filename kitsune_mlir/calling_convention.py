@@ -44,7 +44,9 @@ def signature_of(imported: ImportedModel, arguments: Numbers, wide: Numbers, res
             for n, a in numbered
             if a.kind == "input"
         ),
-        tuple(Output(r.kind, tuple(r.shape), r.dtype, r.index, r.argument, r.value, r.mutates) for r in imported.results),
+        tuple(
+            Output(r.kind, tuple(r.shape), r.dtype, r.index, r.argument, r.value, r.mutates, r.copied) for r in imported.results
+        ),
         tuple(computed[i] for i in sorted(computed)),
         tuple((f.position, f.value) for f in imported.fixed_inputs),
         _dumped(imported.in_spec),

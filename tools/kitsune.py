@@ -6,7 +6,9 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import click
 from rich.console import Console
 
 import kitsune_mlir
-from kitsune_mlir.errors import ArgumentError, KitsuneError
+from kitsune_mlir.errors import ArgumentError, KitsuneError, PerformanceWarning
 from kitsune_mlir.target import TARGETS
 
 from .progress import Progress
@@ -31,7 +33,8 @@ def readable(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
-            return command(*args, **kwargs)
+            with _plain_warnings():
+                return command(*args, **kwargs)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
@@ -46,6 +49,24 @@ def readable(command: Callable[..., Any]) -> Callable[..., Any]:
             raise SystemExit(1) from error
 
     return wrapped
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """What the compiler warns of, as text: the line of Python that called it says nothing to who called a command."""
+    show = warnings.showwarning
+
+    def shown(message: Any, category: type[Warning], *place: Any) -> None:
+        if issubclass(category, PerformanceWarning):
+            click.echo(f"warning: {message}", err=True)
+        else:
+            show(message, category, *place)
+
+    warnings.showwarning = shown
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
 
 
 def _sentence(error: Exception) -> str:

@@ -80,6 +80,7 @@ class Result:
         argument: for `alias`, the name of the argument.
         value: for `python`, the value itself (a number, a string, None, …).
         mutates: None for a leaf of the output, else the name of the buffer, parameter or input to be overwritten.
+        copied: it is a tensor of its own although an output before it has the same value.
     """
 
     kind: Literal["tensor", "alias", "python"]
@@ -89,6 +90,7 @@ class Result:
     argument: str | None = None
     value: Any = None
     mutates: str | None = None
+    copied: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
 from torch.utils._pytree import tree_leaves
 from torch_mlir import ir
 
 from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend.batch_norm import fold_batch_norms
 from kitsune_mlir.frontend.export import decompose, export
-from kitsune_mlir.frontend.imported import Argument, ImportedModel
+from kitsune_mlir.frontend.imported import Argument, ImportedModel, Result
 from kitsune_mlir.frontend.lower import import_graph, lower_to_linalg
 from kitsune_mlir.frontend.prepare import check_static
 from kitsune_mlir.frontend.settle import settle
@@ -54,6 +55,7 @@ def import_model(
     with _timed(seconds, "export"):
         program, fixed = export(model, tuple(args), dict(kwargs or {}))
         check_static(program.graph)
+        returned = _returned(program)
     with _timed(seconds, "decompose"):
         if fold_norms:
             fold_batch_norms(program)
@@ -65,11 +67,33 @@ def import_model(
         lower_to_linalg(module)
         places = settle(module)
         _describe_arguments(module, main.arguments, tree_leaves((tuple(args), dict(kwargs or {}))))
-    results = tuple(r if r.index is None else replace(r, index=places[r.index]) for r in main.results)
+    results = _placed(main.results, places, returned)
     in_spec, out_spec = program.call_spec
     if in_spec is None or out_spec is None:
         raise FrontendError("the exported program does not say how its inputs and outputs are nested")
     return ImportedModel(module, main.arguments, results, main.fixed_inputs, in_spec, out_spec, seconds)
+
+
+def _returned(program: ExportedProgram) -> list[str]:
+    """The nodes that the model returns, before any of them are found to be equal."""
+    output = next(iter(program.graph.find_nodes(op="output")))
+    pairs = zip(program.graph_signature.output_specs, output.args[0], strict=True)
+    return [str(value) for spec, value in pairs if spec.kind is OutputKind.USER_OUTPUT]
+
+
+def _placed(results: Sequence[Result], places: Sequence[int], returned: Sequence[str]) -> tuple[Result, ...]:
+    """Results by the numbers that they have in the module: of two tensors that are equal there is one."""
+    first: dict[int, str] = {}  # place -> the model's tensor that is returned from there
+    leaves, placed = iter(returned), []
+    for result in results:
+        name = next(leaves) if result.mutates is None else None
+        if result.index is None:
+            placed.append(result)
+            continue
+        place = places[result.index]
+        copied = name is not None and first.setdefault(place, name) != name
+        placed.append(replace(result, index=place, copied=copied))
+    return tuple(placed)
 
 
 def _describe_arguments(module: ir.Module, arguments: Sequence[Argument], leaves: Sequence[Any]) -> None:

@@ -136,7 +136,7 @@ class MainGraph:
                     result = Result("tensor", shape, dtype, index=computed.index(node), mutates=mutates)
             (leaves if mutates is None else changes).append(result)
         output.args = (tuple(computed),)
-        self._returned = {r.argument for r in leaves + changes if r.kind == "alias"}
+        self._returned = {r.argument for r in leaves + changes if r.kind == "alias"} | {r.mutates for r in changes}
         return tuple(leaves + changes)
 
     def _arguments(self, weights: dict[str, torch.Tensor]) -> tuple[Argument, ...]:

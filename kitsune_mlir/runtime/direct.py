@@ -149,7 +149,7 @@ def direct_call(
         return None
     if any("complex" in i.dtype for i in signature.inputs):
         return None  # they may be conjugated views
-    if any(o.kind != "tensor" or o.mutates is not None for o in signature.outputs):
+    if any(o.kind != "tensor" or o.mutates is not None or o.copied for o in signature.outputs):
         return None
     indices = [o.index or 0 for o in signature.outputs]
     in_order = indices == list(range(len(signature.results)))

@@ -213,6 +213,7 @@ class Program:
         for output in self.signature.outputs:
             if output.kind == "tensor":
                 value = results[output.index or 0]
+                value = value.clone() if output.copied else value
             elif output.kind == "alias":
                 value = by_name[output.argument or ""]
             else:

@@ -67,7 +67,8 @@ class Input:
 @dataclasses.dataclass(frozen=True)
 class Output:
     """A leaf of the output, or a tensor changed in place. `kind`: "tensor" (result `index` of the program), "alias" (argument
-    `argument` handed back), "python" (`value`). `mutates`: name of the weight or input to overwrite, or None."""
+    `argument` handed back), "python" (`value`). `mutates`: name of the weight or input to overwrite, or None.
+    `copied`: it is a tensor of its own although another output has the same value."""
 
     kind: str
     shape: tuple[int, ...] = ()
@@ -76,6 +77,7 @@ class Output:
     argument: str | None = None
     value: Any = None
     mutates: str | None = None
+    copied: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,6 +54,13 @@ def broken():
 def helper():
     return [][3]
 
+class Scan(torch.nn.Module):
+    def forward(self, x):
+        return x.cumsum(1)
+
+def scan():
+    return Scan(), (torch.ones(256, 512),)
+
 def text():
     return "model"
 
@@ -154,6 +161,14 @@ def test_a_gpu_package_where_there_is_no_gpu(user: Path, tmp_path: Path):
     assert kitsune("explain", path).exit_code == 0 and kitsune("simulate", path).exit_code == 0
     done = kitsune("explain", path, "--timeline", tmp_path / "t.html")
     assert done.exit_code == 0 and "not measured: no CUDA device is usable here" in done.output
+
+
+def test_slow_stages_are_warned_of(user: Path, tmp_path: Path):
+    done = kitsune("compile", f"{user}/models.py:scan", "--target", "sm_90a", "-o", tmp_path / "m.kit")
+    assert done.exit_code == 0
+    assert "warning: kitsune: 1 stage of this program will be far slower than the chip needs to be:" in done.stderr
+    assert f"{user}/models.py:" in done.stderr and "engine generic, 1 tile" in done.stderr and "PerformanceWarning" not in done.stderr
+    assert "will be far slower" in kitsune("explain", tmp_path / "m.kit").stdout
 
 
 def test_compile_tuned(user: Path, tmp_path: Path, monkeypatch):

@@ -143,10 +143,13 @@ def test_many_layers_are_planned(kind: str, target: str) -> None:
     assert str(module).count('"kitsune.stage"') >= 1
 
 
-def test_attention_is_looked_for_in_500_layers() -> None:
-    module = model("softmax", 500)
+@pytest.mark.parametrize(("kind", "target"), [("mlp", "host"), ("softmax", "sm_90a")])
+def test_500_layers_are_planned(kind: str, target: str) -> None:
+    run(model(kind, 1), PLAN, target)
+    module = model(kind, 500)
     with few_calls():
-        run(module, PLAN[: PLAN.index("kitsune-fuse-attention") + 1], "sm_90a")
+        run(module, PLAN, target)
+    assert str(module).count('"kitsune.stage"') >= 500
 
 
 @pytest.mark.parametrize("kind", LINES)

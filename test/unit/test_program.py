@@ -291,6 +291,45 @@ def test_rows_from_the_middle_of_an_input() -> None:
     kitsune_mlir.compile(Middle(), (x,), target="sm_90a")
 
 
+def test_equal_outputs_are_tensors_of_their_own(tmp_path: Path) -> None:
+    """What the model returns twice is one tensor; what it makes twice, or clones, are two."""
+
+    def model(x):
+        y = x * 2
+        return y, y, x * 2, y.clone()
+
+    x = torch.randn(3, 5)
+    program = kitsune_mlir.compile(model, (x,), target="host")
+    program.save(tmp_path / "m.kit")
+    for one in (program, kitsune_mlir.load(tmp_path / "m.kit")):
+        got, want = one(x), model(x)
+        assert [[a is b for a in got] for b in got] == [[a is b for a in want] for b in want]
+        for n, (a, b) in enumerate(zip(got, want, strict=True)):
+            a[0, 0] = b[0, 0] = n
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_a_buffer_that_is_written_and_never_read(tmp_path: Path) -> None:
+    class Kept(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("last", torch.zeros(3, 4))
+
+        def forward(self, x):
+            self.last.copy_(x)
+            return x * 2
+
+    model, x = Kept(), torch.randn(3, 4)
+    program = kitsune_mlir.compile(model, (x,), target="host")
+    torch.testing.assert_close(program(x), x * 2)
+    torch.testing.assert_close(model.last, x)
+    program.save(tmp_path / "m.kit")
+    again = kitsune_mlir.load(tmp_path / "m.kit")
+    again(x + 1)
+    torch.testing.assert_close(again.weights["last"], x + 1)
+
+
 def test_buffers_that_the_model_changes() -> None:
     class Counter(torch.nn.Module):
         def __init__(self):
