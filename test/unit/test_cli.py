@@ -167,7 +167,8 @@ def test_slow_stages_are_warned_of(user: Path, tmp_path: Path):
     done = kitsune("compile", f"{user}/models.py:scan", "--target", "sm_90a", "-o", tmp_path / "m.kit")
     assert done.exit_code == 0
     assert "warning: kitsune: 1 stage of this program will be far slower than the chip needs to be:" in done.stderr
-    assert f"{user}/models.py:" in done.stderr and "engine generic, 1 tile" in done.stderr and "PerformanceWarning" not in done.stderr
+    assert f"{user}/models.py:" in done.stderr and "engine generic, 1 tile" in done.stderr
+    assert "PerformanceWarning" not in done.stderr
     assert "will be far slower" in kitsune("explain", tmp_path / "m.kit").stdout
 
 

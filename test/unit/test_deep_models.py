@@ -149,7 +149,7 @@ def test_500_layers_are_planned(kind: str, target: str) -> None:
     module = model(kind, 500)
     with few_calls():
         run(module, PLAN, target)
-    assert str(module).count('"kitsune.stage"') >= 500
+    assert str(module).count('"kitsune.stage"') >= 3  # of at most 128 operations each
 
 
 @pytest.mark.parametrize("kind", LINES)
