@@ -18,7 +18,7 @@ GPU_OUT := out/gpu
 SHELL  := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs opinfo gpu-kits gpu-test gpu-bench clean
+.PHONY: help setup demo test lint docs opinfo gpu-kits gpu-test gpu-bench gpu-generic gpu-library clean
 
 # An environment knows its folder by its full path: a clone that was moved is installed again.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
@@ -35,6 +35,8 @@ help:
 	@echo "make gpu-kits   compile what gpu-test runs, into out/gpu/kits (needs no GPU)"
 	@echo "make gpu-test   the tests that need a Hopper GPU; with KITS=FOLDER, of packages that gpu-kits made elsewhere"
 	@echo "make gpu-bench  measurements on a Hopper GPU"
+	@echo "make gpu-generic  predicted and measured times of tasks of the generic engine"
+	@echo "make gpu-library  models of Transformers and PyG through torch.compile (needs these libraries)"
 	@echo "make clean      remove what was built, and .venv"
 
 setup: $(STAMP)
@@ -78,6 +80,14 @@ gpu-bench: $(STAMP)
 	@$(BIN)/python -m bench.suite run $(GPU_OUT)/bench $(CASES) --json $(GPU_OUT)/bench.json $(ARGS)
 	@$(BIN)/python -m bench.counters $(GPU_OUT)/bench $(CASES) --json $(GPU_OUT)/bench.json
 	@$(BIN)/python -m bench.report $(GPU_OUT)/bench.json
+
+gpu-generic: $(STAMP)
+	@$(BIN)/python -m bench.generic build $(GPU_OUT)/generic
+	@$(BIN)/python -m bench.generic run $(GPU_OUT)/generic --json $(GPU_OUT)/generic.json
+	@$(BIN)/python -m bench.generic compare $(GPU_OUT)/generic.json
+
+gpu-library: $(STAMP)
+	@$(BIN)/python -m bench.library --json $(GPU_OUT)/library.json
 
 clean:
 	@rm -rf $(VENV) out build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
