@@ -2,6 +2,7 @@
 
     python -m test.numerics.random_models --seeds 500 --target host
     python -m test.numerics.random_models --seeds 300 --target sm_90a                # compiles; --ptxas also assembles
+    python -m test.numerics.random_models --seeds 300 --target sm_90a --run          # and runs, which needs a Hopper GPU
     python -m test.numerics.random_models --first 123 --seeds 1 --target host --shrink    # prints the model that fails
 
 A model comes out right or is refused by a `KitsuneError` that names what is not supported (an `UnsupportedError` or a
@@ -19,14 +20,16 @@ import subprocess
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Iterator
 from unittest import mock
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 import kitsune_mlir
 from kitsune_mlir.codegen.gpu.cubin import Cubin, KernelResources
-from kitsune_mlir.errors import FrontendError, UnsupportedError
+from kitsune_mlir.errors import FrontendError, PerformanceWarning, UnsupportedError
 from test.numerics.compare import exact, problems
 from test.numerics.random_images import images
 from test.numerics.random_layers import attention, graph, rows
@@ -58,15 +61,20 @@ def unassembled() -> Iterator[None]:
         yield
 
 
-def failure(model: Model, target: str) -> str | None:
-    """What goes wrong with a model, or None; refusals that name an operator or a limit are no failures."""
-    args = model.arguments
+def failure(model: Model, target: str, device: str | None = None) -> str | None:
+    """What goes wrong with a model, or None; refusals that name an operator or a limit are no failures.
+
+    Args:
+        device: where to run what is compiled for a GPU; None: nowhere.
+    """
+    args, device = model.arguments, "cpu" if target == "host" else device
     try:
-        with torch.no_grad():
-            program = kitsune_mlir.compile(model, args, target=target)
-            if target != "host":
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", PerformanceWarning)
+            program = kitsune_mlir.compile(model, args, target=target, options={"convolution_precision": "highest"})
+            if device is None:
                 return None
-            got = program(*args)
+            got = tree_map_only(torch.Tensor, torch.Tensor.cpu, program(*(a.to(device) for a in args)))
             found = problems(got, exact(model, args), model(*args))
     except (UnsupportedError, FrontendError):
         return None
@@ -76,19 +84,19 @@ def failure(model: Model, target: str) -> str | None:
     return f"wrong: {'; '.join(found)}" if found else None
 
 
-def run(seeds: range, target: str, ptxas: bool, shrink: bool) -> None:
+def run(seeds: range, target: str, ptxas: bool, shrink: bool, device: str | None) -> None:
     """Print a line for each seed, with its failure if there is one, and the failing model's source."""
     with contextlib.nullcontext() if ptxas else unassembled():
         for seed in seeds:
             print(f"seed {seed}", end="", flush=True)
             start = time.perf_counter()
             model = drawn(seed)
-            found = failure(model, target)
+            found = failure(model, target, device)
             print(f": {time.perf_counter() - start:.1f} s" + (f", FAILED: {found}" if found else ""), flush=True)
             if found and shrink:
                 kind = re.sub(r"[^A-Za-z ]+", "", found)[:60]
-                smaller = shrunk(model, lambda m: re.sub(r"[^A-Za-z ]+", "", failure(m, target) or "").startswith(kind))  # noqa: B023
-                print(f"{smaller.source()}\n{failure(smaller, target)}", flush=True)
+                smaller = shrunk(model, lambda m: re.sub(r"[^A-Za-z ]+", "", failure(m, target, device) or "").startswith(kind))  # noqa: B023
+                print(f"{smaller.source()}\n{failure(smaller, target, device)}", flush=True)
 
 
 def main() -> int:
@@ -99,12 +107,13 @@ def main() -> int:
     parser.add_argument("--step", type=int, default=1, help=f"between seeds; {len(FAMILIES)} stays in one family")
     parser.add_argument("--target", default="host", choices=("host", "sm_90a"))
     parser.add_argument("--ptxas", action="store_true", help="sm_90a: assemble as well")
+    parser.add_argument("--run", action="store_true", help="sm_90a: assemble, and run on this machine's GPU")
     parser.add_argument("--shrink", action="store_true", help="make models that fail smaller, and print them")
     parser.add_argument("--here", action="store_true", help="in this process")
     given = parser.parse_args()
     seeds = range(given.first, given.first + given.seeds * given.step, given.step)
     if given.here:
-        run(seeds, given.target, given.ptxas, given.shrink)
+        run(seeds, given.target, given.ptxas or given.run, given.shrink, "cuda" if given.run else None)
         return 0
     failed: list[str] = []
     for begin in range(0, len(seeds), CHUNK):
@@ -112,7 +121,7 @@ def main() -> int:
         while left:
             words = [sys.executable, "-m", "test.numerics.random_models", "--here", f"--target={given.target}"]
             words += [f"--first={left[0]}", f"--seeds={len(left)}", f"--step={given.step}"]
-            words += [f"--{word}" for word in ("ptxas", "shrink") if getattr(given, word)]
+            words += [f"--{word}" for word in ("ptxas", "run", "shrink") if getattr(given, word)]
             try:
                 done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)
                 output, ended = done.stdout, f"the process ended with {done.returncode}: {done.stderr[-2000:]}"
