@@ -71,19 +71,18 @@ class Grouping:
         self.group_of = {hash(op): n for n, op in enumerate(self.ops)}
         self.members: dict[int, list[ir.Operation]] = {n: [op] for n, op in enumerate(self.ops)}
         self.blocked: list[tuple[ir.Operation, ir.Operation, str]] = []
-        self._sources: dict[tuple[int, bool], list[ir.Operation]] = {}
+        self._sources: dict[int, list[ir.Operation]] = {}
         self._spaces: dict[int, Space] = {}  # of groups, as they are now
         self._tried: tuple[int, int, Space] | None = None
         self._times: dict[int, float] = {}
 
-    def sources(self, op: ir.Operation, through_views: bool) -> list[ir.Operation]:
-        """The grouped ops that `op` reads, looking through free ops (and views, if asked)."""
-        key = hash(op), through_views
-        if key not in self._sources:
-            self._sources[key] = self._find_sources(op, through_views)
-        return self._sources[key]
+    def sources(self, op: ir.Operation) -> list[ir.Operation]:
+        """The grouped ops that `op` reads, looking through free ops and views."""
+        if hash(op) not in self._sources:
+            self._sources[hash(op)] = self._find_sources(op)
+        return self._sources[hash(op)]
 
-    def _find_sources(self, op: ir.Operation, through_views: bool) -> list[ir.Operation]:
+    def _find_sources(self, op: ir.Operation) -> list[ir.Operation]:
         found: dict[int, ir.Operation] = {}
         pending = reads(op)
         while pending:
@@ -92,7 +91,7 @@ class Grouping:
                 continue
             if hash(maker) in self.group_of:
                 found[hash(maker)] = maker
-            elif is_free(maker) or (is_view(maker) and through_views):
+            elif is_free(maker) or is_view(maker):
                 pending += reads(maker)
         return sorted(found.values(), key=lambda o: self.order[hash(o)])
 
@@ -162,7 +161,7 @@ class Grouping:
         return False
 
     def _groups_read_by(self, g: int) -> list[int]:
-        found = {self.group_of[hash(s)] for op in self.members[g] for s in self.sources(op, through_views=True)}
+        found = {self.group_of[hash(s)] for op in self.members[g] for s in self.sources(op)}
         return sorted(found - {g})
 
     def try_merge(self, a: int, b: int) -> str | None:
@@ -267,9 +266,21 @@ class Grouping:
         return False
 
     def _through_view(self, a: int, b: int) -> bool:
-        direct = {hash(s) for op in self.members[b] for s in self.sources(op, through_views=False)}
-        every = {hash(s) for op in self.members[b] for s in self.sources(op, through_views=True)}
-        return any(hash(op) in every - direct for op in self.members[a])
+        """Whether an op of group b reads a view of what group a makes, others may read it as it is."""
+        pending = [(value, False) for op in self.members[b] for value in reads(op)]
+        seen: set[tuple[ir.Value, bool]] = set()
+        while pending:
+            value, viewed = pending.pop()
+            maker = defining_op(value)
+            if maker is None or (value, viewed) in seen:
+                continue
+            seen.add((value, viewed))
+            if hash(maker) in self.group_of:
+                if viewed and self.group_of[hash(maker)] == a:
+                    return True
+            elif is_free(maker) or is_view(maker):
+                pending += [(read, viewed or is_view(maker)) for read in reads(maker)]
+        return False
 
     def _bytes_per_tile(self, group: list[ir.Operation], space: Space) -> int:
         """Bytes of the values that a smallest tile of the leading dimension keeps between the ops of the group."""
@@ -317,7 +328,7 @@ class Grouping:
                 self.merge(self.group_of[hash(op)], into)
             closed.add(into)
         for op in self.ops:
-            for source in reversed(self.sources(op, through_views=True)):
+            for source in reversed(self.sources(op)):
                 a, b = self.group_of[hash(source)], self.group_of[hash(op)]
                 if a == b:
                     continue

@@ -66,16 +66,21 @@ def _depthwise(r: random.Random, m: Recorder, seen: list[Value]) -> Value:
 def _excite(r: random.Random, m: Recorder, seen: list[Value]) -> Value:
     x = seen[-1]
     c, inner, dtype = x.shape[1], max(1, x.shape[1] // r.choice((1, 2, 4))), x.dtype
-    s = m("torch.mean", x, (2, 3), keepdim=True) if r.random() < 0.5 else m(F + "adaptive_avg_pool2d", x, 1)
-    if r.random() < 0.6:
-        s = m(
-            F + r.choice(ACTIVATIONS), m(F + "conv2d", s, m.weight(inner, c, 1, 1, dtype=dtype), m.weight(inner, dtype=dtype))
-        )
-        s = m(F + "conv2d", s, m.weight(c, inner, 1, 1, dtype=dtype), m.weight(c, dtype=dtype))
+    kind = r.choice(("mean", "mean", "pool", "max", "flat"))
+    if kind == "pool":
+        s = m(F + "adaptive_avg_pool2d", x, 1)
+    elif kind == "flat":
+        s = m("torch.reshape", m("torch.mean", m("torch.flatten", x, 2), -1), (x.shape[0], c, 1, 1))
     else:
+        s = m("torch.amax" if kind == "max" else "torch.mean", x, (2, 3), keepdim=True)
+    if r.random() < 0.4:
+        hidden = m(F + "conv2d", s, m.weight(inner, c, 1, 1, dtype=dtype), m.weight(inner, dtype=dtype))
+        s = m(F + r.choice(ACTIVATIONS), hidden)
+        s = m(F + "conv2d", s, m.weight(c, inner, 1, 1, dtype=dtype), m.weight(c, dtype=dtype))
+    elif r.random() < 0.7:
         s = m(F + "relu", m(F + "linear", m("torch.flatten", s, 1), m.weight(inner, c, dtype=dtype)))
         s = m(F + "linear", s, m.weight(c, inner, dtype=dtype))
-        s = m("torch.reshape", s, (x.shape[0], c, 1, 1))
+        s = m("operator.getitem", s, (slice(None), slice(None), None, None))
     return m("torch.mul", x, m(r.choice(("torch.sigmoid", F + "hardsigmoid")), s))
 
 
@@ -84,9 +89,9 @@ def _resample(r: random.Random, m: Recorder, seen: list[Value]) -> Value:
     size = {"scale_factor": r.choice((2, 2.0, 0.5, 3))} if r.random() < 0.6 else {"size": [r.randint(2, 20) for _ in range(2)]}
     if min(x.shape[2:]) < 2:
         size = {"scale_factor": 2}
-    if r.random() < 0.5:
-        return m(F + "interpolate", x, mode="nearest", exact=True, **size)
-    return m(F + "interpolate", x, mode="bilinear", align_corners=r.random() < 0.5, **size)
+    mode = r.choice(("nearest", "nearest", "nearest-exact", "bilinear", "bilinear", "bicubic", "area"))
+    corners = {"align_corners": r.random() < 0.5} if mode in ("bilinear", "bicubic") else {}
+    return m(F + "interpolate", x, mode=mode, exact=mode.startswith("nearest"), **corners, **size)
 
 
 def _norm(r: random.Random, m: Recorder, seen: list[Value]) -> Value:

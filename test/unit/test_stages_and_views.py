@@ -1,0 +1,55 @@
+"""Tensors that are read as they are and through a view of other dimensions: whoever reads the view is another stage."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import kitsune_mlir
+from test.numerics.compare import exact, problems
+
+
+class Gated(nn.Module):
+    """Images [n, channels, height, width], each channel times a gate of its mean; the mean is taken of flattened images."""
+
+    def __init__(self, layers: int):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(5, 5) for _ in range(layers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: [n, 5, height, width]."""
+        y = F.silu(x)
+        gate = y.flatten(2).mean(-1)
+        for layer in self.layers:
+            gate = torch.relu(layer(gate))
+        return y * torch.sigmoid(gate)[:, :, None, None]
+
+
+class Resized(nn.Module):
+    """Images enlarged, normalised in groups, and added to what was normalised."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: [n, 6, height, width]."""
+        y = F.interpolate(x, scale_factor=2, mode="nearest")
+        return y + F.group_norm(y, 3) * y.flatten(1).sum(-1)[:, None, None, None]
+
+
+CASES = {
+    "gate": (Gated(0), (3, 5, 7, 9)),
+    "gate of two layers": (Gated(2), (3, 5, 7, 9)),
+    "one image": (Gated(2), (1, 5, 14, 14)),
+    "resized": (Resized(), (2, 6, 5, 3)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("target", ["host", "sm_90a"])
+def test_a_view_of_what_is_read_as_it_is(name: str, target: str) -> None:
+    model, shape = CASES[name]
+    x = torch.randn(shape)
+    with torch.no_grad():
+        program = kitsune_mlir.compile(model, (x,), target=target)
+        if target == "host":
+            assert problems(program(x), exact(model, (x,)), model(x)) == []
