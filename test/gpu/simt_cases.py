@@ -128,6 +128,14 @@ CASES: dict[str, Case] = {
     "cat_odd": Case(
         lambda x, y, z: torch.cat([x, y, z], -1) * 2, (rows("bf16", 70, 13), rows("bf16", 70, 7), rows("bf16", 70, 64))
     ),
+    # Rows shorter than a vector: its elements are of several rows.
+    "cat_thin": Case(lambda x, y: torch.cat([x, y], -1) * 2, (rows("f32", 70, 1), rows("f32", 70, 1))),
+    "cat_thin_odd": Case(
+        lambda x, y, z: torch.cat([x, y, z], -1) * 2, (rows("bf16", 70, 1), rows("bf16", 70, 1), rows("bf16", 70, 3))
+    ),
+    "roll_thin": Case(lambda x: x.expand(3, 3, 2).roll(-3, 2) * 2, (rows("f32", 3, 2),)),
+    "stack_thin": Case(lambda x, y: torch.stack([x, y], 1), (("f32", (2,)), ("f32", (2,)))),
+    "pad_thin": Case(lambda x: F.pad(x, (1, 0)) + 1, (rows("f32", 70, 1),)),
     "pad": Case(lambda x: F.pad(x, (1, 2)) + 1, (rows("f32", 70, 13),)),
     "slice": Case(lambda x: x[:, 3:60] * 2 + x[:, 4:61], (rows("f32", 70, 64),)),
     "flip_stride": Case(lambda x: x[:, ::2] + 1, (rows("f32", 70, 64),)),

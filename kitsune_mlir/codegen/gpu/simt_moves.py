@@ -102,7 +102,7 @@ def _tensor_concat(evaluator: Evaluator, op: ir.Operation, coordinates: Coordina
         uniform = period % evaluator.width == 0
     points = [index] if uniform else [at(index, e) for e in range(evaluator.width)]
     parts: list[Lanes] = []
-    for point in points:
+    for e, point in enumerate(points):
         reach = evaluator.width - 1 if uniform and point.lane else 0
         base = Linear(point.terms, 0, point.const)
         found: Lanes | None = None
@@ -112,14 +112,14 @@ def _tensor_concat(evaluator: Evaluator, op: ir.Operation, coordinates: Coordina
             if len(pieces) > 1:
                 inner = clamped(inner, size - 1 - reach)
             inner = Linear(inner.terms, point.lane, inner.const)
-            others = coordinates if uniform else [at(c, points.index(point)) for c in coordinates]
+            others = coordinates if uniform else [at(c, e) for c in coordinates]
             values = yield evaluator.tensor_steps(value, (*others[:dim], inner, *others[dim + 1 :]))
             if found is None:
                 found = values
                 continue
             inside = emit(base) < start + size
             count = max(len(values), len(found))
-            found = [select(inside, values[e % len(values)], found[e % len(found)]) for e in range(count)]
+            found = [select(inside, values[n % len(values)], found[n % len(found)]) for n in range(count)]
         assert found is not None
         parts.append(found)
     return parts[0] if uniform else [part[0] for part in parts]
