@@ -47,6 +47,7 @@ EMULATED = (
         "cat_thin",
         "cat_thin_odd",
         "roll_thin",
+        "stack_thin",
         "pad_thin",
         "pad",
         "slice",
