@@ -88,6 +88,14 @@ def test_odd_strides_are_copied(context) -> None:
     assert mma.sum.steps == 1
 
 
+def test_tiles_that_begin_at_odd_places_of_a_row_are_copied(context) -> None:
+    """Rows of one term have no stride that says so; an H200 ends a kernel whose tensor copies begin there."""
+    mma = decided(Layer(257, 129, 1))
+    assert mma.boxes is None and "begins at 258 bytes" in mma.why_copied
+    mma = decided(Layer(256, 128, 1))
+    assert mma.boxes is not None
+
+
 def test_heads_have_a_dimension_of_their_own(context) -> None:
     mma = decided(Layer(128, 128, 64, batch=4, heads=4))
     assert mma.boxes is not None

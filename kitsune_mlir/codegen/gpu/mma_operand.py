@@ -179,6 +179,10 @@ def box_of(operand: Operand, sum: Sum, rows: int, dtype: str, once: bool = False
     odd = next((stride for stride in strides if stride % 16), 0) or window.buffer.offset % 16
     if odd:
         return f"a stride or start of {odd} bytes is no multiple of 16"
+    # Tiles along neighbours in memory begin at multiples of their size, the last one where the tensor's end wants it. (An H200
+    # takes a tensor copy that begins at 194 bytes of a row for an illegal instruction: rows of one term, 129 columns of f16.)
+    if last.size != last.extent and (begin := (last.extent - last.size) * window.bytes) % 16:
+        return f"the last tile begins at {begin} bytes of a row, no multiple of 16"
     box = (*(1 for _ in others), sum.chunk, 64) if operand.transposed else (*(1 for _ in others), rows, sum.chunk)
     try:
         tensor_map = TensorMap(dtype, tuple(dim.extent for dim in dims), tuple(strides), box)

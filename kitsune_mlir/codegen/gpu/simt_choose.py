@@ -132,7 +132,8 @@ def _rows(
 ) -> Choice:
     found = choose_rows(graph, [op for op in reductions if not _is_private(op)], stores, tuning, workers, bool(alone))
     schedule = found.schedule
-    schedules = (schedule, *(map_schedules(graph, alone) if alone else ()))
+    # What crosses in shared memory would lie where the rows' parts are exchanged.
+    schedules = (schedule, *(map_schedules(graph, alone, crossing=False) if alone else ()))
     words = {
         "schedule": "rows" if schedule.space.row_major else "columns",
         "threads": schedule.threads,
@@ -216,8 +217,15 @@ def _has_functions(graph: Graph) -> bool:
     return any(op.name.startswith("math.") for top in graph.task.work() for op in walk(top))
 
 
-def map_schedules(graph: Graph, stores: Sequence[Store], in_flight: int = BYTES_IN_FLIGHT) -> list[MapSchedule]:
-    """One schedule for the stores of each shape; `in_flight`: bytes that a thread should have on the way."""
+def map_schedules(
+    graph: Graph, stores: Sequence[Store], in_flight: int = BYTES_IN_FLIGHT, crossing: bool = True
+) -> list[MapSchedule]:
+    """One schedule for the stores of each shape.
+
+    Args:
+        in_flight: bytes that a thread should have on the way.
+        crossing: whether loads that are read across their rows may turn in shared memory.
+    """
     shapes: dict[tuple[int, ...], list[Store]] = {}
     for store in stores:
         shapes.setdefault(tuple(shape_of(store.tensor)), []).append(store)
@@ -230,7 +238,7 @@ def map_schedules(graph: Graph, stores: Sequence[Store], in_flight: int = BYTES_
             return probe(graph.task, THREADS, lambda tile: try_maps(schedule, graph, tile))
 
         # A second schedule of the task would use the same shared memory.
-        _, seen = attempt(2) if len(shapes) == 1 and points > 1 else (None, {})
+        _, seen = attempt(2) if crossing and len(shapes) == 1 and points > 1 else (None, {})
         crossed = tuple(crossed_loads(graph, seen))
 
         def trial(width: int, attempt=attempt, crossed=crossed) -> list[Access]:
