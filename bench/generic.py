@@ -27,6 +27,7 @@ import kitsune_mlir
 from bench.timing import environment, note_commit
 
 LAUNCHES = 7
+COMMAND = "python -m bench.generic run DIR"
 ENGINE = "generic"
 
 Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
@@ -154,7 +155,9 @@ def run(folder: Path, out: Path | None) -> int:
         results.append(result)
         print(json.dumps(result), flush=True)
     if out is not None:
-        out.write_text(json.dumps({"environment": environment(folder), "results": results}, indent=1) + "\n")
+        out.write_text(
+            json.dumps({"environment": environment(folder), "command": COMMAND, "results": results}, indent=1) + "\n"
+        )
     return failed
 
 

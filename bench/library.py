@@ -155,7 +155,8 @@ def main() -> int:
         results.append(result)
         print(json.dumps(result), flush=True)
     if given.json is not None:
-        given.json.write_text(json.dumps({"environment": environment(), "results": results}, indent=1) + "\n")
+        record = {"environment": environment(), "command": "python -m bench.library", "results": results}
+        given.json.write_text(json.dumps(record, indent=1) + "\n")
     return bad
 
 

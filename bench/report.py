@@ -181,6 +181,16 @@ def report() -> str:
     lines += ["## Modes of a pipeline", "", *modes(), ""]
     lines += ["## Handing tiles on", "", *hand_offs(), ""]
     lines += ["## Cost of a call", "", *call_cost(), ""]
+    lines += [
+        "## Library models through torch.compile",
+        "",
+        *library(),
+        "",
+        "## Tasks of the generic engine",
+        "",
+        *generic(),
+        "",
+    ]
     lines += ["## Correctness on the device", "", *correctness(), spills(entries), *slow(entries), ""]
     lines += ["## Not measured", "", *missing(entries), ""]
     lines += ["## Runs", "", "*dirty*: built from that commit with changes that were not committed yet.", ""]
@@ -309,6 +319,35 @@ def slow(entries: Mapping[str, Entry]) -> list[str]:
     counted = {name: e["slow_stages"] for name, e in entries.items() if "slow_stages" in e}
     many = [f"{name} ({n})" for name, n in counted.items() if n]
     return [f"- Stages far above their own floor: {', '.join(many) or 'none'} of {len(counted)} cases."] if counted else []
+
+
+def library() -> list[str]:
+    """Models of libraries through torch.compile."""
+    run = load("library-h200.json")
+    rows = [
+        f"| {r['case']} | {r['programs']} | {r['in_pytorch']} | {r['error']:.0e} | {r['first_call_seconds']} |"
+        f" {r['milliseconds']['kitsune']:.2f} | {r['milliseconds']['eager']:.2f} |"
+        for r in run["results"]
+    ]
+    note = (
+        'Unmodified models of Transformers (2 layers) and layers of PyG through `torch.compile(backend="kitsune")`, f32, small'
+        " sizes: graphs that became programs, graphs that stayed in PyTorch, error beside eager. Milliseconds are of whole"
+        " calls, measured beside other work on the device: how fast they are is for later, and PyG's scatters are slow now."
+    )
+    head = [
+        "| model | programs | in PyTorch | error | first call, s | ms | eager, ms |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    return [f"{note} {where(run)}", "", *head, *rows]
+
+
+def generic() -> list[str]:
+    """Tasks of the general engine."""
+    run = load("generic-h200.json")
+    times = {f"{r['case']} {task}": us for r in run["results"] for task, us in r.get("microseconds", {}).items()}
+    rows = [f"| {name} | {us:.1f} |" for name, us in times.items()]
+    note = "Microseconds of tasks that only the generic engine takes; `python -m bench.generic compare FILE` predicts them."
+    return [f"{note} {where(run)}", "", "| task | µs |", "| --- | --- |", *rows]
 
 
 def correctness() -> list[str]:
