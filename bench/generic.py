@@ -21,9 +21,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 import kitsune_mlir
+from bench.sweeps import Function
 from bench.timing import environment, note_commit
 
 LAUNCHES = 7
@@ -31,17 +32,6 @@ COMMAND = "python -m bench.generic run DIR"
 ENGINE = "generic"
 
 Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
-
-
-class Operator(nn.Module):
-    """A function of tensors, all of them inputs."""
-
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *tensors: Tensor) -> Any:
-        return self.function(*tensors)
 
 
 def _index(size: int, *shape: int) -> Tensor:
@@ -116,7 +106,7 @@ def build(folder: Path, names: list[str]) -> int:
     note_commit(folder)
     for name in names or list(CASES):
         function, inputs = CASES[name]()
-        program = kitsune_mlir.compile(Operator(function), inputs, target="sm_90a", options={"timestamps": True})
+        program = kitsune_mlir.compile(Function(function), inputs, target="sm_90a", options={"timestamps": True})
         program.save(folder / f"{name}.kit")
         print(name, [(e["task"], e["engine"], e["tiles"]) for e in program.summary["engines"]], flush=True)
     return 0
@@ -179,7 +169,7 @@ def predictions(name: str) -> dict[str, float]:
     from kitsune_mlir.simulation.simulate import simulate
 
     function, inputs = CASES[name]()
-    predicted = simulate(kitsune_mlir.compile(Operator(function), inputs, target="sm_90a"), "H200")
+    predicted = simulate(kitsune_mlir.compile(Function(function), inputs, target="sm_90a"), "H200")
     return {stage.name: 1e6 * stage.working / min(stage.tiles, predicted.blocks) for stage in predicted.stages}
 
 

@@ -77,20 +77,12 @@ def work_of_task(task: TaskView, plan: Plan) -> Work:
     return Work(
         engine=plan.engine,
         tiles=task.tiles,
-        tensor_ops=counted.tensor_ops,
-        vector_ops=counted.vector_ops,
         read_bytes=sum(asked.values()),
         write_bytes=written,
         distinct_bytes=sum(min(task.tiles * bytes_, whole[place]) for place, bytes_ in asked.items()),
-        levels=counted.levels,
-        element_bytes=counted.element_bytes or 2,
-        rows=counted.rows,
-        cols=counted.cols,
-        terms=counted.terms,
-        layers=counted.layers,
         pieces=plan.split.pieces if plan.split else plan.cluster,
-        gathered_bytes=sum(points * tensor_bytes(value.type, [1]) for value, points in counted.extracted.items()),
         cycles=float(plan.parameters.get("cycles", 0.0)),
+        **counted.fields,
     )
 
 

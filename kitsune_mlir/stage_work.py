@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from torch_mlir import ir
 
@@ -55,6 +56,15 @@ class Counted:
     terms: int = 0
     element_bytes: int = 0
     extracted: dict[ir.Value, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What `Work` has of it."""
+        return {
+            **{name: getattr(self, name) for name in ("tensor_ops", "vector_ops", "levels", "layers", "rows", "cols", "terms")},
+            "element_bytes": self.element_bytes or 2,
+            "gathered_bytes": sum(points * tensor_bytes(value.type, [1]) for value, points in self.extracted.items()),
+        }
 
 
 def count(ops: Iterable[ir.Operation]) -> Counted:

@@ -167,22 +167,14 @@ def _task(
     work = Work(
         engine=choice.engine,
         tiles=tiles,
-        tensor_ops=counted.tensor_ops,
-        vector_ops=counted.vector_ops,
         read_bytes=read,
         write_bytes=written,
         distinct_bytes=sum(min(t.asked, t.high - t.low) for t in touches if not t.writes),
-        levels=counted.levels,
-        element_bytes=counted.element_bytes or 2,
-        rows=counted.rows,
-        cols=counted.cols,
-        terms=counted.terms,
-        layers=counted.layers,
         pieces=choice.pieces,
         atomic_bytes=sum(_asked(a, counted, 1) for a in task.accesses if a.kind == "atomic"),
-        gathered_bytes=sum(points * tensor_bytes(value.type, [1]) for value, points in counted.extracted.items()),
         copied_bytes=read if choice.copied else 0.0,
         cycles=choice.cycles,
+        **counted.fields,
     )
 
     def at(values: Array) -> Array:

@@ -76,8 +76,9 @@ def replace_program(function: ir.Operation, limits: Limits, watch: Callable[[Dec
         for op in list(executor.module.body.operations):
             op.operation.detach_from_parent()
             point.insert(op.operation)
-        for decision in executor.decisions if watch is not None else ():
-            watch(decision)
+        if watch is not None:
+            for decision in executor.decisions:
+                watch(decision)
         function.erase()
     return Emitted(holder, executor.manifest, executor.decisions)
 
