@@ -152,7 +152,7 @@ DESCRIPTIONS = [
 
 
 @pytest.mark.parametrize(
-    ("member", "path", "value", "words"), DESCRIPTIONS, ids=lambda v: None if isinstance(v, tuple) else str(v)
+    ("member", "path", "value", "words"), DESCRIPTIONS, ids=lambda v: None if isinstance(v, tuple) or callable(v) else str(v)
 )
 def test_codes_own_descriptions_are_checked(
     data: bytes, member: str, path: tuple[Any, ...], value: Any, words: str, tmp_path: Path
