@@ -14,7 +14,8 @@ from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.passes.base import Pass, PassFailure
 from kitsune_mlir.passes.remarks import remark
 from kitsune_mlir.slow_stages import slow_task
-from kitsune_mlir.target import find_target
+from kitsune_mlir.stage_cost import REFERENCE
+from kitsune_mlir.target import TARGETS
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,10 @@ class ToGpu(Pass):
             raise ValueError(f"chip is one of {', '.join(sorted(CHIPS))}, not {self.chip}")
 
     def run(self, module: ir.Operation) -> None:
+        machine = next((target for target in TARGETS.values() if target.chip == self.chip), REFERENCE)
+
         def watch(decision: Decision) -> None:
-            if (slow := slow_task(decision.plan, decision.declined, find_target(self.chip))) is not None:
+            if (slow := slow_task(decision.plan, decision.declined, machine)) is not None:
                 remark(decision.plan.task.op, str(slow))
 
         for function in [part for whole in program_functions(module) for part in cut_launches(whole)]:
