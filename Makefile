@@ -18,7 +18,7 @@ GPU_OUT := out/gpu
 SHELL  := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs opinfo gpu-kits gpu-test gpu-bench gpu-generic gpu-library clean
+.PHONY: help setup demo test lint docs opinfo gpu-kits gpu-test gpu-bench gpu-generic gpu-library ptx-hashes clean
 
 # An environment knows its folder by its full path: a clone that was moved is installed again.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
@@ -37,6 +37,7 @@ help:
 	@echo "make gpu-bench  measurements on a Hopper GPU"
 	@echo "make gpu-generic  predicted and measured times of tasks of the generic engine"
 	@echo "make gpu-library  models of Transformers and PyG through torch.compile (needs these libraries)"
+	@echo "make ptx-hashes  which kernels' PTX is not that of test/gpu/ptx_hashes.json"
 	@echo "make clean      remove what was built, and .venv"
 
 setup: $(STAMP)
@@ -88,6 +89,9 @@ gpu-generic: $(STAMP)
 
 gpu-library: $(STAMP)
 	@$(BIN)/python -m bench.library --json $(GPU_OUT)/library.json
+
+ptx-hashes: $(STAMP)
+	@$(BIN)/python -m test.gpu.ptx_hashes check --jobs $(JOBS) $(ARGS)
 
 clean:
 	@rm -rf $(VENV) out build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -13,6 +13,7 @@ __all__ = [
     "FrontendError",
     "KitsuneError",
     "PackageError",
+    "PerformanceWarning",
     "TargetError",
     "UnsupportedError",
 ]
@@ -110,9 +111,9 @@ class TargetError(KitsuneError):
     """A target does not exist, is not usable on this machine, or lacks a component (named in the message)."""
 
 
-def _located(location: str | None, message: str) -> str:
-    return message if location is None else f"{location}: {message}"
-
-
 class PerformanceWarning(UserWarning):
     """A compiled program has stages that will be far slower than the chip needs to be; the message names them and says why."""
+
+
+def _located(location: str | None, message: str) -> str:
+    return message if location is None else f"{location}: {message}"

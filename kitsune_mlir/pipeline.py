@@ -80,12 +80,13 @@ def compile(
 def compile_imported(imported: ImportedModel, machine: Target, options: Options, phases: Phases) -> Program:
     """The compiler behind the frontend: used by `compile` and by the Dynamo backend."""
     planning, given = Planning(options.mode), imported.module.operation.clone(ip=False)
+    measures = options.tune or bool(options.tuned_for)
     while True:
         texts: dict[str, str] = {"linalg": str(imported.module)}
         summary: dict[str, Any] = {}
         try:
             layouts, runner, artifacts, problem = built(imported.module, machine, options, phases, planning, texts, summary)
-            times = {} if planning.times else counted_times(summary, machine)
+            times = {} if planning.times or measures else counted_times(summary, machine)
             if planning.mode != "auto" or not times:
                 break
             # The mode was chosen before engines were asked: it may be another one, now that these stages are known to be slow.

@@ -28,6 +28,7 @@ from .narrow_results import narrow_results
 from .own_rows import index_own_rows
 from .returned_orders import order_results
 from .unit_moves import reshape_unit_moves
+from .unread_edges import cut_unread_edges
 
 # Named ops that stay named while element-wise ops are fused: upstream's fuser looks at linalg.generic only, and it would
 # put element-wise arithmetic inside products (recomputing it for every output element) if it saw them.
@@ -268,6 +269,7 @@ class Normalize(Pass):
             for op in [op for op in walk(module) if is_projected_product(op)]:
                 name_contraction(op)
             run_upstream(module, "canonicalize,cse")
+            cut_unread_edges(module)
         run_upstream(module, "func.func(linalg-fold-unit-extent-dims),canonicalize,cse")
         with module.context, ir.Location.unknown():
             hide_reshapes(module)

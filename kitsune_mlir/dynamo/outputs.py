@@ -165,9 +165,10 @@ def outputs_of(gm: fx.GraphModule, inputs: Sequence[Any]) -> Outputs:
     except Exception as error:  # whatever torch says of the graph
         message = str(error).strip().partition("\n")[0]
         raise FrontendError(f"the graph cannot be run without values: {type(error).__name__}: {message}") from error
-    changed = tuple(n for n, (twin, seen) in enumerate(zip(twins, before, strict=True)) if _seen(twin) != seen)
+    after = [_seen(twin) for twin in twins]
+    changed = tuple(n for n in range(len(twins)) if after[n] != before[n])
     for n in changed:
-        if _seen(twins[n])[:3] != before[n][:3]:
+        if after[n][:3] != before[n][:3]:
             raise FrontendError(f"input {n} is given another shape or other memory in place")
     owners: dict[int, list[int]] = {}
     for n, twin in enumerate(twins):
@@ -194,23 +195,16 @@ def outputs_of(gm: fx.GraphModule, inputs: Sequence[Any]) -> Outputs:
             raise FrontendError(f"outputs {' and '.join(map(str, places))} share memory of which no tensor is all")
         whole = recorder.tensors[source.node]
         for place in places:
-            view = _view(found[place], whole)
-            leaves[place] = Leaf("source", len(sources)) if found[place] is whole else _part(view, len(sources), "part")
+            is_all = found[place] is whole
+            leaves[place] = Leaf("source", len(sources)) if is_all else _view("part", len(sources), found[place], whole)
         sources.append(source)
     return Outputs(tuple(leaves[place] for place in range(len(found))), spec, tuple(sources), changed)
 
 
-View = tuple[tuple[int, ...], tuple[int, ...], int]
-
-
-def _view(value: Tensor, whole: Tensor) -> View:
-    """Size, stride and offset of a view."""
-    return tuple(value.shape), tuple(value.stride()), int(value.storage_offset()) - int(whole.storage_offset())
-
-
-def _part(view: View, number: int, kind: str) -> Leaf:
-    size, stride, offset = view
-    return Leaf(kind, number, size, stride, offset)
+def _view(kind: str, number: int, value: Tensor, whole: Tensor) -> Leaf:
+    """An output that is a view of source or input `number`."""
+    offset = int(value.storage_offset()) - int(whole.storage_offset())
+    return Leaf(kind, number, tuple(value.shape), tuple(value.stride()), offset)
 
 
 def _of_input(place: int, value: Tensor, owners: Sequence[int], twins: Sequence[Any]) -> Leaf:
@@ -222,7 +216,7 @@ def _of_input(place: int, value: Tensor, owners: Sequence[int], twins: Sequence[
         raise FrontendError(f"output {place} is a view of inputs {' and '.join(map(str, owners))}, which share memory")
     if not _alike(value, twins[owners[0]]):
         raise FrontendError(f"output {place} is a view of input {owners[0]} as another type of number")
-    return _part(_view(value, twins[owners[0]]), owners[0], "view")
+    return _view("view", owners[0], value, twins[owners[0]])
 
 
 def _alike(value: Tensor, other: Tensor) -> bool:

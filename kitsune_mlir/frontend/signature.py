@@ -136,7 +136,7 @@ class MainGraph:
                     result = Result("tensor", shape, dtype, index=computed.index(node), mutates=mutates)
             (leaves if mutates is None else changes).append(result)
         output.args = (tuple(computed),)
-        self._returned = {r.argument for r in leaves + changes if r.kind == "alias"} | {r.mutates for r in changes}
+        self._needed = {r.argument for r in leaves + changes if r.kind == "alias"} | {r.mutates for r in changes}
         return tuple(leaves + changes)
 
     def _arguments(self, weights: dict[str, torch.Tensor]) -> tuple[Argument, ...]:
@@ -146,7 +146,7 @@ class MainGraph:
             name = str(self._names.get(node.name, node.name))
             if node.name in weights:
                 weight = weights[node.name]
-                if not node.users and name not in self._returned:
+                if not node.users and name not in self._needed:
                     self.graph.erase_node(node)
                     continue
                 kind = self._kinds.get(node.name, "constant")

@@ -21,15 +21,13 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
-from unittest import mock
 
 import torch
 from torch.utils._pytree import tree_map_only
 
 import kitsune_mlir
-from kitsune_mlir.codegen.gpu.cubin import Cubin, KernelResources
 from kitsune_mlir.errors import FrontendError, PerformanceWarning, UnsupportedError
+from test.gpu.unassembled import unassembled
 from test.numerics.compare import exact, problems
 from test.numerics.random_images import images
 from test.numerics.random_layers import attention, graph, rows
@@ -47,18 +45,6 @@ def drawn(seed: int) -> Model:
     """The model of a seed; seeds walk through the families."""
     r = random.Random(seed)
     return Model(FAMILIES[seed % len(FAMILIES)](r, Recorder(seed), r.choice(DTYPES)))
-
-
-@contextlib.contextmanager
-def unassembled() -> Iterator[None]:
-    """Inside, GPU code is emitted and translated to PTX, and not assembled."""
-
-    def skip(ptx: str, *_: object, **__: object) -> Cubin:
-        names = re.findall(r"\.entry (\w+)", ptx)
-        return Cubin(b"", "sm_90a", {name: KernelResources(name, 0, 0, 0, 0, 0, 0) for name in names}, (), "")
-
-    with mock.patch("kitsune_mlir.codegen.gpu.program.assemble_best", skip):
-        yield
 
 
 def failure(model: Model, target: str, device: str | None = None) -> str | None:

@@ -277,15 +277,17 @@ def _layer(chain: Chain, op: ir.Operation) -> Layer:
     return Layer(op, ranges_of(chain, op.operands[a]), weight, sides, result[1] if len(result) == 2 else 1, types[0])
 
 
-def ranges_of(chain: Chain, value: ir.Value, start: int = 0) -> tuple[Range, ...]:
-    """The tensors whose columns lie side by side in `value`, the first from column `start` on."""
-    step = chain.steps.get(value)
-    if step is None or step.kind != "concat":
-        return (Range(value, start, shape_of(value)[-1] if shape_of(value) else 1),)
-    ranges: list[Range] = []
-    for part in step.op.operands:
-        ranges += ranges_of(chain, part, start)
-        start += shape_of(part)[1]
+def ranges_of(chain: Chain, value: ir.Value) -> tuple[Range, ...]:
+    """The tensors whose columns lie side by side in `value`, the first from column 0 on."""
+    waiting, ranges, start = [value], [], 0
+    while waiting:
+        part = waiting.pop()
+        step = chain.steps.get(part)
+        if step is not None and step.kind == "concat":
+            waiting += reversed(list(step.op.operands))
+            continue
+        ranges.append(Range(part, start, shape_of(part)[-1] if shape_of(part) else 1))
+        start += ranges[-1].length
     return tuple(ranges)
 
 

@@ -157,6 +157,7 @@ CASES |= {
     "conv_unbatched": Case(lambda c, x: c(x), [floats(8, 13, 13)], lambda: [_conv(8, 16)]),
     "pixel_shuffle": Case(lambda c, x: F.pixel_shuffle(c(x), 2), [_image(2, 8, 13, 13)], lambda: [_conv(8, 16)]),
     "unfold": Case(lambda x: F.unfold(x, 3, padding=1), [_image(2, 3, 13, 13)]),
+    "unfold_one_window": Case(lambda x: x.unfold(0, 2, 2) * 2, [_image(3, 5, 7)]),
     "max_pool": Case(lambda x: F.max_pool2d(x, 2), [_image(2, 13, 27, 27)]),
     "max_pool_pad": Case(lambda x: F.max_pool2d(x, 3, 2, 1), [_image(2, 13, 27, 27)]),
     "max_pool_last": Case(lambda x: F.max_pool2d(x, 3, 2, 1), [_image(2, 16, 27, 27, last=True)]),
