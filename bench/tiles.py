@@ -32,8 +32,9 @@ def build(folder: Path, cases: list[BenchCase], most: int) -> None:
     from kitsune_mlir.frontend import import_model
     from kitsune_mlir.passes.registry import PIPELINE
     from kitsune_mlir.passmanager import run_pipeline
-    from kitsune_mlir.pipeline import Options, gpu_code
+    from kitsune_mlir.pipeline import Options
     from kitsune_mlir.target import find_target
+    from kitsune_mlir.targets import gpu_code
     from kitsune_mlir.tuning import PARTITION, TuningCache, partition, plan, tensor_types
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,13 +75,13 @@ def measure(place: Path) -> dict[str, Any]:
     import torch
 
     from kitsune_mlir.runtime.cuda_runner import CudaRunner
-    from kitsune_mlir.runtime.manifest import Manifest
+    from kitsune_mlir.runtime.manifest_check import read_manifest
     from kitsune_mlir.runtime.timer import milliseconds
 
     facts = json.loads((place / "stage.json").read_text())
     runners = {}
     for name, _ in facts["tiles"]:
-        manifest = Manifest.from_json((place / f"{name}.json").read_text())
+        manifest = read_manifest((place / f"{name}.json").read_text())
         runners[name] = CudaRunner([(manifest, (place / f"{name}.cubin").read_bytes())])
     times: dict[str, float] = {}
     for _ in range(2):

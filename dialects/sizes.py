@@ -9,7 +9,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.errors import UnsupportedError
 
-__all__ = ["element_bytes", "tensor_bytes"]
+__all__ = ["element_bytes", "tensor_bytes", "wide_dims"]
 
 
 def element_bytes(type_: ir.Type) -> int:
@@ -34,3 +34,8 @@ def element_bytes(type_: ir.Type) -> int:
 def tensor_bytes(type_: ir.Type, shape: Sequence[int] | None = None) -> int:
     """Bytes of a static tensor or memref type; with `shape`, of a part of it."""
     return math.prod(ir.ShapedType(type_).shape if shape is None else shape) * element_bytes(type_)
+
+
+def wide_dims(shape: Sequence[int]) -> list[int]:
+    """The dimensions of a shape whose extent is not 1."""
+    return [dim for dim, extent in enumerate(shape) if extent != 1]

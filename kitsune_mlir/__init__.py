@@ -16,14 +16,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from kitsune_mlir.pipeline import Options, compile
-    from kitsune_mlir.runtime.package import load
+    from kitsune_mlir.runtime.load import load
     from kitsune_mlir.runtime.program import Program
     from kitsune_mlir.simulation.simulate import simulate
 
 _WHERE = {
     "compile": "kitsune_mlir.pipeline",
     "Options": "kitsune_mlir.pipeline",
-    "load": "kitsune_mlir.runtime.package",
+    "load": "kitsune_mlir.runtime.load",
     "Program": "kitsune_mlir.runtime.program",
     "simulate": "kitsune_mlir.simulation.simulate",
 }

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from kitsune_mlir.errors import TargetError
 from kitsune_mlir.runtime.manifest import Manifest
+from kitsune_mlir.runtime.manifest_check import read_manifest
 
 __all__ = ["CudaRunner", "require_hopper"]
 
@@ -53,7 +54,7 @@ class CudaRunner:
         needed = {f"{name}.{kind}" for name in names for kind in ("json", "cubin")}
         if not names or set(artifacts) - {f"{name}.ptx" for name in names} != needed:
             raise ValueError(f"the code of {max(1, count)} kernels is {', '.join(sorted(artifacts))}")
-        return [(Manifest.from_json(artifacts[f"{name}.json"].decode()), artifacts[f"{name}.cubin"]) for name in names]
+        return [(read_manifest(artifacts[f"{name}.json"].decode()), artifacts[f"{name}.cubin"]) for name in names]
 
     @staticmethod
     def from_artifacts(artifacts: Mapping[str, bytes]) -> CudaRunner:

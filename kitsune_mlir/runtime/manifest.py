@@ -21,9 +21,6 @@ import dataclasses
 import json
 from typing import Any
 
-from kitsune_mlir.runtime.manifest_check import check_manifest
-from kitsune_mlir.runtime.plain import record
-
 __all__ = [
     "COUNTERS",
     "MAX_BLOCKS",
@@ -170,17 +167,3 @@ class Manifest:
     def to_json(self) -> str:
         """The manifest as JSON text."""
         return json.dumps({"format": FORMAT, **dataclasses.asdict(self)})
-
-    @staticmethod
-    def from_json(text: str) -> Manifest:
-        """The manifest that `to_json` wrote.
-
-        Raises:
-            ValueError: the text is no manifest of this format, or its figures do not fit; the message says which.
-        """
-        data = json.loads(text)
-        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
-            raise ValueError(f"not a kernel manifest of format {FORMAT}")
-        manifest = record(Manifest, data, "the kernel's manifest")
-        check_manifest(manifest)
-        return manifest

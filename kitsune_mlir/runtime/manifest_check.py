@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+import json
+from typing import Any
 
+from kitsune_mlir.runtime.manifest import FORMAT, Manifest, Parameter
 from kitsune_mlir.runtime.plain import record, shown
 from kitsune_mlir.runtime.tensormap import DTYPES, FILLS, PROMOTIONS, SWIZZLES
 
-if TYPE_CHECKING:
-    from kitsune_mlir.runtime.manifest import Manifest, Parameter
-
-__all__ = ["check_manifest"]
+__all__ = ["check_manifest", "read_manifest"]
 
 MOST_THREADS, MOST_SHARED, MOST_CLUSTER = 1024, 227 << 10, 16
 """What a block of a Hopper GPU has at most, and a cluster."""
@@ -32,6 +31,20 @@ class _Map:
     fill: str
     steps: tuple[int, ...] = ()
     promotion: int = 256
+
+
+def read_manifest(text: str) -> Manifest:
+    """The manifest that `Manifest.to_json` wrote.
+
+    Raises:
+        ValueError: the text is no manifest of this format, or its figures do not fit; the message says which.
+    """
+    data = json.loads(text)
+    if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+        raise ValueError(f"not a kernel manifest of format {FORMAT}")
+    manifest = record(Manifest, data, "the kernel's manifest")
+    check_manifest(manifest)
+    return manifest
 
 
 def check_manifest(manifest: Manifest) -> None:

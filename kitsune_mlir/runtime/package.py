@@ -19,23 +19,24 @@ format 1 had neither.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from kitsune_mlir.errors import ArgumentError, CompileError, PackageError, TargetError
+from kitsune_mlir.errors import PackageError
 from kitsune_mlir.runtime.archive import Archive, readable, write_archive
 from kitsune_mlir.runtime.explain import explain_text
 from kitsune_mlir.runtime.plain import shown
-from kitsune_mlir.runtime.program import LEVELS, Program
 from kitsune_mlir.runtime.signature import Signature
 from kitsune_mlir.runtime.signature_check import check_fit, check_signature, check_weights
 
-__all__ = ["load", "make_runner", "write_package"]
+__all__ = ["LEVELS", "Contents", "read_package", "write_package"]
 
+LEVELS = ("linalg", "stages", "tiles", "gpu", "llvm", "ptx")
 FORMAT = 2
 MANIFEST, DIGEST = "manifest.json", "manifest.sha256"
 WEIGHTS = "weights.safetensors"
@@ -72,18 +73,29 @@ def write_package(
     write_archive(path, {MANIFEST: text, DIGEST: _digest(text).encode(), **members}, stored=WEIGHTS)
 
 
-def load(path: str | os.PathLike[str], weights: Mapping[str, Any] | None = None) -> Program:
-    """Read a program from a `.kit` file.
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """What a package holds, checked.
 
-    Args:
-        weights: tensors by name, used instead of stored ones (such as `dict(model.state_dict())`); needed for a package that
-            was saved without weights.
+    Attributes:
+        target, signature, summary: as `Program` has them.
+        ir, artifacts: texts by level, and the code's files.
+        weights: those that are stored.
+    """
+
+    target: str
+    signature: Signature
+    summary: dict[str, Any]
+    ir: dict[str, str]
+    artifacts: dict[str, bytes]
+    weights: dict[str, Any]
+
+
+def read_package(path: str | os.PathLike[str]) -> Contents:
+    """Read a package.
 
     Raises:
-        ArgumentError: a weight is missing or is no tensor of its shape and dtype.
-        OSError: the file cannot be opened or its disk fails (FileNotFoundError where there is none).
-        PackageError: it is no package, is cut short, was altered, is of another format, or its parts do not fit each other;
-            the message says which.
+        OSError, PackageError: as `load`.
     """
     with Archive(path) as archive:
         manifest = _manifest(archive, path)
@@ -97,12 +109,7 @@ def load(path: str | os.PathLike[str], weights: Mapping[str, Any] | None = None)
         stored = load_tensors(members[WEIGHTS])
         _check(target, signature, artifacts, stored)
         explain_text(summary)
-    try:
-        runner, problem = make_runner(target, artifacts)
-    except CompileError as error:
-        raise PackageError(f"{path}: its code cannot be compiled for this machine: {error}") from error
-    given = _given(weights, signature)
-    return Program(target, signature, {**stored, **given}, runner, texts, summary, artifacts, runner_error=problem)
+    return Contents(target, signature, summary, texts, artifacts, stored)
 
 
 def _manifest(archive: Archive, path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -184,48 +191,5 @@ def _check(target: str, signature: Signature, artifacts: Mapping[str, bytes], st
     check_weights(signature, stored)
 
 
-def _given(weights: Mapping[str, Any] | None, signature: Signature) -> dict[str, Any]:
-    """Of the caller's weights those that the program has; ArgumentError for what is no tensor."""
-    import torch
-
-    if weights is not None and not isinstance(weights, Mapping):
-        raise ArgumentError(f"weights are a mapping from names to tensors, not a {type(weights).__name__}")
-    found = {w.name: weights[w.name] for w in signature.weights if weights and w.name in weights}
-    for name, tensor in found.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise ArgumentError(f"weight '{name}' is a {type(tensor).__name__}, a tensor was expected")
-    return found
-
-
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-class NothingToRun:
-    """The runner of a model that computes nothing, on the current device of a kind."""
-
-    def __init__(self, device: str):
-        if device == "cuda":
-            from kitsune_mlir.runtime.cuda_runner import require_hopper
-
-            require_hopper()
-        self.device = device
-
-    def run(self, pointers: Sequence[int], stream: int) -> None:
-        """Nothing to do."""
-
-
-def make_runner(target: str, artifacts: Mapping[str, bytes]) -> tuple[Any, str]:
-    """The runner for stored code, or None and why this machine cannot run it. A program without code computes nothing."""
-    try:
-        if not artifacts:
-            return NothingToRun("cpu" if target == "host" else "cuda"), ""
-        if target == "host":
-            from kitsune_mlir.runtime.host_runner import HostRunner
-
-            return HostRunner.from_artifacts(artifacts), ""
-        from kitsune_mlir.runtime.cuda_runner import CudaRunner
-
-        return CudaRunner.from_artifacts(artifacts), ""
-    except TargetError as error:
-        return None, str(error)

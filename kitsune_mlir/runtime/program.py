@@ -10,13 +10,12 @@ from typing import Any, Protocol
 from kitsune_mlir.errors import ArgumentError, PackageError, TargetError
 from kitsune_mlir.runtime.arguments import address_of, fixed_text, leaf_words, overwrite, tensor_of
 from kitsune_mlir.runtime.direct import DirectCall, direct_call
+from kitsune_mlir.runtime.package import LEVELS, write_package
 from kitsune_mlir.runtime.signature import Signature, torch_dtype
 from kitsune_mlir.runtime.structure import call_words, structure_of
 from kitsune_mlir.runtime.timeline import Timeline
 
-__all__ = ["LEVELS", "Program", "Runner"]
-
-LEVELS = ("linalg", "stages", "tiles", "gpu", "llvm", "ptx")
+__all__ = ["Program", "Runner"]
 
 
 class Runner(Protocol):
@@ -288,8 +287,6 @@ class Program:
             OSError: the file cannot be written.
             PackageError: the model has a structure or a weight that a file cannot hold.
         """
-        from kitsune_mlir.runtime.package import write_package
-
         if not self.signature.in_spec or not self.signature.out_spec:
             raise PackageError(f"the model's arguments or output have a structure that a file cannot hold: {self._out_spec}")
         stored = [w.name for w in self.signature.weights if weights or w.kind == "constant"]

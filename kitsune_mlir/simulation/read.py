@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.engine import Limits, Plan
 from kitsune_mlir.codegen.gpu.engines import choose
 from kitsune_mlir.codegen.gpu.footprint import MOST_THREADS, REGISTER_FILE
+from kitsune_mlir.codegen.gpu.plan import Limits, Plan
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.tile_indices import Array, Points

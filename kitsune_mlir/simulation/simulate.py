@@ -6,7 +6,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import ArgumentError
-from kitsune_mlir.runtime.manifest import Manifest
+from kitsune_mlir.runtime.manifest_check import read_manifest
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.simulation.program import SimProgram
 from kitsune_mlir.simulation.read import Choice, Kernel, choices_of, resident_blocks, sim_program
@@ -65,7 +65,7 @@ def _read(module: ir.Operation, machine: Target, program: Program | None = None)
 def _kernel(program: Program, machine: Target) -> Kernel:
     """What the code generator decided for a compiled program."""
     choices = [Choice.from_summary(entry) for entry in program.summary["engines"]]
-    found = [Manifest.from_json(data.decode()) for name, data in program.artifacts.items() if name.endswith(".json")]
+    found = [read_manifest(data.decode()) for name, data in program.artifacts.items() if name.endswith(".json")]
     registers = {kernel["name"]: kernel["registers"] for kernel in program.summary["kernels"]}
     most = max(registers.values())
     resident = [resident_blocks(m.threads, registers.get(m.kernel, most), m.shared_bytes, machine) for m in found]

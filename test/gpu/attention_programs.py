@@ -65,14 +65,14 @@ def prepare(folder: Path, name: str) -> tuple[Any, dict[str, Any], Any, Any]:
     import torch
 
     from kitsune_mlir.runtime.cuda_executor import CudaExecutor
-    from kitsune_mlir.runtime.manifest import Manifest
+    from kitsune_mlir.runtime.manifest_check import read_manifest
 
     case = CASES[name]
     torch.manual_seed(0)
     given = inputs_of(case, "cuda")
     shape = (case.batch, case.heads, case.rows, case.head or case.width)
     out = torch.full(shape, float("nan"), device="cuda", dtype=next(iter(given.values())).dtype)
-    manifest = Manifest.from_json((folder / f"{name}.manifest.json").read_text())
+    manifest = read_manifest((folder / f"{name}.manifest.json").read_text())
     executor = CudaExecutor(manifest, (folder / f"{name}.cubin").read_bytes())
     pointers = [tensor.data_ptr() for tensor in (*given.values(), out)]
     return executor, given, out, lambda: executor.run(pointers, torch.cuda.current_stream().cuda_stream)

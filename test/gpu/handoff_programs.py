@@ -107,9 +107,9 @@ def build(folder: Path, names: Sequence[str]) -> int:
 def executor(folder: Path, name: str) -> Any:
     """A program that can be launched."""
     from kitsune_mlir.runtime.cuda_executor import CudaExecutor
-    from kitsune_mlir.runtime.manifest import Manifest
+    from kitsune_mlir.runtime.manifest_check import read_manifest
 
-    manifest = Manifest.from_json((folder / f"{name}.json").read_text())
+    manifest = read_manifest((folder / f"{name}.json").read_text())
     return CudaExecutor(manifest, (folder / f"{name}.cubin").read_bytes())
 
 

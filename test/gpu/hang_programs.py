@@ -75,7 +75,7 @@ def run(folder: Path, names, given) -> int:
 
     from kitsune_mlir.errors import KitsuneError
     from kitsune_mlir.runtime.cuda_executor import CudaExecutor
-    from kitsune_mlir.runtime.manifest import Manifest
+    from kitsune_mlir.runtime.manifest_check import read_manifest
 
     failed = 0
     for name in names or FAULTS:
@@ -85,7 +85,7 @@ def run(folder: Path, names, given) -> int:
         inputs = [make_input(torch, generator, *spec).cuda() for spec in case.inputs]
         stream, told, errors = torch.cuda.current_stream().cuda_stream, "no report", []
         for stem in (f"{name}-faulty", name):
-            manifest = Manifest.from_json((folder / f"{stem}.json").read_text())
+            manifest = read_manifest((folder / f"{stem}.json").read_text())
             executor = CudaExecutor(manifest, (folder / f"{stem}.cubin").read_bytes())
             results = [poisoned(torch, shape, dtype) for shape, dtype in case.results]
             executor.run([t.data_ptr() for t in (*inputs, *results)], stream)

@@ -207,7 +207,7 @@ def check(folder: Path, name: str, timing: bool) -> tuple[bool, dict[str, Any]]:
     import torch
 
     from kitsune_mlir.runtime.cuda_executor import CudaExecutor
-    from kitsune_mlir.runtime.manifest import Manifest
+    from kitsune_mlir.runtime.manifest_check import read_manifest
 
     case = json.loads((folder / f"{name}.json").read_text())
     layers = [
@@ -222,7 +222,7 @@ def check(folder: Path, name: str, timing: bool) -> tuple[bool, dict[str, Any]]:
     outputs = {
         r["name"]: torch.full(r["shape"], float("nan"), device="cuda", dtype=dtypes[r["dtype"]]) for r in case["results"]
     }
-    manifest = Manifest.from_json((folder / f"{name}.manifest.json").read_text())
+    manifest = read_manifest((folder / f"{name}.manifest.json").read_text())
     executor = CudaExecutor(manifest, (folder / f"{name}.cubin").read_bytes())
     pointers = [t.data_ptr() for t in (*tensors.values(), *outputs.values())]
     wanted = reference(layers, tensors)

@@ -139,12 +139,12 @@ def one(folder: Path, name: str, debug: bool) -> int:
     import torch
 
     from kitsune_mlir.runtime.cuda_executor import CudaExecutor
-    from kitsune_mlir.runtime.manifest import Manifest
+    from kitsune_mlir.runtime.manifest_check import read_manifest
 
     (case,) = all_cases([name])
     stem = folder / (name + ("-debug" if debug else ""))
     torch.zeros(1, device="cuda")
-    manifest = Manifest.from_json(stem.with_suffix(".json").read_text())
+    manifest = read_manifest(stem.with_suffix(".json").read_text())
     executor = CudaExecutor(manifest, stem.with_suffix(".cubin").read_bytes())
     generator = torch.Generator().manual_seed(0)
     inputs = [make_input(torch, generator, *spec).cuda() for spec in case.inputs]

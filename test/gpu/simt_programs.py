@@ -121,10 +121,10 @@ def run_case(folder: Path, name: str) -> dict[str, Any]:
     import numpy as np
 
     from kitsune_mlir.runtime.cuda_executor import CudaExecutor
-    from kitsune_mlir.runtime.manifest import Manifest
+    from kitsune_mlir.runtime.manifest_check import read_manifest
 
     case, notes = EVERY[name], json.loads((folder / f"{name}.json").read_text())
-    manifest = Manifest.from_json((folder / f"{name}.manifest").read_text())
+    manifest = read_manifest((folder / f"{name}.manifest").read_text())
     torch.zeros(1, device="cuda")
     program = CudaExecutor(manifest, (folder / f"{name}.cubin").read_bytes())
     inputs = case.make("cuda")

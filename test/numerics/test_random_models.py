@@ -7,8 +7,8 @@ import torch
 from torch_mlir import ir
 
 import kitsune_mlir
-from kitsune_mlir.codegen.gpu.assemble import program_functions
-from kitsune_mlir.codegen.gpu.engine import Limits, Plan
+from kitsune_mlir.codegen.gpu.lower import program_functions
+from kitsune_mlir.codegen.gpu.plan import Limits, Plan
 from kitsune_mlir.codegen.gpu.simt import SimtEngine
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context

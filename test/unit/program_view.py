@@ -2,7 +2,7 @@
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.assemble import program_functions
+from kitsune_mlir.codegen.gpu.lower import program_functions
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 
 _modules: list[ir.Module] = []

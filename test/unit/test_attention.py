@@ -16,7 +16,7 @@ from kitsune_mlir import pipeline
 from kitsune_mlir.codegen.gpu.attention import AttentionEngine
 from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan, _pieces
 from kitsune_mlir.codegen.gpu.attention_walk import tile_costs, tile_order
-from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.program import GpuCode, compile_gpu
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context

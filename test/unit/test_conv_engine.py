@@ -27,13 +27,13 @@ from kitsune_mlir.codegen.gpu.conv_tiles import (
     cycles,
     depthwise_tile,
 )
-from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.passmanager import run_pipeline
-from kitsune_mlir.pipeline import LOWER, PLAN
+from kitsune_mlir.targets import LOWER, PLAN
 from test.gpu.conv_programs import CASES, Case
 
 SHARED = Limits().shared_bytes

@@ -11,7 +11,6 @@ import pytest
 from kept import kept
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.gemv import GemvEngine
 from kitsune_mlir.codegen.gpu.gemv_ahead import AHEAD, chunks_ahead
 from kitsune_mlir.codegen.gpu.gemv_plan import (
@@ -23,6 +22,7 @@ from kitsune_mlir.codegen.gpu.gemv_plan import (
     Geometry,
     share_ring,
 )
+from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context

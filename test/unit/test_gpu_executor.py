@@ -10,18 +10,21 @@ from kernel_emulator import Machine, launch
 from simt import DTYPES, Space
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.assemble import finalize, program_functions, replace_program, unwrap
-from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.assemble import finalize, unwrap
+from kitsune_mlir.codegen.gpu.engine import Engine
 from kitsune_mlir.codegen.gpu.engines import choose
 from kitsune_mlir.codegen.gpu.executor import build
 from kitsune_mlir.codegen.gpu.generic import GenericEngine
+from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
+from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.ptx import to_llvm_ir, to_ptx
 from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import CompileError, UnsupportedError
-from kitsune_mlir.runtime.manifest import COUNTERS, Manifest
+from kitsune_mlir.runtime.manifest import COUNTERS
+from kitsune_mlir.runtime.manifest_check import read_manifest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
 
@@ -155,14 +158,14 @@ def test_manifest_is_written_and_read():
     with new_context(), ir.Location.unknown():
         module = parsed(copying())
         manifest = build(ProgramView(module.body.operations[0].operation), "copying").manifest
-    assert Manifest.from_json(manifest.to_json()) == manifest
+    assert read_manifest(manifest.to_json()) == manifest
     assert [p.kind for p in manifest.parameters] == ["input", "result", "arena", "workspace"]
     assert (manifest.input_bytes, manifest.result_bytes, manifest.arena_bytes) == ((128,), (128,), 512)
     assert (manifest.tiles, manifest.slots, manifest.counter_bytes) == (4, 5, 256)
     assert manifest.workspace_bytes(7) == manifest.cleared_bytes + 7 * manifest.scratch_bytes
     for text in ("[]", '{"format": 1}', manifest.to_json().replace('"format": 1', '"format": 99')):
         with pytest.raises(ValueError):
-            Manifest.from_json(text)
+            read_manifest(text)
 
 
 class Greedy(Engine):
@@ -297,7 +300,7 @@ def test_debug_builds_name_what_a_counter_counts():
     assert len(emulated.manifest.counters) == emulated.manifest.slots
     two = Emulated(cases.two_stages(20, 8, 5, 4), 3, debug=True).manifest
     assert two.counters == tuple(f"tile ({n}) of stage 'relu'" for n in range(5))
-    assert Manifest.from_json(two.to_json()) == two
+    assert read_manifest(two.to_json()) == two
     assert not Emulated(cases.two_stages(20, 8, 5, 4), 3).manifest.counters
 
 

@@ -10,8 +10,8 @@ from emulated_runner import Memory
 from simt import DTYPES, Race
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.engine import Limits
 from kitsune_mlir.codegen.gpu.generic import GenericEngine, finish
+from kitsune_mlir.codegen.gpu.plan import Limits
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.engine import Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.engine import Engine
 from kitsune_mlir.codegen.gpu.engines import ENGINES, choose
 from kitsune_mlir.codegen.gpu.executor import build
 from kitsune_mlir.codegen.gpu.footprint import Footprint
+from kitsune_mlir.codegen.gpu.plan import Limits, Plan
 from kitsune_mlir.codegen.gpu.schedule import make_schedule
 from kitsune_mlir.codegen.gpu.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.tasks import ProgramView

@@ -11,7 +11,6 @@ import pytest
 from kept import kept
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.mma import MmaEngine
 from kitsune_mlir.codegen.gpu.mma_geometry import Geometry
 from kitsune_mlir.codegen.gpu.mma_order import GROUP, _grouped
@@ -19,6 +18,7 @@ from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan, _share
 from kitsune_mlir.codegen.gpu.mma_split import GROUP as MMA_GROUP
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.mma_window import multiple_of
+from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.schedule import _weights
 from kitsune_mlir.codegen.gpu.split import Split, lay_out

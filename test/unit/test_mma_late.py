@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.engine import Limits, Plan
 from kitsune_mlir.codegen.gpu.mma import MmaEngine
 from kitsune_mlir.codegen.gpu.mma_late import late_waits
+from kitsune_mlir.codegen.gpu.plan import Limits, Plan
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context

@@ -12,7 +12,7 @@ from vector_emulator import run_kernel
 
 from kitsune_mlir.codegen.gpu import footprint
 from kitsune_mlir.codegen.gpu.cubin import assemble_best
-from kitsune_mlir.codegen.gpu.engine import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.ptx import to_llvm_ir, to_ptx
 from kitsune_mlir.codegen.gpu.simt import SimtEngine
 from kitsune_mlir.codegen.gpu.simt_choose_rows import Tuning

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.operands import ALIGNMENT
 from kitsune_mlir.codegen.gpu.tasks import ProgramView, TaskView
 from kitsune_mlir.dialects.structure import structure
 
-__all__ = ["ALIGNMENT", "LEAST_SAVED", "alike", "signals"]
+__all__ = ["LEAST_SAVED", "alike", "signals"]
 
 LEAST_SAVED = 16
 """So many bodies, and half of all, must be saved before a program looks operands up.
@@ -22,8 +23,6 @@ LEAST_SAVED = 16
 That takes 0.2 us a run of tasks on an H200: 0.6 % of eight layers of Llama-3-8B, but 6 % of eight that are an eighth as wide.
 """
 
-ALIGNMENT = 256
-"""Buffers that begin at different places within so many bytes are different kinds of operands."""
 
 _IGNORED = {"sym_name", "launch"}
 

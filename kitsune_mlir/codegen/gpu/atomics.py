@@ -1,6 +1,6 @@
 """Atomics that upstream does not lower: any update of an element becomes a loop of compare-and-swap on its bits.
 
-Data needs no order from its atomics (the semaphores give that), so all of them are relaxed, at the scope of the device.
+They are relaxed, at the scope of the device, as those are that upstream lowers (`relax_atomics`).
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 from torch_mlir import ir
 from torch_mlir.dialects import arith, llvm, memref, scf
 
+from kitsune_mlir.codegen.gpu.relax_atomics import MONOTONIC
 from kitsune_mlir.codegen.gpu.tasks import element_bytes
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError
 
-__all__ = ["expand_atomics", "relax_atomics"]
+__all__ = ["expand_atomics"]
 
 # arith::AtomicRMWKind, in its order.
 _KINDS = (
@@ -20,7 +21,6 @@ _KINDS = (
     *("minimumf", "minnumf", "minsi", "minui", "mulf", "muli", "ori", "xori"),
 )
 _NOT_UPSTREAM = ("mulf", "muli")
-_MONOTONIC = 2  # LLVM's relaxed
 
 
 def expand_atomics(function: ir.Operation) -> None:
@@ -52,8 +52,8 @@ def _expand(op: ir.Operation, target: ir.Value, indices: list[ir.Value], kind: s
                 results=[ir.Type.parse(f"!llvm.struct<({bits}, i1)>")],
                 operands=[pointer, before.arguments[0], _to_bits(new, bits)],
                 attributes={
-                    "success_ordering": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), _MONOTONIC),
-                    "failure_ordering": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), _MONOTONIC),
+                    "success_ordering": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), MONOTONIC),
+                    "failure_ordering": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), MONOTONIC),
                     "syncscope": ir.StringAttr.get("device"),
                 },
             ).results[0]
@@ -116,11 +116,3 @@ def _from_bits(value: ir.Value, element: ir.Type) -> ir.Value:
     if isinstance(element, ir.IndexType):
         return arith.index_cast(element, value)
     return arith.bitcast(element, value)
-
-
-def relax_atomics(module: ir.Operation) -> None:
-    """Make every `llvm.atomicrmw` relaxed at device scope; upstream gives them acquire-release order at system scope."""
-    for op in walk(module):
-        if op.name == "llvm.atomicrmw":
-            op.attributes["ordering"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), _MONOTONIC)
-            op.attributes["syncscope"] = ir.StringAttr.get("device")

@@ -19,7 +19,8 @@ from kitsune_mlir.codegen.gpu.attention_walk import Walk
 from kitsune_mlir.codegen.gpu.barriers import fence_async_shared
 from kitsune_mlir.codegen.gpu.builder import if_, warp_id
 from kitsune_mlir.codegen.gpu.context import TaskContext
-from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.engine import Engine
+from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.codegen.gpu.value import Value
 from kitsune_mlir.dialects.attention import NoAttention

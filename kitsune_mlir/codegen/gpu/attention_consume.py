@@ -20,7 +20,7 @@ from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, Slot, fence_async_sh
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.convert import pack_values
-from kitsune_mlir.codegen.gpu.fragment import stage_accumulator
+from kitsune_mlir.codegen.gpu.ldmatrix import stage_accumulator
 from kitsune_mlir.codegen.gpu.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.value import Value, f32, i32, maximum, minimum, select
 

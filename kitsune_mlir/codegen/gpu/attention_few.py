@@ -19,7 +19,7 @@ from kitsune_mlir.codegen.gpu.barriers import Barrier, NamedBarrier, Slot, fence
 from kitsune_mlir.codegen.gpu.builder import for_, if_, sync_warp
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.convert import pack_values
-from kitsune_mlir.codegen.gpu.fragment import load_matrices
+from kitsune_mlir.codegen.gpu.ldmatrix import load_matrices
 from kitsune_mlir.codegen.gpu.memory import offset, store
 from kitsune_mlir.codegen.gpu.mma_sync import multiply_add
 from kitsune_mlir.codegen.gpu.roles import CONSUMERS

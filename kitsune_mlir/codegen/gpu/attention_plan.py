@@ -12,8 +12,8 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu import roles
 from kitsune_mlir.codegen.gpu.attention_match import Pattern, match
-from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.mma_window import Dim, Window
+from kitsune_mlir.codegen.gpu.plan import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from kitsune_mlir.codegen.gpu.engine import Limits
+from kitsune_mlir.codegen.gpu.plan import Limits
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 
 __all__ = ["limits_of"]

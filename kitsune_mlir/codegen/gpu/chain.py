@@ -19,8 +19,9 @@ from kitsune_mlir.codegen.gpu.chain_sources import Mover
 from kitsune_mlir.codegen.gpu.chain_wide import emit_wide
 from kitsune_mlir.codegen.gpu.chain_wide_plan import WidePlan, make_wide_plan
 from kitsune_mlir.codegen.gpu.context import TaskContext
-from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.engine import Engine
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
+from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 
 __all__ = ["ChainEngine"]

@@ -11,10 +11,11 @@ from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, Ring, fence_async, f
 from kitsune_mlir.codegen.gpu.barriers import Slot as RingSlot
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.chain_deal import Deal
-from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
+from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
 from kitsune_mlir.codegen.gpu.chain_match import SUM, Layer, Range, Scatter, zero
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
 from kitsune_mlir.codegen.gpu.chain_parts import WeightPanel, align, load_key, swizzled
+from kitsune_mlir.codegen.gpu.chain_place import Place
 from kitsune_mlir.codegen.gpu.chain_records import ChainPlan, Slot
 from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer, numbers_of, places_of
 from kitsune_mlir.codegen.gpu.chain_sources import slot_barriers, slot_pointer

@@ -16,6 +16,7 @@ from torch_mlir.dialects import arith
 from kitsune_mlir.codegen.gpu.chain_lanes import Lanes, add_packed, exchange, pin
 from kitsune_mlir.codegen.gpu.chain_match import QUAD, Chain, Step
 from kitsune_mlir.codegen.gpu.chain_memory import RUN, Memory, to_integer
+from kitsune_mlir.codegen.gpu.chain_place import Place
 from kitsune_mlir.codegen.gpu.chain_rows import reduce_rows
 from kitsune_mlir.codegen.gpu.chain_seams import SEAM
 from kitsune_mlir.codegen.gpu.convert import pack_pair
@@ -26,18 +27,9 @@ from kitsune_mlir.codegen.gpu.value import Value, cast, wrap
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.products import yield_of
 
-__all__ = ["Evaluator", "Place"]
+__all__ = ["Evaluator"]
 
 _SHORT = ("bf16", "f16")
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """See the module's docstring."""
-
-    unit: int
-    half: int
-    block: int
 
 
 class Evaluator:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 from torch_mlir.dialects import arith
 
@@ -11,6 +10,7 @@ from kitsune_mlir.codegen.gpu.builder import shuffle
 from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
 from kitsune_mlir.codegen.gpu.chain_match import QUAD
 from kitsune_mlir.codegen.gpu.chain_parts import load_key, swizzled
+from kitsune_mlir.codegen.gpu.chain_place import Place
 from kitsune_mlir.codegen.gpu.chain_records import RowsPlan, Slot, Vector
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.elements import load_elements
@@ -19,9 +19,6 @@ from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
 from kitsune_mlir.codegen.gpu.mma_window import Window
 from kitsune_mlir.codegen.gpu.tasks import Load
 from kitsune_mlir.codegen.gpu.value import Value, as_type, bitcast, i64, minimum, select, unpack, wrap
-
-if TYPE_CHECKING:
-    from kitsune_mlir.codegen.gpu.chain_eval import Place
 
 __all__ = ["RUN", "Memory", "SliceMemory", "to_integer"]
 

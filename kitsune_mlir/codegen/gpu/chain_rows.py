@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.builder import shuffle_xor
 from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
-from kitsune_mlir.codegen.gpu.chain_match import NEUTRAL, Step, combination
+from kitsune_mlir.codegen.gpu.chain_match import NEUTRAL, Chain, Step, combination
+from kitsune_mlir.codegen.gpu.chain_memory import Memory
+from kitsune_mlir.codegen.gpu.chain_place import Place
 from kitsune_mlir.codegen.gpu.mma_match import COL
 from kitsune_mlir.codegen.gpu.value import Value, constant, select, wrap
 from kitsune_mlir.dialects.access import affine_maps, shape_of
-
-if TYPE_CHECKING:
-    from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
 
 __all__ = ["reduce_rows", "reduced_cols"]
 
 PARTS = 4
 """Independent running results of a thread, so that one addition need not wait for the one before."""
+
+
+class Elements(Protocol):
+    """What a reduction reads of the evaluator that asks for it."""
+
+    chain: Chain
+    memory: Memory
+
+    def operand(self, op: ir.Operation, number: int, place: Place) -> Lanes:
+        """The elements of an operand of a generic."""
+        ...
+
+    def inner(self, op: ir.Operation, value: ir.Value, place: Place) -> Lanes:
+        """The elements of a value of a generic's body."""
+        ...
 
 
 def reduced_cols(step: Step, sides: tuple[str, ...]) -> int:
@@ -34,7 +48,7 @@ def reduced_cols(step: Step, sides: tuple[str, ...]) -> int:
     return 1
 
 
-def reduce_rows(evaluator: Evaluator, step: Step, places: Sequence[Place]) -> list[Lanes]:
+def reduce_rows(evaluator: Elements, step: Step, places: Sequence[Place]) -> list[Lanes]:
     """The results of a reduction for the rows of `places`, each the same on all lanes that share the row.
 
     Lanes exchange the results of all rows in turns: an exchange takes longer than everything else.
@@ -51,7 +65,7 @@ def reduce_rows(evaluator: Evaluator, step: Step, places: Sequence[Place]) -> li
     ]
 
 
-def _of_thread(evaluator: Evaluator, step: Step, place: Place) -> Value:
+def _of_thread(evaluator: Elements, step: Step, place: Place) -> Value:
     """A reduction of the columns that the thread has of a row."""
     combine, element = combination(step.op)
     cols, across = reduced_cols(step, evaluator.chain.sides[step.op]), evaluator.memory.across

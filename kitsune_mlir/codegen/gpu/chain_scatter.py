@@ -10,9 +10,10 @@ import dataclasses
 from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.builder import if_
-from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
+from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
 from kitsune_mlir.codegen.gpu.chain_match import QUAD, Chain, Scatter, addition_of
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
+from kitsune_mlir.codegen.gpu.chain_place import Place
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.elements import element_bytes
 from kitsune_mlir.codegen.gpu.inline import pinned

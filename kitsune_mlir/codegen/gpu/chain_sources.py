@@ -15,10 +15,11 @@ from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, fence_async_shared
 from kitsune_mlir.codegen.gpu.barriers import Slot as RingSlot
 from kitsune_mlir.codegen.gpu.builder import for_, if_, shuffle, sync_warp, warp_id
 from kitsune_mlir.codegen.gpu.chain_deal import Deal
-from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
+from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
 from kitsune_mlir.codegen.gpu.chain_match import SUM
 from kitsune_mlir.codegen.gpu.chain_memory import Memory, to_integer
 from kitsune_mlir.codegen.gpu.chain_parts import Panel, Source, Weight, align, swizzled
+from kitsune_mlir.codegen.gpu.chain_place import Place
 from kitsune_mlir.codegen.gpu.chain_records import ChainPlan, Slot, Stage
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.inline import fresh, pinned

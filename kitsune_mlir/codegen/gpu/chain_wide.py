@@ -12,10 +12,11 @@ from kitsune_mlir.codegen.gpu import roles, tma, wgmma
 from kitsune_mlir.codegen.gpu.barriers import Barrier, NamedBarrier, Ring, fence_async, fence_async_shared
 from kitsune_mlir.codegen.gpu.barriers import Slot as RingSlot
 from kitsune_mlir.codegen.gpu.builder import for_, if_, warp_id
-from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
+from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
 from kitsune_mlir.codegen.gpu.chain_match import QUAD, Scatter
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
 from kitsune_mlir.codegen.gpu.chain_parts import Source, swizzled
+from kitsune_mlir.codegen.gpu.chain_place import Place
 from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer, numbers_of, places_of
 from kitsune_mlir.codegen.gpu.chain_start import reads_made, terms_of
 from kitsune_mlir.codegen.gpu.chain_store import store_piece

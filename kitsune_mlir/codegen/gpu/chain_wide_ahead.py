@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
+from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
 from kitsune_mlir.codegen.gpu.chain_match import QUAD
+from kitsune_mlir.codegen.gpu.chain_place import Place
 from kitsune_mlir.codegen.gpu.chain_start import Term, row_reads
 from kitsune_mlir.codegen.gpu.chain_wide_plan import WideLayer
 

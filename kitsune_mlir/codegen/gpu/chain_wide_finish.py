@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.builder import for_, shuffle, sync_warp
-from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
+from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
 from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
 from kitsune_mlir.codegen.gpu.chain_match import QUAD, Scatter
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
 from kitsune_mlir.codegen.gpu.chain_parts import load_key, swizzled
+from kitsune_mlir.codegen.gpu.chain_place import Place
 from kitsune_mlir.codegen.gpu.chain_records import GROUP_ROWS, RowsPlan
 from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer, numbers_of
 from kitsune_mlir.codegen.gpu.chain_store import store_piece

@@ -22,10 +22,11 @@ from kitsune_mlir.codegen.gpu.conv_steps import Block, Steps, guarded, neighbour
 from kitsune_mlir.codegen.gpu.conv_tiles import depthwise_run
 from kitsune_mlir.codegen.gpu.convert import unpack_values
 from kitsune_mlir.codegen.gpu.elements import load_elements, store_elements
-from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.engine import Engine
 from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.memory import load, offset
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
+from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.tasks import Load, Store, TaskView, element_bytes
 from kitsune_mlir.codegen.gpu.value import Value, bitcast, cast, constant, i32, i64, select, unpack
 

@@ -8,9 +8,9 @@ import math
 from kitsune_mlir.codegen.gpu import wgmma
 from kitsune_mlir.codegen.gpu.conv_match import Convolution, match
 from kitsune_mlir.codegen.gpu.conv_tiles import Geometry, Problem, best_arrangement
-from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.mma_window import multiple_of
+from kitsune_mlir.codegen.gpu.plan import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.roles import SHARED_REGISTERS, THREADS
 from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.tasks import TaskView, element_bytes

@@ -17,8 +17,8 @@ from kitsune_mlir.codegen.gpu.builder import for_, if_, sync_warp
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.conv_plan import HALVERS, PAIRED_ROWS, ConvPlan
 from kitsune_mlir.codegen.gpu.memory import offset
-from kitsune_mlir.codegen.gpu.mma_halves import write_rests
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
+from kitsune_mlir.codegen.gpu.tf32x3 import write_rests
 from kitsune_mlir.codegen.gpu.value import Value, constant, i32, maximum
 
 __all__ = ["Stages"]

@@ -17,7 +17,7 @@ from typing import ClassVar
 from kitsune_mlir.codegen.gpu.barriers import Slot
 from kitsune_mlir.codegen.gpu.builder import for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.engine import Engine
 from kitsune_mlir.codegen.gpu.inline import pinned
 from kitsune_mlir.codegen.gpu.mma_copy import Copier
 from kitsune_mlir.codegen.gpu.mma_epilogue import Epilogue
@@ -30,6 +30,7 @@ from kitsune_mlir.codegen.gpu.mma_plan import STORING_THREAD, MmaPlan, make_plan
 from kitsune_mlir.codegen.gpu.mma_ring import Stages
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.mma_store import Handover, Storer
+from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.roles import specialize
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.codegen.gpu.value import Value, select

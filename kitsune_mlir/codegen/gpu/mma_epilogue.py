@@ -18,7 +18,7 @@ from kitsune_mlir.codegen.gpu.barriers import Slot, fence_async, fence_async_sha
 from kitsune_mlir.codegen.gpu.builder import if_, sync_warp
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.elements import load_elements, store_elements
-from kitsune_mlir.codegen.gpu.fragment import stage_accumulator
+from kitsune_mlir.codegen.gpu.ldmatrix import stage_accumulator
 from kitsune_mlir.codegen.gpu.memory import load as read
 from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.mma_gather import extract_pair, tables_of, walked_loop

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from kitsune_mlir.codegen.gpu.engine import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.mma_cost import HELD_BYTES, Work, choose_pieces
 from kitsune_mlir.codegen.gpu.mma_geometry import Geometry, up
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch, Pattern, Product, loaded, match
@@ -14,6 +13,7 @@ from kitsune_mlir.codegen.gpu.mma_operand import Box, Operand, Sum, box_of, choo
 from kitsune_mlir.codegen.gpu.mma_ranges import Range, ranges_of
 from kitsune_mlir.codegen.gpu.mma_result import SLICES, SLOTS, Result, results_of
 from kitsune_mlir.codegen.gpu.mma_window import Window
+from kitsune_mlir.codegen.gpu.plan import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.roles import CONSUMERS, SHARED_REGISTERS, THREADS
 from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.tasks import TaskView

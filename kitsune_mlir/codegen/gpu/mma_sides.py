@@ -8,19 +8,15 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.dialects.access import affine_maps, shape_of
+from kitsune_mlir.dialects.sizes import wide_dims
 
-__all__ = ["COL", "ROW", "Mismatch", "Sides", "wide_dims"]
+__all__ = ["COL", "ROW", "Mismatch", "Sides"]
 
 ROW, COL = "row", "col"
 
 
 class Mismatch(Exception):
     """The body is none that tensor cores do; the text is the reason."""
-
-
-def wide_dims(shape: Sequence[int]) -> list[int]:
-    """The dimensions of a shape whose extent is not 1."""
-    return [dim for dim, extent in enumerate(shape) if extent != 1]
 
 
 class Sides:

@@ -14,15 +14,16 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import llvm
 
-from kitsune_mlir.codegen.gpu.alike import ALIGNMENT
 from kitsune_mlir.codegen.gpu.memory import GLOBAL, load, offset
 from kitsune_mlir.codegen.gpu.split import Number, Place
 from kitsune_mlir.codegen.gpu.tasks import Buffer, Semaphore, TaskView
 from kitsune_mlir.codegen.gpu.value import Value, as_type, i64, wrap
 from kitsune_mlir.errors import CompileError
 
-__all__ = ["Arguments", "Member", "Operands", "Row", "Table", "Word"]
+__all__ = ["ALIGNMENT", "Arguments", "Member", "Operands", "Row", "Table", "Word"]
 
+ALIGNMENT = 256
+"""Buffers that begin at different places within so many bytes are different kinds of operands."""
 _MAP_BYTES = 128
 _UNIT = ALIGNMENT
 """Tables count the bytes in front of buffers and partial results in units."""

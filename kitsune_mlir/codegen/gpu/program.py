@@ -8,12 +8,13 @@ from typing import Any
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.assemble import finalize, program_functions, replace_program, unwrap
+from kitsune_mlir.codegen.gpu.assemble import finalize, unwrap
 from kitsune_mlir.codegen.gpu.cubin import KernelResources, assemble_best
 from kitsune_mlir.codegen.gpu.divisions import without_branches
-from kitsune_mlir.codegen.gpu.engine import Limits
 from kitsune_mlir.codegen.gpu.executor import Decision
 from kitsune_mlir.codegen.gpu.launches import cut_launches
+from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
+from kitsune_mlir.codegen.gpu.plan import Limits
 from kitsune_mlir.codegen.gpu.ptx import to_ptx, translate
 from kitsune_mlir.errors import AssemblyTimeout, CompileError
 from kitsune_mlir.runtime.manifest import Manifest

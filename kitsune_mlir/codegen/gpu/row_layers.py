@@ -13,14 +13,15 @@ import operator
 from collections.abc import Callable, Iterator
 
 from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id, warp_id
-from kitsune_mlir.codegen.gpu.chain_eval import Evaluator, Place
+from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
 from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
 from kitsune_mlir.codegen.gpu.chain_match import SUM
 from kitsune_mlir.codegen.gpu.chain_memory import SliceMemory
+from kitsune_mlir.codegen.gpu.chain_place import Place
 from kitsune_mlir.codegen.gpu.chain_start import Term, terms_of
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.crew import Crew
-from kitsune_mlir.codegen.gpu.fragment import load_matrices
+from kitsune_mlir.codegen.gpu.ldmatrix import load_matrices
 from kitsune_mlir.codegen.gpu.memory import copy_async, copy_async_commit, copy_async_wait, load, offset, store
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
 from kitsune_mlir.codegen.gpu.mma_sync import multiply_add

@@ -14,10 +14,11 @@ from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.crew import Crew
 from kitsune_mlir.codegen.gpu.elements import element_bytes, store_elements
-from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.engine import Engine
 from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch
 from kitsune_mlir.codegen.gpu.mma_window import Window
+from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.row_layers import RowLayers
 from kitsune_mlir.codegen.gpu.row_layers_plan import RowLayersPlan, plan_row_layers
 from kitsune_mlir.codegen.gpu.tasks import TaskView

@@ -6,50 +6,25 @@ neighbouring vectors of a row, so a warp adds whole sectors, and the additions h
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
 from typing import ClassVar
 
-from torch_mlir import ir
-
 from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.elements import element_bytes, load_elements
-from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.engine import Engine
 from kitsune_mlir.codegen.gpu.memory import offset, reduce_add
-from kitsune_mlir.codegen.gpu.mma_window import BASE_ALIGN
-from kitsune_mlir.codegen.gpu.tasks import Buffer, Load, TaskView
+from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.row_addition import Addition, widest
+from kitsune_mlir.codegen.gpu.tasks import Load, TaskView
 from kitsune_mlir.codegen.gpu.value import Value, cast, i64, minimum
 
-__all__ = ["Addition", "ScatterEngine"]
+__all__ = ["ScatterEngine"]
 
 THREADS = 256
 UNROLL = 4  # vectors of a thread in flight
-SIZES = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8}
-WIDTHS = {"bf16": (8, 4, 2), "f16": (8, 4, 2), "f32": (4, 2, 1), "f64": (1,), "i32": (1,), "i64": (1,)}
-"""Elements that one reduction adds, widest first, and the bytes of one."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Addition:
-    """A `kitsune.scatter_add` of rows that lie in memory.
-
-    Attributes:
-        updates, indices: what is loaded; `updates` is None where the task computes the rows.
-        first: rows of the tile before it are left out.
-        destination: the result that is added to.
-        columns: elements of a row.
-        width: elements of one reduction.
-    """
-
-    updates: Load | None
-    indices: Load
-    first: ir.Value
-    destination: Buffer
-    columns: int
-    width: int
 
 
 class ScatterEngine(Engine):
@@ -89,14 +64,6 @@ def _read(task: TaskView) -> Addition | str:
     if width is None:
         return f"no reduction adds {dtype} to rows of {columns} elements"
     return Addition(updates, indices, op.operands[2], destination, columns, width)
-
-
-def widest(dtype: str, columns: int, offsets: list[int]) -> int | None:
-    """Elements of the widest reduction that fits every row: rows and starts are multiples of it; None if there is none."""
-    if dtype not in WIDTHS:
-        return None
-    align = math.gcd(BASE_ALIGN, columns * SIZES[dtype], *offsets)
-    return next((width for width in WIDTHS[dtype] if align % (width * SIZES[dtype]) == 0), None)
 
 
 def _add_row(addition: Addition, tile: TileContext, row: Value, index: Value, column: Value, values: list[Value]) -> None:

@@ -24,9 +24,10 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.builder import for_, if_, sync_block, while_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.elements import element_bytes
-from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.engine import Engine
 from kitsune_mlir.codegen.gpu.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.mma_window import BASE_ALIGN
+from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.scatter_rows import STAGE_BYTES, RowSums
 from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.stable_sort import StableSort, prefix_sums

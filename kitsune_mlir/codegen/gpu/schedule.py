@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kitsune_mlir.codegen.gpu.alike import alike, signals
 from kitsune_mlir.codegen.gpu.beside import limits_of
-from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.engine import Engine
+from kitsune_mlir.codegen.gpu.plan import Decline, Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.spatial import Share
 from kitsune_mlir.codegen.gpu.tasks import ProgramView, TaskView
 

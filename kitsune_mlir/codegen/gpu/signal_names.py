@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kitsune_mlir.codegen.gpu.engine import Plan
+from kitsune_mlir.codegen.gpu.plan import Plan
 from kitsune_mlir.codegen.gpu.split import Place
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects.tile_indices import Points, TileIndices

@@ -22,8 +22,9 @@ from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.builder import if_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.engine import Decline, Engine, Limits, Plan
+from kitsune_mlir.codegen.gpu.engine import Engine
 from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.simt_choose import Choice, choose
 from kitsune_mlir.codegen.gpu.simt_choose_rows import AS_RULES_SAY, Tuning
 from kitsune_mlir.codegen.gpu.simt_cluster import Cluster

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.simt_affine import Fold
-from kitsune_mlir.codegen.gpu.simt_index import Index
+from kitsune_mlir.codegen.gpu.simt_graph import Graph, Reduction
+from kitsune_mlir.codegen.gpu.simt_index import Index, Linear
 from kitsune_mlir.codegen.gpu.simt_memory import CrossedWindow, SharedWindow
 from kitsune_mlir.codegen.gpu.simt_scalar import Lanes
-from kitsune_mlir.codegen.gpu.tasks import Store
+from kitsune_mlir.codegen.gpu.tasks import Offset, Store
+from kitsune_mlir.dialects.deep import Steps
 
-__all__ = ["Coordinates", "Kept", "Windows"]
+__all__ = ["Coordinates", "Kept", "PointEvaluator", "Windows"]
 
 Coordinates = tuple[Index, ...]
 
@@ -38,3 +42,47 @@ class Kept:
     folds: Mapping[ir.Operation, Fold] = dataclasses.field(default_factory=dict)
     coefficients: Callable[[Fold, Coordinates], tuple[Lanes, Lanes]] | None = None
     meet: Callable[[], None] | None = None
+
+
+class PointEvaluator(Protocol):
+    """What movements of tensors and reductions of single threads ask of the evaluator that asks for them (`simt_eval`).
+
+    Attributes:
+        graph: the body.
+        width: points of a vector.
+    """
+
+    graph: Graph
+    width: int
+
+    def tensor_steps(self, tensor: ir.Value, coordinates: Coordinates) -> Steps[Lanes]:
+        """The elements of a tensor at coordinates."""
+        ...
+
+    def outer(self, offset: Offset) -> Linear:
+        """An offset of a slice, as an index."""
+        ...
+
+    def splat(self, value: ir.Value) -> Lanes:
+        """A value that is the same for all points."""
+        ...
+
+    def loops_of(self, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> list[Index]:
+        """The loop indices of a generic at coordinates of its result."""
+        ...
+
+    def body(self, op: ir.Operation, loops: list[Index], wanted: Sequence[ir.Value]) -> list[Lanes]:
+        """Values of a generic's body at loop indices."""
+        ...
+
+    def initial(self, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> Lanes:
+        """What a reduction's result starts from."""
+        ...
+
+    def divided(self, reduction: Reduction, coordinates: Coordinates, values: Lanes) -> Lanes:
+        """The result, where one of several blocks has the start."""
+        ...
+
+    def scope(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, what is computed is forgotten at the end."""
+        ...

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.simt_index import Index, Linear, add, at, clamped, divmod_index, emit, scale, with_units
+from kitsune_mlir.codegen.gpu.simt_kept import Coordinates, PointEvaluator
 from kitsune_mlir.codegen.gpu.simt_scalar import Lanes
 from kitsune_mlir.codegen.gpu.tasks import Offset
 from kitsune_mlir.codegen.gpu.value import Value, select
@@ -19,18 +19,14 @@ from kitsune_mlir.dialects.access import reassociation, shape_of, static_ints
 from kitsune_mlir.dialects.deep import Steps
 from kitsune_mlir.errors import UnsupportedError
 
-if TYPE_CHECKING:
-    from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
-    from kitsune_mlir.codegen.gpu.simt_kept import Coordinates
-
 __all__ = ["MOVES"]
 
 
-def _tensor_cast(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates) -> Steps[Lanes]:
+def _tensor_cast(evaluator: PointEvaluator, op: ir.Operation, coordinates: Coordinates) -> Steps[Lanes]:
     return (yield evaluator.tensor_steps(op.operands[0], coordinates))
 
 
-def _tensor_extract_slice(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates) -> Steps[Lanes]:
+def _tensor_extract_slice(evaluator: PointEvaluator, op: ir.Operation, coordinates: Coordinates) -> Steps[Lanes]:
     dynamic = list(op.operands)[1:]
     offsets: list[Offset] = []
     for number in static_ints(op, "static_offsets"):
@@ -41,7 +37,7 @@ def _tensor_extract_slice(evaluator: Evaluator, op: ir.Operation, coordinates: C
     return (yield evaluator.tensor_steps(op.operands[0], where))
 
 
-def _tensor_expand_shape(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates) -> Steps[Lanes]:
+def _tensor_expand_shape(evaluator: PointEvaluator, op: ir.Operation, coordinates: Coordinates) -> Steps[Lanes]:
     shape, where = shape_of(op.results[0]), []
     for group in reassociation(op):
         total: Index = Linear()
@@ -51,7 +47,7 @@ def _tensor_expand_shape(evaluator: Evaluator, op: ir.Operation, coordinates: Co
     return (yield evaluator.tensor_steps(op.operands[0], tuple(where)))
 
 
-def _tensor_collapse_shape(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates) -> Steps[Lanes]:
+def _tensor_collapse_shape(evaluator: PointEvaluator, op: ir.Operation, coordinates: Coordinates) -> Steps[Lanes]:
     shape = shape_of(op.operands[0])
     where: list[Index] = [Linear()] * len(shape)
     for group, index in zip(reassociation(op), coordinates, strict=True):
@@ -61,7 +57,7 @@ def _tensor_collapse_shape(evaluator: Evaluator, op: ir.Operation, coordinates: 
     return (yield evaluator.tensor_steps(op.operands[0], tuple(where)))
 
 
-def _tensor_pad(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates) -> Steps[Lanes]:
+def _tensor_pad(evaluator: PointEvaluator, op: ir.Operation, coordinates: Coordinates) -> Steps[Lanes]:
     if len(op.operands) > 1:
         raise UnsupportedError(op.name, "static amounts", None, str(op.location))
     block = op.regions[0].blocks[0]
@@ -87,7 +83,7 @@ def _tensor_pad(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates
     return found
 
 
-def _tensor_concat(evaluator: Evaluator, op: ir.Operation, coordinates: Coordinates) -> Steps[Lanes]:
+def _tensor_concat(evaluator: PointEvaluator, op: ir.Operation, coordinates: Coordinates) -> Steps[Lanes]:
     dim = ir.IntegerAttr(op.attributes["dim"]).value
     pieces = [(value, shape_of(value)[dim]) for value in op.operands]
     index = coordinates[dim]
@@ -125,7 +121,7 @@ def _tensor_concat(evaluator: Evaluator, op: ir.Operation, coordinates: Coordina
     return parts[0] if uniform else [part[0] for part in parts]
 
 
-MOVES: dict[str, Callable[[Evaluator, ir.Operation, Coordinates], Steps[Lanes]]] = {
+MOVES: dict[str, Callable[[PointEvaluator, ir.Operation, Coordinates], Steps[Lanes]]] = {
     "tensor.cast": _tensor_cast,
     "tensor.extract_slice": _tensor_extract_slice,
     "tensor.expand_shape": _tensor_expand_shape,

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.builder import for_
 from kitsune_mlir.codegen.gpu.reduce import identity, over_registers
 from kitsune_mlir.codegen.gpu.simt_graph import ArgReduction, generic_sizes, reduced_size
 from kitsune_mlir.codegen.gpu.simt_index import Atom, Index, Linear, add, divmod_index
-from kitsune_mlir.codegen.gpu.simt_kept import Coordinates
+from kitsune_mlir.codegen.gpu.simt_kept import Coordinates, PointEvaluator
 from kitsune_mlir.codegen.gpu.simt_scalar import Lanes, carrier
 from kitsune_mlir.codegen.gpu.value import Value
 from kitsune_mlir.dialects.access import iterator_kinds
 from kitsune_mlir.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
 
 __all__ = ["private_reduction"]
 
@@ -25,7 +20,7 @@ _UNROLLED = 32
 """Reductions of up to this many elements have no loop."""
 
 
-def private_reduction(evaluator: Evaluator, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> Lanes:
+def private_reduction(evaluator: PointEvaluator, op: ir.Operation, tensor: ir.Value, coordinates: Coordinates) -> Lanes:
     """A reduction done by the thread alone."""
     loops = evaluator.loops_of(op, tensor, coordinates)
     recipe = evaluator.graph.reductions[op]

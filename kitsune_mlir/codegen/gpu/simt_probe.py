@@ -9,10 +9,10 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.builder import thread_id
 from kitsune_mlir.codegen.gpu.context import KernelState, TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.engine import Plan
 from kitsune_mlir.codegen.gpu.handoff import Counters
 from kitsune_mlir.codegen.gpu.memory import GLOBAL, SHARED
 from kitsune_mlir.codegen.gpu.operands import Arguments, Member, Operands
+from kitsune_mlir.codegen.gpu.plan import Plan
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.codegen.gpu.value import i32, wrap
 

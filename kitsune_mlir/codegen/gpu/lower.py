@@ -1,0 +1,67 @@
+"""From a tile program to a `gpu.module` with its kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.executor import Decision, build
+from kitsune_mlir.codegen.gpu.plan import Limits
+from kitsune_mlir.codegen.gpu.ring_lowering import lower_queues
+from kitsune_mlir.codegen.gpu.tasks import ProgramView
+from kitsune_mlir.runtime.manifest import Manifest
+
+__all__ = ["Emitted", "MANIFEST", "program_functions", "replace_program"]
+
+MANIFEST = "kitsune.manifest"
+"""Attribute of a `gpu.module`: the kernel's manifest as JSON."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Emitted:
+    """A `gpu.module` that took a tile program's place, its manifest, and who does each task."""
+
+    op: ir.Operation
+    manifest: Manifest
+    decisions: tuple[Decision, ...]
+
+
+def program_functions(module: ir.Operation) -> list[ir.Operation]:
+    """The tile programs of a module."""
+    operations = [op.operation for op in module.regions[0].blocks[0].operations]
+    return [op for op in operations if op.name == "func.func" and "kitsune.program" in op.attributes]
+
+
+def replace_program(function: ir.Operation, limits: Limits, watch: Callable[[Decision], None] | None = None) -> Emitted:
+    """Put a `gpu.module` with the kernel in the place of a tile program's function, under the function's name.
+
+    `watch` is called with who does each task, while the task is there to be looked at.
+
+    Raises:
+        CompileError, UnsupportedError: see `executor.build`.
+    """
+    lower_queues(function)
+    program = ProgramView(function)
+    executor = build(program, program.name, limits)
+    with function.context, function.location:
+        holder = ir.Operation.create(
+            "gpu.module",
+            regions=1,
+            attributes={
+                "sym_name": ir.StringAttr.get(program.name),
+                MANIFEST: ir.StringAttr.get(executor.manifest.to_json()),
+            },
+            ip=ir.InsertionPoint(function),
+        )
+        block = holder.regions[0].blocks.append()
+        point = ir.InsertionPoint(block)
+        for op in list(executor.module.body.operations):
+            op.operation.detach_from_parent()
+            point.insert(op.operation)
+        if watch is not None:
+            for decision in executor.decisions:
+                watch(decision)
+        function.erase()
+    return Emitted(holder, executor.manifest, executor.decisions)

@@ -1,0 +1,120 @@
+"""An engine's decision about a task: what a block may use, and the plan, or why there is none."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from kitsune_mlir.codegen.gpu.smem import SHARED_LIMIT
+from kitsune_mlir.codegen.gpu.split import Split
+from kitsune_mlir.codegen.gpu.tasks import Buffer, TaskView
+from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
+
+__all__ = ["BARRIER_BYTES", "Decline", "Limits", "MapUse", "Plan"]
+
+BARRIER_BYTES = 1024
+"""Shared memory kept back for the mbarriers of a task and the executor's own words."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What one block of the kernel may use.
+
+    Attributes:
+        chip: the code generator's name of the processor, "sm_90a".
+        shared_bytes: shared memory that one task may ask for.
+        threads: most threads a block can have.
+        debug: waits are bounded and report what they waited for.
+        timestamps: every block writes when it began and ended each task.
+        workers: multiprocessors that the program is planned for; it runs on any number.
+        matmul_precision: how f32 products are done, as `torch.set_float32_matmul_precision` names it: "highest" as exact as
+            f32 arithmetic, "high" and "medium" in TF32.
+        convolution_precision: the same of f32 convolutions.
+    """
+
+    chip: str = "sm_90a"
+    shared_bytes: int = SHARED_LIMIT - BARRIER_BYTES
+    threads: int = 1024
+    debug: bool = False
+    timestamps: bool = False
+    workers: int = 132
+    matmul_precision: str = "highest"
+    convolution_precision: str = "highest"
+
+
+@dataclasses.dataclass(frozen=True)
+class MapUse:
+    """A tensor map over a buffer: the runtime encodes `map` for the buffer's address and passes it to the kernel."""
+
+    buffer: Buffer
+    map: TensorMap
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """An engine's decision about one task, made before any code is emitted.
+
+    Attributes:
+        engine: the engine's name.
+        task: the task that it is for.
+        shared_bytes: shared memory of the block, from `TaskContext.shared` (aligned to 1024) on.
+        scratch_bytes: global memory for each block, at `TaskContext.scratch` (aligned to 256). Contents are undefined.
+        threads: threads per block that the code wants. The kernel has the largest number any plan wants (at least
+            256), so code must bear more: the surplus threads do nothing but take part in block barriers.
+        registers: registers per thread that the code needs to be fast: 255 keeps one block of 256 threads a
+            multiprocessor; 64 (the default) lets four run.
+        barriers: arrival count of each mbarrier wanted. They lie in this order, eight bytes each, so that a `Ring` of n
+            stages is n counts for "full" and then n for "empty". Initialised before the task's code: every thread's
+            earlier accesses to shared memory are then ordered before those of the async proxy.
+        tensor_maps: tensor maps wanted; `TaskContext.tensor_map(i)` is the i-th.
+        async_reads: some global data that the task waits for is read by the async proxy (TMA): waits then end with a proxy
+            fence.
+        async_writes: some global data is written by the async proxy. The engine itself waits for its bulk stores (for
+            completion, not only for the reads) in the threads that started them before it calls `finish` or `post`.
+        parameters: what was decided, for `explain` (tile shapes, stages, ...): plain values only.
+        split: several blocks share each tile (`TaskContext.for_each_piece`), or None.
+        streaming: tiles are short and a block keeps nothing from one to the next. If all tasks of a program are so and none
+            waits, every tile gets a block of its own: the hardware hands them out in order, which keeps memory busier than
+            blocks that stay and drift apart (0.99 of a copy's bandwidth against 0.95).
+        cluster: blocks of a cluster that do each tile together; more than 1 only for the one task of a program that waits for
+            nothing.
+        apart: much of a tile is done before its waits: it should be on a block that has no tile of the task it waits for.
+        late: the engine waits (`poll_by_thread`, `poll_by_warp` or `wait`) in every tile, whether or not the task has waits,
+            and before that reads nothing that other tasks write and writes nothing. A kernel of such a task that follows
+            another one then begins before that one has ended.
+        halves: tiles count twice in posts: two blocks may do one.
+        private: the engine's own data for `emit`.
+    """
+
+    engine: str
+    task: TaskView
+    shared_bytes: int = 0
+    scratch_bytes: int = 0
+    threads: int = 256
+    registers: int = 64
+    barriers: tuple[int, ...] = ()
+    tensor_maps: tuple[MapUse, ...] = ()
+    async_reads: bool = False
+    async_writes: bool = False
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    split: Split | None = None
+    streaming: bool = False
+    apart: bool = False
+    late: bool = False
+    halves: bool = False
+    cluster: int = 1
+    private: Any = None
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of work that are dealt out to the blocks: tiles, or parts of tiles."""
+        return self.split.count(self.task.tiles) if self.split else self.task.tiles * self.cluster
+
+
+@dataclasses.dataclass(frozen=True)
+class Decline:
+    """An engine cannot, or should not, do a task; `reason` is a sentence for `explain`."""
+
+    engine: str
+    reason: str

@@ -1,0 +1,48 @@
+"""Rows added to rows of a buffer that indices name: what is added, and by how wide reductions."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.mma_window import BASE_ALIGN
+from kitsune_mlir.codegen.gpu.tasks import Buffer, Load
+
+__all__ = ["Addition", "SIZES", "WIDTHS", "widest"]
+
+SIZES = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8}
+"""Bytes of an element that can be added."""
+
+
+WIDTHS = {"bf16": (8, 4, 2), "f16": (8, 4, 2), "f32": (4, 2, 1), "f64": (1,), "i32": (1,), "i64": (1,)}
+"""Elements that one reduction adds, widest first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Addition:
+    """A `kitsune.scatter_add` of rows that lie in memory.
+
+    Attributes:
+        updates, indices: what is loaded; `updates` is None where the task computes the rows.
+        first: rows of the tile before it are left out.
+        destination: the result that is added to.
+        columns: elements of a row.
+        width: elements of one reduction.
+    """
+
+    updates: Load | None
+    indices: Load
+    first: ir.Value
+    destination: Buffer
+    columns: int
+    width: int
+
+
+def widest(dtype: str, columns: int, offsets: list[int]) -> int | None:
+    """Elements of the widest reduction that fits every row: rows and starts are multiples of it; None if there is none."""
+    if dtype not in WIDTHS:
+        return None
+    align = math.gcd(BASE_ALIGN, columns * SIZES[dtype], *offsets)
+    return next((width for width in WIDTHS[dtype] if align % (width * SIZES[dtype]) == 0), None)
