@@ -8,7 +8,7 @@ from case import Case, finish, register, tensor
 
 from kitsune_mlir.codegen.gpu import tma, wgmma
 from kitsune_mlir.codegen.gpu.barriers import Barrier, NamedBarrier, Ring, Slot, fence_async_shared, initialize, sync_cluster
-from kitsune_mlir.codegen.gpu.builder import (
+from kitsune_mlir.codegen.gpu.emit.control_flow import (
     block_id,
     cluster_rank,
     for_,
@@ -19,13 +19,13 @@ from kitsune_mlir.codegen.gpu.builder import (
     thread_id,
     warp_id,
 )
-from kitsune_mlir.codegen.gpu.elements import load_elements
+from kitsune_mlir.codegen.gpu.emit.memory import offset
+from kitsune_mlir.codegen.gpu.emit.value import Value, maximum
+from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.codegen.gpu.fragment import Fragment
 from kitsune_mlir.codegen.gpu.kernel import Kernel
 from kitsune_mlir.codegen.gpu.matrix import GlobalMatrix, GlobalVector
-from kitsune_mlir.codegen.gpu.memory import offset
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
-from kitsune_mlir.codegen.gpu.value import Value, maximum
 from kitsune_mlir.layouts import WgmmaA, WgmmaAccumulator
 from kitsune_mlir.shared_tile import SharedTile
 

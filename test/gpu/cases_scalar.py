@@ -5,10 +5,17 @@ from __future__ import annotations
 from case import Case, finish, register, tensor
 from torch_mlir.dialects import arith, math
 
-from kitsune_mlir.codegen.gpu.builder import ballot, block_id, if_, lane_id, shuffle, shuffle_xor, sync_block, thread_id
-from kitsune_mlir.codegen.gpu.elements import load_elements, store_elements
-from kitsune_mlir.codegen.gpu.kernel import Kernel
-from kitsune_mlir.codegen.gpu.memory import (
+from kitsune_mlir.codegen.gpu.emit.control_flow import (
+    ballot,
+    block_id,
+    if_,
+    lane_id,
+    shuffle,
+    shuffle_xor,
+    sync_block,
+    thread_id,
+)
+from kitsune_mlir.codegen.gpu.emit.memory import (
     Cache,
     atomic,
     compare_and_swap,
@@ -20,21 +27,11 @@ from kitsune_mlir.codegen.gpu.memory import (
     reduce_add,
     store,
 )
+from kitsune_mlir.codegen.gpu.emit.value import cast, constant, fma, i32, i64, maximum, minimum, select, unpack, vector, wrap
+from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
+from kitsune_mlir.codegen.gpu.kernel import Kernel
 from kitsune_mlir.codegen.gpu.semaphore import STRIDE, Watchdog, post, wait_at_least
 from kitsune_mlir.codegen.gpu.tensor_map import ELEMENT_BYTES
-from kitsune_mlir.codegen.gpu.value import (
-    cast,
-    constant,
-    fma,
-    i32,
-    i64,
-    maximum,
-    minimum,
-    select,
-    unpack,
-    vector,
-    wrap,
-)
 
 COUNT = 4096
 UNARY = {

@@ -7,7 +7,7 @@ import pytest
 from native_kernel import run_natively
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.builder import thread_id
+from kitsune_mlir.codegen.gpu.emit.control_flow import thread_id
 from kitsune_mlir.codegen.gpu.fragment import Fragment
 from kitsune_mlir.codegen.gpu.kernel import Kernel
 from kitsune_mlir.codegen.gpu.matrix import GlobalMatrix, GlobalVector

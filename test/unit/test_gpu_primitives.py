@@ -13,16 +13,16 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu import tma, wgmma
 from kitsune_mlir.codegen.gpu.barriers import Barrier, NamedBarrier, fence_async_shared
-from kitsune_mlir.codegen.gpu.builder import if_, shuffle_xor, thread_id
-from kitsune_mlir.codegen.gpu.convert import pack_pair
-from kitsune_mlir.codegen.gpu.elements import _pieces, load_elements, store_elements
+from kitsune_mlir.codegen.gpu.emit.control_flow import if_, shuffle_xor, thread_id
+from kitsune_mlir.codegen.gpu.emit.convert import pack_pair
+from kitsune_mlir.codegen.gpu.emit.memory import Cache, load, load_acquire, offset, reduce_add, store, store_release
+from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT, SharedArena
+from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, i32, maximum, select
+from kitsune_mlir.codegen.gpu.emit.vectors import _pieces, load_elements, store_elements
 from kitsune_mlir.codegen.gpu.fragment import Fragment
 from kitsune_mlir.codegen.gpu.kernel import Kernel
-from kitsune_mlir.codegen.gpu.memory import Cache, load, load_acquire, offset, reduce_add, store, store_release
 from kitsune_mlir.codegen.gpu.semaphore import post, wait_at_least
-from kitsune_mlir.codegen.gpu.smem import SHARED_LIMIT, SharedArena
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
-from kitsune_mlir.codegen.gpu.value import Value, cast, constant, i32, maximum, select
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.layouts import RowLayout, WgmmaAccumulator
 from kitsune_mlir.shared_tile import SharedTile

@@ -8,7 +8,7 @@ import pytest
 from test_gpu_executor import Emulated
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.memory import Cache
+from kitsune_mlir.codegen.gpu.emit.memory import Cache
 from kitsune_mlir.codegen.gpu.ring_lowering import lower_queues
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context

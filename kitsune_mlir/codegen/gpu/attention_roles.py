@@ -10,10 +10,10 @@ from kitsune_mlir.codegen.gpu.attention_pieces import piece_blocks
 from kitsune_mlir.codegen.gpu.attention_plan import GROUP_ROWS, AttentionPlan, Box
 from kitsune_mlir.codegen.gpu.attention_walk import Walk, block_count, part_of
 from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot, fence_async
-from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.memory import Cache, offset
-from kitsune_mlir.codegen.gpu.value import Value, i32, maximum, minimum
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id
+from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset
+from kitsune_mlir.codegen.gpu.emit.value import Value, i32, maximum, minimum
 
 __all__ = ["Meeting", "ask_for_cached", "load_tiles", "store_tiles"]
 

@@ -17,11 +17,24 @@ from torch_mlir.dialects import nvvm
 from kitsune_mlir.codegen.gpu.attention_match import Masked
 from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan
 from kitsune_mlir.codegen.gpu.attention_walk import causal_limit, part_of
-from kitsune_mlir.codegen.gpu.builder import shuffle_xor
 from kitsune_mlir.codegen.gpu.context import TileContext
-from kitsune_mlir.codegen.gpu.elements import load_elements
-from kitsune_mlir.codegen.gpu.memory import offset
-from kitsune_mlir.codegen.gpu.value import Value, as_type, cast, constant, f32, fma, i32, i64, maximum, minimum, select, wrap
+from kitsune_mlir.codegen.gpu.emit.control_flow import shuffle_xor
+from kitsune_mlir.codegen.gpu.emit.memory import offset
+from kitsune_mlir.codegen.gpu.emit.value import (
+    Value,
+    as_type,
+    cast,
+    constant,
+    f32,
+    fma,
+    i32,
+    i64,
+    maximum,
+    minimum,
+    select,
+    wrap,
+)
+from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.dialects.attention import Step
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.scalar_tree import Tree, children

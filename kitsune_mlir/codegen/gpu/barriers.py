@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import nvvm
 
-from kitsune_mlir.codegen.gpu.builder import if_, sync_block, thread_id
-from kitsune_mlir.codegen.gpu.inline import inline_ptx
-from kitsune_mlir.codegen.gpu.memory import offset, shared_address
-from kitsune_mlir.codegen.gpu.value import Value, as_type, constant, i32, select
+from kitsune_mlir.codegen.gpu.emit.control_flow import if_, sync_block, thread_id
+from kitsune_mlir.codegen.gpu.emit.inline_ptx import inline_ptx
+from kitsune_mlir.codegen.gpu.emit.memory import offset, shared_address
+from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, constant, i32, select
 
 __all__ = [
     "Barrier",

@@ -11,7 +11,6 @@ from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu import roles
 from kitsune_mlir.codegen.gpu.barriers import fence_async_shared
-from kitsune_mlir.codegen.gpu.builder import if_
 from kitsune_mlir.codegen.gpu.chain_compute import Computer
 from kitsune_mlir.codegen.gpu.chain_plan import make_plan
 from kitsune_mlir.codegen.gpu.chain_records import ChainPlan
@@ -19,6 +18,7 @@ from kitsune_mlir.codegen.gpu.chain_sources import Mover
 from kitsune_mlir.codegen.gpu.chain_wide import emit_wide
 from kitsune_mlir.codegen.gpu.chain_wide_plan import WidePlan, make_wide_plan
 from kitsune_mlir.codegen.gpu.context import TaskContext
+from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.engine import Engine
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan

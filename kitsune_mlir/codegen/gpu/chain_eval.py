@@ -19,11 +19,11 @@ from kitsune_mlir.codegen.gpu.chain_memory import RUN, Memory, to_integer
 from kitsune_mlir.codegen.gpu.chain_place import Place
 from kitsune_mlir.codegen.gpu.chain_rows import reduce_rows
 from kitsune_mlir.codegen.gpu.chain_seams import SEAM
-from kitsune_mlir.codegen.gpu.convert import pack_pair
-from kitsune_mlir.codegen.gpu.inline import pinned
+from kitsune_mlir.codegen.gpu.emit.convert import pack_pair
+from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
+from kitsune_mlir.codegen.gpu.emit.value import Value, cast, wrap
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, is_constant
 from kitsune_mlir.codegen.gpu.mma_scalar import constant_of
-from kitsune_mlir.codegen.gpu.value import Value, cast, wrap
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.products import yield_of
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch_mlir.dialects import arith
 
-from kitsune_mlir.codegen.gpu.builder import shuffle_xor
-from kitsune_mlir.codegen.gpu.convert import pack_pair, unpack_pair
-from kitsune_mlir.codegen.gpu.inline import pinned
-from kitsune_mlir.codegen.gpu.value import Value, bitcast, cast, pack, select, unpack, wrap
+from kitsune_mlir.codegen.gpu.emit.control_flow import shuffle_xor
+from kitsune_mlir.codegen.gpu.emit.convert import pack_pair, unpack_pair
+from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
+from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, pack, select, unpack, wrap
 
 __all__ = ["Lanes", "add_packed", "exchange", "pin"]
 

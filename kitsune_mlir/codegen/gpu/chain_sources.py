@@ -13,7 +13,6 @@ import math
 from kitsune_mlir.codegen.gpu import tma
 from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, fence_async_shared
 from kitsune_mlir.codegen.gpu.barriers import Slot as RingSlot
-from kitsune_mlir.codegen.gpu.builder import for_, if_, shuffle, sync_warp, warp_id
 from kitsune_mlir.codegen.gpu.chain_deal import Deal
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
 from kitsune_mlir.codegen.gpu.chain_match import SUM
@@ -22,18 +21,11 @@ from kitsune_mlir.codegen.gpu.chain_parts import Panel, Source, Weight, align, s
 from kitsune_mlir.codegen.gpu.chain_place import Place
 from kitsune_mlir.codegen.gpu.chain_records import ChainPlan, Slot, Stage
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.inline import fresh, pinned
-from kitsune_mlir.codegen.gpu.memory import (
-    Cache,
-    copy_async,
-    copy_async_commit,
-    copy_async_wait,
-    load,
-    offset,
-    store,
-)
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, shuffle, sync_warp, warp_id
+from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh, pinned
+from kitsune_mlir.codegen.gpu.emit.memory import Cache, copy_async, copy_async_commit, copy_async_wait, load, offset, store
+from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i16, i32, i64, minimum, select
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
-from kitsune_mlir.codegen.gpu.value import Value, cast, i16, i32, i64, minimum, select
 
 __all__ = ["Mover", "slot_barriers", "slot_pointer"]
 

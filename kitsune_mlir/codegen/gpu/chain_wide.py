@@ -11,7 +11,6 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu import roles, tma, wgmma
 from kitsune_mlir.codegen.gpu.barriers import Barrier, NamedBarrier, Ring, fence_async, fence_async_shared
 from kitsune_mlir.codegen.gpu.barriers import Slot as RingSlot
-from kitsune_mlir.codegen.gpu.builder import for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
 from kitsune_mlir.codegen.gpu.chain_match import QUAD, Scatter
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
@@ -25,10 +24,11 @@ from kitsune_mlir.codegen.gpu.chain_wide_ahead import fetch_ahead
 from kitsune_mlir.codegen.gpu.chain_wide_finish import Finisher, reads_of
 from kitsune_mlir.codegen.gpu.chain_wide_plan import PANEL, PANEL_BYTES, WARP_COLS, Pass, WidePlan, weight_tile
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.inline import fresh
-from kitsune_mlir.codegen.gpu.memory import Cache, offset, store
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, warp_id
+from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
+from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset, store
+from kitsune_mlir.codegen.gpu.emit.value import Value, i32, select, vector
 from kitsune_mlir.codegen.gpu.mma_match import ROW
-from kitsune_mlir.codegen.gpu.value import Value, i32, select, vector
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.products import body_of
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.builder import for_, shuffle, sync_warp
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
 from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
 from kitsune_mlir.codegen.gpu.chain_match import QUAD, Scatter
@@ -24,10 +23,11 @@ from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer, numbers_of
 from kitsune_mlir.codegen.gpu.chain_store import store_piece
 from kitsune_mlir.codegen.gpu.chain_wide_plan import PANEL, ROW_COLS, WidePlan
 from kitsune_mlir.codegen.gpu.context import TileContext
-from kitsune_mlir.codegen.gpu.memory import load, offset
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, shuffle, sync_warp
+from kitsune_mlir.codegen.gpu.emit.memory import load, offset
+from kitsune_mlir.codegen.gpu.emit.value import Value, minimum, unpack
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
 from kitsune_mlir.codegen.gpu.tasks import Store
-from kitsune_mlir.codegen.gpu.value import Value, minimum, unpack
 
 __all__ = ["Finisher", "reads_of"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from torch_mlir.dialects import llvm, nvvm
 
 from kitsune_mlir.codegen.gpu.barriers import Barrier
-from kitsune_mlir.codegen.gpu.memory import SHARED
-from kitsune_mlir.codegen.gpu.value import Value, as_type, i32, wrap
+from kitsune_mlir.codegen.gpu.emit.memory import SHARED
+from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, i32, wrap
 
 __all__ = ["push_span", "remote"]
 

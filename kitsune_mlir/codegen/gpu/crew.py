@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
-from kitsune_mlir.codegen.gpu.builder import sync_block
 from kitsune_mlir.codegen.gpu.context import TaskContext
-from kitsune_mlir.codegen.gpu.value import Value
+from kitsune_mlir.codegen.gpu.emit.control_flow import sync_block
+from kitsune_mlir.codegen.gpu.emit.value import Value
 
 __all__ = ["Crew"]
 

@@ -28,9 +28,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.tasks import TaskView
-from kitsune_mlir.codegen.gpu.value import Value
 
 __all__ = ["Engine"]
 

@@ -18,25 +18,25 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.failures import named
 from kitsune_mlir.codegen.gpu.barriers import Barrier, fence_async_shared, initialize
-from kitsune_mlir.codegen.gpu.builder import block_id, for_, global_timer, grid_size, if_, sync_block, thread_id
 from kitsune_mlir.codegen.gpu.context import KernelState, TaskContext
 from kitsune_mlir.codegen.gpu.dependent_launch import launch_dependents, wait_for_prerequisites
+from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, for_, global_timer, grid_size, if_, sync_block, thread_id
+from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
+from kitsune_mlir.codegen.gpu.emit.memory import offset, reduce_add, store
+from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
+from kitsune_mlir.codegen.gpu.emit.value import Value, i64, select
 from kitsune_mlir.codegen.gpu.engine import Engine
 from kitsune_mlir.codegen.gpu.engines import ENGINES, choose
 from kitsune_mlir.codegen.gpu.footprint import REGISTER_FILE, Footprint
 from kitsune_mlir.codegen.gpu.handoff import Counters
-from kitsune_mlir.codegen.gpu.inline import fresh
 from kitsune_mlir.codegen.gpu.kernel import ArrayParameter, Kernel
 from kitsune_mlir.codegen.gpu.launches import LEADS
-from kitsune_mlir.codegen.gpu.memory import offset, reduce_add, store
 from kitsune_mlir.codegen.gpu.operands import Arguments, Operands, Row, Table, Word
 from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.schedule import Schedule, make_schedule
-from kitsune_mlir.codegen.gpu.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.spatial import Range, Share, by_multiprocessor, ranges, shares_of
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.codegen.gpu.tma import prefetch_map
-from kitsune_mlir.codegen.gpu.value import Value, i64, select
 from kitsune_mlir.runtime.manifest import TIMESTAMP_BYTES, WAITS_BYTES, Manifest
 
 __all__ = ["Decision", "Executor", "build"]

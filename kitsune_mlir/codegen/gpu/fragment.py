@@ -13,13 +13,13 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kitsune_mlir.codegen.gpu.builder import if_
-from kitsune_mlir.codegen.gpu.convert import pack_values, round_to_tf32
-from kitsune_mlir.codegen.gpu.elements import element_bytes, load_elements, store_elements
+from kitsune_mlir.codegen.gpu.emit.control_flow import if_
+from kitsune_mlir.codegen.gpu.emit.convert import pack_values, round_to_tf32
+from kitsune_mlir.codegen.gpu.emit.memory import offset
+from kitsune_mlir.codegen.gpu.emit.reduce import Exchange, combine, identity, over_lanes, over_registers, over_warps
+from kitsune_mlir.codegen.gpu.emit.value import Scalar, TypeLike, Value, as_value, cast, select
+from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, load_elements, store_elements
 from kitsune_mlir.codegen.gpu.ldmatrix import stage_accumulator
-from kitsune_mlir.codegen.gpu.memory import offset
-from kitsune_mlir.codegen.gpu.reduce import Exchange, combine, identity, over_lanes, over_registers, over_warps
-from kitsune_mlir.codegen.gpu.value import Scalar, TypeLike, Value, as_value, cast, select
 from kitsune_mlir.layouts import Layout, WgmmaAccumulator
 from kitsune_mlir.shared_tile import SharedTile
 

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.barriers import Slot, fence_async
-from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id, warp_id
+from kitsune_mlir.codegen.gpu.emit.value import Value, i32
 from kitsune_mlir.codegen.gpu.engine import Engine
 from kitsune_mlir.codegen.gpu.gemv_ahead import fetch_ahead
 from kitsune_mlir.codegen.gpu.gemv_multiply import multiplier
@@ -25,7 +26,6 @@ from kitsune_mlir.codegen.gpu.gemv_stream import ActivationStream, Stages, Weigh
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.tasks import TaskView
-from kitsune_mlir.codegen.gpu.value import Value, i32
 
 __all__ = ["GemvEngine"]
 

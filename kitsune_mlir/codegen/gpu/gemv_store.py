@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
-from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TileContext
-from kitsune_mlir.codegen.gpu.elements import load_elements, store_elements
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
+from kitsune_mlir.codegen.gpu.emit.memory import load, offset
+from kitsune_mlir.codegen.gpu.emit.reduce import over_registers
+from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64
+from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.gemv_plan import CONSUMERS, GemvPlan
 from kitsune_mlir.codegen.gpu.gemv_stream import Stages
-from kitsune_mlir.codegen.gpu.memory import load, offset
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Step, is_constant
 from kitsune_mlir.codegen.gpu.mma_scalar import constant_of, emit_body
 from kitsune_mlir.codegen.gpu.mma_window import Window
-from kitsune_mlir.codegen.gpu.reduce import over_registers
 from kitsune_mlir.codegen.gpu.tasks import Load, Store
-from kitsune_mlir.codegen.gpu.value import Value, i32, i64
 
 __all__ = ["MULTIPLIERS", "store_pass"]
 

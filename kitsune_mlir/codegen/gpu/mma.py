@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.barriers import Slot
-from kitsune_mlir.codegen.gpu.builder import for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, warp_id
+from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
+from kitsune_mlir.codegen.gpu.emit.value import Value, select
 from kitsune_mlir.codegen.gpu.engine import Engine
-from kitsune_mlir.codegen.gpu.inline import pinned
 from kitsune_mlir.codegen.gpu.mma_copy import Copier
 from kitsune_mlir.codegen.gpu.mma_epilogue import Epilogue
 from kitsune_mlir.codegen.gpu.mma_halves import Halver
@@ -33,7 +34,6 @@ from kitsune_mlir.codegen.gpu.mma_store import Handover, Storer
 from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.roles import specialize
 from kitsune_mlir.codegen.gpu.tasks import TaskView
-from kitsune_mlir.codegen.gpu.value import Value, select
 
 __all__ = ["MmaEngine"]
 

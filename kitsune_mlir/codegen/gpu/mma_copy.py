@@ -17,18 +17,18 @@ from torch_mlir import ir
 from torch_mlir.dialects import nvvm
 
 from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, Slot
-from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.elements import load_elements
-from kitsune_mlir.codegen.gpu.inline import fresh
-from kitsune_mlir.codegen.gpu.memory import copy_async, offset, store
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
+from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
+from kitsune_mlir.codegen.gpu.emit.memory import copy_async, offset, store
+from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, i64, minimum, select, vector
+from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.codegen.gpu.mma_operand import Operand
 from kitsune_mlir.codegen.gpu.mma_order import ordered
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
 from kitsune_mlir.codegen.gpu.mma_ranges import by_range
 from kitsune_mlir.codegen.gpu.mma_ring import Stages
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
-from kitsune_mlir.codegen.gpu.value import Value, bitcast, i64, minimum, select, vector
 from kitsune_mlir.shared_tile import SharedTile
 
 __all__ = ["Copier"]

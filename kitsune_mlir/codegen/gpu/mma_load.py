@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 
 from kitsune_mlir.codegen.gpu import tma
 from kitsune_mlir.codegen.gpu.barriers import Barrier, Slot
-from kitsune_mlir.codegen.gpu.builder import for_, if_, lane_id
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id
+from kitsune_mlir.codegen.gpu.emit.memory import offset
+from kitsune_mlir.codegen.gpu.emit.value import Value, as_value, i32, maximum, minimum
 from kitsune_mlir.codegen.gpu.mma_late import late_waits
 from kitsune_mlir.codegen.gpu.mma_operand import Box
 from kitsune_mlir.codegen.gpu.mma_order import ordered
@@ -25,7 +26,6 @@ from kitsune_mlir.codegen.gpu.mma_ranges import by_range
 from kitsune_mlir.codegen.gpu.mma_ring import Stages
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.tasks import Wait
-from kitsune_mlir.codegen.gpu.value import Value, as_value, i32, maximum, minimum
 
 __all__ = ["Loader"]
 

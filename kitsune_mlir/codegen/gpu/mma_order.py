@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kitsune_mlir.codegen.gpu.context import TileContext
-from kitsune_mlir.codegen.gpu.value import Value, select
+from kitsune_mlir.codegen.gpu.emit.value import Value, select
 
 __all__ = ["ordered"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import llvm, nvvm
 
-from kitsune_mlir.codegen.gpu.value import Value, as_type, bitcast, wrap
+from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, bitcast, wrap
 
 __all__ = ["multiply_add"]
 

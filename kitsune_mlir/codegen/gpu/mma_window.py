@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.context import TileContext
-from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.emit.memory import offset
+from kitsune_mlir.codegen.gpu.emit.value import Value, i64
 from kitsune_mlir.codegen.gpu.mma_match import wide_dims
 from kitsune_mlir.codegen.gpu.tasks import Buffer, Load, Offset, Store, element_bytes
-from kitsune_mlir.codegen.gpu.value import Value, i64
 from kitsune_mlir.dialects.deep import postorder
 
 __all__ = ["Dim", "Window", "multiple_of"]

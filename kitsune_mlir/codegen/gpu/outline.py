@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import arith, builtin, llvm
 
-from kitsune_mlir.codegen.gpu.value import Value
+from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.dialects.verify import walk
 
 __all__ = ["call", "as_memref", "outline"]

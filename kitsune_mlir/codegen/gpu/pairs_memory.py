@@ -15,15 +15,27 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith
 
 from kitsune_mlir.codegen.gpu import tma
-from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.crew import Crew
-from kitsune_mlir.codegen.gpu.elements import load_elements, store_elements
-from kitsune_mlir.codegen.gpu.memory import copy_async, copy_async_commit, copy_async_wait, load, offset, store
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
+from kitsune_mlir.codegen.gpu.emit.memory import copy_async, copy_async_commit, copy_async_wait, load, offset, store
+from kitsune_mlir.codegen.gpu.emit.value import (
+    Value,
+    as_type,
+    bitcast,
+    constant,
+    i32,
+    i64,
+    minimum,
+    select,
+    unpack,
+    vector,
+    wrap,
+)
+from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.mma_scalar import emit_body
 from kitsune_mlir.codegen.gpu.pairs_plan import PIECE, PairsPlan, row_align
 from kitsune_mlir.codegen.gpu.tasks import Load, Store, element_bytes
-from kitsune_mlir.codegen.gpu.value import Value, as_type, bitcast, constant, i32, i64, minimum, select, unpack, vector, wrap
 from kitsune_mlir.dialects.access import affine_maps
 from kitsune_mlir.dialects.pairs import Vectors
 

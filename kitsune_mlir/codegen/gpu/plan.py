@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from kitsune_mlir.codegen.gpu.smem import SHARED_LIMIT
+from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.tasks import Buffer, TaskView
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from kitsune_mlir.codegen.gpu.emit.memory import offset
+from kitsune_mlir.codegen.gpu.emit.value import Value, cast
 from kitsune_mlir.codegen.gpu.handoff import Counters
-from kitsune_mlir.codegen.gpu.memory import offset
-from kitsune_mlir.codegen.gpu.value import Value, cast
 
 __all__ = ["L2Ring"]
 

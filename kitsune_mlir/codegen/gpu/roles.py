@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
-from kitsune_mlir.codegen.gpu.builder import if_, set_max_registers, warp_id
-from kitsune_mlir.codegen.gpu.value import Value
+from kitsune_mlir.codegen.gpu.emit.control_flow import if_, set_max_registers, warp_id
+from kitsune_mlir.codegen.gpu.emit.value import Value
 
 __all__ = ["CONSUMERS", "PRODUCER_REGISTERS", "SHARED_REGISTERS", "THREADS", "Block", "specialize"]
 

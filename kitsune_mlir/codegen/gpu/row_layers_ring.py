@@ -13,17 +13,17 @@ from collections.abc import Mapping
 
 from kitsune_mlir.codegen.gpu import tma
 from kitsune_mlir.codegen.gpu.barriers import Ring
-from kitsune_mlir.codegen.gpu.builder import if_, lane_id, sync_warp
 from kitsune_mlir.codegen.gpu.chain_match import SUM
 from kitsune_mlir.codegen.gpu.chain_parts import matrix_map
 from kitsune_mlir.codegen.gpu.context import TaskContext
 from kitsune_mlir.codegen.gpu.crew import Crew
-from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.emit.control_flow import if_, lane_id, sync_warp
+from kitsune_mlir.codegen.gpu.emit.memory import offset
+from kitsune_mlir.codegen.gpu.emit.value import Value, i32
 from kitsune_mlir.codegen.gpu.mma_match import COL
 from kitsune_mlir.codegen.gpu.mma_window import Window
 from kitsune_mlir.codegen.gpu.plan import MapUse
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
-from kitsune_mlir.codegen.gpu.value import Value, i32
 from kitsune_mlir.shared_tile import SharedTile
 
 __all__ = ["WeightRing", "WeightStream", "plan_ring"]

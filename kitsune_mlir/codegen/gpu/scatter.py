@@ -11,15 +11,15 @@ import math
 from collections.abc import Callable
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TileContext
-from kitsune_mlir.codegen.gpu.elements import element_bytes, load_elements
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
+from kitsune_mlir.codegen.gpu.emit.memory import offset, reduce_add
+from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i64, minimum
+from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, load_elements
 from kitsune_mlir.codegen.gpu.engine import Engine
-from kitsune_mlir.codegen.gpu.memory import offset, reduce_add
 from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.row_addition import Addition, widest
 from kitsune_mlir.codegen.gpu.tasks import Load, TaskView
-from kitsune_mlir.codegen.gpu.value import Value, cast, i64, minimum
 
 __all__ = ["ScatterEngine"]
 

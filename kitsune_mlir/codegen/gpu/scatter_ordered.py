@@ -21,18 +21,18 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.builder import for_, if_, sync_block, while_
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.elements import element_bytes
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_block, while_
+from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
+from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i32, i64, minimum, select, unpack, vector
+from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes
 from kitsune_mlir.codegen.gpu.engine import Engine
-from kitsune_mlir.codegen.gpu.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.mma_window import BASE_ALIGN
 from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.scatter_rows import STAGE_BYTES, RowSums
 from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.stable_sort import StableSort, prefix_sums
 from kitsune_mlir.codegen.gpu.tasks import Load, TaskView
-from kitsune_mlir.codegen.gpu.value import Value, cast, i32, i64, minimum, select, unpack, vector
 
 __all__ = ["OrderedEngine"]
 

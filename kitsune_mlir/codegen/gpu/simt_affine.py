@@ -12,10 +12,10 @@ from collections.abc import Callable, Container, Mapping
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.memory import load, offset, store
+from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
+from kitsune_mlir.codegen.gpu.emit.value import Value, unpack, vector
 from kitsune_mlir.codegen.gpu.simt_index import Index, Linear, at, emit, scale
 from kitsune_mlir.codegen.gpu.simt_scalar import Lanes
-from kitsune_mlir.codegen.gpu.value import Value, unpack, vector
 from kitsune_mlir.dialects.deep import postorder
 
 __all__ = ["QUAD", "Fold", "Line", "Term", "evaluate", "find_folds", "leaves"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from kitsune_mlir.codegen.gpu.builder import if_, shuffle_xor
-from kitsune_mlir.codegen.gpu.elements import load_elements
-from kitsune_mlir.codegen.gpu.memory import byte_count, load, offset, store
-from kitsune_mlir.codegen.gpu.reduce import combine, identity
-from kitsune_mlir.codegen.gpu.value import Value, cast, constant, element_bits, i32, maximum, minimum, select
+from kitsune_mlir.codegen.gpu.emit.control_flow import if_, shuffle_xor
+from kitsune_mlir.codegen.gpu.emit.memory import byte_count, load, offset, store
+from kitsune_mlir.codegen.gpu.emit.reduce import combine, identity
+from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, element_bits, i32, maximum, minimum, select
+from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 
 __all__ = ["ITEM_BYTES", "Combiner", "Partial", "Sharing", "loaded", "stored"]
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.value import Value, cast, constant, i32, maximum, minimum
+from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, i32, maximum, minimum
 from kitsune_mlir.errors import UnsupportedError
 
 __all__ = [

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.simt_cluster import Cluster
 from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
 from kitsune_mlir.codegen.gpu.simt_index import Atom, Index, Linear, add, clamp, emit
 from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule
-from kitsune_mlir.codegen.gpu.value import Value
 
 __all__ = ["Column", "Points", "both"]
 

@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
-from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TileContext
-from kitsune_mlir.codegen.gpu.inline import fresh
-from kitsune_mlir.codegen.gpu.memory import offset
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
+from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
+from kitsune_mlir.codegen.gpu.emit.memory import offset
+from kitsune_mlir.codegen.gpu.emit.value import Value, select
 from kitsune_mlir.codegen.gpu.simt_cluster import Cluster
 from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
 from kitsune_mlir.codegen.gpu.simt_exchange import ITEM_BYTES, Combiner, Partial, Sharing
@@ -31,7 +32,6 @@ from kitsune_mlir.codegen.gpu.simt_scalar import carrier
 from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule, is_softmax, levels_of, scratch_bytes
 from kitsune_mlir.codegen.gpu.simt_softmax import SoftmaxRows
 from kitsune_mlir.codegen.gpu.simt_split import Piece
-from kitsune_mlir.codegen.gpu.value import Value, select
 
 __all__ = ["emit_rows", "sync_workers"]
 

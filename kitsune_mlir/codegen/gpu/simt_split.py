@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from kitsune_mlir.codegen.gpu.builder import for_, if_
 from kitsune_mlir.codegen.gpu.context import TileContext
-from kitsune_mlir.codegen.gpu.memory import offset, store
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
+from kitsune_mlir.codegen.gpu.emit.memory import offset, store
+from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64
 from kitsune_mlir.codegen.gpu.simt_exchange import ITEM_BYTES, Combiner, Partial, loaded, stored
 from kitsune_mlir.codegen.gpu.split import Place, Split
-from kitsune_mlir.codegen.gpu.value import Value, i32, i64
 
 __all__ = ["Piece", "split_of"]
 

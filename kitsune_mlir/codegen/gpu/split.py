@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from kitsune_mlir.codegen.gpu.value import Value
+from kitsune_mlir.codegen.gpu.emit.value import Value
 
 __all__ = ["Number", "Place", "Split", "lay_out"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from kitsune_mlir.codegen.gpu.builder import (
+from kitsune_mlir.codegen.gpu.emit.control_flow import (
     count_bits,
     for_,
     if_,
@@ -21,8 +21,8 @@ from kitsune_mlir.codegen.gpu.builder import (
     sync_warp,
     warp_id,
 )
-from kitsune_mlir.codegen.gpu.memory import load, offset, store
-from kitsune_mlir.codegen.gpu.value import Value, i32, minimum, select
+from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
+from kitsune_mlir.codegen.gpu.emit.value import Value, i32, minimum, select
 
 __all__ = ["StableSort", "prefix_sums"]
 

@@ -10,7 +10,7 @@ import math
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.memory import Cache
+from kitsune_mlir.codegen.gpu.emit.memory import Cache
 from kitsune_mlir.dialects.access import constant_of
 from kitsune_mlir.dialects.sizes import element_bytes
 from kitsune_mlir.dialects.verify import walk

@@ -8,9 +8,9 @@ Programmability, Performance & Precision", 2018.) Infinite operands give NaN.
 
 from __future__ import annotations
 
-from kitsune_mlir.codegen.gpu.builder import for_
-from kitsune_mlir.codegen.gpu.memory import load, offset, store
-from kitsune_mlir.codegen.gpu.value import Value, bitcast, unpack, vector
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_
+from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
+from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, unpack, vector
 
 __all__ = ["write_rests"]
 

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 from torch_mlir.dialects import llvm
 
-from kitsune_mlir.codegen.gpu.inline import inline_ptx
-from kitsune_mlir.codegen.gpu.memory import offset
-from kitsune_mlir.codegen.gpu.value import Value, as_type, i64, undefined, wrap
+from kitsune_mlir.codegen.gpu.emit.inline_ptx import inline_ptx
+from kitsune_mlir.codegen.gpu.emit.memory import offset
+from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, i64, undefined, wrap
 from kitsune_mlir.shared_tile import SharedTile
 
 __all__ = ["SharedOperand", "multiply", "wait"]

@@ -12,8 +12,8 @@ from typing import Any
 from torch_mlir import ir
 from torch_mlir.dialects import llvm, math, nvvm, scf
 
-from kitsune_mlir.codegen.gpu.inline import inline_ptx
-from kitsune_mlir.codegen.gpu.value import (
+from kitsune_mlir.codegen.gpu.emit.inline_ptx import inline_ptx
+from kitsune_mlir.codegen.gpu.emit.value import (
     TypeLike,
     Value,
     as_type,

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import llvm, nvvm
 
-from kitsune_mlir.codegen.gpu.inline import inline_ptx
-from kitsune_mlir.codegen.gpu.value import (
+from kitsune_mlir.codegen.gpu.emit.inline_ptx import inline_ptx
+from kitsune_mlir.codegen.gpu.emit.value import (
     TypeLike,
     Value,
     as_type,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kitsune_mlir.codegen.gpu.convert import pack_values, unpack_values
-from kitsune_mlir.codegen.gpu.memory import Cache, load, offset, store
-from kitsune_mlir.codegen.gpu.value import Value, bitcast, cast, element_bits, unpack, vector
+from kitsune_mlir.codegen.gpu.emit.convert import pack_values, unpack_values
+from kitsune_mlir.codegen.gpu.emit.memory import Cache, load, offset, store
+from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, element_bits, unpack, vector
 
 __all__ = ["element_bytes", "load_elements", "store_elements"]
 

@@ -6,9 +6,9 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-from kitsune_mlir.codegen.gpu.builder import if_, lane_id, shuffle_xor
-from kitsune_mlir.codegen.gpu.memory import byte_count, load, offset, store
-from kitsune_mlir.codegen.gpu.value import TypeLike, Value, as_type, constant, element_bits, is_float, maximum, minimum
+from kitsune_mlir.codegen.gpu.emit.control_flow import if_, lane_id, shuffle_xor
+from kitsune_mlir.codegen.gpu.emit.memory import byte_count, load, offset, store
+from kitsune_mlir.codegen.gpu.emit.value import TypeLike, Value, as_type, constant, element_bits, is_float, maximum, minimum
 
 __all__ = ["KINDS", "Exchange", "combine", "identity", "over_lanes", "over_registers", "over_warps"]
 

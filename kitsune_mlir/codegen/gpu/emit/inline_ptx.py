@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import llvm
 
-from kitsune_mlir.codegen.gpu.value import TypeLike, Value, as_type, wrap
+from kitsune_mlir.codegen.gpu.emit.value import TypeLike, Value, as_type, wrap
 
 __all__ = ["fresh", "inline_ptx", "pinned"]
 

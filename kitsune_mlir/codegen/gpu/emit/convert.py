@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import nvvm
 
-from kitsune_mlir.codegen.gpu.inline import inline_ptx
-from kitsune_mlir.codegen.gpu.value import Value, as_type, bitcast, cast, pack, unpack, wrap
+from kitsune_mlir.codegen.gpu.emit.inline_ptx import inline_ptx
+from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, bitcast, cast, pack, unpack, wrap
 
 __all__ = ["pack_pair", "pack_values", "packed_source", "round_to_tf32", "unpack_pair", "unpack_values"]
 

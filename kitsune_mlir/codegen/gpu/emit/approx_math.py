@@ -14,7 +14,7 @@ from collections.abc import Callable
 from torch_mlir import ir
 from torch_mlir.dialects import math, nvvm
 
-from kitsune_mlir.codegen.gpu.value import Value, as_type, constant, fma, maximum, minimum, select, wrap
+from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, constant, fma, maximum, minimum, select, wrap
 
 __all__ = ["APPROXIMATIONS", "divide_by_shared", "exp_of_change", "exp_of_difference", "reciprocal"]
 
