@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.assemble import finalize
+from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.passes.base import Pass, PassFailure
 

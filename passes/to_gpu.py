@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.cubin import CHIPS
+from kitsune_mlir.codegen.gpu.backend.cubin import CHIPS
 from kitsune_mlir.codegen.gpu.executor import Decision
 from kitsune_mlir.codegen.gpu.launches import cut_launches
 from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program

@@ -108,7 +108,7 @@ def _guarded(name: str, check: Callable[[], Finding]) -> Finding:
 
 
 def _libdevice() -> Finding:
-    from kitsune_mlir.codegen.gpu.libdevice import find_libdevice
+    from kitsune_mlir.codegen.gpu.backend.libdevice import find_libdevice
 
     path = find_libdevice()
     if path is None:

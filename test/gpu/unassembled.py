@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from unittest import mock
 
-from kitsune_mlir.codegen.gpu.cubin import Cubin, KernelResources
+from kitsune_mlir.codegen.gpu.backend.cubin import Cubin, KernelResources
 
 __all__ = ["unassembled"]
 
@@ -27,7 +27,7 @@ def unassembled(seen: Callable[[str], object] = lambda ptx: None) -> Iterator[No
 
     with (
         mock.patch("kitsune_mlir.codegen.gpu.program.assemble_best", skip),
-        mock.patch("kitsune_mlir.codegen.gpu.cubin.assemble_best", skip),
-        mock.patch("kitsune_mlir.codegen.gpu.cubin.assemble", skip),
+        mock.patch("kitsune_mlir.codegen.gpu.backend.cubin.assemble_best", skip),
+        mock.patch("kitsune_mlir.codegen.gpu.backend.cubin.assemble", skip),
     ):
         yield

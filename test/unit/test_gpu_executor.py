@@ -10,7 +10,8 @@ from kernel_emulator import Machine, launch
 from simt import DTYPES, Space
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.assemble import finalize, unwrap
+from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
+from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize, unwrap
 from kitsune_mlir.codegen.gpu.engine import Engine
 from kitsune_mlir.codegen.gpu.engines import choose
 from kitsune_mlir.codegen.gpu.executor import build
@@ -18,7 +19,6 @@ from kitsune_mlir.codegen.gpu.generic import GenericEngine
 from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
 from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.program import compile_gpu
-from kitsune_mlir.codegen.gpu.ptx import to_llvm_ir, to_ptx
 from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.cubin import assemble, find_ptxas
+from kitsune_mlir.codegen.gpu.backend.cubin import assemble, find_ptxas
+from kitsune_mlir.codegen.gpu.backend.llvm_compat import downgrade_floats, mark_inline_asm
+from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, set_max_registers, thread_id
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import constant, i32
 from kitsune_mlir.codegen.gpu.kernel import Kernel
-from kitsune_mlir.codegen.gpu.llvm_text import downgrade_floats, mark_inline_asm
-from kitsune_mlir.codegen.gpu.ptx import to_llvm_ir, to_ptx
 from kitsune_mlir.errors import CompileError, TargetError
 
 

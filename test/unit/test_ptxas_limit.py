@@ -14,9 +14,9 @@ from torch import nn
 
 import kitsune_mlir
 from kitsune_mlir.cheaper_plans import MOST_PLANS, Planning
-from kitsune_mlir.codegen.gpu import cubin, ptxas
-from kitsune_mlir.codegen.gpu.cubin import assemble, assemble_best, find_ptxas
-from kitsune_mlir.codegen.gpu.divisions import FEW, NARROW, without_branches
+from kitsune_mlir.codegen.gpu.backend import cubin, ptxas
+from kitsune_mlir.codegen.gpu.backend.cubin import assemble, assemble_best, find_ptxas
+from kitsune_mlir.codegen.gpu.backend.divisions import FEW, NARROW, without_branches
 from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, CompileError, TargetError
 
 EMPTY = ".version 8.7\n.target sm_90a\n.address_size 64\n.visible .entry k() {\n ret;\n}\n"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from kitsune_mlir.codegen.gpu import cubin
-from kitsune_mlir.codegen.gpu.cubin import assemble, assemble_best
-from kitsune_mlir.codegen.gpu.sass import products_in_cubin, products_in_ptx
+from kitsune_mlir.codegen.gpu.backend import cubin
+from kitsune_mlir.codegen.gpu.backend.cubin import assemble, assemble_best
+from kitsune_mlir.codegen.gpu.backend.sass import products_in_cubin, products_in_ptx
 from kitsune_mlir.errors import CompileError
 
 

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from test_simt_engine import check
 
+from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
 from kitsune_mlir.codegen.gpu.emit import approx_math as simt_math
-from kitsune_mlir.codegen.gpu.ptx import to_llvm_ir, to_ptx
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
 

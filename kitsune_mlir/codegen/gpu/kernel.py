@@ -10,11 +10,11 @@ from typing import Any
 from torch_mlir import ir
 from torch_mlir.dialects import llvm
 
-from kitsune_mlir.codegen.gpu.cubin import Cubin, assemble
+from kitsune_mlir.codegen.gpu.backend.cubin import Cubin, assemble
+from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
 from kitsune_mlir.codegen.gpu.emit.memory import GLOBAL, SHARED, offset
 from kitsune_mlir.codegen.gpu.emit.smem import SharedArena, SharedSpan
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, wrap
-from kitsune_mlir.codegen.gpu.ptx import to_llvm_ir, to_ptx
 from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
 

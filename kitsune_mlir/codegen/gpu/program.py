@@ -8,14 +8,14 @@ from typing import Any
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.assemble import finalize, unwrap
-from kitsune_mlir.codegen.gpu.cubin import KernelResources, assemble_best
-from kitsune_mlir.codegen.gpu.divisions import without_branches
+from kitsune_mlir.codegen.gpu.backend.cubin import KernelResources, assemble_best
+from kitsune_mlir.codegen.gpu.backend.divisions import without_branches
+from kitsune_mlir.codegen.gpu.backend.ptx import to_ptx, translate
+from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize, unwrap
 from kitsune_mlir.codegen.gpu.executor import Decision
 from kitsune_mlir.codegen.gpu.launches import cut_launches
 from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
 from kitsune_mlir.codegen.gpu.plan import Limits
-from kitsune_mlir.codegen.gpu.ptx import to_ptx, translate
 from kitsune_mlir.errors import AssemblyTimeout, CompileError
 from kitsune_mlir.runtime.manifest import Manifest
 from kitsune_mlir.target import Target, find_target
@@ -100,7 +100,7 @@ def compile_gpu(
         target: a GPU target, or its name.
         debug: waits are bounded, and the first that gives up is reported (`CudaExecutor.check`) instead of hanging.
         timestamps: every block writes when it began and ended each task (`CudaExecutor.timeline`).
-        fastmath: floating-point freedom; see `fastmath.py`.
+        fastmath: floating-point freedom; see `backend/fastmath.py`.
         matmul_precision, convolution_precision: of f32 products and convolutions; see `engine.Limits`.
         ptxas_seconds: wall time that ptxas may take for a kernel; None is no limit.
         watch: see `assemble.replace_program`.

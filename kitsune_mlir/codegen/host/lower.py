@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch_mlir import ir, passmanager
 from torch_mlir.dialects import llvm as llvm_dialect
 
-from kitsune_mlir.codegen.gpu.llvm_text import downgrade_floats
+from kitsune_mlir.codegen.gpu.backend.llvm_compat import downgrade_floats
 from kitsune_mlir.codegen.host.asserts import replace_aborts
 from kitsune_mlir.codegen.host.bf16 import bf16_as_integers, cast_through_f32
 from kitsune_mlir.dialects.verify import walk

@@ -123,7 +123,7 @@ def _divide(a: Value, b: Value) -> Value:
 
 
 def _flagged(name: str) -> Callable[[Value], Value]:
-    """The operation with the flag that makes `fastmath.py` or MLIR's lowering take the hardware's approximation."""
+    """The operation with the flag that makes `backend/fastmath.py` or MLIR's lowering take the hardware's approximation."""
 
     def make(x: Value) -> Value:
         flags = {"fastmath": ir.Attribute.parse("#arith.fastmath<afn>")}

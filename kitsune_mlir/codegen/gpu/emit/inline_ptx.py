@@ -9,7 +9,7 @@ What needs it, and why (tried with the MLIR of LLVM 24 and the NVPTX backend of 
 have none.
 * `cp.reduce.async.bulk`: the intrinsic was renamed between LLVM 22 and 24.
 * `fresh`: LLVM has no way to keep address arithmetic inside a loop, beside the code that uses it.
-* Cache hints on plain loads and stores; `tanh.approx` (see `fastmath.py`); `%globaltimer`.
+* Cache hints on plain loads and stores; `tanh.approx` (see `backend/fastmath.py`); `%globaltimer`.
 
 A call with side effects is marked `convergent` when the IR text is written (`llvm_text.mark_inline_asm`).
 """

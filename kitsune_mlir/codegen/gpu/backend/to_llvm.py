@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch_mlir import ir, passmanager
 
-from kitsune_mlir.codegen.gpu.fastmath import expand_approximate_tanh, set_fastmath
-from kitsune_mlir.codegen.gpu.ptx import PIPELINE
-from kitsune_mlir.codegen.gpu.relax_atomics import relax_atomics
+from kitsune_mlir.codegen.gpu.backend.fastmath import expand_approximate_tanh, set_fastmath
+from kitsune_mlir.codegen.gpu.backend.ptx import PIPELINE
+from kitsune_mlir.codegen.gpu.backend.relax_atomics import relax_atomics
 from kitsune_mlir.errors import CompileError
 
 __all__ = ["MEMREF_PIPELINE", "finalize", "unwrap"]

@@ -5,8 +5,8 @@ The MLIR wheel has every pass but no NVPTX backend; llvmlite has the backend (LL
 becomes a silent call to a function that exists nowhere: `to_ptx` looks for those and names them.
 
 Math functions call NVIDIA's libdevice (`__nv_expf`, ...; accurate to 1-2 ulp, the code that nvcc uses), whose bitcode
-is linked in (`libdevice.py`). With `fastmath<afn>` on a math operation its approximation is taken instead
-(`fastmath.py`).
+is linked in (`backend/libdevice.py`). With `fastmath<afn>` on a math operation its approximation is taken instead
+(`backend/fastmath.py`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import llvmlite.binding as llvm
 from torch_mlir import ir, passmanager
 from torch_mlir.dialects import llvm as llvm_dialect
 
-from kitsune_mlir.codegen.gpu.fastmath import expand_approximate_tanh, set_fastmath
-from kitsune_mlir.codegen.gpu.libdevice import link_libdevice
-from kitsune_mlir.codegen.gpu.llvm_text import downgrade_floats, mark_inline_asm
+from kitsune_mlir.codegen.gpu.backend.fastmath import expand_approximate_tanh, set_fastmath
+from kitsune_mlir.codegen.gpu.backend.libdevice import link_libdevice
+from kitsune_mlir.codegen.gpu.backend.llvm_compat import downgrade_floats, mark_inline_asm
 from kitsune_mlir.errors import CompileError, TargetError
 
 __all__ = ["PIPELINE", "to_llvm_ir", "to_ptx", "translate"]
@@ -53,7 +53,7 @@ def to_llvm_ir(module: ir.Module, fastmath: str = "contract") -> str:
         module: holds `llvm.func` (kernels marked `nvvm.kernel`) and globals; bodies may use scf, cf, arith, math,
             vector, index, ub and nvvm operations on scalars, vectors and `!llvm.ptr`; no memref. It is left
             unchanged.
-        fastmath: flags added to those of every arith and math operation; see `fastmath.py`.
+        fastmath: flags added to those of every arith and math operation; see `backend/fastmath.py`.
 
     Raises:
         CompileError: a pass failed, or an operation has no lowering (all such operations are named).

@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from kitsune_mlir.codegen.gpu.ptxas import TooSlow, find_ptxas, link, run
-from kitsune_mlir.codegen.gpu.sass import products_in_cubin, products_in_ptx
+from kitsune_mlir.codegen.gpu.backend.ptxas import TooSlow, find_ptxas, link, run
+from kitsune_mlir.codegen.gpu.backend.sass import products_in_cubin, products_in_ptx
 from kitsune_mlir.errors import AssemblyTimeout, CompileError, TargetError
 
 __all__ = ["CHIPS", "Cubin", "KernelResources", "assemble", "assemble_best", "find_ptxas"]
@@ -118,7 +118,7 @@ def assemble_best(ptx: str, chip: str = "sm_90a", seconds: float | None = None) 
 
     Raises:
         AssemblyTimeout: nothing right was made in that time. Another level is no way out: what takes ptxas so long are calls
-            amid many live registers (`divisions.py`), and level 1, which has them too, took 0.4 to 1 of level 3's time.
+            amid many live registers (`backend/divisions.py`), and level 1, which has them too, took 0.4 to 1 of level 3's time.
         CompileError: every way drops products; or as `assemble`.
     """
     wanted, begun = products_in_ptx(ptx), time.monotonic()

@@ -1,0 +1,1 @@
+"""From MLIR text to a cubin: nothing here knows a task."""
