@@ -6,8 +6,6 @@ import itertools
 
 from case import Case, finish, register, tensor
 
-from kitsune_mlir.codegen.gpu import tma, wgmma
-from kitsune_mlir.codegen.gpu.barriers import Barrier, NamedBarrier, Ring, Slot, fence_async_shared, initialize, sync_cluster
 from kitsune_mlir.codegen.gpu.emit.control_flow import (
     block_id,
     cluster_rank,
@@ -25,7 +23,17 @@ from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.codegen.gpu.fragment import Fragment
 from kitsune_mlir.codegen.gpu.kernel import Kernel
 from kitsune_mlir.codegen.gpu.matrix import GlobalMatrix, GlobalVector
-from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
+from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import (
+    Barrier,
+    NamedBarrier,
+    Ring,
+    Slot,
+    fence_async_shared,
+    initialize,
+    sync_cluster,
+)
+from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.layouts import WgmmaA, WgmmaAccumulator
 from kitsune_mlir.shared_tile import SharedTile
 

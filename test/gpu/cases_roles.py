@@ -7,8 +7,6 @@ import dataclasses
 from case import Case, finish, register, tensor
 from cases_products import load_panels, panel_map
 
-from kitsune_mlir.codegen.gpu import wgmma
-from kitsune_mlir.codegen.gpu.barriers import Ring, Slot, initialize
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_block, thread_id
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value
@@ -16,7 +14,9 @@ from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.codegen.gpu.fragment import Fragment
 from kitsune_mlir.codegen.gpu.kernel import Kernel
 from kitsune_mlir.codegen.gpu.matrix import GlobalMatrix
-from kitsune_mlir.codegen.gpu.roles import THREADS, specialize
+from kitsune_mlir.codegen.gpu.sm90 import wgmma
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Ring, Slot, initialize
+from kitsune_mlir.codegen.gpu.sm90.warp_specialize import THREADS, specialize
 from kitsune_mlir.layouts import WgmmaAccumulator
 from kitsune_mlir.shared_tile import SharedTile
 

@@ -7,8 +7,6 @@ import math
 
 from case import Case, finish, register, tensor
 
-from kitsune_mlir.codegen.gpu import tma
-from kitsune_mlir.codegen.gpu.barriers import Barrier, fence_async_shared, initialize
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, sync_block, thread_id
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.reduce import Exchange
@@ -17,7 +15,9 @@ from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.fragment import Fragment
 from kitsune_mlir.codegen.gpu.kernel import Kernel
 from kitsune_mlir.codegen.gpu.matrix import GlobalMatrix, GlobalVector
-from kitsune_mlir.codegen.gpu.tensor_map import ELEMENT_BYTES, TensorMap
+from kitsune_mlir.codegen.gpu.sm90 import tma
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async_shared, initialize
+from kitsune_mlir.codegen.gpu.sm90.tensor_map import ELEMENT_BYTES, TensorMap
 from kitsune_mlir.layouts import Layout, RowLayout, WgmmaAccumulator
 from kitsune_mlir.shared_tile import SharedTile
 

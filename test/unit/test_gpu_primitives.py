@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu import tma, wgmma
-from kitsune_mlir.codegen.gpu.barriers import Barrier, NamedBarrier, fence_async_shared
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, shuffle_xor, thread_id
 from kitsune_mlir.codegen.gpu.emit.convert import pack_pair
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, load, load_acquire, offset, reduce_add, store, store_release
@@ -22,7 +20,9 @@ from kitsune_mlir.codegen.gpu.emit.vectors import _pieces, load_elements, store_
 from kitsune_mlir.codegen.gpu.fragment import Fragment
 from kitsune_mlir.codegen.gpu.kernel import Kernel
 from kitsune_mlir.codegen.gpu.semaphore import post, wait_at_least
-from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
+from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, fence_async_shared
+from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.layouts import RowLayout, WgmmaAccumulator
 from kitsune_mlir.shared_tile import SharedTile

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu import roles
-from kitsune_mlir.codegen.gpu.barriers import fence_async_shared
 from kitsune_mlir.codegen.gpu.chain_compute import Computer
 from kitsune_mlir.codegen.gpu.chain_plan import make_plan
 from kitsune_mlir.codegen.gpu.chain_records import ChainPlan
@@ -22,6 +20,8 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.engine import Engine
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async_shared
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 
 __all__ = ["ChainEngine"]

@@ -6,9 +6,6 @@ from collections.abc import Callable
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu import tma, wgmma
-from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, Ring, fence_async, fence_async_shared
-from kitsune_mlir.codegen.gpu.barriers import Slot as RingSlot
 from kitsune_mlir.codegen.gpu.chain_deal import Deal
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
 from kitsune_mlir.codegen.gpu.chain_match import SUM, Layer, Range, Scatter, zero
@@ -28,6 +25,9 @@ from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, i32, i64, minimum, select, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, is_constant
+from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, Ring, fence_async, fence_async_shared
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot as RingSlot
 from kitsune_mlir.codegen.gpu.tasks import Load
 from kitsune_mlir.dialects.access import shape_of
 

@@ -1,6 +1,6 @@
 """Planning a chain: who has which rows, what stays in shared memory, what streams through it.
 
-Warpgroup 0 moves data, warpgroups 1 and 2 compute (`roles.py`). Each computing warpgroup has rows of its own, and its layers'
+Warpgroup 0 moves data, warpgroups 1 and 2 compute (`sm90/warp_specialize.py`). Each computing warpgroup has rows of its own, and its layers'
 results never leave its registers. Weights stay in shared memory for all tiles of a block if all of them fit; else they stream
 through a ring that both warpgroups read.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from kitsune_mlir.codegen.gpu import roles
 from kitsune_mlir.codegen.gpu.chain_match import QUAD, SUM, addition_of, match_chain
 from kitsune_mlir.codegen.gpu.chain_order import order_of
 from kitsune_mlir.codegen.gpu.chain_parts import (
@@ -29,8 +28,9 @@ from kitsune_mlir.codegen.gpu.chain_vectors import vectors_of
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch
 from kitsune_mlir.codegen.gpu.mma_window import Window
 from kitsune_mlir.codegen.gpu.plan import Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
+from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.codegen.gpu.tasks import Load, Store, TaskView
-from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.shared_tile import SharedTile
 

@@ -10,9 +10,6 @@ from __future__ import annotations
 import functools
 import math
 
-from kitsune_mlir.codegen.gpu import tma
-from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, fence_async_shared
-from kitsune_mlir.codegen.gpu.barriers import Slot as RingSlot
 from kitsune_mlir.codegen.gpu.chain_deal import Deal
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
 from kitsune_mlir.codegen.gpu.chain_match import SUM
@@ -26,6 +23,9 @@ from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh, pinned
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, copy_async, copy_async_commit, copy_async_wait, load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i16, i32, i64, minimum, select
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
+from kitsune_mlir.codegen.gpu.sm90 import tma
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Ring, fence_async_shared
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot as RingSlot
 
 __all__ = ["Mover", "slot_barriers", "slot_pointer"]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 
-from kitsune_mlir.codegen.gpu import tma
-from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, fence_async_shared
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
 from kitsune_mlir.codegen.gpu.chain_match import QUAD
 from kitsune_mlir.codegen.gpu.chain_parts import sides_of
@@ -16,9 +14,11 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, store_elements
-from kitsune_mlir.codegen.gpu.ldmatrix import store_matrices
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
 from kitsune_mlir.codegen.gpu.mma_window import Window
+from kitsune_mlir.codegen.gpu.sm90 import tma
+from kitsune_mlir.codegen.gpu.sm90.ldmatrix import store_matrices
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, fence_async_shared
 from kitsune_mlir.codegen.gpu.tasks import Store
 from kitsune_mlir.dialects.access import shape_of
 

@@ -8,9 +8,6 @@ import operator
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu import roles, tma, wgmma
-from kitsune_mlir.codegen.gpu.barriers import Barrier, NamedBarrier, Ring, fence_async, fence_async_shared
-from kitsune_mlir.codegen.gpu.barriers import Slot as RingSlot
 from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
 from kitsune_mlir.codegen.gpu.chain_match import QUAD, Scatter
 from kitsune_mlir.codegen.gpu.chain_memory import Memory
@@ -29,6 +26,10 @@ from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, select, vector
 from kitsune_mlir.codegen.gpu.mma_match import ROW
+from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
+from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, Ring, fence_async, fence_async_shared
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot as RingSlot
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.products import body_of
 

@@ -14,7 +14,6 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu import roles
 from kitsune_mlir.codegen.gpu.chain_match import SUM, Chain, Layer, addition_of, match_chain
 from kitsune_mlir.codegen.gpu.chain_memory import RUN
 from kitsune_mlir.codegen.gpu.chain_order import Order, order_of
@@ -27,8 +26,9 @@ from kitsune_mlir.codegen.gpu.chain_vectors import vectors_of
 from kitsune_mlir.codegen.gpu.mma_match import COL, Mismatch
 from kitsune_mlir.codegen.gpu.mma_window import Window
 from kitsune_mlir.codegen.gpu.plan import Limits, Plan
+from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
+from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.codegen.gpu.tasks import Store, TaskView
-from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.shared_tile import SharedTile

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.barriers import Barrier, fence_async
-from kitsune_mlir.codegen.gpu.dependent_launch import wait_for_prerequisites
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, global_timer, if_, sync_block, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i32, i64, maximum, minimum, select
 from kitsune_mlir.codegen.gpu.handoff import Counters
 from kitsune_mlir.codegen.gpu.operands import Operands
 from kitsune_mlir.codegen.gpu.plan import Plan
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async
+from kitsune_mlir.codegen.gpu.sm90.pdl import wait_for_prerequisites
 from kitsune_mlir.codegen.gpu.split import Place
 from kitsune_mlir.codegen.gpu.tasks import Buffer, NamedRows, Semaphore, TaskView, Wait
 from kitsune_mlir.codegen.gpu.tile_place import TilePlace

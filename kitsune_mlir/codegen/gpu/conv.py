@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.barriers import NamedBarrier, fence_async, fence_async_shared
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.conv_epilogue import Epilogue
 from kitsune_mlir.codegen.gpu.conv_plan import HALVERS, ConvPlan, make_plan
@@ -22,7 +21,8 @@ from kitsune_mlir.codegen.gpu.engine import Engine
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
-from kitsune_mlir.codegen.gpu.roles import specialize
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, fence_async, fence_async_shared
+from kitsune_mlir.codegen.gpu.sm90.warp_specialize import specialize
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 
 __all__ = ["ConvEngine"]

@@ -17,9 +17,7 @@ from collections.abc import Mapping, Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.failures import named
-from kitsune_mlir.codegen.gpu.barriers import Barrier, fence_async_shared, initialize
 from kitsune_mlir.codegen.gpu.context import KernelState, TaskContext
-from kitsune_mlir.codegen.gpu.dependent_launch import launch_dependents, wait_for_prerequisites
 from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, for_, global_timer, grid_size, if_, sync_block, thread_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import offset, reduce_add, store
@@ -34,9 +32,11 @@ from kitsune_mlir.codegen.gpu.launches import LEADS
 from kitsune_mlir.codegen.gpu.operands import Arguments, Operands, Row, Table, Word
 from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.schedule import Schedule, make_schedule
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async_shared, initialize
+from kitsune_mlir.codegen.gpu.sm90.pdl import launch_dependents, wait_for_prerequisites
+from kitsune_mlir.codegen.gpu.sm90.tma import prefetch_map
 from kitsune_mlir.codegen.gpu.spatial import Range, Share, by_multiprocessor, ranges, shares_of
 from kitsune_mlir.codegen.gpu.tasks import ProgramView
-from kitsune_mlir.codegen.gpu.tma import prefetch_map
 from kitsune_mlir.runtime.manifest import TIMESTAMP_BYTES, WAITS_BYTES, Manifest
 
 __all__ = ["Decision", "Executor", "build"]

@@ -19,7 +19,7 @@ from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.reduce import Exchange, combine, identity, over_lanes, over_registers, over_warps
 from kitsune_mlir.codegen.gpu.emit.value import Scalar, TypeLike, Value, as_value, cast, select
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, load_elements, store_elements
-from kitsune_mlir.codegen.gpu.ldmatrix import stage_accumulator
+from kitsune_mlir.codegen.gpu.sm90.ldmatrix import stage_accumulator
 from kitsune_mlir.layouts import Layout, WgmmaAccumulator
 from kitsune_mlir.shared_tile import SharedTile
 

@@ -11,7 +11,6 @@ f32: a warp has some columns for the whole sum; its lanes have the sum's parts a
 
 from __future__ import annotations
 
-from kitsune_mlir.codegen.gpu.barriers import Slot
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id, sync_warp, warp_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh, pinned
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
@@ -19,7 +18,8 @@ from kitsune_mlir.codegen.gpu.emit.reduce import over_lanes
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, constant, fma, i32, unpack
 from kitsune_mlir.codegen.gpu.gemv_plan import CONSUMERS, PANEL
 from kitsune_mlir.codegen.gpu.gemv_stream import Stages
-from kitsune_mlir.codegen.gpu.mma_sync import multiply_add
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot
+from kitsune_mlir.codegen.gpu.sm90.mma_sync import multiply_add
 
 __all__ = ["Multiplier", "multiplier"]
 

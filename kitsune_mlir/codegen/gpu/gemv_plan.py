@@ -18,8 +18,8 @@ from kitsune_mlir.codegen.gpu.gemv_match import GemvPattern, match_products
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch
 from kitsune_mlir.codegen.gpu.mma_window import Dim, Window
 from kitsune_mlir.codegen.gpu.plan import Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.codegen.gpu.tasks import TaskView
-from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
 
 __all__ = ["CONSUMERS", "PANEL", "Geometry", "GemvPlan", "Source", "make_plan", "share_ring"]

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
@@ -23,6 +22,7 @@ from kitsune_mlir.codegen.gpu.gemv_stream import Stages
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Step, is_constant
 from kitsune_mlir.codegen.gpu.mma_scalar import constant_of, emit_body
 from kitsune_mlir.codegen.gpu.mma_window import Window
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier
 from kitsune_mlir.codegen.gpu.tasks import Load, Store
 
 __all__ = ["MULTIPLIERS", "store_pass"]

@@ -15,7 +15,7 @@ from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
 from kitsune_mlir.codegen.gpu.emit.memory import GLOBAL, SHARED, offset
 from kitsune_mlir.codegen.gpu.emit.smem import SharedArena, SharedSpan
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, wrap
-from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
+from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
 
 __all__ = ["ArrayParameter", "Compiled", "Kernel"]

@@ -14,7 +14,6 @@ import functools
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.barriers import Slot
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
@@ -32,7 +31,8 @@ from kitsune_mlir.codegen.gpu.mma_ring import Stages
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.mma_store import Handover, Storer
 from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
-from kitsune_mlir.codegen.gpu.roles import specialize
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot
+from kitsune_mlir.codegen.gpu.sm90.warp_specialize import specialize
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 
 __all__ = ["MmaEngine"]

@@ -12,8 +12,6 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
-from kitsune_mlir.codegen.gpu import tma
-from kitsune_mlir.codegen.gpu.barriers import Barrier, Slot
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id
 from kitsune_mlir.codegen.gpu.emit.memory import offset
@@ -25,6 +23,8 @@ from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
 from kitsune_mlir.codegen.gpu.mma_ranges import by_range
 from kitsune_mlir.codegen.gpu.mma_ring import Stages
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
+from kitsune_mlir.codegen.gpu.sm90 import tma
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Slot
 from kitsune_mlir.codegen.gpu.tasks import Wait
 
 __all__ = ["Loader"]

@@ -8,7 +8,7 @@ import itertools
 from kitsune_mlir.codegen.gpu.emit.memory import Cache
 from kitsune_mlir.codegen.gpu.mma_match import Product
 from kitsune_mlir.codegen.gpu.mma_window import Dim, Window
-from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
+from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
 
 __all__ = ["CHUNK_BYTES", "Box", "Operand", "Sum", "box_of", "merge_sums", "choose_sum"]

@@ -14,7 +14,7 @@ from kitsune_mlir.codegen.gpu.mma_ranges import Range, ranges_of
 from kitsune_mlir.codegen.gpu.mma_result import SLICES, SLOTS, Result, results_of
 from kitsune_mlir.codegen.gpu.mma_window import Window
 from kitsune_mlir.codegen.gpu.plan import Limits, MapUse, Plan
-from kitsune_mlir.codegen.gpu.roles import CONSUMERS, SHARED_REGISTERS, THREADS
+from kitsune_mlir.codegen.gpu.sm90.warp_specialize import CONSUMERS, SHARED_REGISTERS, THREADS
 from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.shared_tile import SharedTile

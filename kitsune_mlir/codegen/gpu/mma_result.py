@@ -6,7 +6,7 @@ import dataclasses
 
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Pattern
 from kitsune_mlir.codegen.gpu.mma_window import Dim, Window
-from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
+from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
 
 __all__ = ["SLICES", "SLOTS", "Result", "results_of"]

@@ -10,8 +10,6 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
-from kitsune_mlir.codegen.gpu import tma
-from kitsune_mlir.codegen.gpu.barriers import Barrier, Ring, Slot, fence_async
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset
@@ -21,6 +19,8 @@ from kitsune_mlir.codegen.gpu.mma_order import ordered
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
 from kitsune_mlir.codegen.gpu.mma_result import SLOTS, Result
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
+from kitsune_mlir.codegen.gpu.sm90 import tma
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Ring, Slot, fence_async
 
 __all__ = ["Handover", "Storer"]
 

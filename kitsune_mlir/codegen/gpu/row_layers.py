@@ -23,12 +23,12 @@ from kitsune_mlir.codegen.gpu.crew import Crew
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.emit.memory import copy_async, copy_async_commit, copy_async_wait, load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, i64, minimum, pack, select, unpack
-from kitsune_mlir.codegen.gpu.ldmatrix import load_matrices
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
-from kitsune_mlir.codegen.gpu.mma_sync import multiply_add
 from kitsune_mlir.codegen.gpu.mma_window import Window
 from kitsune_mlir.codegen.gpu.row_layers_plan import ROWS, SHORT_STEP, STEP, RowLayer, RowLayersPlan
 from kitsune_mlir.codegen.gpu.row_layers_ring import WeightStream
+from kitsune_mlir.codegen.gpu.sm90.ldmatrix import load_matrices
+from kitsune_mlir.codegen.gpu.sm90.mma_sync import multiply_add
 
 __all__ = ["RowLayers"]
 

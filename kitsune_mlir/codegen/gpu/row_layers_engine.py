@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.barriers import fence_async
 from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
 from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.crew import Crew
@@ -22,6 +21,7 @@ from kitsune_mlir.codegen.gpu.mma_window import Window
 from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.row_layers import RowLayers
 from kitsune_mlir.codegen.gpu.row_layers_plan import RowLayersPlan, plan_row_layers
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async
 from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.dialects.access import shape_of
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from kitsune_mlir.codegen.gpu import tma
-from kitsune_mlir.codegen.gpu.barriers import Ring
 from kitsune_mlir.codegen.gpu.chain_match import SUM
 from kitsune_mlir.codegen.gpu.chain_parts import matrix_map
 from kitsune_mlir.codegen.gpu.context import TaskContext
@@ -23,7 +21,9 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, i32
 from kitsune_mlir.codegen.gpu.mma_match import COL
 from kitsune_mlir.codegen.gpu.mma_window import Window
 from kitsune_mlir.codegen.gpu.plan import MapUse
-from kitsune_mlir.codegen.gpu.tensor_map import TensorMap
+from kitsune_mlir.codegen.gpu.sm90 import tma
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Ring
+from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.shared_tile import SharedTile
 
 __all__ = ["WeightRing", "WeightStream", "plan_ring"]

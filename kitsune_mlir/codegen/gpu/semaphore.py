@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from kitsune_mlir.codegen.gpu.barriers import fence_async
 from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, global_timer, if_, trap, while_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import inline_ptx
 from kitsune_mlir.codegen.gpu.emit.memory import load_acquire, offset, reduce_add, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async
 
 __all__ = ["STRIDE", "Watchdog", "post", "wait_at_least"]
 

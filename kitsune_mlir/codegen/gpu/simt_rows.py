@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
 from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
@@ -32,6 +31,7 @@ from kitsune_mlir.codegen.gpu.simt_scalar import carrier
 from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule, is_softmax, levels_of, scratch_bytes
 from kitsune_mlir.codegen.gpu.simt_softmax import SoftmaxRows
 from kitsune_mlir.codegen.gpu.simt_split import Piece
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier
 
 __all__ = ["emit_rows", "sync_workers"]
 

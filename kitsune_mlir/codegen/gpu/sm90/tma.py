@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 from torch_mlir.dialects import llvm, nvvm
 
-from kitsune_mlir.codegen.gpu.barriers import Barrier
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import inline_ptx
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, shared_address
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, i16, i32, i64, wrap
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier
 
 __all__ = [
     "commit",

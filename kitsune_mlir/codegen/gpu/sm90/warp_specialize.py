@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from kitsune_mlir.codegen.gpu.barriers import NamedBarrier
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, set_max_registers, warp_id
 from kitsune_mlir.codegen.gpu.emit.value import Value
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier
 
 __all__ = ["CONSUMERS", "PRODUCER_REGISTERS", "SHARED_REGISTERS", "THREADS", "Block", "specialize"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from torch_mlir.dialects import llvm, nvvm
 
-from kitsune_mlir.codegen.gpu.barriers import Barrier
 from kitsune_mlir.codegen.gpu.emit.memory import SHARED
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, i32, wrap
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier
 
 __all__ = ["push_span", "remote"]
 
