@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.generic_cost import SPREAD
-from kitsune_mlir.codegen.gpu.plan import Decline, Plan
-from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, Plan
+from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.stage_cost import Work, stage_seconds
 from kitsune_mlir.stage_work import count

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, cluster_rank, for_, grid_size, if_, sync_block, thread_id
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64, select, unpack, vector
-from kitsune_mlir.codegen.gpu.handoff import Counters
+from kitsune_mlir.codegen.gpu.interface.semaphores import Counters
 from kitsune_mlir.codegen.gpu.kernel import Kernel
 from kitsune_mlir.codegen.gpu.ring import L2Ring
 from kitsune_mlir.codegen.gpu.sm90.dsmem import push_span

@@ -60,8 +60,8 @@ def plan_case(case: Case):
 def compile_case(case: Case, engine: Any = None) -> list[tuple[Any, ...]]:
     """Plan a case and emit its tile programs by simt alone, or by `engine`: (imported model, executor) of each."""
     from kitsune_mlir.codegen.gpu import executor
+    from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
     from kitsune_mlir.codegen.gpu.simt import SimtEngine
-    from kitsune_mlir.codegen.gpu.tasks import ProgramView
 
     model = plan_case(case)
     found = []

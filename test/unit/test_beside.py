@@ -7,7 +7,7 @@ import types
 import pytest
 
 from kitsune_mlir.codegen.gpu.beside import limits_of
-from kitsune_mlir.codegen.gpu.plan import Limits
+from kitsune_mlir.codegen.gpu.interface.plan import Limits
 
 LIMITS = Limits(workers=132)
 

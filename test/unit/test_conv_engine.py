@@ -27,9 +27,9 @@ from kitsune_mlir.codegen.gpu.conv_tiles import (
     cycles,
     depthwise_tile,
 )
-from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.program import compile_gpu
-from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.passmanager import run_pipeline

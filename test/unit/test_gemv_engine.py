@@ -22,9 +22,9 @@ from kitsune_mlir.codegen.gpu.gemv_plan import (
     Geometry,
     share_ring,
 )
-from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.program import compile_gpu
-from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))

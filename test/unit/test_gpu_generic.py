@@ -11,8 +11,8 @@ from simt import DTYPES, Race
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.generic import GenericEngine, finish
-from kitsune_mlir.codegen.gpu.plan import Limits
-from kitsune_mlir.codegen.gpu.tasks import ProgramView
+from kitsune_mlir.codegen.gpu.interface.plan import Limits
+from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))

@@ -10,11 +10,11 @@ import pytest
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu import mma_copy, mma_halves
+from kitsune_mlir.codegen.gpu.interface.plan import Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.mma import MmaEngine
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
-from kitsune_mlir.codegen.gpu.plan import Limits, Plan
 from kitsune_mlir.codegen.gpu.program import compile_gpu
-from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))

@@ -11,18 +11,18 @@ import pytest
 from kept import kept
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.split import Split, lay_out
+from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
+from kitsune_mlir.codegen.gpu.interface.window import multiple_of
 from kitsune_mlir.codegen.gpu.mma import MmaEngine
 from kitsune_mlir.codegen.gpu.mma_geometry import Geometry
 from kitsune_mlir.codegen.gpu.mma_order import GROUP, _grouped
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan, _share
 from kitsune_mlir.codegen.gpu.mma_split import GROUP as MMA_GROUP
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
-from kitsune_mlir.codegen.gpu.mma_window import multiple_of
-from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.schedule import _weights
-from kitsune_mlir.codegen.gpu.split import Split, lay_out
-from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.dialects import new_context
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))

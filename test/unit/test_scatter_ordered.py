@@ -10,8 +10,8 @@ from vector_emulator import VectorBlock, run_kernel
 
 import kitsune_mlir
 from kitsune_mlir.codegen.gpu import executor, scatter_ordered, scatter_rows
-from kitsune_mlir.codegen.gpu.plan import Limits
-from kitsune_mlir.codegen.gpu.tasks import ProgramView
+from kitsune_mlir.codegen.gpu.interface.plan import Limits
+from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
 
 WORKERS = 3

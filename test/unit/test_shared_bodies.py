@@ -9,7 +9,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.alike import alike
 from kitsune_mlir.codegen.gpu.engines import ENGINES, choose
-from kitsune_mlir.codegen.gpu.plan import Limits
+from kitsune_mlir.codegen.gpu.interface.plan import Limits
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.schedule import make_schedule
 from kitsune_mlir.dialects import new_context

@@ -2,7 +2,7 @@
 
 Two tasks are alike if they do the same operations on operands of the same types, kinds and relations: another buffer at each
 place, other semaphores, but inputs where the other has inputs, and one buffer twice where the other has one twice. An engine
-then plans and emits the same for both; what differs is looked up when the kernel runs (`operands.py`).
+then plans and emits the same for both; what differs is looked up when the kernel runs (`interface/operands.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.operands import ALIGNMENT
-from kitsune_mlir.codegen.gpu.tasks import ProgramView, TaskView
+from kitsune_mlir.codegen.gpu.interface.operands import ALIGNMENT
+from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView
 from kitsune_mlir.dialects.structure import structure
 
 __all__ = ["LEAST_SAVED", "alike", "signals"]

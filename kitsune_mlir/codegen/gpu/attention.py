@@ -15,14 +15,14 @@ from kitsune_mlir.codegen.gpu.attention_few import consume_few
 from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan, make_plan
 from kitsune_mlir.codegen.gpu.attention_roles import Meeting, ask_for_cached, load_tiles, store_tiles
 from kitsune_mlir.codegen.gpu.attention_walk import Walk
-from kitsune_mlir.codegen.gpu.context import TaskContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.value import Value
-from kitsune_mlir.codegen.gpu.engine import Engine
-from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.context import TaskContext
+from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async_shared
-from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.dialects.attention import NoAttention
 
 __all__ = ["AttentionEngine"]

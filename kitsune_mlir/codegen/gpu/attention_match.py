@@ -11,8 +11,8 @@ import math
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.mma_window import Window
-from kitsune_mlir.codegen.gpu.tasks import Load, Offset, Store, TaskView
+from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Offset, Store, TaskView
+from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.dialects.access import shape_of, static_ints
 from kitsune_mlir.dialects.attention import Attention, NoAttention, Operand, read_attention
 from kitsune_mlir.dialects.factors import Factor

@@ -11,12 +11,12 @@ import dataclasses
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.attention_match import Pattern, match
-from kitsune_mlir.codegen.gpu.mma_window import Dim, Window
-from kitsune_mlir.codegen.gpu.plan import Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.interface.split import Split
+from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
+from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
-from kitsune_mlir.codegen.gpu.split import Split
-from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.dialects.attention import NoAttention
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.errors import CompileError

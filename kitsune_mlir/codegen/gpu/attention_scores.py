@@ -17,7 +17,6 @@ from torch_mlir.dialects import nvvm
 from kitsune_mlir.codegen.gpu.attention_match import Masked
 from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan
 from kitsune_mlir.codegen.gpu.attention_walk import causal_limit, part_of
-from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import shuffle_xor
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import (
@@ -35,6 +34,7 @@ from kitsune_mlir.codegen.gpu.emit.value import (
     wrap,
 )
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
+from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.dialects.attention import Step
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.scalar_tree import Tree, children

@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from kitsune_mlir.codegen.gpu.plan import Limits
-from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.codegen.gpu.interface.plan import Limits
+from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 
 __all__ = ["limits_of"]
 

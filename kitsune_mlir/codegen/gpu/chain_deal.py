@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, select
+from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 
 __all__ = ["Deal"]
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 from kitsune_mlir.codegen.gpu.chain_match import Chain
 from kitsune_mlir.codegen.gpu.chain_order import Order
 from kitsune_mlir.codegen.gpu.chain_parts import Source, Weight, WeightPanel
-from kitsune_mlir.codegen.gpu.mma_window import Window
-from kitsune_mlir.codegen.gpu.tasks import Load, Store
+from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store
+from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.shared_tile import SharedTile
 
 __all__ = ["GROUP_ROWS", "ChainPlan", "Output", "RowsPlan", "Slot", "Stage", "Vector"]

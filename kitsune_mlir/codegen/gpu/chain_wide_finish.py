@@ -22,12 +22,12 @@ from kitsune_mlir.codegen.gpu.chain_records import GROUP_ROWS, RowsPlan
 from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer, numbers_of
 from kitsune_mlir.codegen.gpu.chain_store import store_piece
 from kitsune_mlir.codegen.gpu.chain_wide_plan import PANEL, ROW_COLS, WidePlan
-from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, shuffle, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, minimum, unpack
+from kitsune_mlir.codegen.gpu.interface.context import TileContext
+from kitsune_mlir.codegen.gpu.interface.tile_view import Store
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
-from kitsune_mlir.codegen.gpu.tasks import Store
 
 __all__ = ["Finisher", "reads_of"]
 

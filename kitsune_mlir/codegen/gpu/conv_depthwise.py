@@ -15,7 +15,6 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.conv_match import CHANNEL, Convolution, Sides, match, stored_sides
 from kitsune_mlir.codegen.gpu.conv_steps import Block, Steps, guarded, neighbours_align
 from kitsune_mlir.codegen.gpu.conv_tiles import depthwise_run
@@ -25,10 +24,11 @@ from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, constant, i32, i64, select, unpack
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
-from kitsune_mlir.codegen.gpu.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.context import TileContext
+from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, TaskView, element_bytes
 from kitsune_mlir.codegen.gpu.mma_match import Mismatch
-from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
-from kitsune_mlir.codegen.gpu.tasks import Load, Store, TaskView, element_bytes
 
 __all__ = ["DepthwiseEngine"]
 

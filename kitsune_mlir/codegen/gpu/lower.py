@@ -8,9 +8,9 @@ from collections.abc import Callable
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.executor import Decision, build
-from kitsune_mlir.codegen.gpu.plan import Limits
+from kitsune_mlir.codegen.gpu.interface.plan import Limits
+from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.ring_lowering import lower_queues
-from kitsune_mlir.codegen.gpu.tasks import ProgramView
 from kitsune_mlir.runtime.manifest import Manifest
 
 __all__ = ["Emitted", "MANIFEST", "program_functions", "replace_program"]

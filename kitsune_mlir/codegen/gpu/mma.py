@@ -14,11 +14,13 @@ import functools
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.value import Value, select
-from kitsune_mlir.codegen.gpu.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.mma_copy import Copier
 from kitsune_mlir.codegen.gpu.mma_epilogue import Epilogue
 from kitsune_mlir.codegen.gpu.mma_halves import Halver
@@ -30,10 +32,8 @@ from kitsune_mlir.codegen.gpu.mma_plan import STORING_THREAD, MmaPlan, make_plan
 from kitsune_mlir.codegen.gpu.mma_ring import Stages
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.mma_store import Handover, Storer
-from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import specialize
-from kitsune_mlir.codegen.gpu.tasks import TaskView
 
 __all__ = ["MmaEngine"]
 

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from torch_mlir import ir
 from torch_mlir.dialects import nvvm
 
-from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import copy_async, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, i64, minimum, select, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
+from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.mma_operand import Operand
 from kitsune_mlir.codegen.gpu.mma_order import ordered
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import arith
 
-from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, i64, wrap
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
-from kitsune_mlir.codegen.gpu.tasks import Load, TaskView, element_bytes
+from kitsune_mlir.codegen.gpu.interface.context import TileContext
+from kitsune_mlir.codegen.gpu.interface.tile_view import Load, TaskView, element_bytes
 from kitsune_mlir.dialects.products import defining_op
 
 __all__ = ["extract_pair", "tables_of", "walked_loop"]

@@ -12,10 +12,11 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
-from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_value, i32, maximum, minimum
+from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.interface.tile_view import Wait
 from kitsune_mlir.codegen.gpu.mma_late import late_waits
 from kitsune_mlir.codegen.gpu.mma_operand import Box
 from kitsune_mlir.codegen.gpu.mma_order import ordered
@@ -25,7 +26,6 @@ from kitsune_mlir.codegen.gpu.mma_ring import Stages
 from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Slot
-from kitsune_mlir.codegen.gpu.tasks import Wait
 
 __all__ = ["Loader"]
 

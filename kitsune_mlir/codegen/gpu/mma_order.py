@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.emit.value import Value, select
+from kitsune_mlir.codegen.gpu.interface.context import TileContext
 
 __all__ = ["ordered"]
 

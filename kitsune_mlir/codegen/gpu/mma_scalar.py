@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import arith
 
-from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.emit.approx_math import APPROXIMATIONS
 from kitsune_mlir.codegen.gpu.emit.value import Value, wrap
+from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.dialects.products import body_of, yield_of
 
 __all__ = ["constant_of", "emit_body"]

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.dialects.access import affine_maps, shape_of
 from kitsune_mlir.dialects.sizes import wide_dims
 

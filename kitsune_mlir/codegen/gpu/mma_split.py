@@ -11,14 +11,14 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, i64, select, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
+from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.interface.split import Place, Split
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier
-from kitsune_mlir.codegen.gpu.split import Place, Split
 
 __all__ = ["Pieces", "SplitPlan"]
 

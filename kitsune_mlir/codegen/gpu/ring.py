@@ -16,7 +16,7 @@ import dataclasses
 
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast
-from kitsune_mlir.codegen.gpu.handoff import Counters
+from kitsune_mlir.codegen.gpu.interface.semaphores import Counters
 
 __all__ = ["L2Ring"]
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
-from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.crew import Crew
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, store_elements
-from kitsune_mlir.codegen.gpu.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.thread_group import Crew
+from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
+from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch
-from kitsune_mlir.codegen.gpu.mma_window import Window
-from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.row_layers import RowLayers
 from kitsune_mlir.codegen.gpu.row_layers_plan import RowLayersPlan, plan_row_layers
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async
-from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.dialects.access import shape_of
 
 __all__ = ["RowsEngine"]

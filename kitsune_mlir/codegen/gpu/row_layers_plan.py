@@ -14,10 +14,10 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.chain_match import SUM, Layer, match_chain, zero
 from kitsune_mlir.codegen.gpu.chain_order import order_of
 from kitsune_mlir.codegen.gpu.chain_records import RowsPlan
+from kitsune_mlir.codegen.gpu.interface.tile_view import Store, TaskView
+from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.mma_match import ROW, Mismatch
-from kitsune_mlir.codegen.gpu.mma_window import Window
 from kitsune_mlir.codegen.gpu.row_layers_ring import WeightRing, plan_ring
-from kitsune_mlir.codegen.gpu.tasks import Store, TaskView
 from kitsune_mlir.dialects.access import shape_of
 
 __all__ = ["ROWS", "STEP", "RowLayer", "RowLayersPlan", "plan_row_layers"]

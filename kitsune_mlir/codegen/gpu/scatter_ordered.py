@@ -1,6 +1,6 @@
 """The `ordered` engine: rows added at indices in the order of the rows, so that results are the same bits on every run.
 
-The task's one tile is shared by all blocks (`split.py`), each of which does a part of the indices, then some *bins*: ranges of
+The task's one tile is shared by all blocks (`interface/split.py`), each of which does a part of the indices, then some *bins*: ranges of
 rows of the result.
 
     sort     each block sorts its part of the indices by bin, keeping their order, and leaves them in memory (`stable_sort`)
@@ -21,18 +21,18 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_block, while_
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i32, i64, minimum, select, unpack, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes
-from kitsune_mlir.codegen.gpu.engine import Engine
-from kitsune_mlir.codegen.gpu.mma_window import BASE_ALIGN
-from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.split import Split
+from kitsune_mlir.codegen.gpu.interface.tile_view import Load, TaskView
+from kitsune_mlir.codegen.gpu.interface.window import BASE_ALIGN
 from kitsune_mlir.codegen.gpu.scatter_rows import STAGE_BYTES, RowSums
-from kitsune_mlir.codegen.gpu.split import Split
 from kitsune_mlir.codegen.gpu.stable_sort import StableSort, prefix_sums
-from kitsune_mlir.codegen.gpu.tasks import Load, TaskView
 
 __all__ = ["OrderedEngine"]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import ballot, count_bits, for_, if_, lane_id, sync_block, while_
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, i64, minimum, select
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, load_elements, store_elements
-from kitsune_mlir.codegen.gpu.tasks import Buffer, Load
+from kitsune_mlir.codegen.gpu.interface.context import TileContext
+from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, Load
 
 __all__ = ["STAGE_BYTES", "RowSums"]
 

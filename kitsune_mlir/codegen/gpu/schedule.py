@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kitsune_mlir.codegen.gpu.alike import alike, signals
 from kitsune_mlir.codegen.gpu.beside import limits_of
-from kitsune_mlir.codegen.gpu.engine import Engine
-from kitsune_mlir.codegen.gpu.plan import Decline, Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView
 from kitsune_mlir.codegen.gpu.spatial import Share
-from kitsune_mlir.codegen.gpu.tasks import ProgramView, TaskView
 
 __all__ = ["Choice", "Schedule", "make_schedule"]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kitsune_mlir.codegen.gpu.plan import Plan
-from kitsune_mlir.codegen.gpu.split import Place
-from kitsune_mlir.codegen.gpu.tasks import ProgramView
+from kitsune_mlir.codegen.gpu.interface.plan import Plan
+from kitsune_mlir.codegen.gpu.interface.split import Place
+from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects.tile_indices import Points, TileIndices
 
 __all__ = ["counter_names"]

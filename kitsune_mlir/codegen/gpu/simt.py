@@ -20,12 +20,13 @@ import functools
 from collections.abc import Callable
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value
-from kitsune_mlir.codegen.gpu.engine import Engine
-from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.simt_choose import Choice, choose
 from kitsune_mlir.codegen.gpu.simt_choose_rows import AS_RULES_SAY, Tuning
 from kitsune_mlir.codegen.gpu.simt_cluster import Cluster
@@ -35,7 +36,6 @@ from kitsune_mlir.codegen.gpu.simt_rows import emit_rows, sync_workers
 from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule
 from kitsune_mlir.codegen.gpu.simt_split import Piece
 from kitsune_mlir.codegen.gpu.simt_stage import Pipeline
-from kitsune_mlir.codegen.gpu.tasks import TaskView
 from kitsune_mlir.errors import KitsuneError
 
 __all__ = ["SimtEngine"]

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.interface.split import Split
+from kitsune_mlir.codegen.gpu.interface.tile_view import Store, TaskView, element_bytes
 from kitsune_mlir.codegen.gpu.simt_choose_rows import AS_RULES_SAY, Tuning, choose_rows, registers_of, shared_bytes, tasks_of
 from kitsune_mlir.codegen.gpu.simt_flat import is_flat
 from kitsune_mlir.codegen.gpu.simt_graph import Graph, generic_sizes, reduced_size
@@ -25,8 +27,6 @@ from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule
 from kitsune_mlir.codegen.gpu.simt_stage import Staging
 from kitsune_mlir.codegen.gpu.simt_transpose import crossed_loads
 from kitsune_mlir.codegen.gpu.simt_widths import best_width
-from kitsune_mlir.codegen.gpu.split import Split
-from kitsune_mlir.codegen.gpu.tasks import Store, TaskView, element_bytes
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError

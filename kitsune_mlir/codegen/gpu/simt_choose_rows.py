@@ -19,6 +19,8 @@ import math
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.interface.split import Split
+from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, element_bytes
 from kitsune_mlir.codegen.gpu.simt_graph import Graph, generic_sizes
 from kitsune_mlir.codegen.gpu.simt_memory import Access
 from kitsune_mlir.codegen.gpu.simt_probe import probe
@@ -28,8 +30,6 @@ from kitsune_mlir.codegen.gpu.simt_space import RowSpace, find_rows
 from kitsune_mlir.codegen.gpu.simt_split import split_of
 from kitsune_mlir.codegen.gpu.simt_stage import EDGE, Staging, is_contiguous, stage
 from kitsune_mlir.codegen.gpu.simt_widths import best_width
-from kitsune_mlir.codegen.gpu.split import Split
-from kitsune_mlir.codegen.gpu.tasks import Load, Store, element_bytes
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.errors import UnsupportedError

@@ -11,11 +11,12 @@ from collections.abc import Container, Iterator, Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.emit.approx_math import reciprocal
 from kitsune_mlir.codegen.gpu.emit.convert import packed_source, unpack_values
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, fma
+from kitsune_mlir.codegen.gpu.interface.context import TileContext
+from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Offset, Store
 from kitsune_mlir.codegen.gpu.simt_affine import Fold
 from kitsune_mlir.codegen.gpu.simt_graph import Graph, Reduction, needed
 from kitsune_mlir.codegen.gpu.simt_index import (
@@ -33,7 +34,6 @@ from kitsune_mlir.codegen.gpu.simt_memory import CrossedWindow, Memory
 from kitsune_mlir.codegen.gpu.simt_moves import MOVES
 from kitsune_mlir.codegen.gpu.simt_private import private_reduction
 from kitsune_mlir.codegen.gpu.simt_scalar import Lanes, ScalarEmitter, carrier, materialize
-from kitsune_mlir.codegen.gpu.tasks import Load, Offset, Store
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.deep import Steps, evaluate
 from kitsune_mlir.errors import UnsupportedError

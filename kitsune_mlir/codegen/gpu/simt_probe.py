@@ -7,14 +7,14 @@ from typing import TypeVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.context import KernelState, TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import thread_id
 from kitsune_mlir.codegen.gpu.emit.memory import GLOBAL, SHARED
 from kitsune_mlir.codegen.gpu.emit.value import i32, wrap
-from kitsune_mlir.codegen.gpu.handoff import Counters
-from kitsune_mlir.codegen.gpu.operands import Arguments, Member, Operands
-from kitsune_mlir.codegen.gpu.plan import Plan
-from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.codegen.gpu.interface.context import KernelState, TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.interface.operands import Arguments, Member, Operands
+from kitsune_mlir.codegen.gpu.interface.plan import Plan
+from kitsune_mlir.codegen.gpu.interface.semaphores import Counters
+from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 
 __all__ = ["probe"]
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, select
+from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.simt_cluster import Cluster
 from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
 from kitsune_mlir.codegen.gpu.simt_exchange import ITEM_BYTES, Combiner, Partial, Sharing

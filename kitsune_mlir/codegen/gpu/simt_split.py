@@ -1,6 +1,6 @@
 """Long reductions that several blocks share: each goes over a piece of the columns, and the last one adds the others' results.
 
-A row's result is a few numbers, so a piece hands over eight bytes a number through global memory (`split.py`).
+A row's result is a few numbers, so a piece hands over eight bytes a number through global memory (`interface/split.py`).
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from kitsune_mlir.codegen.gpu.context import TileContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64
+from kitsune_mlir.codegen.gpu.interface.context import TileContext
+from kitsune_mlir.codegen.gpu.interface.split import Place, Split
 from kitsune_mlir.codegen.gpu.simt_exchange import ITEM_BYTES, Combiner, Partial, loaded, stored
-from kitsune_mlir.codegen.gpu.split import Place, Split
 
 __all__ = ["Piece", "split_of"]
 

@@ -16,7 +16,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import sm_count, sm_id, uniform
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, select
-from kitsune_mlir.codegen.gpu.tasks import ProgramView, TaskView
+from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView
 from kitsune_mlir.errors import CompileError
 
 __all__ = ["Range", "Share", "by_multiprocessor", "ranges", "shares_of"]

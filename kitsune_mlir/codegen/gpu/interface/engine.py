@@ -27,10 +27,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.emit.value import Value
-from kitsune_mlir.codegen.gpu.plan import Decline, Limits, Plan
-from kitsune_mlir.codegen.gpu.tasks import TaskView
+from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 
 __all__ = ["Engine"]
 
@@ -80,7 +80,7 @@ class Engine:
         """
 
 
-# The names below are what `context.py` provides; they are repeated here as the reference of the interface.
+# The names below are what `interface/context.py` provides; they are repeated here as the reference of the interface.
 #
 #   TaskContext
 #     .plan, .view: Plan, TaskView           .threads: int, threads per block
@@ -92,7 +92,7 @@ class Engine:
 #     .pointer(buffer): Value                pointer to its first element in global memory (!llvm.ptr<1>)
 #     .for_each_tile(body, carried=())       emit the loop over this block's tiles; body(tile, *carried) -> next carried
 #     .for_each_piece(body, carried=())      the same over pieces: body(tile, piece, *carried), piece i32 (plans with `split`)
-#     .place: Place                          where partial results and their counters are (`split.py`); .partials: pointer
+#     .place: Place                          where partial results and their counters are (`interface/split.py`); .partials: pointer
 #     .ahead(thread, threads)                emit `prefetch` of the next task that has one, for the calling threads
 #     .sync()                                block barrier
 #     .function(name, types, emit)           add an internal function to the module, for code that is outlined

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from kitsune_mlir.codegen.gpu import semaphore
 from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, for_, grid_size, if_, sync_block, thread_id, while_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import atomic, load, load_acquire, offset, store, store_release
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i32, i64
+from kitsune_mlir.codegen.gpu.interface import spin as semaphore
 from kitsune_mlir.runtime.manifest import COUNTERS, REPORT_BYTES, SLOT_STRIDE
 
 __all__ = ["Counters"]

@@ -16,8 +16,8 @@ from torch_mlir.dialects import llvm
 
 from kitsune_mlir.codegen.gpu.emit.memory import GLOBAL, load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, i64, wrap
-from kitsune_mlir.codegen.gpu.split import Number, Place
-from kitsune_mlir.codegen.gpu.tasks import Buffer, Semaphore, TaskView
+from kitsune_mlir.codegen.gpu.interface.split import Number, Place
+from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, Semaphore, TaskView
 from kitsune_mlir.errors import CompileError
 
 __all__ = ["ALIGNMENT", "Arguments", "Member", "Operands", "Row", "Table", "Word"]

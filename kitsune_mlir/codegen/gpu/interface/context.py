@@ -1,4 +1,4 @@
-"""What an engine emits with: the kernel as one task sees it, and one tile of it (the interface is listed in `engine.py`)."""
+"""What an engine emits with: the kernel as one task sees it, and one tile of it (the interface is listed in `interface/engine.py`)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, global_timer, if_, sync_block, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i32, i64, maximum, minimum, select
-from kitsune_mlir.codegen.gpu.handoff import Counters
-from kitsune_mlir.codegen.gpu.operands import Operands
-from kitsune_mlir.codegen.gpu.plan import Plan
+from kitsune_mlir.codegen.gpu.interface.operands import Operands
+from kitsune_mlir.codegen.gpu.interface.plan import Plan
+from kitsune_mlir.codegen.gpu.interface.semaphores import Counters
+from kitsune_mlir.codegen.gpu.interface.split import Place
+from kitsune_mlir.codegen.gpu.interface.tile_index import TilePlace
+from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, NamedRows, Semaphore, TaskView, Wait
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async
 from kitsune_mlir.codegen.gpu.sm90.pdl import wait_for_prerequisites
-from kitsune_mlir.codegen.gpu.split import Place
-from kitsune_mlir.codegen.gpu.tasks import Buffer, NamedRows, Semaphore, TaskView, Wait
-from kitsune_mlir.codegen.gpu.tile_place import TilePlace
 
 __all__ = ["KernelState", "TaskContext", "TileContext"]
 
@@ -62,7 +62,7 @@ class KernelState:
 
 
 class TaskContext:
-    """The kernel as one task sees it. Attributes: see the list in `engine.py`."""
+    """The kernel as one task sees it. Attributes: see the list in `interface/engine.py`."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class TaskContext:
 
     @property
     def place(self) -> Place | None:
-        """Where partial results and their counters are (`split.py`)."""
+        """Where partial results and their counters are (`interface/split.py`)."""
         return self.operands.place
 
     @property

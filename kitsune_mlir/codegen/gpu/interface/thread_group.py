@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from kitsune_mlir.codegen.gpu.context import TaskContext
 from kitsune_mlir.codegen.gpu.emit.control_flow import sync_block
 from kitsune_mlir.codegen.gpu.emit.value import Value
+from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier
 
 __all__ = ["Crew"]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
+from kitsune_mlir.codegen.gpu.interface.split import Split
+from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, TaskView
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
-from kitsune_mlir.codegen.gpu.split import Split
-from kitsune_mlir.codegen.gpu.tasks import Buffer, TaskView
 
 __all__ = ["BARRIER_BYTES", "Decline", "Limits", "MapUse", "Plan"]
 
