@@ -126,7 +126,7 @@ ALONE = 0.5
 PARTIAL_RATE = 5.2e4 / US
 MEET = 1.5 * US
 SHARING = ("mma", "conv")
-"""Engines of which all pieces of a tile add up a part of its columns (`codegen/gpu/mma_split.py`)."""
+"""Engines of which all pieces of a tile add up a part of its columns (`codegen/gpu/contraction/split_k.py`)."""
 NARROW = 256
 GATHERED_RATE, ADDED_RATE = 4.0e10, 1.2e10
 """Columns up to which a chain's gathers and additions run beside its products; bytes a second of those of wider chains, whose

@@ -11,6 +11,8 @@ import pytest
 from kept import kept
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.contraction.split_k import GROUP as MMA_GROUP
+from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split, lay_out
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
@@ -19,8 +21,6 @@ from kitsune_mlir.codegen.gpu.mma import MmaEngine
 from kitsune_mlir.codegen.gpu.mma_geometry import Geometry
 from kitsune_mlir.codegen.gpu.mma_order import GROUP, _grouped
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan, _share
-from kitsune_mlir.codegen.gpu.mma_split import GROUP as MMA_GROUP
-from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.schedule import _weights
 from kitsune_mlir.dialects import new_context
@@ -194,7 +194,7 @@ def test_all_blocks_of_a_tile_post_for_it(context) -> None:
 @pytest.mark.parametrize("whole", [0, 3])
 @pytest.mark.parametrize(("pieces", "chunks"), [(2, 7), (3, 12), (5, 11)])
 def test_pieces_cover_the_sum_once(monkeypatch, pieces: int, chunks: int, whole: int) -> None:
-    module = "kitsune_mlir.codegen.gpu.mma_split"
+    module = "kitsune_mlir.codegen.gpu.contraction.split_k"
     monkeypatch.setattr(f"{module}.select", lambda condition, yes, no: yes if condition else no)
     monkeypatch.setattr(f"{module}.i32", int)
     split = Split(pieces, 0, 0, 0, whole)
@@ -210,7 +210,7 @@ def test_pieces_cover_the_sum_once(monkeypatch, pieces: int, chunks: int, whole:
 @pytest.mark.parametrize("pieces", [2, 3, 5, 12])
 def test_sums_have_the_same_order_whichever_piece_adds_them_up(monkeypatch, pieces: int) -> None:
     """Elements of tiles that overlap are stored by two blocks, whose pieces need not have the same number."""
-    module = "kitsune_mlir.codegen.gpu.mma_split"
+    module = "kitsune_mlir.codegen.gpu.contraction.split_k"
     count, run = 16, 32
     partials = np.random.default_rng(0).standard_normal((pieces, 3 * run)).astype(np.float32)
     read: set[int] = set()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import kitsune_mlir
-from kitsune_mlir.codegen.gpu.row_addition import widest
+from kitsune_mlir.codegen.gpu.contraction.row_addition import widest
 
 
 class Sum(torch.nn.Module):

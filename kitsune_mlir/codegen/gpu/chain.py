@@ -15,12 +15,12 @@ from kitsune_mlir.codegen.gpu.chain_records import ChainPlan
 from kitsune_mlir.codegen.gpu.chain_sources import Mover
 from kitsune_mlir.codegen.gpu.chain_wide import emit_wide
 from kitsune_mlir.codegen.gpu.chain_wide_plan import WidePlan, make_wide_plan
+from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
-from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async_shared
 

@@ -18,6 +18,7 @@ from kitsune_mlir.codegen.gpu.chain_sources import slot_barriers, slot_pointer
 from kitsune_mlir.codegen.gpu.chain_start import Term, bias_of, reads_made
 from kitsune_mlir.codegen.gpu.chain_store import Storer
 from kitsune_mlir.codegen.gpu.chain_vectors import copy_vectors
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, is_constant
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
@@ -25,7 +26,6 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, i32, i64, minimu
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load
-from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, is_constant
 from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, Ring, fence_async, fence_async_shared
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot as RingSlot

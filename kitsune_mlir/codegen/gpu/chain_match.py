@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch, is_constant, wide_dims
+from kitsune_mlir.codegen.gpu.contraction.row_addition import Addition, widest
 from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, Load, TaskView
-from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch, is_constant, wide_dims
-from kitsune_mlir.codegen.gpu.row_addition import Addition, widest
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.products import body_of, constant_fill, is_contraction, is_projected_product, yield_of
 

@@ -25,10 +25,10 @@ from kitsune_mlir.codegen.gpu.chain_parts import (
 from kitsune_mlir.codegen.gpu.chain_records import GROUP_ROWS, ChainPlan, Output, Slot, Stage, Vector
 from kitsune_mlir.codegen.gpu.chain_seams import SEAM, check_seams
 from kitsune_mlir.codegen.gpu.chain_vectors import vectors_of
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch
 from kitsune_mlir.codegen.gpu.interface.plan import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
-from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.chain_match import QUAD, Chain, ranges_of
-from kitsune_mlir.codegen.gpu.mma_match import Mismatch
+from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
 
 __all__ = ["SEAM", "check_seams"]
 

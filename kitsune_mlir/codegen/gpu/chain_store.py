@@ -9,6 +9,7 @@ from kitsune_mlir.codegen.gpu.chain_match import QUAD
 from kitsune_mlir.codegen.gpu.chain_parts import sides_of
 from kitsune_mlir.codegen.gpu.chain_place import Place
 from kitsune_mlir.codegen.gpu.chain_records import ChainPlan, Output
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64, vector
@@ -16,7 +17,6 @@ from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, store_elements
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Store
 from kitsune_mlir.codegen.gpu.interface.window import Window
-from kitsune_mlir.codegen.gpu.mma_match import COL, ROW
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.ldmatrix import store_matrices
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, fence_async_shared

@@ -20,12 +20,12 @@ from kitsune_mlir.codegen.gpu.chain_vectors import copy_vectors
 from kitsune_mlir.codegen.gpu.chain_wide_ahead import fetch_ahead
 from kitsune_mlir.codegen.gpu.chain_wide_finish import Finisher, reads_of
 from kitsune_mlir.codegen.gpu.chain_wide_plan import PANEL, PANEL_BYTES, WARP_COLS, Pass, WidePlan, weight_tile
+from kitsune_mlir.codegen.gpu.contraction.match import ROW
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, select, vector
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.mma_match import ROW
 from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, Ring, fence_async, fence_async_shared

@@ -23,6 +23,7 @@ from kitsune_mlir.codegen.gpu.chain_parts import sides_of, swizzled
 from kitsune_mlir.codegen.gpu.chain_place import Place
 from kitsune_mlir.codegen.gpu.chain_start import terms_of
 from kitsune_mlir.codegen.gpu.cluster_plan import PANEL, ClusterLayer, ClusterPlan, make_cluster_plan
+from kitsune_mlir.codegen.gpu.contraction.match import ROW, Mismatch
 from kitsune_mlir.codegen.gpu.emit.control_flow import cluster_rank, for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset
@@ -32,7 +33,6 @@ from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
-from kitsune_mlir.codegen.gpu.mma_match import ROW, Mismatch
 from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.dsmem import push_span

@@ -14,10 +14,10 @@ from kitsune_mlir.codegen.gpu.chain_match import SUM, Chain, match_chain
 from kitsune_mlir.codegen.gpu.chain_order import order_of
 from kitsune_mlir.codegen.gpu.chain_parts import matrix_map, sides_of, swizzled
 from kitsune_mlir.codegen.gpu.chain_records import GROUP_ROWS, RowsPlan
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch
 from kitsune_mlir.codegen.gpu.interface.plan import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import Store, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
-from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of

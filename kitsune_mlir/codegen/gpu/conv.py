@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
+from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.conv_epilogue import Epilogue
 from kitsune_mlir.codegen.gpu.conv_plan import HALVERS, ConvPlan, make_plan
 from kitsune_mlir.codegen.gpu.conv_ring import Stages
@@ -20,8 +22,6 @@ from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
-from kitsune_mlir.codegen.gpu.mma_match import Mismatch
-from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, fence_async, fence_async_shared
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import specialize
 

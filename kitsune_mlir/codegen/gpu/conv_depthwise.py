@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
+from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
 from kitsune_mlir.codegen.gpu.conv_match import CHANNEL, Convolution, Sides, match, stored_sides
 from kitsune_mlir.codegen.gpu.conv_steps import Block, Steps, guarded, neighbours_align
 from kitsune_mlir.codegen.gpu.conv_tiles import depthwise_run
@@ -28,7 +29,6 @@ from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, TaskView, element_bytes
-from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 
 __all__ = ["DepthwiseEngine"]
 

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.contraction.match import Mismatch, is_constant, wide_dims
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Offset, TaskView
-from kitsune_mlir.codegen.gpu.mma_match import Mismatch, is_constant, wide_dims
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, static_ints, terms_of
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.products import body_of, is_contraction

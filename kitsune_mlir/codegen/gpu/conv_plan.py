@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
 from kitsune_mlir.codegen.gpu.conv_match import Convolution, match
 from kitsune_mlir.codegen.gpu.conv_tiles import Geometry, Problem, best_arrangement
 from kitsune_mlir.codegen.gpu.interface.plan import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView, element_bytes
 from kitsune_mlir.codegen.gpu.interface.window import multiple_of
-from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.sm90 import wgmma
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import SHARED_REGISTERS, THREADS

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32
 from kitsune_mlir.codegen.gpu.gemv_ahead import fetch_ahead
@@ -24,7 +25,6 @@ from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
-from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot, fence_async
 
 __all__ = ["GemvEngine"]

@@ -8,11 +8,11 @@ the warps that multiply did the norm, 1.8 %.
 
 from __future__ import annotations
 
+from kitsune_mlir.codegen.gpu.contraction.match import COL
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.gemv_plan import GemvPlan, Source
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.mma_match import COL
 from kitsune_mlir.codegen.gpu.sm90 import tma
 
 __all__ = ["chunks_ahead", "fetch_ahead"]

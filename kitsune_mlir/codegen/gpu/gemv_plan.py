@@ -12,13 +12,13 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch
+from kitsune_mlir.codegen.gpu.contraction.one_sum import GemvPattern, match_products
 from kitsune_mlir.codegen.gpu.emit.value import Value
-from kitsune_mlir.codegen.gpu.gemv_match import GemvPattern, match_products
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.plan import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
-from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
 

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Step, is_constant
+from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, emit_body
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.reduce import over_registers
@@ -21,8 +23,6 @@ from kitsune_mlir.codegen.gpu.gemv_stream import Stages
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store
 from kitsune_mlir.codegen.gpu.interface.window import Window
-from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Step, is_constant
-from kitsune_mlir.codegen.gpu.mma_scalar import constant_of, emit_body
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier
 
 __all__ = ["MULTIPLIERS", "store_pass"]

@@ -14,6 +14,8 @@ import functools
 from collections.abc import Sequence
 from typing import ClassVar
 
+from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
+from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.value import Value, select
@@ -26,11 +28,9 @@ from kitsune_mlir.codegen.gpu.mma_epilogue import Epilogue
 from kitsune_mlir.codegen.gpu.mma_halves import Halver
 from kitsune_mlir.codegen.gpu.mma_join import join_plans
 from kitsune_mlir.codegen.gpu.mma_load import Loader
-from kitsune_mlir.codegen.gpu.mma_match import Mismatch
 from kitsune_mlir.codegen.gpu.mma_order import ordered
 from kitsune_mlir.codegen.gpu.mma_plan import STORING_THREAD, MmaPlan, make_plan
 from kitsune_mlir.codegen.gpu.mma_ring import Stages
-from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.mma_store import Handover, Storer
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import specialize

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from torch_mlir import ir
 from torch_mlir.dialects import nvvm
 
+from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import copy_async, offset, store
@@ -27,7 +28,6 @@ from kitsune_mlir.codegen.gpu.mma_order import ordered
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
 from kitsune_mlir.codegen.gpu.mma_ranges import by_range
 from kitsune_mlir.codegen.gpu.mma_ring import Stages
-from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, Slot
 from kitsune_mlir.shared_tile import SharedTile
 

@@ -14,6 +14,9 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.contraction.gather import extract_pair, tables_of, walked_loop
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Step, is_constant
+from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, emit_body
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import load as read
 from kitsune_mlir.codegen.gpu.emit.memory import offset
@@ -21,10 +24,7 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, i32, i64, select
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.window import Window
-from kitsune_mlir.codegen.gpu.mma_gather import extract_pair, tables_of, walked_loop
-from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Step, is_constant
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
-from kitsune_mlir.codegen.gpu.mma_scalar import constant_of, emit_body
 from kitsune_mlir.codegen.gpu.mma_store import Handover
 from kitsune_mlir.codegen.gpu.sm90.ldmatrix import stage_accumulator
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot, fence_async, fence_async_shared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kitsune_mlir.codegen.gpu.mma_sides import Mismatch
+from kitsune_mlir.codegen.gpu.contraction.axes import Mismatch
 
 __all__ = ["Geometry", "up"]
 

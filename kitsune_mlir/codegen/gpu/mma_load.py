@@ -12,6 +12,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
+from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_value, i32, maximum, minimum
@@ -23,7 +24,6 @@ from kitsune_mlir.codegen.gpu.mma_order import ordered
 from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
 from kitsune_mlir.codegen.gpu.mma_ranges import by_range
 from kitsune_mlir.codegen.gpu.mma_ring import Stages
-from kitsune_mlir.codegen.gpu.mma_split import Pieces
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Slot
 

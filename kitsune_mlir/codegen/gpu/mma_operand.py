@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+from kitsune_mlir.codegen.gpu.contraction.match import Product
 from kitsune_mlir.codegen.gpu.emit.memory import Cache
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
-from kitsune_mlir.codegen.gpu.mma_match import Product
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
 

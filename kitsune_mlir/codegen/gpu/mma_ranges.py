@@ -14,6 +14,10 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import arith
 
+from kitsune_mlir.codegen.gpu.contraction.axes import ROW, Mismatch
+from kitsune_mlir.codegen.gpu.contraction.gather import tables_of, walked_loop
+from kitsune_mlir.codegen.gpu.contraction.match import Pattern, Product, is_constant
+from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, emit_body
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, constant, i64, wrap
@@ -21,11 +25,7 @@ from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
-from kitsune_mlir.codegen.gpu.mma_gather import tables_of, walked_loop
-from kitsune_mlir.codegen.gpu.mma_match import Pattern, Product, is_constant
 from kitsune_mlir.codegen.gpu.mma_operand import Sum
-from kitsune_mlir.codegen.gpu.mma_scalar import constant_of, emit_body
-from kitsune_mlir.codegen.gpu.mma_sides import ROW, Mismatch
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.products import body_of, constant_fill, defining_op, yield_of
 

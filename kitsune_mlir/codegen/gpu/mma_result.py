@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Pattern
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
-from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Pattern
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
 

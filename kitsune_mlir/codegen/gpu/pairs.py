@@ -12,7 +12,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
+from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.emit.convert import pack_pair
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store

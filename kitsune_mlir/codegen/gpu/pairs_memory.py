@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import arith
 
+from kitsune_mlir.codegen.gpu.contraction.scalar_body import emit_body
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.memory import copy_async, copy_async_commit, copy_async_wait, load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import (
@@ -33,7 +34,6 @@ from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.thread_group import Crew
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, element_bytes
-from kitsune_mlir.codegen.gpu.mma_scalar import emit_body
 from kitsune_mlir.codegen.gpu.pairs_plan import PIECE, PairsPlan, row_align
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.dialects.access import affine_maps

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.chain_lanes import Lanes
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch
+from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64
@@ -19,7 +20,6 @@ from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.thread_group import Crew
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
-from kitsune_mlir.codegen.gpu.mma_match import COL, ROW, Mismatch
 from kitsune_mlir.codegen.gpu.row_layers import RowLayers
 from kitsune_mlir.codegen.gpu.row_layers_plan import RowLayersPlan, plan_row_layers
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async

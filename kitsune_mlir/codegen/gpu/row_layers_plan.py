@@ -14,9 +14,9 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.chain_match import SUM, Layer, match_chain, zero
 from kitsune_mlir.codegen.gpu.chain_order import order_of
 from kitsune_mlir.codegen.gpu.chain_records import RowsPlan
+from kitsune_mlir.codegen.gpu.contraction.match import ROW, Mismatch
 from kitsune_mlir.codegen.gpu.interface.tile_view import Store, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
-from kitsune_mlir.codegen.gpu.mma_match import ROW, Mismatch
 from kitsune_mlir.codegen.gpu.row_layers_ring import WeightRing, plan_ring
 from kitsune_mlir.dialects.access import shape_of
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from kitsune_mlir.codegen.gpu.chain_match import SUM
 from kitsune_mlir.codegen.gpu.chain_parts import matrix_map
+from kitsune_mlir.codegen.gpu.contraction.match import COL
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, lane_id, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32
@@ -20,7 +21,6 @@ from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.interface.plan import MapUse
 from kitsune_mlir.codegen.gpu.interface.thread_group import Crew
 from kitsune_mlir.codegen.gpu.interface.window import Window
-from kitsune_mlir.codegen.gpu.mma_match import COL
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Ring
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap

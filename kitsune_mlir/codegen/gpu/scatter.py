@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import ClassVar
 
+from kitsune_mlir.codegen.gpu.contraction.row_addition import Addition, widest
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset, reduce_add
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i64, minimum
@@ -19,7 +20,6 @@ from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, TaskView
-from kitsune_mlir.codegen.gpu.row_addition import Addition, widest
 
 __all__ = ["ScatterEngine"]
 

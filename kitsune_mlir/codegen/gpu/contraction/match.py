@@ -13,9 +13,9 @@ from collections.abc import Collection, Hashable, Sequence
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW, Mismatch, Sides
+from kitsune_mlir.codegen.gpu.contraction.gather import tables_of
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, TaskView
-from kitsune_mlir.codegen.gpu.mma_gather import tables_of
-from kitsune_mlir.codegen.gpu.mma_sides import COL, ROW, Mismatch, Sides
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_projected_product

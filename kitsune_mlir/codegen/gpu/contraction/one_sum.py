@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
-from kitsune_mlir.codegen.gpu.mma_match import (
+from kitsune_mlir.codegen.gpu.contraction.match import (
     Mismatch,
     Pattern,
     Product,
@@ -16,6 +15,7 @@ from kitsune_mlir.codegen.gpu.mma_match import (
     read_body,
     unite_products,
 )
+from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 
 __all__ = ["DTYPES", "GemvPattern", "match_products"]
 

@@ -1,0 +1,1 @@
+"""What the engines share that multiply: axes of a tile, reading a body, gathers, split-K, 3xTF32."""
