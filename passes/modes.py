@@ -100,7 +100,7 @@ def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, floa
                 continue
             whole = edge.policy == "all"
             bytes_ = tensor_bytes(value.type)
-            # Its weights come while it waits (successive products share a ring: `codegen/gpu/mma_join.py`).
+            # Its weights come while it waits (successive products share a ring: `codegen/gpu/engines/mma/task_fusion.py`).
             streamed = work.engine == "gemv" or (before == n - 1 and work.engine == engines[before] == "mma")
             rows = sum(named.count(tile_sizes(stage, space)) for named in edge.named)
             named += rows

@@ -1,11 +1,11 @@
-"""Tiles of products on tensor cores, from the model of the chip in `codegen/gpu/mma_cost.py`."""
+"""Tiles of products on tensor cores, from the model of the chip in `codegen/gpu/engines/mma/cost.py`."""
 
 import math
 from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.mma_cost import CHUNK_BYTES, Work, choose_pieces, microseconds
+from kitsune_mlir.codegen.gpu.engines.mma.cost import CHUNK_BYTES, Work, choose_pieces, microseconds
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import is_contraction

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from kitsune_mlir.codegen.gpu.mma_cost import Work, choose_pieces, microseconds
+from kitsune_mlir.codegen.gpu.engines.mma.cost import Work, choose_pieces, microseconds
 from kitsune_mlir.passes.tiles_mma import mma_tile
 from kitsune_mlir.target import H200
 

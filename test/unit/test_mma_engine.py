@@ -13,14 +13,14 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.split_k import GROUP as MMA_GROUP
 from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
+from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
+from kitsune_mlir.codegen.gpu.engines.mma.geometry import Geometry
+from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan, _share
+from kitsune_mlir.codegen.gpu.engines.mma.rasterize import GROUP, _grouped
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split, lay_out
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.interface.window import multiple_of
-from kitsune_mlir.codegen.gpu.mma import MmaEngine
-from kitsune_mlir.codegen.gpu.mma_geometry import Geometry
-from kitsune_mlir.codegen.gpu.mma_order import GROUP, _grouped
-from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan, _share
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.codegen.gpu.schedule import _weights
 from kitsune_mlir.dialects import new_context
@@ -309,7 +309,9 @@ def test_offsets_know_what_divides_them(context) -> None:
 
 @pytest.mark.parametrize(("rows", "cols"), [(GROUP * 2, 8), (GROUP + 3, 5), (GROUP * 3 + 1, 1), (17, 32)])
 def test_the_grouped_order_is_a_permutation(monkeypatch, rows: int, cols: int) -> None:
-    monkeypatch.setattr("kitsune_mlir.codegen.gpu.mma_order.select", lambda condition, yes, no: yes if condition else no)
+    monkeypatch.setattr(
+        "kitsune_mlir.codegen.gpu.engines.mma.rasterize.select", lambda condition, yes, no: yes if condition else no
+    )
     planes = 2
     walked = [_grouped(number, rows, cols) for number in range(planes * rows * cols)]
     assert sorted(walked) == list(range(planes * rows * cols))

@@ -9,10 +9,10 @@ import pytest
 from kept import kept
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
+from kitsune_mlir.codegen.gpu.engines.mma.task_fusion import MOST_TASKS, join_plans
 from kitsune_mlir.codegen.gpu.interface.plan import Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
-from kitsune_mlir.codegen.gpu.mma import MmaEngine
-from kitsune_mlir.codegen.gpu.mma_join import MOST_TASKS, join_plans
 from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.dialects import new_context
 

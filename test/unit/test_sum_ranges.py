@@ -11,8 +11,9 @@ import torch
 from torch_mlir import ir
 
 import kitsune_mlir
-from kitsune_mlir.codegen.gpu import mma_copy, mma_ranges
-from kitsune_mlir.codegen.gpu.mma_operand import Sum
+from kitsune_mlir.codegen.gpu.engines.mma import k_ranges as mma_ranges
+from kitsune_mlir.codegen.gpu.engines.mma import producer_copy as mma_copy
+from kitsune_mlir.codegen.gpu.engines.mma.operand import Sum
 from kitsune_mlir.passes import sum_ranges
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
@@ -92,7 +93,7 @@ def test_chunks_belong_to_one_range_each(monkeypatch) -> None:
 @pytest.mark.parametrize(("length", "threads"), [(128, 64), (72, 64), (24, 96)])
 def test_rows_of_a_table_are_copied_once(monkeypatch, rows: int, length: int, threads: int) -> None:
     """Each piece of a chunk comes from the row that the index says, and is zeros beyond the range and the tile."""
-    from kitsune_mlir.codegen.gpu.mma_operand import Operand
+    from kitsune_mlir.codegen.gpu.engines.mma.operand import Operand
     from kitsune_mlir.shared_tile import SharedTile
 
     stride, first, shared = 2 * length, 64 if length > 64 else 0, {}

@@ -10,12 +10,12 @@ from kitsune_mlir.codegen.gpu.chain import ChainEngine
 from kitsune_mlir.codegen.gpu.cluster_chain import ClusterEngine
 from kitsune_mlir.codegen.gpu.conv import ConvEngine
 from kitsune_mlir.codegen.gpu.conv_depthwise import DepthwiseEngine
+from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.gemv import GemvEngine
 from kitsune_mlir.codegen.gpu.generic import GenericEngine
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
-from kitsune_mlir.codegen.gpu.mma import MmaEngine
 from kitsune_mlir.codegen.gpu.pairs import PairsEngine
 from kitsune_mlir.codegen.gpu.row_layers_engine import RowsEngine
 from kitsune_mlir.codegen.gpu.scatter import ScatterEngine

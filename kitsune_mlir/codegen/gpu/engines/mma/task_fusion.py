@@ -11,10 +11,10 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from kitsune_mlir.codegen.gpu.engines.mma.cost import HELD_BYTES
+from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
+from kitsune_mlir.codegen.gpu.engines.mma.tma_epilogue import SLOTS
 from kitsune_mlir.codegen.gpu.interface.plan import Limits, Plan
-from kitsune_mlir.codegen.gpu.mma_cost import HELD_BYTES
-from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
-from kitsune_mlir.codegen.gpu.mma_result import SLOTS
 
 __all__ = ["join_plans"]
 

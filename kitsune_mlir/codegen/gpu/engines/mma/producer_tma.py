@@ -16,14 +16,14 @@ from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_value, i32, maximum, minimum
+from kitsune_mlir.codegen.gpu.engines.mma.deferred_waits import late_waits
+from kitsune_mlir.codegen.gpu.engines.mma.k_ranges import by_range
+from kitsune_mlir.codegen.gpu.engines.mma.mainloop import Stages
+from kitsune_mlir.codegen.gpu.engines.mma.operand import Box
+from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
+from kitsune_mlir.codegen.gpu.engines.mma.rasterize import ordered
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Wait
-from kitsune_mlir.codegen.gpu.mma_late import late_waits
-from kitsune_mlir.codegen.gpu.mma_operand import Box
-from kitsune_mlir.codegen.gpu.mma_order import ordered
-from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
-from kitsune_mlir.codegen.gpu.mma_ranges import by_range
-from kitsune_mlir.codegen.gpu.mma_ring import Stages
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Slot
 

@@ -22,12 +22,12 @@ from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import copy_async, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, i64, minimum, select, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
+from kitsune_mlir.codegen.gpu.engines.mma.k_ranges import by_range
+from kitsune_mlir.codegen.gpu.engines.mma.mainloop import Stages
+from kitsune_mlir.codegen.gpu.engines.mma.operand import Operand
+from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
+from kitsune_mlir.codegen.gpu.engines.mma.rasterize import ordered
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.mma_operand import Operand
-from kitsune_mlir.codegen.gpu.mma_order import ordered
-from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
-from kitsune_mlir.codegen.gpu.mma_ranges import by_range
-from kitsune_mlir.codegen.gpu.mma_ring import Stages
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, Slot
 from kitsune_mlir.shared_tile import SharedTile
 

@@ -19,19 +19,19 @@ from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.value import Value, select
+from kitsune_mlir.codegen.gpu.engines.mma.epilogue import Epilogue
+from kitsune_mlir.codegen.gpu.engines.mma.mainloop import Stages
+from kitsune_mlir.codegen.gpu.engines.mma.plan import STORING_THREAD, MmaPlan, make_plan
+from kitsune_mlir.codegen.gpu.engines.mma.producer_copy import Copier
+from kitsune_mlir.codegen.gpu.engines.mma.producer_tf32x3 import Halver
+from kitsune_mlir.codegen.gpu.engines.mma.producer_tma import Loader
+from kitsune_mlir.codegen.gpu.engines.mma.rasterize import ordered
+from kitsune_mlir.codegen.gpu.engines.mma.store_warp import Handover, Storer
+from kitsune_mlir.codegen.gpu.engines.mma.task_fusion import join_plans
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
-from kitsune_mlir.codegen.gpu.mma_copy import Copier
-from kitsune_mlir.codegen.gpu.mma_epilogue import Epilogue
-from kitsune_mlir.codegen.gpu.mma_halves import Halver
-from kitsune_mlir.codegen.gpu.mma_join import join_plans
-from kitsune_mlir.codegen.gpu.mma_load import Loader
-from kitsune_mlir.codegen.gpu.mma_order import ordered
-from kitsune_mlir.codegen.gpu.mma_plan import STORING_THREAD, MmaPlan, make_plan
-from kitsune_mlir.codegen.gpu.mma_ring import Stages
-from kitsune_mlir.codegen.gpu.mma_store import Handover, Storer
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import specialize
 

@@ -7,15 +7,15 @@ import math
 from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch, Pattern, Product, loaded, match
+from kitsune_mlir.codegen.gpu.engines.mma.cost import HELD_BYTES, Work, choose_pieces
+from kitsune_mlir.codegen.gpu.engines.mma.geometry import Geometry, up
+from kitsune_mlir.codegen.gpu.engines.mma.k_ranges import Range, ranges_of
+from kitsune_mlir.codegen.gpu.engines.mma.operand import Box, Operand, Sum, box_of, choose_sum, merge_sums
+from kitsune_mlir.codegen.gpu.engines.mma.tma_epilogue import SLICES, SLOTS, Result, results_of
 from kitsune_mlir.codegen.gpu.interface.plan import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
-from kitsune_mlir.codegen.gpu.mma_cost import HELD_BYTES, Work, choose_pieces
-from kitsune_mlir.codegen.gpu.mma_geometry import Geometry, up
-from kitsune_mlir.codegen.gpu.mma_operand import Box, Operand, Sum, box_of, choose_sum, merge_sums
-from kitsune_mlir.codegen.gpu.mma_ranges import Range, ranges_of
-from kitsune_mlir.codegen.gpu.mma_result import SLICES, SLOTS, Result, results_of
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import CONSUMERS, SHARED_REGISTERS, THREADS
 from kitsune_mlir.shared_tile import SharedTile
 

@@ -8,9 +8,9 @@ from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.contraction.tf32x3 import write_rests
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_warp
 from kitsune_mlir.codegen.gpu.emit.value import Value
+from kitsune_mlir.codegen.gpu.engines.mma.mainloop import Stages
+from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
-from kitsune_mlir.codegen.gpu.mma_ring import Stages
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot, fence_async_shared
 
 __all__ = ["Halver"]

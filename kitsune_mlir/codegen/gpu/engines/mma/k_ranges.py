@@ -22,10 +22,10 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, constant, i64, wrap
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
+from kitsune_mlir.codegen.gpu.engines.mma.operand import Sum
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
-from kitsune_mlir.codegen.gpu.mma_operand import Sum
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.products import body_of, constant_fill, defining_op, yield_of
 

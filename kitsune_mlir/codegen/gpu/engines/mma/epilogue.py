@@ -22,10 +22,10 @@ from kitsune_mlir.codegen.gpu.emit.memory import load as read
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, i32, i64, select, unpack
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
+from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
+from kitsune_mlir.codegen.gpu.engines.mma.store_warp import Handover
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.window import Window
-from kitsune_mlir.codegen.gpu.mma_plan import MmaPlan
-from kitsune_mlir.codegen.gpu.mma_store import Handover
 from kitsune_mlir.codegen.gpu.sm90.ldmatrix import stage_accumulator
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot, fence_async, fence_async_shared
 from kitsune_mlir.dialects.products import body_of

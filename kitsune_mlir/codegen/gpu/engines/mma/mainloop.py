@@ -11,8 +11,8 @@ from collections.abc import Callable
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, select
+from kitsune_mlir.codegen.gpu.engines.mma.plan import EXACT_PRODUCTS, MmaPlan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext
-from kitsune_mlir.codegen.gpu.mma_plan import EXACT_PRODUCTS, MmaPlan
 from kitsune_mlir.codegen.gpu.sm90 import wgmma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Ring, Slot, fence_async_shared
 from kitsune_mlir.shared_tile import SharedTile

@@ -1,0 +1,1 @@
+"""Products on tensor cores (wgmma): a persistent, warp-specialised GEMM."""
