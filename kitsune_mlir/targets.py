@@ -69,7 +69,7 @@ def host_code(module: ir.Module, name: str, machine: Target, options: Options, t
 
 def gpu_code(module: ir.Module, name: str, machine: Target, options: Options, texts: dict[str, str], summary: dict):
     """Tile program -> gpu and nvvm dialects -> LLVM -> PTX -> cubin. Needs no GPU; running does."""
-    from kitsune_mlir.codegen.gpu.program import compile_launches
+    from kitsune_mlir.codegen.gpu.compile import compile_launches
     from kitsune_mlir.runtime.cuda_runner import CudaRunner
 
     chosen, limit = precisions(options), options.ptxas_seconds

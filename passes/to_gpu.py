@@ -6,9 +6,9 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.backend.cubin import CHIPS
-from kitsune_mlir.codegen.gpu.executor import Decision
 from kitsune_mlir.codegen.gpu.interface.plan import Limits
-from kitsune_mlir.codegen.gpu.launches import cut_launches
+from kitsune_mlir.codegen.gpu.kernel.executor import Decision
+from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches
 from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.passes.base import Pass, PassFailure

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.engines import choose
-from kitsune_mlir.codegen.gpu.footprint import MOST_THREADS, REGISTER_FILE
+from kitsune_mlir.codegen.gpu.engines.registry import choose
 from kitsune_mlir.codegen.gpu.interface.plan import Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
+from kitsune_mlir.codegen.gpu.kernel.footprint import MOST_THREADS, REGISTER_FILE
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.tile_indices import Array, Points
 from kitsune_mlir.errors import CompileError, UnsupportedError

@@ -31,7 +31,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
     """Compile the programs; the number of those that spill registers or are not done by the engine."""
     from torch_mlir import ir
 
-    from kitsune_mlir.codegen.gpu.program import compile_gpu
+    from kitsune_mlir.codegen.gpu.compile import compile_gpu
     from kitsune_mlir.dialects import new_context
     from kitsune_mlir.frontend import import_model
     from kitsune_mlir.passes.registry import PIPELINE

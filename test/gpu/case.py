@@ -10,7 +10,7 @@ from typing import Any
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.kernel import Compiled, Kernel
+from kitsune_mlir.codegen.gpu.kernel.kernel import Compiled, Kernel
 
 
 @dataclasses.dataclass(frozen=True)

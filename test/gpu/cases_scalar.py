@@ -30,7 +30,7 @@ from kitsune_mlir.codegen.gpu.emit.memory import (
 from kitsune_mlir.codegen.gpu.emit.value import cast, constant, fma, i32, i64, maximum, minimum, select, unpack, vector, wrap
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.interface.spin import STRIDE, Watchdog, post, wait_at_least
-from kitsune_mlir.codegen.gpu.kernel import Kernel
+from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import ELEMENT_BYTES
 
 COUNT = 4096

@@ -13,7 +13,7 @@ from kitsune_mlir.codegen.gpu.emit.reduce import Exchange
 from kitsune_mlir.codegen.gpu.emit.value import fma
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.fragment import Fragment
-from kitsune_mlir.codegen.gpu.kernel import Kernel
+from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.matrix import GlobalMatrix, GlobalVector
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async_shared, initialize

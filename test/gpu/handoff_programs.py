@@ -84,7 +84,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
     from torch_mlir import ir
 
     from bench.timing import note_commit
-    from kitsune_mlir.codegen.gpu.program import compile_gpu
+    from kitsune_mlir.codegen.gpu.compile import compile_gpu
     from kitsune_mlir.dialects import new_context
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ def build(folder: Path, names) -> int:
     """Write the right program and the debug build of the faulty one."""
     from torch_mlir import ir
 
-    from kitsune_mlir.codegen.gpu.program import compile_gpu
+    from kitsune_mlir.codegen.gpu.compile import compile_gpu
     from kitsune_mlir.dialects import new_context
 
     folder.mkdir(parents=True, exist_ok=True)

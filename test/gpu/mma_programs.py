@@ -132,7 +132,7 @@ def build(folder: Path, names: list[str]) -> int:
     """Compile the programs; the number of those that spill registers or are not done by the engine."""
     from torch_mlir import ir
 
-    from kitsune_mlir.codegen.gpu.program import compile_gpu
+    from kitsune_mlir.codegen.gpu.compile import compile_gpu
     from kitsune_mlir.dialects import new_context
 
     folder.mkdir(parents=True, exist_ok=True)

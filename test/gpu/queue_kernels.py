@@ -9,11 +9,11 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, cluster_rank, f
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64, select, unpack, vector
 from kitsune_mlir.codegen.gpu.interface.semaphores import Counters
-from kitsune_mlir.codegen.gpu.kernel import Kernel
+from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
+from kitsune_mlir.codegen.gpu.kernel.spatial import by_multiprocessor
 from kitsune_mlir.codegen.gpu.ring import L2Ring
 from kitsune_mlir.codegen.gpu.sm90.dsmem import push_span
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, fence_async_shared, initialize, sync_cluster
-from kitsune_mlir.codegen.gpu.spatial import by_multiprocessor
 from kitsune_mlir.runtime.manifest import COUNTERS, SLOT_STRIDE
 
 PAIRS = 66

@@ -50,7 +50,7 @@ def build(folder: Path, names) -> int:
     """Write NAME.cubin, NAME.json (manifest) and the same of the debug build for every case; 1 if the other one spills."""
     from torch_mlir import ir
 
-    from kitsune_mlir.codegen.gpu.program import compile_gpu
+    from kitsune_mlir.codegen.gpu.compile import compile_gpu
     from kitsune_mlir.dialects import new_context
 
     folder.mkdir(parents=True, exist_ok=True)

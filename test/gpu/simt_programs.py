@@ -59,8 +59,8 @@ def plan_case(case: Case):
 
 def compile_case(case: Case, engine: Any = None) -> list[tuple[Any, ...]]:
     """Plan a case and emit its tile programs by simt alone, or by `engine`: (imported model, executor) of each."""
-    from kitsune_mlir.codegen.gpu import executor
     from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
+    from kitsune_mlir.codegen.gpu.kernel.kernel import executor
     from kitsune_mlir.codegen.gpu.simt import SimtEngine
 
     model = plan_case(case)
@@ -76,7 +76,7 @@ def build_case(folder: Path, name: str) -> str:
     """Compile a case into files of the folder; a line about it."""
     import numpy as np
 
-    from kitsune_mlir.codegen.gpu.program import compile_gpu
+    from kitsune_mlir.codegen.gpu.compile import compile_gpu
 
     start = time.perf_counter()
     model = plan_case(EVERY[name])

@@ -16,7 +16,7 @@ import numpy as np
 from kitsune_mlir.codegen.gpu.backend.llvm_compat import downgrade_floats
 from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir
 from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
-from kitsune_mlir.codegen.gpu.kernel import Kernel
+from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 
 _THREAD = re.compile(r"call [^\n]*@llvm\.nvvm\.read\.ptx\.sreg\.tid\.x\(\)[^\n]*")
 _REDUCTION = re.compile(r'call void asm sideeffect "red\.relaxed\.gpu\.global\.add(?:\.v(\d))?\.f32 [^"]*", "[^"]*"')

@@ -16,9 +16,9 @@ from kitsune_mlir import pipeline
 from kitsune_mlir.codegen.gpu.attention import AttentionEngine
 from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan, _pieces
 from kitsune_mlir.codegen.gpu.attention_walk import tile_costs, tile_order
+from kitsune_mlir.codegen.gpu.compile import GpuCode, compile_gpu
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
-from kitsune_mlir.codegen.gpu.program import GpuCode, compile_gpu
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.attention import Attention, NoAttention, read_attention
 from kitsune_mlir.dialects.factors import FactorError, flat, fresh, unify

@@ -6,8 +6,8 @@ import types
 
 import pytest
 
-from kitsune_mlir.codegen.gpu.beside import limits_of
 from kitsune_mlir.codegen.gpu.interface.plan import Limits
+from kitsune_mlir.codegen.gpu.kernel.concurrent_gemms import limits_of
 
 LIMITS = Limits(workers=132)
 

@@ -16,9 +16,9 @@ from kitsune_mlir.codegen.gpu.chain_deal import Deal
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, thread_id
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32
-from kitsune_mlir.codegen.gpu.executor import build
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
-from kitsune_mlir.codegen.gpu.kernel import Kernel
+from kitsune_mlir.codegen.gpu.kernel.executor import build
+from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.dialects import new_context
 
 BLOCKS, MOST = 16, 8

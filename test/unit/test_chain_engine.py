@@ -23,10 +23,10 @@ from kitsune_mlir.codegen.gpu.chain_order import order_of
 from kitsune_mlir.codegen.gpu.chain_parts import panels_of
 from kitsune_mlir.codegen.gpu.chain_records import ChainPlan
 from kitsune_mlir.codegen.gpu.chain_wide_plan import ROW_COLS, WidePlan
-from kitsune_mlir.codegen.gpu.executor import build
+from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView
-from kitsune_mlir.codegen.gpu.program import compile_gpu
+from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.passes import gpu_chains, partition_streams
 

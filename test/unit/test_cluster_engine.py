@@ -12,10 +12,10 @@ import kitsune_mlir
 from kitsune_mlir import pipeline
 from kitsune_mlir.codegen.gpu.cluster_chain import ClusterEngine
 from kitsune_mlir.codegen.gpu.cluster_plan import ClusterPlan
+from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
-from kitsune_mlir.codegen.gpu.program import compile_gpu
 
 BF16 = torch.bfloat16
 

@@ -14,7 +14,7 @@ from torch_mlir import ir
 from vector_emulator import run_kernel
 
 import kitsune_mlir
-from kitsune_mlir.codegen.gpu import executor
+from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.conv import ConvEngine
 from kitsune_mlir.codegen.gpu.conv_depthwise import DepthwiseEngine
 from kitsune_mlir.codegen.gpu.conv_plan import ConvPlan
@@ -29,7 +29,7 @@ from kitsune_mlir.codegen.gpu.conv_tiles import (
 )
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
-from kitsune_mlir.codegen.gpu.program import compile_gpu
+from kitsune_mlir.codegen.gpu.kernel.kernel import executor
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.passmanager import run_pipeline

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.program import compile_launches
+from kitsune_mlir.codegen.gpu.compile import compile_launches
 from kitsune_mlir.codegen.host.compile import compile_host
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.deep import Steps, evaluate, postorder

@@ -11,6 +11,7 @@ import pytest
 from kept import kept
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.gemv import GemvEngine
 from kitsune_mlir.codegen.gpu.gemv_ahead import AHEAD, chunks_ahead
 from kitsune_mlir.codegen.gpu.gemv_plan import (
@@ -24,7 +25,6 @@ from kitsune_mlir.codegen.gpu.gemv_plan import (
 )
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
-from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.dialects import new_context
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))

@@ -9,7 +9,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import thread_id
 from kitsune_mlir.codegen.gpu.fragment import Fragment
-from kitsune_mlir.codegen.gpu.kernel import Kernel
+from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.matrix import GlobalMatrix, GlobalVector
 from kitsune_mlir.layouts import RowLayout, WgmmaAccumulator
 from kitsune_mlir.shared_tile import SharedTile

@@ -12,15 +12,15 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
 from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize, unwrap
-from kitsune_mlir.codegen.gpu.engines import choose
-from kitsune_mlir.codegen.gpu.executor import build
+from kitsune_mlir.codegen.gpu.compile import compile_gpu
+from kitsune_mlir.codegen.gpu.engines.registry import choose
 from kitsune_mlir.codegen.gpu.generic import GenericEngine
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
+from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
-from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import CompileError, UnsupportedError
 from kitsune_mlir.runtime.manifest import COUNTERS

@@ -19,7 +19,7 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, i32, maxi
 from kitsune_mlir.codegen.gpu.emit.vectors import _pieces, load_elements, store_elements
 from kitsune_mlir.codegen.gpu.fragment import Fragment
 from kitsune_mlir.codegen.gpu.interface.spin import post, wait_at_least
-from kitsune_mlir.codegen.gpu.kernel import Kernel
+from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, fence_async_shared
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap

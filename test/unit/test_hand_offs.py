@@ -7,13 +7,13 @@ import pytest
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
-from kitsune_mlir.codegen.gpu.engines import ENGINES, choose
-from kitsune_mlir.codegen.gpu.executor import build
-from kitsune_mlir.codegen.gpu.footprint import Footprint
+from kitsune_mlir.codegen.gpu.engines.registry import ENGINES, choose
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
-from kitsune_mlir.codegen.gpu.schedule import make_schedule
+from kitsune_mlir.codegen.gpu.kernel.executor import build
+from kitsune_mlir.codegen.gpu.kernel.footprint import Footprint
+from kitsune_mlir.codegen.gpu.kernel.schedule import make_schedule
 from kitsune_mlir.dialects import new_context
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))

@@ -9,7 +9,7 @@ from test_cuda_executor import MANIFEST, Result, fake  # noqa: F401  (a fixture)
 from torch_mlir import ir
 
 import kitsune_mlir
-from kitsune_mlir.codegen.gpu.launches import FOLLOWS, LEADS, cut_launches, launches_of
+from kitsune_mlir.codegen.gpu.kernel.launches import FOLLOWS, LEADS, cut_launches, launches_of
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.runtime import launch

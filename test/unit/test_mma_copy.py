@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.engines.mma import producer_copy as mma_copy
 from kitsune_mlir.codegen.gpu.engines.mma import producer_tf32x3 as mma_halves
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
 from kitsune_mlir.codegen.gpu.interface.plan import Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
-from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.dialects import new_context
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))

@@ -11,6 +11,7 @@ import pytest
 from kept import kept
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.contraction.split_k import GROUP as MMA_GROUP
 from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
@@ -21,8 +22,7 @@ from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split, lay_out
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.interface.window import multiple_of
-from kitsune_mlir.codegen.gpu.program import compile_gpu
-from kitsune_mlir.codegen.gpu.schedule import _weights
+from kitsune_mlir.codegen.gpu.kernel.schedule import _weights
 from kitsune_mlir.dialects import new_context
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))

@@ -9,11 +9,11 @@ import pytest
 from kept import kept
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.engines.mma.task_fusion import MOST_TASKS, join_plans
 from kitsune_mlir.codegen.gpu.interface.plan import Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
-from kitsune_mlir.codegen.gpu.program import compile_gpu
 from kitsune_mlir.dialects import new_context
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))

@@ -18,11 +18,11 @@ import kitsune_mlir
 from kitsune_mlir import pipeline
 from kitsune_mlir.codegen.gpu import row_layers_ring
 from kitsune_mlir.codegen.gpu.chain_match import SUM
+from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.contraction.match import COL
-from kitsune_mlir.codegen.gpu.executor import build
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
-from kitsune_mlir.codegen.gpu.program import compile_gpu
+from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.codegen.gpu.row_layers_plan import _deal
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.passes import partition_streams

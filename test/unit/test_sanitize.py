@@ -8,7 +8,7 @@ import json
 import pytest
 
 from bench import timing
-from kitsune_mlir.codegen.gpu.engines import ENGINES
+from kitsune_mlir.codegen.gpu.engines.registry import ENGINES
 from test.gpu import sanitize
 from test.gpu.sanitizer_cases import CASES
 from test.gpu.shared_results import add_results

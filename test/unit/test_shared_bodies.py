@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.alike import alike
-from kitsune_mlir.codegen.gpu.engines import ENGINES, choose
+from kitsune_mlir.codegen.gpu.compile import compile_gpu
+from kitsune_mlir.codegen.gpu.engines.registry import ENGINES, choose
 from kitsune_mlir.codegen.gpu.interface.plan import Limits
-from kitsune_mlir.codegen.gpu.program import compile_gpu
-from kitsune_mlir.codegen.gpu.schedule import make_schedule
+from kitsune_mlir.codegen.gpu.kernel.schedule import make_schedule
+from kitsune_mlir.codegen.gpu.kernel.task_equality import alike
 from kitsune_mlir.dialects import new_context
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))

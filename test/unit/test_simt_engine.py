@@ -10,12 +10,12 @@ import torch
 from torch_mlir import ir
 from vector_emulator import run_kernel
 
-from kitsune_mlir.codegen.gpu import footprint
 from kitsune_mlir.codegen.gpu.backend.cubin import assemble_best
 from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
 from kitsune_mlir.codegen.gpu.emit.value import i32
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
+from kitsune_mlir.codegen.gpu.kernel.kernel import footprint
 from kitsune_mlir.codegen.gpu.simt import SimtEngine
 from kitsune_mlir.codegen.gpu.simt_choose_rows import Tuning
 from kitsune_mlir.codegen.gpu.simt_index import Atom, Linear, add, at, clamp, divmod_index, scale

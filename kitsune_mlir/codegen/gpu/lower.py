@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.executor import Decision, build
 from kitsune_mlir.codegen.gpu.interface.plan import Limits
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
-from kitsune_mlir.codegen.gpu.ring_lowering import lower_queues
+from kitsune_mlir.codegen.gpu.kernel.executor import Decision, build
+from kitsune_mlir.codegen.gpu.kernel.lower_queues import lower_queues
 from kitsune_mlir.runtime.manifest import Manifest
 
 __all__ = ["Emitted", "MANIFEST", "program_functions", "replace_program"]

@@ -5,7 +5,7 @@ several blocks, `interface/split.py`, the pieces of tiles). It runs them in this
 wait is for an earlier tile; as all blocks are resident (cooperative launch), the block that has the first unfinished
 tile can always run. The code is one loop a task, which starts with the block after the one that has the last tile of the task
 before; or of the task that it waits for, where it had better be on other blocks than that one (`Plan.apart`). In a spatial
-program (`spatial.py`) the same is so for each share of the blocks and the tasks that it has.
+program (`kernel/spatial.py`) the same is so for each share of the blocks and the tasks that it has.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import offset, reduce_add, store
 from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.emit.value import Value, i64, select
-from kitsune_mlir.codegen.gpu.engines import ENGINES, choose
-from kitsune_mlir.codegen.gpu.footprint import REGISTER_FILE, Footprint
+from kitsune_mlir.codegen.gpu.engines.registry import ENGINES, choose
 from kitsune_mlir.codegen.gpu.interface.context import KernelState, TaskContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.operands import Arguments, Operands, Row, Table, Word
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.semaphores import Counters
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
-from kitsune_mlir.codegen.gpu.kernel import ArrayParameter, Kernel
-from kitsune_mlir.codegen.gpu.launches import LEADS
-from kitsune_mlir.codegen.gpu.schedule import Schedule, make_schedule
+from kitsune_mlir.codegen.gpu.kernel.footprint import REGISTER_FILE, Footprint
+from kitsune_mlir.codegen.gpu.kernel.kernel import ArrayParameter, Kernel
+from kitsune_mlir.codegen.gpu.kernel.launches import LEADS
+from kitsune_mlir.codegen.gpu.kernel.schedule import Schedule, make_schedule
+from kitsune_mlir.codegen.gpu.kernel.spatial import Range, Share, by_multiprocessor, ranges, shares_of
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async_shared, initialize
 from kitsune_mlir.codegen.gpu.sm90.pdl import launch_dependents, wait_for_prerequisites
 from kitsune_mlir.codegen.gpu.sm90.tma import prefetch_map
-from kitsune_mlir.codegen.gpu.spatial import Range, Share, by_multiprocessor, ranges, shares_of
 from kitsune_mlir.runtime.manifest import TIMESTAMP_BYTES, WAITS_BYTES, Manifest
 
 __all__ = ["Decision", "Executor", "build"]

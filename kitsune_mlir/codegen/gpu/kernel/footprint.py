@@ -9,12 +9,12 @@ from kitsune_mlir.codegen.gpu.interface.operands import Member
 from kitsune_mlir.codegen.gpu.interface.plan import BARRIER_BYTES, Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import lay_out
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
-from kitsune_mlir.codegen.gpu.launches import FOLLOWS
-from kitsune_mlir.codegen.gpu.schedule import Schedule
-from kitsune_mlir.codegen.gpu.signal_names import counter_names
+from kitsune_mlir.codegen.gpu.kernel.launches import FOLLOWS
+from kitsune_mlir.codegen.gpu.kernel.schedule import Schedule
+from kitsune_mlir.codegen.gpu.kernel.semaphore_names import counter_names
+from kitsune_mlir.codegen.gpu.kernel.spatial import Share
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
-from kitsune_mlir.codegen.gpu.spatial import Share
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.runtime.manifest import Manifest, Parameter
 

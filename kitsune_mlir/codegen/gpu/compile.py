@@ -12,9 +12,9 @@ from kitsune_mlir.codegen.gpu.backend.cubin import KernelResources, assemble_bes
 from kitsune_mlir.codegen.gpu.backend.divisions import without_branches
 from kitsune_mlir.codegen.gpu.backend.ptx import to_ptx, translate
 from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize, unwrap
-from kitsune_mlir.codegen.gpu.executor import Decision
 from kitsune_mlir.codegen.gpu.interface.plan import Limits
-from kitsune_mlir.codegen.gpu.launches import cut_launches
+from kitsune_mlir.codegen.gpu.kernel.executor import Decision
+from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches
 from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
 from kitsune_mlir.errors import AssemblyTimeout, CompileError
 from kitsune_mlir.runtime.manifest import Manifest

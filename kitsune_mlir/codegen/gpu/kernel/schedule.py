@@ -1,7 +1,7 @@
 """The order of a kernel's code: which tasks an engine does together, which share a body, and which block begins each.
 
 A *run* is one task, or successive tasks that an engine emits together (`Engine.join`). Runs of tasks that are alike
-(`alike.py`) are done by one *body*.
+(`kernel/task_equality.py`) are done by one *body*.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from kitsune_mlir.codegen.gpu.alike import alike, signals
-from kitsune_mlir.codegen.gpu.beside import limits_of
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView
-from kitsune_mlir.codegen.gpu.spatial import Share
+from kitsune_mlir.codegen.gpu.kernel.concurrent_gemms import limits_of
+from kitsune_mlir.codegen.gpu.kernel.spatial import Share
+from kitsune_mlir.codegen.gpu.kernel.task_equality import alike, signals
 
 __all__ = ["Choice", "Schedule", "make_schedule"]
 
