@@ -12,9 +12,9 @@ from kept import kept
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
-from kitsune_mlir.codegen.gpu.gemv import GemvEngine
-from kitsune_mlir.codegen.gpu.gemv_ahead import AHEAD, chunks_ahead
-from kitsune_mlir.codegen.gpu.gemv_plan import (
+from kitsune_mlir.codegen.gpu.engines.gemv.engine import GemvEngine
+from kitsune_mlir.codegen.gpu.engines.gemv.l2_prefetch import AHEAD, chunks_ahead
+from kitsune_mlir.codegen.gpu.engines.gemv.plan import (
     BOX_COLS,
     CONSUMERS,
     ENOUGH_BYTES,

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kitsune_mlir.codegen.gpu import gemv_multiply
-from kitsune_mlir.codegen.gpu.gemv_plan import CONSUMERS, PANEL, Geometry
+from kitsune_mlir.codegen.gpu.engines.gemv import multiply as gemv_multiply
+from kitsune_mlir.codegen.gpu.engines.gemv.plan import CONSUMERS, PANEL, Geometry
 
 LANES = 32
 

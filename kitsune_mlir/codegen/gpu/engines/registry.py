@@ -10,8 +10,8 @@ from kitsune_mlir.codegen.gpu.chain import ChainEngine
 from kitsune_mlir.codegen.gpu.cluster_chain import ClusterEngine
 from kitsune_mlir.codegen.gpu.conv import ConvEngine
 from kitsune_mlir.codegen.gpu.conv_depthwise import DepthwiseEngine
+from kitsune_mlir.codegen.gpu.engines.gemv.engine import GemvEngine
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
-from kitsune_mlir.codegen.gpu.gemv import GemvEngine
 from kitsune_mlir.codegen.gpu.generic import GenericEngine
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan

@@ -16,11 +16,11 @@ from typing import ClassVar
 from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32
-from kitsune_mlir.codegen.gpu.gemv_ahead import fetch_ahead
-from kitsune_mlir.codegen.gpu.gemv_multiply import multiplier
-from kitsune_mlir.codegen.gpu.gemv_plan import CONSUMERS, make_plan, share_ring
-from kitsune_mlir.codegen.gpu.gemv_store import MULTIPLIERS, store_pass
-from kitsune_mlir.codegen.gpu.gemv_stream import ActivationStream, Stages, WeightStream, number_waits
+from kitsune_mlir.codegen.gpu.engines.gemv.epilogue import MULTIPLIERS, store_pass
+from kitsune_mlir.codegen.gpu.engines.gemv.l2_prefetch import fetch_ahead
+from kitsune_mlir.codegen.gpu.engines.gemv.multiply import multiplier
+from kitsune_mlir.codegen.gpu.engines.gemv.plan import CONSUMERS, make_plan, share_ring
+from kitsune_mlir.codegen.gpu.engines.gemv.producer import ActivationStream, Stages, WeightStream, number_waits
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan

@@ -11,7 +11,7 @@ from __future__ import annotations
 from kitsune_mlir.codegen.gpu.contraction.match import COL
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.value import Value
-from kitsune_mlir.codegen.gpu.gemv_plan import GemvPlan, Source
+from kitsune_mlir.codegen.gpu.engines.gemv.plan import GemvPlan, Source
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.sm90 import tma
 

@@ -16,8 +16,8 @@ from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh, pinned
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.reduce import over_lanes
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, constant, fma, i32, unpack
-from kitsune_mlir.codegen.gpu.gemv_plan import CONSUMERS, PANEL
-from kitsune_mlir.codegen.gpu.gemv_stream import Stages
+from kitsune_mlir.codegen.gpu.engines.gemv.plan import CONSUMERS, PANEL
+from kitsune_mlir.codegen.gpu.engines.gemv.producer import Stages
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot
 from kitsune_mlir.codegen.gpu.sm90.mma_sync import multiply_add
 

@@ -18,8 +18,8 @@ from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.reduce import over_registers
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
-from kitsune_mlir.codegen.gpu.gemv_plan import CONSUMERS, GemvPlan
-from kitsune_mlir.codegen.gpu.gemv_stream import Stages
+from kitsune_mlir.codegen.gpu.engines.gemv.plan import CONSUMERS, GemvPlan
+from kitsune_mlir.codegen.gpu.engines.gemv.producer import Stages
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store
 from kitsune_mlir.codegen.gpu.interface.window import Window

@@ -16,7 +16,7 @@ from kitsune_mlir.codegen.gpu.contraction.match import COL
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i1, i32, minimum, select
-from kitsune_mlir.codegen.gpu.gemv_plan import PANEL, GemvPlan, Source
+from kitsune_mlir.codegen.gpu.engines.gemv.plan import PANEL, GemvPlan, Source
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Ring, Slot

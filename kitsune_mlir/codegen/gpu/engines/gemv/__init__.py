@@ -1,0 +1,1 @@
+"""Products of few rows, as fast as their weights come from memory."""
