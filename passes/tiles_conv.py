@@ -4,7 +4,7 @@ import dataclasses
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.conv_tiles import Problem, choose_tile, depthwise_tile
+from kitsune_mlir.codegen.gpu.engines.conv.tiles import Problem, choose_tile, depthwise_tile
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, static_ints, terms_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_projected_product

@@ -15,10 +15,10 @@ from vector_emulator import run_kernel
 
 import kitsune_mlir
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
-from kitsune_mlir.codegen.gpu.conv import ConvEngine
-from kitsune_mlir.codegen.gpu.conv_depthwise import DepthwiseEngine
-from kitsune_mlir.codegen.gpu.conv_plan import ConvPlan
-from kitsune_mlir.codegen.gpu.conv_tiles import (
+from kitsune_mlir.codegen.gpu.engines.conv.depthwise import DepthwiseEngine
+from kitsune_mlir.codegen.gpu.engines.conv.engine import ConvEngine
+from kitsune_mlir.codegen.gpu.engines.conv.plan import ConvPlan
+from kitsune_mlir.codegen.gpu.engines.conv.tiles import (
     Geometry,
     Problem,
     arrange,

@@ -8,8 +8,8 @@ from kitsune_mlir.codegen.failures import named
 from kitsune_mlir.codegen.gpu.attention import AttentionEngine
 from kitsune_mlir.codegen.gpu.chain import ChainEngine
 from kitsune_mlir.codegen.gpu.cluster_chain import ClusterEngine
-from kitsune_mlir.codegen.gpu.conv import ConvEngine
-from kitsune_mlir.codegen.gpu.conv_depthwise import DepthwiseEngine
+from kitsune_mlir.codegen.gpu.engines.conv.depthwise import DepthwiseEngine
+from kitsune_mlir.codegen.gpu.engines.conv.engine import ConvEngine
 from kitsune_mlir.codegen.gpu.engines.gemv.engine import GemvEngine
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.generic import GenericEngine

@@ -11,13 +11,13 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
-from kitsune_mlir.codegen.gpu.conv_match import CHANNEL, Sides, stored_sides
-from kitsune_mlir.codegen.gpu.conv_plan import ConvPlan
-from kitsune_mlir.codegen.gpu.conv_steps import Block, Steps, guarded, neighbours_align
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i64, select
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
+from kitsune_mlir.codegen.gpu.engines.conv.epilogue_eval import Block, Steps, guarded, neighbours_align
+from kitsune_mlir.codegen.gpu.engines.conv.match import CHANNEL, Sides, stored_sides
+from kitsune_mlir.codegen.gpu.engines.conv.plan import ConvPlan
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, element_bytes
 

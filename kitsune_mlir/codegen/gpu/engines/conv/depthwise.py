@@ -16,15 +16,15 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
-from kitsune_mlir.codegen.gpu.conv_match import CHANNEL, Convolution, Sides, match, stored_sides
-from kitsune_mlir.codegen.gpu.conv_steps import Block, Steps, guarded, neighbours_align
-from kitsune_mlir.codegen.gpu.conv_tiles import depthwise_run
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_
 from kitsune_mlir.codegen.gpu.emit.convert import unpack_values
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, constant, i32, i64, select, unpack
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
+from kitsune_mlir.codegen.gpu.engines.conv.epilogue_eval import Block, Steps, guarded, neighbours_align
+from kitsune_mlir.codegen.gpu.engines.conv.match import CHANNEL, Convolution, Sides, match, stored_sides
+from kitsune_mlir.codegen.gpu.engines.conv.tiles import depthwise_run
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan

@@ -13,11 +13,11 @@ from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
 from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
-from kitsune_mlir.codegen.gpu.conv_epilogue import Epilogue
-from kitsune_mlir.codegen.gpu.conv_plan import HALVERS, ConvPlan, make_plan
-from kitsune_mlir.codegen.gpu.conv_ring import Stages
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.value import Value
+from kitsune_mlir.codegen.gpu.engines.conv.epilogue import Epilogue
+from kitsune_mlir.codegen.gpu.engines.conv.mainloop import Stages
+from kitsune_mlir.codegen.gpu.engines.conv.plan import HALVERS, ConvPlan, make_plan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan

@@ -13,10 +13,10 @@ import math
 
 from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.contraction.tf32x3 import write_rests
-from kitsune_mlir.codegen.gpu.conv_plan import HALVERS, PAIRED_ROWS, ConvPlan
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, maximum
+from kitsune_mlir.codegen.gpu.engines.conv.plan import HALVERS, PAIRED_ROWS, ConvPlan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Ring, Slot, fence_async_shared

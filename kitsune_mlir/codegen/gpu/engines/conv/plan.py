@@ -6,8 +6,8 @@ import dataclasses
 import math
 
 from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
-from kitsune_mlir.codegen.gpu.conv_match import Convolution, match
-from kitsune_mlir.codegen.gpu.conv_tiles import Geometry, Problem, best_arrangement
+from kitsune_mlir.codegen.gpu.engines.conv.match import Convolution, match
+from kitsune_mlir.codegen.gpu.engines.conv.tiles import Geometry, Problem, best_arrangement
 from kitsune_mlir.codegen.gpu.interface.plan import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView, element_bytes

@@ -13,10 +13,10 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.match import is_constant, wide_dims
 from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, emit_body
-from kitsune_mlir.codegen.gpu.conv_match import CHANNEL, Convolution, Sides, operand_sides
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i64
+from kitsune_mlir.codegen.gpu.engines.conv.match import CHANNEL, Convolution, Sides, operand_sides
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, element_bytes
 from kitsune_mlir.codegen.gpu.interface.window import multiple_of

@@ -1,0 +1,1 @@
+"""Convolutions with channels innermost: implicit GEMM, and depthwise ones."""
