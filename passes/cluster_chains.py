@@ -1,4 +1,4 @@
-"""Chains of layers for clusters: what the `cluster` engine takes (codegen/gpu/cluster_plan.py), and their tiles.
+"""Chains of layers for clusters: what the `cluster` engine takes (codegen/gpu/engines/chain/cluster/plan.py), and their tiles.
 
 A cluster's blocks each make a slice of every layer, so layers may be wider than one block could hold. Between layers there are
 element-wise steps only: what needs all columns of a row would need all blocks.

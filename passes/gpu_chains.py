@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.chain_seams import SEAM
+from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM
 from kitsune_mlir.dialects.access import access_of, affine_maps, is_tensor, shape_of
 from kitsune_mlir.dialects.iteration import Space, is_free
 from kitsune_mlir.dialects.joined import read_beside_products
@@ -28,7 +28,7 @@ OPERANDS = ("bf16", "f16")
 HANDOFF = 2.5e-6  # seconds from the last tile of a stage to the first product of the next (docs/gpu-executor.md)
 TURN = 0.7e-6  # seconds from a block's one tile of 128 x 128 of a product to its next (codegen/gpu/engines/mma/cost.py)
 WIDE_LAYER = 1.5e-6  # what a layer of several passes takes beside its products: the ends of passes, rows through shared memory
-FEW_ROWS = 16  # rows of a tile of the `rows` engine: one product of a warp (codegen/gpu/row_layers_plan.py)
+FEW_ROWS = 16  # rows of a tile of the `rows` engine: one product of a warp (codegen/gpu/engines/chain/few_rows/plan.py)
 FEW_UNIT, FEW_SHORT = 32, 64  # its sums are of multiples of 32 terms, or, in the first layer, of up to 64
 LAYER = 0.3e-6  # seconds by which a layer's accumulators are ready later than its last product was issued
 

@@ -12,10 +12,10 @@ from torch_mlir import ir
 
 import kitsune_mlir
 from kitsune_mlir import pipeline
-from kitsune_mlir.codegen.gpu.chain_deal import Deal
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, thread_id
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32
+from kitsune_mlir.codegen.gpu.engines.chain.resident.tail_split import Deal
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel

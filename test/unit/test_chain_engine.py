@@ -17,13 +17,13 @@ from torch_mlir import ir
 
 import kitsune_mlir
 from kitsune_mlir import pipeline
-from kitsune_mlir.codegen.gpu.chain import ChainEngine
-from kitsune_mlir.codegen.gpu.chain_match import match_chain
-from kitsune_mlir.codegen.gpu.chain_order import order_of
-from kitsune_mlir.codegen.gpu.chain_parts import panels_of
-from kitsune_mlir.codegen.gpu.chain_records import ChainPlan
-from kitsune_mlir.codegen.gpu.chain_wide_plan import ROW_COLS, WidePlan
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
+from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import match_chain
+from kitsune_mlir.codegen.gpu.engines.chain.core.panels import panels_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan
+from kitsune_mlir.codegen.gpu.engines.chain.engine import ChainEngine
+from kitsune_mlir.codegen.gpu.engines.chain.wide.plan import ROW_COLS, WidePlan
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView
 from kitsune_mlir.codegen.gpu.kernel.executor import build

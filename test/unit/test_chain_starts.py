@@ -8,7 +8,7 @@ from torch_mlir import ir
 
 import kitsune_mlir
 from kitsune_mlir import pipeline
-from kitsune_mlir.codegen.gpu import chain_wide
+from kitsune_mlir.codegen.gpu.engines.chain.wide import emit as chain_wide
 from kitsune_mlir.codegen.gpu.interface.plan import Limits
 from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
 

@@ -10,10 +10,10 @@ from torch_mlir import ir
 
 import kitsune_mlir
 from kitsune_mlir import pipeline
-from kitsune_mlir.codegen.gpu.cluster_chain import ClusterEngine
-from kitsune_mlir.codegen.gpu.cluster_plan import ClusterPlan
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
+from kitsune_mlir.codegen.gpu.engines.chain.cluster.emit import ClusterEngine
+from kitsune_mlir.codegen.gpu.engines.chain.cluster.plan import ClusterPlan
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 

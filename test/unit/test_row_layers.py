@@ -16,14 +16,14 @@ from warp_emulator import Warps
 
 import kitsune_mlir
 from kitsune_mlir import pipeline
-from kitsune_mlir.codegen.gpu import row_layers_ring
-from kitsune_mlir.codegen.gpu.chain_match import SUM
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.contraction.match import COL
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import SUM
+from kitsune_mlir.codegen.gpu.engines.chain.few_rows import weight_ring as row_layers_ring
+from kitsune_mlir.codegen.gpu.engines.chain.few_rows.plan import _deal
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
 from kitsune_mlir.codegen.gpu.kernel.executor import build
-from kitsune_mlir.codegen.gpu.row_layers_plan import _deal
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.passes import partition_streams
 from kitsune_mlir.passes.gpu_chains import Layer, few_rows_reason

@@ -8,8 +8,8 @@ import math
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
+from kitsune_mlir.codegen.gpu.engines.chain.few_rows.plan import RowLayersPlan, plan_row_layers
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, TaskView, element_bytes
-from kitsune_mlir.codegen.gpu.row_layers_plan import RowLayersPlan, plan_row_layers
 from kitsune_mlir.dialects.pairs import Columns, NoPairs, Pairs, Vectors, maker_of, read_pairs
 
 __all__ = ["LAYER_WARPS", "PIECE", "PairsPlan", "picks_wait", "read_plan", "row_align"]

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from kitsune_mlir.codegen.failures import named
 from kitsune_mlir.codegen.gpu.attention import AttentionEngine
-from kitsune_mlir.codegen.gpu.chain import ChainEngine
-from kitsune_mlir.codegen.gpu.cluster_chain import ClusterEngine
+from kitsune_mlir.codegen.gpu.engines.chain.cluster.emit import ClusterEngine
+from kitsune_mlir.codegen.gpu.engines.chain.engine import ChainEngine
+from kitsune_mlir.codegen.gpu.engines.chain.few_rows.engine import RowsEngine
 from kitsune_mlir.codegen.gpu.engines.conv.depthwise import DepthwiseEngine
 from kitsune_mlir.codegen.gpu.engines.conv.engine import ConvEngine
 from kitsune_mlir.codegen.gpu.engines.gemv.engine import GemvEngine
@@ -17,7 +18,6 @@ from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.pairs import PairsEngine
-from kitsune_mlir.codegen.gpu.row_layers_engine import RowsEngine
 from kitsune_mlir.codegen.gpu.scatter import ScatterEngine
 from kitsune_mlir.codegen.gpu.scatter_ordered import OrderedEngine
 from kitsune_mlir.codegen.gpu.simt import SimtEngine

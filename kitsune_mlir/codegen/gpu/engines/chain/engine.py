@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.chain_compute import Computer
-from kitsune_mlir.codegen.gpu.chain_plan import make_plan
-from kitsune_mlir.codegen.gpu.chain_records import ChainPlan
-from kitsune_mlir.codegen.gpu.chain_sources import Mover
-from kitsune_mlir.codegen.gpu.chain_wide import emit_wide
-from kitsune_mlir.codegen.gpu.chain_wide_plan import WidePlan, make_wide_plan
 from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
+from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan
+from kitsune_mlir.codegen.gpu.engines.chain.resident.consumer import Computer
+from kitsune_mlir.codegen.gpu.engines.chain.resident.plan import make_plan
+from kitsune_mlir.codegen.gpu.engines.chain.resident.producer import Mover
+from kitsune_mlir.codegen.gpu.engines.chain.wide.emit import emit_wide
+from kitsune_mlir.codegen.gpu.engines.chain.wide.plan import WidePlan, make_wide_plan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan

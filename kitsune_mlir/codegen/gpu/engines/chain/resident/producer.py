@@ -10,18 +10,18 @@ from __future__ import annotations
 import functools
 import math
 
-from kitsune_mlir.codegen.gpu.chain_deal import Deal
-from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
-from kitsune_mlir.codegen.gpu.chain_match import SUM
-from kitsune_mlir.codegen.gpu.chain_memory import Memory, to_integer
-from kitsune_mlir.codegen.gpu.chain_parts import Panel, Source, Weight, align, swizzled
-from kitsune_mlir.codegen.gpu.chain_place import Place
-from kitsune_mlir.codegen.gpu.chain_records import ChainPlan, Slot, Stage
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, shuffle, sync_warp, warp_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh, pinned
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, copy_async, copy_async_commit, copy_async_wait, load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i16, i32, i64, minimum, select
+from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import SUM
+from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory, to_integer
+from kitsune_mlir.codegen.gpu.engines.chain.core.panels import Panel, Source, Weight, align, swizzled
+from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan, Slot, Stage
+from kitsune_mlir.codegen.gpu.engines.chain.resident.tail_split import Deal
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Ring, fence_async_shared

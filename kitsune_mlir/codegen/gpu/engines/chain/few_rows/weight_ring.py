@@ -11,12 +11,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from kitsune_mlir.codegen.gpu.chain_match import SUM
-from kitsune_mlir.codegen.gpu.chain_parts import matrix_map
 from kitsune_mlir.codegen.gpu.contraction.match import COL
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, lane_id, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import SUM
+from kitsune_mlir.codegen.gpu.engines.chain.core.panels import matrix_map
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.interface.plan import MapUse
 from kitsune_mlir.codegen.gpu.interface.thread_group import Crew

@@ -6,8 +6,8 @@ import dataclasses
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.chain_match import Chain, zero
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, is_constant
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import Chain, zero
 from kitsune_mlir.dialects.access import affine_maps
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.products import yield_of

@@ -11,13 +11,13 @@ import dataclasses
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.chain_match import SUM, Layer, match_chain, zero
-from kitsune_mlir.codegen.gpu.chain_order import order_of
-from kitsune_mlir.codegen.gpu.chain_records import RowsPlan
 from kitsune_mlir.codegen.gpu.contraction.match import ROW, Mismatch
+from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import SUM, Layer, match_chain, zero
+from kitsune_mlir.codegen.gpu.engines.chain.core.records import RowsPlan
+from kitsune_mlir.codegen.gpu.engines.chain.few_rows.weight_ring import WeightRing, plan_ring
 from kitsune_mlir.codegen.gpu.interface.tile_view import Store, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
-from kitsune_mlir.codegen.gpu.row_layers_ring import WeightRing, plan_ring
 from kitsune_mlir.dialects.access import shape_of
 
 __all__ = ["ROWS", "STEP", "RowLayer", "RowLayersPlan", "plan_row_layers"]

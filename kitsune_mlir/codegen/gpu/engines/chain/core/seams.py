@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.chain_match import QUAD, Chain, ranges_of
 from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import QUAD, Chain, ranges_of
 
 __all__ = ["SEAM", "check_seams"]
 

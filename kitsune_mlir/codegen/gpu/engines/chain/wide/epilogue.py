@@ -12,20 +12,20 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
-from kitsune_mlir.codegen.gpu.chain_match import QUAD, Scatter
-from kitsune_mlir.codegen.gpu.chain_memory import Memory
-from kitsune_mlir.codegen.gpu.chain_parts import load_key, swizzled
-from kitsune_mlir.codegen.gpu.chain_place import Place
-from kitsune_mlir.codegen.gpu.chain_records import GROUP_ROWS, RowsPlan
-from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer, numbers_of
-from kitsune_mlir.codegen.gpu.chain_store import store_piece
-from kitsune_mlir.codegen.gpu.chain_wide_plan import PANEL, ROW_COLS, WidePlan
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
 from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, shuffle, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, minimum, unpack
+from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import QUAD, Scatter
+from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
+from kitsune_mlir.codegen.gpu.engines.chain.core.panels import load_key, swizzled
+from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS, RowsPlan
+from kitsune_mlir.codegen.gpu.engines.chain.core.results import store_piece
+from kitsune_mlir.codegen.gpu.engines.chain.core.scatter_rows import Scatterer, numbers_of
+from kitsune_mlir.codegen.gpu.engines.chain.wide.plan import PANEL, ROW_COLS, WidePlan
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Store
 

@@ -17,17 +17,17 @@ import functools
 import operator
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
-from kitsune_mlir.codegen.gpu.chain_memory import SliceMemory
-from kitsune_mlir.codegen.gpu.chain_parts import sides_of, swizzled
-from kitsune_mlir.codegen.gpu.chain_place import Place
-from kitsune_mlir.codegen.gpu.chain_start import terms_of
-from kitsune_mlir.codegen.gpu.cluster_plan import PANEL, ClusterLayer, ClusterPlan, make_cluster_plan
 from kitsune_mlir.codegen.gpu.contraction.match import ROW, Mismatch
 from kitsune_mlir.codegen.gpu.emit.control_flow import cluster_rank, for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32
+from kitsune_mlir.codegen.gpu.engines.chain.cluster.plan import PANEL, ClusterLayer, ClusterPlan, make_cluster_plan
+from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import terms_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import SliceMemory
+from kitsune_mlir.codegen.gpu.engines.chain.core.panels import sides_of, swizzled
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan

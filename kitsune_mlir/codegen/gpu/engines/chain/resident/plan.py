@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from kitsune_mlir.codegen.gpu.chain_match import QUAD, SUM, addition_of, match_chain
-from kitsune_mlir.codegen.gpu.chain_order import order_of
-from kitsune_mlir.codegen.gpu.chain_parts import (
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch
+from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import vectors_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import QUAD, SUM, addition_of, match_chain
+from kitsune_mlir.codegen.gpu.engines.chain.core.panels import (
     Source,
     Weight,
     WeightPanel,
@@ -22,10 +24,8 @@ from kitsune_mlir.codegen.gpu.chain_parts import (
     source_of,
     weight_of,
 )
-from kitsune_mlir.codegen.gpu.chain_records import GROUP_ROWS, ChainPlan, Output, Slot, Stage, Vector
-from kitsune_mlir.codegen.gpu.chain_seams import SEAM, check_seams
-from kitsune_mlir.codegen.gpu.chain_vectors import vectors_of
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch
+from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS, ChainPlan, Output, Slot, Stage, Vector
+from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM, check_seams
 from kitsune_mlir.codegen.gpu.interface.plan import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
-from kitsune_mlir.codegen.gpu.chain_match import QUAD
-from kitsune_mlir.codegen.gpu.chain_place import Place
-from kitsune_mlir.codegen.gpu.chain_start import Term, row_reads
-from kitsune_mlir.codegen.gpu.chain_wide_plan import WideLayer
+from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import Term, row_reads
+from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import QUAD
+from kitsune_mlir.codegen.gpu.engines.chain.wide.plan import WideLayer
 
 __all__ = ["fetch_ahead"]
 

@@ -14,16 +14,16 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.chain_match import SUM, Chain, Layer, addition_of, match_chain
-from kitsune_mlir.codegen.gpu.chain_memory import RUN
-from kitsune_mlir.codegen.gpu.chain_order import Order, order_of
-from kitsune_mlir.codegen.gpu.chain_parts import Source, align, sides_of, source_of
-from kitsune_mlir.codegen.gpu.chain_plan import Maps
-from kitsune_mlir.codegen.gpu.chain_records import GROUP_ROWS, Output, RowsPlan
-from kitsune_mlir.codegen.gpu.chain_scatter import scratch_bytes
-from kitsune_mlir.codegen.gpu.chain_seams import check_seams
-from kitsune_mlir.codegen.gpu.chain_vectors import vectors_of
 from kitsune_mlir.codegen.gpu.contraction.match import COL, Mismatch
+from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import vectors_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import Order, order_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import SUM, Chain, Layer, addition_of, match_chain
+from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import RUN
+from kitsune_mlir.codegen.gpu.engines.chain.core.panels import Source, align, sides_of, source_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS, Output, RowsPlan
+from kitsune_mlir.codegen.gpu.engines.chain.core.scatter_rows import scratch_bytes
+from kitsune_mlir.codegen.gpu.engines.chain.core.seams import check_seams
+from kitsune_mlir.codegen.gpu.engines.chain.resident.plan import Maps
 from kitsune_mlir.codegen.gpu.interface.plan import Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import Store, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window

@@ -14,14 +14,14 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import if_, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, store_elements
+from kitsune_mlir.codegen.gpu.engines.chain.few_rows.emit import RowLayers
+from kitsune_mlir.codegen.gpu.engines.chain.few_rows.plan import RowLayersPlan, plan_row_layers
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.thread_group import Crew
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
-from kitsune_mlir.codegen.gpu.row_layers import RowLayers
-from kitsune_mlir.codegen.gpu.row_layers_plan import RowLayersPlan, plan_row_layers
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async
 from kitsune_mlir.dialects.access import shape_of
 

@@ -13,17 +13,17 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import arith
 
-from kitsune_mlir.codegen.gpu.chain_match import QUAD, Chain, Step
-from kitsune_mlir.codegen.gpu.chain_memory import RUN, Memory, to_integer
-from kitsune_mlir.codegen.gpu.chain_place import Place
-from kitsune_mlir.codegen.gpu.chain_rows import reduce_rows
-from kitsune_mlir.codegen.gpu.chain_seams import SEAM
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, is_constant
 from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes, add_packed, exchange, pin
 from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of
 from kitsune_mlir.codegen.gpu.emit.convert import pack_pair
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, wrap
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import QUAD, Chain, Step
+from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import RUN, Memory, to_integer
+from kitsune_mlir.codegen.gpu.engines.chain.core.row_reduce import reduce_rows
+from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.products import yield_of
 

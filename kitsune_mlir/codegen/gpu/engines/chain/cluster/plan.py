@@ -10,11 +10,11 @@ import dataclasses
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.chain_match import SUM, Chain, match_chain
-from kitsune_mlir.codegen.gpu.chain_order import order_of
-from kitsune_mlir.codegen.gpu.chain_parts import matrix_map, sides_of, swizzled
-from kitsune_mlir.codegen.gpu.chain_records import GROUP_ROWS, RowsPlan
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch
+from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import SUM, Chain, match_chain
+from kitsune_mlir.codegen.gpu.engines.chain.core.panels import matrix_map, sides_of, swizzled
+from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS, RowsPlan
 from kitsune_mlir.codegen.gpu.interface.plan import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import Store, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window

@@ -6,24 +6,24 @@ from collections.abc import Callable
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.chain_deal import Deal
-from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
-from kitsune_mlir.codegen.gpu.chain_match import SUM, Layer, Range, Scatter, zero
-from kitsune_mlir.codegen.gpu.chain_memory import Memory
-from kitsune_mlir.codegen.gpu.chain_parts import WeightPanel, align, load_key, swizzled
-from kitsune_mlir.codegen.gpu.chain_place import Place
-from kitsune_mlir.codegen.gpu.chain_records import ChainPlan, Slot
-from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer, numbers_of, places_of
-from kitsune_mlir.codegen.gpu.chain_sources import slot_barriers, slot_pointer
-from kitsune_mlir.codegen.gpu.chain_start import Term, bias_of, reads_made
-from kitsune_mlir.codegen.gpu.chain_store import Storer
-from kitsune_mlir.codegen.gpu.chain_vectors import copy_vectors
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, is_constant
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, i32, i64, minimum, select, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
+from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import Term, bias_of, reads_made
+from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import copy_vectors
+from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import SUM, Layer, Range, Scatter, zero
+from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
+from kitsune_mlir.codegen.gpu.engines.chain.core.panels import WeightPanel, align, load_key, swizzled
+from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan, Slot
+from kitsune_mlir.codegen.gpu.engines.chain.core.results import Storer
+from kitsune_mlir.codegen.gpu.engines.chain.core.scatter_rows import Scatterer, numbers_of, places_of
+from kitsune_mlir.codegen.gpu.engines.chain.resident.producer import slot_barriers, slot_pointer
+from kitsune_mlir.codegen.gpu.engines.chain.resident.tail_split import Deal
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load
 from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma

@@ -8,23 +8,23 @@ import operator
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
-from kitsune_mlir.codegen.gpu.chain_match import QUAD, Scatter
-from kitsune_mlir.codegen.gpu.chain_memory import Memory
-from kitsune_mlir.codegen.gpu.chain_parts import Source, swizzled
-from kitsune_mlir.codegen.gpu.chain_place import Place
-from kitsune_mlir.codegen.gpu.chain_scatter import Scatterer, numbers_of, places_of
-from kitsune_mlir.codegen.gpu.chain_start import reads_made, terms_of
-from kitsune_mlir.codegen.gpu.chain_store import store_piece
-from kitsune_mlir.codegen.gpu.chain_vectors import copy_vectors
-from kitsune_mlir.codegen.gpu.chain_wide_ahead import fetch_ahead
-from kitsune_mlir.codegen.gpu.chain_wide_finish import Finisher, reads_of
-from kitsune_mlir.codegen.gpu.chain_wide_plan import PANEL, PANEL_BYTES, WARP_COLS, Pass, WidePlan, weight_tile
 from kitsune_mlir.codegen.gpu.contraction.match import ROW
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, select, vector
+from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import reads_made, terms_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import copy_vectors
+from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import QUAD, Scatter
+from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
+from kitsune_mlir.codegen.gpu.engines.chain.core.panels import Source, swizzled
+from kitsune_mlir.codegen.gpu.engines.chain.core.results import store_piece
+from kitsune_mlir.codegen.gpu.engines.chain.core.scatter_rows import Scatterer, numbers_of, places_of
+from kitsune_mlir.codegen.gpu.engines.chain.wide.epilogue import Finisher, reads_of
+from kitsune_mlir.codegen.gpu.engines.chain.wide.plan import PANEL, PANEL_BYTES, WARP_COLS, Pass, WidePlan, weight_tile
+from kitsune_mlir.codegen.gpu.engines.chain.wide.prefetch_init import fetch_ahead
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles

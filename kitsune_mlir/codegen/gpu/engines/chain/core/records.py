@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.chain_match import Chain
-from kitsune_mlir.codegen.gpu.chain_order import Order
-from kitsune_mlir.codegen.gpu.chain_parts import Source, Weight, WeightPanel
+from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import Order
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import Chain
+from kitsune_mlir.codegen.gpu.engines.chain.core.panels import Source, Weight, WeightPanel
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.shared_tile import SharedTile

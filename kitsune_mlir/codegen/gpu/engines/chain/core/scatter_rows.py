@@ -9,16 +9,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
-from kitsune_mlir.codegen.gpu.chain_match import QUAD, Chain, Scatter, addition_of
-from kitsune_mlir.codegen.gpu.chain_memory import Memory
-from kitsune_mlir.codegen.gpu.chain_place import Place
 from kitsune_mlir.codegen.gpu.contraction.match import ROW
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.memory import offset, reduce_add
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, i32, i64, select, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes
+from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import QUAD, Chain, Scatter, addition_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 
 __all__ = ["Scatterer", "numbers_of", "places_of", "scratch_bytes"]

@@ -6,16 +6,16 @@ import dataclasses
 
 from torch_mlir.dialects import arith
 
-from kitsune_mlir.codegen.gpu.chain_match import QUAD
-from kitsune_mlir.codegen.gpu.chain_parts import load_key, swizzled
-from kitsune_mlir.codegen.gpu.chain_place import Place
-from kitsune_mlir.codegen.gpu.chain_records import RowsPlan, Slot, Vector
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
 from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes
 from kitsune_mlir.codegen.gpu.emit.control_flow import shuffle
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, bitcast, i64, minimum, select, unpack, wrap
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import QUAD
+from kitsune_mlir.codegen.gpu.engines.chain.core.panels import load_key, swizzled
+from kitsune_mlir.codegen.gpu.engines.chain.core.records import RowsPlan, Slot, Vector
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load
 from kitsune_mlir.codegen.gpu.interface.window import Window

@@ -12,21 +12,21 @@ import functools
 import operator
 from collections.abc import Callable, Iterator
 
-from kitsune_mlir.codegen.gpu.chain_eval import Evaluator
-from kitsune_mlir.codegen.gpu.chain_match import SUM
-from kitsune_mlir.codegen.gpu.chain_memory import SliceMemory
-from kitsune_mlir.codegen.gpu.chain_place import Place
-from kitsune_mlir.codegen.gpu.chain_start import Term, terms_of
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
 from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.emit.memory import copy_async, copy_async_commit, copy_async_wait, load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, i64, minimum, pack, select, unpack
+from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import Term, terms_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import SUM
+from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import SliceMemory
+from kitsune_mlir.codegen.gpu.engines.chain.few_rows.plan import ROWS, SHORT_STEP, STEP, RowLayer, RowLayersPlan
+from kitsune_mlir.codegen.gpu.engines.chain.few_rows.weight_ring import WeightStream
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.thread_group import Crew
 from kitsune_mlir.codegen.gpu.interface.window import Window
-from kitsune_mlir.codegen.gpu.row_layers_plan import ROWS, SHORT_STEP, STEP, RowLayer, RowLayersPlan
-from kitsune_mlir.codegen.gpu.row_layers_ring import WeightStream
 from kitsune_mlir.codegen.gpu.sm90.ldmatrix import load_matrices
 from kitsune_mlir.codegen.gpu.sm90.mma_sync import multiply_add
 

@@ -1,0 +1,1 @@
+"""Fused chains of GEMMs with row-local work between them (CUTLASS: back-to-back GEMM)."""

@@ -1,0 +1,1 @@
+"""Chains by clusters of blocks, each with a slice of every layer."""

@@ -1,0 +1,1 @@
+"""What all kinds of chains share: reading the body, and element-wise work on fragments."""

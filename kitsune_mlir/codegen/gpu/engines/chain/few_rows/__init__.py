@@ -1,0 +1,1 @@
+"""Layers of few rows by mma.sync."""

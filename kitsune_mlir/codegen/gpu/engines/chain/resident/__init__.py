@@ -1,0 +1,1 @@
+"""Chains whose layers have accumulators for all their columns."""

@@ -1,0 +1,1 @@
+"""Chains of wide layers, in passes over their columns."""
