@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch_mlir import ir
 
 from kitsune_mlir import pipeline
-from kitsune_mlir.codegen.gpu.attention import AttentionEngine
-from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan, _pieces
-from kitsune_mlir.codegen.gpu.attention_walk import tile_costs, tile_order
 from kitsune_mlir.codegen.gpu.compile import GpuCode, compile_gpu
+from kitsune_mlir.codegen.gpu.engines.attention.engine import AttentionEngine
+from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import tile_costs, tile_order
+from kitsune_mlir.codegen.gpu.engines.attention.plan import AttentionPlan, _pieces
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kitsune_mlir.codegen.failures import named
-from kitsune_mlir.codegen.gpu.attention import AttentionEngine
+from kitsune_mlir.codegen.gpu.engines.attention.engine import AttentionEngine
 from kitsune_mlir.codegen.gpu.engines.chain.cluster.emit import ClusterEngine
 from kitsune_mlir.codegen.gpu.engines.chain.engine import ChainEngine
 from kitsune_mlir.codegen.gpu.engines.chain.few_rows.engine import RowsEngine

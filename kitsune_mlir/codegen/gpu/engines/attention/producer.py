@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from kitsune_mlir.codegen.gpu.attention_pieces import piece_blocks
-from kitsune_mlir.codegen.gpu.attention_plan import GROUP_ROWS, AttentionPlan, Box
-from kitsune_mlir.codegen.gpu.attention_walk import Walk, block_count, part_of
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, maximum, minimum
+from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import Walk, block_count, part_of
+from kitsune_mlir.codegen.gpu.engines.attention.plan import GROUP_ROWS, AttentionPlan, Box
+from kitsune_mlir.codegen.gpu.engines.attention.split_kv import piece_blocks
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Ring, Slot, fence_async

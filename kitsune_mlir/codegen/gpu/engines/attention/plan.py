@@ -10,7 +10,7 @@ import dataclasses
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.attention_match import Pattern, match
+from kitsune_mlir.codegen.gpu.engines.attention.match import Pattern, match
 from kitsune_mlir.codegen.gpu.interface.plan import Limits, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView

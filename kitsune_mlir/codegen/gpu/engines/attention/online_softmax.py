@@ -14,9 +14,6 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import nvvm
 
-from kitsune_mlir.codegen.gpu.attention_match import Masked
-from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan
-from kitsune_mlir.codegen.gpu.attention_walk import causal_limit, part_of
 from kitsune_mlir.codegen.gpu.emit.control_flow import shuffle_xor
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import (
@@ -34,6 +31,9 @@ from kitsune_mlir.codegen.gpu.emit.value import (
     wrap,
 )
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
+from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import causal_limit, part_of
+from kitsune_mlir.codegen.gpu.engines.attention.match import Masked
+from kitsune_mlir.codegen.gpu.engines.attention.plan import AttentionPlan
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.dialects.attention import Step
 from kitsune_mlir.dialects.deep import postorder

@@ -10,13 +10,13 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan
-from kitsune_mlir.codegen.gpu.attention_scores import Scores, Softmax, exp2, over_lanes
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.convert import pack_values
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, f32, i32, i64, maximum, select, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
+from kitsune_mlir.codegen.gpu.engines.attention.online_softmax import Scores, Softmax, exp2, over_lanes
+from kitsune_mlir.codegen.gpu.engines.attention.plan import AttentionPlan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, fence_async
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.attention_consume import consume_tiles
-from kitsune_mlir.codegen.gpu.attention_few import consume_few
-from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan, make_plan
-from kitsune_mlir.codegen.gpu.attention_roles import Meeting, ask_for_cached, load_tiles, store_tiles
-from kitsune_mlir.codegen.gpu.attention_walk import Walk
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.value import Value
+from kitsune_mlir.codegen.gpu.engines.attention.consumer import consume_tiles
+from kitsune_mlir.codegen.gpu.engines.attention.decode import consume_few
+from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import Walk
+from kitsune_mlir.codegen.gpu.engines.attention.plan import AttentionPlan, make_plan
+from kitsune_mlir.codegen.gpu.engines.attention.producer import Meeting, ask_for_cached, load_tiles, store_tiles
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan

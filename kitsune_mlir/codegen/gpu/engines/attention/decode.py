@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import functools
 
-from kitsune_mlir.codegen.gpu.attention_pieces import Pieces, joined_at, piece_blocks, write_partial
-from kitsune_mlir.codegen.gpu.attention_plan import WARPS
-from kitsune_mlir.codegen.gpu.attention_roles import Meeting
-from kitsune_mlir.codegen.gpu.attention_scores import Scores, Softmax
-from kitsune_mlir.codegen.gpu.attention_walk import block_count
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_warp
 from kitsune_mlir.codegen.gpu.emit.convert import pack_values
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, f32, i32, vector
+from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import block_count
+from kitsune_mlir.codegen.gpu.engines.attention.online_softmax import Scores, Softmax
+from kitsune_mlir.codegen.gpu.engines.attention.plan import WARPS
+from kitsune_mlir.codegen.gpu.engines.attention.producer import Meeting
+from kitsune_mlir.codegen.gpu.engines.attention.split_kv import Pieces, joined_at, piece_blocks, write_partial
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.sm90.ldmatrix import load_matrices
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, Slot, fence_async

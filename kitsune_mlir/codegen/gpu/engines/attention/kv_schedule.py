@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import llvm
 
-from kitsune_mlir.codegen.gpu.attention_plan import AttentionPlan
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, cast, i32, i64, maximum, minimum, wrap
+from kitsune_mlir.codegen.gpu.engines.attention.plan import AttentionPlan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.dialects.attention import Step

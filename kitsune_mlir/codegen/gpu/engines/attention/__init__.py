@@ -1,0 +1,1 @@
+"""Attention: softmax(scale q k^T, masked) v with an online softmax."""
