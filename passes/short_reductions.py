@@ -11,7 +11,7 @@ from kitsune_mlir.dialects.products import is_generic
 __all__ = ["made_again"]
 
 SHORT = 8
-"""Terms of a reduction that a thread makes alone are fewer than these (`codegen/gpu/simt_choose.py`)."""
+"""Terms of a reduction that a thread makes alone are fewer than these (`codegen/gpu/engines/simt/choose.py`)."""
 REPEATED = 8
 """How often such a reduction may be made."""
 

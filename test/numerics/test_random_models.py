@@ -7,10 +7,10 @@ import torch
 from torch_mlir import ir
 
 import kitsune_mlir
+from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
 from kitsune_mlir.codegen.gpu.interface.plan import Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.lower import program_functions
-from kitsune_mlir.codegen.gpu.simt import SimtEngine
 from kitsune_mlir.dialects import new_context
 from test.numerics.random_models import drawn, failure, unassembled
 from test.numerics.recorded import Model, Recorder, shrunk

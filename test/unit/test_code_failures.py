@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import kitsune_mlir
-from kitsune_mlir.codegen.gpu.simt import SimtEngine
+from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
 from kitsune_mlir.codegen.host import body
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.tools.kitsune_opt import tool

@@ -13,12 +13,12 @@ from vector_emulator import run_kernel
 from kitsune_mlir.codegen.gpu.backend.cubin import assemble_best
 from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
 from kitsune_mlir.codegen.gpu.emit.value import i32
+from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Atom, Linear, add, at, clamp, divmod_index, scale
+from kitsune_mlir.codegen.gpu.engines.simt.choose_rows import Tuning
+from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.kernel import footprint
-from kitsune_mlir.codegen.gpu.simt import SimtEngine
-from kitsune_mlir.codegen.gpu.simt_choose_rows import Tuning
-from kitsune_mlir.codegen.gpu.simt_index import Atom, Linear, add, at, clamp, divmod_index, scale
 from kitsune_mlir.dialects import new_context
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))

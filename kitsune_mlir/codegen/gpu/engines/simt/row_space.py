@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Index, Linear, add, scale
+from kitsune_mlir.codegen.gpu.engines.simt.graph import ArgReduction, Graph, generic_sizes, reduced_size
 from kitsune_mlir.codegen.gpu.interface.tile_view import Store
-from kitsune_mlir.codegen.gpu.simt_graph import ArgReduction, Graph, generic_sizes, reduced_size
-from kitsune_mlir.codegen.gpu.simt_index import Index, Linear, add, scale
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, reassociation, shape_of, static_ints
 from kitsune_mlir.errors import UnsupportedError
 

@@ -14,8 +14,8 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.emit.approx_math import APPROXIMATIONS, divide_by_shared, exp_of_difference, reciprocal
 from kitsune_mlir.codegen.gpu.emit.convert import pack_pair, packed_source, unpack_pair
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, bitcast, cast, constant, element_bits, wrap
-from kitsune_mlir.codegen.gpu.simt_graph import Precision
-from kitsune_mlir.codegen.gpu.simt_index import Index, Linear, add, at, emit, opaque, scale
+from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Index, Linear, add, at, emit, opaque, scale
+from kitsune_mlir.codegen.gpu.engines.simt.graph import Precision
 from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["Lanes", "ScalarEmitter", "carrier", "materialize"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from kitsune_mlir.codegen.gpu.emit.value import Value
-from kitsune_mlir.codegen.gpu.simt_cluster import Cluster
-from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
-from kitsune_mlir.codegen.gpu.simt_index import Atom, Index, Linear, add, clamp, emit
-from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule
+from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Atom, Index, Linear, add, clamp, emit
+from kitsune_mlir.codegen.gpu.engines.simt.cluster_rows import Cluster
+from kitsune_mlir.codegen.gpu.engines.simt.evaluate import Evaluator
+from kitsune_mlir.codegen.gpu.engines.simt.schedule import RowSchedule
 
 __all__ = ["Column", "Points", "both"]
 

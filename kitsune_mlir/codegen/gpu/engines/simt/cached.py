@@ -9,12 +9,12 @@ from typing import Protocol
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Index, Linear
+from kitsune_mlir.codegen.gpu.engines.simt.column_affine import Fold
+from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph, Reduction
+from kitsune_mlir.codegen.gpu.engines.simt.memory import CrossedWindow, SharedWindow
+from kitsune_mlir.codegen.gpu.engines.simt.scalar_body import Lanes
 from kitsune_mlir.codegen.gpu.interface.tile_view import Offset, Store
-from kitsune_mlir.codegen.gpu.simt_affine import Fold
-from kitsune_mlir.codegen.gpu.simt_graph import Graph, Reduction
-from kitsune_mlir.codegen.gpu.simt_index import Index, Linear
-from kitsune_mlir.codegen.gpu.simt_memory import CrossedWindow, SharedWindow
-from kitsune_mlir.codegen.gpu.simt_scalar import Lanes
 from kitsune_mlir.dialects.deep import Steps
 
 __all__ = ["Coordinates", "Kept", "PointEvaluator", "Windows"]

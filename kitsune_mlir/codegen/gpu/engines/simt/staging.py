@@ -20,13 +20,13 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, maximum, minimum, select
+from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Linear, add, emit, scale
+from kitsune_mlir.codegen.gpu.engines.simt.cluster_rows import Cluster
+from kitsune_mlir.codegen.gpu.engines.simt.evaluate import Evaluator
+from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph
+from kitsune_mlir.codegen.gpu.engines.simt.memory import SharedWindow
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, element_bytes
-from kitsune_mlir.codegen.gpu.simt_cluster import Cluster
-from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
-from kitsune_mlir.codegen.gpu.simt_graph import Graph
-from kitsune_mlir.codegen.gpu.simt_index import Linear, add, emit, scale
-from kitsune_mlir.codegen.gpu.simt_memory import SharedWindow
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async_shared
 

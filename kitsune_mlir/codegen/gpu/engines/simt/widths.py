@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph
+from kitsune_mlir.codegen.gpu.engines.simt.memory import Access
 from kitsune_mlir.codegen.gpu.interface.tile_view import element_bytes
-from kitsune_mlir.codegen.gpu.simt_graph import Graph
-from kitsune_mlir.codegen.gpu.simt_memory import Access
 
 __all__ = ["best_width"]
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64
+from kitsune_mlir.codegen.gpu.engines.simt.exchange import ITEM_BYTES, Combiner, Partial, loaded, stored
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.split import Place, Split
-from kitsune_mlir.codegen.gpu.simt_exchange import ITEM_BYTES, Combiner, Partial, loaded, stored
 
 __all__ = ["Piece", "split_of"]
 

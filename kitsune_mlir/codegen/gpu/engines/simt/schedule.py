@@ -6,10 +6,10 @@ import dataclasses
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.simt_exchange import ITEM_BYTES
-from kitsune_mlir.codegen.gpu.simt_graph import Graph
-from kitsune_mlir.codegen.gpu.simt_scalar import carrier
-from kitsune_mlir.codegen.gpu.simt_space import RowSpace
+from kitsune_mlir.codegen.gpu.engines.simt.exchange import ITEM_BYTES
+from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph
+from kitsune_mlir.codegen.gpu.engines.simt.row_space import RowSpace
+from kitsune_mlir.codegen.gpu.engines.simt.scalar_body import carrier
 
 __all__ = ["SHARE", "RowSchedule", "is_softmax", "levels_of", "scratch_bytes"]
 

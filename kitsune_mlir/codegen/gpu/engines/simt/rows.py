@@ -18,19 +18,19 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, select
+from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Atom, Linear, at, emit
+from kitsune_mlir.codegen.gpu.engines.simt.cached import Kept, Windows
+from kitsune_mlir.codegen.gpu.engines.simt.cluster_rows import Cluster
+from kitsune_mlir.codegen.gpu.engines.simt.evaluate import Evaluator
+from kitsune_mlir.codegen.gpu.engines.simt.exchange import ITEM_BYTES, Combiner, Partial, Sharing
+from kitsune_mlir.codegen.gpu.engines.simt.graph import ArgReduction, Graph
+from kitsune_mlir.codegen.gpu.engines.simt.memory import Access
+from kitsune_mlir.codegen.gpu.engines.simt.online_softmax import SoftmaxRows
+from kitsune_mlir.codegen.gpu.engines.simt.points import Column, Points, both
+from kitsune_mlir.codegen.gpu.engines.simt.scalar_body import carrier
+from kitsune_mlir.codegen.gpu.engines.simt.schedule import RowSchedule, is_softmax, levels_of, scratch_bytes
+from kitsune_mlir.codegen.gpu.engines.simt.split_rows import Piece
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.simt_cluster import Cluster
-from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
-from kitsune_mlir.codegen.gpu.simt_exchange import ITEM_BYTES, Combiner, Partial, Sharing
-from kitsune_mlir.codegen.gpu.simt_graph import ArgReduction, Graph
-from kitsune_mlir.codegen.gpu.simt_index import Atom, Linear, at, emit
-from kitsune_mlir.codegen.gpu.simt_kept import Kept, Windows
-from kitsune_mlir.codegen.gpu.simt_memory import Access
-from kitsune_mlir.codegen.gpu.simt_points import Column, Points, both
-from kitsune_mlir.codegen.gpu.simt_scalar import carrier
-from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule, is_softmax, levels_of, scratch_bytes
-from kitsune_mlir.codegen.gpu.simt_softmax import SoftmaxRows
-from kitsune_mlir.codegen.gpu.simt_split import Piece
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier
 
 __all__ = ["emit_rows", "sync_workers"]

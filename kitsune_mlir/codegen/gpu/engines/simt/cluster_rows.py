@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from kitsune_mlir.codegen.gpu.emit.control_flow import cluster_rank, if_
 from kitsune_mlir.codegen.gpu.emit.memory import in_block, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value
-from kitsune_mlir.codegen.gpu.simt_exchange import ITEM_BYTES, Combiner, Partial, loaded, stored
-from kitsune_mlir.codegen.gpu.simt_index import Atom, Linear
+from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Atom, Linear
+from kitsune_mlir.codegen.gpu.engines.simt.exchange import ITEM_BYTES, Combiner, Partial, loaded, stored
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import sync_cluster
 
 __all__ = ["Cluster"]

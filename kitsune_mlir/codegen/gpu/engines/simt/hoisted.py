@@ -18,16 +18,16 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import for_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value
+from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Atom, Index, Linear, affine, at, clamp, emit
+from kitsune_mlir.codegen.gpu.engines.simt.cached import Kept
+from kitsune_mlir.codegen.gpu.engines.simt.column_affine import QUAD, Fold, Line, evaluate, find_folds, leaves
+from kitsune_mlir.codegen.gpu.engines.simt.evaluate import Evaluator
+from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph, needed
+from kitsune_mlir.codegen.gpu.engines.simt.memory import SharedWindow
+from kitsune_mlir.codegen.gpu.engines.simt.row_space import RowSpace
+from kitsune_mlir.codegen.gpu.engines.simt.scalar_body import Lanes
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import element_bytes
-from kitsune_mlir.codegen.gpu.simt_affine import QUAD, Fold, Line, evaluate, find_folds, leaves
-from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
-from kitsune_mlir.codegen.gpu.simt_graph import Graph, needed
-from kitsune_mlir.codegen.gpu.simt_index import Atom, Index, Linear, affine, at, clamp, emit
-from kitsune_mlir.codegen.gpu.simt_kept import Kept
-from kitsune_mlir.codegen.gpu.simt_memory import SharedWindow
-from kitsune_mlir.codegen.gpu.simt_scalar import Lanes
-from kitsune_mlir.codegen.gpu.simt_space import RowSpace
 from kitsune_mlir.dialects import deep
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds
 from kitsune_mlir.dialects.deep import Steps

@@ -11,10 +11,10 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, load_elements
+from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Index, Linear, add, at, emit, scale
+from kitsune_mlir.codegen.gpu.engines.simt.scalar_body import Lanes, ScalarEmitter, carrier
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer
-from kitsune_mlir.codegen.gpu.simt_index import Index, Linear, add, at, emit, scale
-from kitsune_mlir.codegen.gpu.simt_scalar import Lanes, ScalarEmitter, carrier
 
 __all__ = ["Access", "CrossedWindow", "Memory", "SharedWindow"]
 

@@ -14,8 +14,8 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, unpack, vector
-from kitsune_mlir.codegen.gpu.simt_index import Index, Linear, at, emit, scale
-from kitsune_mlir.codegen.gpu.simt_scalar import Lanes
+from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Index, Linear, at, emit, scale
+from kitsune_mlir.codegen.gpu.engines.simt.scalar_body import Lanes
 from kitsune_mlir.dialects.deep import postorder
 
 __all__ = ["QUAD", "Fold", "Line", "Term", "evaluate", "find_folds", "leaves"]

@@ -14,19 +14,26 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.engines.simt.choose_rows import (
+    AS_RULES_SAY,
+    Tuning,
+    choose_rows,
+    registers_of,
+    shared_bytes,
+    tasks_of,
+)
+from kitsune_mlir.codegen.gpu.engines.simt.dry_run import probe
+from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph, generic_sizes, reduced_size
+from kitsune_mlir.codegen.gpu.engines.simt.hoisted import Table, find_table
+from kitsune_mlir.codegen.gpu.engines.simt.linear import is_flat
+from kitsune_mlir.codegen.gpu.engines.simt.maps import MapSchedule, try_maps
+from kitsune_mlir.codegen.gpu.engines.simt.memory import Access
+from kitsune_mlir.codegen.gpu.engines.simt.schedule import RowSchedule
+from kitsune_mlir.codegen.gpu.engines.simt.staging import Staging
+from kitsune_mlir.codegen.gpu.engines.simt.transpose import crossed_loads
+from kitsune_mlir.codegen.gpu.engines.simt.widths import best_width
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.tile_view import Store, TaskView, element_bytes
-from kitsune_mlir.codegen.gpu.simt_choose_rows import AS_RULES_SAY, Tuning, choose_rows, registers_of, shared_bytes, tasks_of
-from kitsune_mlir.codegen.gpu.simt_flat import is_flat
-from kitsune_mlir.codegen.gpu.simt_graph import Graph, generic_sizes, reduced_size
-from kitsune_mlir.codegen.gpu.simt_hoist import Table, find_table
-from kitsune_mlir.codegen.gpu.simt_maps import MapSchedule, try_maps
-from kitsune_mlir.codegen.gpu.simt_memory import Access
-from kitsune_mlir.codegen.gpu.simt_probe import probe
-from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule
-from kitsune_mlir.codegen.gpu.simt_stage import Staging
-from kitsune_mlir.codegen.gpu.simt_transpose import crossed_loads
-from kitsune_mlir.codegen.gpu.simt_widths import best_width
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError

@@ -11,10 +11,20 @@ from collections.abc import Callable
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.value import Value, select
+from kitsune_mlir.codegen.gpu.engines.simt.affine_index import (
+    Index,
+    Linear,
+    add,
+    at,
+    clamped,
+    divmod_index,
+    emit,
+    scale,
+    with_units,
+)
+from kitsune_mlir.codegen.gpu.engines.simt.cached import Coordinates, PointEvaluator
+from kitsune_mlir.codegen.gpu.engines.simt.scalar_body import Lanes
 from kitsune_mlir.codegen.gpu.interface.tile_view import Offset
-from kitsune_mlir.codegen.gpu.simt_index import Index, Linear, add, at, clamped, divmod_index, emit, scale, with_units
-from kitsune_mlir.codegen.gpu.simt_kept import Coordinates, PointEvaluator
-from kitsune_mlir.codegen.gpu.simt_scalar import Lanes
 from kitsune_mlir.dialects.access import reassociation, shape_of, static_ints
 from kitsune_mlir.dialects.deep import Steps
 from kitsune_mlir.errors import UnsupportedError

@@ -15,11 +15,7 @@ from kitsune_mlir.codegen.gpu.emit.approx_math import reciprocal
 from kitsune_mlir.codegen.gpu.emit.convert import packed_source, unpack_values
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, fma
-from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Offset, Store
-from kitsune_mlir.codegen.gpu.simt_affine import Fold
-from kitsune_mlir.codegen.gpu.simt_graph import Graph, Reduction, needed
-from kitsune_mlir.codegen.gpu.simt_index import (
+from kitsune_mlir.codegen.gpu.engines.simt.affine_index import (
     Atom,
     Index,
     Linear,
@@ -29,11 +25,15 @@ from kitsune_mlir.codegen.gpu.simt_index import (
     opaque,
     with_units,
 )
-from kitsune_mlir.codegen.gpu.simt_kept import Coordinates, Kept, Windows
-from kitsune_mlir.codegen.gpu.simt_memory import CrossedWindow, Memory
-from kitsune_mlir.codegen.gpu.simt_moves import MOVES
-from kitsune_mlir.codegen.gpu.simt_private import private_reduction
-from kitsune_mlir.codegen.gpu.simt_scalar import Lanes, ScalarEmitter, carrier, materialize
+from kitsune_mlir.codegen.gpu.engines.simt.cached import Coordinates, Kept, Windows
+from kitsune_mlir.codegen.gpu.engines.simt.column_affine import Fold
+from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph, Reduction, needed
+from kitsune_mlir.codegen.gpu.engines.simt.memory import CrossedWindow, Memory
+from kitsune_mlir.codegen.gpu.engines.simt.scalar_body import Lanes, ScalarEmitter, carrier, materialize
+from kitsune_mlir.codegen.gpu.engines.simt.tensor_moves import MOVES
+from kitsune_mlir.codegen.gpu.engines.simt.thread_reductions import private_reduction
+from kitsune_mlir.codegen.gpu.interface.context import TileContext
+from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Offset, Store
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.deep import Steps, evaluate
 from kitsune_mlir.errors import UnsupportedError

@@ -14,13 +14,13 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.emit.approx_math import exp_of_change
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant
-from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
-from kitsune_mlir.codegen.gpu.simt_exchange import Combiner, Partial
-from kitsune_mlir.codegen.gpu.simt_graph import Graph
-from kitsune_mlir.codegen.gpu.simt_index import Linear
-from kitsune_mlir.codegen.gpu.simt_points import Column, Points
-from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule
-from kitsune_mlir.codegen.gpu.simt_space import RowSpace
+from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Linear
+from kitsune_mlir.codegen.gpu.engines.simt.evaluate import Evaluator
+from kitsune_mlir.codegen.gpu.engines.simt.exchange import Combiner, Partial
+from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph
+from kitsune_mlir.codegen.gpu.engines.simt.points import Column, Points
+from kitsune_mlir.codegen.gpu.engines.simt.row_space import RowSpace
+from kitsune_mlir.codegen.gpu.engines.simt.schedule import RowSchedule
 
 __all__ = ["SoftmaxRows", "early_values"]
 

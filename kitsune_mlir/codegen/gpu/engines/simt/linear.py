@@ -15,14 +15,14 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i32, minimum, select
+from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Atom, Linear, emit
+from kitsune_mlir.codegen.gpu.engines.simt.cached import Windows
+from kitsune_mlir.codegen.gpu.engines.simt.evaluate import Evaluator
+from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph
+from kitsune_mlir.codegen.gpu.engines.simt.memory import SharedWindow
+from kitsune_mlir.codegen.gpu.engines.simt.staging import is_contiguous, start_of
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, element_bytes
-from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
-from kitsune_mlir.codegen.gpu.simt_graph import Graph
-from kitsune_mlir.codegen.gpu.simt_index import Atom, Linear, emit
-from kitsune_mlir.codegen.gpu.simt_kept import Windows
-from kitsune_mlir.codegen.gpu.simt_memory import SharedWindow
-from kitsune_mlir.codegen.gpu.simt_stage import is_contiguous, start_of
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.verify import walk
 

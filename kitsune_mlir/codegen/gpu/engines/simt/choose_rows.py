@@ -19,17 +19,17 @@ import math
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.engines.simt.dry_run import probe
+from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph, generic_sizes
+from kitsune_mlir.codegen.gpu.engines.simt.memory import Access
+from kitsune_mlir.codegen.gpu.engines.simt.row_space import RowSpace, find_rows
+from kitsune_mlir.codegen.gpu.engines.simt.rows import emit_rows
+from kitsune_mlir.codegen.gpu.engines.simt.schedule import RowSchedule, is_softmax, levels_of, scratch_bytes
+from kitsune_mlir.codegen.gpu.engines.simt.split_rows import split_of
+from kitsune_mlir.codegen.gpu.engines.simt.staging import EDGE, Staging, is_contiguous, stage
+from kitsune_mlir.codegen.gpu.engines.simt.widths import best_width
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, element_bytes
-from kitsune_mlir.codegen.gpu.simt_graph import Graph, generic_sizes
-from kitsune_mlir.codegen.gpu.simt_memory import Access
-from kitsune_mlir.codegen.gpu.simt_probe import probe
-from kitsune_mlir.codegen.gpu.simt_rows import emit_rows
-from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule, is_softmax, levels_of, scratch_bytes
-from kitsune_mlir.codegen.gpu.simt_space import RowSpace, find_rows
-from kitsune_mlir.codegen.gpu.simt_split import split_of
-from kitsune_mlir.codegen.gpu.simt_stage import EDGE, Staging, is_contiguous, stage
-from kitsune_mlir.codegen.gpu.simt_widths import best_width
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.errors import UnsupportedError

@@ -16,12 +16,12 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value
+from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Atom, Index, Linear, add, at, clamp, emit
+from kitsune_mlir.codegen.gpu.engines.simt.evaluate import Evaluator
+from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph
+from kitsune_mlir.codegen.gpu.engines.simt.memory import CrossedWindow
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, element_bytes
-from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
-from kitsune_mlir.codegen.gpu.simt_graph import Graph
-from kitsune_mlir.codegen.gpu.simt_index import Atom, Index, Linear, add, at, clamp, emit
-from kitsune_mlir.codegen.gpu.simt_memory import CrossedWindow
 
 __all__ = ["CrossedLoad", "crossed_loads", "emit_crossed", "place_crossed"]
 

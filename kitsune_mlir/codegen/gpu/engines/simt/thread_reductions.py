@@ -7,10 +7,10 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_
 from kitsune_mlir.codegen.gpu.emit.reduce import identity, over_registers
 from kitsune_mlir.codegen.gpu.emit.value import Value
-from kitsune_mlir.codegen.gpu.simt_graph import ArgReduction, generic_sizes, reduced_size
-from kitsune_mlir.codegen.gpu.simt_index import Atom, Index, Linear, add, divmod_index
-from kitsune_mlir.codegen.gpu.simt_kept import Coordinates, PointEvaluator
-from kitsune_mlir.codegen.gpu.simt_scalar import Lanes, carrier
+from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Atom, Index, Linear, add, divmod_index
+from kitsune_mlir.codegen.gpu.engines.simt.cached import Coordinates, PointEvaluator
+from kitsune_mlir.codegen.gpu.engines.simt.graph import ArgReduction, generic_sizes, reduced_size
+from kitsune_mlir.codegen.gpu.engines.simt.scalar_body import Lanes, carrier
 from kitsune_mlir.dialects.access import iterator_kinds
 from kitsune_mlir.errors import UnsupportedError
 

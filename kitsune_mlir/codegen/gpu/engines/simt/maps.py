@@ -9,14 +9,14 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.value import Value
+from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Atom, Linear, add, clamp, emit
+from kitsune_mlir.codegen.gpu.engines.simt.evaluate import Evaluator
+from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph
+from kitsune_mlir.codegen.gpu.engines.simt.linear import emit_flat
+from kitsune_mlir.codegen.gpu.engines.simt.memory import Access
+from kitsune_mlir.codegen.gpu.engines.simt.transpose import CrossedLoad, emit_crossed, place_crossed
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Store
-from kitsune_mlir.codegen.gpu.simt_eval import Evaluator
-from kitsune_mlir.codegen.gpu.simt_flat import emit_flat
-from kitsune_mlir.codegen.gpu.simt_graph import Graph
-from kitsune_mlir.codegen.gpu.simt_index import Atom, Linear, add, clamp, emit
-from kitsune_mlir.codegen.gpu.simt_memory import Access
-from kitsune_mlir.codegen.gpu.simt_transpose import CrossedLoad, emit_crossed, place_crossed
 from kitsune_mlir.dialects.access import shape_of
 
 __all__ = ["MapSchedule", "emit_maps", "try_maps"]

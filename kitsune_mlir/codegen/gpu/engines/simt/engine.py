@@ -23,19 +23,19 @@ from typing import ClassVar
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value
+from kitsune_mlir.codegen.gpu.engines.simt.cached import Kept, Windows
+from kitsune_mlir.codegen.gpu.engines.simt.choose import Choice, choose
+from kitsune_mlir.codegen.gpu.engines.simt.choose_rows import AS_RULES_SAY, Tuning
+from kitsune_mlir.codegen.gpu.engines.simt.cluster_rows import Cluster
+from kitsune_mlir.codegen.gpu.engines.simt.maps import MapSchedule, emit_maps
+from kitsune_mlir.codegen.gpu.engines.simt.rows import emit_rows, sync_workers
+from kitsune_mlir.codegen.gpu.engines.simt.schedule import RowSchedule
+from kitsune_mlir.codegen.gpu.engines.simt.split_rows import Piece
+from kitsune_mlir.codegen.gpu.engines.simt.staging import Pipeline
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
-from kitsune_mlir.codegen.gpu.simt_choose import Choice, choose
-from kitsune_mlir.codegen.gpu.simt_choose_rows import AS_RULES_SAY, Tuning
-from kitsune_mlir.codegen.gpu.simt_cluster import Cluster
-from kitsune_mlir.codegen.gpu.simt_kept import Kept, Windows
-from kitsune_mlir.codegen.gpu.simt_maps import MapSchedule, emit_maps
-from kitsune_mlir.codegen.gpu.simt_rows import emit_rows, sync_workers
-from kitsune_mlir.codegen.gpu.simt_schedule import RowSchedule
-from kitsune_mlir.codegen.gpu.simt_split import Piece
-from kitsune_mlir.codegen.gpu.simt_stage import Pipeline
 from kitsune_mlir.errors import KitsuneError
 
 __all__ = ["SimtEngine"]

@@ -1,0 +1,1 @@
+"""Maps and reductions over rows, vectorised, without tensor cores."""
