@@ -18,13 +18,13 @@ from kitsune_mlir.codegen.gpu.emit.convert import pack_pair
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, i32, minimum, select, unpack
 from kitsune_mlir.codegen.gpu.engines.chain.few_rows.emit import RowLayers
+from kitsune_mlir.codegen.gpu.engines.pairs.memory import PairsMemory
+from kitsune_mlir.codegen.gpu.engines.pairs.plan import LAYER_WARPS, PairsPlan, picks_wait, read_plan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.thread_group import Crew
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
-from kitsune_mlir.codegen.gpu.pairs_memory import PairsMemory
-from kitsune_mlir.codegen.gpu.pairs_plan import LAYER_WARPS, PairsPlan, picks_wait, read_plan
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async_shared
 from kitsune_mlir.codegen.gpu.sm90.mma_sync import multiply_add
 from kitsune_mlir.dialects.pairs import NoPairs

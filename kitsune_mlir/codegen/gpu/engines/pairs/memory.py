@@ -31,10 +31,10 @@ from kitsune_mlir.codegen.gpu.emit.value import (
     wrap,
 )
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
+from kitsune_mlir.codegen.gpu.engines.pairs.plan import PIECE, PairsPlan, row_align
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.thread_group import Crew
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, element_bytes
-from kitsune_mlir.codegen.gpu.pairs_plan import PIECE, PairsPlan, row_align
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.dialects.access import affine_maps
 from kitsune_mlir.dialects.pairs import Vectors
