@@ -9,7 +9,8 @@ from torch_mlir import ir
 from vector_emulator import VectorBlock, run_kernel
 
 import kitsune_mlir
-from kitsune_mlir.codegen.gpu import scatter_ordered, scatter_rows
+from kitsune_mlir.codegen.gpu.engines.scatter import deterministic as scatter_ordered
+from kitsune_mlir.codegen.gpu.engines.scatter import rows as scatter_rows
 from kitsune_mlir.codegen.gpu.interface.plan import Limits
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.kernel import executor

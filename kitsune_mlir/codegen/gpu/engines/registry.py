@@ -14,13 +14,13 @@ from kitsune_mlir.codegen.gpu.engines.conv.engine import ConvEngine
 from kitsune_mlir.codegen.gpu.engines.gemv.engine import GemvEngine
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.engines.pairs.engine import PairsEngine
+from kitsune_mlir.codegen.gpu.engines.scatter.deterministic import OrderedEngine
+from kitsune_mlir.codegen.gpu.engines.scatter.engine import ScatterEngine
 from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
 from kitsune_mlir.codegen.gpu.generic import GenericEngine
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
-from kitsune_mlir.codegen.gpu.scatter import ScatterEngine
-from kitsune_mlir.codegen.gpu.scatter_ordered import OrderedEngine
 from kitsune_mlir.errors import CompileError
 
 __all__ = ["ENGINES", "FALLBACK", "choose"]

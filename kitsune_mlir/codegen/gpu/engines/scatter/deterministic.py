@@ -25,14 +25,14 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_block, wh
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i32, i64, minimum, select, unpack, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes
+from kitsune_mlir.codegen.gpu.engines.scatter.rows import STAGE_BYTES, RowSums
+from kitsune_mlir.codegen.gpu.engines.scatter.stable_sort import StableSort, prefix_sums
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import BASE_ALIGN
-from kitsune_mlir.codegen.gpu.scatter_rows import STAGE_BYTES, RowSums
-from kitsune_mlir.codegen.gpu.stable_sort import StableSort, prefix_sums
 
 __all__ = ["OrderedEngine"]
 

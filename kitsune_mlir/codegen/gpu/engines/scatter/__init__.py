@@ -1,0 +1,1 @@
+"""Rows added at indices: by atomics, or in a fixed order."""
