@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.generic_cost import SPREAD
+from kitsune_mlir.codegen.gpu.engines.generic.cost import SPREAD
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes

@@ -13,8 +13,8 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
 from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize, unwrap
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
+from kitsune_mlir.codegen.gpu.engines.generic.engine import GenericEngine
 from kitsune_mlir.codegen.gpu.engines.registry import choose
-from kitsune_mlir.codegen.gpu.generic import GenericEngine
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split

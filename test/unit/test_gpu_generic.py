@@ -10,7 +10,7 @@ from emulated_runner import Memory
 from simt import DTYPES, Race
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.generic import GenericEngine, finish
+from kitsune_mlir.codegen.gpu.engines.generic.engine import GenericEngine, finish
 from kitsune_mlir.codegen.gpu.interface.plan import Limits
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
@@ -100,7 +100,7 @@ def test_temporaries_in_scratch_give_the_same():
 
 
 def test_the_checker_sees_a_missing_barrier(monkeypatch):
-    from kitsune_mlir.codegen.gpu import distribute
+    from kitsune_mlir.codegen.gpu.engines.generic import distribute
 
     monkeypatch.setattr(distribute.nvvm, "barrier", lambda: None)
     with pytest.raises(Race):

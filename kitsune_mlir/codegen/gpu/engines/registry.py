@@ -12,12 +12,12 @@ from kitsune_mlir.codegen.gpu.engines.chain.few_rows.engine import RowsEngine
 from kitsune_mlir.codegen.gpu.engines.conv.depthwise import DepthwiseEngine
 from kitsune_mlir.codegen.gpu.engines.conv.engine import ConvEngine
 from kitsune_mlir.codegen.gpu.engines.gemv.engine import GemvEngine
+from kitsune_mlir.codegen.gpu.engines.generic.engine import GenericEngine
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.engines.pairs.engine import PairsEngine
 from kitsune_mlir.codegen.gpu.engines.scatter.deterministic import OrderedEngine
 from kitsune_mlir.codegen.gpu.engines.scatter.engine import ScatterEngine
 from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
-from kitsune_mlir.codegen.gpu.generic import GenericEngine
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView

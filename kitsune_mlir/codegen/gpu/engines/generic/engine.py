@@ -11,19 +11,26 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.atomics import expand_atomics
-from kitsune_mlir.codegen.gpu.bodies import Body, lower_body, run_passes
-from kitsune_mlir.codegen.gpu.distribute import distribute
-from kitsune_mlir.codegen.gpu.effects import Memory
 from kitsune_mlir.codegen.gpu.emit.value import cast
-from kitsune_mlir.codegen.gpu.generic_cost import tile_cycles
+from kitsune_mlir.codegen.gpu.engines.generic.bufferize import Body, lower_body, run_passes
+from kitsune_mlir.codegen.gpu.engines.generic.cost import tile_cycles
+from kitsune_mlir.codegen.gpu.engines.generic.distribute import distribute
+from kitsune_mlir.codegen.gpu.engines.generic.effects import Memory
+from kitsune_mlir.codegen.gpu.engines.generic.expand_atomics import expand_atomics
+from kitsune_mlir.codegen.gpu.engines.generic.loop_rewrites import (
+    forward_stores,
+    fuse,
+    interchange,
+    isolate,
+    parallelize,
+    promote,
+)
+from kitsune_mlir.codegen.gpu.engines.generic.outline import call, outline
+from kitsune_mlir.codegen.gpu.engines.generic.storage import Storage, place, rewrite
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
-from kitsune_mlir.codegen.gpu.loops import forward_stores, fuse, interchange, isolate, parallelize, promote
-from kitsune_mlir.codegen.gpu.outline import call, outline
-from kitsune_mlir.codegen.gpu.storage import Storage, place, rewrite
 from kitsune_mlir.errors import KitsuneError
 
 __all__ = ["GenericEngine", "finish"]

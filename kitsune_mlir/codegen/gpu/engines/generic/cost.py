@@ -13,10 +13,10 @@ import math
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.effects import Access, Memory, accesses, root_of
-from kitsune_mlir.codegen.gpu.lanes import choose_lanes
-from kitsune_mlir.codegen.gpu.loops import trip_counts
-from kitsune_mlir.codegen.gpu.storage import Storage
+from kitsune_mlir.codegen.gpu.engines.generic.effects import Access, Memory, accesses, root_of
+from kitsune_mlir.codegen.gpu.engines.generic.loop_rewrites import trip_counts
+from kitsune_mlir.codegen.gpu.engines.generic.storage import Storage
+from kitsune_mlir.codegen.gpu.engines.generic.warp_reduce import choose_lanes
 from kitsune_mlir.dialects.sizes import element_bytes
 from kitsune_mlir.dialects.verify import walk
 

@@ -11,7 +11,7 @@ import dataclasses
 from torch_mlir import ir
 from torch_mlir.dialects import arith, memref
 
-from kitsune_mlir.codegen.gpu.bodies import GLOBAL_SPACE, SHARED_SPACE
+from kitsune_mlir.codegen.gpu.engines.generic.bufferize import GLOBAL_SPACE, SHARED_SPACE
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import arith, scf
 
-from kitsune_mlir.codegen.gpu.effects import Memory, accesses
 from kitsune_mlir.codegen.gpu.emit.control_flow import shuffle_xor
 from kitsune_mlir.codegen.gpu.emit.value import cast, wrap
-from kitsune_mlir.codegen.gpu.loops import trip_counts
+from kitsune_mlir.codegen.gpu.engines.generic.effects import Memory, accesses
+from kitsune_mlir.codegen.gpu.engines.generic.loop_rewrites import trip_counts
 from kitsune_mlir.dialects.verify import walk
 
 __all__ = ["choose_lanes", "split_reductions"]

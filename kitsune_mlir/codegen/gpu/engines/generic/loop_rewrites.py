@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import arith, memref, scf
 
-from kitsune_mlir.codegen.gpu.effects import Access, Memory, accesses, is_pure
+from kitsune_mlir.codegen.gpu.engines.generic.effects import Access, Memory, accesses, is_pure
 from kitsune_mlir.dialects.access import constant_of
 from kitsune_mlir.dialects.verify import walk
 

@@ -6,7 +6,7 @@ space, the innermost dimension fastest, so that neighbouring threads touch neigh
 between accesses whose order matters, and nowhere else.
 
 Where a parallel loop has fewer iterations than there are threads, and each of them reduces, the lanes of a warp share
-one iteration: each takes every n-th step of the reduction, and shuffles combine the parts (`lanes.py`).
+one iteration: each takes every n-th step of the reduction, and shuffles combine the parts (`engines/generic/warp_reduce.py`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import math
 from torch_mlir import ir
 from torch_mlir.dialects import arith, nvvm, scf
 
-from kitsune_mlir.codegen.gpu.effects import Access, Memory, accesses
-from kitsune_mlir.codegen.gpu.lanes import choose_lanes, split_reductions
-from kitsune_mlir.codegen.gpu.loops import segments, trip_counts
+from kitsune_mlir.codegen.gpu.engines.generic.effects import Access, Memory, accesses
+from kitsune_mlir.codegen.gpu.engines.generic.loop_rewrites import segments, trip_counts
+from kitsune_mlir.codegen.gpu.engines.generic.warp_reduce import choose_lanes, split_reductions
 from kitsune_mlir.dialects.access import constant_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError

@@ -1,0 +1,1 @@
+"""Anything a task may hold, by upstream bufferization and loops."""
