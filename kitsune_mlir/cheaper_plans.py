@@ -13,9 +13,9 @@ from typing import Any
 
 from torch_mlir import ir
 
-from kitsune_mlir.diagnostics import Diagnostic, diagnostic_at
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import AssemblyTimeout
+from kitsune_mlir.passmanager.diagnostics import Diagnostic, diagnostic_at
 
 __all__ = ["MOST_PLANS", "Planning", "put_back", "report"]
 

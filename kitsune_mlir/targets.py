@@ -7,12 +7,12 @@ from typing import Any
 
 from torch_mlir import ir
 
-from kitsune_mlir.diagnostics import place_of
 from kitsune_mlir.errors import ArgumentError, TargetError
 from kitsune_mlir.options import Options
 from kitsune_mlir.passes.registry import PIPELINE
-from kitsune_mlir.passmanager import run_pipeline
-from kitsune_mlir.reproducer import reproduced
+from kitsune_mlir.passmanager.diagnostics import place_of
+from kitsune_mlir.passmanager.manager import run_pipeline
+from kitsune_mlir.passmanager.reproducer import reproduced
 from kitsune_mlir.runtime.program import Runner
 from kitsune_mlir.runtime.timer import milliseconds
 from kitsune_mlir.slow_stages import slow_task

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kitsune_mlir.diagnostics import Diagnostic
+from kitsune_mlir.passmanager.diagnostics import Diagnostic
 
 _EXPECTED = re.compile(
     r"expected-(?P<kind>error|note|remark|warning)(?P<re>-re)? *"

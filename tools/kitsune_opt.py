@@ -20,15 +20,15 @@ from typing import NoReturn
 
 from torch_mlir import ir
 
-from kitsune_mlir.diagnostics import Diagnostic, from_error, from_mlir
 from kitsune_mlir.dialects import load
 from kitsune_mlir.errors import KitsuneError, UnsupportedError
-from kitsune_mlir.pass_instrumentation import IRPrinting, Timing
-from kitsune_mlir.pass_options import options_of
 from kitsune_mlir.passes.registry import PASSES
-from kitsune_mlir.passmanager import PassPipelineError, implicitly_nested, plan, run_pipeline
-from kitsune_mlir.pipeline_text import ROOT, PipelineError
-from kitsune_mlir.reproducer import read_reproducer
+from kitsune_mlir.passmanager.diagnostics import Diagnostic, from_error, from_mlir
+from kitsune_mlir.passmanager.instrumentation import IRPrinting, Timing
+from kitsune_mlir.passmanager.manager import PassPipelineError, implicitly_nested, plan, run_pipeline
+from kitsune_mlir.passmanager.options import options_of
+from kitsune_mlir.passmanager.pipeline_text import ROOT, PipelineError
+from kitsune_mlir.passmanager.reproducer import read_reproducer
 from kitsune_mlir.target import TARGETS, find_target
 
 from .expected import check, expectations

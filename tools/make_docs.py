@@ -20,9 +20,9 @@ from torch_mlir.dialects import ext
 
 from kitsune_mlir.dialects import attributes, new_context, stage_graph, tile_program, types
 from kitsune_mlir.dialects.kitsune import Kitsune
-from kitsune_mlir.pass_options import options_of
 from kitsune_mlir.passes.base import Pass
 from kitsune_mlir.passes.registry import PASSES, PIPELINE
+from kitsune_mlir.passmanager.options import options_of
 
 from .opt_input import SPLITTER
 

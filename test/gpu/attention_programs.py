@@ -35,7 +35,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
     from kitsune_mlir.dialects import new_context
     from kitsune_mlir.frontend import import_model
     from kitsune_mlir.passes.registry import PIPELINE
-    from kitsune_mlir.passmanager import run_pipeline
+    from kitsune_mlir.passmanager.manager import run_pipeline
 
     folder.mkdir(parents=True, exist_ok=True)
     bad = 0

@@ -32,7 +32,7 @@ from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.kernel import executor
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.frontend import import_model
-from kitsune_mlir.passmanager import run_pipeline
+from kitsune_mlir.passmanager.manager import run_pipeline
 from kitsune_mlir.targets import LOWER, PLAN
 from test.gpu.conv_programs import CASES, Case
 

@@ -16,7 +16,7 @@ from kitsune_mlir.codegen.host.compile import compile_host
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.deep import Steps, evaluate, postorder
 from kitsune_mlir.passes.registry import PIPELINE
-from kitsune_mlir.passmanager import run_pipeline
+from kitsune_mlir.passmanager.manager import run_pipeline
 from kitsune_mlir.target import find_target
 
 PLAN = PIPELINE[: PIPELINE.index("kitsune-materialize")]

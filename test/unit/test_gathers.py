@@ -15,7 +15,7 @@ from kitsune_mlir.dialects.stage_graph import inputs_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.passes.base import PassFailure
 from kitsune_mlir.passes.check_progress import CheckProgress
-from kitsune_mlir.passmanager import run_pipeline
+from kitsune_mlir.passmanager.manager import run_pipeline
 from kitsune_mlir.simulation.simulate import simulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kitsune_mlir.pass_options import options_of
 from kitsune_mlir.passes.registry import PASSES
+from kitsune_mlir.passmanager.options import options_of
 
 TEXTS = {path: path.read_text() for path in (Path(__file__).parents[1] / "lit").rglob("*.mlir")}
 

@@ -213,7 +213,7 @@ def test_expected_diagnostics_speak_of_lines():
 
 
 def test_expected_diagnostics_are_met_once():
-    from kitsune_mlir.diagnostics import Diagnostic
+    from kitsune_mlir.passmanager.diagnostics import Diagnostic
 
     def wrong(text: str, *found: Diagnostic) -> list[str]:
         return [d.render() for d in check(expectations(text), found, "f")]

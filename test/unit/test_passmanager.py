@@ -11,13 +11,13 @@ from torch_mlir import ir
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import CompileError, UnsupportedError
-from kitsune_mlir.pass_instrumentation import IRPrinting, Timing
 from kitsune_mlir.passes.base import Pass, PassFailure
 from kitsune_mlir.passes.registry import PASSES
 from kitsune_mlir.passes.remarks import remark
-from kitsune_mlir.passmanager import PassPipelineError, implicitly_nested, plan, run_pipeline
-from kitsune_mlir.pipeline_text import PipelineError
-from kitsune_mlir.reproducer import read_reproducer
+from kitsune_mlir.passmanager.instrumentation import IRPrinting, Timing
+from kitsune_mlir.passmanager.manager import PassPipelineError, implicitly_nested, plan, run_pipeline
+from kitsune_mlir.passmanager.pipeline_text import PipelineError
+from kitsune_mlir.passmanager.reproducer import read_reproducer
 
 SOURCE = """func.func @f(%x: i32) -> i32 {
   %a = arith.addi %x, %x : i32
@@ -289,7 +289,7 @@ def test_timing_lists_every_pass(module: ir.Module):
 
 
 def test_long_source_lines_are_cut_round_the_caret():
-    from kitsune_mlir.diagnostics import Diagnostic
+    from kitsune_mlir.passmanager.diagnostics import Diagnostic
 
     line = "a" * 500 + "X" + "b" * 500
     shown = Diagnostic("error", "m", "f", 1, 501).render({"f": [line]}).split("\n")

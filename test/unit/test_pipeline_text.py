@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kitsune_mlir.pass_options import make_pass, options_of, pass_text
 from kitsune_mlir.passes.base import Pass
-from kitsune_mlir.pipeline_text import NestNode, PassNode, PipelineError, leaves, parse_pipeline, split_options
+from kitsune_mlir.passmanager.options import make_pass, options_of, pass_text
+from kitsune_mlir.passmanager.pipeline_text import NestNode, PassNode, PipelineError, leaves, parse_pipeline, split_options
 from kitsune_mlir.target import H200, Target
 
 

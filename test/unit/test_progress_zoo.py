@@ -29,7 +29,7 @@ from kitsune_mlir.passes._progress_trace import ProgressFailure
 from kitsune_mlir.passes.base import PassFailure
 from kitsune_mlir.passes.check_progress import CheckProgress
 from kitsune_mlir.passes.registry import PIPELINE
-from kitsune_mlir.passmanager import run_pipeline
+from kitsune_mlir.passmanager.manager import run_pipeline
 
 SEEDED = 520
 """Faults over all programs, at least."""

@@ -19,15 +19,15 @@ from typing import Any, Literal
 from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
-from kitsune_mlir.diagnostics import Diagnostic, diagnostic_at, from_error, from_mlir
 from kitsune_mlir.errors import CompileError, KitsuneError
-from kitsune_mlir.pass_instrumentation import NO_PRINTING, IRPrinting, Timing
-from kitsune_mlir.pass_options import make_pass, pass_text
 from kitsune_mlir.passes.base import Pass, PassFailure
 from kitsune_mlir.passes.registry import PASSES
 from kitsune_mlir.passes.remarks import collect_remarks
-from kitsune_mlir.pipeline_text import ROOT, Node, PassNode, PipelineError, leaves, nested, parse_pipeline
-from kitsune_mlir.reproducer import write_reproducer
+from kitsune_mlir.passmanager.diagnostics import Diagnostic, diagnostic_at, from_error, from_mlir
+from kitsune_mlir.passmanager.instrumentation import NO_PRINTING, IRPrinting, Timing
+from kitsune_mlir.passmanager.options import make_pass, pass_text
+from kitsune_mlir.passmanager.pipeline_text import ROOT, Node, PassNode, PipelineError, leaves, nested, parse_pipeline
+from kitsune_mlir.passmanager.reproducer import write_reproducer
 
 Sink = Callable[[Diagnostic], None]
 _RESTRICTED = re.compile(r"restricted to '([\w.]+)'")

@@ -10,7 +10,7 @@ from typing import Any
 
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.passes.base import Pass
-from kitsune_mlir.pipeline_text import PipelineError, split_options
+from kitsune_mlir.passmanager.pipeline_text import PipelineError, split_options
 from kitsune_mlir.target import Target, find_target
 
 

@@ -1,0 +1,1 @@
+"""Running passes: pipelines as text, options, instrumentation, diagnostics, reproducers."""
