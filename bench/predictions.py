@@ -87,9 +87,9 @@ def compare(folder: Path, measured: list[Path], out: Path | None) -> int:
 
     What `out` holds of the cost of timestamps stays there, but for what was measured again.
     """
+    from kitsune_mlir.machine.target import find_machine
     from kitsune_mlir.simulation.record import record_of
     from kitsune_mlir.simulation.simulate import numbers_of, simulate_program
-    from kitsune_mlir.target import find_machine
 
     machine, parts = find_machine("H200"), [json.loads(path.read_text()) for path in measured]
     found = {**parts[0], "results": [r for part in parts for r in part["results"] if "problem" not in r]}

@@ -30,10 +30,10 @@ def build(folder: Path, cases: list[BenchCase], most: int) -> None:
     from kitsune_mlir.dialects import new_context
     from kitsune_mlir.errors import KitsuneError
     from kitsune_mlir.frontend import import_model
+    from kitsune_mlir.machine.target import find_target
     from kitsune_mlir.passes.registry import PIPELINE
     from kitsune_mlir.passmanager.manager import run_pipeline
     from kitsune_mlir.pipeline import Options
-    from kitsune_mlir.target import find_target
     from kitsune_mlir.targets import gpu_code
     from kitsune_mlir.tuning import PARTITION, TuningCache, partition, plan, tensor_types
 

@@ -17,6 +17,7 @@ from kitsune_mlir.cheaper_plans import Planning, put_back, report
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import AssemblyTimeout, PerformanceWarning, TargetError
 from kitsune_mlir.frontend import ImportedModel, import_model
+from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.options import Options, Phases, options_of
 from kitsune_mlir.passes.summary import summarize
 from kitsune_mlir.passmanager.manager import run_pipeline
@@ -24,7 +25,6 @@ from kitsune_mlir.runtime.explain import slow_text
 from kitsune_mlir.runtime.load import make_runner
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.timer import device_name
-from kitsune_mlir.target import Target, find_target
 from kitsune_mlir.targets import LOWER, PLAN, _partition, gpu_code, host_code, measured
 from kitsune_mlir.tuning import Tuned, TuningCache, partition, plan, progress, tune
 

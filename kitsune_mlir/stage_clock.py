@@ -14,10 +14,10 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import TargetError
+from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.options import Options
 from kitsune_mlir.runtime.cuda_runner import CudaRunner
 from kitsune_mlir.runtime.timer import milliseconds
-from kitsune_mlir.target import Target, find_target
 from kitsune_mlir.targets import measured, partitioned_code, precisions
 from kitsune_mlir.tuning import Compilers, serve, tensor_types
 

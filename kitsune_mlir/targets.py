@@ -8,6 +8,8 @@ from typing import Any
 from torch_mlir import ir
 
 from kitsune_mlir.errors import ArgumentError, TargetError
+from kitsune_mlir.machine.slow_stages import slow_task
+from kitsune_mlir.machine.target import Target
 from kitsune_mlir.options import Options
 from kitsune_mlir.passes.registry import PIPELINE
 from kitsune_mlir.passmanager.diagnostics import place_of
@@ -15,8 +17,6 @@ from kitsune_mlir.passmanager.manager import run_pipeline
 from kitsune_mlir.passmanager.reproducer import reproduced
 from kitsune_mlir.runtime.program import Runner
 from kitsune_mlir.runtime.timer import milliseconds
-from kitsune_mlir.slow_stages import slow_task
-from kitsune_mlir.target import Target
 from kitsune_mlir.tuning import PARTITION, tensor_types
 
 __all__ = ["LOWER", "PLAN", "gpu_code", "host_code", "measured", "partitioned_code", "precisions"]

@@ -9,7 +9,7 @@ from torch_mlir.dialects import linalg, tensor
 from kitsune_mlir.dialects.access import affine_maps, shape_of, static_ints
 from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.verify import walk
-from kitsune_mlir.target import find_target
+from kitsune_mlir.machine.target import find_target
 
 from .argument_orders import MEMORY, ORDER, attributes_of, is_weight, set_attribute, settle_type
 from .base import Pass

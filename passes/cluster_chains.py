@@ -9,8 +9,8 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.access import affine_maps, is_tensor, iterator_kinds, shape_of
 from kitsune_mlir.dialects.iteration import Space, is_free
 from kitsune_mlir.dialects.products import is_contraction, is_generic
-from kitsune_mlir.stage_cost import bulk_rate
-from kitsune_mlir.target import Target
+from kitsune_mlir.machine.stage_cost import bulk_rate
+from kitsune_mlir.machine.target import Target
 
 from .gpu_chains import HANDOFF, Layer, layer_of
 

@@ -7,7 +7,7 @@ been stored: five microseconds on an H200 (`codegen/gpu/engines/mma/deferred_wai
 
 from collections.abc import Sequence
 
-from kitsune_mlir.target import Target
+from kitsune_mlir.machine.target import Target
 
 __all__ = ["GROUPS", "column_groups"]
 

@@ -9,7 +9,7 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.edges import Grid, edge_of, grid_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.stage_graph import inputs_of
-from kitsune_mlir.target import Target
+from kitsune_mlir.machine.target import Target
 
 LEAST_SHARE = 4  # of the multiprocessors, one in so many has to be idle
 

@@ -11,7 +11,7 @@ from kitsune_mlir.dialects.iteration import is_reshape
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic
 from kitsune_mlir.dialects.stage_graph import PipelineOp, StageOp, YieldOp, pack, unpack
 from kitsune_mlir.errors import KitsuneError
-from kitsune_mlir.target import Target, find_target
+from kitsune_mlir.machine.target import Target, find_target
 
 from .base import Pass, PassFailure
 from .cluster_chains import HELD_COLUMNS, LEAST_ROWS, apart_seconds, cluster_reason, cluster_seconds, layers_in

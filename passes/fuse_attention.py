@@ -15,7 +15,7 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.attention import Attention, NoAttention, read_attention
 from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.dialects.verify import walk
-from kitsune_mlir.target import find_target
+from kitsune_mlir.machine.target import find_target
 
 from .base import Pass
 from .normalize import run_upstream

@@ -18,7 +18,7 @@ from kitsune_mlir.dialects.pairs import NoPairs, Pairs, read_pairs
 from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.dialects.stage_graph import inputs_of
 from kitsune_mlir.dialects.verify import walk
-from kitsune_mlir.target import Target, find_target
+from kitsune_mlir.machine.target import Target, find_target
 
 from .base import Pass
 from .gpu_chains import FEW_ROWS

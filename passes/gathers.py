@@ -14,7 +14,7 @@ from kitsune_mlir.dialects.edges import INDEXED, Edge, edge_of, grid_of, produce
 from kitsune_mlir.dialects.named_rows import Named
 from kitsune_mlir.dialects.stage_graph import inputs_of
 from kitsune_mlir.dialects.unchanged import unchanged
-from kitsune_mlir.target import Target
+from kitsune_mlir.machine.target import Target
 
 from .mode_times import temporal_seconds
 from .modes import budget_of, model_of, name_of

@@ -16,7 +16,7 @@ from kitsune_mlir.dialects.access import access_of, affine_maps, is_tensor, shap
 from kitsune_mlir.dialects.iteration import Space, is_free
 from kitsune_mlir.dialects.joined import read_beside_products
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, is_projected_product
-from kitsune_mlir.target import Target
+from kitsune_mlir.machine.target import Target
 
 from .wide_chains import MOST_COLUMNS, wide_reason
 

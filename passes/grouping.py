@@ -11,7 +11,7 @@ from kitsune_mlir.dialects.products import defining_op, is_contraction, is_gener
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.unchanged import remembered, unchanged
 from kitsune_mlir.dialects.verify import captures
-from kitsune_mlir.target import Target
+from kitsune_mlir.machine.target import Target
 
 from . import gpu_chains
 from .associative import keeps_apart

@@ -15,7 +15,7 @@ from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, reassociat
 from kitsune_mlir.dialects.iteration import is_view
 from kitsune_mlir.dialects.products import constant_fill, defining_op, is_contraction, is_generic
 from kitsune_mlir.dialects.verify import walk
-from kitsune_mlir.target import find_target
+from kitsune_mlir.machine.target import find_target
 
 from .base import Pass
 from .copies import root_of

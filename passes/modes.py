@@ -12,9 +12,9 @@ from kitsune_mlir.dialects.access import is_tensor
 from kitsune_mlir.dialects.edges import edge_of, producer_of, stage_space, stages_of, tile_sizes, trace_views
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
-from kitsune_mlir.stage_cost import bulk_rate, cost_of
-from kitsune_mlir.stage_work import work_of_stage
-from kitsune_mlir.target import Target
+from kitsune_mlir.machine.stage_cost import bulk_rate, cost_of
+from kitsune_mlir.machine.stage_work import work_of_stage
+from kitsune_mlir.machine.target import Target
 
 from .allocation import Allocation, Budget, Flow, Stage, allocate
 from .base import PassFailure

@@ -15,7 +15,7 @@ from torch_mlir.dialects import arith, tensor
 from kitsune_mlir.dialects.access import affine_maps, shape_of
 from kitsune_mlir.dialects.products import defining_op, is_projected_product
 from kitsune_mlir.dialects.verify import walk
-from kitsune_mlir.target import find_target
+from kitsune_mlir.machine.target import find_target
 
 from . import gpu_chains
 from .argument_orders import ORDER, WIDE, attributes_of, is_weight, set_attribute, settle_type

@@ -13,7 +13,7 @@ from kitsune_mlir.dialects.access import is_tensor
 from kitsune_mlir.dialects.iteration import is_free, iteration_space
 from kitsune_mlir.dialects.pairs import Pairs, maker_of
 from kitsune_mlir.dialects.products import defining_op, is_contraction
-from kitsune_mlir.target import Target
+from kitsune_mlir.machine.target import Target
 
 from .gpu_chains import FEW_ROWS, few_rows_reason, few_rows_seconds, layer_of, product_seconds, row_local_layers
 

@@ -13,7 +13,7 @@ from kitsune_mlir.dialects.products import is_contraction, is_projected_product
 from kitsune_mlir.dialects.stage_graph import mode_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import KitsuneError
-from kitsune_mlir.target import Target, find_target
+from kitsune_mlir.machine.target import Target, find_target
 
 from . import gathers, gpu_chains
 from .base import Pass, PassFailure

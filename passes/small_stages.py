@@ -7,7 +7,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import access_of, is_tensor
 from kitsune_mlir.dialects.verify import captures
-from kitsune_mlir.target import Target
+from kitsune_mlir.machine.target import Target
 
 from .gpu_chains import HANDOFF
 

@@ -11,7 +11,7 @@ from kitsune_mlir.dialects.access import access_of, affine_maps, iterator_kinds,
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.dialects.verify import captures, walk
-from kitsune_mlir.target import Target, find_target
+from kitsune_mlir.machine.target import Target, find_target
 
 from .associative import Reduction, reduction_of, splittable_loop
 from .base import Pass

@@ -10,7 +10,7 @@ from kitsune_mlir.dialects.products import defining_op, is_contraction
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, results_of, yielded
 from kitsune_mlir.dialects.verify import walk
-from kitsune_mlir.target import Target
+from kitsune_mlir.machine.target import Target
 
 from .grouping import product_of
 

@@ -12,7 +12,7 @@ from kitsune_mlir.dialects.access import affine_maps
 from kitsune_mlir.dialects.attention import NoAttention, read_attention
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import is_contraction
-from kitsune_mlir.target import Target
+from kitsune_mlir.machine.target import Target
 
 from .write_attention import MARK
 

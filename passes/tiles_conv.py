@@ -8,7 +8,7 @@ from kitsune_mlir.codegen.gpu.engines.conv.tiles import Problem, choose_tile, de
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, static_ints, terms_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_projected_product
-from kitsune_mlir.target import Target
+from kitsune_mlir.machine.target import Target
 
 BYTES = {"bf16": 2, "f16": 2, "f32": 4}
 VECTOR_BYTES = 16

@@ -7,7 +7,7 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.access import affine_maps, shape_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import is_contraction, is_projected_product
-from kitsune_mlir.target import Target
+from kitsune_mlir.machine.target import Target
 
 ROWS = 64
 """Up to this many rows the weights take longer to come from memory than the products take on tensor cores."""

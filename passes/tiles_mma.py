@@ -9,7 +9,7 @@ from kitsune_mlir.codegen.gpu.engines.mma.cost import CHUNK_BYTES, Work, choose_
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import is_contraction
-from kitsune_mlir.target import Target
+from kitsune_mlir.machine.target import Target
 
 from .tiles_gemv import few_rows
 

@@ -3,7 +3,7 @@
 from kitsune_mlir.dialects.access import iterator_kinds
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import is_contraction, is_generic
-from kitsune_mlir.target import Target
+from kitsune_mlir.machine.target import Target
 
 from .gpu_chains import FEW_ROWS, chain_seconds, few_rows_reason, few_rows_seconds, layers_of
 

@@ -14,7 +14,7 @@ from kitsune_mlir.dialects.access import is_tensor, iterator_kinds, shape_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import is_generic
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
-from kitsune_mlir.target import Target
+from kitsune_mlir.machine.target import Target
 
 from .grouping import inner_elements, product_of
 from .tile_sizes import even, fit, spread

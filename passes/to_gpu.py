@@ -11,11 +11,11 @@ from kitsune_mlir.codegen.gpu.kernel.executor import Decision
 from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches
 from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
 from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.machine.slow_stages import slow_task
+from kitsune_mlir.machine.stage_cost import REFERENCE
+from kitsune_mlir.machine.target import TARGETS
 from kitsune_mlir.passes.base import Pass, PassFailure
 from kitsune_mlir.passes.remarks import remark
-from kitsune_mlir.slow_stages import slow_task
-from kitsune_mlir.stage_cost import REFERENCE
-from kitsune_mlir.target import TARGETS
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from rich.console import Console
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, KitsuneError, PerformanceWarning
-from kitsune_mlir.target import TARGETS
+from kitsune_mlir.machine.target import TARGETS
 
 from .progress import Progress
 

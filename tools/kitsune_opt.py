@@ -22,6 +22,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects import load
 from kitsune_mlir.errors import KitsuneError, UnsupportedError
+from kitsune_mlir.machine.target import TARGETS, find_target
 from kitsune_mlir.passes.registry import PASSES
 from kitsune_mlir.passmanager.diagnostics import Diagnostic, from_error, from_mlir
 from kitsune_mlir.passmanager.instrumentation import IRPrinting, Timing
@@ -29,7 +30,6 @@ from kitsune_mlir.passmanager.manager import PassPipelineError, implicitly_neste
 from kitsune_mlir.passmanager.options import options_of
 from kitsune_mlir.passmanager.pipeline_text import ROOT, PipelineError
 from kitsune_mlir.passmanager.reproducer import read_reproducer
-from kitsune_mlir.target import TARGETS, find_target
 
 from .expected import check, expectations
 from .opt_input import MAX_NESTING, Source, chunks_of, parse, read_source, too_deep

@@ -73,9 +73,9 @@ def _compiled(gm: Any, inputs: list[Any], options: Options) -> Callable[..., Any
     from kitsune_mlir.dynamo.call import Call
     from kitsune_mlir.dynamo.outputs import outputs_of
     from kitsune_mlir.frontend import import_graph_module
+    from kitsune_mlir.machine.target import find_target
     from kitsune_mlir.options import Phases
     from kitsune_mlir.pipeline import choose_target, compile_imported, warn_if_slow
-    from kitsune_mlir.target import find_target
 
     # Dynamo's tracing must not see ours: torch.export would write Dynamo's guards, and its variables, into the program.
     with unset_fake_temporarily(), torch._guards.tracing(None), torch.no_grad():

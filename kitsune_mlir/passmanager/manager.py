@@ -81,7 +81,7 @@ def run_pipeline(
     Args:
         pipeline: text such as `builtin.module(kitsune-normalize,canonicalize,func.func(cse))`, or a list of passes and of
             such pieces of text.
-        target: name of a target (target.py): the value of option `target` of the passes that have it and do not set it.
+        target: name of a target (machine/target.py): the value of option `target` of the passes that have it and do not set it.
         verify_each: False leaves out all verification between passes.
         print_ir_before_all, print_ir_after_all, print_ir_before, print_ir_after: dump the module before or after all passes,
             or those named.

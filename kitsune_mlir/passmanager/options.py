@@ -9,9 +9,9 @@ import typing
 from typing import Any
 
 from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.passes.base import Pass
 from kitsune_mlir.passmanager.pipeline_text import PipelineError, split_options
-from kitsune_mlir.target import Target, find_target
 
 
 @dataclasses.dataclass(frozen=True)

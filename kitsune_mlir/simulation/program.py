@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kitsune_mlir.stage_cost import Cost, Work
+from kitsune_mlir.machine.stage_cost import Cost, Work
 
 __all__ = ["SimPost", "SimProgram", "SimTask", "SimWait", "Touch"]
 

@@ -17,13 +17,13 @@ from kitsune_mlir.codegen.gpu.kernel.footprint import MOST_THREADS, REGISTER_FIL
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.tile_indices import Array, Points
 from kitsune_mlir.errors import CompileError, UnsupportedError
+from kitsune_mlir.machine.stage_cost import Work, cost_of
+from kitsune_mlir.machine.stage_work import Counted, count
+from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes._progress_program import Access, Task
 from kitsune_mlir.passes._progress_reader import read_program
 from kitsune_mlir.passes.base import PassFailure
 from kitsune_mlir.simulation.program import SimPost, SimProgram, SimTask, SimWait, Touch
-from kitsune_mlir.stage_cost import Work, cost_of
-from kitsune_mlir.stage_work import Counted, count
-from kitsune_mlir.target import Target
 
 __all__ = ["Choice", "Kernel", "choices_of", "sim_program"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from kitsune_mlir.machine.stage_cost import Work, cost_of
+from kitsune_mlir.machine.target import Target
 from kitsune_mlir.simulation.program import SimPost, SimProgram, SimTask, SimWait, Touch
-from kitsune_mlir.stage_cost import Work, cost_of
-from kitsune_mlir.target import Target
 
 __all__ = ["program_from", "record_of"]
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kitsune_mlir.machine.target import Target
 from kitsune_mlir.runtime.explain import size
 from kitsune_mlir.runtime.timeline import Panel
 from kitsune_mlir.simulation.program import SimProgram
 from kitsune_mlir.simulation.run import Spans
 from kitsune_mlir.simulation.traffic import Traffic
-from kitsune_mlir.target import Target
 
 __all__ = ["Simulation", "StageFigures"]
 

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.machine.stage_cost import Cost, bulk_rate
+from kitsune_mlir.machine.target import Target
 from kitsune_mlir.simulation.program import SimProgram
 from kitsune_mlir.simulation.shared import SharedRate
 from kitsune_mlir.simulation.traffic import Traffic
-from kitsune_mlir.stage_cost import Cost, bulk_rate
-from kitsune_mlir.target import Target
 
 __all__ = ["DeadlockError", "Spans", "run"]
 

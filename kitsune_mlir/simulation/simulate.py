@@ -6,6 +6,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import ArgumentError
+from kitsune_mlir.machine.target import Target, find_machine
 from kitsune_mlir.runtime.manifest_check import read_manifest
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.simulation.program import SimProgram
@@ -13,7 +14,6 @@ from kitsune_mlir.simulation.read import Choice, Kernel, choices_of, resident_bl
 from kitsune_mlir.simulation.result import Simulation
 from kitsune_mlir.simulation.run import run
 from kitsune_mlir.simulation.traffic import traffic_of
-from kitsune_mlir.target import Target, find_machine
 
 __all__ = ["numbers_of", "simulate", "simulate_program"]
 

@@ -13,8 +13,8 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.edges import stage_space, stages_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passmanager.manager import run_pipeline
-from kitsune_mlir.target import Target
 from kitsune_mlir.tuning.cache import TuningCache
 from kitsune_mlir.tuning.candidates import candidates
 from kitsune_mlir.tuning.isolate import isolate

@@ -34,8 +34,8 @@ from kitsune_mlir.codegen.gpu.sm90.mbarrier import (
     sync_cluster,
 )
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
-from kitsune_mlir.layouts import WgmmaA, WgmmaAccumulator
-from kitsune_mlir.shared_tile import SharedTile
+from kitsune_mlir.machine.layouts import WgmmaA, WgmmaAccumulator
+from kitsune_mlir.machine.shared_tile import SharedTile
 
 ELEMENT_BYTES = {"bf16": 2, "f16": 2, "tf32": 4}
 

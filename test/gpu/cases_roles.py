@@ -17,8 +17,8 @@ from kitsune_mlir.codegen.gpu.matrix import GlobalMatrix
 from kitsune_mlir.codegen.gpu.sm90 import wgmma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Ring, Slot, initialize
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import THREADS, specialize
-from kitsune_mlir.layouts import WgmmaAccumulator
-from kitsune_mlir.shared_tile import SharedTile
+from kitsune_mlir.machine.layouts import WgmmaAccumulator
+from kitsune_mlir.machine.shared_tile import SharedTile
 
 M, N, K, STAGES = 256, 256, 320, 4
 A_TILE, B_TILE = SharedTile(128, 64, 2), SharedTile(N, 64, 2)

@@ -18,8 +18,8 @@ from kitsune_mlir.codegen.gpu.matrix import GlobalMatrix, GlobalVector
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async_shared, initialize
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import ELEMENT_BYTES, TensorMap
-from kitsune_mlir.layouts import Layout, RowLayout, WgmmaAccumulator
-from kitsune_mlir.shared_tile import SharedTile
+from kitsune_mlir.machine.layouts import Layout, RowLayout, WgmmaAccumulator
+from kitsune_mlir.machine.shared_tile import SharedTile
 
 LAYOUTS: dict[str, Layout] = {
     "accumulator": WgmmaAccumulator(40),

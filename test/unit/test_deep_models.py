@@ -15,9 +15,9 @@ from kitsune_mlir.codegen.gpu.compile import compile_launches
 from kitsune_mlir.codegen.host.compile import compile_host
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.deep import Steps, evaluate, postorder
+from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.registry import PIPELINE
 from kitsune_mlir.passmanager.manager import run_pipeline
-from kitsune_mlir.target import find_target
 
 PLAN = PIPELINE[: PIPELINE.index("kitsune-materialize")]
 SPARE = 130

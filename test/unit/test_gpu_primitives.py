@@ -24,8 +24,8 @@ from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, fence_async_shared
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
-from kitsune_mlir.layouts import RowLayout, WgmmaAccumulator
-from kitsune_mlir.shared_tile import SharedTile
+from kitsune_mlir.machine.layouts import RowLayout, WgmmaAccumulator
+from kitsune_mlir.machine.shared_tile import SharedTile
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 import cases_products  # noqa: F401

@@ -16,7 +16,7 @@ from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
-from kitsune_mlir.target import find_target
+from kitsune_mlir.machine.target import find_target
 
 BF16 = torch.bfloat16
 

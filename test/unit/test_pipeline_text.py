@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kitsune_mlir.machine.target import H200, Target
 from kitsune_mlir.passes.base import Pass
 from kitsune_mlir.passmanager.options import make_pass, options_of, pass_text
 from kitsune_mlir.passmanager.pipeline_text import NestNode, PassNode, PipelineError, leaves, parse_pipeline, split_options
-from kitsune_mlir.target import H200, Target
 
 
 def names(text: str) -> list[tuple[tuple[str, ...], str]]:

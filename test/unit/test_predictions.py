@@ -10,9 +10,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `bench` is no part of the installed package
 
 from bench.models import ZOO
+from kitsune_mlir.machine.target import find_machine
 from kitsune_mlir.simulation.record import program_from
 from kitsune_mlir.simulation.simulate import simulate_program
-from kitsune_mlir.target import find_machine
 
 RECORD = json.loads((Path(__file__).parents[2] / "bench" / "results" / "simulate-h200.json").read_text())
 CASES = {result["case"]: result for result in RECORD["results"]}

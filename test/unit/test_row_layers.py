@@ -25,9 +25,9 @@ from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes import partition_streams
 from kitsune_mlir.passes.gpu_chains import Layer, few_rows_reason
-from kitsune_mlir.target import find_target
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 from row_programs import Recommender, network

@@ -13,14 +13,14 @@ from planned import MLP, parse, rows, tile_program
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, TargetError
+from kitsune_mlir.machine.stage_cost import Work, cost_of
+from kitsune_mlir.machine.target import find_machine
 from kitsune_mlir.simulation import DeadlockError, simulate
 from kitsune_mlir.simulation.program import SimPost, SimProgram, SimTask, SimWait, Touch
 from kitsune_mlir.simulation.record import program_from, record_of
 from kitsune_mlir.simulation.shared import SharedRate
 from kitsune_mlir.simulation.simulate import numbers_of, simulate_program
 from kitsune_mlir.simulation.traffic import traffic_of
-from kitsune_mlir.stage_cost import Work, cost_of
-from kitsune_mlir.target import find_machine
 
 H200 = find_machine("H200")
 COST = dataclasses.replace(

@@ -100,8 +100,8 @@ def test_generic_tasks_take_about_what_is_predicted(name, monkeypatch):
 
 
 def test_a_machine_with_half_the_clock_takes_twice_as_long():
-    from kitsune_mlir.stage_cost import REFERENCE, Work, cost_of
-    from kitsune_mlir.target import replace
+    from kitsune_mlir.machine.stage_cost import REFERENCE, Work, cost_of
+    from kitsune_mlir.machine.target import replace
 
     work = Work("generic", 4, tensor_ops=1e9, read_bytes=1e9, cycles=1.9e6)
     slower = replace(REFERENCE, vector_rate=REFERENCE.vector_rate / 2)

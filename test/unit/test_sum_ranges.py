@@ -94,7 +94,7 @@ def test_chunks_belong_to_one_range_each(monkeypatch) -> None:
 def test_rows_of_a_table_are_copied_once(monkeypatch, rows: int, length: int, threads: int) -> None:
     """Each piece of a chunk comes from the row that the index says, and is zeros beyond the range and the tile."""
     from kitsune_mlir.codegen.gpu.engines.mma.operand import Operand
-    from kitsune_mlir.shared_tile import SharedTile
+    from kitsune_mlir.machine.shared_tile import SharedTile
 
     stride, first, shared = 2 * length, 64 if length > 64 else 0, {}
     table = types.SimpleNamespace(
@@ -149,8 +149,8 @@ def test_marks_are_for_rows_only() -> None:
     }
     """
     from kitsune_mlir.dialects import new_context
+    from kitsune_mlir.machine.target import find_target
     from kitsune_mlir.passes.grouping import Grouping
-    from kitsune_mlir.target import find_target
 
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(text)

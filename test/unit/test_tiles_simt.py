@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
+from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.tiles_simt import Figures, row_tile, seconds, tile_of
-from kitsune_mlir.target import find_target
 
 H200 = find_target("h200")
 GIGABYTE = 1 << 30

@@ -13,9 +13,9 @@ from kitsune_mlir import pipeline
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import CompileError, TargetError
 from kitsune_mlir.frontend import import_model
+from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passmanager.manager import PassPipelineError, run_pipeline
 from kitsune_mlir.stage_clock import StageClock
-from kitsune_mlir.target import find_target
 from kitsune_mlir.tuning import Compilers, TuningCache, partition, progress, tensor_types, tune
 from kitsune_mlir.tuning.candidates import LIMIT, candidates
 from kitsune_mlir.tuning.isolate import isolate

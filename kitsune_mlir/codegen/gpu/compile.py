@@ -17,8 +17,8 @@ from kitsune_mlir.codegen.gpu.kernel.executor import Decision
 from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches
 from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
 from kitsune_mlir.errors import AssemblyTimeout, CompileError
+from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.runtime.manifest import Manifest
-from kitsune_mlir.target import Target, find_target
 
 __all__ = ["EngineChoice", "GpuCode", "compile_gpu", "compile_launches"]
 

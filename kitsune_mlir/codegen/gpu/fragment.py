@@ -20,8 +20,8 @@ from kitsune_mlir.codegen.gpu.emit.reduce import Exchange, combine, identity, ov
 from kitsune_mlir.codegen.gpu.emit.value import Scalar, TypeLike, Value, as_value, cast, select
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, load_elements, store_elements
 from kitsune_mlir.codegen.gpu.sm90.ldmatrix import stage_accumulator
-from kitsune_mlir.layouts import Layout, WgmmaAccumulator
-from kitsune_mlir.shared_tile import SharedTile
+from kitsune_mlir.machine.layouts import Layout, WgmmaAccumulator
+from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["ColumnValues", "Fragment", "RowValues", "in_tile", "vector_limit"]
 

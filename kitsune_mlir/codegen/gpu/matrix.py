@@ -11,7 +11,7 @@ from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset, reduce_add
 from kitsune_mlir.codegen.gpu.emit.value import Scalar, Value, as_value, cast, i64, select
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, load_elements, store_elements
 from kitsune_mlir.codegen.gpu.fragment import ColumnValues, Fragment, RowValues, in_tile, vector_limit
-from kitsune_mlir.layouts import Layout
+from kitsune_mlir.machine.layouts import Layout
 
 __all__ = ["GlobalMatrix", "GlobalVector"]
 

@@ -10,7 +10,7 @@ from torch_mlir.dialects import llvm, nvvm
 from kitsune_mlir.codegen.gpu.emit.convert import pack_values
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, wrap
-from kitsune_mlir.shared_tile import SharedTile
+from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["load_matrices", "stage_accumulator", "store_matrices"]
 

@@ -24,7 +24,7 @@ from kitsune_mlir.codegen.gpu.sm90.ldmatrix import load_matrices
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, Slot, fence_async
 from kitsune_mlir.codegen.gpu.sm90.mma_sync import multiply_add
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import CONSUMERS
-from kitsune_mlir.shared_tile import SharedTile
+from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["consume_few"]
 

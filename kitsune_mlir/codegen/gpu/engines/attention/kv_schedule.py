@@ -15,7 +15,7 @@ from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.dialects.attention import Step
 from kitsune_mlir.dialects.deep import postorder
-from kitsune_mlir.target import find_target
+from kitsune_mlir.machine.target import find_target
 
 __all__ = ["Walk", "block_count", "causal_limit", "part_of", "tile_costs", "tile_order"]
 

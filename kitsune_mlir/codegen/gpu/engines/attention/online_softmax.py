@@ -38,7 +38,7 @@ from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.dialects.attention import Step
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.scalar_tree import Tree, children
-from kitsune_mlir.layouts import WgmmaAccumulator
+from kitsune_mlir.machine.layouts import WgmmaAccumulator
 
 __all__ = ["Scores", "Softmax", "exp2", "over_lanes"]
 

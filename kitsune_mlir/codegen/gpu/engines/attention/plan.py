@@ -20,7 +20,7 @@ from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.attention import NoAttention
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.errors import CompileError
-from kitsune_mlir.shared_tile import SharedTile
+from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["GROUP_ROWS", "PANEL", "AttentionPlan", "Box", "make_plan"]
 

@@ -16,7 +16,7 @@ from kitsune_mlir.codegen.gpu.sm90 import wgmma
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import SHARED_REGISTERS, THREADS
 from kitsune_mlir.errors import CompileError
-from kitsune_mlir.shared_tile import SharedTile
+from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["HALVERS", "PAIRED_ROWS", "ConvPlan", "make_plan"]
 

@@ -15,7 +15,7 @@ from kitsune_mlir.codegen.gpu.engines.mma.plan import EXACT_PRODUCTS, MmaPlan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.sm90 import wgmma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Ring, Slot, fence_async_shared
-from kitsune_mlir.shared_tile import SharedTile
+from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["Stages"]
 

@@ -17,7 +17,7 @@ from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import CONSUMERS, SHARED_REGISTERS, THREADS
-from kitsune_mlir.shared_tile import SharedTile
+from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["STORING_THREAD", "Geometry", "MmaPlan", "make_plan"]
 

@@ -39,7 +39,7 @@ from kitsune_mlir.codegen.gpu.sm90.dsmem import push_span
 from kitsune_mlir.codegen.gpu.sm90.ldmatrix import store_matrices
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, Ring, fence_async_shared, sync_cluster
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot as RingSlot
-from kitsune_mlir.shared_tile import SharedTile
+from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["ClusterEngine"]
 

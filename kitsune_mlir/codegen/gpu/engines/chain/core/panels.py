@@ -17,7 +17,7 @@ from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.errors import CompileError
-from kitsune_mlir.shared_tile import SharedTile
+from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = [
     "Panel",

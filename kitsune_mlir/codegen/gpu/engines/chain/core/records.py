@@ -10,7 +10,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.match import Chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import Source, Weight, WeightPanel
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store
 from kitsune_mlir.codegen.gpu.interface.window import Window
-from kitsune_mlir.shared_tile import SharedTile
+from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["GROUP_ROWS", "ChainPlan", "Output", "RowsPlan", "Slot", "Stage", "Vector"]
 

@@ -15,7 +15,7 @@ from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, 
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.dialects.stage_graph import inputs_of, results_of
 from kitsune_mlir.dialects.verify import captures, walk
-from kitsune_mlir.stage_cost import Work
+from kitsune_mlir.machine.stage_cost import Work
 
 __all__ = ["Counted", "count", "work_of_stage"]
 

@@ -4,7 +4,7 @@ A **register layout** maps (thread, register) to (row, column). It is separable:
 thread plus a constant of the register, and so is the column. The thread may be an `int` (in tests) or anything with
 Python's integer operators (a `Value` while code is emitted): the same formulas serve both.
 
-Layouts of tiles in shared memory are in `shared_tile.py`.
+Layouts of tiles in shared memory are in `machine/shared_tile.py`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kitsune_mlir.layouts import Index
+from kitsune_mlir.machine.layouts import Index
 
 __all__ = ["Descriptor", "SharedTile"]
 

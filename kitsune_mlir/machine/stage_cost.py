@@ -9,7 +9,7 @@ A multiprocessor does a tile in four parts:
 
 A block that goes on to the next tile of the same task overlaps them: then a tile takes `busy` and `turn`. The engines differ in
 what they overlap, so each has its own constants (`ENGINES`). They were fitted to the tile times of the zoo on an H200
-(bench/results/simulate-h200.json); other machines have their own rates and clocks (`kitsune_mlir.target`), and the same
+(bench/results/simulate-h200.json); other machines have their own rates and clocks (`kitsune_mlir.machine.target`), and the same
 constants scaled by them.
 """
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from kitsune_mlir.target import Target, find_target
+from kitsune_mlir.machine.target import Target, find_target
 
 __all__ = ["ENGINES", "Constants", "Cost", "Work", "bulk_rate", "cost_of", "stage_seconds"]
 

@@ -12,9 +12,9 @@ from kitsune_mlir.codegen.gpu.engines.generic.cost import SPREAD
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
-from kitsune_mlir.stage_cost import Work, stage_seconds
-from kitsune_mlir.stage_work import count
-from kitsune_mlir.target import Target
+from kitsune_mlir.machine.stage_cost import Work, stage_seconds
+from kitsune_mlir.machine.stage_work import count
+from kitsune_mlir.machine.target import Target
 
 __all__ = ["SlowTask", "slow_task", "work_of_task"]
 
