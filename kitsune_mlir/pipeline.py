@@ -202,7 +202,7 @@ def tuned_stages(module: ir.Module, machine: Target, options: Options) -> list[T
     Raises:
         TargetError: no CUDA device is usable here.
     """
-    from kitsune_mlir.stage_clock import StageClock
+    from kitsune_mlir.tuning.stage_clock import StageClock
 
     if options.tuned_for:
         return plan(module, machine, TuningCache(options.tuned_for, options.cache_dir))[0]

@@ -15,11 +15,11 @@ from kitsune_mlir.errors import CompileError, TargetError
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passmanager.manager import PassPipelineError, run_pipeline
-from kitsune_mlir.stage_clock import StageClock
 from kitsune_mlir.tuning import Compilers, TuningCache, partition, progress, tensor_types, tune
 from kitsune_mlir.tuning.candidates import LIMIT, candidates
 from kitsune_mlir.tuning.isolate import isolate
 from kitsune_mlir.tuning.search import _stages
+from kitsune_mlir.tuning.stage_clock import StageClock
 from kitsune_mlir.tuning.stage_key import stage_key
 
 
@@ -225,8 +225,10 @@ def test_compilers_answer_fail_and_are_replaced():
 
 def test_stages_are_compiled_ahead_for_a_gpu_by_another_process(monkeypatch):
     timed = []
-    monkeypatch.setattr("kitsune_mlir.stage_clock.CudaRunner.from_artifacts", lambda members: timed.append(members) or "runner")
-    monkeypatch.setattr("kitsune_mlir.stage_clock.milliseconds", lambda runner, *_: 0.25)
+    monkeypatch.setattr(
+        "kitsune_mlir.tuning.stage_clock.CudaRunner.from_artifacts", lambda members: timed.append(members) or "runner"
+    )
+    monkeypatch.setattr("kitsune_mlir.tuning.stage_clock.milliseconds", lambda runner, *_: 0.25)
     module = formed(torch.nn.ReLU(), (torch.randn(640, 64),))
     alone = isolate(_stages(module.operation)[0])
     assert alone is not None

@@ -1,7 +1,7 @@
 """Times single stages for tuning. For a GPU they are compiled ahead, by processes of their own (`tuning.compilers`): that takes
 seconds and needs no GPU, a measurement takes a tenth of a second.
 
-`python -m kitsune_mlir.stage_clock` is such a process. What travels is text (the stage's module) and a package's members.
+`python -m kitsune_mlir.tuning.stage_clock` is such a process. What travels is text (the stage's module) and a package's members.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StageClock:
         self.machine = machine
         # The framework's precisions are this process's: others would not know them. Reports of progress stay here.
         self.options = dataclasses.replace(options, on_remark=None, on_phase=None, tune=False, **precisions(options))
-        command = [sys.executable, "-m", "kitsune_mlir.stage_clock"]
+        command = [sys.executable, "-m", "kitsune_mlir.tuning.stage_clock"]
         self._ahead = Compilers(command, environment=NO_DEVICE) if machine.is_gpu else None
 
     def __enter__(self) -> StageClock:
