@@ -7,7 +7,7 @@ from typing import Any
 from torch_mlir import ir
 
 from kitsune_mlir.frontend import ImportedModel
-from kitsune_mlir.passes.argument_orders import ORDER, WIDE
+from kitsune_mlir.passes.layouts.argument_orders import ORDER, WIDE
 from kitsune_mlir.runtime.signature import Input, Output, Signature, Weight
 from kitsune_mlir.runtime.structure import structure_text
 

@@ -19,7 +19,7 @@ from kitsune_mlir.errors import AssemblyTimeout, PerformanceWarning, TargetError
 from kitsune_mlir.frontend import ImportedModel, import_model
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.options import Options, Phases, options_of
-from kitsune_mlir.passes.summary import summarize
+from kitsune_mlir.passes.stages.summary import summarize
 from kitsune_mlir.passmanager.manager import run_pipeline
 from kitsune_mlir.runtime.explain import slow_text
 from kitsune_mlir.runtime.load import make_runner

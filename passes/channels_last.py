@@ -10,11 +10,19 @@ from kitsune_mlir.dialects.access import affine_maps, shape_of, static_ints
 from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
+from kitsune_mlir.passes.layouts.argument_orders import MEMORY, ORDER, attributes_of, is_weight, set_attribute, settle_type
+from kitsune_mlir.passes.layouts.by_index import block_diagonal, padded_by_index
+from kitsune_mlir.passes.layouts.images import (
+    channels_of,
+    fills_zero,
+    is_convolution,
+    is_depthwise,
+    is_element_wise,
+    is_grouped,
+    is_image,
+)
 
-from .argument_orders import MEMORY, ORDER, attributes_of, is_weight, set_attribute, settle_type
 from .base import Pass
-from .by_index import block_diagonal, padded_by_index
-from .images import channels_of, fills_zero, is_convolution, is_depthwise, is_element_wise, is_grouped, is_image
 from .remarks import remark
 
 LAST = (0, 2, 3, 1)  # dimension i of the channels-last form is dimension LAST[i] of the usual one

@@ -5,11 +5,12 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from ._progress_coverage import Coverage
-from ._progress_memory import Conflicts
-from ._progress_order import Order
-from ._progress_reader import read_program
-from ._progress_rings import check_rings
+from kitsune_mlir.passes.progress.coverage import Coverage
+from kitsune_mlir.passes.progress.memory import Conflicts
+from kitsune_mlir.passes.progress.order import Order
+from kitsune_mlir.passes.progress.reader import read_program
+from kitsune_mlir.passes.progress.rings import check_rings
+
 from .base import Pass
 
 

@@ -12,16 +12,23 @@ from kitsune_mlir.dialects.products import defining_op, is_contraction, is_gener
 from kitsune_mlir.dialects.stage_graph import PipelineOp, StageOp, YieldOp, pack, unpack
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.machine.target import Target, find_target
+from kitsune_mlir.passes.stages.cluster_chains import (
+    HELD_COLUMNS,
+    LEAST_ROWS,
+    apart_seconds,
+    cluster_reason,
+    cluster_seconds,
+    layers_in,
+)
+from kitsune_mlir.passes.stages.copies import settle_results, settle_views
+from kitsune_mlir.passes.stages.gemm_chains import WIDTH
+from kitsune_mlir.passes.stages.grouping import Grouping, reads
+from kitsune_mlir.passes.stages.halo import gather_pads, mark_halos
+from kitsune_mlir.passes.stages.pool_windows import read_windows
+from kitsune_mlir.passes.stages.sum_ranges import mark_ranges
 
 from .base import Pass, PassFailure
-from .cluster_chains import HELD_COLUMNS, LEAST_ROWS, apart_seconds, cluster_reason, cluster_seconds, layers_in
-from .copies import settle_results, settle_views
-from .gpu_chains import WIDTH
-from .grouping import Grouping, reads
-from .halo import gather_pads, mark_halos
-from .pool_windows import read_windows
 from .remarks import remark
-from .sum_ranges import mark_ranges
 
 CLEARLY = 0.9  # of the time apart that clusters must stay below: costs are known to about a tenth
 CHAINS = ("auto", "true", "false", "cost", "cluster")

@@ -16,12 +16,12 @@ from kitsune_mlir.dialects.attention import Attention, NoAttention, read_attenti
 from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
+from kitsune_mlir.passes.attention.write import MARK, write_attention
+from kitsune_mlir.passes.tiles.attention import JOINED_ROWS
 
 from .base import Pass
 from .normalize import run_upstream
 from .remarks import remark
-from .tiles_attention import JOINED_ROWS
-from .write_attention import MARK, write_attention
 
 __all__ = ["FuseAttention", "find_attention", "obstacle"]
 

@@ -19,10 +19,10 @@ from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.dialects.stage_graph import inputs_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import Target, find_target
+from kitsune_mlir.passes.pairs.layers import layer_bytes, layers_before
+from kitsune_mlir.passes.stages.gemm_chains import FEW_ROWS
 
 from .base import Pass
-from .gpu_chains import FEW_ROWS
-from .pair_layers import layer_bytes, layers_before
 from .remarks import remark
 
 __all__ = ["FusePairs", "find_pairs", "pairs_tile"]

@@ -16,9 +16,9 @@ from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.products import body_of, defining_op, is_generic, is_projected_product, yield_of
 from kitsune_mlir.dialects.verify import captures, walk
 from kitsune_mlir.machine.target import Target, find_target
+from kitsune_mlir.passes.stages.gemm_chains import HANDOFF
 
 from .base import Pass
-from .gpu_chains import HANDOFF
 from .normalize import run_upstream
 from .remarks import remark
 

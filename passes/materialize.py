@@ -16,15 +16,24 @@ from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, results_of, yielded
 from kitsune_mlir.dialects.tile_program import PostOp, TaskOp, WaitOp
 from kitsune_mlir.dialects.verify import captures
+from kitsune_mlir.passes.modes.rings import Rings
+from kitsune_mlir.passes.tile_program.memrefs import i64, index, memref_of, reshape, shape_of_type, subview
+from kitsune_mlir.passes.tile_program.scatter import (
+    INTO,
+    ORDERED,
+    UPDATES,
+    ScatterAdd,
+    emit_addition,
+    emit_start,
+    emit_sums,
+    scatter_add_of,
+)
+from kitsune_mlir.passes.tile_program.signals import MANY_SLOTS, Signals, semaphore, wait_for
+from kitsune_mlir.passes.tile_program.tiling import Tiling
+from kitsune_mlir.passes.tile_program.waits import edges_of, needed_edges, stages_by_name
+from kitsune_mlir.passes.tiles.column_groups import GROUPS
 
 from .base import Pass, PassFailure
-from .column_groups import GROUPS
-from .memrefs import i64, index, memref_of, reshape, shape_of_type, subview
-from .rings import Rings
-from .scatter import INTO, ORDERED, UPDATES, ScatterAdd, emit_addition, emit_start, emit_sums, scatter_add_of
-from .signals import MANY_SLOTS, Signals, semaphore, wait_for
-from .tiling import Tiling
-from .waits import edges_of, needed_edges, stages_by_name
 
 ROWS_COPIED = 64  # rows a task of the copy that starts a scatter-add
 WANTED = {"all": ("whole",), "indexed": ("rows", "indexed")}  # of a producer's semaphores, by an edge's policy; else rows

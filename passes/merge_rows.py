@@ -16,11 +16,11 @@ from kitsune_mlir.dialects.iteration import is_view
 from kitsune_mlir.dialects.products import constant_fill, defining_op, is_contraction, is_generic
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
+from kitsune_mlir.passes.attention.write import MARK
+from kitsune_mlir.passes.stages.copies import root_of
 
 from .base import Pass
-from .copies import root_of
 from .normalize import run_upstream
-from .write_attention import MARK
 
 __all__ = ["MergeRows"]
 

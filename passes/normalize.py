@@ -21,14 +21,14 @@ from kitsune_mlir.dialects.products import (
     is_projected_product,
 )
 from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.passes.layouts.returned_orders import order_results
+from kitsune_mlir.passes.normalization.narrow import narrow
+from kitsune_mlir.passes.normalization.narrow_results import narrow_results
+from kitsune_mlir.passes.normalization.own_rows import index_own_rows
+from kitsune_mlir.passes.normalization.unit_moves import reshape_unit_moves
+from kitsune_mlir.passes.normalization.unread_edges import cut_unread_edges
 
 from .base import Pass
-from .narrow import narrow
-from .narrow_results import narrow_results
-from .own_rows import index_own_rows
-from .returned_orders import order_results
-from .unit_moves import reshape_unit_moves
-from .unread_edges import cut_unread_edges
 
 # Named ops that stay named while element-wise ops are fused: upstream's fuser looks at linalg.generic only, and it would
 # put element-wise arithmetic inside products (recomputing it for every output element) if it saw them.

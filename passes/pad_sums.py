@@ -16,12 +16,12 @@ from kitsune_mlir.dialects.access import affine_maps, shape_of
 from kitsune_mlir.dialects.products import defining_op, is_projected_product
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
+from kitsune_mlir.passes.layouts.argument_orders import ORDER, WIDE, attributes_of, is_weight, set_attribute, settle_type
+from kitsune_mlir.passes.layouts.by_index import parallel_generic
 
-from . import gpu_chains
-from .argument_orders import ORDER, WIDE, attributes_of, is_weight, set_attribute, settle_type
 from .base import Pass
-from .by_index import parallel_generic
 from .remarks import remark
+from .stages import gemm_chains as gpu_chains
 
 APART = "kitsune.apart"  # on an operation: it is a stage of its own
 ROW_BYTES = 16

@@ -14,24 +14,25 @@ from kitsune_mlir.dialects.stage_graph import mode_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.machine.target import Target, find_target
+from kitsune_mlir.passes.modes.choice import set_mode
+from kitsune_mlir.passes.stages.cluster_chains import cluster_limits, cluster_reason, cluster_tile
+from kitsune_mlir.passes.stages.grouping import inner_elements
+from kitsune_mlir.passes.tile_program.scatter import INTO, ORDERED, UPDATES, producer_that_adds, scatter_add_of
+from kitsune_mlir.passes.tiles.attention import attention_tile
+from kitsune_mlir.passes.tiles.column_groups import GROUPS, column_groups
+from kitsune_mlir.passes.tiles.conv import conv_tile
+from kitsune_mlir.passes.tiles.fill_idle import tile_for_idle
+from kitsune_mlir.passes.tiles.gemv import gemv_tile
+from kitsune_mlir.passes.tiles.mma import beats_gemv, mma_tile, operand_bytes, sum_terms
+from kitsune_mlir.passes.tiles.rows import few_rows_tile
+from kitsune_mlir.passes.tiles.simt import simt_tile
+from kitsune_mlir.passes.tiles.sizes import even, fit, spread
 
-from . import gathers, gpu_chains
 from .base import Pass, PassFailure
-from .cluster_chains import cluster_limits, cluster_reason, cluster_tile
-from .column_groups import GROUPS, column_groups
-from .fill_idle import tile_for_idle
 from .fuse_pairs import pairs_tile
-from .grouping import inner_elements
-from .modes import set_mode
+from .modes import gathers
 from .remarks import remark
-from .scatter import INTO, ORDERED, UPDATES, producer_that_adds, scatter_add_of
-from .tile_sizes import even, fit, spread
-from .tiles_attention import attention_tile
-from .tiles_conv import conv_tile
-from .tiles_gemv import gemv_tile
-from .tiles_mma import beats_gemv, mma_tile, operand_bytes, sum_terms
-from .tiles_rows import few_rows_tile
-from .tiles_simt import simt_tile
+from .stages import gemm_chains as gpu_chains
 
 HOST_TILE_ELEMENTS = 16384  # 64 KiB of f32: a tile and its neighbours stay in a core's second-level cache
 GPU_TILE_ELEMENTS = 8192  # 32 elements a thread of a 256-thread block: enough loads in flight for a multiprocessor
@@ -139,8 +140,8 @@ class PartitionStreams(Pass):
     """Choose engine and tile sizes of every stage, and the pipeline's mode: who runs which stage.
 
     Tile sizes follow from capacity: a tile and its neighbours stay close to a worker, and there are enough tiles for all
-    workers. The mode is the one of the least time by the stages' costs (`passes/modes.py`), temporal unless another is clearly
-    faster; multiprocessors are dealt out by an integer program (`passes/allocation.py`). `--remarks` prints the choices, the
+    workers. The mode is the one of the least time by the stages' costs (`passes/modes/choice.py`), temporal unless another is clearly
+    faster; multiprocessors are dealt out by an integer program (`passes/modes/allocation.py`). `--remarks` prints the choices, the
     bottleneck, and what would be the next one. Options: `target`; `tiles`, sizes that replace the choice for stages by name, as
     in `tiles=product_0:64x128,reduce_1:8` (what `kitsune_mlir.tuning` measured); `times`, microseconds that stages take
     alone in a launch, instead of the model's, as in `times=product_0:12.5`; `mode`: `temporal` (all stages take turns on

@@ -11,10 +11,10 @@ from kitsune_mlir.dialects.edges import grid_of, producer_of, readers_of, stages
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.stage_graph import mode_of, results_of, yielded
 from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.passes.modes.rings import RingEdge, ring_edge
+from kitsune_mlir.passes.tile_program.scatter import INTO
 
 from .base import Pass, PassFailure
-from .rings import RingEdge, ring_edge
-from .scatter import INTO
 
 ALIGNMENT = 256  # bytes; what cudaMalloc gives, and more than any vector or bulk copy asks for
 

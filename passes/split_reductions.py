@@ -12,17 +12,17 @@ from kitsune_mlir.dialects.products import defining_op, is_contraction, is_gener
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.dialects.verify import captures, walk
 from kitsune_mlir.machine.target import Target, find_target
+from kitsune_mlir.passes.attention.write import MARK
+from kitsune_mlir.passes.reductions.associative import Reduction, reduction_of, splittable_loop
+from kitsune_mlir.passes.reductions.parts import in_parts
+from kitsune_mlir.passes.stages.gemm_chains import HANDOFF
+from kitsune_mlir.passes.stages.grouping import product_of
+from kitsune_mlir.passes.tiles.gemv import few_rows
+from kitsune_mlir.passes.tiles.mma import mma_tile, sum_terms
 
-from .associative import Reduction, reduction_of, splittable_loop
 from .base import Pass
-from .gpu_chains import HANDOFF
-from .grouping import product_of
 from .partition_streams import is_dot
-from .reduction_parts import in_parts
 from .remarks import remark
-from .tiles_gemv import few_rows
-from .tiles_mma import mma_tile, sum_terms
-from .write_attention import MARK
 
 LOAD_RATE = 8e10  # bytes a second that a multiprocessor reads where it reduces
 STRIDED = 32  # columns that a tile has at least where terms lie a row apart: a line of memory

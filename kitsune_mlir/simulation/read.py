@@ -20,9 +20,9 @@ from kitsune_mlir.errors import CompileError, UnsupportedError
 from kitsune_mlir.machine.stage_cost import Work, cost_of
 from kitsune_mlir.machine.stage_work import Counted, count
 from kitsune_mlir.machine.target import Target
-from kitsune_mlir.passes._progress_program import Access, Task
-from kitsune_mlir.passes._progress_reader import read_program
 from kitsune_mlir.passes.base import PassFailure
+from kitsune_mlir.passes.progress.program import Access, Task
+from kitsune_mlir.passes.progress.reader import read_program
 from kitsune_mlir.simulation.program import SimPost, SimProgram, SimTask, SimWait, Touch
 
 __all__ = ["Choice", "Kernel", "choices_of", "sim_program"]

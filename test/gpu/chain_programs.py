@@ -225,7 +225,8 @@ def case(name: str) -> tuple[Callable[[], nn.Module], Callable]:
 def _chained() -> Iterator[None]:
     """Layers become chains whatever the planner thinks of it: of few rows too, which it leaves to other engines."""
     from kitsune_mlir import pipeline
-    from kitsune_mlir.passes import grouping, partition_streams
+    from kitsune_mlir.passes import partition_streams
+    from kitsune_mlir.passes.stages import grouping
 
     form = "kitsune-form-stages"
     plan = [f"{form}{{chains=true}}" if name == form else name for name in pipeline.PLAN]

@@ -132,7 +132,8 @@ def compiled(case: Case, joined: bool = False):
     """The program; `joined`: rows are joined in memory first."""
     import kitsune_mlir
     from kitsune_mlir import pipeline
-    from kitsune_mlir.passes import form_stages, partition_streams, sum_ranges
+    from kitsune_mlir.passes import form_stages, partition_streams
+    from kitsune_mlir.passes.stages import sum_ranges
 
     form = "kitsune-form-stages"
     patches = []

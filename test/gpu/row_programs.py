@@ -113,7 +113,9 @@ def inputs_of(case: Case, device: str) -> tuple[Tensor, ...]:
 def compiled(model: nn.Module, inputs: tuple[Tensor, ...]):
     """The program; layers alone are one chain in tiles of a few rows, whatever the planner thinks of it."""
     import kitsune_mlir
-    from kitsune_mlir.passes import grouping, partition_streams, tiles_rows
+    from kitsune_mlir.passes import partition_streams
+    from kitsune_mlir.passes.stages import grouping
+    from kitsune_mlir.passes.tiles import rows as tiles_rows
 
     with (
         mock.patch.object(grouping.Grouping, "_chain_reason", lambda *_: None),

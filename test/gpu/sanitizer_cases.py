@@ -216,7 +216,8 @@ CASES: dict[str, Case] = {
 def _planned(case: Case) -> Iterator[None]:
     """The planner as the case wants it."""
     from kitsune_mlir import pipeline
-    from kitsune_mlir.passes import partition_streams, sum_ranges
+    from kitsune_mlir.passes import partition_streams
+    from kitsune_mlir.passes.stages import sum_ranges
 
     plan = [f"{one}{{{case.steps[one]}}}" if one in case.steps else one for one in pipeline.PLAN]
     with contextlib.ExitStack() as stack:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kitsune_mlir import pipeline
-from kitsune_mlir.passes.associative import NEUTRAL
+from kitsune_mlir.passes.reductions.associative import NEUTRAL
 
 SIZES = (1, 7, 129, 1000)
 PASS = "kitsune-split-reductions"

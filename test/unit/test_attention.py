@@ -26,7 +26,7 @@ from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.passes.registry import PIPELINE
-from kitsune_mlir.passes.tiles_attention import best_rows
+from kitsune_mlir.passes.tiles.attention import best_rows
 from kitsune_mlir.passmanager.manager import run_pipeline
 from test.numerics.compare import exact, problems
 

@@ -28,7 +28,8 @@ from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
-from kitsune_mlir.passes import gpu_chains, partition_streams
+from kitsune_mlir.passes import partition_streams
+from kitsune_mlir.passes.stages import gemm_chains as gpu_chains
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 from chain_programs import CASES, Edge, Gated, Joined, Normalised, WideEdges, mlp

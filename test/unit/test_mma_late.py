@@ -16,8 +16,8 @@ from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.machine.target import find_target
-from kitsune_mlir.passes.column_groups import MOST, column_groups
 from kitsune_mlir.passes.registry import PIPELINE
+from kitsune_mlir.passes.tiles.column_groups import MOST, column_groups
 from kitsune_mlir.passmanager.manager import run_pipeline
 
 H200 = find_target("h200")

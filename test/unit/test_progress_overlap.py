@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kitsune_mlir.dialects.tile_indices import Points
-from kitsune_mlir.passes import _progress_overlap as overlap
-from kitsune_mlir.passes._progress_program import Buffer, Region
+from kitsune_mlir.passes.progress import overlap
+from kitsune_mlir.passes.progress.program import Buffer, Region
 
 EXTENTS = (3, 2)  # of both grids
 

@@ -3,8 +3,8 @@
 import itertools
 import random
 
-from kitsune_mlir.passes import _progress_shortest
-from kitsune_mlir.passes._progress_shortest import Shortest, run_of
+from kitsune_mlir.passes.progress import shortest as _progress_shortest
+from kitsune_mlir.passes.progress.shortest import Shortest, run_of
 
 TILES, SLOTS = 8, 5
 

@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # `bench` is no part of the 
 from bench.models import ZOO, make
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.frontend import import_model
-from kitsune_mlir.passes._progress_trace import ProgressFailure
 from kitsune_mlir.passes.base import PassFailure
 from kitsune_mlir.passes.check_progress import CheckProgress
+from kitsune_mlir.passes.progress.trace import ProgressFailure
 from kitsune_mlir.passes.registry import PIPELINE
 from kitsune_mlir.passmanager.manager import run_pipeline
 

@@ -27,7 +27,7 @@ from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes import partition_streams
-from kitsune_mlir.passes.gpu_chains import Layer, few_rows_reason
+from kitsune_mlir.passes.stages.gemm_chains import Layer, few_rows_reason
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 from row_programs import Recommender, network
@@ -98,7 +98,7 @@ def check_rows(monkeypatch: pytest.MonkeyPatch, rows: int, widths: tuple[int, ..
     model = network(*widths).to(BF16)
     x = torch.randn(rows, widths[0]).to(BF16)
     with monkeypatch.context() as patch:
-        patch.setattr("kitsune_mlir.passes.grouping.Grouping._chain_reason", lambda *_: None)
+        patch.setattr("kitsune_mlir.passes.stages.grouping.Grouping._chain_reason", lambda *_: None)
         program = compiled(patch, model, x)
     found, right = emulated(program, model, (x,), "rows"), wanted(model, x)
     assert (found - right).norm() <= 1e-2 * right.norm()

@@ -9,7 +9,7 @@ from test_simt_engine import check
 from test_simt_math import ptx_of
 
 from kitsune_mlir.codegen.gpu.engines.simt.schedule import levels_of
-from kitsune_mlir.passes import tiles_simt
+from kitsune_mlir.passes.tiles import simt as tiles_simt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
 

@@ -10,7 +10,7 @@ from test_simt_engine import check
 
 from kitsune_mlir.codegen.gpu.backend.cubin import assemble_best
 from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
-from kitsune_mlir.passes import tiles_simt
+from kitsune_mlir.passes.tiles import simt as tiles_simt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
 

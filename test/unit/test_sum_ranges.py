@@ -14,7 +14,7 @@ import kitsune_mlir
 from kitsune_mlir.codegen.gpu.engines.mma import k_ranges as mma_ranges
 from kitsune_mlir.codegen.gpu.engines.mma import producer_copy as mma_copy
 from kitsune_mlir.codegen.gpu.engines.mma.operand import Sum
-from kitsune_mlir.passes import sum_ranges
+from kitsune_mlir.passes.stages import sum_ranges
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 from range_programs import CASES, Case, compiled
@@ -150,7 +150,7 @@ def test_marks_are_for_rows_only() -> None:
     """
     from kitsune_mlir.dialects import new_context
     from kitsune_mlir.machine.target import find_target
-    from kitsune_mlir.passes.grouping import Grouping
+    from kitsune_mlir.passes.stages.grouping import Grouping
 
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(text)

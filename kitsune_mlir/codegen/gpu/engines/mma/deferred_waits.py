@@ -1,6 +1,6 @@
 """Waits of a product that can come late: for columns of its rows, which it reads only when its sum has come to them.
 
-A product that counts its columns in groups (`passes/column_groups.py`) posts to as many slots for a row of tiles, and who reads
+A product that counts its columns in groups (`passes/tiles/column_groups.py`) posts to as many slots for a row of tiles, and who reads
 the rows has a wait for each group, in order. Nothing but the rows may depend on the waits put off.
 
 Only tasks that share a ring with the one before put waits off: 1536 x 1024 x 4096 and back takes 47.7 us instead of 49.8 on an

@@ -1,0 +1,1 @@
+"""What `kitsune-fuse-attention` writes."""

@@ -1,0 +1,354 @@
+"""Writing an attention in the one form that stages are made of: generics over single loops, nothing reshaped inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch_mlir import ir
+from torch_mlir.dialects import arith, math, tensor
+
+from kitsune_mlir.dialects.access import shape_of, static_ints
+from kitsune_mlir.dialects.attention import Attention, Operand, Step
+from kitsune_mlir.dialects.deep import postorder
+from kitsune_mlir.dialects.factors import Factor, Flat
+from kitsune_mlir.dialects.iteration import is_free
+from kitsune_mlir.dialects.products import defining_op
+from kitsune_mlir.dialects.scalar_tree import Tree, children, nodes_of
+from kitsune_mlir.passes.stages.copies import identity_generic
+
+__all__ = ["MARK", "write_attention"]
+
+MARK = "kitsune.attention"
+"""Attribute of all operations of an attention: its number in the function."""
+
+Viewed = tuple[ir.Value, list[Factor]]
+"""A tensor each of whose dimensions is one factor."""
+
+
+def write_attention(attention: Attention, number: int, join: bool) -> None:
+    """Replace the result of an attention by a new computation of it, placed before the operation that makes it.
+
+    Args:
+        number: what the operations are marked with.
+        join: where keys are a concatenation, it is part of the attention; otherwise it is made in memory first.
+    """
+    last = defining_op(attention.result.value)
+    assert last is not None
+    with ir.InsertionPoint(last), attention.weighted.location:
+        made = _Writer(attention, number).write(join)
+    attention.result.value.replace_all_uses_with(made)
+
+
+class _Writer:
+    def __init__(self, attention: Attention, number: int):
+        self.attention = attention
+        self.mark = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
+        self.f32 = ir.F32Type.get()
+        self.narrow = ir.ShapedType(attention.query.value.type).element_type
+
+    def write(self, join: bool) -> ir.Value:
+        attention = self.attention
+        outer, column = list(attention.outer), attention.column[0]
+        width, head = attention.width[0], attention.head[0]
+        query = view(attention.query)
+        key = self._joined(attention.key, attention.keys, join)
+        value = self._joined(attention.value, attention.values, join)
+        rows, square = outer, [*outer, column]
+        scores = (self._product(query, key, square, width), square)
+        scores = (self._scaled(scores), square)
+        top = (self._reduce(scores, rows, float("-inf"), arith.maximumf), rows)
+        weights = (self._map([scores, top], square, self.f32, self._exponential), square)
+        total = (self._reduce(weights, rows, 0.0, arith.addf), rows)
+        rounded = (self._map([weights, total], square, self.narrow, self._quotient), square)
+        summed = (self._product(rounded, value, [*outer, head], column), [*outer, head])
+        result = self._map([summed], [*outer, head], self.narrow, lambda x: arith.truncf(self.narrow, x))
+        return unview(result, attention.result)
+
+    # --- the operations ----------------------------------------------------------------------------------------------
+
+    def _generic(
+        self,
+        inputs: Sequence[Viewed],
+        loops: list[Factor],
+        result: list[Factor],
+        element: ir.Type,
+        init: ir.Value,
+        body: Callable[..., ir.Value],
+    ) -> ir.Value:
+        """A `linalg.generic`, marked unless it is a fill; loops that the result does not have are reductions."""
+
+        def map_of(factors: Sequence[Factor]) -> ir.Attribute:
+            return ir.AffineMapAttr.get(
+                ir.AffineMap.get(len(loops), 0, [ir.AffineDimExpr.get(loops.index(factor)) for factor in factors])
+            )
+
+        kinds = ["parallel" if factor in result else "reduction" for factor in loops]
+        op = ir.Operation.create(
+            "linalg.generic",
+            [init.type],
+            [*(value for value, _ in inputs), init],
+            {
+                "indexing_maps": ir.ArrayAttr.get([*(map_of(factors) for _, factors in inputs), map_of(result)]),
+                "iterator_types": ir.ArrayAttr.get([ir.Attribute.parse(f"#linalg.iterator_type<{k}>") for k in kinds]),
+                "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(inputs), 1]),
+                **({MARK: self.mark} if inputs else {}),
+            },
+            regions=1,
+        )
+        elements = [*(ir.ShapedType(value.type).element_type for value, _ in inputs), element]
+        block = op.regions[0].blocks.append(*elements, arg_locs=[op.location] * len(elements))
+        with ir.InsertionPoint(block):
+            ir.Operation.create("linalg.yield", [], [body(*block.arguments)])
+        return op.results[0]
+
+    def _empty(self, factors: Sequence[Factor], element: ir.Type) -> ir.Value:
+        return tensor.empty([factor.size for factor in factors], element)
+
+    def _filled(self, factors: Sequence[Factor], number: float) -> ir.Value:
+        start = arith.constant(self.f32, number)
+        loops = list(factors)
+        return self._generic([], loops, loops, self.f32, self._empty(loops, self.f32), lambda _: start)
+
+    def _product(self, a: Viewed, b: Viewed, result: list[Factor], along: Factor) -> ir.Value:
+        def body(x: ir.Value, y: ir.Value, total: ir.Value) -> ir.Value:
+            return arith.addf(total, arith.mulf(arith.extf(self.f32, x), arith.extf(self.f32, y)))
+
+        return self._generic([a, b], [*result, along], result, self.f32, self._filled(result, 0.0), body)
+
+    def _reduce(self, source: Viewed, result: list[Factor], start: float, combine: Callable) -> ir.Value:
+        return self._generic([source], source[1], result, self.f32, self._filled(result, start), combine)
+
+    def _map(self, inputs: Sequence[Viewed], loops: list[Factor], element: ir.Type, body: Callable) -> ir.Value:
+        def without_init(*arguments: ir.Value) -> ir.Value:
+            return body(*arguments[:-1])
+
+        return self._generic(inputs, loops, loops, element, self._empty(loops, element), without_init)
+
+    # --- what they compute -------------------------------------------------------------------------------------------
+
+    def _scaled(self, scores: Viewed) -> ir.Value:
+        steps, scale = self.attention.steps, self.attention.scale
+        if scale == 1.0 and not steps:
+            return scores[0]
+        loads = list(dict.fromkeys(node for step in steps for node in nodes_of(step.tree) if node[0] == "load"))
+        inputs = [view(Operand(node[1], node[2])) for node in loads]
+
+        def body(score: ir.Value, *loaded: ir.Value) -> ir.Value:
+            known = dict(zip(loads, loaded, strict=True))
+            if scale != 1.0:
+                score = arith.mulf(score, arith.constant(self.f32, scale))
+            for step in steps:
+                score = self._step(step, score, lambda tree: emit(tree, known, scores[1]))
+            return score
+
+        return self._map([scores, *inputs], scores[1], self.f32, body)
+
+    def _step(self, step: Step, score: ir.Value, emitted: Callable[[Tree], ir.Value]) -> ir.Value:
+        other = emitted(step.tree)
+        if step.kind == "bias":
+            return arith.addf(score, other if other.type == self.f32 else arith.extf(self.f32, other))
+        return arith.select(other, score, arith.constant(self.f32, step.number))
+
+    def _exponential(self, score: ir.Value, top: ir.Value) -> ir.Value:
+        if self.attention.guarded:
+            top = self._instead(top, float("-inf"), 0.0)
+        return math.exp(arith.subf(score, top))
+
+    def _quotient(self, weight: ir.Value, total: ir.Value) -> ir.Value:
+        if self.attention.guarded:
+            total = self._instead(total, 0.0, 1.0)
+        return arith.truncf(self.narrow, arith.divf(weight, total))
+
+    def _instead(self, value: ir.Value, found: float, instead: float) -> ir.Value:
+        same = arith.cmpf(arith.CmpFPredicate.OEQ, value, arith.constant(self.f32, found))
+        return arith.select(same, arith.constant(self.f32, instead), value)
+
+    # --- keys that are a concatenation -------------------------------------------------------------------------------
+
+    def _joined(self, whole: Operand, parts: Sequence[Operand], join: bool) -> Viewed:
+        if len(parts) == 1 or not join:
+            return view(whole)
+        column = self.attention.column[0]
+        known = {*self.attention.outer, *self.attention.width, *self.attention.head}
+        views = [view(part) for part in parts]
+        orders = [[factor if factor in known else column for factor in factors] for _, factors in views]
+        order = next(factors for factors in orders if column in factors)
+        at = order.index(column)
+        values = [self._part(*viewed, order, at) for viewed in views]
+        shape = [factor.size for factor in order]
+        attributes = {"dim": ir.IntegerAttr.get(self.mark.type, at), MARK: self.mark}
+        type_ = ir.RankedTensorType.get(shape, self.narrow)
+        return ir.Operation.create("tensor.concat", [type_], values, attributes).results[0], order
+
+    def _part(self, value: ir.Value, factors: list[Factor], order: list[Factor], at: int) -> ir.Value:
+        """A part with its dimensions in the order `order`, whose dimension `at` is the one that is joined."""
+        others = {*order[:at], *order[at + 1 :]}
+        own = next((factor for factor in factors if factor not in others), None)
+        wanted = [*order[:at], *([] if own is None else [own]), *order[at + 1 :]]
+        if factors != wanted:
+            value = self._map([(value, factors)], wanted, self.narrow, lambda x: x)
+        if own is None:
+            shape = [factor.size for factor in order]
+            shape[at] = 1
+            groups = _groups([dim != at for dim in range(len(shape))])
+            value = tensor.expand_shape(ir.RankedTensorType.get(shape, self.narrow), value, groups, [], shape)
+        return value
+
+
+def view(operand: Operand) -> Viewed:
+    """A tensor in memory with its dimensions split into factors, and those of extent 1 left out.
+
+    A slice that is one of several equal parts of a dimension is taken from a view of the whole (queries, keys and values
+    that one product makes); other slices, and what stages repeat rather than store, are copied to memory first.
+    """
+    value, dims = operand.value, [dim for dim in operand.dims if dim]
+    index = None
+    maker = defining_op(value)
+    if maker is not None and maker.name == "tensor.extract_slice" and (part := _part_of(maker)) is not None:
+        value, dims, index = _parts_apart(maker, *part, operand.dims)
+    elif maker is not None and is_free(maker):
+        value = identity_generic(value)
+    element = ir.ShapedType(value.type).element_type
+    shape = shape_of(value)
+    if index is None and len(dims) != len(shape):
+        sizes = [_size(dim) for dim in dims]
+        value = tensor.collapse_shape(ir.RankedTensorType.get(sizes, element), value, _groups([n != 1 for n in shape]))
+    factors = [factor for dim in dims for factor in dim]
+    at = None if index is None else index[0]
+    if any(len(dim) > 1 for dim in dims):
+        sizes, groups = [], []
+        for number, dim in enumerate(dims):
+            group = [shape[number]] if number == at else [factor.size for factor in dim]
+            groups.append(list(range(len(sizes), len(sizes) + len(group))))
+            sizes += group
+        value = tensor.expand_shape(ir.RankedTensorType.get(sizes, element), value, groups, [], sizes)
+        if at is not None:
+            at = groups[at][0]
+    if index is not None and at is not None:
+        value = _slice_at(value, at, index[1])
+    return value, factors
+
+
+def _part_of(op: ir.Operation) -> tuple[int, int, int] | None:
+    """(dimension, number of the part, number of parts) of a slice that is one of the equal parts of a dimension, or None."""
+    source, result = shape_of(op.operands[0]), shape_of(op.results[0])
+    sizes, offsets, strides = (static_ints(op, f"static_{what}") for what in ("sizes", "offsets", "strides"))
+    cut = [d for d, size in enumerate(sizes) if size != source[d]]
+    if (
+        len(op.operands) > 1
+        or any(n != 1 for n in strides)
+        or len(cut) != 1
+        or [n for n in sizes if n != 1] != [n for n in result if n != 1]
+    ):
+        return None
+    (at,) = cut
+    if source[at] % sizes[at] or offsets[at] % sizes[at]:
+        return None
+    return at, offsets[at] // sizes[at], source[at] // sizes[at]
+
+
+def _parts_apart(
+    op: ir.Operation, at: int, part: int, parts: int, dims: Sequence[Flat]
+) -> tuple[ir.Value, list[Flat], tuple[int, int]]:
+    """The source of a slice with a dimension for its parts, without others of extent 1; the factors of its dimensions (none for
+    the parts); the place of that dimension, and the part."""
+    source = shape_of(op.operands[0])
+    element = ir.ShapedType(op.operands[0].type).element_type
+    inner = source[at] // parts
+    value = op.operands[0]
+    wide = [dim for dim in dims if dim]
+    if any(n == 1 for n in source):
+        kept = [n for n in source if n != 1]
+        value = tensor.collapse_shape(ir.RankedTensorType.get(kept, element), value, _groups([n != 1 for n in source]))
+        at, source = sum(n != 1 for n in source[:at]), kept
+    if inner != 1:
+        sizes = [*source[:at], parts, inner, *source[at + 1 :]]
+        groups = [[d] for d in range(at)] + [[at, at + 1]] + [[d + 1] for d in range(at + 1, len(source))]
+        value = tensor.expand_shape(ir.RankedTensorType.get(sizes, element), value, groups, [], sizes)
+    return value, [*wide[:at], (), *wide[at:]], (at, part)
+
+
+def _slice_at(value: ir.Value, at: int, part: int) -> ir.Value:
+    """Part `part` along dimension `at`, which the result does not have."""
+    shape = shape_of(value)
+    rest = [*shape[:at], *shape[at + 1 :]]
+    type_ = ir.RankedTensorType.get(rest, ir.ShapedType(value.type).element_type)
+    offsets = [part if d == at else 0 for d in range(len(shape))]
+    sizes = [1 if d == at else n for d, n in enumerate(shape)]
+    return tensor.ExtractSliceOp(type_, value, [], [], [], offsets, sizes, [1] * len(shape)).result
+
+
+def unview(value: ir.Value, operand: Operand) -> ir.Value:
+    """A tensor of single factors in the shape of `operand`: the opposite of `view`."""
+    wide = [dim for dim in operand.dims if dim]
+    element = ir.ShapedType(value.type).element_type
+    if any(len(dim) > 1 for dim in wide):
+        groups, at = [], 0
+        for dim in wide:
+            groups.append(list(range(at, at + len(dim))))
+            at += len(dim)
+        value = tensor.collapse_shape(ir.RankedTensorType.get([_size(dim) for dim in wide], element), value, groups)
+    if len(wide) != len(operand.dims):
+        shape = shape_of(operand.value)
+        type_ = ir.RankedTensorType.get(shape, element)
+        value = tensor.expand_shape(type_, value, _groups([bool(d) for d in operand.dims]), [], shape)
+    return value
+
+
+def _size(dim: Flat) -> int:
+    size = 1
+    for factor in dim:
+        size *= factor.size
+    return size
+
+
+def _groups(wide: Sequence[bool]) -> list[list[int]]:
+    """Reassociation that puts each dimension of extent 1 with a wide one; without wide ones: none."""
+    if not any(wide):
+        return []
+    groups: list[list[int]] = []
+    leading: list[int] = []
+    for dim, is_wide in enumerate(wide):
+        if is_wide:
+            groups.append([*leading, dim])
+            leading = []
+        elif groups:
+            groups[-1].append(dim)
+        else:
+            leading.append(dim)
+    return groups
+
+
+def emit(tree: Tree, loaded: dict[Tree, ir.Value], loops: Sequence[Factor]) -> ir.Value:
+    """A tree as scalar operations in the body of a generic over `loops`."""
+    made: dict[int, ir.Value] = {}
+    for node in postorder([tree], children, id):
+        made[id(node)] = _emitted(node, [made[id(child)] for child in children(node)], loaded, loops)
+    return made[id(tree)]
+
+
+def _emitted(node: Tree, operands: list[ir.Value], loaded: dict[Tree, ir.Value], loops: Sequence[Factor]) -> ir.Value:
+    kind = node[0]
+    if kind == "load":
+        return loaded[node]
+    if kind == "const":
+        type_ = ir.Type.parse(node[2])
+        return arith.constant(type_, bool(node[1]) if node[2] == "i1" else node[1])
+    if kind == "outside":
+        return node[1]
+    if kind == "index":
+        return _index(node[1], loops)
+    attributes = {"predicate": ir.Attribute.parse(node[2])} if node[2] else {}
+    return ir.Operation.create(node[1], [ir.Type.parse(node[3])], operands, attributes).results[0]
+
+
+def _index(factors: Flat, loops: Sequence[Factor]) -> ir.Value:
+    """The position along a dimension that is several loops, outermost first."""
+    index = ir.IndexType.get()
+    i64 = ir.IntegerType.get_signless(64)
+    total: ir.Value | None = None
+    for factor in factors:
+        attributes = {"dim": ir.IntegerAttr.get(i64, loops.index(factor))}
+        position = ir.Operation.create("linalg.index", [index], [], attributes).results[0]
+        total = position if total is None else arith.addi(arith.muli(total, arith.constant(index, factor.size)), position)
+    return arith.constant(index, 0) if total is None else total

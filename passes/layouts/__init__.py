@@ -1,0 +1,1 @@
+"""Orders of dimensions in memory: of arguments, results and images."""

@@ -1,0 +1,1 @@
+"""Who runs stages: one launch or several, all multiprocessors or shares of them."""

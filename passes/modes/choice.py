@@ -1,0 +1,235 @@
+"""The mode of a pipeline: how long it takes temporal, spatial and in separate launches, and what its stages must know then."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects.access import is_tensor
+from kitsune_mlir.dialects.edges import edge_of, producer_of, stage_space, stages_of, tile_sizes, trace_views
+from kitsune_mlir.dialects.sizes import tensor_bytes
+from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
+from kitsune_mlir.machine.stage_cost import bulk_rate, cost_of
+from kitsune_mlir.machine.stage_work import work_of_stage
+from kitsune_mlir.machine.target import Target
+from kitsune_mlir.passes.base import PassFailure
+from kitsune_mlir.passes.remarks import remark
+from kitsune_mlir.passes.tile_program.scatter import INTO
+
+from .allocation import Allocation, Budget, Flow, Stage, allocate
+from .times import Launches, busy_seconds, launches_of, limits_of, temporal_seconds
+
+HAND_OFF = 1.5e-6
+"""Seconds from a stage's last tile to the first operands of a tile that waits for it, in one kernel on an H200
+(bench/results/modes-h200.json: models of 2 to 9 stages in one launch and in several)."""
+ATOMICS = 2e-6
+"""Seconds that the post of a tile waits for the tile's atomic additions (graph networks' edges on an H200)."""
+SETTLING = 3e-6
+"""The same for a block's one post after all of its tiles: a graph network of 20,000 nodes takes 76.5 us in one launch on an
+H200, 72.5 in two."""
+LOOK, LOOKING = 1.3e-6, 256
+"""Seconds in which a thread has an index and the counter of the row that it names: two reads of L2, one after the other. So
+many threads look side by side."""
+CLEARLY_SEPARATE = 0.96
+"""Of the temporal time that separate launches must stay below to be chosen: of equals one launch. By these costs a recommender
+takes 95 % of it (94 % measured on an H200), a Llama layer of 128 tokens 97 % (105 % measured)."""
+CLEARLY_SPATIAL = 0.7
+"""The same for multiprocessors of their own: of their costs less is known."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A pipeline in numbers: its stages but for those that others do, and the edges between them."""
+
+    names: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    flows: tuple[Flow, ...]
+
+
+def budget_of(target: Target) -> Budget:
+    """What a GPU has."""
+    return Budget(
+        workers=target.workers,
+        dram_rate=target.dram_rate,
+        l2_rate=bulk_rate(target),
+        ring_rate=target.ring_rate,
+        ring_bytes=target.ring_bytes,
+        cache_bytes=target.cache_bytes,
+        hand_off=HAND_OFF,
+    )
+
+
+def own_stages(pipeline: ir.Operation) -> list[ir.Operation]:
+    """The stages that have tasks of their own."""
+    return [stage for stage in stages_of(pipeline) if INTO not in stage.attributes]
+
+
+def name_of(stage: ir.Operation) -> str:
+    """A stage's `sym_name`."""
+    return ir.StringAttr(stage.attributes["sym_name"]).value
+
+
+def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, float] | None = None) -> Model:
+    """The numbers of a pipeline whose stages have engines and tiles; `measured`: seconds of stages alone, by name."""
+    own = own_stages(pipeline)
+    place = {hash(stage): n for n, stage in enumerate(own)}
+    by_name = {name_of(stage): n for n, stage in enumerate(own)}
+    for stage in stages_of(pipeline):
+        if INTO in stage.attributes:  # its producer does it
+            place[hash(stage)] = by_name[ir.StringAttr(stage.attributes[INTO]).value]
+    leaving = {producer_of(trace_views(v)[0]) for v in yielded(pipeline)}
+    stages, flows = [], []
+    adding = {ir.StringAttr(s.attributes[INTO]).value for s in stages_of(pipeline) if INTO in s.attributes}
+    engines: list[str] = []
+    for n, stage in enumerate(own):
+        work = work_of_stage(stage)
+        cost = cost_of(work, target)
+        space = stage_space(stage)
+        engines.append(work.engine)
+        outer, named = 0.0, 0
+        for value in (v for v in inputs_of(stage) if is_tensor(v)):
+            edge = edge_of(stage, space, value)
+            if edge is None:
+                outer += tensor_bytes(value.type)
+                continue
+            before = place[hash(edge.producer)]
+            if before == n:
+                continue
+            whole = edge.policy == "all"
+            bytes_ = tensor_bytes(value.type)
+            # Its weights come while it waits (successive products share a ring: `codegen/gpu/engines/mma/task_fusion.py`).
+            streamed = work.engine == "gemv" or (before == n - 1 and work.engine == engines[before] == "mma")
+            rows = sum(named.count(tile_sizes(stage, space)) for named in edge.named)
+            named += rows
+            flows.append(Flow(before, n, bytes_, bytes_ / stages[before].tiles, whole, streamed, rows))
+        outer = min(outer, work.distinct_bytes)
+        outer += sum(tensor_bytes(v.type) for r, v in enumerate(results_of(stage)) if (stage, r) in leaving and is_tensor(v))
+        tiles = work.tiles * work.pieces
+        looks = LOOK * math.ceil(named / LOOKING)
+        stages.append(
+            Stage(
+                name_of(stage),
+                tiles,
+                cost.seconds + looks,
+                cost.step + looks,
+                cost.tensor * tiles,
+                cost.vector * tiles,
+                outer,
+                cost.l2_bytes,
+                posting=ATOMICS if name_of(stage) in adding else 0.0,
+            )
+        )
+    taken = {name: seconds - target.launch_seconds for name, seconds in (measured or {}).items()}
+    # A block posts once for all its tiles where every reader waits for the whole stage.
+    by_tile = {flow.producer for flow in flows if not flow.whole}
+    stages = [
+        stage if n in by_tile or not stage.posting else replace(stage, posting=0.0, settling=SETTLING)
+        for n, stage in enumerate(stages)
+    ]
+    stages = [scaled(stage, taken.get(stage.name), target) for stage in stages]
+    return Model(tuple(map(name_of, own)), tuple(stages), tuple(dict.fromkeys(flows)))
+
+
+def scaled(stage: Stage, seconds: float | None, target: Target) -> Stage:
+    """A stage whose tiles take as long as makes it so long on the whole machine; as it is where nothing was measured."""
+    if seconds is None or seconds <= 0:
+        return stage
+    factor = seconds / stage.seconds(target.workers)
+    return replace(stage, first=factor * stage.first, step=factor * stage.step)
+
+
+def set_mode(pipeline: ir.Operation, wanted: str, target: Target, measured: Mapping[str, float] | None = None) -> None:
+    """Write a pipeline's mode, the wanted one or (`auto`) that of the least time, and what each of its stages needs for it.
+
+    `measured`: seconds that stages take alone, by name, instead of the model's.
+
+    Raises:
+        PassFailure: the pipeline cannot have the wanted mode.
+    """
+    mode = "temporal" if wanted == "auto" else wanted
+    allocation: Allocation | str = f"{target.name} has no multiprocessors to give to stages"
+    launches: Launches | None = None
+    if target.is_gpu:
+        model, budget = model_of(pipeline, target, measured), budget_of(target)
+        seconds = {"temporal": temporal_seconds(model.stages, model.flows, budget)}
+        if len(model.stages) == 1 and wanted in ("spatial", "separate"):
+            remark(pipeline, f"cannot be {wanted}: {model.names[0]} is its only stage")
+        if len(model.stages) > 1:
+            launches = launches_of(model.stages, model.flows, budget)
+            seconds["separate"] = launches.seconds
+            least = busy_seconds(model.stages, budget)
+            if wanted == "spatial" or (wanted == "auto" and least < CLEARLY_SPATIAL * seconds["temporal"]):
+                allocation = allocate(model.stages, model.flows, budget)
+            if isinstance(allocation, Allocation):
+                seconds["spatial"] = allocation.seconds
+        if wanted == "auto":
+            mode = choose(seconds)
+        _explain(pipeline, mode, model, seconds, allocation, launches, budget)
+        if mode == "spatial" and isinstance(allocation, Allocation):
+            _write_rings(pipeline, model.flows, allocation)
+    _write(pipeline, mode, allocation, launches, target)
+
+
+def choose(seconds: dict[str, float]) -> str:
+    """The mode of the least time, where that is clear; else temporal."""
+    limits = {"separate": CLEARLY_SEPARATE, "spatial": CLEARLY_SPATIAL}
+    clear = [m for m, share in limits.items() if m in seconds and seconds[m] < share * seconds["temporal"]]
+    return min(clear, key=lambda mode: seconds[mode], default="temporal")
+
+
+def _explain(
+    pipeline: ir.Operation,
+    mode: str,
+    model: Model,
+    seconds: dict[str, float],
+    allocation: Allocation | str,
+    launches: Launches | None,
+    budget: Budget,
+) -> None:
+    """Say what was chosen, what limits it, what would be the next limit, and what the other modes would take."""
+    limits = limits_of(model.stages, model.flows, budget)
+    if mode == "spatial" and isinstance(allocation, Allocation):
+        limits = list(allocation.limits)
+        shares = ", ".join(f"{name} {count}" for name, count in zip(model.names, allocation.workers, strict=True))
+        rings = sum(depth > 0 for depth in allocation.depths)
+        remark(pipeline, f"multiprocessors: {shares} of {budget.workers}; {rings} of {len(model.flows)} edges in rings")
+    if mode == "separate" and launches is not None:
+        groups: dict[int, list[str]] = {}
+        for name, number in zip(model.names, launches.numbers, strict=True):
+            groups.setdefault(number, []).append(name)
+        remark(pipeline, f"launches: {'; '.join(' '.join(group) for group in groups.values())}")
+    times = ", ".join(f"{name} {time * 1e6:.1f} us" for name, time in seconds.items())
+    (first, least), (second, then) = limits[:2]
+    remark(
+        pipeline,
+        f"mode {mode} ({times}); bottleneck {first} ({least * 1e6:.1f} us), the next would be {second} ({then * 1e6:.1f} us)",
+    )
+
+
+def _write(pipeline: ir.Operation, mode: str, allocation: Allocation | str, launches: Launches | None, target: Target) -> None:
+    integer = ir.IntegerType.get_signless(64)
+    stages = own_stages(pipeline)
+    workers = [target.workers]
+    if mode == "spatial" and len(stages) > 1:
+        if isinstance(allocation, str):
+            raise PassFailure(pipeline, f"cannot be spatial: {allocation}")
+        workers = list(allocation.workers)
+    for number, stage in enumerate(stages):
+        if mode == "spatial":
+            stage.attributes["workers"] = ir.IntegerAttr.get(integer, workers[number])
+        elif mode == "separate":
+            launch = launches.numbers[number] if launches is not None else number
+            stage.attributes["launch"] = ir.IntegerAttr.get(integer, launch)
+    pipeline.attributes["mode"] = ir.StringAttr.get(mode)
+
+
+def _write_rings(pipeline: ir.Operation, flows: Sequence[Flow], allocation: Allocation) -> None:
+    """Give stages whose results should go through rings the number of tiles: a few for each of its multiprocessors."""
+    integer = ir.IntegerType.get_signless(64)
+    for number, stage in enumerate(own_stages(pipeline)):
+        depths = [depth for flow, depth in zip(flows, allocation.depths, strict=True) if flow.producer == number]
+        if depths and min(depths) > 0:
+            stage.attributes["ring"] = ir.IntegerAttr.get(integer, max(depths) * allocation.workers[number])

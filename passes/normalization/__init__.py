@@ -1,0 +1,1 @@
+"""What `kitsune-normalize` is made of."""

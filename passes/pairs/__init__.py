@@ -1,0 +1,1 @@
+"""What `kitsune-fuse-pairs` looks at beyond the products."""

@@ -1,0 +1,1 @@
+"""What `kitsune-check-progress` is made of."""

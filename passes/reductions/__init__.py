@@ -1,0 +1,1 @@
+"""What `kitsune-split-reductions` is made of."""

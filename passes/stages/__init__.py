@@ -1,0 +1,1 @@
+"""What `kitsune-form-stages` is made of: which ops become one stage."""

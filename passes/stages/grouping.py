@@ -1,0 +1,400 @@
+"""Which ops become one stage: groups of ops that share parallel dimensions, joined greedily while nothing speaks against it."""
+
+from collections.abc import Sequence
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects.access import is_tensor, shape_of
+from kitsune_mlir.dialects.deep import postorder
+from kitsune_mlir.dialects.iteration import Space, is_free, is_reshape, is_view, iteration_space
+from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic, is_projected_product
+from kitsune_mlir.dialects.sizes import tensor_bytes
+from kitsune_mlir.dialects.unchanged import remembered, unchanged
+from kitsune_mlir.dialects.verify import captures
+from kitsune_mlir.machine.target import Target
+from kitsune_mlir.passes.fuse_attention import find_attention
+from kitsune_mlir.passes.fuse_pairs import find_pairs
+from kitsune_mlir.passes.pad_sums import APART
+from kitsune_mlir.passes.reductions.associative import keeps_apart
+from kitsune_mlir.passes.stages import gemm_chains as gpu_chains
+
+from .cluster_chains import cluster_reason
+from .copies import root_of
+from .grouped_gemms import share_a_pass
+from .short_reductions import made_again
+from .small_stages import one_row, worth_a_hand_off
+
+TILE_COLUMNS = 256  # what a GPU's tile has at most of the last of several shared dimensions
+MOST_OPS = 128  # in a stage: plans look at all of them together, and the code of more is slow to compile
+MIN_ROWS = 16  # rows that a tile of a product should have, so that the weights it reads are used that often
+
+
+def reads(op: ir.Operation) -> list[ir.Value]:
+    """Every value an op uses, its operands and what its regions use from outside, without repetition."""
+    return list(_read(op))
+
+
+@remembered
+def _read(op: ir.Operation) -> tuple[ir.Value, ...]:
+    return tuple(dict.fromkeys([*op.operands, *captures(op)]))
+
+
+def product_of(sizes) -> int:
+    """The product of some sizes; 1 for none."""
+    result = 1
+    for size in sizes:
+        result *= size
+    return result
+
+
+class Grouping:
+    """Which group each op of a block belongs to, and whether two groups may become one.
+
+    Args:
+        cuts: hashes of ops, and how many of them a group may hold.
+    """
+
+    def __init__(
+        self,
+        ops: list[ir.Operation],
+        returned: list[ir.Value],
+        target: Target,
+        chains: str,
+        cuts: Sequence[tuple[frozenset[int], int]] = (),
+    ):
+        self.order = {hash(op): n for n, op in enumerate(ops)}
+        self.ops = [op for op in ops if not is_free(op) and not is_view(op)]
+        self.returned = set(returned)
+        self.target = target
+        self.chains = chains
+        self.cuts = cuts
+        self.group_of = {hash(op): n for n, op in enumerate(self.ops)}
+        self.members: dict[int, list[ir.Operation]] = {n: [op] for n, op in enumerate(self.ops)}
+        self.blocked: list[tuple[ir.Operation, ir.Operation, str]] = []
+        self._sources: dict[int, list[ir.Operation]] = {}
+        self._spaces: dict[int, Space] = {}  # of groups, as they are now
+        self._tried: tuple[int, int, Space] | None = None
+        self._times: dict[int, float] = {}
+
+    def sources(self, op: ir.Operation) -> list[ir.Operation]:
+        """The grouped ops that `op` reads, looking through free ops and views."""
+        if hash(op) not in self._sources:
+            self._sources[hash(op)] = self._find_sources(op)
+        return self._sources[hash(op)]
+
+    def _find_sources(self, op: ir.Operation) -> list[ir.Operation]:
+        found: dict[int, ir.Operation] = {}
+        pending = reads(op)
+        while pending:
+            maker = defining_op(pending.pop())
+            if maker is None:
+                continue
+            if hash(maker) in self.group_of:
+                found[hash(maker)] = maker
+            elif is_free(maker) or is_view(maker):
+                pending += reads(maker)
+        return sorted(found.values(), key=lambda o: self.order[hash(o)])
+
+    def with_free(self, group: list[ir.Operation]) -> list[ir.Operation]:
+        """The ops of a group and the free ops that they need, in order of the program."""
+        needed = {hash(op): op for op in group}
+        pending = [v for op in group for v in reads(op)]
+        while pending:
+            maker = defining_op(pending.pop())
+            if maker is None or hash(maker) in needed or hash(maker) in self.group_of or not is_free(maker):
+                continue
+            if is_reshape(maker) and self._in_memory(maker, needed):
+                continue  # a view of memory, made outside the stage: an engine then sees a plain load
+            needed[hash(maker)] = maker
+            pending += reads(maker)
+        return sorted(needed.values(), key=lambda o: self.order[hash(o)])
+
+    def _in_memory(self, reshape: ir.Operation, inside: dict[int, ir.Operation]) -> bool:
+        """Whether a reshape shows an argument or another stage's result."""
+        maker = defining_op(root_of(reshape.operands[0]))
+        return maker is None or (hash(maker) in self.group_of and hash(maker) not in inside)
+
+    def outputs(self, group: list[ir.Operation]) -> list[ir.Value]:
+        """The values of a group that something outside it needs (views, returned values, other groups)."""
+        inside = {hash(op) for op in group}
+        out: dict[ir.Value, None] = {}
+        pending = [r for op in group for r in op.results]
+        root = {r: r for r in pending}
+        while pending:
+            value = pending.pop(0)
+            for use in value.uses:
+                user = use.owner.operation
+                while hash(user) not in self.order and user.parent is not None:
+                    user = user.parent.operation if hasattr(user.parent, "operation") else user.parent
+                if hash(user) in inside:
+                    continue
+                if hash(user) in self.order and hash(user) not in self.group_of and is_free(user):
+                    for r in user.results:
+                        root[r] = root[value]
+                        pending.append(r)
+                    continue
+                out[root[value]] = None
+        ordered = [r for op in group for r in op.results]
+        return [v for v in ordered if v in out]
+
+    def space(self, group: list[ir.Operation]) -> Space:
+        return iteration_space(self.with_free(group), self.outputs(group) or list(group[-1].results))
+
+    def _space_of(self, g: int) -> Space:
+        if g not in self._spaces:
+            self._spaces[g] = self.space(self.members[g])
+        return self._spaces[g]
+
+    def would_cycle(self, a: int, b: int) -> bool:
+        """Whether some path from producer group a to consumer group b leads through a third group."""
+        pending = [g for g in self._groups_read_by(b) if g != a]
+        begins = self.order[hash(self.members[a][0])]
+        seen: set[int] = set()
+        while pending:
+            g = pending.pop()
+            if g == a:
+                return True
+            # What ends before the producer begins reads nothing of it.
+            if g not in seen and self.order[hash(self.members[g][-1])] > begins:
+                seen.add(g)
+                pending += self._groups_read_by(g)
+        return False
+
+    def _groups_read_by(self, g: int) -> list[int]:
+        found = {self.group_of[hash(s)] for op in self.members[g] for s in self.sources(op)}
+        return sorted(found - {g})
+
+    def try_merge(self, a: int, b: int) -> str | None:
+        """Merge producer group a into consumer group b; the reason where that must not be."""
+        group = sorted(self.members[a] + self.members[b], key=lambda o: self.order[hash(o)])
+        for cut, most in self.cuts:
+            if sum(hash(op) in cut for op in group) > most:
+                return f"option 'cut' leaves {most} of their ops in a stage"
+        if len(group) > MOST_OPS:
+            return f"a stage would have {len(group)} operations, at most {MOST_OPS} are planned together"
+        if self._through_view(a, b):
+            return "a reshape between them splits or merges dimensions"
+        merged = self.space(group)
+        self._tried = a, b, merged
+        small = self._small(group, merged)
+        if not merged.dims and not small:
+            return "they share no parallel dimension"
+        if self.would_cycle(a, b):
+            return "another stage runs between them"
+        if (reason := keeps_apart(self.members[a], self.members[b])) is not None:
+            return reason
+        if self.target.is_gpu and merged.dims and (reason := made_again(self.members[a], self.members[b])) is not None:
+            return reason
+        if self.chains != "true" and (reason := self._needs_chain(group, merged)) is not None:
+            if self.chains == "cluster":
+                return cluster_reason(merged)
+            return reason if self.chains == "false" else self._chain_reason(a, b, merged)
+        for part in (a, b):
+            alone, together = _tiles(self._space_of(part)), _tiles(merged)
+            if together < min(alone, -(-self.target.workers // 4)) and not small:
+                return f"too few tiles would be left ({together})"
+        needed = self._bytes_per_tile(group, merged)
+        if needed > self.target.fast_bytes:
+            return f"a tile would need {needed} bytes on chip, there are {self.target.fast_bytes}"
+        return None
+
+    def _small(self, group: list[ir.Operation], space: Space) -> bool:
+        """Whether a group without products is so small that few tiles, or one of a single row, beat several stages."""
+        if any(is_contraction(op) or not is_generic(op) for op in group):
+            return False
+        if not space.dims and any(not one_row(op) for op in group):
+            return False
+        values = {v for op in group for v in [*op.operands, *op.results] if is_tensor(v)}
+        bytes_ = sum(tensor_bytes(v.type) for v in values)
+        return worth_a_hand_off(bytes_, product_of(d.size for d in space.dims), self.target)
+
+    def _needs_chain(self, group: list[ir.Operation], merged: Space) -> str | None:
+        """Why a group is no single product whose factors come from memory and whose columns are tiled; None if it is."""
+        products = [op for op in group if is_contraction(op)]
+        if len(products) > 1 and not share_a_pass(products):
+            return "a stage holds one product on this target"
+        if any(self._fed_inside(op, group) for op in products):
+            return "a product's inputs come from memory on this target"
+        if products and len(merged.dims) < len(self.space([products[0]]).dims):
+            return "it would take the product's columns away from its tiles"
+        return None
+
+    def _chain_reason(self, a: int, b: int, merged: Space) -> str | None:
+        """Why groups a and b do not become one chain: the engine could not hold it, or apart they are faster."""
+        layers = gpu_chains.layers_of(merged)
+        if isinstance(layers, str):
+            return layers
+        if len(layers) == 1 and layers[0].columns > gpu_chains.WIDTH:
+            return "one wide layer is no chain: its product reads what is joined or gathered in place"
+        together = gpu_chains.chain_seconds(layers, self.target)
+        apart = self._seconds(a) + self._seconds(b)
+        if together > apart:
+            return f"as one chain they would take {together * 1e6:.1f} us, apart {apart * 1e6:.1f} us"
+        return None
+
+    def seconds(self) -> float:
+        """Estimated time of all groups on a GPU, one after the other."""
+        with unchanged():
+            return sum(self._seconds(g) for g in self.members)
+
+    def _seconds(self, g: int) -> float:
+        """Estimated time of a group on a GPU."""
+        if g not in self._times:
+            self._times[g] = self._find_seconds(g)
+        return self._times[g]
+
+    def _find_seconds(self, g: int) -> float:
+        group = self.members[g]
+        space, products = self._space_of(g), [op for op in group if is_contraction(op)]
+        if not products:
+            values = {v for op in group for v in [*reads(op), *op.results] if is_tensor(v)}
+            return gpu_chains.moving_seconds(sum(tensor_bytes(v.type) for v in values), self.target)
+        if self._needs_chain(group, space) is not None and isinstance(layers := gpu_chains.layers_of(space), list):
+            return gpu_chains.HANDOFF + gpu_chains.chain_seconds(layers, self.target)
+        return sum(gpu_chains.product_seconds(gpu_chains.layer_of(op), self.target) for op in products)
+
+    def _fed_inside(self, product: ir.Operation, group: list[ir.Operation]) -> bool:
+        """Whether one of a product's two factors (not its start value) is made by the group itself."""
+        inside = {hash(op) for op in group}
+        pending = [v for v in list(product.operands)[:2]]
+        while pending:
+            maker = defining_op(pending.pop())
+            if maker is not None and hash(maker) in inside:
+                return True
+            if maker is not None and hash(maker) not in self.group_of and is_free(maker):
+                pending += reads(maker)
+        return False
+
+    def _through_view(self, a: int, b: int) -> bool:
+        """Whether an op of group b reads a view of what group a makes, others may read it as it is."""
+        pending = [(value, False) for op in self.members[b] for value in reads(op)]
+        seen: set[tuple[ir.Value, bool]] = set()
+        while pending:
+            value, viewed = pending.pop()
+            maker = defining_op(value)
+            if maker is None or (value, viewed) in seen:
+                continue
+            seen.add((value, viewed))
+            if hash(maker) in self.group_of:
+                if viewed and self.group_of[hash(maker)] == a:
+                    return True
+            elif is_free(maker) or is_view(maker):
+                pending += [(read, viewed or is_view(maker)) for read in reads(maker)]
+        return False
+
+    def _bytes_per_tile(self, group: list[ir.Operation], space: Space) -> int:
+        """Bytes of the values that a smallest tile of the leading dimension keeps between the ops of the group."""
+        if self.target.is_gpu and any(is_contraction(op) and not is_projected_product(op) for op in group):
+            return 0  # a convolution's tile is cut along every dimension, and stays in registers
+        if self.target.is_gpu and all(is_generic(op) for op in group) and not any(is_contraction(op) for op in group):
+            return 0  # made element by element: what a row needs is read again where it does not fit
+        rows = MIN_ROWS if any(is_contraction(op) for op in group) else 1
+        # Several dimensions: tiles are cut along the last one too, and rows are all those before it (a batch of matrices).
+        leading = space.dims[:-1] if self.target.is_gpu and len(space.dims) > 1 else space.dims[:1]
+        lead = product_of(d.size for d in leading)
+        inside = [r for op in group for r in op.results if is_tensor(r)]
+        sizes = [tensor_bytes(v.type) * min(rows, lead) // lead for v in inside]
+        if self.target.is_gpu and len(space.dims) > 1:  # tiled along the last one too
+            columns = space.dims[-1].size
+            sizes = [size * min(TILE_COLUMNS, columns) // columns for size in sizes]
+        # Values die as the chain goes on; the two largest neighbours are what is alive at a time.
+        return sum(sorted(sizes)[-3:])
+
+    def merge(self, a: int, b: int) -> None:
+        """Put producer group a into consumer group b."""
+        for g in (a, b):
+            self._spaces.pop(g, None)
+            self._times.pop(g, None)
+        if self._tried is not None and self._tried[:2] == (a, b):
+            self._spaces[b] = self._tried[2]
+        self._tried = None
+        self.members[b] = sorted(self.members.pop(a) + self.members[b], key=lambda o: self.order[hash(o)])
+        for op in self.members[b]:
+            self.group_of[hash(op)] = b
+
+    def run(self) -> None:
+        """Greedy: for each op in order, take its producers' groups into its own while nothing speaks against it.
+
+        An attention is one group from the start, and stays one; so are products of pairs.
+        """
+        with unchanged():
+            self._run()
+
+    def _run(self) -> None:
+        closed = {self.group_of[hash(op)] for op in self.ops if APART in op.attributes}
+        for ops in (*find_attention(self.ops), *find_pairs(self.ops)):
+            into = self.group_of[hash(ops[-1])]
+            for op in ops[:-1]:
+                self.merge(self.group_of[hash(op)], into)
+            closed.add(into)
+        for op in self.ops:
+            for source in reversed(self.sources(op)):
+                a, b = self.group_of[hash(source)], self.group_of[hash(op)]
+                if a == b:
+                    continue
+                reason = (
+                    "attention, products of pairs and padded weights are stages of their own"
+                    if {a, b} & closed
+                    else self.try_merge(a, b)
+                )
+                if reason is None:
+                    self.merge(a, b)
+                else:
+                    self.blocked.append((op, source, reason))
+
+    def apart(self) -> list[tuple[ir.Operation, str]]:
+        """Which ops were not joined with one that they read, and why."""
+        found = {
+            (hash(op), source.name, reason): (op, f"not joined with {source.name}: {reason}")
+            for op, source, reason in self.blocked
+            if self.group_of[hash(op)] != self.group_of[hash(source)]
+        }
+        return list(found.values())
+
+    def sorted_groups(self) -> list[int]:
+        """Groups in an order in which producers come before consumers.
+
+        On a GPU whatever can start at the same time is together, so that blocks without a tile of the one work on the other
+        instead of waiting for it (the products of q, k and v); last what nobody reads.
+        """
+        in_program = sorted(self.members, key=lambda g: self.order[hash(self.members[g][-1])])
+        sources = {g: self._groups_read_by(g) for g in in_program}
+        done = list(postorder(in_program, sources.__getitem__))
+        if not self.target.is_gpu:
+            return done
+        readers: dict[int, list[int]] = {}
+        for g, found in sources.items():
+            for source in found:
+                readers.setdefault(source, []).append(g)
+        level: dict[int, int] = {}
+        for g in done:
+            level[g] = max((level[source] + 1 for source in sources[g]), default=0)
+        late: set[int] = set()
+        for g in done:
+            # What is made of arguments alone, and needed late, is not put before what others wait for.
+            if not sources[g] and g in readers and not any(is_contraction(op) for op in self.members[g]):
+                level[g] = max(0, min(level[reader] for reader in readers[g]) - 1)
+                late |= {g} if level[g] else set()
+        return sorted(done, key=lambda g: (level[g], g in late, g not in readers))
+
+
+def inner_elements(space: Space) -> int:
+    """Points of the widest op of the stage that do not belong to a shared dimension (a row's length, for row-local ops)."""
+    widest = 1
+    for n, op in enumerate(space.ops):
+        access = space.accesses[n]
+        tensors = [r for r in op.results if is_tensor(r)]
+        if access is not None and tensors:
+            shared = {d.loops[n] for d in space.dims if n in d.loops}
+            widest = max(widest, product_of(s for loop, s in enumerate(access.sizes) if loop not in shared))
+        # What is always written whole has no loop: what a concatenation joins.
+        for r in range(len(op.results) if tensors else 0):
+            sizes = zip(shape_of(op.results[r]), space.result_dims(n, r), strict=True)
+            widest = max(widest, product_of(size for size, dim in sizes if dim is None))
+    return widest
+
+
+def _tiles(space: Space) -> int:
+    """How many tiles of the smallest useful size a space gives: rows, or vectors of 32 where there is nothing but columns."""
+    points = product_of(d.size for d in space.dims)
+    return points if inner_elements(space) > 1 else max(1, points // 32)

@@ -1,0 +1,26 @@
+"""Work so small that a hand-off between two stages takes longer than the work: one row's normalisation, say.
+
+Joined, it has fewer tiles than there are multiprocessors, perhaps one; apart, the second stage starts a hand-off later.
+"""
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects.access import access_of, is_tensor
+from kitsune_mlir.dialects.verify import captures
+from kitsune_mlir.machine.target import Target
+
+from .gemm_chains import HANDOFF
+
+
+def worth_a_hand_off(bytes_: int, tiles: int, target: Target) -> bool:
+    """Whether two stages without products are faster as one of `tiles` tiles that moves `bytes_` in all."""
+    if not target.is_gpu:
+        return False
+    apart = HANDOFF + bytes_ / target.dram_rate
+    return bytes_ / min(tiles, target.workers) < apart * target.dram_rate / target.workers
+
+
+def one_row(op: ir.Operation) -> bool:
+    """Whether an op walks one dimension only, and reads nothing by index: what is left of row-local work on a single row."""
+    access = access_of(op)
+    return access is not None and sum(size > 1 for size in access.sizes) <= 1 and not any(is_tensor(v) for v in captures(op))

@@ -1,0 +1,1 @@
+"""What `kitsune-materialize` is made of."""

@@ -1,0 +1,85 @@
+"""Tiles for attention: rows that read the same keys, as many as two warpgroups of the `attention` engine take.
+
+The two share the rows of a tile of 128, or the keys of one of 64: that takes less time, but more than half. So the smaller
+tiles are for few rows, where the longest tile of a causal mask, or idle multiprocessors, would else decide.
+"""
+
+import math
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects.access import affine_maps
+from kitsune_mlir.dialects.attention import NoAttention, read_attention
+from kitsune_mlir.dialects.iteration import Space
+from kitsune_mlir.dialects.products import is_contraction
+from kitsune_mlir.machine.target import Target
+from kitsune_mlir.passes.attention.write import MARK
+
+SECONDS = {128: 1.0, 64: 0.65}
+"""By the rows of a tile, what 128 keys take beside those of the largest tile (1.2 us on an H200)."""
+WIDEST_HEAD = 128
+"""Longer heads leave two warpgroups with keys of their own no room for blocks of a good size."""
+OVERHEAD = 1.0
+"""What every tile takes beyond that, in the same unit."""
+JOINED_ROWS = 64
+"""Up to this many rows that read the same keys are one tile, even those of several heads."""
+
+
+def attention_tile(space: Space, target: Target) -> list[int] | None:
+    """Tile sizes of a stage that `kitsune-fuse-attention` has written; None for any other stage.
+
+    One element of each dimension that the keys have too (batch, heads that share keys), and rows of the others.
+    """
+    numbers = [n for n, op in enumerate(space.ops) if MARK in op.attributes and is_contraction(op)]
+    if not numbers:
+        return None
+    number = numbers[0]
+    keys = affine_maps(space.ops[number])[1]
+    walked = {int(str(expression)[1:]) for expression in keys.results}
+    rows = [i for i, dim in enumerate(space.dims) if dim.loops[number] not in walked]
+    together = math.prod(space.dims[i].size for i in rows)
+    tile = [1] * len(space.dims)
+    if together <= JOINED_ROWS:
+        for i in rows:
+            tile[i] = space.dims[i].size
+    elif rows:
+        longest = max(rows, key=lambda i: space.dims[i].size)
+        size = space.dims[longest].size
+        groups = math.prod(dim.size for i, dim in enumerate(space.dims) if i != longest)
+        tile[longest] = min(_rows(space.ops[numbers[-1]], size, groups, target), size)
+    return tile
+
+
+def best_rows(rows: int, groups: int, keys: int, offset: int | None, workers: int) -> int:
+    """Rows of a tile.
+
+    Args:
+        rows: of each group (head of a sample), which are many: more than one tile's at most.
+        groups: how many there are.
+        keys: of each group.
+        offset: row i reads the keys up to i + offset; None: all of them.
+        workers: multiprocessors.
+    """
+
+    def seconds(tile: int) -> float:
+        ends = [min(first + tile, rows) for first in range(0, rows, tile)]
+        read = [keys if offset is None else max(1, min(keys, end + offset)) for end in ends]
+        costs = [OVERHEAD + SECONDS[tile] * math.ceil(count / 128) for count in read]
+        if offset is None:
+            return math.ceil(groups * len(costs) / workers) * costs[0]
+        return max(max(costs), groups * sum(costs) / workers)
+
+    return min(SECONDS, key=seconds)
+
+
+def _rows(weighted: ir.Operation, rows: int, groups: int, target: Target) -> int:
+    """Rows of a tile of an attention, by its second product; see `best_rows`."""
+    try:
+        attention = read_attention(weighted)
+    except NoAttention:
+        return max(SECONDS)
+    keys, *heads = (math.prod(factor.size for factor in flat) for flat in (attention.column, attention.width, attention.head))
+    if max(heads) > WIDEST_HEAD:
+        return max(SECONDS)
+    masks = [step.constant for step in attention.steps if step.kind == "causal" and not step.terms]
+    return best_rows(rows, groups, keys, min(masks, default=None), target.workers)

@@ -1,0 +1,127 @@
+"""Tiles of products on tensor cores, from the model of the chip in `codegen/gpu/engines/mma/cost.py`."""
+
+import math
+from collections.abc import Sequence
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.engines.mma.cost import CHUNK_BYTES, Work, choose_pieces, microseconds
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.iteration import Space
+from kitsune_mlir.dialects.products import is_contraction
+from kitsune_mlir.machine.target import Target
+
+from .gemv import few_rows
+
+__all__ = ["ROWS", "beats_gemv", "mma_tile", "operand_bytes", "sum_terms"]
+
+ROWS, COLUMNS = (128, 64), (256, 128, 64, 32)
+BETWEEN, FEW_WAVES = (224, 192, 160, 112, 96), 4
+"""Widths that fill the last wave better, for products of so few waves (of 128 x 256) that this counts."""
+EXACT_PRODUCTS = 3
+MOST_EXACT_COLUMNS = 128
+"""Wider tiles of f32 leave room for two stages only."""
+NARROW = (48,)
+"""Widths for up to 64 rows: more blocks ask for weights."""
+GEMV_ROWS = 32
+"""Up to so many rows `gemv` streams weights faster."""
+SHARE_UNIT = 16
+"""Widths are multiples of this: the narrowest slice of a result that TMA stores."""
+NARROWER = 0.01
+"""By which part tiles of half the size have to be faster."""
+NEAR_BYTES = 8 << 20
+"""Operands of together as many bytes are read again from L2 at full speed: then tiles of 64 rows pay, which read more."""
+
+
+def sum_terms(op: ir.Operation) -> int:
+    """The number of terms of each element of a contraction."""
+    extents: dict[int, int] = {}
+    for value, map_ in zip(op.operands, affine_maps(op), strict=True):
+        for extent, expression in zip(shape_of(value), map_.results, strict=True):
+            if isinstance(expression, ir.AffineDimExpr):
+                extents[expression.position] = extent
+    return math.prod(extents.get(loop, 1) for loop, kind in enumerate(iterator_kinds(op)) if kind == "reduction")
+
+
+def operand_bytes(op: ir.Operation) -> int:
+    """Bytes of an element of a contraction's operands: 2, or 4 for what is no 16-bit float."""
+    return 2 if all(str(ir.ShapedType(value.type).element_type) in ("bf16", "f16") for value in list(op.operands)[:2]) else 4
+
+
+def beats_gemv(space: Space) -> bool:
+    """Whether a stage that the `gemv` engine could do is faster on tiles of tensor cores, as measured on an H200.
+
+    64 rows, through layers of 1024 x 4096: 1.13 times as fast; 2048 x 8192: 1.03; 4096 x 16384: 1.04; 6144 x 12288: 1.10.
+    """
+    products = [op for op in space.ops if is_contraction(op)]
+    found = few_rows(products[0]) if len(products) == 1 else None
+    if found is None:
+        return False
+    rows = shape_of(products[0].operands[found.input])
+    return operand_bytes(products[0]) == 2 and math.prod(rows[:-1]) > GEMV_ROWS
+
+
+def mma_tile(
+    sizes: Sequence[int], kinds: Sequence[str], terms: int, target: Target, element_bytes: int = 2, products: int = 1
+) -> list[int]:
+    """The tile of each shared dimension of a product that takes the least time.
+
+    Args:
+        sizes: of the shared dimensions.
+        kinds: "m" (rows), "n" (columns) or "batch" of each. Only the last "m" and the last "n" are tiled.
+        terms: of the sum.
+        element_bytes: of the operands: f32 ones are multiplied by three products of tf32 numbers.
+        products: of one input that share the tile, each with its own columns.
+    """
+    exact = element_bytes > 2
+    places = {kind: last for last, kind in enumerate(kinds) if kind != "batch"}
+    row, col = (sizes[places[kind]] if kind in places else 1 for kind in ("m", "n"))
+    others = math.prod(size for place, size in enumerate(sizes) if place not in places.values())
+    chunks = -(-terms * element_bytes // CHUNK_BYTES)
+
+    def time(rows: int, cols: int) -> float:
+        work = Work(
+            others * -(-row // rows) * -(-col // cols),
+            chunks,
+            -(-min(rows, row) // 64) * 64,
+            products * _up(min(cols, col)),
+            EXACT_PRODUCTS if exact else 1,
+            element_bytes,
+            element_bytes,
+            others * (row + products * col) * terms * element_bytes,
+            row % min(rows, row) != 0 or col % min(cols, col) != 0,
+        )
+        pieces, whole = choose_pieces(work, target.workers)
+        # Of about equal ones the larger, which read less.
+        halvings = math.log2(ROWS[0] * COLUMNS[0] / (rows * cols)) if products == 1 else 0
+        return microseconds(work, pieces, target.workers, whole) * (1 + NARROWER * halvings)
+
+    near = (row + col) * terms * element_bytes <= NEAR_BYTES
+    # Several products need the rows of both warpgroups.
+    heights = ROWS if (near or row <= 64) and products == 1 else ROWS[:1]
+    # Of equal ones the first: larger tiles read less.
+    most = (MOST_EXACT_COLUMNS if exact else COLUMNS[0]) // products
+    shares = _shares(col, -(-row // ROWS[0]) * others, target.workers) if products > 1 else []
+    few = -(-row // ROWS[0]) * -(-col // COLUMNS[0]) * others <= FEW_WAVES * target.workers
+    between = (*BETWEEN, *(NARROW if row <= ROWS[1] else ())) if few and products == 1 else ()
+    widths = [cols for cols in (*COLUMNS, *between, *shares) if cols <= most]
+    rows, cols = min(((rows, cols) for rows in heights for cols in widths), key=lambda tile: time(*tile))
+    tile = [1] * len(sizes)
+    for kind, most in (("m", rows), ("n", cols)):
+        if kind in places:
+            tile[places[kind]] = min(sizes[places[kind]], most)
+    return tile
+
+
+def _shares(cols: int, rows: int, workers: int) -> list[int]:
+    """Widths that give every multiprocessor one tile, or two or three, where there are `rows` tiles of each column."""
+    found = []
+    for waves in (1, 2, 3):
+        across = workers * waves // rows
+        if across:
+            found.append(-(-cols // (across * SHARE_UNIT)) * SHARE_UNIT)
+    return found
+
+
+def _up(cols: int) -> int:
+    return -(-cols // 8) * 8

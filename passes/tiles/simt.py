@@ -1,0 +1,232 @@
+"""Tiles of memory-bound stages: maps, reductions over rows, and maps that permute dimensions.
+
+The model is of one multiprocessor's share of the work. A tile takes `TILE_SECONDS`, and more for each reduction, from the start
+of its loads to the end of its stores; as many tiles are under way as registers allow; and memory gives its full rate only to
+threads that ask for little at a time. The constants were fitted to times on an H200 (`test/unit/test_tiles_simt.py` has them).
+"""
+
+import math
+from dataclasses import dataclass
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects.access import is_tensor, iterator_kinds, shape_of
+from kitsune_mlir.dialects.iteration import Space
+from kitsune_mlir.dialects.products import is_generic
+from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
+from kitsune_mlir.machine.target import Target
+from kitsune_mlir.passes.stages.grouping import inner_elements, product_of
+
+from .sizes import even, fit, spread
+
+__all__ = ["Figures", "figures_of", "row_tile", "seconds", "simt_tile", "tile_of"]
+
+THREADS = 256
+VECTOR_BYTES = 16
+REGISTER_FILE = 65536
+MOST_BLOCKS = 8
+TILE_SECONDS = 1.0e-6
+LEVEL_SECONDS = 0.5e-6
+"""What each reduction adds: shuffles, or a barrier."""
+DEPTH_LOSS = 0.022
+"""Share of the memory's rate that a map loses with each doubling of what a thread asks for at a time."""
+ELEMENTS = 32
+"""Elements that a thread keeps at a time."""
+MANY_LEVELS = 4
+"""From so many reductions one after the other, a thread keeps half as many elements, and tiles are that much smaller."""
+CROSSED_BYTES = 256
+"""Bytes that a tile of a permuting map has along the last dimension of each tensor."""
+CROSSED_TILES = 8
+"""Tiles for each worker that a permuting map has at least before they become larger."""
+SHARED_TILE = 8192
+"""Points of a tile where tiles hand over to other stages: each then costs posts and waits."""
+COLUMN_BYTES = 512
+"""Bytes that a tile of a reduction over columns reads side by side: a vector for each lane of a warp."""
+UNIT = 8
+"""Tiles have multiples of this along the last dimension."""
+LEAST_POINTS = 64
+"""Of a tile, where there are few: a tile of fewer takes as long, and is one more to wait for."""
+REUSED = 4
+"""Rows of tiles that read weights as long as a row are this many times more, so that weights are read that much less often."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A stage in figures.
+
+    Attributes:
+        sizes: of the shared dimensions.
+        inner: points of the widest op for each point of the shared dimensions (a row's length).
+        bytes: read and written for each point.
+        narrowest: bytes of the smallest element.
+        levels: ops that reduce.
+        crossed: (shared dimension that neighbours in memory of the result run along, the same of an input), if they differ.
+        beside: the shared dimension that lies outside of that of the input.
+        columns: it reduces along dimensions whose neighbours lie apart in memory: neighbours run along the last shared one.
+        weights: it reads tensors as long as a row, the same for all rows.
+        alone: no other stage waits for its tiles.
+        running: one of many reductions is to the maximum, of bf16: as in a softmax, whose sums follow it.
+    """
+
+    sizes: tuple[int, ...]
+    inner: int
+    bytes: float
+    narrowest: int
+    levels: int = 0
+    crossed: tuple[int, int] | None = None
+    weights: bool = False
+    alone: bool = True
+    columns: bool = False
+    beside: int | None = None
+    running: bool = False
+
+    @property
+    def points(self) -> int:
+        return product_of(self.sizes) * self.inner
+
+
+def seconds(figures: Figures, points: int, target: Target) -> float:
+    """Estimated time of a stage with tiles of `points`."""
+    tiles = -(-figures.points // points)
+    width = VECTOR_BYTES // figures.narrowest
+    each = max(width, points / THREADS)  # points of a thread
+    vectors = each / width
+    held = min(each, ELEMENTS) if figures.levels else min(each, 2 * width)
+    blocks = max(1, min(MOST_BLOCKS, int(REGISTER_FILE / THREADS / (32 + held * (1 if figures.levels else 0.5)))))
+    loss = 0.0 if figures.levels else DEPTH_LOSS * math.log2(max(1, vectors))
+    streaming = figures.points * figures.bytes / (target.dram_rate * (1 - loss))
+    rounds = tiles / (target.workers * blocks)
+    return max(streaming, rounds * (TILE_SECONDS + figures.levels * LEVEL_SECONDS))
+
+
+def row_tile(figures: Figures, target: Target) -> int:
+    """Points of a tile: the candidate with the least estimated time, the largest of equals."""
+    least = max(figures.inner, THREADS * VECTOR_BYTES // figures.narrowest)
+    candidates = [least << doubling for doubling in range(6) if least << doubling <= max(least, THREADS * ELEMENTS)]
+    if not figures.alone:
+        return max(candidates[0], SHARED_TILE)
+    if figures.levels >= MANY_LEVELS:
+        return max(figures.inner, THREADS * ELEMENTS // (1 if figures.running else 2))
+    best = min(reversed(candidates), key=lambda points: seconds(figures, points, target))
+    return best * REUSED if figures.weights and figures.levels and figures.inner <= SHARED_TILE else best
+
+
+def tile_of(figures: Figures, target: Target) -> list[int]:
+    """Tile sizes of the shared dimensions."""
+    sizes = list(figures.sizes)
+    if figures.crossed is not None:
+        tile = [1] * len(sizes)
+        for dim in figures.crossed:
+            wanted = CROSSED_BYTES // figures.narrowest
+            equal = -(-sizes[dim] // -(-sizes[dim] // wanted))
+            tile[dim] = min(sizes[dim], -(-equal // 8) * 8)
+        return _longer_runs(figures, tile, target)
+    if figures.columns:
+        return _column_tile(figures, target)
+    points = row_tile(figures, target)
+    tile = fit(sizes, points // figures.inner)
+    least = [1] * len(sizes)
+    if len(sizes) > 1 or figures.inner == 1:
+        least[-1] = min(tile[-1], 256)  # 32 lanes times a 16-byte vector of bf16: whole warps read whole lines
+    elif figures.inner < THREADS:
+        least[-1] = min(tile[-1], max(1, LEAST_POINTS // figures.inner))
+    spaced = spread(sizes, tile, 2 * target.workers, least)
+    if len(sizes) == 1 and figures.inner > 1:
+        wave = 1 << max(0, -(-sizes[0] // target.workers) - 1).bit_length()
+        if not figures.alone and spaced[0] < wave <= SHARED_TILE // figures.inner:
+            # One wave: a block has its multiprocessor for itself there, and its second tile would come after its first
+            # (1,024 rows of 768 between products: 1.9 us less on an H200).
+            return [min(sizes[0], wave)]
+        # Threads have a power of two of rows at a time: 81 rows of 100 take a second turn that 64 do not (0.85 and 0.96).
+        return [min(sizes[0], 1 << round(math.log2(even(sizes, spaced, 1)[0])))]
+    # Where each of them has many points (the windows of a pooled plane), eight would be far more than what was chosen.
+    return even(sizes, spaced, min(UNIT, max(1, points // figures.inner)))
+
+
+def _longer_runs(figures: Figures, tile: list[int], target: Target) -> list[int]:
+    """Short rows of the input, all of which a tile has, come with the next ones, which lie behind them in memory."""
+    sizes, (_, last), beside = figures.sizes, figures.crossed or (0, 0), figures.beside
+    if beside is None or beside in (figures.crossed or ()) or tile[last] < sizes[last]:
+        return tile
+    rows = min(sizes[beside], CROSSED_BYTES // figures.narrowest // sizes[last])
+    others = product_of(-(-size // t) for dim, (size, t) in enumerate(zip(sizes, tile, strict=True)) if dim != beside)
+    while rows > 1 and others * -(-sizes[beside] // rows) < CROSSED_TILES * target.workers:
+        rows //= 2
+    tile[beside] = even([sizes[beside]], [max(1, rows)], 1)[0]
+    return tile
+
+
+def _column_tile(figures: Figures, target: Target) -> list[int]:
+    """Whole lines side by side, fewer where multiprocessors would be idle; further dimensions up to `SHARED_TILE` points."""
+    sizes = list(figures.sizes)
+    last = min(sizes[-1], COLUMN_BYTES // figures.narrowest)
+    tile = [*fit(sizes[:-1], SHARED_TILE // (figures.inner * last)), last]
+    least = [1] * (len(sizes) - 1) + [min(last, COLUMN_BYTES // 4 // figures.narrowest)]
+    return even(sizes, spread(sizes, tile, target.workers, least), 8)
+
+
+def simt_tile(space: Space, target: Target, alone: bool) -> list[int]:
+    """Tile sizes of a stage without products."""
+    return tile_of(figures_of(space, alone), target) if space.dims else []
+
+
+def figures_of(space: Space, alone: bool) -> Figures:
+    """A stage in figures; see `Figures`."""
+    inner = inner_elements(space)
+    sizes = tuple(d.size for d in space.dims)
+    points = product_of(sizes) * inner
+    inside = {r for op in space.ops for r in op.results}
+    read = {v for op in space.ops for v in op.operands if is_tensor(v) and v not in inside}
+    used = {v for op in space.ops for v in op.operands}
+    written = [r for op in space.ops for r in op.results if is_tensor(r) and r not in used]
+    tensors = [*read, *written]
+    moved = sum(tensor_bytes(v.type) for v in tensors)
+    levels = sum(is_generic(op) and "reduction" in iterator_kinds(op) for op in space.ops)
+    weights = inner > 1 and any(product_of(shape_of(v)) == inner for v in read)
+    narrowest = min((element_bytes(v.type) for v in tensors), default=4)
+    crossed, beside = (None if levels else crossed_dimensions(space)) or (None, None)
+    columns = _over_columns(space)
+    running = (
+        levels >= MANY_LEVELS
+        and {str(ir.ShapedType(v.type).element_type) for v in tensors} == {"bf16"}
+        and any(map(_is_maximum, space.ops))
+    )
+    return Figures(sizes, inner, moved / max(1, points), narrowest, levels, crossed, weights, alone, columns, beside, running)
+
+
+def _is_maximum(op) -> bool:
+    """Whether an op reduces to the maximum."""
+    if not is_generic(op) or "reduction" not in iterator_kinds(op):
+        return False
+    return any(inner.operation.name == "arith.maximumf" for inner in op.regions[0].blocks[0].operations)
+
+
+def _over_columns(space: Space) -> bool:
+    """Whether the largest reduction runs along dimensions that are not the last of what it reads."""
+    found: tuple[int, bool] = (0, False)
+    for n, op in enumerate(space.ops):
+        access = space.accesses[n]
+        if access is None or not is_generic(op) or "reduction" not in iterator_kinds(op):
+            continue
+        last = space.along(n, access.operands[0])
+        size = product_of(access.sizes)
+        if last and size > found[0]:
+            found = (size, last[-1][0] == len(space.dims) - 1)
+    return found[1]
+
+
+def crossed_dimensions(space: Space) -> tuple[tuple[int, int], int | None] | None:
+    """The last dimensions of a map's result and of an input, where they differ, and the one before the input's last."""
+    for n, op in enumerate(space.ops):
+        access = space.accesses[n]
+        if access is None or not is_generic(op) or "reduction" in iterator_kinds(op):
+            continue
+        results = space.result_dims(n, 0)
+        if not results or results[-1] is None:
+            continue
+        for number, value in enumerate(op.operands):
+            if is_tensor(value) and len(shape_of(value)) > 1:
+                *_, (beside, *_), (last, *_) = space.along(n, access.operands[number])
+                if last is not None and last != results[-1]:
+                    return (results[-1], last), beside
+    return None
