@@ -20,9 +20,7 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import (
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, maximum
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
-from kitsune_mlir.codegen.gpu.fragment import Fragment
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
-from kitsune_mlir.codegen.gpu.matrix import GlobalMatrix, GlobalVector
 from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import (
     Barrier,
@@ -36,6 +34,8 @@ from kitsune_mlir.codegen.gpu.sm90.mbarrier import (
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.machine.layouts import WgmmaA, WgmmaAccumulator
 from kitsune_mlir.machine.shared_tile import SharedTile
+from test.gpu.kit.fragment import Fragment
+from test.gpu.kit.matrix import GlobalMatrix, GlobalVector
 
 ELEMENT_BYTES = {"bf16": 2, "f16": 2, "tf32": 4}
 

@@ -11,14 +11,14 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_block, th
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
-from kitsune_mlir.codegen.gpu.fragment import Fragment
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
-from kitsune_mlir.codegen.gpu.matrix import GlobalMatrix
 from kitsune_mlir.codegen.gpu.sm90 import wgmma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Ring, Slot, initialize
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import THREADS, specialize
 from kitsune_mlir.machine.layouts import WgmmaAccumulator
 from kitsune_mlir.machine.shared_tile import SharedTile
+from test.gpu.kit.fragment import Fragment
+from test.gpu.kit.matrix import GlobalMatrix
 
 M, N, K, STAGES = 256, 256, 320, 4
 A_TILE, B_TILE = SharedTile(128, 64, 2), SharedTile(N, 64, 2)

@@ -12,14 +12,14 @@ from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.reduce import Exchange
 from kitsune_mlir.codegen.gpu.emit.value import fma
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
-from kitsune_mlir.codegen.gpu.fragment import Fragment
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
-from kitsune_mlir.codegen.gpu.matrix import GlobalMatrix, GlobalVector
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async_shared, initialize
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import ELEMENT_BYTES, TensorMap
 from kitsune_mlir.machine.layouts import Layout, RowLayout, WgmmaAccumulator
 from kitsune_mlir.machine.shared_tile import SharedTile
+from test.gpu.kit.fragment import Fragment
+from test.gpu.kit.matrix import GlobalMatrix, GlobalVector
 
 LAYOUTS: dict[str, Layout] = {
     "accumulator": WgmmaAccumulator(40),

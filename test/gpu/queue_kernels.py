@@ -11,10 +11,10 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64, select, unpack,
 from kitsune_mlir.codegen.gpu.interface.semaphores import Counters
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.kernel.spatial import by_multiprocessor
-from kitsune_mlir.codegen.gpu.ring import L2Ring
 from kitsune_mlir.codegen.gpu.sm90.dsmem import push_span
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, fence_async_shared, initialize, sync_cluster
 from kitsune_mlir.runtime.manifest import COUNTERS, SLOT_STRIDE
+from test.gpu.kit.ring import L2Ring
 
 PAIRS = 66
 ALONE = 120 << 10  # bytes of shared memory of which two blocks do not fit one multiprocessor

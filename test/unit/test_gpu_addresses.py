@@ -8,11 +8,11 @@ from native_kernel import run_natively
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import thread_id
-from kitsune_mlir.codegen.gpu.fragment import Fragment
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
-from kitsune_mlir.codegen.gpu.matrix import GlobalMatrix, GlobalVector
 from kitsune_mlir.machine.layouts import RowLayout, WgmmaAccumulator
 from kitsune_mlir.machine.shared_tile import SharedTile
+from test.gpu.kit.fragment import Fragment
+from test.gpu.kit.matrix import GlobalMatrix, GlobalVector
 
 GUARD = 4096  # elements around every array that must neither count nor change
 

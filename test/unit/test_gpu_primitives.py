@@ -17,7 +17,6 @@ from kitsune_mlir.codegen.gpu.emit.memory import Cache, load, load_acquire, offs
 from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT, SharedArena
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, i32, maximum, select
 from kitsune_mlir.codegen.gpu.emit.vectors import _pieces, load_elements, store_elements
-from kitsune_mlir.codegen.gpu.fragment import Fragment
 from kitsune_mlir.codegen.gpu.interface.spin import post, wait_at_least
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
@@ -26,6 +25,7 @@ from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine.layouts import RowLayout, WgmmaAccumulator
 from kitsune_mlir.machine.shared_tile import SharedTile
+from test.gpu.kit.fragment import Fragment
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 import cases_products  # noqa: F401

@@ -10,8 +10,8 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset, reduce_add
 from kitsune_mlir.codegen.gpu.emit.value import Scalar, Value, as_value, cast, i64, select
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, load_elements, store_elements
-from kitsune_mlir.codegen.gpu.fragment import ColumnValues, Fragment, RowValues, in_tile, vector_limit
 from kitsune_mlir.machine.layouts import Layout
+from test.gpu.kit.fragment import ColumnValues, Fragment, RowValues, in_tile, vector_limit
 
 __all__ = ["GlobalMatrix", "GlobalVector"]
 

@@ -1,0 +1,1 @@
+"""Kernels written by hand: fragments, matrices and rings for tests of the primitives."""
