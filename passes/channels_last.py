@@ -21,6 +21,7 @@ from kitsune_mlir.passes.layouts.images import (
     is_grouped,
     is_image,
 )
+from kitsune_mlir.passes.layouts.permute import permuted, transposed
 
 from .base import Pass
 from .remarks import remark
@@ -32,17 +33,6 @@ POOLINGS = ("linalg.pooling_nchw_max", "linalg.pooling_nchw_sum")
 COLUMNS = 2  # the last dimension but the channels
 
 PARALLEL = "#linalg.iterator_type<parallel>"
-
-
-def permuted(values, order) -> list:
-    """The values in another order."""
-    return [values[i] for i in order]
-
-
-def transposed(value: ir.Value, order) -> ir.Value:
-    """linalg.transpose of a tensor, at the insertion point."""
-    empty = tensor.empty(permuted(shape_of(value), order), ir.ShapedType(value.type).element_type)
-    return linalg.transpose(value, outs=[empty], permutation=list(order)).results[0]
 
 
 class _Rewriter:

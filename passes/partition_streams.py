@@ -140,15 +140,15 @@ class PartitionStreams(Pass):
     """Choose engine and tile sizes of every stage, and the pipeline's mode: who runs which stage.
 
     Tile sizes follow from capacity: a tile and its neighbours stay close to a worker, and there are enough tiles for all
-    workers. The mode is the one of the least time by the stages' costs (`passes/modes/choice.py`), temporal unless another is clearly
-    faster; multiprocessors are dealt out by an integer program (`passes/modes/allocation.py`). `--remarks` prints the choices, the
-    bottleneck, and what would be the next one. Options: `target`; `tiles`, sizes that replace the choice for stages by name, as
-    in `tiles=product_0:64x128,reduce_1:8` (what `kitsune_mlir.tuning` measured); `times`, microseconds that stages take
-    alone in a launch, instead of the model's, as in `times=product_0:12.5`; `mode`: `temporal` (all stages take turns on
-    all multiprocessors), `spatial` (each stage has its own), `separate` (several launches, cut where that pays: each holds
-    one stage or a few), `cluster` (chains of layers by clusters of blocks), or `auto`; `deterministic`: results are the same
-    bits on every run, so rows are added at indices in order instead of by atomics; `gathers`: what tiles wait for that read
-    another stage's rows by index, `all` of it, the `rows` that the indices name, or `auto`.
+    workers. The mode is the one of the least time by the stages' costs (`passes/modes/choice.py`), temporal unless another is
+    clearly faster; multiprocessors are dealt out by an integer program (`passes/modes/allocation.py`). `--remarks` prints the
+    choices, the bottleneck, and what would be the next one. Options: `target`; `tiles`, sizes that replace the choice for
+    stages by name, as in `tiles=product_0:64x128,reduce_1:8` (what `kitsune_mlir.tuning` measured); `times`, microseconds that
+    stages take alone in a launch, instead of the model's, as in `times=product_0:12.5`; `mode`: `temporal` (all stages take
+    turns on all multiprocessors), `spatial` (each stage has its own), `separate` (several launches, cut where that pays: each
+    holds one stage or a few), `cluster` (chains of layers by clusters of blocks), or `auto`; `deterministic`: results are the
+    same bits on every run, so rows are added at indices in order instead of by atomics; `gathers`: what tiles wait for that
+    read another stage's rows by index, `all` of it, the `rows` that the indices name, or `auto`.
     """
 
     name: ClassVar[str] = "kitsune-partition-streams"

@@ -1,7 +1,8 @@
 """Times single stages for tuning. For a GPU they are compiled ahead, by processes of their own (`tuning.compilers`): that takes
 seconds and needs no GPU, a measurement takes a tenth of a second.
 
-`python -m kitsune_mlir.tuning.stage_clock` is such a process. What travels is text (the stage's module) and a package's members.
+`python -m kitsune_mlir.tuning.stage_clock` is such a process. What travels is text (the stage's module) and a package's
+members.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which concatenations and gathered rows products on a GPU read in place, instead of from a copy that a stage of its own makes.
 
 linear(cat([x, y, table[i]])): the `mma` engine sums over a range of terms after the other, each from a tensor of its own
-(`codegen/gpu/engines/mma/k_ranges.py`). A chain's products do so anyway; where a product stays apart, what it reads is marked here, and
-is then part of its stage like any other operation that costs nothing.
+(`codegen/gpu/engines/mma/k_ranges.py`). A chain's products do so anyway; where a product stays apart, what it reads is marked
+here, and is then part of its stage like any other operation that costs nothing.
 """
 
 from torch_mlir import ir

@@ -1,8 +1,8 @@
 """Chains of layers wider than a warpgroup's accumulators: what the `chain` engine takes of them.
 
-`codegen/gpu/engines/chain/wide/plan.py` has the engine's side. A layer's results wait in registers as 16-bit numbers, and what it reads
-lies in shared memory until all parts of its columns are multiplied. So from one layer to the next passes one tensor, and only
-the first layer reads memory.
+`codegen/gpu/engines/chain/wide/plan.py` has the engine's side. A layer's results wait in registers as 16-bit numbers, and what
+it reads lies in shared memory until all parts of its columns are multiplied. So from one layer to the next passes one tensor,
+and only the first layer reads memory.
 """
 
 from torch_mlir import ir

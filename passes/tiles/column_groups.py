@@ -1,8 +1,8 @@
 """Groups of a product's columns that are counted apart, so that a product of its rows begins before the last of them is there.
 
-A product of several waves makes its tiles column by column (`codegen/gpu/engines/mma/rasterize.py`). Who sums over its columns can begin
-with those of the waves before, and finds the last ones there when it comes to them, instead of waiting until the last tile has
-been stored: five microseconds on an H200 (`codegen/gpu/engines/mma/deferred_waits.py`).
+A product of several waves makes its tiles column by column (`codegen/gpu/engines/mma/rasterize.py`). Who sums over its columns
+can begin with those of the waves before, and finds the last ones there when it comes to them, instead of waiting until the last
+tile has been stored: five microseconds on an H200 (`codegen/gpu/engines/mma/deferred_waits.py`).
 """
 
 from collections.abc import Sequence

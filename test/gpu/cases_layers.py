@@ -1,4 +1,4 @@
-"""Stacks of equal layers: tasks that differ only in their operands, which share their code (`codegen/gpu/kernel/task_equality.py`)."""
+"""Stacks of equal layers: tasks that differ only in their operands, and share code (`codegen/gpu/kernel/task_equality.py`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Runs a whole executor kernel (a `gpu.module` of `kitsune-to-gpu` with the generic engine) on the processor.
 
-Each block is a Python thread that goes through the kernel with all its GPU threads in lockstep (`engines/simt/engine.py`). Pointers are
-numbers: the upper half names a piece of memory, the lower is the byte in it. Waits poll the counters that other blocks bump.
+Each block is a Python thread that goes through the kernel with all its GPU threads in lockstep (`simt.py`).
+Pointers are numbers: the upper half names a piece of memory, the lower is the byte in it. Waits poll the counters that other
+blocks bump.
 """
 
 from __future__ import annotations

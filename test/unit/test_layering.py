@@ -23,20 +23,28 @@ FOLDERS = {
 # Layers from the top down; a module may import from its own layer and from those below. The longest prefix counts.
 LAYERS = [
     {f"{PACKAGE}.tools"},
-    {PACKAGE, f"{PACKAGE}.pipeline", f"{PACKAGE}.options", f"{PACKAGE}.stage_clock", f"{PACKAGE}.dynamo"},
-    {f"{PACKAGE}.tuning", f"{PACKAGE}.simulation"},
+    {PACKAGE, f"{PACKAGE}.dynamo"},
+    {f"{PACKAGE}.pipeline"},
+    {f"{PACKAGE}.tuning.stage_clock"},
+    {f"{PACKAGE}.targets"},
+    {f"{PACKAGE}.options", f"{PACKAGE}.tuning", f"{PACKAGE}.simulation"},
     {f"{PACKAGE}.frontend", f"{PACKAGE}.passmanager", f"{PACKAGE}.calling_convention", f"{PACKAGE}.cheaper_plans"},
-    {f"{PACKAGE}.pass_options", f"{PACKAGE}.pass_instrumentation", f"{PACKAGE}.reproducer", f"{PACKAGE}.diagnostics"},
+    {f"{PACKAGE}.passmanager.{name}" for name in ("options", "instrumentation", "reproducer", "diagnostics")},
     {f"{PACKAGE}.passes"},
-    {f"{PACKAGE}.slow_stages"},
-    {f"{PACKAGE}.stage_work"},
-    {f"{PACKAGE}.stage_cost"},
+    {f"{PACKAGE}.machine.slow_stages"},
+    {f"{PACKAGE}.machine.stage_work"},
+    {f"{PACKAGE}.machine.stage_cost"},
     {f"{PACKAGE}.codegen"},
     {f"{PACKAGE}.dialects"},
     {f"{PACKAGE}.runtime"},
-    {f"{PACKAGE}.layouts", f"{PACKAGE}.shared_tile", f"{PACKAGE}.target", f"{PACKAGE}.pipeline_text"},
+    {f"{PACKAGE}.machine", f"{PACKAGE}.passmanager.pipeline_text"},
     {f"{PACKAGE}.errors"},
 ]
+# Rooms of codegen/gpu from the bottom up; a module may import from its own room and from those below.
+ROOMS = ["emit backend", "sm90", "interface", "contraction", "engines.*", "engines.registry", "kernel", "lower", "compile"]
+GPU = f"{PACKAGE}.codegen.gpu."
+ALLOWED = {("engines.pairs", "engines.chain")}
+"""Engines that another one is built on."""
 LIMIT = 400  # lines
 
 
@@ -53,14 +61,12 @@ MODULES = {module_of(p): p for p in sources()}
 
 
 def imports_of(module: str) -> set[str]:
-    """The modules of this package that a module imports, inside functions too; type checkers' imports do not run."""
+    """The modules of this package that a module imports, inside functions and for type checkers too: annotations bind."""
     path = MODULES[module]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     found: set[str] = set()
 
     def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            return
         if isinstance(node, ast.Import):
             found.update(a.name for a in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -97,15 +103,101 @@ def test_imports_point_down():
     assert not {m: imported for m, imported in up.items() if imported}
 
 
+def room_of(module: str) -> str:
+    """The room of a module of codegen/gpu: its folder, or for an engine that engine's."""
+    parts = module.removeprefix(GPU).split(".")
+    return ".".join(parts[:2]) if parts[0] == "engines" else parts[0]
+
+
+def room_rank(room: str) -> int:
+    """How high a room lies; an engine's own name is none of the list."""
+    ranks = {name: n for n, rooms in enumerate(ROOMS) for name in rooms.split()}
+    return ranks.get(room, ranks["engines.*"])
+
+
+def test_gpu_rooms():
+    modules = [m for m in MODULES if m.startswith(GPU) and m != f"{GPU}engines"]
+    wrong = []
+    for module in modules:
+        for imported in imports_of(module) & set(modules):
+            here, there = room_of(module), room_of(imported)
+            if not (here == there or room_rank(there) < room_rank(here) or (here, there) in ALLOWED):
+                wrong.append(f"{module} imports {imported}")
+    assert not wrong
+
+
+def test_only_the_top_of_the_gpu_code_knows_the_kernel():
+    users = {
+        m for m in MODULES if any(i.startswith(f"{GPU}kernel") for i in imports_of(m)) and not m.startswith(f"{GPU}kernel")
+    }
+    assert {m for m in users if m.startswith(GPU)} <= {f"{GPU}lower", f"{GPU}compile"}, users
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The strongly connected parts of a graph that have more than one node, or a node that leads to itself."""
+    order: list[str] = []
+    seen: set[str] = set()
+
+    def forward(node: str) -> None:
+        stack = [(node, iter(sorted(graph[node])))]
+        seen.add(node)
+        while stack:
+            at, rest = stack[-1]
+            for below in rest:
+                if below not in seen:
+                    seen.add(below)
+                    stack.append((below, iter(sorted(graph[below]))))
+                    break
+            else:
+                order.append(stack.pop()[0])
+
+    for node in sorted(graph):
+        if node not in seen:
+            forward(node)
+    above: dict[str, set[str]] = {node: set() for node in graph}
+    for node, found in graph.items():
+        for below in found:
+            above[below].add(node)
+    parts: list[list[str]] = []
+    left = set(graph)
+    for node in reversed(order):
+        if node not in left:
+            continue
+        part, stack = [], [node]
+        left.discard(node)
+        while stack:
+            at = stack.pop()
+            part.append(at)
+            for other in above[at] & left:
+                left.discard(other)
+                stack.append(other)
+        if len(part) > 1 or node in graph[node]:
+            parts.append(sorted(part))
+    return parts
+
+
+def test_circles_are_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+    assert circles({"a": {"b"}, "b": set()}) == []
+
+
+def test_no_circles():
+    assert not circles({m: {i for i in imports_of(m) if i in MODULES} for m in MODULES})
+
+
 def test_imports_are_seen():
     seen = imports_of(f"{PACKAGE}.tools.kitsune_opt")
-    assert {f"{PACKAGE}.passmanager", f"{PACKAGE}.dialects", f"{PACKAGE}.tools.expected"} <= seen  # absolute and relative
-    assert f"{PACKAGE}.passes.registry" in imports_of(f"{PACKAGE}.passmanager")
-    assert layer_of(f"{PACKAGE}.passes.registry") > layer_of(f"{PACKAGE}.passmanager")
+    assert {
+        f"{PACKAGE}.passmanager.manager",
+        f"{PACKAGE}.dialects",
+        f"{PACKAGE}.tools.expected",
+    } <= seen  # absolute and relative
+    assert f"{PACKAGE}.passes.registry" in imports_of(f"{PACKAGE}.passmanager.manager")
+    assert layer_of(f"{PACKAGE}.passes.registry") > layer_of(f"{PACKAGE}.passmanager.manager")
 
 
 def test_the_runtime_imports_no_compiler_module():
-    allowed = (f"{PACKAGE}.runtime", f"{PACKAGE}.errors", f"{PACKAGE}.target")
+    allowed = (f"{PACKAGE}.runtime", f"{PACKAGE}.errors", f"{PACKAGE}.machine.target")
     for module in MODULES:
         if module.startswith(f"{PACKAGE}.runtime"):
             wrong = {m for m in imports_of(module) if not m.startswith(allowed)}

@@ -18,7 +18,7 @@ import kitsune_mlir
 from kitsune_mlir import pipeline
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.contraction.match import COL
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import SUM
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM
 from kitsune_mlir.codegen.gpu.engines.chain.few_rows import weight_ring as row_layers_ring
 from kitsune_mlir.codegen.gpu.engines.chain.few_rows.plan import _deal
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView

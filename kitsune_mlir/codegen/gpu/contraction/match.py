@@ -38,7 +38,6 @@ __all__ = [
     "read_product",
     "read_step",
     "unite_products",
-    "wide_dims",
 ]
 
 _DTYPES = ("bf16", "f16")

@@ -1,4 +1,4 @@
-"""What an engine emits with: the kernel as one task sees it, and one tile of it (the interface is listed in `interface/engine.py`)."""
+"""What an engine emits with: the kernel as one task sees it (`TaskContext`), and one tile of it (`TileContext`)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,17 @@ class KernelState:
 
 
 class TaskContext:
-    """The kernel as one task sees it. Attributes: see the list in `interface/engine.py`."""
+    """The kernel as one task sees it.
+
+    Attributes:
+        plan, view: the engine's plan, and the task.
+        thread, block, blocks: i32: index in the block, index of the block, blocks that work on the task.
+        threads: threads a block.
+        shared: pointer to shared memory, aligned to 1024, `plan.shared_bytes` long.
+        scratch: pointer to global memory of the block, aligned to 256, `plan.scratch_bytes` long.
+        barriers: those of the plan, initialised; `barrier_base` is a pointer to the first.
+        ahead: `ahead(thread, threads)` emits `Engine.prefetch` of the next task that has one, for the calling threads.
+    """
 
     def __init__(
         self,

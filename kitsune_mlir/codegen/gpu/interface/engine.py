@@ -78,29 +78,3 @@ class Engine:
         `threads` threads, of which this is number `thread`, run it while tasks before this one are still at work. It waits for
         nothing and touches no shared memory. `soon`: the block goes on to the task at once, and waits for no kernel before.
         """
-
-
-# The names below are what `interface/context.py` provides; they are repeated here as the reference of the interface.
-#
-#   TaskContext
-#     .plan, .view: Plan, TaskView           .threads: int, threads per block
-#     .thread, .block, .blocks: Value        i32: index in the block, index of the block, blocks that work on the task
-#     .shared: Value                         pointer to shared memory, 1024-aligned, plan.shared_bytes long
-#     .scratch: Value                        pointer to global memory, 256-aligned, plan.scratch_bytes long
-#     .barriers: list[Barrier]               plan.barriers, initialised;  .barrier_base: pointer to the first
-#     .tensor_map(i): Value                  pointer to the i-th tensor map (prefetched at the start of the kernel)
-#     .pointer(buffer): Value                pointer to its first element in global memory (!llvm.ptr<1>)
-#     .for_each_tile(body, carried=())       emit the loop over this block's tiles; body(tile, *carried) -> next carried
-#     .for_each_piece(body, carried=())      the same over pieces: body(tile, piece, *carried), piece i32 (plans with `split`)
-#     .place: Place                          where partial results and their counters are (`interface/split.py`); .partials: pointer
-#     .ahead(thread, threads)                emit `prefetch` of the next task that has one, for the calling threads
-#     .sync()                                block barrier
-#     .function(name, types, emit)           add an internal function to the module, for code that is outlined
-#   TileContext (has the above as .task)
-#     .coordinates: tuple[Value, ...]        i32
-#     .index(value): Value                   i32 value of an int, or of an index value of the task's block (offsets, slots)
-#     .pointer(buffer)                       as the task's
-#     .wait()                                all waits of the task; all threads call it, and may read afterwards
-#     .poll_by_thread()                      all waits of the task, by the calling thread alone, without a block barrier
-#     .finish()                              block barrier, then all posts; all threads call it
-#     .post()                                all posts, by the one thread that calls it and that has seen all writes

@@ -1,9 +1,10 @@
 """What a body of code works on: buffers, tensor maps, semaphores and places of one task, or of any of several that are alike.
 
 A program in which every task has a body of its own gets one kernel parameter a pointer and a tensor map, and all else as
-constants. Where tasks share bodies (`kernel/task_equality.py`), what they differ in is looked up in a table in constant memory, with a row for
-each of them; pointers and tensor maps are then two kernel parameters, arrays that are indexed by the table's words (`ld.param`
-and the TMA unit take such addresses). A body looks a word up where it uses it, so that no register holds it for the whole body.
+constants. Where tasks share bodies (`kernel/task_equality.py`), what they differ in is looked up in a table in constant memory,
+with a row for each of them; pointers and tensor maps are then two kernel parameters, arrays that are indexed by the table's
+words (`ld.param` and the TMA unit take such addresses). A body looks a word up where it uses it, so that no register holds it
+for the whole body.
 """
 
 from __future__ import annotations

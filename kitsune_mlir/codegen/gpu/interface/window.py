@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import wide_dims
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i64
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, Load, Offset, Store, element_bytes
 from kitsune_mlir.dialects.deep import postorder
+from kitsune_mlir.dialects.sizes import wide_dims
 
 __all__ = ["Dim", "Window", "multiple_of"]
 

@@ -1,4 +1,5 @@
-"""The queues of a tile program as semaphores: each slot of a ring counts by itself what filled and what freed it (`test/gpu/kit/ring.py`).
+"""The queues of a tile program as semaphores: each slot of a ring counts by itself what filled and what freed it
+(`test/gpu/kit/ring.py`).
 
     slot = acquire(queue, n)   →  slot = n mod depth;  wait until the slot was freed (n div depth) * pops times
     push(queue, slot)          →  post: filled once more

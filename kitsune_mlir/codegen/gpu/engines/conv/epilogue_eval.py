@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import is_constant, wide_dims
+from kitsune_mlir.codegen.gpu.contraction.match import is_constant
 from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, emit_body
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset
@@ -20,6 +20,7 @@ from kitsune_mlir.codegen.gpu.engines.conv.match import CHANNEL, Convolution, Si
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, element_bytes
 from kitsune_mlir.codegen.gpu.interface.window import multiple_of
+from kitsune_mlir.dialects.sizes import wide_dims
 
 __all__ = ["Block", "Steps", "guarded", "neighbours_align"]
 

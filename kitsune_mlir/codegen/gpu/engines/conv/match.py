@@ -21,11 +21,12 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import Mismatch, is_constant, wide_dims
+from kitsune_mlir.codegen.gpu.contraction.match import Mismatch, is_constant
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Offset, TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, static_ints, terms_of
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.products import body_of, is_contraction
+from kitsune_mlir.dialects.sizes import wide_dims
 
 __all__ = ["CHANNEL", "Axis", "Convolution", "Side", "Sides", "match", "operand_sides", "stored_sides"]
 

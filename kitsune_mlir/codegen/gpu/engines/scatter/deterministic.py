@@ -1,7 +1,7 @@
 """The `ordered` engine: rows added at indices in the order of the rows, so that results are the same bits on every run.
 
-The task's one tile is shared by all blocks (`interface/split.py`), each of which does a part of the indices, then some *bins*: ranges of
-rows of the result.
+The task's one tile is shared by all blocks (`interface/split.py`), each of which does a part of the indices, then some *bins*:
+ranges of rows of the result.
 
     sort     each block sorts its part of the indices by bin, keeping their order, and leaves them in memory (`stable_sort`)
     meet     all parts are there

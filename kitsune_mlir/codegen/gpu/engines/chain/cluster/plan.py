@@ -11,8 +11,9 @@ import dataclasses
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import SUM, Chain, match_chain
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import match_chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import matrix_map, sides_of, swizzled
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS, RowsPlan
 from kitsune_mlir.codegen.gpu.interface.plan import Limits, MapUse, Plan

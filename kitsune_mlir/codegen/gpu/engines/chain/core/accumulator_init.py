@@ -7,7 +7,8 @@ import dataclasses
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, is_constant
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import Chain, zero
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import Chain
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import zero
 from kitsune_mlir.dialects.access import affine_maps
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.products import yield_of

@@ -10,7 +10,7 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i64, select
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import Chain
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import Chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import align, load_key
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import Vector
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext

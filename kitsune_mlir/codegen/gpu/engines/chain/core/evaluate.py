@@ -19,8 +19,8 @@ from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of
 from kitsune_mlir.codegen.gpu.emit.convert import pack_pair
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, wrap
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, Chain, Step
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import QUAD, Chain, Step
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import RUN, Memory, to_integer
 from kitsune_mlir.codegen.gpu.engines.chain.core.row_reduce import reduce_rows
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM

@@ -12,8 +12,8 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import shuffle
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, bitcast, i64, minimum, select, unpack, wrap
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import QUAD
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import load_key, swizzled
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import RowsPlan, Slot, Vector
 from kitsune_mlir.codegen.gpu.interface.context import TileContext

@@ -11,7 +11,7 @@ import dataclasses
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import SUM, Chain, Gather, Layer
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Chain, Gather, Layer
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap

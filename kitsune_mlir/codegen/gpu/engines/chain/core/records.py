@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import Chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import Order
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import Chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import Source, Weight, WeightPanel
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store
 from kitsune_mlir.codegen.gpu.interface.window import Window

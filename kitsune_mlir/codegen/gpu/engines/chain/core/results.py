@@ -9,9 +9,9 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, store_elements
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import QUAD
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import sides_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan, Output
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext

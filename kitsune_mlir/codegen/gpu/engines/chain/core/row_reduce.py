@@ -12,8 +12,9 @@ from kitsune_mlir.codegen.gpu.contraction.match import COL
 from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes
 from kitsune_mlir.codegen.gpu.emit.control_flow import shuffle_xor
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, select, wrap
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import Chain, Step
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import NEUTRAL, Chain, Step, combination
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import NEUTRAL, combination
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
 from kitsune_mlir.dialects.access import affine_maps, shape_of
 

@@ -15,9 +15,9 @@ from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.memory import offset, reduce_add
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, i32, i64, select, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, Chain, Scatter, addition_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import QUAD, Chain, Scatter, addition_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 

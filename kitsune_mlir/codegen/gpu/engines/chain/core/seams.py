@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import QUAD, Chain, ranges_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, Chain, ranges_of
 
 __all__ = ["SEAM", "check_seams"]
 

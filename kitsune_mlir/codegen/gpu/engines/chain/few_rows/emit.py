@@ -18,9 +18,9 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id, warp_
 from kitsune_mlir.codegen.gpu.emit.memory import copy_async, copy_async_commit, copy_async_wait, load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, i64, minimum, pack, select, unpack
 from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import Term, terms_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import SUM
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import SliceMemory
 from kitsune_mlir.codegen.gpu.engines.chain.few_rows.plan import ROWS, SHORT_STEP, STEP, RowLayer, RowLayersPlan
 from kitsune_mlir.codegen.gpu.engines.chain.few_rows.weight_ring import WeightStream

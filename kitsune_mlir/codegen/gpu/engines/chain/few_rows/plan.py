@@ -12,8 +12,9 @@ import dataclasses
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.match import ROW, Mismatch
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Layer
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import SUM, Layer, match_chain, zero
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import match_chain, zero
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import RowsPlan
 from kitsune_mlir.codegen.gpu.engines.chain.few_rows.weight_ring import WeightRing, plan_ring
 from kitsune_mlir.codegen.gpu.interface.tile_view import Store, TaskView

@@ -15,7 +15,7 @@ from kitsune_mlir.codegen.gpu.contraction.match import COL
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, lane_id, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import SUM
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import matrix_map
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.interface.plan import MapUse

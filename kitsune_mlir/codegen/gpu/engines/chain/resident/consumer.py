@@ -13,10 +13,11 @@ from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, i32, i64, minimum, select, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import Term, bias_of, reads_made
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Layer, Range, Scatter
 from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import copy_vectors
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import SUM, Layer, Range, Scatter, zero
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import zero
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import WeightPanel, align, load_key, swizzled
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan, Slot

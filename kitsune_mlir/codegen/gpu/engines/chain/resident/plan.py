@@ -1,8 +1,8 @@
 """Planning a chain: who has which rows, what stays in shared memory, what streams through it.
 
-Warpgroup 0 moves data, warpgroups 1 and 2 compute (`sm90/warp_specialize.py`). Each computing warpgroup has rows of its own, and its layers'
-results never leave its registers. Weights stay in shared memory for all tiles of a block if all of them fit; else they stream
-through a ring that both warpgroups read.
+Warpgroup 0 moves data, warpgroups 1 and 2 compute (`sm90/warp_specialize.py`). Each computing warpgroup has rows of its own,
+and its layers' results never leave its registers. Weights stay in shared memory for all tiles of a block if all of them fit;
+else they stream through a ring that both warpgroups read.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, SUM, addition_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import vectors_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import QUAD, SUM, addition_of, match_chain
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import match_chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import (
     Source,
     Weight,

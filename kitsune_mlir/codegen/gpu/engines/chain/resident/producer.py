@@ -15,9 +15,9 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, shuffle, sync_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh, pinned
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, copy_async, copy_async_commit, copy_async_wait, load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i16, i32, i64, minimum, select
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import SUM
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory, to_integer
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import Panel, Source, Weight, align, swizzled
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan, Slot, Stage

@@ -14,10 +14,10 @@ from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, select, vector
 from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import reads_made, terms_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, Scatter
 from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import copy_vectors
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import QUAD, Scatter
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import Source, swizzled
 from kitsune_mlir.codegen.gpu.engines.chain.core.results import store_piece

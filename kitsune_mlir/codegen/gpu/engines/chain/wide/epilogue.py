@@ -17,9 +17,9 @@ from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, shuffle, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, minimum, unpack
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, Scatter
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import QUAD, Scatter
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import load_key, swizzled
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS, RowsPlan

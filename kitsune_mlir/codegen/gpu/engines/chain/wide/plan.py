@@ -15,9 +15,10 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.match import COL, Mismatch
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Chain, Layer, addition_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import vectors_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import Order, order_of
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import SUM, Chain, Layer, addition_of, match_chain
+from kitsune_mlir.codegen.gpu.engines.chain.core.match import match_chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import RUN
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import Source, align, sides_of, source_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS, Output, RowsPlan

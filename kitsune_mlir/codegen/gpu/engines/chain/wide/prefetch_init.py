@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import Term, row_reads
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import QUAD
 from kitsune_mlir.codegen.gpu.engines.chain.wide.plan import WideLayer
 
 __all__ = ["fetch_ahead"]
