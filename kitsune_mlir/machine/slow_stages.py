@@ -62,7 +62,7 @@ class SlowTask:
 
 
 def work_of_task(task: TaskView, plan: Plan) -> Work:
-    """The work of a tile as `stage_cost` takes it."""
+    """The work of a tile as `machine.stage_cost` takes it."""
     counted = count(task.body)
     asked: dict[tuple[int, int], float] = {}
     whole: dict[tuple[int, int], int] = {}

@@ -110,7 +110,7 @@ ENGINES: dict[str, Constants] = {
     "ordered": Constants(4.0 * US, 1.0 * US, 2.0 * US, 0.7 * US, 0.1, 0.8, 0.0, 4.5e10, 3.0e10, 0.0),
     "generic": Constants(1.0 * US, 0.4 * US, 0.3 * US, 0.7 * US, 0.0025, 0.06, 1.0, 2.0e10, 2.0e10, 0.5 * US),
 }
-"""By the engine's name. `mma`'s rates are those of `mma_cost`."""
+"""By the engine's name. `mma`'s rates are those of `mma.cost`."""
 
 REFERENCE = find_target("h200")
 CLOCK = 1.9e9

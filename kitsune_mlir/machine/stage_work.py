@@ -1,4 +1,4 @@
-"""The work of a stage or of a task, counted from its operations' maps: what `stage_cost` turns into seconds."""
+"""The work of a stage or of a task, counted from its operations' maps: what `machine.stage_cost` turns into seconds."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Buffer:
     """Memory with one name: an argument, or a `memref.view` of the arena. `start` is in bytes from the argument's start.
 
     Two views of the same bytes are two buffers: what is written to one is not what a reader of the other wants. A ring is
-    memory of its own, with a place for every tile that goes through it (`_progress_rings` proves that it may be seen so).
+    memory of its own, with a place for every tile that goes through it (`passes.progress.rings` proves that it may be seen so).
     """
 
     argument: int

@@ -1,7 +1,8 @@
 """Ring queues of a tile program: no slot is overwritten early, and the wait for a free slot never closes a circle.
 
-Order and coverage see a ring as if it had a slot for every tile (`_progress_program`): whatever is proved of that holds of the
-ring, if a slot is taken again only when all who read its tile have released it, and nobody touches a slot that it has not got.
+Order and coverage see a ring as if it had a slot for every tile (`passes.progress.program`): whatever is proved of that holds
+of the ring, if a slot is taken again only when all who read its tile have released it, and nobody touches a slot that it has
+not got.
 
 A full ring makes a producer wait for tiles that come later in the program, so the order of the program does not show that
 the waits end. Each share of the multiprocessors runs its tiles in order; on any number of workers that is a part of the order

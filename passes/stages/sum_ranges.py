@@ -50,7 +50,8 @@ def _mark(grouping: Grouping, op: ir.Operation) -> bool:
     if len(parts) > MOST_RANGES or any(width % ROW_BYTES for width in widths):
         return False
     gathered = [part for part in parts if gather_of(part) is not None and len(list(part.uses)) == 1]
-    # f32 rows would have to be copied with the weights: the warps that copy beside TMA split them in two (`mma_halves`).
+    # f32 rows would have to be copied with the weights: the warps that copy beside TMA split them in two
+    # (`contraction.tf32x3`).
     if gathered and (size not in GATHERED_BYTES or _columns(op) > MOST_GATHERED_TILES * TILE_COLUMNS):
         if op.name != "tensor.concat":
             return False

@@ -1,7 +1,7 @@
 """MLIR -> LLVM IR text -> PTX, in process.
 
 The MLIR wheel has every pass but no NVPTX backend; llvmlite has the backend (LLVM 22). They meet in LLVM IR text, which
-`llvm_text` brings from LLVM 24's spelling to LLVM 22's. An intrinsic that LLVM 22 does not know, or a libm function,
+`backend.llvm_compat` brings from LLVM 24's spelling to LLVM 22's. An intrinsic that LLVM 22 does not know, or a libm function,
 becomes a silent call to a function that exists nowhere: `to_ptx` looks for those and names them.
 
 Math functions call NVIDIA's libdevice (`__nv_expf`, ...; accurate to 1-2 ulp, the code that nvcc uses), whose bitcode

@@ -160,7 +160,7 @@ def unite_products(task: TaskView, sides: Sides, products: Sequence[Product]) ->
 
     def key(product: Product) -> tuple:
         source = task.load_of(product.op.operands[product.a])
-        # What is read in place, part by part (`mma_ranges`), is the same if it is one value.
+        # What is read in place, part by part (`mma.k_ranges`), is the same if it is one value.
         where = (source.buffer.memory, source.offsets, source.sizes) if source else (product.op.operands[product.a],)
         sums = [length for _, length in product.sums]
         return *where, product.rows, product.cols, sums, product.dtype

@@ -30,7 +30,7 @@ def emit_body(
         tile: resolves index arithmetic from outside the body.
         index: the position of the element along a loop, i32 (for `linalg.index`).
         extract: the element that a `tensor.extract` reads at some indices (`index` values); None: the body has none.
-        approximate: the results are rounded to bf16: `simt_math`'s functions are exact enough.
+        approximate: the results are rounded to bf16: `emit.approx_math`'s functions are exact enough.
     """
     block = op.regions[0].blocks[0]
     known: dict[ir.Value, ir.Value] = {

@@ -11,7 +11,7 @@ have none.
 * `fresh`: LLVM has no way to keep address arithmetic inside a loop, beside the code that uses it.
 * Cache hints on plain loads and stores; `tanh.approx` (see `backend/fastmath.py`); `%globaltimer`.
 
-A call with side effects is marked `convergent` when the IR text is written (`llvm_text.mark_inline_asm`).
+A call with side effects is marked `convergent` when the IR text is written (`backend.llvm_compat.mark_inline_asm`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A warpgroup's instructions take 64 rows at a time, and a decoding step has four of them: then one block's scores, softmax and
 sums after each other take longer than its keys take to come from memory (1.8 us for 64 keys, measured on an H200, where
 they could come in 1.0). Here eight warps work side by side with `mma.sync`, whose 16 rows are all that there are. They join
-their results through shared memory, as blocks do that share a tile (`attention_pieces`), and store them straight.
+their results through shared memory, as blocks do that share a tile (`attention.split_kv`), and store them straight.
 """
 
 from __future__ import annotations

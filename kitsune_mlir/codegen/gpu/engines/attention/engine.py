@@ -1,9 +1,9 @@
 """The `attention` engine: softmax(scale * q k^T, masked) v for a tile of query rows, without ever storing scores.
 
-A block of 384 threads has a multiprocessor to itself. One warpgroup moves data (`attention_roles`): q, and blocks of keys and
-values through a ring. Two compute (`attention_consume`), with the softmax of `attention_scores`; tiles of few rows by warps
-with keys of their own (`attention_few`). Keys that no row attends to under a causal mask are not read, and the tiles with most
-keys come first (`attention_walk`).
+A block of 384 threads has a multiprocessor to itself. One warpgroup moves data (`attention.producer`): q, and blocks of keys
+and values through a ring. Two compute (`attention.consumer`), with the softmax of `attention.online_softmax`; tiles of few rows
+by warps with keys of their own (`attention.decode`). Keys that no row attends to under a causal mask are not read, and the
+tiles with most keys come first (`attention.kv_schedule`).
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class AttentionPlan:
         query: TMA's view of q, keys, values: of each part; results: of the rows of each warpgroup that has some.
         result_at, ring_at, merge_at: offsets in shared memory; q is at 0.
         chip: the processor.
-        few: rows are so few that each warp has all of them, and keys of its own (`attention_few`).
+        few: rows are so few that each warp has all of them, and keys of its own (`attention.decode`).
         pieces: blocks that share a tile's keys.
     """
 

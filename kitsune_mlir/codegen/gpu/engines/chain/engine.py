@@ -1,8 +1,8 @@
 """The `chain` engine: whole chains of row-local layers in one task, on tensor cores, with nothing between them in memory.
 
-One warpgroup moves weights and rows into shared memory (`chain_sources`), two multiply and do everything else in registers
-(`chain_compute`, `chain_eval`); each has rows of its own, so they never exchange data. What a layer leaves in the accumulators
-is, rounded and packed, the next layer's factor.
+One warpgroup moves weights and rows into shared memory (`chain.resident.producer`), two multiply and do everything else in
+registers (`chain.resident.consumer`, `chain.core.evaluate`); each has rows of its own, so they never exchange data. What a
+layer leaves in the accumulators is, rounded and packed, the next layer's factor.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The `conv` engine: convolutions with channels innermost as implicit products on tensor cores.
 
-Rows of the product are the weight's output channels, columns are pixels (`conv_tiles` says how a tile lies in shared memory).
-One block has a multiprocessor to itself: two threads of a warpgroup load image and weight (`conv_ring`), two warpgroups
-multiply and store (`conv_epilogue`). f32 factors are multiplied in TF32 where the framework allows that, else as sums of two
-tf32 numbers, whose rests two more warps compute (`mma_halves`). Padding costs nothing: TMA gives zeros outside of the image.
+Rows of the product are the weight's output channels, columns are pixels (`conv.tiles` says how a tile lies in shared memory).
+One block has a multiprocessor to itself: two threads of a warpgroup load image and weight (`conv.mainloop`), two warpgroups
+multiply and store (`conv.epilogue`). f32 factors are multiplied in TF32 where the framework allows that, else as sums of two
+tf32 numbers, whose rests two more warps compute (`contraction.tf32x3`). Padding costs nothing: TMA gives zeros outside of the
+image.
 """
 
 from __future__ import annotations

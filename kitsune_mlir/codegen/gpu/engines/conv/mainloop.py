@@ -3,7 +3,7 @@
 Both rings run on over all tiles that a block has of the task. With one stage of the image go `ConvPlan.steps` stages of the
 weight, each of `Geometry.weight_taps` taps. A piece of a tile is a range of the image's stages.
 
-Exact f32 factors are halved between (`mma_halves`): a stage's rests are written behind it, and then announced.
+Exact f32 factors are halved between (`contraction.tf32x3`): a stage's rests are written behind it, and then announced.
 """
 
 from __future__ import annotations

@@ -54,7 +54,8 @@ class Problem:
         features: channels of the result.
         inside: no tap reads beyond the ends of the image's last dimension.
         element_bytes: of image and weight.
-        exact: f32 factors are multiplied as sums of two tf32 numbers (`mma_halves`), the rests behind what they are rests of.
+        exact: f32 factors are multiplied as sums of two tf32 numbers (`contraction.tf32x3`), the rests behind what they are
+        rests of.
     """
 
     pixels: tuple[int, ...]

@@ -1,11 +1,11 @@
 """The `gemv` engine: products with few rows (up to 64), which are as fast as their weights come from memory.
 
-Two warps load (`gemv_stream`): one every weight once, through a ring in shared memory that is deep enough to keep DRAM busy, by
-bulk copies that wait for nothing else; another the activations, after the task's waits. Eight warps multiply
-(`gemv_multiply`), 16-bit floats on tensor cores with the weights as the operand of 16 rows, f32 with fused multiply-adds. What
-they have at the end of a pass is added up in shared memory and runs through the task's element-wise steps (`gemv_store`).
-Several products of one input, such as SwiGLU's gate and up, share a stage and a pass. Successive tasks share the ring: the
-warp that loads weights goes on to the next task's while the others still multiply. The order of every sum is fixed.
+Two warps load (`gemv.producer`): one every weight once, through a ring in shared memory that is deep enough to keep DRAM busy,
+by bulk copies that wait for nothing else; another the activations, after the task's waits. Eight warps multiply
+(`gemv.multiply`), 16-bit floats on tensor cores with the weights as the operand of 16 rows, f32 with fused multiply-adds. What
+they have at the end of a pass is added up in shared memory and runs through the task's element-wise steps (`gemv.epilogue`).
+Several products of one input, such as SwiGLU's gate and up, share a stage and a pass. Successive tasks share the ring: the warp
+that loads weights goes on to the next task's while the others still multiply. The order of every sum is fixed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A tile has all rows and some columns of the product. The block walks it in *passes* of a few columns over the whole sum; a
 stage of the ring has a *chunk* of the sum for all columns of a pass, of every product, and of the activations. A chunk is some
-*panels*, each with 128 bytes of every column's weights, as TMA writes them (`shared_tile.SharedTile`). Few large boxes: TMA
-starts one copy about every 30 ns, whatever its size (measured on an H200).
+*panels*, each with 128 bytes of every column's weights, as TMA writes them (`machine.shared_tile.SharedTile`). Few large boxes:
+TMA starts one copy about every 30 ns, whatever its size (measured on an H200).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REGISTERS = 168
 PANEL = 128
 """Bytes of a column's weights in a panel: the width of the swizzle."""
 MOST_BOX = 256
-"""Elements of a box along one dimension (`tensor_map`)."""
+"""Elements of a box along one dimension (`sm90.tensor_map`)."""
 PANELS = (8, 4, 2)
 """Panels of a chunk, from the best on: long runs of DRAM."""
 BOX_COLS = (32, 16, 8)

@@ -114,7 +114,7 @@ def _lower(task: TaskView, shared_limit: int) -> _Lowered:
 
 
 def _cycles(lowered: _Lowered, tiles: int, limits: Limits) -> float:
-    """Of a tile; see `generic_cost`."""
+    """Of a tile; see `generic.cost`."""
     memory = Memory(lowered.memory.buffers, lowered.storage.interval)
     return tile_cycles(lowered.body.block, memory, lowered.storage, THREADS, tiles, limits.workers)
 

@@ -49,7 +49,7 @@ MEET = 0.7
 PARTIAL_RATE = 5.3e4
 """Bytes of partial results that a multiprocessor writes or reads in a microsecond: all that it has, and as many of others."""
 HALVING_RATE = 2.7e4
-"""Bytes of f32 operands that a multiprocessor halves in a microsecond (`mma_halves`)."""
+"""Bytes of f32 operands that a multiprocessor halves in a microsecond (`contraction.tf32x3`)."""
 SHARING = 1.015
 """What blocks that share tiles lose of all their time, as they meet and differ."""
 MOST_PIECES = 12

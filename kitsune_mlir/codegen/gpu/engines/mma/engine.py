@@ -1,10 +1,11 @@
 """The `mma` engine: products on Hopper's tensor cores, with everything element-wise around them done in registers.
 
 One block has a multiprocessor to itself, and its warpgroups have roles. One produces: a thread of it keeps a ring of stages in
-shared memory full of operands by TMA (`mma_load`; where TMA cannot read them, some warps copy, `mma_copy`), another
-thread stores finished tiles and posts (`mma_store`). Two consume (`mma_ring`): they share a tile of up to 128 x 256, run their
-accumulators through the task's element-wise steps and hand them over (`mma_epilogue`). Where there are too few tiles for all
-multiprocessors, several blocks share each (`mma_split`). Products of one A, such as SwiGLU's gate and up, share a tile.
+shared memory full of operands by TMA (`mma.producer_tma`; where TMA cannot read them, some warps copy, `mma.producer_copy`),
+another thread stores finished tiles and posts (`mma.store_warp`). Two consume (`mma.mainloop`): they share a tile of up to 128
+x 256, run their accumulators through the task's element-wise steps and hand them over (`mma.epilogue`). Where there are too few
+tiles for all multiprocessors, several blocks share each (`contraction.split_k`). Products of one A, such as SwiGLU's gate and
+up, share a tile.
 """
 
 from __future__ import annotations

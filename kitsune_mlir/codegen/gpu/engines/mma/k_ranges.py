@@ -2,8 +2,8 @@
 
 linear(cat([x, y, table[i]])) sums over three *ranges* of terms, of which each has a tensor of its own. None of them is copied:
 chunks of the sum belong to one range each, so the last chunk of a range may be a partial one; beyond the range's end A is zero,
-and whatever the weights have there does not count. Rows of a table come by threads (`mma_copy`), each row from where its index
-says.
+and whatever the weights have there does not count. Rows of a table come by threads (`mma.producer_copy`), each row from where
+its index says.
 """
 
 from __future__ import annotations

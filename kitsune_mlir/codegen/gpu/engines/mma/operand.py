@@ -27,7 +27,7 @@ class Sum:
         inner: side and length of the loop that is walked in chunks.
         outer: the other loops, outermost first.
         element_bytes: of the operands.
-        ranges: first term and length of each range of the inner loop that A has a tensor for (`mma_ranges`); none: it is one.
+        ranges: first term and length of each range of the inner loop that A has a tensor for (`mma.k_ranges`); none: it is one.
     """
 
     inner: tuple[str, int]

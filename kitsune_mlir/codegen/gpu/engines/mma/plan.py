@@ -26,7 +26,7 @@ MOST_STAGES, FLIGHT = 8, 64 << 10
 STORING_THREAD = 96
 """The thread that stores and posts: in the producer's last warp."""
 MOST_EXACT_COLUMNS = 128
-"""Columns of a warpgroup whose sums are in registers twice (`mma_ring`)."""
+"""Columns of a warpgroup whose sums are in registers twice (`mma.mainloop`)."""
 EXACT_PRODUCTS = 3
 """Products of tf32 numbers for one of f32 numbers."""
 WARPS = 4
@@ -50,10 +50,11 @@ class MmaPlan:
         stages: of the ring.
         results: the results that TMA stores.
         slice: columns of a result that are staged at a time.
-        exact: f32 operands are multiplied as sums of two tf32 (`mma_halves`), which lie behind each other in a stage.
+        exact: f32 operands are multiplied as sums of two tf32 (`contraction.tf32x3`), which lie behind each other in a stage.
         split: pieces of the sum that different blocks do, or None.
         share: columns of a tile that a block adds up at a time, where there are pieces.
-        room, slot_room: bytes from a stage, and from a staged slice, to the next, if successive tasks share them (`mma_join`).
+        room, slot_room: bytes from a stage, and from a staged slice, to the next, if successive tasks share them
+        (`mma.task_fusion`).
     """
 
     pattern: Pattern
@@ -97,7 +98,7 @@ class MmaPlan:
 
     @property
     def barriers(self) -> tuple[int, ...]:
-        """The ring's, one ring of staged slices for each storing warpgroup, one ring of announced tiles (`mma_store`)."""
+        """The ring's, one ring of staged slices for each storing warpgroup, one ring of announced tiles (`mma.store_warp`)."""
         full = (self.loaders if self.boxes else 0) + (0 if self.boxes and not self.mixed else self.copiers)
         counts = (full,) * self.stages + (CONSUMERS,) * self.stages
         if self.exact:

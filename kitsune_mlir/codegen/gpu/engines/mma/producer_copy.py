@@ -1,6 +1,6 @@
 """The producer of a product whose operands TMA cannot load: some warps copy chunks into swizzled shared memory.
 
-Where TMA loads all but some ranges of A (`mma_ranges`), they copy those, and only take part in the barriers of other chunks.
+Where TMA loads all but some ranges of A (`mma.k_ranges`), they copy those, and only take part in the barriers of other chunks.
 Rows of a table are copied from where their indices say, which a thread reads for the rows that it copies.
 Pieces of 4, 8 or 16 bytes go by `cp.async`, which tells the stage's barrier when they have come, so many are in flight;
 elements that are not aligned so (odd rows of 16-bit numbers) go through registers.
@@ -45,7 +45,7 @@ ROWS = 2
 
 @dataclasses.dataclass(frozen=True)
 class Copier:
-    """Emits the producer; attributes as `mma_load.Loader`'s."""
+    """Emits the producer; attributes as `mma.producer_tma.Loader`'s."""
 
     plan: MmaPlan
     task: TaskContext

@@ -1,6 +1,6 @@
 """The storing role of a product: one thread that stores what the consumers staged, and posts when a tile is in memory.
 
-Consumers hand over slices of results (`mma_epilogue` stages them) through a ring of slots each, and tiles that they stored
+Consumers hand over slices of results (`mma.epilogue` stages them) through a ring of slots each, and tiles that they stored
 themselves through a ring of announcements. So they go on with the next tile while this one is on its way.
 """
 

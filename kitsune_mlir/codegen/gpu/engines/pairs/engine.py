@@ -2,8 +2,8 @@
 
 A tile is some samples, and a block holds all their vectors in shared memory at once: gathered rows come by `cp.async`, before
 the task's waits. Warps multiply: 16 vectors of a sample with all of its
-vectors (`mma_sync`), and rounded products go to shared memory. A table has, for every column of the result, where in a sample's
-shared memory it is; so stores are the same for columns from memory, picked products and zeros.
+vectors (`sm90.mma_sync`), and rounded products go to shared memory. A table has, for every column of the result, where in a
+sample's shared memory it is; so stores are the same for columns from memory, picked products and zeros.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class _Emitter(PairsMemory):
         """All products of all samples: a warp has a sample at a time, or 16 of its vectors with all of the sample's.
 
         The order of a sum is free, and so is that of the vectors: a lane reads 16 bytes of a vector and uses them in two
-        instructions, and eight lanes read vectors that are four apart, which lie in different banks (as in `gemv_multiply`).
+        instructions, and eight lanes read vectors that are four apart, which lie in different banks (as in `gemv.multiply`).
 
         Args:
             late: only the products of vectors that came late, whose products were undefined until now.

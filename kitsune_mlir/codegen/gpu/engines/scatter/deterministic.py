@@ -3,10 +3,10 @@
 The task's one tile is shared by all blocks (`interface/split.py`), each of which does a part of the indices, then some *bins*:
 ranges of rows of the result.
 
-    sort     each block sorts its part of the indices by bin, keeping their order, and leaves them in memory (`stable_sort`)
-    meet     all parts are there
-    collect  a block brings what all parts have for its bin to shared memory, in order, and sorts it by row
-    add      some lanes for each row of the bin add up its rows, several in flight (`scatter_rows`)
+    sort     each block sorts its part of the indices by bin, keeping their order, and leaves them in memory
+    (`scatter.stable_sort`) meet     all parts are there collect  a block brings what all parts have for its bin to shared
+    memory, in order, and sorts it by row add      some lanes for each row of the bin add up its rows, several in flight
+    (`scatter.rows`)
 
 Every index is looked at by one block, twice. A bin that has more entries than fit takes several rounds of the last two steps;
 16-bit floats are added in f32 and rounded once a round.

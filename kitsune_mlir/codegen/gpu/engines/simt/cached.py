@@ -27,7 +27,7 @@ Windows = Mapping[ir.Value | Store, SharedWindow | CrossedWindow]
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """Values of bodies that the block has made for all rows (`simt_hoist`).
+    """Values of bodies that the block has made for all rows (`simt.hoisted`).
 
     Attributes:
         windows: where they are in shared memory, by the value.
@@ -45,7 +45,7 @@ class Kept:
 
 
 class PointEvaluator(Protocol):
-    """What movements of tensors and reductions of single threads ask of the evaluator that asks for them (`simt_eval`).
+    """What movements of tensors and reductions of single threads ask of the evaluator that asks for them (`simt.evaluate`).
 
     Attributes:
         graph: the body.

@@ -1,4 +1,4 @@
-"""Which schedule a task gets: maps, or rows (`simt_choose_rows`).
+"""Which schedule a task gets: maps, or rows (`simt.choose_rows`).
 
 1. No reductions, reductions over windows (pooling), or of fewer than `SHORT` elements: a map. Otherwise rows.
 2. A map's vectors have the width with the fewest loads and stores an element, by a trial emission; the smaller one if it is

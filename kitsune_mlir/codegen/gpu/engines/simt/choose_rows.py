@@ -3,8 +3,8 @@
 The rules, in the order in which they are applied:
 
 1. Vectors: the width with the fewest loads and stores an element, by a trial emission; the smaller one if it is close.
-2. Where rows begin at addresses that allow no wide accesses, tiles go through shared memory (`simt_stage`).
-3. A row that no block can keep, or one of few, is shared by the blocks of a cluster (`simt_cluster`).
+2. Where rows begin at addresses that allow no wide accesses, tiles go through shared memory (`simt.staging`).
+3. A row that no block can keep, or one of few, is shared by the blocks of a cluster (`simt.cluster_rows`).
 4. A row gets the fewest neighbouring threads (a power of two) that keep `ROW_ELEMENTS` of it in a thread's registers, half as
    many where it needs more than a warp (every reduction then costs a barrier, which only other blocks can fill).
 5. A row that does not fit the registers of `MOST_THREADS` stays in shared memory between passes, and is read again from

@@ -1,7 +1,7 @@
 """Products with and sums of what depends on columns alone, made one fma: (x * a + b) * c is x * (a * c) + b * c.
 
 A layer normalization's gain and bias, and what its result is multiplied by, are numbers of the column. A block of the simt
-engine makes the two coefficients once for all its rows (`simt_hoist`), in f32, where values between operations may have more
+engine makes the two coefficients once for all its rows (`simt.hoisted`), in f32, where values between operations may have more
 bits than the program says. Each element then takes one fma, and two numbers that need no unpacking.
 """
 

@@ -1,15 +1,15 @@
 """The simt engine: vectorised maps, and chains of maps and reductions over rows that stay in registers.
 
 A task's tensors are never made as such. The engine asks for the elements of what is stored, and each is pulled through the
-operations that make it, down to loads (`simt_eval`), so a chain of any length is one loop over memory. Two schedules ask:
+operations that make it, down to loads (`simt.evaluate`), so a chain of any length is one loop over memory. Two schedules ask:
 
-* `simt_maps`: every thread for itself, by vectors; loads that are read across their rows turn in shared memory
-  (`simt_transpose`), and rows do not matter where each element needs only those at its own place (`simt_flat`);
-* `simt_rows`: the threads that share a row reduce over it together, through shuffles and shared memory. Its tiles may pass
-  through shared memory (`simt_stage`), several blocks may share a long reduction (`simt_split`), and the blocks of a cluster a
-  row that none of them can keep (`simt_cluster`).
+* `simt.maps`: every thread for itself, by vectors; loads that are read across their rows turn in shared memory
+  (`simt.transpose`), and rows do not matter where each element needs only those at its own place (`simt.linear`);
+* `simt.rows`: the threads that share a row reduce over it together, through shuffles and shared memory. Its tiles may pass
+  through shared memory (`simt.staging`), several blocks may share a long reduction (`simt.split_rows`), and the blocks of a
+  cluster a row that none of them can keep (`simt.cluster_rows`).
 
-`simt_choose` decides, by the rules written there and in `simt_choose_rows`. The engine declines matrix products, sorting,
+`simt.choose` decides, by the rules written there and in `simt.choose_rows`. The engine declines matrix products, sorting,
 scatter and everything else that has no pointwise form.
 """
 

@@ -4,7 +4,7 @@ Planning fuses a function of a vector, such as the sigmoid of a bias, into the l
 do it again. Here the part of a body that depends on columns alone is found by its maps. If it costs more than reading its
 result does, the block makes it for all columns before its first row; in the body that value then is a load from shared memory.
 It has the type there that it has in the program, so it is what every row would have computed. Sums and products with several
-of them are one fma with two coefficients (`simt_affine`).
+of them are one fma with two coefficients (`simt.column_affine`).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class MapSchedule:
         width: points of a vector.
         unroll: vectors that a thread makes at a time.
         crossed: loads that come through shared memory.
-        flat: a tile is a span of memory (`simt_flat`).
+        flat: a tile is a span of memory (`simt.linear`).
     """
 
     stores: tuple[Store, ...]

@@ -31,7 +31,7 @@ Rows = Sequence[tuple[Linear, Value | None]]
 
 
 class SoftmaxRows:
-    """What `simt_rows` does of a softmax; the attributes and abstract methods are those of its emitter."""
+    """What `simt.rows` does of a softmax; the attributes and abstract methods are those of its emitter."""
 
     schedule: RowSchedule
     graph: Graph

@@ -1,8 +1,8 @@
 """The scalar code inside linalg bodies, emitted for the points of a vector.
 
 A scalar of the body becomes a list with one value a point, or with a single one that all points share; or an index
-(`simt_index`), as long as it is a sum of known things. bf16 and f16 live in f32 registers, and are rounded where the program
-rounds: two by two, so that storing them later costs nothing more.
+(`simt.affine_index`), as long as it is a sum of known things. bf16 and f16 live in f32 registers, and are rounded where the
+program rounds: two by two, so that storing them later costs nothing more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the rows of a tile are shared among threads, as plain figures; `simt_choose` picks them, `simt_rows` emits them."""
+"""How the rows of a tile are shared among threads, as plain figures; `simt.choose` picks them, `simt.rows` emits them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class RowSchedule:
         steps: columns (or vectors of columns) of a thread that are evaluated together; all of them if `resident`.
         resident: values stay in registers from level to level.
         scratch: where in the block's shared memory warps exchange their parts.
-        blocks: of a cluster, which share the columns; each has neighbouring ones (`simt_cluster`).
-        running: sums of a resident row's softmax follow its maximum (`simt_softmax`).
+        blocks: of a cluster, which share the columns; each has neighbouring ones (`simt.cluster_rows`).
+        running: sums of a resident row's softmax follow its maximum (`simt.online_softmax`).
     """
 
     space: RowSpace

@@ -39,7 +39,7 @@ class Evaluator:
         chain: the body.
         memory: reads loads at places.
         index: emits an `index` value of the task, i32.
-        folded: for values of bodies that a product's sums already are (`chain_start`), the product's result.
+        folded: for values of bodies that a product's sums already are (`chain.core.accumulator_init`), the product's result.
     """
 
     def __init__(self, chain: Chain, memory: Memory, index: Callable[[ir.Value], Value], folded: dict[ir.Value, ir.Value]):

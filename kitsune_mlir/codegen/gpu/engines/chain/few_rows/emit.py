@@ -1,4 +1,4 @@
-"""Emitting layers for a few rows of a block (`row_layers_plan`) with `mma.sync`.
+"""Emitting layers for a few rows of a block (`chain.few_rows.plan`) with `mma.sync`.
 
 Weights come through the ring, or from L2 into registers. There the order of a sum is free: a lane has 16 bytes of a column's
 weights, and uses them in two products (as in `pairs`); all such loads, over all layers, are one sequence of which some are

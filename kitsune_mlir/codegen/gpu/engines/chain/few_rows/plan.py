@@ -1,8 +1,8 @@
 """Layers for a few rows of a block: what is done, and who does what.
 
 A block has up to 16 rows and all columns of every layer. Each column of a weight is read by one warp only. Weights come
-through a ring in shared memory (`row_layers_ring`), or, those that TMA does not read so, from L2 into registers. Nothing but
-the layers' inputs, a few kilobytes, is handed from warp to warp.
+through a ring in shared memory (`chain.few_rows.weight_ring`), or, those that TMA does not read so, from L2 into registers.
+Nothing but the layers' inputs, a few kilobytes, is handed from warp to warp.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Emitting a chain of wide layers (`chain_wide_plan`): who moves what, and what the two computing warpgroups do in a tile."""
+"""Emitting a chain of wide layers (`chain.wide.plan`): who moves what, and what the two computing warpgroups do in a tile."""
 
 from __future__ import annotations
 

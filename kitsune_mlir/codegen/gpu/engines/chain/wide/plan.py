@@ -118,7 +118,7 @@ class WidePlan(RowsPlan):
         stays: whether all of it fits the places for panels; else it is loaded again for every pass, place after place.
         slots: places for panels of a warpgroup.
         stages, stage_bytes: of the ring of weights, which lies first in shared memory.
-        by_rows: what follows the last product is done row by row (`chain_wide_finish`).
+        by_rows: what follows the last product is done row by row (`chain.wide.epilogue`).
     """
 
     layers: tuple[WideLayer, ...]
