@@ -12,13 +12,14 @@ import math
 from torch_mlir import ir
 
 from .access import affine_maps, is_tensor, iterator_kinds
-from .factors import FactorError, Flat, flat, unify
+from .factors import Flat, flat, unify
 from .iteration import is_reshape
+from .match_failure import MatchFailure
 from .products import body_of, defining_op, is_contraction, is_generic, is_projected_product, yield_of
 from .scalar_tree import Node, Tree, TreeReader, generic_loops, walked
-from .softmax_tree import NoAttention, Step, read_softmax, require, unrounded
+from .softmax_tree import Step, read_softmax, require, unrounded
 
-__all__ = ["Attention", "NoAttention", "Operand", "Step", "read_attention"]
+__all__ = ["Attention", "Operand", "Step", "read_attention"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,8 +85,8 @@ def read_attention(weighted: ir.Operation) -> Attention:
     """
     try:
         return _read(weighted)
-    except FactorError as error:
-        raise NoAttention(str(error)) from error
+    except MatchFailure as error:
+        raise MatchFailure(str(error)) from error
 
 
 def _read(weighted: ir.Operation) -> Attention:

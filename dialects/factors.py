@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["Factor", "FactorError", "Factors", "Flat", "flat", "fresh", "unify"]
+from kitsune_mlir.dialects.match_failure import MatchFailure
 
-
-class FactorError(Exception):
-    """Two dimensions cannot be one: their factors do not divide each other, or one loop would be two."""
+__all__ = ["Factor", "Factors", "Flat", "flat", "fresh", "unify"]
 
 
 class Factor:
@@ -79,7 +77,7 @@ def unify(first: Sequence[Factor], second: Sequence[Factor]) -> None:
         if a.size != b.size:
             large, small = (a, b) if a.size > b.size else (b, a)
             if large.size % small.size:
-                raise FactorError(f"extents {large.size} and {small.size} do not divide each other")
+                raise MatchFailure(f"extents {large.size} and {small.size} do not divide each other")
             large.parts = [Factor(small.size), Factor(large.size // small.size)]
             outer, inner = large.parts
             (left if large is a else right).insert(0, inner)
@@ -87,4 +85,4 @@ def unify(first: Sequence[Factor], second: Sequence[Factor]) -> None:
             continue
         a.same = b
     if left or right:
-        raise FactorError("two dimensions have different extents")
+        raise MatchFailure("two dimensions have different extents")

@@ -11,10 +11,12 @@ import dataclasses
 
 from torch_mlir import ir
 
+from kitsune_mlir.dialects.match_failure import MatchFailure
+
 from .access import affine_maps, is_tensor, iterator_kinds, shape_of
 from .products import body_of, constant_fill, defining_op, is_contraction, is_generic, is_projected_product, yield_of
 
-__all__ = ["Columns", "NoPairs", "Pairs", "Vectors", "maker_of", "read_pairs"]
+__all__ = ["Columns", "Pairs", "Vectors", "maker_of", "read_pairs"]
 
 STEP = 32  # elements of a vector that two products of a warp take
 MOST_VECTORS = 64
@@ -24,10 +26,6 @@ _PRODUCT = (
     "(d0, d1, d2, d3) -> (d0, d2, d3)",
     "(d0, d1, d2, d3) -> (d0, d1, d2)",
 )
-
-
-class NoPairs(Exception):
-    """What was looked at is none, or of a form that is not known; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -191,7 +189,7 @@ def maker_of(vectors: ir.Value) -> ir.Value:
 
 def _require(condition: bool, reason: str) -> None:
     if not condition:
-        raise NoPairs(reason)
+        raise MatchFailure(reason)
 
 
 def _is_zero(constant: ir.Operation) -> bool:

@@ -19,8 +19,9 @@ from torch_mlir import ir
 
 from .access import affine_maps, is_tensor, iterator_kinds, reassociation, shape_of
 from .deep import Steps, evaluate, postorder
-from .factors import FactorError, Factors, flat, fresh, unify
+from .factors import Factors, flat, fresh, unify
 from .iteration import is_reshape
+from .match_failure import MatchFailure
 from .products import body_of, constant_fill, defining_op, is_contraction, is_generic, is_movement, yield_of
 from .verify import captures
 
@@ -71,7 +72,7 @@ def walked(dims: list[Factors], map_: ir.AffineMap, loops: list[Factors]) -> Non
         if isinstance(expression, ir.AffineDimExpr):
             unify(dim, loops[expression.position])
         elif flat(dim):
-            raise FactorError(f"an operand is indexed by {expression}, which is no plain loop")
+            raise MatchFailure(f"an operand is indexed by {expression}, which is no plain loop")
 
 
 def reduction_kind(op: ir.Operation) -> str | None:
@@ -175,7 +176,7 @@ class TreeReader:
             _reshape(op, node)
             return node
         if len(captures(op)) > len(set(captures(op)) & set(op.operands)) and any(is_tensor(v) for v in captures(op)):
-            raise FactorError("a body gathers from a tensor")
+            raise MatchFailure("a body gathers from a tensor")
         node.loops = generic_loops(op)
         maps = affine_maps(op)
         inputs = len(op.operands) - len(op.results)
@@ -214,7 +215,7 @@ class TreeReader:
             along = tuple(f for loop, k in pairs if k == "reduction" for f in flat(loop))
             return (kind, along, (yield self._tree(node.sources[0])))
         if "reduction" in iterator_kinds(op):
-            raise FactorError("a reduction that is neither a maximum nor a sum")
+            raise MatchFailure("a reduction that is neither a maximum nor a sum")
         return (yield self._body(node, op))
 
     def _body(self, node: Node, op: ir.Operation) -> Steps[Tree]:
@@ -233,7 +234,7 @@ class TreeReader:
             if number.get(value) in node.sources:
                 trees[value] = yield self._tree(node.sources[number[value]])
             elif value in number and is_tensor(op.operands[number[value]]):
-                raise FactorError("an element-wise body reads what it overwrites")
+                raise MatchFailure("an element-wise body reads what it overwrites")
             elif value in number:
                 trees[value] = _outside(op.operands[number[value]])
             else:
@@ -248,7 +249,7 @@ def _scalar(node: Node, maker: ir.Operation, value: ir.Value, trees: dict[ir.Val
     if maker.name == "linalg.index":
         return ("index", flat(node.loops[ir.IntegerAttr(maker.attributes["dim"]).value]))
     if maker.regions or len(maker.results) != 1 or not maker.name.startswith(("arith.", "math.")):
-        raise FactorError(f"an element-wise body holds '{maker.name}'")
+        raise MatchFailure(f"an element-wise body holds '{maker.name}'")
     if (constant := constant_number(value)) is not None:
         return ("const", constant, str(value.type))
     flags = str(maker.attributes["predicate"]) if "predicate" in maker.attributes else ""

@@ -7,20 +7,18 @@ import math
 
 from torch_mlir import ir
 
+from kitsune_mlir.dialects.match_failure import MatchFailure
+
 from .deep import postorder
 from .factors import Flat
 from .scalar_tree import Tree, children
 
-__all__ = ["NoAttention", "Step", "read_softmax", "require", "unrounded"]
+__all__ = ["Step", "read_softmax", "require", "unrounded"]
 
 _FLIPPED = {0: 1, 1: 0, 2: 5, 3: 4, 4: 3, 5: 2, 6: 9, 7: 8, 8: 7, 9: 6}  # predicate of arith.cmpi -> its opposite
 _LESS, _LESS_EQUAL, _GREATER, _GREATER_EQUAL = (2, 6), (3, 7), (4, 8), (5, 9)
 _SAME_NUMBER = ("arith.index_cast", "arith.index_castui", "arith.extsi", "arith.extui", "arith.trunci")
 _ROUNDING = ("arith.truncf", "arith.extf")
-
-
-class NoAttention(Exception):
-    """A product is not the second one of an attention; the text is the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +44,9 @@ class Step:
 
 
 def require(condition: bool, reason: str) -> None:
-    """Raise `NoAttention` unless the condition holds."""
+    """Raise `MatchFailure` unless the condition holds."""
     if not condition:
-        raise NoAttention(reason)
+        raise MatchFailure(reason)
 
 
 def unrounded(tree: Tree) -> Tree:

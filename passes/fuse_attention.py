@@ -12,7 +12,8 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.attention import Attention, NoAttention, read_attention
+from kitsune_mlir.dialects.attention import Attention, read_attention
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
@@ -91,7 +92,7 @@ class FuseAttention(Pass):
             for op in [op for op in walk(module) if is_contraction(op)]:
                 try:
                     attention = read_attention(op)
-                except NoAttention:
+                except MatchFailure:
                     continue
                 if (reason := obstacle(attention)) is not None:
                     remark(op, f"attention stays two products: {reason}")

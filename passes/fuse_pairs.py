@@ -14,7 +14,8 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.access import is_tensor
 from kitsune_mlir.dialects.edges import edge_of, grid_of
 from kitsune_mlir.dialects.iteration import Space
-from kitsune_mlir.dialects.pairs import NoPairs, Pairs, read_pairs
+from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.pairs import Pairs, read_pairs
 from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.dialects.stage_graph import inputs_of
 from kitsune_mlir.dialects.verify import walk
@@ -120,7 +121,7 @@ class FusePairs(Pass):
             for op in [op for op in walk(module) if op.name == "tensor.concat"]:
                 try:
                     pairs = read_pairs(op)
-                except NoPairs:
+                except MatchFailure:
                     continue
                 if (reason := obstacle(pairs, target)) is not None:
                     remark(op, f"products of pairs stay apart: {reason}")

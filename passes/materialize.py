@@ -245,11 +245,15 @@ class _Program:
             self._posts(stage, coordinates)
 
     @contextlib.contextmanager
-    def _new_task(self, stage: ir.Operation, name: str, extents: list[int], wish: str = "") -> Iterator[list[ir.Value]]:
+    def _new_task(
+        self, stage: ir.Operation, name: str, extents: list[int], requested_engine: str = ""
+    ) -> Iterator[list[ir.Value]]:
         """A task whose body is written inside the `with` block; gives its coordinates."""
-        wish = wish or (ir.StringAttr(stage.attributes["engine"]).value if "engine" in stage.attributes else "generic")
+        requested_engine = requested_engine or (
+            ir.StringAttr(stage.attributes["engine"]).value if "engine" in stage.attributes else "generic"
+        )
         task = TaskOp(ir.StringAttr.get(name), ir.DenseI64ArrayAttr.get(extents), loc=stage.location)
-        task.operation.attributes["engine"] = ir.StringAttr.get(wish)
+        task.operation.attributes["engine"] = ir.StringAttr.get(requested_engine)
         owner = self._fused_into(stage) or stage
         for word in ("workers", "launch"):
             if self.mode != "temporal" and word in owner.attributes:

@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.backend.cubin import CHIPS
-from kitsune_mlir.codegen.gpu.interface.plan import Limits
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision
 from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches
 from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
@@ -50,7 +50,7 @@ class ToGpu(Pass):
 
         for function in [part for whole in program_functions(module) for part in cut_launches(whole)]:
             try:
-                replace_program(function, Limits(chip=self.chip, debug=self.debug), watch)
+                replace_program(function, KernelOptions(chip=self.chip, debug=self.debug), watch)
             except KitsuneError as error:
                 raise PassFailure(function, f"cannot become a kernel: {error}") from error
         module.verify()

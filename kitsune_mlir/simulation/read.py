@@ -11,7 +11,7 @@ import numpy as np
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.registry import choose
-from kitsune_mlir.codegen.gpu.interface.plan import Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.footprint import MOST_THREADS, REGISTER_FILE
 from kitsune_mlir.dialects.sizes import tensor_bytes
@@ -83,7 +83,7 @@ def resident_blocks(threads: int, registers: int, shared_bytes: int, machine: Ta
 
 def choices_of(function: ir.Operation, machine: Target) -> Kernel:
     """Plan every task of a tile program, as the code generator would."""
-    limits = Limits(workers=machine.workers)
+    limits = KernelOptions(workers=machine.workers)
     try:
         view = ProgramView(function)
         plans: list[Plan] = [choose(task, limits)[0] for task in view.tasks]

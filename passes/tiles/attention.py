@@ -9,8 +9,9 @@ import math
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import affine_maps
-from kitsune_mlir.dialects.attention import NoAttention, read_attention
+from kitsune_mlir.dialects.attention import read_attention
 from kitsune_mlir.dialects.iteration import Space
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.attention.write import MARK
@@ -76,7 +77,7 @@ def _rows(weighted: ir.Operation, rows: int, groups: int, target: Target) -> int
     """Rows of a tile of an attention, by its second product; see `best_rows`."""
     try:
         attention = read_attention(weighted)
-    except NoAttention:
+    except MatchFailure:
         return max(SECONDS)
     keys, *heads = (math.prod(factor.size for factor in flat) for flat in (attention.column, attention.width, attention.head))
     if max(heads) > WIDEST_HEAD:

@@ -268,7 +268,7 @@ def control_flow(shape=(24, 20)) -> Case:
     square = tensor(shape, "f32")
     inputs = ((shape, "f32", "normal"), ((1,), "i64", "index 5"))
     results = ((shape, "f32"), (shape, "f32"))
-    halved = yielding("%h = arith.constant 0.5 : f32", "%r = arith.mulf %a0, %h : f32")
+    small_parts = yielding("%h = arith.constant 0.5 : f32", "%r = arith.mulf %a0, %h : f32")
     added = yielding("%r = arith.addf %a0, %a1 : f32")
     text = whole("x", "x0", shape, "f32") + whole("n", "x1", (1,), "i64")
     text += """    %lo = arith.constant 0 : index
@@ -276,7 +276,7 @@ def control_flow(shape=(24, 20)) -> Case:
     %five = arith.constant 5 : index
 """
     text += f"    %l = scf.for %k = %lo to %five step %one iter_args(%t = %x) -> ({square}) {{\n"
-    text += generic("h", [("t", BOTH, shape, "f32")], (BOTH, shape, "f32"), halved)
+    text += generic("h", [("t", BOTH, shape, "f32")], (BOTH, shape, "f32"), small_parts)
     text += generic("u", [("h", BOTH, shape, "f32"), ("x", BOTH, shape, "f32")], (BOTH, shape, "f32"), added)
     text += f"      scf.yield %u : {square}\n    }}\n"
     text += store("l", "y0", shape, "f32")
@@ -294,7 +294,7 @@ def control_flow(shape=(24, 20)) -> Case:
       %odd = arith.cmpi eq, %rest, %step : i64
       %v = scf.if %odd -> ({square}) {{
 """
-    text += generic("g", [("t", BOTH, shape, "f32")], (BOTH, shape, "f32"), halved)
+    text += generic("g", [("t", BOTH, shape, "f32")], (BOTH, shape, "f32"), small_parts)
     text += f"      scf.yield %g : {square}\n      }} else {{\n"
     text += generic("g", [("t", BOTH, shape, "f32"), ("x", BOTH, shape, "f32")], (BOTH, shape, "f32"), added)
     text += f"      scf.yield %g : {square}\n      }}\n      scf.yield %next, %v : i64, {square}\n    }}\n"

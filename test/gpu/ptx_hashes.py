@@ -11,7 +11,6 @@ its diff says which kernels became others. Nothing is assembled and no GPU is ne
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import contextlib
 import fnmatch
 import hashlib
@@ -99,12 +98,16 @@ def computed(wanted: Iterable[str], jobs: int) -> dict[str, str]:
     # Large ones first, so that none is alone at the end.
     chunks = [(kind, names[at : at + CHUNK]) for kind, names in kinds.items() for at in range(0, len(names), CHUNK)]
     chunks.sort(key=lambda chunk: (chunk[0] != "bench", chunk[0] != "zoo"))
-    spawn = multiprocessing.get_context("spawn")
     found: dict[str, str] = {}
-    with concurrent.futures.ProcessPoolExecutor(jobs, spawn, max_tasks_per_child=TASKS) as pool:
-        for done in concurrent.futures.as_completed([pool.submit(hashes_of, *chunk) for chunk in chunks]):
-            found |= done.result()
+    # Not concurrent.futures: its pool can wait for ever where processes are replaced (CPython issue 115634).
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=TASKS) as pool:
+        for done in pool.imap_unordered(_hashes_of, chunks):
+            found |= done
     return found
+
+
+def _hashes_of(chunk: tuple[str, list[str]]) -> dict[str, str]:
+    return hashes_of(*chunk)
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, cluster_rank, for_, grid_size, if_, sync_block, thread_id
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64, select, unpack, vector
-from kitsune_mlir.codegen.gpu.interface.semaphores import Counters
+from kitsune_mlir.codegen.gpu.interface.semaphores import Semaphores
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.kernel.spatial import by_multiprocessor
 from kitsune_mlir.codegen.gpu.sm90.dsmem import push_span
@@ -104,7 +104,7 @@ class _Side:
         )
 
 
-def _ring(probe: Probe, memory: Value, counters: Counters, number: Value) -> L2Ring:
+def _ring(probe: Probe, memory: Value, counters: Semaphores, number: Value) -> L2Ring:
     """Ring `number` of all: there are two a pair."""
     start = offset(memory, i64(number) * (probe.slots * probe.slot_bytes))
     return L2Ring(start, probe.slot_bytes, probe.slots, counters, number * L2Ring.counters_of(probe.slots))
@@ -115,7 +115,7 @@ def pairs(probe: Probe) -> Kernel:
     kernel = Kernel("probe", ["pointer"] * 3 + ["i32"], probe.group * probe.slots)
     with kernel.body() as (workspace, memory, out, count):
         kernel.arena.take("alone", ALONE)
-        counters = Counters.open(workspace, probe.counter_bytes, probe.counters, debug=False)
+        counters = Semaphores.open(workspace, probe.counter_bytes, probe.counters, debug=False)
         side = _Side.open(probe.group)
         ring = _ring(probe, memory, counters, side.pair)
 
@@ -148,7 +148,7 @@ def there_and_back(probe: Probe) -> Kernel:
     kernel = Kernel("probe", ["pointer"] * 3 + ["i32"], probe.group)
     with kernel.body() as (workspace, memory, out, count):
         kernel.arena.take("alone", ALONE)
-        counters = Counters.open(workspace, probe.counter_bytes, probe.counters, debug=False)
+        counters = Semaphores.open(workspace, probe.counter_bytes, probe.counters, debug=False)
         side = _Side.open(probe.group)
         there, back = (_ring(probe, memory, counters, side.pair + PAIRS * way) for way in range(2))
 

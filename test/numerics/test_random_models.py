@@ -8,7 +8,7 @@ from torch_mlir import ir
 
 import kitsune_mlir
 from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
-from kitsune_mlir.codegen.gpu.interface.plan import Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.lower import program_functions
 from kitsune_mlir.dialects import new_context
@@ -46,7 +46,7 @@ def test_what_turns_in_shared_memory_has_a_place_there():
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(program.ir("tiles"))
         for task in [task for function in program_functions(module.operation) for task in ProgramView(function).tasks]:
-            plan = engine.plan(task, Limits())
+            plan = engine.plan(task, KernelOptions())
             if isinstance(plan, Plan):
                 schedules = plan.private.schedules
                 kinds.add(len(schedules))

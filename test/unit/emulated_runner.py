@@ -9,7 +9,7 @@ from simt import DTYPES, Block, Ref, Space, contiguous
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.generic.engine import GenericEngine, finish
-from kitsune_mlir.codegen.gpu.interface.plan import Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView, element_bytes
 from kitsune_mlir.dialects import new_context
 
@@ -24,7 +24,7 @@ class Memory:
     def run(self, task: TaskView, shared_limit: int) -> None:
         """Run all tiles of a task."""
         threads = self.block.threads
-        plan = GenericEngine().plan(task, Limits(shared_bytes=shared_limit))
+        plan = GenericEngine().plan(task, KernelOptions(shared_bytes=shared_limit))
         assert isinstance(plan, Plan), plan
         lowered = plan.private
         finish(lowered, threads)

@@ -17,11 +17,12 @@ from kitsune_mlir.codegen.gpu.compile import GpuCode, compile_gpu
 from kitsune_mlir.codegen.gpu.engines.attention.engine import AttentionEngine
 from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import tile_costs, tile_order
 from kitsune_mlir.codegen.gpu.engines.attention.plan import AttentionPlan, _pieces
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
-from kitsune_mlir.dialects.attention import Attention, NoAttention, read_attention
-from kitsune_mlir.dialects.factors import FactorError, flat, fresh, unify
+from kitsune_mlir.dialects.attention import Attention, read_attention
+from kitsune_mlir.dialects.factors import flat, fresh, unify
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.frontend import import_model
@@ -66,7 +67,7 @@ def found(function, *args: torch.Tensor) -> list[Attention]:
     for op in [op for op in walk(module.operation) if is_contraction(op)]:
         try:
             attentions.append(read_attention(op))
-        except NoAttention:
+        except MatchFailure:
             continue
     return attentions
 
@@ -87,9 +88,9 @@ def test_reshapes_are_other_groupings_of_factors() -> None:
 
 
 def test_extents_that_do_not_divide_are_refused() -> None:
-    with pytest.raises(FactorError, match="do not divide"):
+    with pytest.raises(MatchFailure, match="do not divide"):
         unify(fresh(6), [*fresh(4), *fresh(2)])
-    with pytest.raises(FactorError, match="different extents"):
+    with pytest.raises(MatchFailure, match="different extents"):
         unify(fresh(6), fresh(3))
     assert fresh(1) == []
 
@@ -215,7 +216,7 @@ def planned(name: str, **limits) -> Plan | Decline:
     ALIVE.append(module)
     with module.context, ir.Location.unknown():
         function = next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
-        return AttentionEngine().plan(ProgramView(function).tasks[-1], Limits(**limits))
+        return AttentionEngine().plan(ProgramView(function).tasks[-1], KernelOptions(**limits))
 
 
 def decided(name: str) -> AttentionPlan:
@@ -372,7 +373,7 @@ def test_other_tasks_are_declined() -> None:
     module = imported(lambda x, w: torch.relu(x @ w), narrow(128, 64), narrow(64, 64))
     with module.context, ir.Location.unknown():
         function = next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
-        decision = AttentionEngine().plan(ProgramView(function).tasks[0], Limits())
+        decision = AttentionEngine().plan(ProgramView(function).tasks[0], KernelOptions())
     assert isinstance(decision, Decline) and "attention has two" in decision.reason
 
 

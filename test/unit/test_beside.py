@@ -6,16 +6,16 @@ import types
 
 import pytest
 
-from kitsune_mlir.codegen.gpu.interface.plan import Limits
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.concurrent_gemms import limits_of
 
-LIMITS = Limits(workers=132)
+LIMITS = KernelOptions(workers=132)
 
 
-def task(number: int, tiles: int, rows: str = "x", after: int | None = None, wish: str = "mma"):
+def task(number: int, tiles: int, rows: str = "x", after: int | None = None, requested_engine: str = "mma"):
     loads = tuple(types.SimpleNamespace(buffer=types.SimpleNamespace(memory=name)) for name in (rows, f"w{number}"))
     waits = () if after is None else (types.SimpleNamespace(task=after),)
-    return types.SimpleNamespace(number=number, tiles=tiles, wish=wish, loads=loads, waits=waits)
+    return types.SimpleNamespace(number=number, tiles=tiles, requested_engine=requested_engine, loads=loads, waits=waits)
 
 
 def workers(*tasks) -> list[int]:
@@ -37,7 +37,7 @@ def test_the_order_of_the_tasks_does_not_matter() -> None:
         (task(0, 64),),
         (task(0, 64), task(1, 64, rows="y")),  # of different inputs
         (task(0, 64), task(1, 64, after=0)),  # one after the other
-        (task(0, 64), task(1, 64, wish="simt")),
+        (task(0, 64), task(1, 64, requested_engine="simt")),
         (task(0, 100), task(1, 100)),  # tiles for all without division
     ],
 )
@@ -46,4 +46,4 @@ def test_other_products_have_all_multiprocessors(tasks) -> None:
 
 
 def test_what_all_of_them_wait_for_does_not_part_them() -> None:
-    assert workers(task(0, 9, wish="simt"), task(1, 40, after=0), task(2, 40, after=0)) == [132, 66, 92]
+    assert workers(task(0, 9, requested_engine="simt"), task(1, 40, after=0), task(2, 40, after=0)) == [132, 66, 92]

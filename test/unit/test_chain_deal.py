@@ -15,7 +15,7 @@ from kitsune_mlir import pipeline
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, thread_id
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32
-from kitsune_mlir.codegen.gpu.engines.chain.resident.tail_split import Deal
+from kitsune_mlir.codegen.gpu.engines.chain.resident.tail_split import TailSplit
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
@@ -45,7 +45,7 @@ def walked(tiles: int, blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
         operands = SimpleNamespace(first_slot=lambda semaphore: 0)
         parts = {"view": view, "kernel": state, "operands": operands, "pointer": None}
         task = SimpleNamespace(first=thread // 2, blocks=i32(blocks), **parts)
-        deal = Deal(task, thread % 2, Deal.may_halve(task))  # type: ignore[arg-type]
+        deal = TailSplit(task, thread % 2, TailSplit.may_halve(task))  # type: ignore[arg-type]
 
         def body(tile, count: Value) -> list[Value]:
             store(tile.number, offset(found, count * 4))
@@ -90,4 +90,4 @@ def test_last_waves_of_few_waves_are_halved(monkeypatch, rows, halves):
 def test_where_tiles_are_waited_for_one_by_one_blocks_have_whole_ones():
     post = SimpleNamespace(semaphore=SimpleNamespace(first=5))
     task = SimpleNamespace(kernel=SimpleNamespace(whole={3}), view=SimpleNamespace(posts=(post,)))
-    assert not Deal.may_halve(task)  # type: ignore[arg-type]
+    assert not TailSplit.may_halve(task)  # type: ignore[arg-type]

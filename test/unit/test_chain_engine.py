@@ -24,7 +24,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.panels import panels_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan
 from kitsune_mlir.codegen.gpu.engines.chain.engine import ChainEngine
 from kitsune_mlir.codegen.gpu.engines.chain.wide.plan import ROW_COLS, WidePlan
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
@@ -58,7 +58,7 @@ def task_of(text: str, number: int = -1) -> TaskView:
 
 
 def decided(text: str, number: int = -1) -> ChainPlan:
-    plan = ChainEngine().plan(task_of(text, number), Limits())
+    plan = ChainEngine().plan(task_of(text, number), KernelOptions())
     assert isinstance(plan, Plan), plan
     return plan.private
 
@@ -146,7 +146,7 @@ def test_gathered_rows_and_rows_held_in_registers(context, monkeypatch) -> None:
 
 def test_declines_say_why(context, monkeypatch) -> None:
     def reason(text: str) -> str:
-        decision = ChainEngine().plan(task_of(text), Limits())
+        decision = ChainEngine().plan(task_of(text), KernelOptions())
         assert isinstance(decision, Decline)
         return decision.reason
 
@@ -206,7 +206,7 @@ class OneWide(nn.Module):
 
 
 def wide(text: str) -> WidePlan:
-    plan = ChainEngine().plan(task_of(text), Limits())
+    plan = ChainEngine().plan(task_of(text), KernelOptions())
     assert isinstance(plan, Plan) and isinstance(plan.private, WidePlan), plan
     return plan.private
 
@@ -267,7 +267,7 @@ def test_tensors_joined_between_the_lanes_columns_are_for_products_only(left: in
     x, model = torch.randn(1000, 64), Joined(64, left, 64)
     chosen = kitsune_mlir.compile(model.to(BF16), (x.to(BF16),), target="sm_90a")
     assert "chain" not in [engine["engine"] for engine in chosen.summary["engines"]]
-    declined = ChainEngine().plan(task_of(tiles(monkeypatch, model, x)), Limits())
+    declined = ChainEngine().plan(task_of(tiles(monkeypatch, model, x)), KernelOptions())
     assert isinstance(declined, Decline) and f"joined at columns [{left}]" in declined.reason
 
 
@@ -321,7 +321,7 @@ def test_emulated_kernels_are_right(name: str, monkeypatch: pytest.MonkeyPatch) 
     results = [np.zeros(tuple(w.shape), ml_dtypes.bfloat16) for w in wanted]
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(program.ir("tiles"))
-        kernel = build(ProgramView(list(module.body.operations)[0].operation), "kernel", Limits())
+        kernel = build(ProgramView(list(module.body.operations)[0].operation), "kernel", KernelOptions())
         assert "chain" in [decision.plan.engine for decision in kernel.decisions]
         run_chain(kernel.module.operation, kernel.manifest, inputs, results)
     for result, want in zip(results, wanted, strict=True):

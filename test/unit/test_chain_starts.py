@@ -9,7 +9,7 @@ from torch_mlir import ir
 import kitsune_mlir
 from kitsune_mlir import pipeline
 from kitsune_mlir.codegen.gpu.engines.chain.wide import emit as chain_wide
-from kitsune_mlir.codegen.gpu.interface.plan import Limits
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
 
 
@@ -28,7 +28,7 @@ class Joined(WideEdges):
 def polls(text: str) -> int:
     """How often the kernel of a tile program waits for a barrier."""
     module = ir.Module.parse(text)
-    emitted = replace_program(program_functions(module.operation)[0], Limits())
+    emitted = replace_program(program_functions(module.operation)[0], KernelOptions())
     assert emitted.op is not None
     return str(module).count("mbarrier.try_wait.parity")
 

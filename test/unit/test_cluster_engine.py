@@ -14,7 +14,7 @@ from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.engines.chain.cluster.emit import ClusterEngine
 from kitsune_mlir.codegen.gpu.engines.chain.cluster.plan import ClusterPlan
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 
 BF16 = torch.bfloat16
@@ -38,10 +38,10 @@ def tiles(
     return kitsune_mlir.compile(model.to(dtype).eval(), args, target="sm_90a", options={"mode": mode}).ir("tiles")
 
 
-def decided(text: str, wish: str = "cluster") -> Plan | Decline:
+def decided(text: str, requested_engine: str = "cluster") -> Plan | Decline:
     (task,) = ProgramView(kept(text)).tasks
-    assert task.wish == wish
-    return ClusterEngine().plan(task, Limits())
+    assert task.requested_engine == requested_engine
+    return ClusterEngine().plan(task, KernelOptions())
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_the_engine_says_why_it_declines(context, monkeypatch):
     assert isinstance(skipped, Decline) and "reads other layers too" in skipped.reason
     text = tiles(monkeypatch, mlp(512, 512, 512), 2048, 512)
     (task,) = ProgramView(kept(text)).tasks
-    for limits, reason in ((Limits(chip="sm_80"), "sm_90a"), (Limits(shared_bytes=70_000), "stages for weights")):
+    for limits, reason in ((KernelOptions(chip="sm_80"), "sm_90a"), (KernelOptions(shared_bytes=70_000), "stages for weights")):
         declined = ClusterEngine().plan(task, limits)
         assert isinstance(declined, Decline) and reason in declined.reason
 

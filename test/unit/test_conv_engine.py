@@ -27,7 +27,7 @@ from kitsune_mlir.codegen.gpu.engines.conv.tiles import (
     cycles,
     depthwise_tile,
 )
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.kernel import executor
 from kitsune_mlir.dialects import new_context
@@ -36,7 +36,7 @@ from kitsune_mlir.passmanager.manager import run_pipeline
 from kitsune_mlir.targets import LOWER, PLAN
 from test.gpu.conv_programs import CASES, Case
 
-SHARED = Limits().shared_bytes
+SHARED = KernelOptions().shared_bytes
 MODULES: list[ir.Module] = []
 """What plans refer to lives as long as its module."""
 
@@ -58,7 +58,7 @@ def planned(case: Case, **limits: Any) -> Plan | Decline:
     module = lowered(case)
     with module.context, ir.Location.unknown():
         view = ProgramView(program_of(module))
-        return ConvEngine().plan(view.tasks[-1], Limits(**limits))
+        return ConvEngine().plan(view.tasks[-1], KernelOptions(**limits))
 
 
 @pytest.mark.parametrize(
@@ -155,14 +155,14 @@ def test_depthwise_is_for_another_engine() -> None:
     module = lowered(Case(1, 32, 8, 8, 32, groups=32, bias=True))
     with module.context, ir.Location.unknown():
         (task,) = ProgramView(program_of(module)).tasks
-        assert task.wish == "depthwise"
-        answer, found = ConvEngine().plan(task, Limits()), DepthwiseEngine().plan(task, Limits())
+        assert task.requested_engine == "depthwise"
+        answer, found = ConvEngine().plan(task, KernelOptions()), DepthwiseEngine().plan(task, KernelOptions())
         assert isinstance(answer, Decline) and answer.reason
         assert isinstance(found, Plan) and found.private.width == 8
     module = lowered(Case(1, 32, 8, 8, 32))
     with module.context, ir.Location.unknown():
         (task,) = ProgramView(program_of(module)).tasks
-        assert isinstance(DepthwiseEngine().plan(task, Limits()), Decline)
+        assert isinstance(DepthwiseEngine().plan(task, KernelOptions()), Decline)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_depthwise_is_for_another_engine() -> None:
 def test_depthwise_takes_as_many_channels_as_align(channels: int, dtype: str, width: int) -> None:
     module = lowered(Case(2, channels, 9, 9, channels, groups=channels, dtype=dtype))
     with module.context, ir.Location.unknown():
-        plan = DepthwiseEngine().plan(ProgramView(program_of(module)).tasks[-1], Limits())
+        plan = DepthwiseEngine().plan(ProgramView(program_of(module)).tasks[-1], KernelOptions())
     assert isinstance(plan, Plan) and plan.private.width == width
 
 
@@ -202,7 +202,7 @@ def test_wide_factors_are_declined() -> None:
     module = import_model(model, inputs, context=new_context()).module
     run_pipeline(module, f"builtin.module({','.join([*PLAN, *LOWER])})", target="sm_90a")
     with module.context, ir.Location.unknown():
-        answers = [ConvEngine().plan(task, Limits()) for task in ProgramView(program_of(module)).tasks]
+        answers = [ConvEngine().plan(task, KernelOptions()) for task in ProgramView(program_of(module)).tasks]
     assert all(isinstance(answer, Decline) for answer in answers)
 
 
@@ -295,7 +295,7 @@ def test_depthwise_stores_pixels_side_by_side_where_channels_are_outer(height: i
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(program.ir("tiles"))
         view = ProgramView(next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes))
-        emitted = executor.build(view, view.name, Limits(workers=1))
+        emitted = executor.build(view, view.name, KernelOptions(workers=1))
         assert [choice.plan.engine for choice in emitted.decisions] == ["depthwise"]
         assert emitted.decisions[0].plan.parameters["item"] == [run, 4]
         run_kernel(emitted.module.operation, emitted.manifest, [weight.numpy(), image.numpy()], [out], 2)

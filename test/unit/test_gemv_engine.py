@@ -23,7 +23,7 @@ from kitsune_mlir.codegen.gpu.engines.gemv.plan import (
     Geometry,
     share_ring,
 )
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
 
@@ -37,7 +37,7 @@ def text_of(*layers: Layer) -> str:
 
 def plans_of(*layers: Layer) -> list[Plan | Decline]:
     view = ProgramView(kept(text_of(*layers)))
-    return [GemvEngine().plan(task, Limits()) for task in view.tasks]
+    return [GemvEngine().plan(task, KernelOptions()) for task in view.tasks]
 
 
 def geometry_of(layer: Layer) -> Geometry:
@@ -81,7 +81,7 @@ def test_f32_of_many_rows_does_not_spill(rows: int) -> None:
 def test_geometry(context, rows: int, cols: int, depth: int) -> None:
     geometry = geometry_of(Layer(rows, cols, depth, tile=(rows, cols)))
     assert geometry.passes * geometry.pass_cols >= cols and geometry.chunks * geometry.chunk >= depth
-    assert geometry.shared_bytes <= Limits().shared_bytes and geometry.stages >= 3
+    assert geometry.shared_bytes <= KernelOptions().shared_bytes and geometry.stages >= 3
     # Many rows of few columns: a stage is mostly activations.
     assert geometry.stages * geometry.weights_bytes >= ENOUGH_BYTES or (rows > 32 and cols <= 8)
     # Boxes fill whole lines of a pass, and none reads columns of another tile.
@@ -136,18 +136,18 @@ def test_declines(context, layer: Layer, reason: str) -> None:
 def test_successive_tasks_share_a_ring(context) -> None:
     plans = plans_of(Layer(4, 4096, 4096, (4, 32)), Layer(4, 1024, 4096, (4, 8)))
     assert all(isinstance(plan, Plan) for plan in plans)
-    joined = share_ring([plan for plan in plans if isinstance(plan, Plan)], Limits())
+    joined = share_ring([plan for plan in plans if isinstance(plan, Plan)], KernelOptions())
     assert joined is not None
     first, second = (plan.private.geometry for plan in joined)
     assert (first.stages, first.slot_bytes) == (second.stages, second.slot_bytes)
     assert first.slot_bytes >= second.stage_bytes and joined[0].barriers == joined[1].barriers
-    assert max(plan.shared_bytes for plan in joined) <= Limits().shared_bytes
+    assert max(plan.shared_bytes for plan in joined) <= KernelOptions().shared_bytes
 
 
 def test_rings_that_would_be_shallow_are_not_shared(context) -> None:
     wide, narrow = plans_of(Layer(64, 4096, 4096, (64, 64)), Layer(64, 1024, 4096, (64, 8)))
     assert isinstance(wide, Plan) and isinstance(narrow, Plan)
-    shared = share_ring([wide, narrow], Limits())
+    shared = share_ring([wide, narrow], KernelOptions())
     assert shared is None or all(plan.private.geometry.deep for plan in shared)
 
 

@@ -16,7 +16,7 @@ from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.engines.generic.engine import GenericEngine
 from kitsune_mlir.codegen.gpu.engines.registry import choose
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.executor import build
@@ -45,7 +45,7 @@ class Emulated:
         self.context = new_context()
         with self.context, ir.Location.unknown():
             self.module = ir.Module.parse(case.text)
-            emitted = replace_program(program_functions(self.module.operation)[0], Limits(debug=debug))
+            emitted = replace_program(program_functions(self.module.operation)[0], KernelOptions(debug=debug))
             self.module.operation.verify()
         self.op, self.manifest = emitted.op, emitted.manifest
         self.inputs = [make_input(torch, torch.Generator().manual_seed(1), *spec) for spec in case.inputs]
@@ -133,7 +133,7 @@ def test_a_program_is_read():
         view = ProgramView(module.body.operations[0].operation)
         assert (view.name, view.inputs, view.results, view.slots) == ("copying", 1, 1, 5)
         first, second = view.tasks
-        assert (first.name, first.grid, first.tiles, first.number, first.wish) == ("first", (2,), 2, 0, "generic")
+        assert (first.name, first.grid, first.tiles, first.number, first.requested_engine) == ("first", (2,), 2, 0, "generic")
         (load,), (store,) = first.loads, first.stores
         assert (load.buffer.role, load.buffer.argument, load.sizes, load.whole) == ("input", 0, (4, 4), False)
         assert load.offsets[1] == 0 and isinstance(load.offsets[0], ir.Value)
@@ -196,10 +196,10 @@ def test_engines_are_tried_in_order_and_reasons_kept():
         module = parsed(copying(engine="modest"))
         view = ProgramView(module.body.operations[0].operation)
         engines = {"modest": Modest(), "generic": GenericEngine()}
-        plan, declined = choose(view.tasks[0], Limits(), engines)
+        plan, declined = choose(view.tasks[0], KernelOptions(), engines)
         assert plan.engine == "generic" and declined == (Decline("modest", "it is too big"),)
         with pytest.raises(CompileError, match="no engine takes task 'first'.*modest: it is too big"):
-            choose(view.tasks[0], Limits(), {"modest": Modest()})
+            choose(view.tasks[0], KernelOptions(), {"modest": Modest()})
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_plans_that_do_not_fit_are_errors(wanted, message):
     with new_context(), ir.Location.unknown():
         module = parsed(copying(engine="greedy").replace('engine = "generic"', 'engine = "greedy"'))
         with pytest.raises(CompileError, match=message):
-            build(ProgramView(module.body.operations[0].operation), "k", Limits(), {"greedy": Greedy(**wanted)})
+            build(ProgramView(module.body.operations[0].operation), "k", KernelOptions(), {"greedy": Greedy(**wanted)})
 
 
 def test_the_hungriest_plan_shapes_the_kernel():
@@ -225,7 +225,7 @@ def test_the_hungriest_plan_shapes_the_kernel():
             "greedy": Greedy(threads=384, registers=168, shared_bytes=5000, barriers=(1, 128)),
             "generic": GenericEngine(),
         }
-        executor = build(ProgramView(module.body.operations[0].operation), "k", Limits(), engines)
+        executor = build(ProgramView(module.body.operations[0].operation), "k", KernelOptions(), engines)
         text = str(executor.module)
         assert "nvvm.reqntid = array<i32: 384, 1, 1>" in text and "nvvm.minctasm = 1 : i32" in text
         assert text.count("nvvm.mbarrier.init") == 2
@@ -244,7 +244,7 @@ def test_the_manifest_says_how_many_blocks_wait_for_each_other(split, least, wha
     with new_context(), ir.Location.unknown():
         module = parsed(copying(engine="greedy"))
         engines = {"greedy": Greedy(split=split), "generic": GenericEngine()}
-        manifest = build(ProgramView(module.body.operations[0].operation), "k", Limits(), engines).manifest
+        manifest = build(ProgramView(module.body.operations[0].operation), "k", KernelOptions(), engines).manifest
         assert (manifest.least_blocks, manifest.together) == (least, what)
 
 
@@ -255,7 +255,7 @@ def test_a_debug_build_names_the_tile_whose_pieces_a_counter_counts(whole, tiles
         module = parsed(copying(engine="greedy"))
         engines = {"greedy": Greedy(split=Split(12, 4096, 4, 8, whole, spread=True)), "generic": GenericEngine()}
         view = ProgramView(module.body.operations[0].operation)
-        names = build(view, "k", Limits(debug=True), engines).manifest.counters
+        names = build(view, "k", KernelOptions(debug=True), engines).manifest.counters
         pieces = [f"the 12 pieces of tile {tile} of stage 'first'" for tile in tiles]
         assert names[view.slots :] == (*pieces, "partial results of stage 'first' to be read")
 
@@ -275,9 +275,9 @@ def test_a_plan_of_many_registers_limits_the_threads_of_others():
     with new_context(), ir.Location.unknown():
         module = parsed(copying(engine="greedy"))
         view = ProgramView(module.body.operations[0].operation)
-        alone = build(view, "k", Limits(), {"greedy": Wide(), "generic": Wide()})
+        alone = build(view, "k", KernelOptions(), {"greedy": Wide(), "generic": Wide()})
         assert alone.manifest.threads == 1024
-        mixed = build(view, "k", Limits(), {"greedy": Greedy(threads=384, registers=168), "generic": Wide()})
+        mixed = build(view, "k", KernelOptions(), {"greedy": Greedy(threads=384, registers=168), "generic": Wide()})
         assert mixed.manifest.threads == 384
 
 
@@ -308,7 +308,7 @@ def test_debug_builds_bound_their_waits():
     case = cases.two_stages(20, 8, 5, 4)
     with new_context(), ir.Location.unknown():
         module = parsed(case.text)
-        replace_program(program_functions(module.operation)[0], Limits(debug=True))
+        replace_program(program_functions(module.operation)[0], KernelOptions(debug=True))
         finalize(module.operation)
         ptx = to_ptx(to_llvm_ir(unwrap(module.body.operations[0].operation)))
     assert "SPIN" not in ptx and "ld.acquire.gpu.global.b32" in ptx.replace("u32", "b32")

@@ -11,7 +11,7 @@ from simt import DTYPES, Race
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.generic.engine import GenericEngine, finish
-from kitsune_mlir.codegen.gpu.interface.plan import Limits
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
 
@@ -95,7 +95,7 @@ def test_temporaries_in_scratch_give_the_same():
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(case.text)
         program = ProgramView(module.body.operations[0].operation)
-        plan = GenericEngine().plan(program.tasks[0], Limits(shared_bytes=64))
+        plan = GenericEngine().plan(program.tasks[0], KernelOptions(shared_bytes=64))
         assert plan.shared_bytes <= 64 and plan.scratch_bytes >= 4 * 8 * 37
 
 
@@ -126,7 +126,7 @@ def test_lanes_share_sums_of_any_width(dtype, add):
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(case.text)
         view = ProgramView(module.body.operations[0].operation)
-        lowered = GenericEngine().plan(view.tasks[0], Limits()).private
+        lowered = GenericEngine().plan(view.tasks[0], KernelOptions()).private
         finish(lowered, THREADS)
         assert "nvvm.shfl.sync" in str(lowered.body.module)
 

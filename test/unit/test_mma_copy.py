@@ -14,7 +14,7 @@ from kitsune_mlir.codegen.gpu.engines.mma import producer_copy as mma_copy
 from kitsune_mlir.codegen.gpu.engines.mma import producer_tf32x3 as mma_halves
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
-from kitsune_mlir.codegen.gpu.interface.plan import Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
 
@@ -77,7 +77,7 @@ LAYERS = {
 def test_every_element_of_a_chunk_is_copied_once(context, monkeypatch, name: str) -> None:
     layer = LAYERS[name]
     module = ir.Module.parse(program([layer])[0])
-    plan = MmaEngine().plan(ProgramView(list(module.body.operations)[0].operation).tasks[0], Limits())
+    plan = MmaEngine().plan(ProgramView(list(module.body.operations)[0].operation).tasks[0], KernelOptions())
     assert isinstance(plan, Plan) and isinstance(plan.private, MmaPlan) and plan.private.boxes is None
     mma = plan.private
     size = mma.sum.element_bytes
@@ -105,7 +105,7 @@ def test_every_element_of_a_chunk_is_copied_once(context, monkeypatch, name: str
 
 @pytest.mark.parametrize("bytes", [16 * 32, 24 * 1024, 32 * 1024, 20 * 1024 + 512])
 @pytest.mark.parametrize("halvers", [(32, 64), (64, 32)])
-def test_every_f32_operand_gets_its_rest(monkeypatch, bytes: int, halvers: tuple[int, int]) -> None:
+def test_every_f32_operand_gets_its_rest(monkeypatch, bytes: int, small_part_threads: tuple[int, int]) -> None:
     rests: dict[int, str] = {}
 
     def store(value: str, target: int) -> None:
@@ -123,11 +123,11 @@ def test_every_f32_operand_gets_its_rest(monkeypatch, bytes: int, halvers: tuple
     }
     for name, function in replace.items():
         monkeypatch.setattr(mma_halves, name, function)
-    plan = types.SimpleNamespace(halvers=halvers, operand_bytes=bytes)
-    first, count = halvers
+    plan = types.SimpleNamespace(small_part_threads=small_part_threads, operand_bytes=bytes)
+    first, count = small_part_threads
     for thread in range(first, first + count):
         task = types.SimpleNamespace(thread=thread)
-        mma_halves.Halver(plan, task, None)._halve(SHARED)  # type: ignore[arg-type]
+        mma_halves.SmallPartProducer(plan, task, None)._halve(SHARED)  # type: ignore[arg-type]
     assert rests == {SHARED + bytes + at: f"rest of {SHARED + at}" for at in range(0, bytes, 16)}
 
 

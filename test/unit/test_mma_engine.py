@@ -18,7 +18,7 @@ from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.engines.mma.geometry import Geometry
 from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan, _share
 from kitsune_mlir.codegen.gpu.engines.mma.rasterize import GROUP, _grouped
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split, lay_out
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.interface.window import multiple_of
@@ -31,7 +31,7 @@ from mma_text import Layer, program
 
 
 def planned(text: str, **limits) -> Plan | Decline:
-    return MmaEngine().plan(ProgramView(kept(text)).tasks[0], Limits(**limits))
+    return MmaEngine().plan(ProgramView(kept(text)).tasks[0], KernelOptions(**limits))
 
 
 def decided(layer: Layer) -> MmaPlan:
@@ -184,7 +184,7 @@ def test_blocks_that_share_a_tile_add_up_about_equal_parts(width: int, pieces: i
 def test_all_blocks_of_a_tile_post_for_it(context) -> None:
     """Each adds its part of what a tile that one block does alone adds at once."""
     view = ProgramView(kept(program(SMALL["five_layers_shared"])[0]))
-    plans = [MmaEngine().plan(task, Limits()) for task in view.tasks]
+    plans = [MmaEngine().plan(task, KernelOptions()) for task in view.tasks]
     assert all(isinstance(plan, Plan) for plan in plans)
     weights = _weights([plan for plan in plans if isinstance(plan, Plan)])
     pieces = [plan.split.pieces for plan in plans[:-1] if isinstance(plan, Plan) and plan.split]

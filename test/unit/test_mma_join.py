@@ -12,7 +12,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.engines.mma.task_fusion import MOST_TASKS, join_plans
-from kitsune_mlir.codegen.gpu.interface.plan import Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
 
@@ -25,14 +25,14 @@ NARROW = Layer(2048, 512, 1024, tile=(128, 64))
 
 def plans_of(layers: list[Layer]) -> list[Plan]:
     view = ProgramView(kept(program(layers)[0]))
-    found = [MmaEngine().plan(task, Limits()) for task in view.tasks]
+    found = [MmaEngine().plan(task, KernelOptions()) for task in view.tasks]
     return [plan for plan in found if isinstance(plan, Plan)]
 
 
 def test_joined_tasks_have_room_for_the_largest_of_them(context) -> None:
     alone = plans_of([WIDE, NARROW])
-    wide, narrow = join_plans(alone, Limits()) or []
-    assert wide.shared_bytes == narrow.shared_bytes <= Limits().shared_bytes
+    wide, narrow = join_plans(alone, KernelOptions()) or []
+    assert wide.shared_bytes == narrow.shared_bytes <= KernelOptions().shared_bytes
     assert wide.barriers == narrow.barriers and wide.private.stages == narrow.private.stages
     assert narrow.private.stage_bytes == wide.private.stage_bytes == max(plan.private.stage_bytes for plan in alone)
     assert narrow.private.slot_bytes >= max(plan.private.out_tile.bytes for plan in alone)
@@ -40,24 +40,24 @@ def test_joined_tasks_have_room_for_the_largest_of_them(context) -> None:
 
 def test_few_tasks_are_joined_and_none_that_threads_copy_for(context) -> None:
     four = [WIDE, NARROW, Layer(2048, 512, 512, tile=(128, 64)), Layer(2048, 512, 512, tile=(128, 64))]
-    assert len(four) == MOST_TASKS and join_plans(plans_of(four), Limits())
-    assert join_plans(plans_of([*four, Layer(2048, 512, 512, tile=(128, 64))]), Limits()) is None
-    assert join_plans(plans_of([Layer(2048, 1024, 13, tile=(128, 128)), NARROW]), Limits()) is None
-    assert join_plans(plans_of([Layer(256, k, k, dtype="f32", out="f32") for k in (128, 128)]), Limits()) is None
+    assert len(four) == MOST_TASKS and join_plans(plans_of(four), KernelOptions())
+    assert join_plans(plans_of([*four, Layer(2048, 512, 512, tile=(128, 64))]), KernelOptions()) is None
+    assert join_plans(plans_of([Layer(2048, 1024, 13, tile=(128, 128)), NARROW]), KernelOptions()) is None
+    assert join_plans(plans_of([Layer(256, k, k, dtype="f32", out="f32") for k in (128, 128)]), KernelOptions()) is None
 
 
 def test_tasks_whose_tiles_blocks_share_are_joined_too(context) -> None:
     shared = [Layer(128, 4096, 4096, tile=(128, 128))] * 2
-    alone, joined = plans_of(shared), join_plans(plans_of(shared), Limits())
+    alone, joined = plans_of(shared), join_plans(plans_of(shared), KernelOptions())
     assert joined and all(plan.split and plan.split.pieces == 4 for plan in alone)
     assert [plan.split for plan in joined] == [plan.split for plan in alone]
 
 
 def test_long_products_keep_the_stages_that_they_have_alone(context) -> None:
     up, down = Layer(768, 8192, 2048, tile=(128, 192)), Layer(768, 2048, 8192, tile=(128, 96))
-    assert join_plans(plans_of([up, down]), Limits()) is None
+    assert join_plans(plans_of([up, down]), KernelOptions()) is None
     short = [Layer(1536, 4096, 1024, tile=(128, 192)), Layer(1536, 1024, 4096, tile=(128, 96))]
-    assert join_plans(plans_of(short), Limits())
+    assert join_plans(plans_of(short), KernelOptions())
 
 
 @pytest.mark.parametrize(("layers", "regions"), [([WIDE, NARROW], 1), ([Layer(300, 64, 13), Layer(300, 96, 64)], 2)])

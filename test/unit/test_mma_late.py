@@ -11,7 +11,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.engines.mma.deferred_waits import late_waits
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
-from kitsune_mlir.codegen.gpu.interface.plan import Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.frontend import import_model
@@ -47,7 +47,7 @@ def lowered(rows: int, wide: int = 4096, residual: bool = False) -> ir.Module:
 def second_plan(module: ir.Module) -> Plan:
     """The second layer's plan, as if it shared a ring with the first one's."""
     task = ProgramView(list(module.body.operations)[0].operation).tasks[-1]
-    plan = MmaEngine().plan(task, Limits())
+    plan = MmaEngine().plan(task, KernelOptions())
     assert isinstance(plan, Plan) and not late_waits(plan.private), plan
     return dataclasses.replace(plan, private=dataclasses.replace(plan.private, room=plan.private.stage_bytes))
 
@@ -117,6 +117,6 @@ def test_rows_that_are_made_in_the_task_have_all_waits_first() -> None:
     module = import_model(Joined(), inputs, {}, context=new_context()).module
     run_pipeline(module, f"builtin.module({','.join(PIPELINE)})", target="sm_90a")
     with module.context, ir.Location.unknown():
-        plan = MmaEngine().plan(ProgramView(list(module.body.operations)[0].operation).tasks[-1], Limits())
+        plan = MmaEngine().plan(ProgramView(list(module.body.operations)[0].operation).tasks[-1], KernelOptions())
         assert isinstance(plan, Plan) and plan.task.waits and not late_waits(plan.private)
         assert not compile_gpu(module, "main_p0", "sm_90a").resources.spills

@@ -62,7 +62,7 @@ def test_emulated_kernels_compute_what_torch_does(monkeypatch, samples, tables, 
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(program.ir("tiles"))
         view = ProgramView(list(module.body.operations)[0].operation)
-        assert [task.wish for task in view.tasks] == ["pairs"]
+        assert [task.requested_engine for task in view.tasks] == ["pairs"]
         executor = build(view, "kernel")
         assert [decision.plan.engine for decision in executor.decisions] == ["pairs"]
         held = {"embeddings": model.embeddings, "table": model.table, "left": model.left, "right": model.right}

@@ -11,7 +11,7 @@ from vector_emulator import VectorBlock, run_kernel
 import kitsune_mlir
 from kitsune_mlir.codegen.gpu.engines.scatter import deterministic as scatter_ordered
 from kitsune_mlir.codegen.gpu.engines.scatter import rows as scatter_rows
-from kitsune_mlir.codegen.gpu.interface.plan import Limits
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.kernel import executor
 from kitsune_mlir.dialects import new_context
@@ -84,8 +84,8 @@ def emulate(program, inputs: list[torch.Tensor], result: torch.Tensor) -> np.nda
         module = ir.Module.parse(program.ir("tiles"))
         function = next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
         view = ProgramView(function)
-        assert [task.wish for task in view.tasks] == ["ordered"]
-        emitted = executor.build(view, view.name, Limits(workers=WORKERS))
+        assert [task.requested_engine for task in view.tasks] == ["ordered"]
+        emitted = executor.build(view, view.name, KernelOptions(workers=WORKERS))
         run_kernel(emitted.module.operation, emitted.manifest, [numpy_of(x) for x in inputs], [out], WORKERS, Block)
     return out
 

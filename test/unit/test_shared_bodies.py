@@ -9,9 +9,9 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.engines.registry import ENGINES, choose
-from kitsune_mlir.codegen.gpu.interface.plan import Limits
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.schedule import make_schedule
-from kitsune_mlir.codegen.gpu.kernel.task_equality import alike
+from kitsune_mlir.codegen.gpu.kernel.task_equality import equal_tasks
 from kitsune_mlir.dialects import new_context
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
@@ -27,7 +27,7 @@ def context():
 
 
 def schedule(text: str, engine: str = "simt"):
-    return make_schedule(view(text), Limits(), None, ENGINES, lambda task, own: choose(task, own))
+    return make_schedule(view(text), KernelOptions(), None, ENGINES, lambda task, own: choose(task, own))
 
 
 @pytest.mark.parametrize("count", [12, 32])
@@ -40,29 +40,29 @@ def test_equal_layers_share_two_bodies(count):
 
 
 def test_a_body_for_each_where_little_is_saved():
-    assert alike(view(layers(8).text)) is None
+    assert equal_tasks(view(layers(8).text)) is None
     made = schedule(layers(8, engine="simt").text)
     assert not made.shared and len(made.bodies) == 16
 
 
 def test_what_else_is_computed_or_waited_for_is_not_alike():
     text = layers(12).text
-    first = alike(view(text))
+    first = equal_tasks(view(text))
     assert first is not None and first[4] == first[6] == 2
-    other = alike(view(text.replace("0.5 : f32", "0.25 : f32", 6).replace("0.25 : f32", "0.5 : f32", 5)))
+    other = equal_tasks(view(text.replace("0.5 : f32", "0.25 : f32", 6).replace("0.25 : f32", "0.5 : f32", 5)))
     assert other is not None and other[11] == 11 and other[13] == 3  # the sixth layer adds a quarter
-    waits = alike(view(text.replace("%hi_t5 = arith.constant 125", "%hi_t5 = arith.constant 124")))
+    waits = equal_tasks(view(text.replace("%hi_t5 = arith.constant 125", "%hi_t5 = arith.constant 124")))
     assert waits is not None and waits[12] == 12
     view_of_it = "memref.view %arena[%w_at][] : memref<288000xi8> to memref<1x24xf32>"
     moved = f"%w_at = arith.constant 256 : index\n  %again = {view_of_it}\n  %h_at ="
-    role = alike(view(text.replace("%x6 restrict", "%again restrict").replace("%h_at =", moved)))
+    role = equal_tasks(view(text.replace("%x6 restrict", "%again restrict").replace("%h_at =", moved)))
     assert role is not None and role[10] == 10  # its weight is in the arena: another task may write it
 
 
 def test_one_buffer_twice_is_not_two_buffers():
     text = layers(12).text
     same = text.replace("%b_v = memref.subview %p1[", "%b_v = memref.subview %h[")
-    first = alike(view(same))
+    first = equal_tasks(view(same))
     assert first is not None and first[3] != first[5]
 
 

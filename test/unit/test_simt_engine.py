@@ -14,9 +14,9 @@ from kitsune_mlir.codegen.gpu.backend.cubin import assemble_best
 from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
 from kitsune_mlir.codegen.gpu.emit.value import i32
 from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Atom, Linear, add, at, clamp, divmod_index, scale
-from kitsune_mlir.codegen.gpu.engines.simt.choose_rows import Tuning
+from kitsune_mlir.codegen.gpu.engines.simt.choose_rows import Overrides
 from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.kernel import footprint
 from kitsune_mlir.dialects import new_context
@@ -74,10 +74,10 @@ def test_right_in_bounds_aligned_and_without_races(name):
 @pytest.mark.parametrize(
     "tuning",
     [
-        Tuning(cluster=2),
-        Tuning(cluster=4, staged=True, elements=4),
-        Tuning(cluster=2, staged=True, elements=4, slots=2),
-        Tuning(staged=True, elements=4),
+        Overrides(cluster=2),
+        Overrides(cluster=4, staged=True, elements=4),
+        Overrides(cluster=2, staged=True, elements=4, slots=2),
+        Overrides(staged=True, elements=4),
     ],
     ids=["registers", "parts", "persistent", "one block"],
 )
@@ -112,7 +112,7 @@ def test_softmax_of_extremes(dtype):
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_softmax_of_extremes_whose_rows_are_gone_over_in_pieces(dtype):
     """The largest number so far changes on the way, from minus infinity too."""
-    emitted = check(Extremes(softmax, (rows(dtype, 9, 20000),)), SimtEngine(Tuning(staged=True, elements=4)))
+    emitted = check(Extremes(softmax, (rows(dtype, 9, 20000),)), SimtEngine(Overrides(staged=True, elements=4)))
     assert not any(decision.plan.parameters.get("resident") for decision in emitted.decisions)
 
 
@@ -196,7 +196,7 @@ def test_declines_with_a_reason(name):
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(text)
         (task,) = ProgramView(module.body.operations[0].operation).tasks
-        decision = SimtEngine().plan(task, Limits())
+        decision = SimtEngine().plan(task, KernelOptions())
     assert isinstance(decision, Decline)
     assert "simt does maps, reductions and movement of tensors" in decision.reason
 
@@ -208,7 +208,7 @@ def test_plan_does_not_change_the_program():
         before = str(module)
         function = next(op for op in module.body.operations if "kitsune.program" in op.operation.attributes)
         for task in ProgramView(function.operation).tasks:
-            assert isinstance(SimtEngine().plan(task, Limits()), Plan | Decline)
+            assert isinstance(SimtEngine().plan(task, KernelOptions()), Plan | Decline)
         assert str(module) == before
 
 

@@ -12,7 +12,7 @@ from kitsune_mlir.codegen.gpu.backend.cubin import KernelResources, assemble_bes
 from kitsune_mlir.codegen.gpu.backend.divisions import without_branches
 from kitsune_mlir.codegen.gpu.backend.ptx import to_ptx, translate
 from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize, unwrap
-from kitsune_mlir.codegen.gpu.interface.plan import Limits
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision
 from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches
 from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
@@ -101,7 +101,7 @@ def compile_gpu(
         debug: waits are bounded, and the first that gives up is reported (`CudaExecutor.check`) instead of hanging.
         timestamps: every block writes when it began and ended each task (`CudaExecutor.timeline`).
         fastmath: floating-point freedom; see `backend/fastmath.py`.
-        matmul_precision, convolution_precision: of f32 products and convolutions; see `engine.Limits`.
+        matmul_precision, convolution_precision: of f32 products and convolutions; see `engine.KernelOptions`.
         ptxas_seconds: wall time that ptxas may take for a kernel; None is no limit.
         watch: see `assemble.replace_program`.
 
@@ -121,7 +121,7 @@ def compile_gpu(
                 op.erase()
         if not (left := program_functions(clone)):
             raise CompileError(f"the module holds no tile program '{name}'")
-        limits = Limits(
+        limits = KernelOptions(
             chip=target.chip,
             debug=debug,
             timestamps=timestamps,

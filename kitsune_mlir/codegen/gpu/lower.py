@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.interface.plan import Limits
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision, build
 from kitsune_mlir.codegen.gpu.kernel.lower_queues import lower_queues
@@ -34,7 +34,7 @@ def program_functions(module: ir.Operation) -> list[ir.Operation]:
     return [op for op in operations if op.name == "func.func" and "kitsune.program" in op.attributes]
 
 
-def replace_program(function: ir.Operation, limits: Limits, watch: Callable[[Decision], None] | None = None) -> Emitted:
+def replace_program(function: ir.Operation, limits: KernelOptions, watch: Callable[[Decision], None] | None = None) -> Emitted:
     """Put a `gpu.module` with the kernel in the place of a tile program's function, under the function's name.
 
     `watch` is called with who does each task, while the task is there to be looked at.

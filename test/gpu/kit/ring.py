@@ -2,7 +2,7 @@
 
 Tile number n lies in slot n % depth. Every slot has two counters of its own, posts that filled it and posts that freed it:
 under one counter for all slots, a producer's lag and a consumer's lag could add up to a deadlock. The counters are those of
-the kernel (`handoff.Counters`): every run starts at zero, so a captured graph replays, and streams do not meet.
+the kernel (`handoff.Semaphores`): every run starts at zero, so a captured graph replays, and streams do not meet.
 
 A tile may be filled by several posts (`pushes`) and read by several consumers (`pops`): slot n % depth holds tile n once it was
 filled pushes * (n // depth + 1) times, and is free for it once it was freed pops * (n // depth) times.
@@ -16,7 +16,7 @@ import dataclasses
 
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast
-from kitsune_mlir.codegen.gpu.interface.semaphores import Counters
+from kitsune_mlir.codegen.gpu.interface.semaphores import Semaphores
 
 __all__ = ["L2Ring"]
 
@@ -41,7 +41,7 @@ class L2Ring:
     memory: Value
     slot_bytes: int
     depth: int
-    counters: Counters
+    counters: Semaphores
     first: Value | int
     pushes: int = 1
     pops: int = 1

@@ -8,15 +8,12 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.dialects.access import affine_maps, shape_of
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.sizes import wide_dims
 
-__all__ = ["COL", "ROW", "Mismatch", "Sides"]
+__all__ = ["COL", "ROW", "Sides"]
 
 ROW, COL = "row", "col"
-
-
-class Mismatch(Exception):
-    """The body is none that tensor cores do; the text is the reason."""
 
 
 class Sides:
@@ -61,5 +58,5 @@ class Sides:
             for node, dim in zip(nodes, wide_dims(shape_of(value)), strict=True):
                 expression = map_.results[dim]
                 if not isinstance(expression, ir.AffineDimExpr):
-                    raise Mismatch(f"an operand is indexed by {expression}, which is no plain loop")
+                    raise MatchFailure(f"an operand is indexed by {expression}, which is no plain loop")
                 self.unite(node, ("loop", op, expression.position))

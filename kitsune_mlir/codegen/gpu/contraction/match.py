@@ -13,18 +13,18 @@ from collections.abc import Collection, Hashable, Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW, Mismatch, Sides
+from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW, Sides
 from kitsune_mlir.codegen.gpu.contraction.gather import tables_of
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.deep import postorder
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_projected_product
 from kitsune_mlir.dialects.sizes import wide_dims
 
 __all__ = [
     "COL",
     "ROW",
-    "Mismatch",
     "Pattern",
     "Product",
     "Sides",
@@ -129,7 +129,7 @@ def match(task: TaskView, dtypes: Sequence[str] = _DTYPES) -> Pattern:
     sides = Sides(task)
     steps, products = read_body(task, sides, dtypes, tables_of(task))
     if not products:
-        raise Mismatch("no product")
+        raise MatchFailure("no product")
     unite_products(task, sides, products)
     for product in products:
         name_sides(sides, product)
@@ -147,7 +147,7 @@ def loaded(task: TaskView, product: Product, number: int) -> Load:
     """
     load = task.load_of(product.op.operands[number])
     if load is None:
-        raise Mismatch("an operand of the product is computed in the task")
+        raise MatchFailure("an operand of the product is computed in the task")
     return load
 
 
@@ -171,7 +171,7 @@ def unite_products(task: TaskView, sides: Sides, products: Sequence[Product]) ->
 
     for other in products:
         if key(other) != key(products[0]):
-            raise Mismatch("several products of different inputs, sizes or types")
+            raise MatchFailure("several products of different inputs, sizes or types")
         for one, same in zip(loops(products[0]), loops(other), strict=True):
             sides.unite(one, same)
 
@@ -197,7 +197,7 @@ def read_body(
             steps.update(dict.fromkeys(op.results, step))
             continue
         if not is_contraction(op):
-            raise Mismatch(f"'{op.name}' is neither a product nor element-wise")
+            raise MatchFailure(f"'{op.name}' is neither a product nor element-wise")
         products.append(read_product(op, dtypes))
         sides.generic(op, (0, 1, 2))
     return steps, products
@@ -223,7 +223,7 @@ def _check_captures(op: ir.Operation, tables: Collection[ir.Value]) -> None:
             if inner.name == "tensor.extract" and operand in tables:
                 continue
             if outside and not is_constant(operand) and not isinstance(operand.type, ir.IndexType):
-                raise Mismatch(f"an element-wise body uses a {operand.type} that is computed outside of it")
+                raise MatchFailure(f"an element-wise body uses a {operand.type} that is computed outside of it")
 
 
 def read_step(op: ir.Operation, sides: Sides, tables: Collection[ir.Value] = ()) -> Step | None:
@@ -238,7 +238,7 @@ def read_step(op: ir.Operation, sides: Sides, tables: Collection[ir.Value] = ())
     if op.name in ("tensor.expand_shape", "tensor.collapse_shape"):
         source, result = shape_of(op.operands[0]), shape_of(op.results[0])
         if [d for d in source if d != 1] != [d for d in result if d != 1]:
-            raise Mismatch(f"'{op.name}' splits or merges dimensions of the tile")
+            raise MatchFailure(f"'{op.name}' splits or merges dimensions of the tile")
         for dim, node in enumerate(sides.operand(op, 0)):
             sides.unite(("value", op.results[0], dim), node)
         return Step(op, "alias", (0,))
@@ -255,7 +255,7 @@ def read_step(op: ir.Operation, sides: Sides, tables: Collection[ir.Value] = ())
     for inner in body_of(op):
         gathers = inner.name == "tensor.extract" and inner.operands[0] in tables
         if inner.regions or not (gathers or inner.name.startswith(("arith.", "math.", "linalg.index"))):
-            raise Mismatch(f"an element-wise body holds '{inner.name}'")
+            raise MatchFailure(f"an element-wise body holds '{inner.name}'")
     _check_captures(op, tables)
     sides.generic(op, numbers)
     return Step(op, "map", tuple(numbers))
@@ -280,29 +280,29 @@ def read_product(op: ir.Operation, dtypes: Sequence[str] = _DTYPES) -> Product:
         Mismatch: it is none, or of other types.
     """
     if not is_projected_product(op):
-        raise Mismatch("a convolution: its operands are not indexed by plain loops")
+        raise MatchFailure("a convolution: its operands are not indexed by plain loops")
     types = [str(ir.ShapedType(operand.type).element_type) for operand in op.operands]
     if types[0] != types[1] or types[0] not in dtypes or types[2] != "f32":
-        raise Mismatch(f"a product of {types[0]} and {types[1]} into {types[2]}; {' or '.join(dtypes)} into f32 are done")
+        raise MatchFailure(f"a product of {types[0]} and {types[1]} into {types[2]}; {' or '.join(dtypes)} into f32 are done")
     if [inner.name for inner in body_of(op)][-2:] != ["arith.mulf", "arith.addf"]:
-        raise Mismatch("the product's body is not a multiplication and an addition in f32")
+        raise MatchFailure("the product's body is not a multiplication and an addition in f32")
     maps = [[e.position if isinstance(e, ir.AffineDimExpr) else -1 for e in m.results] for m in affine_maps(op)]
     sizes: dict[int, int] = {}
     for operand, places in zip(op.operands, maps, strict=True):
         sizes.update(zip(places, shape_of(operand), strict=True))
     wide = [loop for loop in maps[2] if sizes[loop] != 1]
     if len(wide) > 2:
-        raise Mismatch(f"a tile of {len(wide)} wide dimensions; rows and columns are done")
+        raise MatchFailure(f"a tile of {len(wide)} wide dimensions; rows and columns are done")
     a, b = 0, 1
     if wide and wide[-1] in maps[0]:
         a, b = 1, 0
     for loop, (mine, other) in zip(reversed(wide), ((b, a), (a, b)), strict=False):
         if loop in maps[other] or loop not in maps[mine]:
-            raise Mismatch("a batch dimension is wider than 1 in the tile")
+            raise MatchFailure("a batch dimension is wider than 1 in the tile")
     kinds = iterator_kinds(op)
     sums = tuple((loop, sizes[loop]) for loop in sorted(sizes) if loop >= 0 and kinds[loop] == "reduction" and sizes[loop] != 1)
     if any(loop not in maps[0] or loop not in maps[1] for loop, _ in sums):
-        raise Mismatch("an operand is summed on its own")
+        raise MatchFailure("an operand is summed on its own")
     rows = sizes[wide[-2]] if len(wide) == 2 else 1
     cols = sizes[wide[-1]] if wide else 1
     return Product(op, a, b, sums, rows, cols, types[0])
@@ -320,7 +320,7 @@ def name_sides(sides: Sides, product: Product) -> None:
     for loop, name in named:
         root = sides.find(("loop", product.op, loop))
         if sides.names.get(root, name) != name:
-            raise Mismatch("one tensor is walked along two sides of the tile")
+            raise MatchFailure("one tensor is walked along two sides of the tile")
         sides.names[root] = name
 
 
@@ -343,23 +343,23 @@ def check_outputs(pattern: Pattern, products: Sequence[Product]) -> None:
         step = pattern.steps.get(value)
         start = [inits[value]] if value in inits else []
         if step is None and not start and pattern.task.load_of(value) is None and not is_constant(value):
-            raise Mismatch("an element-wise operand is neither loaded nor computed")
+            raise MatchFailure("an element-wise operand is neither loaded nor computed")
         if step is None:
             return start
         if step.kind == "concat":
-            raise Mismatch("element-wise work on a concatenation")
+            raise MatchFailure("element-wise work on a concatenation")
         for number in step.operands:
             if any(side not in (ROW, COL) for side in pattern.operand_sides(step.op, number)):
-                raise Mismatch("an element-wise operand does not lie along the rows and columns of the product")
+                raise MatchFailure("an element-wise operand does not lie along the rows and columns of the product")
         return [*start, *(step.op.operands[number] for number in step.operands)]
 
     if not pattern.task.stores:
-        raise Mismatch("the task stores nothing")
+        raise MatchFailure("the task stores nothing")
     for store in pattern.task.stores:
         if pattern.task.load_of(store.tensor) is not None:
-            raise Mismatch("a tensor is copied from memory to memory")
+            raise MatchFailure("a tensor is copied from memory to memory")
         sides = pattern.value_sides(store.tensor)
         if set(sides) != whole or len(set(sides)) != len(sides):
-            raise Mismatch("a result is not a whole tile of the product")
+            raise MatchFailure("a result is not a whole tile of the product")
     for _ in postorder([store.tensor for store in pattern.task.stores], made_of):
         pass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 from kitsune_mlir.codegen.gpu.contraction.match import (
-    Mismatch,
     Pattern,
     Product,
     Sides,
@@ -16,6 +15,7 @@ from kitsune_mlir.codegen.gpu.contraction.match import (
     unite_products,
 )
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
+from kitsune_mlir.dialects.match_failure import MatchFailure
 
 __all__ = ["DTYPES", "GemvPattern", "match_products"]
 
@@ -39,14 +39,14 @@ def match_products(task: TaskView) -> GemvPattern:
     sides = Sides(task)
     steps, products = read_body(task, sides, DTYPES)
     if not products:
-        raise Mismatch("no product")
+        raise MatchFailure("no product")
     unite_products(task, sides, products)
     for product in products:
         name_sides(sides, product)
         for operand in (product.a, product.b):
             loaded(task, product, operand)
         if len(product.sums) != 1:
-            raise Mismatch(f"a sum over {len(product.sums)} dimensions; one is done")
+            raise MatchFailure(f"a sum over {len(product.sums)} dimensions; one is done")
     pattern = GemvPattern(task, steps, products[0], sides, tuple(products))
     check_outputs(pattern, products)
     return pattern

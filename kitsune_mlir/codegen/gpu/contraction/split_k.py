@@ -17,7 +17,7 @@ from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, i64, select, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.interface.split import Place, Split
+from kitsune_mlir.codegen.gpu.interface.split import PartialsSlot, Split
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier
 
 __all__ = ["Pieces", "SplitPlan"]
@@ -192,7 +192,7 @@ class Pieces:
         self._meet(group)
         if_(self._local() == 0, lambda: self.task.kernel.counters.post(i32(self._place().read)))
 
-    def _place(self) -> Place:
+    def _place(self) -> PartialsSlot:
         assert self.task.place is not None
         return self.task.place
 

@@ -12,7 +12,7 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import for_
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, unpack, vector
 
-__all__ = ["write_rests"]
+__all__ = ["write_small_parts"]
 
 _UPPER = 0xFFFFE000
 """The bits of an f32 number that tf32 has."""
@@ -22,14 +22,14 @@ _AT_A_TIME = 8
 """Vectors of 16 bytes that a thread has in flight."""
 
 
-def write_rests(start: Value, bytes: int, thread: Value, count: int) -> None:
+def write_small_parts(start: Value, bytes: int, thread: Value, count: int) -> None:
     """Put the rests of `bytes` bytes of f32 numbers in shared memory behind these, by `count` threads of which this is one."""
     place = thread * 16
 
     def some(at: Value) -> None:
         sources = [offset(start, at + number * 16 * count) for number in range(_AT_A_TIME)]
         for source, found in zip(sources, [load(source, "vector<4xf32>") for source in sources], strict=True):
-            store(vector([_rest(value) for value in unpack(found)]), offset(source, bytes))
+            store(vector([_small_part(value) for value in unpack(found)]), offset(source, bytes))
 
     step = 16 * count * _AT_A_TIME
     whole = bytes // step * step
@@ -37,11 +37,11 @@ def write_rests(start: Value, bytes: int, thread: Value, count: int) -> None:
 
     def one(at: Value) -> None:
         source = offset(start, at)
-        store(vector([_rest(value) for value in unpack(load(source, "vector<4xf32>"))]), offset(source, bytes))
+        store(vector([_small_part(value) for value in unpack(load(source, "vector<4xf32>"))]), offset(source, bytes))
 
     if whole < bytes:
         for_(place + whole, bytes, 16 * count, one)
 
 
-def _rest(value: Value) -> Value:
+def _small_part(value: Value) -> Value:
     return value - bitcast(bitcast(value, "i32") & _UPPER, "f32")

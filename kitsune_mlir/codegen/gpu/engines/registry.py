@@ -19,7 +19,7 @@ from kitsune_mlir.codegen.gpu.engines.scatter.deterministic import OrderedEngine
 from kitsune_mlir.codegen.gpu.engines.scatter.engine import ScatterEngine
 from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.errors import CompileError
 
@@ -41,18 +41,18 @@ NEXT = {"gemv": ("mma",), "cluster": ("chain",), "rows": ("chain",)}
 """Tried before these where an engine declines."""
 
 
-def choose(task: TaskView, limits: Limits, engines: Mapping[str, Engine] = ENGINES) -> tuple[Plan, Sequence[Decline]]:
+def choose(task: TaskView, limits: KernelOptions, engines: Mapping[str, Engine] = ENGINES) -> tuple[Plan, Sequence[Decline]]:
     """The plan of the first engine that takes the task, and why those before it declined.
 
     Raises:
         CompileError: nobody takes it (the message has every engine's reason), or an engine failed.
     """
     declined: list[Decline] = []
-    for name in dict.fromkeys([task.wish, *NEXT.get(task.wish, ()), *FALLBACK]):
+    for name in dict.fromkeys([task.requested_engine, *NEXT.get(task.requested_engine, ()), *FALLBACK]):
         if not name:
             continue
         if name not in engines:
-            if name == task.wish:
+            if name == task.requested_engine:
                 declined.append(Decline(name, "there is no such engine for this target"))
             continue
         with named(f"engine '{name}', planning task '{task.name}',", task.op.location):

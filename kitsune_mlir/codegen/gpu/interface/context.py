@@ -13,9 +13,9 @@ from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i32, i64, maximum, minimum, select
 from kitsune_mlir.codegen.gpu.interface.operands import Operands
 from kitsune_mlir.codegen.gpu.interface.plan import Plan
-from kitsune_mlir.codegen.gpu.interface.semaphores import Counters
-from kitsune_mlir.codegen.gpu.interface.split import Place
-from kitsune_mlir.codegen.gpu.interface.tile_index import TilePlace
+from kitsune_mlir.codegen.gpu.interface.semaphores import Semaphores
+from kitsune_mlir.codegen.gpu.interface.split import PartialsSlot
+from kitsune_mlir.codegen.gpu.interface.tile_index import TileIndex
 from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, NamedRows, Semaphore, TaskView, Wait
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async
 from kitsune_mlir.codegen.gpu.sm90.pdl import wait_for_prerequisites
@@ -43,7 +43,7 @@ class KernelState:
             waits are not recorded.
     """
 
-    counters: Counters
+    counters: Semaphores
     thread: Value
     block: Value
     blocks: Value
@@ -51,7 +51,7 @@ class KernelState:
     module_block: ir.Block
     names: set[str]
     fences: bool
-    late: bool = False
+    dependent: bool = False
     note_wait: Callable[[Value | int, Value], None] | None = None
     weights: Mapping[int, int] = dataclasses.field(default_factory=dict)
     whole: frozenset[int] = frozenset()
@@ -114,7 +114,7 @@ class TaskContext:
         return self.operands.number
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> PartialsSlot | None:
         """Where partial results and their counters are (`interface/split.py`)."""
         return self.operands.place
 
@@ -169,7 +169,7 @@ class TaskContext:
         return chosen
 
 
-class TileContext(TilePlace):
+class TileContext(TileIndex):
     """One tile of a task: where it is, and its waits and posts.
 
     `turn` is the number by which the block's loop over its tiles or pieces got here; None where that is not known. Whoever
@@ -263,7 +263,7 @@ class TileContext(TilePlace):
 
     def _in_turn(self, waits: Sequence[Wait], poll: Callable[[Sequence[Wait]], None]) -> None:
         """Poll, in the first tile only for what all tiles wait for."""
-        if self.task.kernel.late:
+        if self.task.kernel.dependent:
             wait_for_prerequisites()
         turn = self.turn
         once = [wait for wait in waits if turn is not None and wait.constant is not None]

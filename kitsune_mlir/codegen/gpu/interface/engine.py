@@ -29,7 +29,7 @@ from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 
 __all__ = ["Engine"]
@@ -42,7 +42,7 @@ class Engine:
     prefetches: ClassVar[bool] = False
     """Whether `prefetch` does anything."""
 
-    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
         """Decide whether and how to do `task`. Must not change the IR."""
         raise NotImplementedError(f"{type(self).__name__}.plan")
 
@@ -61,14 +61,14 @@ class Engine:
 
         task.for_each_tile(body)
 
-    def join(self, plans: Sequence[Plan], limits: Limits) -> Sequence[Plan] | None:
-        """New plans for successive tasks that the engine emits together (`emit_joined`); None if it does not.
+    def join(self, plans: Sequence[Plan], limits: KernelOptions) -> Sequence[Plan] | None:
+        """New plans for successive tasks that the engine emits together (`emit_fused`); None if it does not.
 
         They have the same barriers, which are initialised before the first of the tasks only.
         """
         return None
 
-    def emit_joined(self, plans: Sequence[Plan], tasks: Sequence[TaskContext]) -> None:
+    def emit_fused(self, plans: Sequence[Plan], tasks: Sequence[TaskContext]) -> None:
         """Emit all tiles that a block has of successive tasks, those of the first task first; otherwise as `emit`."""
         raise NotImplementedError(f"{type(self).__name__}.emit_joined")
 

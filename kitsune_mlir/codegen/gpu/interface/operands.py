@@ -17,7 +17,7 @@ from torch_mlir.dialects import llvm
 
 from kitsune_mlir.codegen.gpu.emit.memory import GLOBAL, load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, i64, wrap
-from kitsune_mlir.codegen.gpu.interface.split import Number, Place
+from kitsune_mlir.codegen.gpu.interface.split import Number, PartialsSlot
 from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, Semaphore, TaskView
 from kitsune_mlir.errors import CompileError
 
@@ -156,7 +156,7 @@ class Member:
 
     task: TaskView
     maps: tuple[int, ...] = ()
-    place: Place | None = None
+    place: PartialsSlot | None = None
     start: int = 0
 
 
@@ -217,7 +217,7 @@ class Operands:
         return self.pick([member.start for member in self._members])
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> PartialsSlot | None:
         """Where partial results and their counters are; looked up here."""
         places = [member.place for member in self._members if member.place is not None]
         if not places:
@@ -229,7 +229,7 @@ class Operands:
             # Nothing before: a wait for no posts.
             known = [place.before or (0, 0) for place in places]
             before = (self.pick([counter for counter, _ in known]), self.pick([posts for _, posts in known]))
-        return Place(
+        return PartialsSlot(
             units * _UNIT if isinstance(units, int) else i64(units) * _UNIT,
             self.pick([place.arrivals for place in places]),
             self.pick([place.read for place in places]),

@@ -11,14 +11,14 @@ from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, TaskView
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 
-__all__ = ["BARRIER_BYTES", "Decline", "Limits", "MapUse", "Plan"]
+__all__ = ["BARRIER_BYTES", "Decline", "KernelOptions", "MapUse", "Plan"]
 
 BARRIER_BYTES = 1024
 """Shared memory kept back for the mbarriers of a task and the executor's own words."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class KernelOptions:
     """What one block of the kernel may use.
 
     Attributes:
@@ -100,8 +100,8 @@ class Plan:
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     split: Split | None = None
     streaming: bool = False
-    apart: bool = False
-    late: bool = False
+    avoids_producers: bool = False
+    dependent: bool = False
     halves: bool = False
     cluster: int = 1
     private: Any = None

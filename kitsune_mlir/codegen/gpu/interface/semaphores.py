@@ -15,14 +15,14 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i32, i64
 from kitsune_mlir.codegen.gpu.interface import spin as semaphore
 from kitsune_mlir.runtime.manifest import COUNTERS, REPORT_BYTES, SLOT_STRIDE
 
-__all__ = ["Counters"]
+__all__ = ["Semaphores"]
 
 POLL_LIMIT = 1 << 22
 """Polls before a debug build gives up: some seconds."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Counters:
+class Semaphores:
     """The semaphore counters of the running kernel. Make it with `open`, at the kernel's start.
 
     Attributes:
@@ -42,14 +42,14 @@ class Counters:
     debug: bool
 
     @staticmethod
-    def open(workspace: Value, bytes: int, slots: int, debug: bool) -> Counters:
+    def open(workspace: Value, bytes: int, slots: int, debug: bool) -> Semaphores:
         """Read the block's parity word. Nothing waits for it before its first use. Without counters there is none."""
         if not slots:
-            return Counters(workspace, i32(0), workspace, 0, 0, debug)
+            return Semaphores(workspace, i32(0), workspace, 0, 0, debug)
         parity = load(offset(workspace, block_id() * 4), "i32")
         base = offset(workspace, COUNTERS)
         current = offset(base, parity * bytes)
-        return Counters(workspace, parity, current, bytes, slots, debug)
+        return Semaphores(workspace, parity, current, bytes, slots, debug)
 
     def close(self, threads: int, full: bool = False) -> None:
         """Clear the other array and flip the parity word, at the kernel's end. All threads call it.

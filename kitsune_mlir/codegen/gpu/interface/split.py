@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.emit.value import Value
 
-__all__ = ["Number", "Place", "Split", "lay_out"]
+__all__ = ["Number", "PartialsSlot", "Split", "lay_out"]
 
 REGIONS = 2
 
@@ -55,7 +55,7 @@ class Split:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class PartialsSlot:
     """What a task gets: numbers, or where tasks share their code what the running one has.
 
     Attributes:
@@ -71,10 +71,10 @@ class Place:
     before: tuple[Number, Number] | None
 
 
-def lay_out(splits: Sequence[Split | None], counters: int) -> tuple[list[Place | None], int, int]:
+def lay_out(splits: Sequence[Split | None], counters: int) -> tuple[list[PartialsSlot | None], int, int]:
     """Places of all tasks' partial results; the bytes of them all; the number of counters, `counters` other ones included."""
     size = -(-max((split.bytes for split in splits if split), default=0) // 256) * 256
-    places: list[Place | None] = []
+    places: list[PartialsSlot | None] = []
     last: list[tuple[int, int] | None] = [None] * REGIONS
     region = used = 0
     for split in splits:
@@ -82,7 +82,7 @@ def lay_out(splits: Sequence[Split | None], counters: int) -> tuple[list[Place |
             places.append(None)
             continue
         read = counters + split.arrivals
-        places.append(Place(region * size, counters, read, last[region]))
+        places.append(PartialsSlot(region * size, counters, read, last[region]))
         last[region] = (read, split.reads)
         counters = read + 1
         used = max(used, region + 1)

@@ -9,11 +9,11 @@ from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier
 
-__all__ = ["Crew"]
+__all__ = ["ThreadGroup"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Crew:
+class ThreadGroup:
     """Whole warps of a block.
 
     Attributes:
@@ -27,14 +27,14 @@ class Crew:
     barrier: NamedBarrier | None = None
 
     @staticmethod
-    def block(task: TaskContext) -> Crew:
+    def block(task: TaskContext) -> ThreadGroup:
         """All threads of the block."""
-        return Crew(task.thread, task.threads)
+        return ThreadGroup(task.thread, task.threads)
 
     @staticmethod
-    def part(task: TaskContext, first: int, threads: int, barrier: int) -> Crew:
+    def part(task: TaskContext, first: int, threads: int, barrier: int) -> ThreadGroup:
         """`threads` threads from number `first` on, with a named barrier of their own."""
-        return Crew(task.thread - first, threads, NamedBarrier(barrier, threads))
+        return ThreadGroup(task.thread - first, threads, NamedBarrier(barrier, threads))
 
     @property
     def warps(self) -> int:

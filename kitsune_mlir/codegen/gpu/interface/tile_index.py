@@ -10,10 +10,10 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, cast, constant, 
 from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, Offset, TaskView
 from kitsune_mlir.errors import UnsupportedError
 
-__all__ = ["TilePlace"]
+__all__ = ["TileIndex"]
 
 
-class TilePlace:
+class TileIndex:
     """A tile's place in its task's grid.
 
     Attributes:

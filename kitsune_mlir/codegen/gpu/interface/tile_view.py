@@ -194,7 +194,7 @@ class TaskView:
     name: str
     number: int
     grid: tuple[int, ...]
-    wish: str
+    requested_engine: str
     coordinates: tuple[ir.Value, ...]
     waits: tuple[Wait, ...]
     loads: tuple[Load, ...]
@@ -349,7 +349,7 @@ class ProgramView:
             name=ir.StringAttr(attributes["sym_name"]).value,
             number=len(self.tasks),
             grid=tuple(ir.DenseI64ArrayAttr(attributes["grid"])),
-            wish=ir.StringAttr(attributes["engine"]).value if "engine" in attributes else "",
+            requested_engine=ir.StringAttr(attributes["engine"]).value if "engine" in attributes else "",
             coordinates=tuple(block.arguments),
             waits=tuple(waits),
             loads=tuple(loads),

@@ -10,15 +10,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from kitsune_mlir.codegen.gpu.interface.plan import Limits
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 
 __all__ = ["limits_of"]
 
-WISH = "mma"
+ENGINE = "mma"
 
 
-def limits_of(tasks: Sequence[TaskView], limits: Limits) -> list[Limits]:
+def limits_of(tasks: Sequence[TaskView], limits: KernelOptions) -> list[KernelOptions]:
     """The limits that each task is planned with."""
     own = [limits] * len(tasks)
     for run in _runs(tasks):
@@ -44,7 +44,7 @@ def _runs(tasks: Sequence[TaskView]) -> list[list[TaskView]]:
 
 
 def _joins(run: Sequence[TaskView], task: TaskView) -> bool:
-    if any(other.wish != WISH for other in (*run, task)):
+    if any(other.requested_engine != ENGINE for other in (*run, task)):
         return False
     first = {load.buffer.memory for load in run[0].loads}
     if not first & {load.buffer.memory for load in task.loads}:

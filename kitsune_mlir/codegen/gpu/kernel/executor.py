@@ -26,8 +26,8 @@ from kitsune_mlir.codegen.gpu.engines.registry import ENGINES, choose
 from kitsune_mlir.codegen.gpu.interface.context import KernelState, TaskContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.operands import Arguments, Operands, Row, Table, Word
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
-from kitsune_mlir.codegen.gpu.interface.semaphores import Counters
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
+from kitsune_mlir.codegen.gpu.interface.semaphores import Semaphores
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.footprint import REGISTER_FILE, Footprint
 from kitsune_mlir.codegen.gpu.kernel.kernel import ArrayParameter, Kernel
@@ -65,18 +65,20 @@ class Executor:
     decisions: tuple[Decision, ...]
 
 
-def build(program: ProgramView, name: str, limits: Limits | None = None, engines: Mapping[str, Engine] = ENGINES) -> Executor:
+def build(
+    program: ProgramView, name: str, limits: KernelOptions | None = None, engines: Mapping[str, Engine] = ENGINES
+) -> Executor:
     """Choose engines and emit the kernel `name` of a tile program, in the program's context.
 
     Raises:
         CompileError: no engine takes some task, the plans do not fit one kernel, or an engine failed.
         UnsupportedError: the program holds something that the contract does not have.
     """
-    limits = limits or Limits()
+    limits = limits or KernelOptions()
     with program.function.context, ir.Location.unknown():
         shares = shares_of(program)
 
-        def schedule(limits: Limits) -> Schedule:
+        def schedule(limits: KernelOptions) -> Schedule:
             return make_schedule(program, limits, shares, engines, lambda task, own: choose(task, own, engines))
 
         made = schedule(limits)
@@ -93,7 +95,7 @@ class _Builder:
         self,
         program: ProgramView,
         name: str,
-        limits: Limits,
+        limits: KernelOptions,
         schedule: Schedule,
         engines: Mapping[str, Engine],
         shares: Sequence[Share] | None,
@@ -132,7 +134,7 @@ class _Builder:
         self.workspace = workspace = arguments.pointer(self.program.inputs + self.program.results + 1)
         self.thread, self.block, self.blocks = thread, block, blocks = thread_id(), block_id(), grid_size()
         self.manifest, self.arguments = manifest, arguments
-        counters = Counters.open(workspace, manifest.counter_bytes, manifest.slots, manifest.debug)
+        counters = Semaphores.open(workspace, manifest.counter_bytes, manifest.slots, manifest.debug)
         waits = offset(workspace, manifest.scratch_offset)
         waits = offset(waits, i64(blocks) * (manifest.scratch_bytes + len(self.plans) * TIMESTAMP_BYTES))
         self.state = KernelState(
@@ -145,7 +147,7 @@ class _Builder:
             module_block=kernel.module.body,
             names={self.name, "smem", Table.SYMBOL},
             fences=any(plan.async_reads or plan.async_writes for plan in self.plans),
-            late=manifest.follows and not manifest.slots and len(self.plans) == 1 and self.plans[0].late,
+            dependent=manifest.follows and not manifest.slots and len(self.plans) == 1 and self.plans[0].dependent,
             weights=self.schedule.weights,
             whole=self.schedule.whole,
         )
@@ -173,7 +175,7 @@ class _Builder:
                 first, task = self._context(0, start), self.plans[0].task
                 with named(f"engine '{self.plans[0].engine}', prefetching for task '{task.name}',", task.op.location):
                     self.engines[self.plans[0].engine].prefetch(self.plans[0], first, thread, self.threads, soon=False)
-            if not self.state.late:
+            if not self.state.dependent:
                 wait_for_prerequisites()
         if self.schedule.shared:
             self._emit_shared()
@@ -249,7 +251,7 @@ class _Builder:
             if len(tasks) == 1:
                 engine.emit(plans[0], tasks[0])
             else:
-                engine.emit_joined(plans, tasks)
+                engine.emit_fused(plans, tasks)
         if drop and wanted:
             if_(self.thread == 0, lambda: [barrier.invalidate() for barrier in self.barriers[: len(wanted)]] and None)
 

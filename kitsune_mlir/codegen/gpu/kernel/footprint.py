@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.interface.operands import Member
-from kitsune_mlir.codegen.gpu.interface.plan import BARRIER_BYTES, Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import BARRIER_BYTES, KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import lay_out
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.launches import FOLLOWS
@@ -39,7 +39,9 @@ class Footprint:
         CompileError: the plans do not fit one kernel.
     """
 
-    def __init__(self, program: ProgramView, name: str, limits: Limits, schedule: Schedule, shares: Sequence[Share] | None):
+    def __init__(
+        self, program: ProgramView, name: str, limits: KernelOptions, schedule: Schedule, shares: Sequence[Share] | None
+    ):
         self.program, self.name, self.limits, self.schedule = program, name, limits, schedule
         self.shares = shares
         plans = schedule.plans
@@ -156,7 +158,7 @@ class Footprint:
         )
 
 
-def _threads(plans: Sequence[Plan], limits: Limits) -> int:
+def _threads(plans: Sequence[Plan], limits: KernelOptions) -> int:
     if not plans:
         raise CompileError("a tile program without tasks needs no kernel")
     for plan in plans:

@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView
 from kitsune_mlir.codegen.gpu.kernel.concurrent_gemms import limits_of
 from kitsune_mlir.codegen.gpu.kernel.spatial import Share
-from kitsune_mlir.codegen.gpu.kernel.task_equality import alike, signals
+from kitsune_mlir.codegen.gpu.kernel.task_equality import equal_tasks, signals
 
 __all__ = ["Choice", "Schedule", "make_schedule"]
 
@@ -58,10 +58,10 @@ class Schedule:
 
 def make_schedule(
     program: ProgramView,
-    limits: Limits,
+    limits: KernelOptions,
     shares: Sequence[Share] | None,
     engines: Mapping[str, Engine],
-    choose: Callable[[TaskView, Limits], Choice],
+    choose: Callable[[TaskView, KernelOptions], Choice],
 ) -> Schedule:
     """Plan all tasks and put them in order.
 
@@ -78,7 +78,7 @@ def make_schedule(
     )
     known: dict[int, Choice] = {}
     # For each task the first one like it: alike in itself, then also in what it shares a run and its semaphores with.
-    first = (alike(program) if shares is None else None) or list(range(count))
+    first = (equal_tasks(program) if shares is None else None) or list(range(count))
     shares = shares or [Share(0, limits.workers)] * count
     while True:
         for number in set(first) - set(known):
@@ -129,7 +129,7 @@ def _planned_for(plan: Plan, task: TaskView) -> Plan:
 
 
 def _join(
-    plans: list[Plan], engines: Mapping[str, Engine], limits: Limits, shares: Sequence[Share]
+    plans: list[Plan], engines: Mapping[str, Engine], limits: KernelOptions, shares: Sequence[Share]
 ) -> tuple[list[Plan], list[list[int]]]:
     """The plans, changed where an engine does successive tasks together, and the numbers of each such run of tasks."""
     runs: list[list[int]] = []
@@ -171,7 +171,7 @@ def _whole(plans: Sequence[Plan]) -> frozenset[int]:
     return frozenset(posts) - parts
 
 
-def _starts(plans: Sequence[Plan], limits: Limits, shares: Sequence[Share]) -> list[int]:
+def _starts(plans: Sequence[Plan], limits: KernelOptions, shares: Sequence[Share]) -> list[int]:
     """Pieces before each task: those of the tasks before it on its share, or up to the one behind which it had better begin."""
     starts: list[int] = []
     next_: dict[Share, int] = {}
@@ -182,10 +182,10 @@ def _starts(plans: Sequence[Plan], limits: Limits, shares: Sequence[Share]) -> l
     return starts
 
 
-def _behind(plans: Sequence[Plan], number: int, limits: Limits) -> int | None:
+def _behind(plans: Sequence[Plan], number: int, limits: KernelOptions) -> int | None:
     """The task behind whose last tile a task begins: the one it waits for, if both fit the blocks; None: the one before."""
     plan = plans[number]
     before = max((wait.task for wait in plan.task.waits if wait.task is not None), default=None)
-    if not plan.apart or before is None or plans[before].pieces + plan.pieces > limits.workers:
+    if not plan.avoids_producers or before is None or plans[before].pieces + plan.pieces > limits.workers:
         return None
     return before

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kitsune_mlir.codegen.gpu.interface.plan import Plan
-from kitsune_mlir.codegen.gpu.interface.split import Place
+from kitsune_mlir.codegen.gpu.interface.split import PartialsSlot
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects.tile_indices import Points, TileIndices
 
@@ -17,7 +17,7 @@ _SHOWN = 4  # tiles of a counter that are listed
 
 
 def counter_names(
-    program: ProgramView, plans: Sequence[Plan], places: Sequence[Place | None], counters: int
+    program: ProgramView, plans: Sequence[Plan], places: Sequence[PartialsSlot | None], counters: int
 ) -> tuple[str, ...]:
     """For each counter the tiles that post to it, "tile (2, 1) of stage 'relu'", or what the pieces of a tile count there.
 

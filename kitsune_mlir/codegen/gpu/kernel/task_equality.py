@@ -15,7 +15,7 @@ from kitsune_mlir.codegen.gpu.interface.operands import ALIGNMENT
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView
 from kitsune_mlir.dialects.structure import structure
 
-__all__ = ["LEAST_SAVED", "alike", "signals"]
+__all__ = ["LEAST_SAVED", "equal_tasks", "signals"]
 
 LEAST_SAVED = 16
 """So many bodies, and half of all, must be saved before a program looks operands up.
@@ -27,7 +27,7 @@ That takes 0.2 us a run of tasks on an H200: 0.6 % of eight layers of Llama-3-8B
 _IGNORED = {"sym_name", "launch"}
 
 
-def alike(program: ProgramView) -> list[int] | None:
+def equal_tasks(program: ProgramView) -> list[int] | None:
     """For each task the number of the first one like it; None where sharing saves too little."""
     first: dict[tuple[str, ...], int] = {}
     found = [first.setdefault(_key(program, task), task.number) for task in program.tasks]

@@ -17,7 +17,7 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, f32, i32, maximum, minimu
 from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import block_count
 from kitsune_mlir.codegen.gpu.engines.attention.online_softmax import Scores, Softmax, exp2
 from kitsune_mlir.codegen.gpu.engines.attention.plan import GROUP_ROWS
-from kitsune_mlir.codegen.gpu.engines.attention.producer import Meeting
+from kitsune_mlir.codegen.gpu.engines.attention.producer import PipelineState
 from kitsune_mlir.codegen.gpu.engines.attention.split_kv import Pieces, piece_blocks
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.sm90 import wgmma
@@ -48,15 +48,15 @@ class State:
         return [*self.slot.values, *self.softmax.values, *self.weights, *self.sums]
 
 
-def consume_tiles(meeting: Meeting, group: Value) -> None:
+def consume_tiles(pipeline: PipelineState, group: Value) -> None:
     """All tiles of a task, by consumer warpgroup `group` (i32, 0 or 1)."""
-    plan, task = meeting.plan, meeting.task
-    ring = meeting.ring(group if plan.split else 0)
+    plan, task = pipeline.plan, pipeline.task
+    ring = pipeline.ring(group if plan.split else 0)
     if not plan.split:
         if_(group == 1, NamedBarrier(TURN, 256).arrive)
 
     def tile(tile: TileContext, piece: Value, stage: Value, parity: Value, turn: Value, stored: Value) -> list[Value]:
-        consumer = _Consumer(meeting, group, meeting.walk.tile(tile), piece, turn, stored)
+        consumer = _Consumer(pipeline, group, pipeline.walk.tile(tile), piece, turn, stored)
         slot = consumer.run(Slot(stage, parity))
         stored = stored ^ 1 if plan.pieces == 1 else select(piece == plan.pieces - 1, stored ^ 1, stored)
         return [*slot.values, turn ^ 1, stored]
@@ -69,17 +69,17 @@ def consume_tiles(meeting: Meeting, group: Value) -> None:
 class _Consumer:
     """One tile, or piece of a tile, by one consumer. `turn` and `stored` are the parities of q's and the result's barriers."""
 
-    def __init__(self, meeting: Meeting, group: Value, tile: TileContext, piece: Value, turn: Value, stored: Value):
-        self.meeting, self.group, self.tile, self.piece = meeting, group, tile, piece
+    def __init__(self, pipeline: PipelineState, group: Value, tile: TileContext, piece: Value, turn: Value, stored: Value):
+        self.pipeline, self.group, self.tile, self.piece = pipeline, group, tile, piece
         self.turn, self.stored = turn, stored
-        self.plan = plan = meeting.plan
-        thread = meeting.task.thread
+        self.plan = plan = pipeline.plan
+        thread = pipeline.task.thread
         self.local = thread & 127
         self.lane = thread & 31
         self.first = i32(0) if plan.split else group * GROUP_ROWS
         self.row = self.first + (self.local // 32 * 16 + self.lane // 4)
         self.scores = Scores(plan, tile, self.row, self.lane)
-        self.ring = meeting.ring(group if plan.split else 0)
+        self.ring = pipeline.ring(group if plan.split else 0)
         self.dtype = plan.pattern.attention.dtype
 
     def run(self, slot: Slot) -> Slot:
@@ -92,7 +92,7 @@ class _Consumer:
             return state.slot
         first = high - 1 - self.group
         if plan.pieces > 1:
-            if_(self.group == 0, Pieces(plan, self.meeting.task, self.tile, self.local).claim)
+            if_(self.group == 0, Pieces(plan, self.pipeline.task, self.tile, self.local).claim)
         width = len(self._nothing().values)
         types = ["i32", "i32", *["f32"] * 4, *["i32"] * (plan.block // 4), *["f32"] * (plan.pattern.head // 2)]
         assert len(types) == width
@@ -101,8 +101,8 @@ class _Consumer:
             return self._walk(slot, first, low).values
 
         def none() -> list[Value]:
-            self.meeting.query_full.wait(self.turn)
-            self._arrive(self.meeting.query_empty)
+            self.pipeline.query_full.wait(self.turn)
+            self._arrive(self.pipeline.query_empty)
             return [*slot.values, *self._nothing().values[2:]]
 
         state = self._state(if_(first >= low, some, none, types))
@@ -127,7 +127,7 @@ class _Consumer:
     def _walk(self, slot: Slot, first: Value, low: Value) -> State:
         """All blocks of this consumer from `first` down to `low`; sums are complete afterwards."""
         scores, plan = self.scores, self.plan
-        self.meeting.query_full.wait(self.turn)
+        self.pipeline.query_full.wait(self.turn)
         raw, slot = self._score(slot)
         raw = wgmma.wait(0, raw)
         self._release_before(slot)
@@ -154,7 +154,7 @@ class _Consumer:
             ends = minimum(ends // step if step > 1 else ends, count)
             state = self._state(for_(0, ends, 1, block(True), state.values))
             state = self._state(for_(ends, count, 1, block(False), state.values))
-        self._arrive(self.meeting.query_empty)
+        self._arrive(self.pipeline.query_empty)
         slot = state.slot
         sums, slot = self._weighted(state.sums, state.weights, slot)
         sums = wgmma.wait(0, sums)
@@ -180,7 +180,7 @@ class _Consumer:
         """Start the product of q and the next block of keys."""
         plan = self.plan
         self.ring.full(slot.stage).wait(slot.parity)
-        query = wgmma.SharedOperand(plan.query_tile, self.meeting.query, row=self.first)
+        query = wgmma.SharedOperand(plan.query_tile, self.pipeline.query, row=self.first)
         keys = wgmma.SharedOperand(plan.key_tile, self._at(slot))
         steps = -(-plan.pattern.width // 16)
         return wgmma.multiply(None, query, keys, plan.block, self.dtype, steps), self.ring.next(slot)
@@ -193,7 +193,7 @@ class _Consumer:
         return wgmma.multiply(sums, weights, values, plan.pattern.head, self.dtype), self.ring.next(slot)
 
     def _at(self, slot: Slot) -> Value:
-        return self.meeting.slot(self.group if self.plan.split else 0, slot.stage)
+        return self.pipeline.slot(self.group if self.plan.split else 0, slot.stage)
 
     def _release_before(self, slot: Slot) -> None:
         """The slot before `slot` has been read."""
@@ -216,20 +216,20 @@ class _Consumer:
 
     def _store(self, state: State, group: Value | int | None = None) -> None:
         """Leave the result in shared memory for the storing thread."""
-        plan, meeting = self.plan, self.meeting
+        plan, pipeline = self.plan, self.pipeline
         factors = self.scores.finish(state.softmax)
         values = [value * factors[register // 2 % 2] for register, value in enumerate(state.sums)]
 
         def write(group: int) -> None:
-            meeting.result_empty[group].wait(self.stored ^ 1)
-            place = offset(meeting.result, group * GROUP_ROWS * 128)
+            pipeline.result_empty[group].wait(self.stored ^ 1)
+            place = offset(pipeline.result, group * GROUP_ROWS * 128)
             for col in range(0, plan.pattern.head // 16 * 16, 16):
                 stage_accumulator(values[col // 2 : col // 2 + 8], self.local, plan.result_tile, place, col, self.dtype)
             if plan.pattern.head % 16:  # eight columns more: the padding beside them is not stored
                 rest = values[-4:]
                 stage_accumulator([*rest, *rest], self.local, plan.result_tile, place, plan.pattern.head // 16 * 16, self.dtype)
             fence_async_shared()
-            meeting.result_full[group].arrive()
+            pipeline.result_full[group].arrive()
 
         if plan.split:
             write(0)
@@ -238,8 +238,8 @@ class _Consumer:
 
     def _merge(self, state: State) -> None:
         """Join the two consumers' parts of the same rows: the second leaves its own in shared memory, the first adds it."""
-        meeting, plan = self.meeting, self.plan
-        base = offset(offset(meeting.task.shared, plan.merge_at), self.local * 4)
+        pipeline, plan = self.pipeline, self.plan
+        base = offset(offset(pipeline.task.shared, plan.merge_at), self.local * 4)
         values = [*state.softmax.values, *state.sums]
 
         def leave() -> None:
@@ -267,8 +267,8 @@ class _Consumer:
 
     def _hand_over(self, softmax: Softmax, sums: list[Value]) -> None:
         """Leave a piece of a tile for the last one; that one joins them."""
-        meeting, plan = self.meeting, self.plan
-        pieces = Pieces(plan, meeting.task, self.tile, self.local)
+        pipeline, plan = self.pipeline, self.plan
+        pieces = Pieces(plan, pipeline.task, self.tile, self.local)
         pieces.leave(self.piece, softmax, sums)
         if_(self.piece == plan.pieces - 1, lambda: pieces.join(self.scores))
 

@@ -17,7 +17,7 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, f32, i32, vector
 from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import block_count
 from kitsune_mlir.codegen.gpu.engines.attention.online_softmax import Scores, Softmax
 from kitsune_mlir.codegen.gpu.engines.attention.plan import WARPS
-from kitsune_mlir.codegen.gpu.engines.attention.producer import Meeting
+from kitsune_mlir.codegen.gpu.engines.attention.producer import PipelineState
 from kitsune_mlir.codegen.gpu.engines.attention.split_kv import Pieces, joined_at, piece_blocks, write_partial
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.sm90.ldmatrix import load_matrices
@@ -37,43 +37,43 @@ HELD_WIDTH = 128
 """Elements of q's heads that a thread keeps in registers, as pairs; longer ones are read from shared memory again and again."""
 
 
-def consume_few(meeting: Meeting, group: Value) -> None:
+def consume_few(pipeline: PipelineState, group: Value) -> None:
     """All tiles of a task, by a warp of consumer warpgroup `group` (i32, 0 or 1), which has every other block of keys."""
-    ring = meeting.ring(group)
+    ring = pipeline.ring(group)
 
     def tile(tile: TileContext, piece: Value, stage: Value, parity: Value, turn: Value) -> list[Value]:
-        warp = _Warp(meeting, group, meeting.walk.tile(tile), piece, turn)
+        warp = _Warp(pipeline, group, pipeline.walk.tile(tile), piece, turn)
         return [*warp.run(Slot(stage, parity)).values, turn ^ 1]
 
-    meeting.task.for_each_piece(tile, [*ring.consumer_start().values, i32(0)])
+    pipeline.task.for_each_piece(tile, [*ring.consumer_start().values, i32(0)])
 
 
 class _Warp:
     """One tile, or piece of a tile, by one warp; `turn` is the parity of q's barriers."""
 
-    def __init__(self, meeting: Meeting, group: Value, tile: TileContext, piece: Value, turn: Value):
-        self.meeting, self.group, self.tile, self.piece, self.turn = meeting, group, tile, piece, turn
-        self.plan = plan = meeting.plan
-        thread = meeting.task.thread
+    def __init__(self, pipeline: PipelineState, group: Value, tile: TileContext, piece: Value, turn: Value):
+        self.pipeline, self.group, self.tile, self.piece, self.turn = pipeline, group, tile, piece, turn
+        self.plan = plan = pipeline.plan
+        thread = pipeline.task.thread
         self.local, self.lane = thread & (32 * WARPS - 1), thread & 31
         self.number = self.local // 32
         self.scores = Scores(plan, tile, self.lane // 4, self.lane, KEYS, self.number * KEYS)
-        self.ring = meeting.ring(group)
+        self.ring = pipeline.ring(group)
         self.dtype = plan.pattern.attention.dtype
         self.steps = -(-plan.pattern.width // 16)
 
     def run(self, slot: Slot) -> Slot:
         """One tile; the ring's next slot."""
-        plan, meeting = self.plan, self.meeting
+        plan, pipeline = self.plan, self.pipeline
         low, high = piece_blocks(plan, self.piece, block_count(plan, self.tile))
         first = high - 1 - self.group
-        pieces = Pieces(plan, meeting.task, self.tile, self.local)
+        pieces = Pieces(plan, pipeline.task, self.tile, self.local)
         if plan.pieces > 1:
             if_(self.group == 0, pieces.claim)
-        meeting.query_full.wait(self.turn)
+        pipeline.query_full.wait(self.turn)
         held = [self._query(step) for step in range(self.steps)] if plan.pattern.width <= HELD_WIDTH else []
         if held:
-            self._arrive(meeting.query_empty)
+            self._arrive(pipeline.query_empty)
         sums = [f32(0.0)] * (plan.pattern.head // 2)
         nothing = [*slot.values, *[f32(float("-inf"))] * 2, *[f32(0.0)] * 2, *sums]
 
@@ -82,7 +82,7 @@ class _Warp:
 
         found = if_(first >= low, walk, lambda: nothing, [value.type for value in nothing])
         if not held:
-            self._arrive(meeting.query_empty)
+            self._arrive(pipeline.query_empty)
         self._join(pieces, Softmax.of(found[2:6]), list(found[6:]))
         return Slot(found[0], found[1])
 
@@ -115,12 +115,12 @@ class _Warp:
 
     def _query(self, step: int) -> list[Value]:
         """q's fragment of 16 elements of the heads: A of `mma.sync`."""
-        return load_matrices(self._at(self.plan.query_tile, self.meeting.query, self.lane % 16, step, self.lane // 16))
+        return load_matrices(self._at(self.plan.query_tile, self.pipeline.query, self.lane % 16, step, self.lane // 16))
 
     def _score(self, slot: Slot, held: list[list[Value]]) -> tuple[list[Value], Slot]:
         """The products of all rows and the warp's keys of the ring's next block."""
         self.ring.full(slot.stage).wait(slot.parity)
-        keys = self.meeting.slot(self.group, slot.stage)
+        keys = self.pipeline.slot(self.group, slot.stage)
         row = self.number * KEYS + self.lane % 8 + self.lane // 16 * 8
         # Even and odd steps have sums of their own: half as many products wait for each other.
         chains = [[[f32(0.0)] * 4 for _ in range(KEYS // 8)] for _ in range(min(2, self.steps))]
@@ -139,7 +139,7 @@ class _Warp:
     def _weighted(self, sums: list[Value], words: list[Value], slot: Slot) -> tuple[list[Value], Slot]:
         """Add weights times the warp's values of the ring's next block."""
         self.ring.full(slot.stage).wait(slot.parity)
-        values = self.meeting.slot(self.group, slot.stage)
+        values = self.pipeline.slot(self.group, slot.stage)
         row = self.number * KEYS + self.lane % 16
         sums = list(sums)
         for step in range(-(-self.plan.pattern.head // 16)):
@@ -170,7 +170,7 @@ class _Warp:
 
     def _join(self, pieces: Pieces, softmax: Softmax, sums: list[Value]) -> None:
         """Join what all warps have found, and store and post it, or leave it for the tile's last piece."""
-        plan, task = self.plan, self.meeting.task
+        plan, task = self.plan, self.pipeline.task
         base = offset(task.shared, plan.merge_at)
         mine = offset(base, (self.group * WARPS + self.number) * plan.partial_bytes)
         write_partial(plan, mine, self.lane // 4, self.lane, softmax, sums)

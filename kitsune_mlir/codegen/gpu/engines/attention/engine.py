@@ -14,16 +14,16 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.engines.attention.consumer import consume_tiles
 from kitsune_mlir.codegen.gpu.engines.attention.decode import consume_few
-from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import Walk
+from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import KvSchedule
 from kitsune_mlir.codegen.gpu.engines.attention.plan import AttentionPlan, make_plan
-from kitsune_mlir.codegen.gpu.engines.attention.producer import Meeting, ask_for_cached, load_tiles, store_tiles
+from kitsune_mlir.codegen.gpu.engines.attention.producer import PipelineState, ask_for_cached, load_tiles, store_tiles
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async_shared
-from kitsune_mlir.dialects.attention import NoAttention
+from kitsune_mlir.dialects.match_failure import MatchFailure
 
 __all__ = ["AttentionEngine"]
 
@@ -34,10 +34,10 @@ class AttentionEngine(Engine):
     name: ClassVar[str] = "attention"
     prefetches: ClassVar[bool] = True
 
-    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
         try:
             return make_plan(self.name, task, limits)
-        except NoAttention as reason:
+        except MatchFailure as reason:
             return Decline(self.name, str(reason))
 
     def prefetch(self, plan: Plan, task: TaskContext, thread: Value, threads: int, soon: bool = True) -> None:
@@ -48,14 +48,14 @@ class AttentionEngine(Engine):
         # The engine before may have used the same shared memory through the other proxy.
         fence_async_shared()
         task.sync()
-        meeting = Meeting(attention, task, Walk(attention, task, attention.chip))
+        pipeline = PipelineState(attention, task, KvSchedule(attention, task, attention.chip))
 
         def produce() -> None:
             warp = warp_id(task.thread)
-            if_(warp == 0, lambda: load_tiles(meeting, 0))
-            if_(task.thread == 32, lambda: store_tiles(meeting))
+            if_(warp == 0, lambda: load_tiles(pipeline, 0))
+            if_(task.thread == 32, lambda: store_tiles(pipeline))
             if attention.split:
-                if_(warp == 2, lambda: load_tiles(meeting, 1))
+                if_(warp == 2, lambda: load_tiles(pipeline, 1))
 
         consume = consume_few if attention.few else consume_tiles
-        roles.specialize(task, produce, lambda group: consume(meeting, group), producer_registers=40)
+        roles.specialize(task, produce, lambda group: consume(pipeline, group), producer_registers=40)

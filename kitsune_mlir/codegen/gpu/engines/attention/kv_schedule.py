@@ -17,7 +17,7 @@ from kitsune_mlir.dialects.attention import Step
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.machine.target import find_target
 
-__all__ = ["Walk", "block_count", "causal_limit", "part_of", "tile_costs", "tile_order"]
+__all__ = ["KvSchedule", "block_count", "causal_limit", "part_of", "tile_costs", "tile_order"]
 
 MOST_TILES = 16384
 """A longer table of tiles would not fit constant memory; so many tiles are even enough without one."""
@@ -36,7 +36,7 @@ _OPERATIONS = {
 }
 
 
-class Walk:
+class KvSchedule:
     """The order in which a task's tiles are done: as they are numbered, unless some have more keys than others.
 
     Waits are for earlier tasks only, so the order inside a task is free. It is a table in constant memory.

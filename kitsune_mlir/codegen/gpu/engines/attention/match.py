@@ -14,8 +14,9 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Offset, Store, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.dialects.access import shape_of, static_ints
-from kitsune_mlir.dialects.attention import Attention, NoAttention, Operand, read_attention
+from kitsune_mlir.dialects.attention import Attention, Operand, read_attention
 from kitsune_mlir.dialects.factors import Factor
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import defining_op, is_contraction
 from kitsune_mlir.dialects.scalar_tree import nodes_of
 
@@ -99,34 +100,34 @@ def match(task: TaskView) -> Pattern:
     """
     products = [op for op in task.work() if is_contraction(op)]
     if len(products) != 2:
-        raise NoAttention(f"{len(products)} products; attention has two")
+        raise MatchFailure(f"{len(products)} products; attention has two")
     attention = read_attention(products[1])
     if len(task.stores) != 1 or task.stores[0].tensor != attention.result.value:
-        raise NoAttention("the task stores something else than the attention's result")
+        raise MatchFailure("the task stores something else than the attention's result")
     for name, factors in (("keys", attention.column), ("width", attention.width), ("head", attention.head)):
         if len(factors) != 1:
-            raise NoAttention(f"{len(factors)} dimensions of the {name}; one is done")
+            raise MatchFailure(f"{len(factors)} dimensions of the {name}; one is done")
     sides: dict[Factor, str] = {attention.column[0]: "key", attention.width[0]: "width", attention.head[0]: "head"}
     for number, factor in enumerate(attention.outer):
         sides[factor] = f"row{number}"
     for operand in (*attention.keys, *attention.values):
         for factor in (factor for dim in operand.dims for factor in dim):
             if factor in attention.outer:
-                raise NoAttention("a tile has rows of several heads or batches")
+                raise MatchFailure("a tile has rows of several heads or batches")
             sides.setdefault(factor, "key")  # a part of a concatenation has a dimension of its own
     parts = []
     if len(attention.keys) != len(attention.values):
-        raise NoAttention("keys and values are concatenated differently")
+        raise MatchFailure("keys and values are concatenated differently")
     for key, value in zip(attention.keys, attention.values, strict=True):
         sizes = {_extent(operand, sides, "key") for operand in (key, value)}
         if len(sizes) != 1:
-            raise NoAttention("keys and values are concatenated differently")
+            raise MatchFailure("keys and values are concatenated differently")
         parts.append(Part(_window(task, key, sides), _window(task, value, sides), sizes.pop()))
     loads = {}
     for node in (node for step in attention.steps for node in nodes_of(step.tree) if node[0] == "load"):
         mine = tuple(sides[factor] for dim in node[2] for factor in dim)
         if any(len(dim) > 1 for dim in node[2]) or any(side in ("width", "head") for side in mine):
-            raise NoAttention("a mask that is reshaped inside of the tile")
+            raise MatchFailure("a mask that is reshaped inside of the tile")
         loads[node] = Masked(_window(task, Operand(node[1], node[2]), sides), mine)
     return Pattern(
         attention,
@@ -149,7 +150,7 @@ def _window(task: TaskView, operand: Operand, sides: dict[Factor, str]) -> Windo
     if load is None and maker is not None and maker.name == "tensor.extract_slice":
         load = _sliced(task, maker)
     if load is None:
-        raise NoAttention("an operand is not in memory")
+        raise MatchFailure("an operand is not in memory")
     return _record_window(load, operand, sides)
 
 
@@ -174,7 +175,7 @@ def _record_window(record: Load | Store, operand: Operand, sides: dict[Factor, s
     if any(len(dim) > 1 for dim in operand.dims) or [n for n in record.sizes if n != 1] != [
         n for n in shape_of(operand.value) if n != 1
     ]:
-        raise NoAttention("an operand is reshaped inside of the tile")
+        raise MatchFailure("an operand is reshaped inside of the tile")
     window = Window.of(record, [sides[dim[0]] for dim in operand.dims if dim])
     start, dims = window.buffer.offset, []
     for dim in window.dims:

@@ -11,14 +11,14 @@ import dataclasses
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.attention.match import Pattern, match
-from kitsune_mlir.codegen.gpu.interface.plan import Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
-from kitsune_mlir.dialects.attention import NoAttention
 from kitsune_mlir.dialects.deep import postorder
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine.shared_tile import SharedTile
 
@@ -153,7 +153,7 @@ class AttentionPlan:
         return (self.query, *self.results, *self.keys, *self.values)
 
 
-def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
+def make_plan(engine: str, task: TaskView, limits: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
@@ -206,13 +206,13 @@ def _pieces(plan: AttentionPlan, tiles: int, workers: int) -> int:
     return max(1, min(workers // tiles, plan.blocks // least, MOST_PIECES))
 
 
-def _choose(pattern: Pattern, limits: Limits, once: bool) -> AttentionPlan:
+def _choose(pattern: Pattern, limits: KernelOptions, once: bool) -> AttentionPlan:
     rows = pattern.row_count
     split = rows <= GROUP_ROWS
     if rows > 2 * GROUP_ROWS:
-        raise NoAttention(f"a tile of {rows} rows; {2 * GROUP_ROWS} are done")
+        raise MatchFailure(f"a tile of {rows} rows; {2 * GROUP_ROWS} are done")
     if not split and len(pattern.rows) > 1:
-        raise NoAttention("more than 64 rows in several dimensions")
+        raise MatchFailure("more than 64 rows in several dimensions")
     wide, deep = (-(-size // PANEL) * PANEL for size in (pattern.width, pattern.head))
     partial = rows * (pattern.head + 2) * 4
     ways = [(False, block) for block in _block_sizes(pattern, split)]
@@ -257,7 +257,7 @@ def _choose(pattern: Pattern, limits: Limits, once: bool) -> AttentionPlan:
                     limits.chip,
                     few,
                 )
-    raise NoAttention(f"heads of {pattern.width} and {pattern.head} elements do not fit shared memory")
+    raise MatchFailure(f"heads of {pattern.width} and {pattern.head} elements do not fit shared memory")
 
 
 def _read_once(pattern: Pattern, task: TaskView) -> bool:
@@ -298,25 +298,25 @@ def _box(window: Window, sides: tuple[tuple[str, int], ...], panels: int, promot
     """
     others = [dim for dim in window.dims if dim.side not in dict(sides)]
     if any(dim.side for dim in others):
-        raise NoAttention("an operand lies along a side that it should not have")
+        raise MatchFailure("an operand lies along a side that it should not have")
     inner = []
     for side, _ in sides:
         found = [dim for dim in window.dims if dim.side == side]
         # A dimension of one element has no place in the window.
         inner += found or [Dim(side, 1, 1, 0, 0)]
         if side == "key" and found and found[0].size != found[0].extent:
-            raise NoAttention("the keys are a part of a longer tensor")
+            raise MatchFailure("the keys are a part of a longer tensor")
     dims = (*others, *inner)
     if len(dims) > 5:
-        raise NoAttention(f"{len(dims)} dimensions, TMA has 5")
+        raise MatchFailure(f"{len(dims)} dimensions, TMA has 5")
     if inner[-1].stride != 1:
-        raise NoAttention("the elements of a head are not neighbours in memory")
+        raise MatchFailure("the elements of a head are not neighbours in memory")
     strides = tuple(dim.stride * window.bytes if dim.extent != 1 else 16 for dim in dims[:-1])
     if any(stride % 16 for stride in strides) or window.buffer.offset % 16:
-        raise NoAttention("a stride is no multiple of 16 bytes")
+        raise MatchFailure("a stride is no multiple of 16 bytes")
     box = (*(1 for _ in others), *(extent for _, extent in sides))
     try:
         map_ = TensorMap(window.dtype, tuple(dim.extent for dim in dims), strides, box, promotion=promotion)
     except CompileError as error:
-        raise NoAttention(str(error)) from error
+        raise MatchFailure(str(error)) from error
     return Box(map_, dims, panels)

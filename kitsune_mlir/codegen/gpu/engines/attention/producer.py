@@ -8,23 +8,23 @@ from collections.abc import Callable
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, maximum, minimum
-from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import Walk, block_count, part_of
+from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import KvSchedule, block_count, part_of
 from kitsune_mlir.codegen.gpu.engines.attention.plan import GROUP_ROWS, AttentionPlan, Box
 from kitsune_mlir.codegen.gpu.engines.attention.split_kv import piece_blocks
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Ring, Slot, fence_async
 
-__all__ = ["Meeting", "ask_for_cached", "load_tiles", "store_tiles"]
+__all__ = ["PipelineState", "ask_for_cached", "load_tiles", "store_tiles"]
 
 
-class Meeting:
+class PipelineState:
     """Where the roles meet: mbarriers and places in shared memory.
 
     Tiles are counted by their parity ("turn"): the barriers of q and of the results complete one phase a tile.
     """
 
-    def __init__(self, plan: AttentionPlan, task: TaskContext, walk: Walk):
+    def __init__(self, plan: AttentionPlan, task: TaskContext, walk: KvSchedule):
         self.plan, self.task, self.walk = plan, task, walk
         self.query_full, self.query_empty = task.barriers[0], task.barriers[1]
         self.result_full, self.result_empty = task.barriers[2:4], task.barriers[4:6]
@@ -47,28 +47,28 @@ AHEAD = 2
 """Blocks of keys, and of values, that a ring's warp asks for beyond those that the ring takes before it waits for others."""
 
 
-def load_tiles(meeting: Meeting, number: int) -> None:
+def load_tiles(pipeline: PipelineState, number: int) -> None:
     """One warp loads what ring `number` needs for all tiles; that of ring 0 loads q too. Its lanes wait, its first loads.
 
     Blocks come from the last one down, as those are masked, or are inputs of the program: of these the ring is filled before
     the wait. A block of keys goes ahead of the values of the block before.
     """
-    plan, task = meeting.plan, meeting.task
-    ring, lane = meeting.ring(number), lane_id(task.thread)
+    plan, task = pipeline.plan, pipeline.task
+    ring, lane = pipeline.ring(number), lane_id(task.thread)
     waits = bool(task.view.waits)
     early = waits and plan.made_blocks < plan.blocks
 
     def tile(tile: TileContext, piece: Value, stage: Value, parity: Value, turn: Value) -> list[Value]:
-        tile = meeting.walk.tile(tile)
+        tile = pipeline.walk.tile(tile)
         low, high = piece_blocks(plan, piece, block_count(plan, tile))
         first = high - (1 + number)
 
         def keys(distance: Value | int, slot: Slot) -> Slot:
-            return _load_block(meeting, number, tile, plan.keys, 0, first - distance, slot)
+            return _load_block(pipeline, number, tile, plan.keys, 0, first - distance, slot)
 
         def both(distance: Value, stage: Value, parity: Value) -> list[Value]:
             after = keys(distance, Slot(stage, parity))
-            return _load_block(meeting, number, tile, plan.values, 1, first - distance + plan.rings, after).values
+            return _load_block(pipeline, number, tile, plan.values, 1, first - distance + plan.rings, after).values
 
         def begin(limit: Value | int) -> list[Value]:
             """The first keys, then more of them with the values before, up to a distance: it, and the next slot."""
@@ -96,14 +96,14 @@ def load_tiles(meeting: Meeting, number: int) -> None:
             else:
                 distance, *values = begin(plan.rings)
             if number == 0:  # after the first keys: their place is free before q's is
-                _load_query(meeting, tile, turn)
+                _load_query(pipeline, tile, turn)
             after = Slot(*for_(distance, first - low + 1, plan.rings, both, values))
             last = low + (first - low) % plan.rings if plan.rings > 1 else low
-            return _load_block(meeting, number, tile, plan.values, 1, last, after).values
+            return _load_block(pipeline, number, tile, plan.values, 1, last, after).values
 
         def none() -> list[Value]:
             if number == 0:
-                _load_query(meeting, tile, turn)
+                _load_query(pipeline, tile, turn)
             return [stage, parity]
 
         def load() -> list[Value]:
@@ -156,26 +156,26 @@ def _of_its_part(parts: list[tuple[int, Value]], do: Callable[[int, Value], None
         do(part, local)
 
 
-def _load_query(meeting: Meeting, tile: TileContext, turn: Value) -> None:
-    plan = meeting.plan
-    meeting.query_empty.wait(turn ^ 1)
+def _load_query(pipeline: PipelineState, tile: TileContext, turn: Value) -> None:
+    plan = pipeline.plan
+    pipeline.query_empty.wait(turn ^ 1)
     if plan.aliased and plan.bulk_results:
         for group in range(len(plan.results)):
-            meeting.result_empty[group].wait(turn ^ 1)
+            pipeline.result_empty[group].wait(turn ^ 1)
     box = plan.query
-    meeting.query_full.arrive_and_expect(box.panels * box.map.box_bytes)
+    pipeline.query_full.arrive_and_expect(box.panels * box.map.box_bytes)
     for panel in range(box.panels):
-        target = offset(meeting.query, panel * plan.query_tile.panel_bytes)
-        tma.load_tile(target, meeting.task.tensor_map(0), meeting.query_full, _place(tile, box, panel))
+        target = offset(pipeline.query, panel * plan.query_tile.panel_bytes)
+        tma.load_tile(target, pipeline.task.tensor_map(0), pipeline.query_full, _place(tile, box, panel))
 
 
 def _load_block(
-    meeting: Meeting, number: int, tile: TileContext, boxes: tuple[Box, ...], which: int, block: Value, slot: Slot
+    pipeline: PipelineState, number: int, tile: TileContext, boxes: tuple[Box, ...], which: int, block: Value, slot: Slot
 ) -> Slot:
     """Load a block of keys (`which` 0) or values (1) into a slot of ring `number`; the slot after it."""
-    plan, ring = meeting.plan, meeting.ring(number)
+    plan, ring = pipeline.plan, pipeline.ring(number)
     ring.empty(slot.stage).wait(slot.parity)
-    full, target = ring.full(slot.stage), meeting.slot(number, slot.stage)
+    full, target = ring.full(slot.stage), pipeline.slot(number, slot.stage)
     full.arrive_and_expect(boxes[0].panels * boxes[0].map.box_bytes)
     maps = 1 + len(plan.results) + which * len(boxes)
     panel_bytes = (plan.value_tile if which else plan.key_tile).panel_bytes
@@ -184,7 +184,7 @@ def _load_block(
         for panel in range(boxes[part].panels):
             place = _place(tile, boxes[part], panel, local * plan.block)
             cache = Cache.STREAM if plan.once else Cache.DEFAULT
-            tma.load_tile(offset(target, panel * panel_bytes), meeting.task.tensor_map(maps + part), full, place, cache=cache)
+            tma.load_tile(offset(target, panel * panel_bytes), pipeline.task.tensor_map(maps + part), full, place, cache=cache)
 
     _of_its_part(part_of(plan, block), load)
     return ring.next(slot)
@@ -205,26 +205,26 @@ def _place(tile: TileContext, box: Box, panel: Value | int, key: Value | int = 0
     return place
 
 
-def store_tiles(meeting: Meeting) -> None:
+def store_tiles(pipeline: PipelineState) -> None:
     """One thread stores the results of all tiles, as the consumers leave them in shared memory, and posts.
 
     Few rows are stored and posted by a consumer, tiles in pieces by the block that joins these.
     """
-    plan, task = meeting.plan, meeting.task
+    plan, task = pipeline.plan, pipeline.task
     if not plan.bulk_results:
         return
 
     def tile(tile: TileContext, piece: Value, turn: Value) -> Value:
-        tile = meeting.walk.tile(tile)
+        tile = pipeline.walk.tile(tile)
         for group, box in enumerate(plan.results):
-            meeting.result_full[group].wait(turn)
+            pipeline.result_full[group].wait(turn)
             for panel in range(box.panels):
-                source = offset(meeting.result, panel * plan.result_tile.panel_bytes + group * GROUP_ROWS * 128)
+                source = offset(pipeline.result, panel * plan.result_tile.panel_bytes + group * GROUP_ROWS * 128)
                 tma.store_tile(task.tensor_map(1 + group), source, _place(tile, box, panel, row=group * GROUP_ROWS))
             tma.commit()
         tma.wait(0)
         for group in range(len(plan.results)):
-            meeting.result_empty[group].arrive()
+            pipeline.result_empty[group].arrive()
         if task.view.posts:
             fence_async()
             tile.post()

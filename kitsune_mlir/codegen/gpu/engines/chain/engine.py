@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan
-from kitsune_mlir.codegen.gpu.engines.chain.resident.consumer import Computer
+from kitsune_mlir.codegen.gpu.engines.chain.resident.consumer import Consumer
 from kitsune_mlir.codegen.gpu.engines.chain.resident.plan import make_plan
-from kitsune_mlir.codegen.gpu.engines.chain.resident.producer import Mover
+from kitsune_mlir.codegen.gpu.engines.chain.resident.producer import Producer
 from kitsune_mlir.codegen.gpu.engines.chain.wide.emit import emit_wide
 from kitsune_mlir.codegen.gpu.engines.chain.wide.plan import WidePlan, make_wide_plan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async_shared
+from kitsune_mlir.dialects.match_failure import MatchFailure
 
 __all__ = ["ChainEngine"]
 
@@ -35,13 +35,13 @@ class ChainEngine(Engine):
 
     name: ClassVar[str] = "chain"
 
-    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
         try:
             return make_plan(self.name, task, limits)
-        except Mismatch as reason:
+        except MatchFailure as reason:
             try:
                 return make_wide_plan(self.name, task, limits)
-            except Mismatch as other:
+            except MatchFailure as other:
                 return Decline(self.name, f"{reason}; for wide layers: {other}")
 
     def emit(self, plan: Plan, task: TaskContext) -> None:
@@ -56,6 +56,6 @@ class ChainEngine(Engine):
         registers = COPY_REGISTERS if copies else TMA_REGISTERS
 
         def work() -> None:
-            roles.specialize(task, Mover(chain, task).run, lambda group: Computer(chain, task, group).run(), registers)
+            roles.specialize(task, Producer(chain, task).run, lambda group: Consumer(chain, task, group).run(), registers)
 
         if_(task.first < task.view.tiles, work)  # who has no tile needs no weights either

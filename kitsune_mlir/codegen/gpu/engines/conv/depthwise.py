@@ -15,7 +15,6 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_
 from kitsune_mlir.codegen.gpu.emit.convert import unpack_values
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
@@ -27,8 +26,9 @@ from kitsune_mlir.codegen.gpu.engines.conv.match import CHANNEL, Convolution, Si
 from kitsune_mlir.codegen.gpu.engines.conv.tiles import depthwise_run
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, TaskView, element_bytes
+from kitsune_mlir.dialects.match_failure import MatchFailure
 
 __all__ = ["DepthwiseEngine"]
 
@@ -70,10 +70,10 @@ class DepthwiseEngine(Engine):
 
     name: ClassVar[str] = "depthwise"
 
-    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
         try:
             conv = match(task, depthwise=True)
-        except Mismatch as reason:
+        except MatchFailure as reason:
             return Decline(self.name, str(reason))
         items = task.tiles * conv.features * math.prod(axis.size for axis in conv.axes)
         width = _width(conv)

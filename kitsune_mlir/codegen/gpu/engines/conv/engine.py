@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
 from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.value import Value
@@ -21,10 +20,11 @@ from kitsune_mlir.codegen.gpu.engines.conv.mainloop import Stages
 from kitsune_mlir.codegen.gpu.engines.conv.plan import HALVERS, ConvPlan, make_plan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, fence_async, fence_async_shared
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import specialize
+from kitsune_mlir.dialects.match_failure import MatchFailure
 
 __all__ = ["ConvEngine"]
 
@@ -38,10 +38,10 @@ class ConvEngine(Engine):
 
     name: ClassVar[str] = "conv"
 
-    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
         try:
             return make_plan(self.name, task, limits)
-        except Mismatch as reason:
+        except MatchFailure as reason:
             return Decline(self.name, str(reason))
 
     def emit(self, plan: Plan, task: TaskContext) -> None:

@@ -12,7 +12,7 @@ import itertools
 import math
 
 from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
-from kitsune_mlir.codegen.gpu.contraction.tf32x3 import write_rests
+from kitsune_mlir.codegen.gpu.contraction.tf32x3 import write_small_parts
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, maximum
@@ -33,14 +33,14 @@ class Stages:
         self.images = Ring(task.barrier_base, geometry.image_stages)
         self.weights = Ring(offset(task.barrier_base, Ring.bytes(geometry.image_stages)), geometry.weight_stages)
 
-    def halved(self, ring: Ring, stage: Value) -> Barrier:
+    def small_parts(self, ring: Ring, stage: Value) -> Barrier:
         """Tells that the rests of an image's or a weight's stage are there too."""
         first = 2 * (self.images.stages + self.weights.stages) + (self.images.stages if ring is self.weights else 0)
         return Barrier(offset(self.task.barrier_base, (stage + first) * Barrier.BYTES))
 
     def _ready(self, ring: Ring, slot: Slot) -> None:
         """Wait until a stage can be multiplied."""
-        (self.halved(ring, slot.stage) if self.plan.exact else ring.full(slot.stage)).wait(slot.parity)
+        (self.small_parts(ring, slot.stage) if self.plan.exact else ring.full(slot.stage)).wait(slot.parity)
 
     def range(self, piece: Value) -> tuple[Value, Value]:
         """The first stage of the image that a piece takes, and how many."""
@@ -119,10 +119,10 @@ class Stages:
 
         def rests(ring: Ring, slot: Slot, start: Value, bytes: int) -> Slot:
             ring.full(slot.stage).wait(slot.parity)
-            write_rests(start, bytes // 2, task.thread - (128 - HALVERS), HALVERS)
+            write_small_parts(start, bytes // 2, task.thread - (128 - HALVERS), HALVERS)
             fence_async_shared()
             sync_warp()
-            if_(task.thread % 32 == 0, self.halved(ring, slot.stage).arrive)
+            if_(task.thread % 32 == 0, self.small_parts(ring, slot.stage).arrive)
             return ring.next(slot)
 
         def weight(_: Value, *state: Value) -> list[Value]:

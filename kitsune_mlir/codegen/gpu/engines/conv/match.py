@@ -21,10 +21,11 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import Mismatch, is_constant
+from kitsune_mlir.codegen.gpu.contraction.match import is_constant
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Offset, TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, static_ints, terms_of
 from kitsune_mlir.dialects.deep import postorder
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import body_of, is_contraction
 from kitsune_mlir.dialects.sizes import wide_dims
 
@@ -114,13 +115,13 @@ def match(task: TaskView, depthwise: bool = False) -> Convolution:
     """
     products = [op for op in task.work() if is_contraction(op)]
     if len(products) != 1:
-        raise Mismatch(f"{len(products)} products in one task; one is done")
+        raise MatchFailure(f"{len(products)} products in one task; one is done")
     found = _convolution(task, products[0], depthwise)
     if not task.stores:
-        raise Mismatch("the task stores nothing")
+        raise MatchFailure("the task stores nothing")
     for store in task.stores:
         if task.load_of(store.tensor) is not None:
-            raise Mismatch("a tensor is copied from memory to memory")
+            raise MatchFailure("a tensor is copied from memory to memory")
         _check(found, store.tensor, stored_sides(found, store.tensor))
     return found
 
@@ -128,7 +129,7 @@ def match(task: TaskView, depthwise: bool = False) -> Convolution:
 def _convolution(task: TaskView, op: ir.Operation, depthwise: bool) -> Convolution:
     types = [str(ir.ShapedType(value.type).element_type) for value in op.operands]
     if types[0] != types[1] or types[0] not in _DTYPES or types[2] != "f32":
-        raise Mismatch(f"a convolution of {types[0]} and {types[1]} into {types[2]}; bf16, f16 or f32 into f32 are done")
+        raise MatchFailure(f"a convolution of {types[0]} and {types[1]} into {types[2]}; bf16, f16 or f32 into f32 are done")
     image_map, weight_map, out_map = affine_maps(op)
     kinds = iterator_kinds(op)
     outs, weights = _loops(out_map), _loops(weight_map)
@@ -138,16 +139,16 @@ def _convolution(task: TaskView, op: ir.Operation, depthwise: bool) -> Convoluti
     feature, last = weights[-1 if depthwise else 0], weights[-1]
     kind = "parallel" if depthwise else "reduction"
     if summed is None or list(summed.items()) != [(last, 1)] or kinds[last] != kind or feature not in outs:
-        raise Mismatch("the channels are not the innermost dimension of image and weight")
+        raise MatchFailure("the channels are not the innermost dimension of image and weight")
     image, starts, lows, padded = _image(task, op.operands[0])
     axes, sides, taps = [], {feature: CHANNEL}, []
     for number, terms in enumerate(pixels):
         if terms is None:
-            raise Mismatch(f"the image is indexed by {image_map.results[number]}")
+            raise MatchFailure(f"the image is indexed by {image_map.results[number]}")
         along = [loop for loop in terms if kinds[loop] == "parallel"]
         within = [loop for loop in terms if kinds[loop] == "reduction"]
         if len(along) != 1 or len(within) > 1 or along[0] not in outs:
-            raise Mismatch(f"the image is indexed by {image_map.results[number]}")
+            raise MatchFailure(f"the image is indexed by {image_map.results[number]}")
         sides[along[0]] = number
         taps += within
         axes.append(
@@ -163,10 +164,10 @@ def _convolution(task: TaskView, op: ir.Operation, depthwise: bool) -> Convoluti
         )
     shared = slice(0, -1) if depthwise else slice(1, None)  # dimensions of the weight that every feature has
     if taps != weights[slice(0 if depthwise else 1, -1)] or set(sides) != set(outs):
-        raise Mismatch("groups, or taps in another order than the image's dimensions")
+        raise MatchFailure("groups, or taps in another order than the image's dimensions")
     weight = task.load_of(op.operands[1])
     if weight is None or list(weight.sizes[shared]) != list(weight.buffer.shape[shared]) or len(weight.sizes) != len(weights):
-        raise Mismatch("the weight is not read from memory, whole but for its features")
+        raise MatchFailure("the weight is not read from memory, whole but for its features")
     walked = tuple(sides[loop] if sizes[loop] != 1 else None for loop in outs)
     channels = 1 if depthwise else sizes[last]
     return Convolution(task, op, image, weight, tuple(axes), channels, sizes[feature], types[0], walked, depthwise)
@@ -175,7 +176,7 @@ def _convolution(task: TaskView, op: ir.Operation, depthwise: bool) -> Convoluti
 def _loops(map_: ir.AffineMap) -> list[int]:
     """The loops of a map of plain loops."""
     if not all(isinstance(expression, ir.AffineDimExpr) for expression in map_.results):
-        raise Mismatch("the weight or the result is not indexed by plain loops")
+        raise MatchFailure("the weight or the result is not indexed by plain loops")
     return [ir.AffineDimExpr(expression).position for expression in map_.results]
 
 
@@ -189,25 +190,25 @@ def _image(task: TaskView, value: ir.Value) -> tuple[Load, list[tuple[Offset, ..
     while (load := task.load_of(value)) is None:
         op = value.owner
         if isinstance(op, ir.Block) or op.name not in ("tensor.extract_slice", "tensor.pad"):
-            raise Mismatch("the image is computed in the task")
+            raise MatchFailure("the image is computed in the task")
         if op.name == "tensor.pad":
             if len(op.operands) != 1 or not _pads_with_zero(op):
-                raise Mismatch("the image is padded with something else than zeros")
+                raise MatchFailure("the image is padded with something else than zeros")
             low, high = static_ints(op, "static_low"), static_ints(op, "static_high")
             lows = [a + b for a, b in zip(lows, low, strict=True)]
             padded = [p or a != 0 or b != 0 for p, a, b in zip(padded, low, high, strict=True)]
         else:
             if any(stride != 1 for stride in static_ints(op, "static_strides")) or len(shape_of(op.operands[0])) != rank:
-                raise Mismatch("a strided slice of the image")
+                raise MatchFailure("a strided slice of the image")
             dynamic = iter(list(op.operands)[1:])
             offsets = [next(dynamic) if n == _DYNAMIC else n for n in static_ints(op, "static_offsets")]
             starts = [(*start, offset) for start, offset in zip(starts, offsets, strict=True)]
         value = op.operands[0]
     if len(load.sizes) != rank:
-        raise Mismatch("the image drops a dimension of its buffer")
+        raise MatchFailure("the image drops a dimension of its buffer")
     for dim, (size, extent) in enumerate(zip(load.sizes, load.buffer.shape, strict=True)):
         if padded[dim] and size != extent:
-            raise Mismatch("a part of the image is padded")
+            raise MatchFailure("a part of the image is padded")
         starts[dim] = (*starts[dim], load.offsets[dim])
     return load, starts, lows, padded
 
@@ -248,7 +249,7 @@ def operand_sides(op: ir.Operation, number: int, result: int, sides: Sides) -> S
         elif isinstance(expression, ir.AffineDimExpr) and expression.position in loops:
             found.append(loops[expression.position])
         else:
-            raise Mismatch(f"an element-wise operand is indexed by {expression}")
+            raise MatchFailure(f"an element-wise operand is indexed by {expression}")
     return tuple(found)
 
 
@@ -267,10 +268,10 @@ def stored_sides(found: Convolution, value: ir.Value) -> Sides:
                 known.update(_forward(op, number, known[operand]))
                 break
     if value not in known:
-        raise Mismatch("a result is not made from the convolution's")
+        raise MatchFailure("a result is not made from the convolution's")
     sides = known[value]
     if set(sides) - {None} != set(found.sides) - {None}:
-        raise Mismatch("a result is not a whole tile of the convolution's")
+        raise MatchFailure("a result is not a whole tile of the convolution's")
     return sides
 
 
@@ -307,11 +308,11 @@ def _walked_by(found: Convolution, value: ir.Value, sides: Sides) -> list[tuple[
         return []
     if value == found.op.results[0]:
         if [side for side in sides if side is not None] != [side for side in found.sides if side is not None]:
-            raise Mismatch("the convolution's result is read along other dimensions")
+            raise MatchFailure("the convolution's result is read along other dimensions")
         return [(found.op.operands[2], found.sides)]
     op = value.owner
     if isinstance(op, ir.Block):
-        raise Mismatch("an element-wise operand is neither loaded nor computed")
+        raise MatchFailure("an element-wise operand is neither loaded nor computed")
     result = list(op.results).index(value)
     return [(op.operands[number], operand_sides(op, number, result, sides)) for number in _read_operands(op)]
 
@@ -320,10 +321,10 @@ def _read_operands(op: ir.Operation) -> Sequence[int]:
     if op.name in ("tensor.expand_shape", "tensor.collapse_shape", "linalg.fill"):
         return (0,)
     if op.name != "linalg.generic" or any(kind != "parallel" for kind in iterator_kinds(op)):
-        raise Mismatch(f"'{op.name}' is neither the convolution nor element-wise")
+        raise MatchFailure(f"'{op.name}' is neither the convolution nor element-wise")
     for inner in body_of(op):
         if inner.regions or not inner.name.startswith(("arith.", "math.")):
-            raise Mismatch(f"an element-wise body holds '{inner.name}'")
+            raise MatchFailure(f"an element-wise body holds '{inner.name}'")
     arguments = op.regions[0].blocks[0].arguments
     inputs = len(op.operands) - len(op.results)
     return [n for n in range(len(op.operands)) if n < inputs or len(list(arguments[n].uses))]

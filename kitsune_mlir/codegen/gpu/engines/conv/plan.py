@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
 from kitsune_mlir.codegen.gpu.engines.conv.match import Convolution, match
 from kitsune_mlir.codegen.gpu.engines.conv.tiles import Geometry, Problem, best_arrangement
-from kitsune_mlir.codegen.gpu.interface.plan import Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView, element_bytes
 from kitsune_mlir.codegen.gpu.interface.window import multiple_of
 from kitsune_mlir.codegen.gpu.sm90 import wgmma
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import SHARED_REGISTERS, THREADS
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine.shared_tile import SharedTile
 
@@ -98,14 +98,14 @@ class ConvPlan:
         return self.problem.chunks * self.taps_apart
 
 
-def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
+def make_plan(engine: str, task: TaskView, limits: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
         Mismatch: it is no convolution, or nothing for tensor cores or TMA.
     """
     if limits.chip != "sm_90a":
-        raise Mismatch(f"wgmma needs sm_90a, not {limits.chip}")
+        raise MatchFailure(f"wgmma needs sm_90a, not {limits.chip}")
     plan = _decide(match(task), limits)
     geometry = plan.geometry
     uses = (MapUse(plan.conv.image.buffer, plan.image_map), MapUse(plan.conv.weight.buffer, plan.weight_map))
@@ -136,7 +136,7 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     )
 
 
-def _decide(conv: Convolution, limits: Limits) -> ConvPlan:
+def _decide(conv: Convolution, limits: KernelOptions) -> ConvPlan:
     axes = conv.axes
     wide = conv.dtype == "f32"
     original = Problem(
@@ -154,7 +154,7 @@ def _decide(conv: Convolution, limits: Limits) -> ConvPlan:
     tiles = conv.task.tiles
     found = best_arrangement(problem, problem.pixels, conv.features, tiles, limits.workers, limits.shared_bytes)
     if isinstance(found, str):
-        raise Mismatch(found)
+        raise MatchFailure(found)
     _, geometry, pieces = found
     sharers = tiles * geometry.groups
     split = Split(pieces, sharers * (pieces - 1) * geometry.partial_bytes, sharers, sharers) if pieces > 1 else None
@@ -163,7 +163,7 @@ def _decide(conv: Convolution, limits: Limits) -> ConvPlan:
         maps = _image_map(conv, problem, geometry), _weight_map(conv, problem, geometry, paired)
         return ConvPlan(conv, problem, problem is not original, geometry, paired, *maps, split)
     except CompileError as error:
-        raise Mismatch(str(error)) from error
+        raise MatchFailure(str(error)) from error
 
 
 def _image_map(conv: Convolution, problem: Problem, geometry: Geometry) -> TensorMap:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32
 from kitsune_mlir.codegen.gpu.engines.gemv.epilogue import MULTIPLIERS, store_pass
@@ -23,9 +22,10 @@ from kitsune_mlir.codegen.gpu.engines.gemv.plan import CONSUMERS, make_plan, sha
 from kitsune_mlir.codegen.gpu.engines.gemv.producer import ActivationStream, Stages, WeightStream, number_waits
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot, fence_async
+from kitsune_mlir.dialects.match_failure import MatchFailure
 
 __all__ = ["GemvEngine"]
 
@@ -36,19 +36,19 @@ class GemvEngine(Engine):
     name: ClassVar[str] = "gemv"
     prefetches: ClassVar[bool] = True
 
-    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
         try:
             return make_plan(self.name, task, limits)
-        except Mismatch as reason:
+        except MatchFailure as reason:
             return Decline(self.name, str(reason))
 
-    def join(self, plans: Sequence[Plan], limits: Limits) -> Sequence[Plan] | None:
+    def join(self, plans: Sequence[Plan], limits: KernelOptions) -> Sequence[Plan] | None:
         return share_ring(plans, limits)
 
     def emit(self, plan: Plan, task: TaskContext) -> None:
-        self.emit_joined([plan], [task])
+        self.emit_fused([plan], [task])
 
-    def emit_joined(self, plans: Sequence[Plan], tasks: Sequence[TaskContext]) -> None:
+    def emit_fused(self, plans: Sequence[Plan], tasks: Sequence[TaskContext]) -> None:
         every = [Stages(plan.private, task) for plan, task in zip(plans, tasks, strict=True)]
         warp = warp_id(tasks[0].thread)
 

@@ -12,14 +12,15 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
 from kitsune_mlir.codegen.gpu.contraction.one_sum import GemvPattern, match_products
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.plan import Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.errors import CompileError
 
 __all__ = ["CONSUMERS", "PANEL", "Geometry", "GemvPlan", "Source", "make_plan", "share_ring"]
@@ -241,7 +242,7 @@ class GemvPlan:
         return any(not source.window.constant for source in self.weights)
 
 
-def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
+def make_plan(engine: str, task: TaskView, limits: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
@@ -250,7 +251,7 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     pattern = match_products(task)
     product = pattern.product
     if product.rows > MOST_ROWS:
-        raise Mismatch(f"a tile of {product.rows} rows; up to {MOST_ROWS} are done")
+        raise MatchFailure(f"a tile of {product.rows} rows; up to {MOST_ROWS} are done")
     geometry = _choose(pattern, limits)
     swizzle = 0 if product.rows == 1 else PANEL
     input = _source(pattern, 0, product.a, ROW, product.rows, geometry.panel * geometry.input_panels, swizzle)
@@ -286,7 +287,7 @@ def _with_ring(plan: Plan, gemv: GemvPlan) -> Plan:
     )
 
 
-def share_ring(plans: Sequence[Plan], limits: Limits) -> list[Plan] | None:
+def share_ring(plans: Sequence[Plan], limits: KernelOptions) -> list[Plan] | None:
     """The plans of successive tasks with one ring for all of them; None if it would not be deep enough for one of them."""
     geometries = [plan.private.geometry for plan in plans]
     slot = max(geometry.stage_bytes for geometry in geometries)
@@ -311,25 +312,25 @@ def _source(
     window = Window.of(load, pattern.operand_sides(product.op, operand))
     along = next(dim for dim in window.dims if dim.side == inner)
     if along.stride != 1:
-        raise Mismatch("neighbours along the sum are not neighbours in memory")
+        raise MatchFailure("neighbours along the sum are not neighbours in memory")
     if along.size != along.extent and depth % columns:
-        raise Mismatch("the sum is over a part of the rows in memory that does not end with 128 bytes")
+        raise MatchFailure("the sum is over a part of the rows in memory that does not end with 128 bytes")
     own = next((dim for dim in window.dims if dim.side == side), Dim(side, 1, 1, 1, 0))
     dims = (*(dim for dim in window.dims if dim.side not in (side, inner)), own, along)
     strides = tuple(dim.stride * window.bytes if dim.extent != 1 else 16 for dim in dims[:-1])
     if window.buffer.offset % 16 or depth * window.bytes % 16 or any(stride % 16 for stride in strides):
-        raise Mismatch("a stride, a start or the sum is no multiple of 16 bytes")
+        raise MatchFailure("a stride, a start or the sum is no multiple of 16 bytes")
     if len(dims) > 5:
-        raise Mismatch(f"an operand of {len(dims)} dimensions; TMA has 5")
+        raise MatchFailure(f"an operand of {len(dims)} dimensions; TMA has 5")
     box = (*(1 for _ in dims[:-2]), rows, columns)
     try:
         tensor_map = TensorMap(window.dtype, tuple(dim.extent for dim in dims), strides, box, swizzle, promotion=PANEL)
     except CompileError as error:
-        raise Mismatch(str(error)) from error
+        raise MatchFailure(str(error)) from error
     return Source(window, tensor_map, dims)
 
 
-def _choose(pattern: GemvPattern, limits: Limits) -> Geometry:
+def _choose(pattern: GemvPattern, limits: KernelOptions) -> Geometry:
     """The best geometry that fits."""
     product, products = pattern.product, len(pattern.products)
     size = {"f32": 4}.get(product.dtype, 2)
@@ -345,7 +346,7 @@ def _choose(pattern: GemvPattern, limits: Limits) -> Geometry:
         if stages >= LEAST_STAGES and whole and (start.sums <= SUM_REGISTERS or pass_cols == block):
             geometries.append(dataclasses.replace(start, stages=stages, slot_bytes=start.stage_bytes))
     if not geometries:
-        raise Mismatch(f"{products} products of {product.rows} rows leave no room for a ring of {LEAST_STAGES} stages")
+        raise MatchFailure(f"{products} products of {product.rows} rows leave no room for a ring of {LEAST_STAGES} stages")
     return min(geometries, key=_badness)
 
 

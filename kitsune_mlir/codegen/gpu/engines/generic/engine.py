@@ -29,7 +29,7 @@ from kitsune_mlir.codegen.gpu.engines.generic.outline import call, outline
 from kitsune_mlir.codegen.gpu.engines.generic.storage import Storage, place, rewrite
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.errors import KitsuneError
 
@@ -57,7 +57,7 @@ class GenericEngine(Engine):
 
     name: ClassVar[str] = "generic"
 
-    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
         try:
             lowered = _lower(task, min(SHARED_BYTES, limits.shared_bytes))
         except KitsuneError as error:
@@ -113,7 +113,7 @@ def _lower(task: TaskView, shared_limit: int) -> _Lowered:
     return _Lowered(body, memory, storage)
 
 
-def _cycles(lowered: _Lowered, tiles: int, limits: Limits) -> float:
+def _cycles(lowered: _Lowered, tiles: int, limits: KernelOptions) -> float:
     """Of a tile; see `generic.cost`."""
     memory = Memory(lowered.memory.buffers, lowered.storage.interval)
     return tile_cycles(lowered.body.block, memory, lowered.storage, THREADS, tiles, limits.workers)

@@ -15,7 +15,6 @@ import functools
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
 from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
@@ -23,18 +22,19 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, select
 from kitsune_mlir.codegen.gpu.engines.mma.epilogue import Epilogue
 from kitsune_mlir.codegen.gpu.engines.mma.mainloop import Stages
 from kitsune_mlir.codegen.gpu.engines.mma.plan import STORING_THREAD, MmaPlan, make_plan
-from kitsune_mlir.codegen.gpu.engines.mma.producer_copy import Copier
-from kitsune_mlir.codegen.gpu.engines.mma.producer_tf32x3 import Halver
+from kitsune_mlir.codegen.gpu.engines.mma.producer_copy import CopyProducer
+from kitsune_mlir.codegen.gpu.engines.mma.producer_tf32x3 import SmallPartProducer
 from kitsune_mlir.codegen.gpu.engines.mma.producer_tma import Loader
 from kitsune_mlir.codegen.gpu.engines.mma.rasterize import ordered
-from kitsune_mlir.codegen.gpu.engines.mma.store_warp import Handover, Storer
+from kitsune_mlir.codegen.gpu.engines.mma.store_warp import Storer, StoreRing
 from kitsune_mlir.codegen.gpu.engines.mma.task_fusion import join_plans
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import specialize
+from kitsune_mlir.dialects.match_failure import MatchFailure
 
 __all__ = ["MmaEngine"]
 
@@ -47,21 +47,21 @@ class MmaEngine(Engine):
 
     name: ClassVar[str] = "mma"
 
-    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
         try:
             plan = make_plan(self.name, task, limits)
-        except Mismatch as reason:
+        except MatchFailure as reason:
             return Decline(self.name, str(reason))
         mma: MmaPlan = plan.private
-        return dataclasses.replace(plan, late=mma.boxes is not None and not (mma.mixed or mma.exact or mma.split))
+        return dataclasses.replace(plan, dependent=mma.boxes is not None and not (mma.mixed or mma.exact or mma.split))
 
-    def join(self, plans: Sequence[Plan], limits: Limits) -> Sequence[Plan] | None:
+    def join(self, plans: Sequence[Plan], limits: KernelOptions) -> Sequence[Plan] | None:
         return join_plans(plans, limits)
 
     def emit(self, plan: Plan, task: TaskContext) -> None:
-        self.emit_joined([plan], [task])
+        self.emit_fused([plan], [task])
 
-    def emit_joined(self, plans: Sequence[Plan], tasks: Sequence[TaskContext]) -> None:
+    def emit_fused(self, plans: Sequence[Plan], tasks: Sequence[TaskContext]) -> None:
         works = [_Work(plan.private, task) for plan, task in zip(plans, tasks, strict=True)]
         mma, thread = works[0].plan, tasks[0].thread
 
@@ -83,11 +83,14 @@ class MmaEngine(Engine):
                     if_(warp_id(thread) == number, functools.partial(load, share))
             if mma.boxes is None or mma.mixed:
                 warp = warp_id(thread) - mma.first_copier // 32
-                if_(warp.below(mma.copiers // 32), Copier(mma, tasks[0], works[0].stages).run)
+                if_(warp.below(mma.copiers // 32), CopyProducer(mma, tasks[0], works[0].stages).run)
             if mma.exact:
-                first, count = mma.halvers
+                first, count = mma.small_part_threads
                 warp = warp_id(thread)
-                if_((warp >= first // 32) & (warp < (first + count) // 32), Halver(mma, tasks[0], works[0].stages).run)
+                if_(
+                    (warp >= first // 32) & (warp < (first + count) // 32),
+                    SmallPartProducer(mma, tasks[0], works[0].stages).run,
+                )
             if works[0].storer.needed:
                 if_(thread == STORING_THREAD, store)
 
@@ -155,7 +158,7 @@ def _consume(work: _Work, group: Value, state: list[Value] | None) -> list[Value
     is afterwards.
     """
     mma, task, stages = work.plan, work.task, work.stages
-    pieces, handover = Pieces(mma, task), Handover(mma, task)
+    pieces, handover = Pieces(mma, task), StoreRing(mma, task)
     staged, announced = handover.ring(0), handover.announcements()
 
     def finish(epilogue: Epilogue, piece: Value | None, accumulators: list[Value], *state: Value) -> list[Value]:

@@ -23,7 +23,7 @@ from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, i32, i64, select, unpack
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
-from kitsune_mlir.codegen.gpu.engines.mma.store_warp import Handover
+from kitsune_mlir.codegen.gpu.engines.mma.store_warp import StoreRing
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90.ldmatrix import stage_accumulator
@@ -129,7 +129,7 @@ class Epilogue:
             for number, store in enumerate(self.pattern.task.stores):
                 if number in staged:
                     self._stage(store.tensor, first // 8, slot)
-                    slot = Handover(self.plan, self.tile.task).ring(0).next(slot)
+                    slot = StoreRing(self.plan, self.tile.task).ring(0).next(slot)
             for block in range(first // 8, (first + step) // 8):
                 for number, store in enumerate(self.pattern.task.stores):
                     if number not in staged:
@@ -145,7 +145,7 @@ class Epilogue:
 
     def _stage(self, value: ir.Value, block: int, slot: Slot) -> None:
         """Put a slice of a result, from an 8-column block on, into its slot, and tell the storing thread."""
-        handover, tile = Handover(self.plan, self.tile.task), self.plan.out_tile
+        handover, tile = StoreRing(self.plan, self.tile.task), self.plan.out_tile
         ring, pointer = handover.ring(self.group), handover.pointer(self.group, slot.stage)
         # Elements that come from memory are asked for together, so that their ways overlap.
         early = [self._columns(value, block, step) for step in range(tile.cols // 16)] if self._reads_elements() else []
@@ -181,7 +181,7 @@ class Epilogue:
         """Tell the storing thread that the warp has written its part of the tile, if it wants to know."""
         if not self.plan.announces:
             return
-        ring = Handover(self.plan, self.tile.task).announcements()
+        ring = StoreRing(self.plan, self.tile.task).announcements()
         ring.empty(told.stage).wait(told.parity)
         if self.tile.task.kernel.fences:
             fence_async()

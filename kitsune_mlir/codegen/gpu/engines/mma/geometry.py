@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kitsune_mlir.codegen.gpu.contraction.axes import Mismatch
+from kitsune_mlir.dialects.match_failure import MatchFailure
 
 __all__ = ["Geometry", "up"]
 
@@ -48,7 +48,7 @@ class Geometry:
         unit = 64 if b_transposed else 8
         if products > 1:
             if rows <= 64 or b_transposed:
-                raise Mismatch(f"{products} products of {rows} rows; several need more than 64, and memory along the sum")
+                raise MatchFailure(f"{products} products of {rows} rows; several need more than 64, and memory along the sum")
             n = products * up(cols, 8)
             return Geometry(rows, cols, True, 2, 128, n, 0, n, products)
         if rows > 64:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import arith
 
-from kitsune_mlir.codegen.gpu.contraction.axes import ROW, Mismatch
+from kitsune_mlir.codegen.gpu.contraction.axes import ROW
 from kitsune_mlir.codegen.gpu.contraction.gather import tables_of, walked_loop
 from kitsune_mlir.codegen.gpu.contraction.match import Pattern, Product, is_constant
 from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, emit_body
@@ -27,6 +27,7 @@ from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import body_of, constant_fill, defining_op, yield_of
 
 __all__ = ["Gather", "Range", "by_range", "ranges_of"]
@@ -91,12 +92,12 @@ def ranges_of(pattern: Pattern, product: Product) -> tuple[Range, ...] | None:
     if pattern.task.load_of(value) is not None:
         return None
     if len(product.sums) != 1:
-        raise Mismatch("rows made in the task, summed over several dimensions")
+        raise MatchFailure("rows made in the task, summed over several dimensions")
     side = f"k{product.sums[0][0]}"
     found = [_range(pattern, part, side, start) for part, start in _parts(pattern, value, 0)]
     kept = tuple(part for part in found if part is not None)
     if not kept:
-        raise Mismatch("a product with zeros")
+        raise MatchFailure("a product with zeros")
     return kept
 
 
@@ -124,7 +125,7 @@ def _parts(pattern: Pattern, value: ir.Value, start: int) -> list[tuple[ir.Value
             continue
         dim = ir.IntegerAttr(step.op.attributes["dim"]).value
         if any(extent != 1 for extent in shape_of(value)[dim + 1 :]):
-            raise Mismatch("the rows of a product are joined along their length")
+            raise MatchFailure("the rows of a product are joined along their length")
         parts = []
         for part in step.op.operands:
             parts.append((part, start))
@@ -151,7 +152,7 @@ def _range(pattern: Pattern, value: ir.Value, side: str, start: int) -> Range | 
 def _gathered(pattern: Pattern, value: ir.Value, side: str) -> tuple[Window, Gather]:
     """`value` as rows of a table."""
     step = pattern.steps.get(value)
-    refusal = Mismatch("the rows of a product are computed in the task")
+    refusal = MatchFailure("the rows of a product are computed in the task")
     if step is None or step.kind != "map" or len(step.op.results) != 1:
         raise refusal
     extract = defining_op(yield_of(step.op).operands[0])
@@ -172,7 +173,7 @@ def _gathered(pattern: Pattern, value: ir.Value, side: str) -> tuple[Window, Gat
             continue
         load, sides = pattern.task.load_of(operand), pattern.operand_sides(step.op, number)
         if load is None or set(sides) - {ROW}:
-            raise Mismatch("rows of a table are chosen by what is computed in the task")
+            raise MatchFailure("rows of a table are chosen by what is computed in the task")
         numbers[number] = load, sides
     names = [name for name, extent in zip((ROW, side), table.sizes, strict=True) if extent != 1]
     return Window.of(table, names), Gather(step.op, numbers)

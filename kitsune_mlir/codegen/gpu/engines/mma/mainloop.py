@@ -34,7 +34,7 @@ class Stages:
         """Where a stage starts in shared memory: A, then B (then, of f32 operands, the rests of both)."""
         return offset(self.task.shared, stage * self.plan.stage_bytes)
 
-    def halved(self, stage: Value) -> Barrier:
+    def small_parts(self, stage: Value) -> Barrier:
         """Tells that both halves of the stage's f32 operands are there."""
         return Barrier(offset(self.task.barrier_base, (stage + 2 * self.plan.stages) * Barrier.BYTES))
 
@@ -88,7 +88,7 @@ class Stages:
 
     def _multiply(self, accumulators: list[Value] | None, group: Value, slot: Slot) -> list[Value]:
         plan = self.plan
-        barrier = self.halved(slot.stage) if plan.exact else self.ring.full(slot.stage)
+        barrier = self.small_parts(slot.stage) if plan.exact else self.ring.full(slot.stage)
         barrier.wait(slot.parity)
         if plan.boxes is None or plan.mixed:
             fence_async_shared()  # threads wrote what the tensor cores read

@@ -6,17 +6,18 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch, Pattern, Product, loaded, match
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Pattern, Product, loaded, match
 from kitsune_mlir.codegen.gpu.engines.mma.cost import HELD_BYTES, Work, choose_pieces
 from kitsune_mlir.codegen.gpu.engines.mma.geometry import Geometry, up
 from kitsune_mlir.codegen.gpu.engines.mma.k_ranges import Range, ranges_of
 from kitsune_mlir.codegen.gpu.engines.mma.operand import Box, Operand, Sum, box_of, choose_sum, merge_sums
 from kitsune_mlir.codegen.gpu.engines.mma.tma_epilogue import SLICES, SLOTS, Result, results_of
-from kitsune_mlir.codegen.gpu.interface.plan import Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import CONSUMERS, SHARED_REGISTERS, THREADS
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["STORING_THREAD", "Geometry", "MmaPlan", "make_plan"]
@@ -102,7 +103,7 @@ class MmaPlan:
         full = (self.loaders if self.boxes else 0) + (0 if self.boxes and not self.mixed else self.copiers)
         counts = (full,) * self.stages + (CONSUMERS,) * self.stages
         if self.exact:
-            counts += (self.halvers[1] // 32,) * self.stages
+            counts += (self.small_part_threads[1] // 32,) * self.stages
         if self.results:
             counts += ((WARPS,) * SLOTS + (1,) * SLOTS) * self.geometry.groups
         if self.announces:
@@ -153,7 +154,7 @@ class MmaPlan:
         return 2 if self.boxes and not (self.exact or self.mixed) else 1
 
     @property
-    def halvers(self) -> tuple[int, int]:
+    def small_part_threads(self) -> tuple[int, int]:
         """The first of the threads that halve f32 operands, and their number: warps between those that load and the last."""
         return (32, 64) if self.boxes else (self.copiers, 32)
 
@@ -184,14 +185,14 @@ class MmaPlan:
         return bool(self.pattern.task.posts) and len(self.results) < len(stores)
 
 
-def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
+def make_plan(engine: str, task: TaskView, limits: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
         Mismatch: it is nothing for tensor cores, or too large.
     """
     if limits.chip != "sm_90a":
-        raise Mismatch(f"wgmma needs sm_90a, not {limits.chip}")
+        raise MatchFailure(f"wgmma needs sm_90a, not {limits.chip}")
     mma = _decide(match(task, ("bf16", "f16", "f32")), limits)
     geometry = mma.geometry
     boxes = [box for box in mma.boxes or () if box is not None]
@@ -227,10 +228,10 @@ def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     )
 
 
-def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
+def _decide(pattern: Pattern, limits: KernelOptions) -> MmaPlan:
     product, count = pattern.product, len(pattern.products)
     if product.rows > 128 or up(product.cols, 8) * count > 256:
-        raise Mismatch(f"a tile of {product.rows} x {product.cols * count}; up to 128 x 256 fit the registers")
+        raise MatchFailure(f"a tile of {product.rows} x {product.cols * count}; up to 128 x 256 fit the registers")
     ranges = ranges_of(pattern, product)
     if ranges is None:
         a_window, b_window, loops = merge_sums(
@@ -243,7 +244,9 @@ def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
     geometry = Geometry.of(product.rows, product.cols, b.transposed, count)
     exact = product.dtype == "f32" and limits.matmul_precision == "highest"
     if exact and geometry.n > MOST_EXACT_COLUMNS:
-        raise Mismatch(f"a warpgroup's {geometry.n} columns of exact f32 sums; up to {MOST_EXACT_COLUMNS} fit the registers")
+        raise MatchFailure(
+            f"a warpgroup's {geometry.n} columns of exact f32 sums; up to {MOST_EXACT_COLUMNS} fit the registers"
+        )
     dtype = product.dtype if product.dtype != "f32" or exact else "tf32"
     weights = [b]
     for other in pattern.products[1:]:
@@ -251,13 +254,13 @@ def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
         if ranges is None:
             _, window, same = merge_sums(other, _window(pattern, other, other.a), window)
             if choose_sum(same, a_window, window) != sum:
-                raise Mismatch("several products whose sums run differently")
+                raise MatchFailure("several products whose sums run differently")
         weights.append(_operand(window, COL, product.cols, sum))
     # From memory, each by one tile: L2 need not keep them, and the ring holds what memory takes to answer.
     once = _bytes(weights) > HELD_BYTES and min(_windows(one.window) for one in weights) >= pattern.task.tiles
     boxes, why = _boxes(a, ranges or (), weights, sum, geometry, dtype, exact, once)
     if boxes is None and count > 1:
-        raise Mismatch(f"several products that TMA cannot load: {why}")
+        raise MatchFailure(f"several products that TMA cannot load: {why}")
     a_tile, b_tile = _stage_tile(a, geometry.a_rows, sum), _stage_tile(b, geometry.b_rows, sum)
     split = _split(pattern, geometry, sum, exact, [*(ranges or (a,)), *weights], limits)
     share = _share(geometry.width, split.pieces) if split else 0
@@ -266,7 +269,7 @@ def _decide(pattern: Pattern, limits: Limits) -> MmaPlan:
     most = max(MOST_STAGES, -(-FLIGHT // b_tile.bytes)) if once else MOST_STAGES
     stages = min(most, left // ((a_tile.bytes + b_tile.bytes) * (2 if exact else 1)))
     if stages < 2:
-        raise Mismatch(f"a tile of {product.rows} x {product.cols} of f32 leaves no room for two stages in shared memory")
+        raise MatchFailure(f"a tile of {product.rows} x {product.cols} of f32 leaves no room for two stages in shared memory")
     return MmaPlan(
         pattern, geometry, sum, a, b, ranges or (), boxes, why, a_tile, b_tile, stages, results, slice, exact, split, share
     )
@@ -276,13 +279,13 @@ def _ranged(pattern: Pattern, product: Product, ranges: tuple[Range, ...]) -> tu
     """The windows of A's first range and of B, and the order of a sum over ranges."""
     window, (loop, length) = _window(pattern, product, product.b), product.sums[0]
     if {part.window.dtype for part in ranges} != {window.dtype}:
-        raise Mismatch("a product's rows are read as another type than its columns")
+        raise MatchFailure("a product's rows are read as another type than its columns")
     if any(part.window.stride(f"k{loop}") != 1 for part in ranges):
-        raise Mismatch("a part of a product's rows whose neighbours along the sum are none in memory")
+        raise MatchFailure("a part of a product's rows whose neighbours along the sum are none in memory")
     for part in ranges:
         odd = part.length * window.bytes % 16 or part.window.align((f"k{loop}",)) % 16
         if part.gather is not None and odd:
-            raise Mismatch("rows of a table that do not begin and end at multiples of 16 bytes")
+            raise MatchFailure("rows of a table that do not begin and end at multiples of 16 bytes")
     return (
         ranges[0].window,
         window,
@@ -335,7 +338,7 @@ def _described(mma: MmaPlan) -> str:
 
 
 def _split(
-    pattern: Pattern, geometry: Geometry, sum: Sum, exact: bool, operands: Sequence[Operand | Range], limits: Limits
+    pattern: Pattern, geometry: Geometry, sum: Sum, exact: bool, operands: Sequence[Operand | Range], limits: KernelOptions
 ) -> Split | None:
     """The pieces that are the fastest; None where every tile is one block's."""
     work = Work(

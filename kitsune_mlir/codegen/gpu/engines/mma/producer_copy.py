@@ -31,7 +31,7 @@ from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, Slot
 from kitsune_mlir.machine.shared_tile import SharedTile
 
-__all__ = ["Copier"]
+__all__ = ["CopyProducer"]
 
 BARRIER = 1
 """Named barrier of the copying threads."""
@@ -44,7 +44,7 @@ ROWS = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Copier:
+class CopyProducer:
     """Emits the producer; attributes as `mma.producer_tma.Loader`'s."""
 
     plan: MmaPlan

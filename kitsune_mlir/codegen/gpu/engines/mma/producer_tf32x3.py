@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
-from kitsune_mlir.codegen.gpu.contraction.tf32x3 import write_rests
+from kitsune_mlir.codegen.gpu.contraction.tf32x3 import write_small_parts
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_warp
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.engines.mma.mainloop import Stages
@@ -13,11 +13,11 @@ from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot, fence_async_shared
 
-__all__ = ["Halver"]
+__all__ = ["SmallPartProducer"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Halver:
+class SmallPartProducer:
     """Emits the role; `plan.exact` is set."""
 
     plan: MmaPlan
@@ -25,7 +25,7 @@ class Halver:
     stages: Stages
 
     def run(self) -> None:
-        """All tiles of the block; the plan's `halvers`."""
+        """All tiles of the block; the plan's `small_part_threads`."""
         slot = self.stages.ring.consumer_start()
         self.task.for_each_piece(self._piece, slot.values)
 
@@ -38,11 +38,11 @@ class Halver:
             self._halve(self.stages.pointer(stage))
             fence_async_shared()
             sync_warp()
-            if_(self.task.thread % 32 == 0, self.stages.halved(stage).arrive)
+            if_(self.task.thread % 32 == 0, self.stages.small_parts(stage).arrive)
             return self.stages.ring.next(slot).values
 
         return for_(begin, end, 1, chunk, [stage, parity])
 
     def _halve(self, start: Value) -> None:
-        first, count = self.plan.halvers
-        write_rests(start, self.plan.operand_bytes, self.task.thread - first, count)
+        first, count = self.plan.small_part_threads
+        write_small_parts(start, self.plan.operand_bytes, self.task.thread - first, count)

@@ -42,7 +42,7 @@ class Loader:
     @property
     def waits(self) -> bool:
         """Whether there is something to wait for: whoever loads A waits for what stages of the results need, too."""
-        waits = bool(self.task.view.waits) or self.task.kernel.late
+        waits = bool(self.task.view.waits) or self.task.kernel.dependent
         return waits and (0 in self.operands or not all(map(self._constant, self.operands)))
 
     @property

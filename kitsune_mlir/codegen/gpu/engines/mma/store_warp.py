@@ -22,11 +22,11 @@ from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Ring, Slot, fence_async
 
-__all__ = ["Handover", "Storer"]
+__all__ = ["StoreRing", "Storer"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Handover:
+class StoreRing:
     """Where consumers and the storing thread meet."""
 
     plan: MmaPlan
@@ -53,7 +53,7 @@ class Storer:
     """Emits the role; see the module's docstring."""
 
     def __init__(self, plan: MmaPlan, task: TaskContext):
-        self.plan, self.task, self.handover = plan, task, Handover(plan, task)
+        self.plan, self.task, self.handover = plan, task, StoreRing(plan, task)
 
     @property
     def needed(self) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from kitsune_mlir.codegen.gpu.engines.mma.cost import HELD_BYTES
 from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
 from kitsune_mlir.codegen.gpu.engines.mma.tma_epilogue import SLOTS
-from kitsune_mlir.codegen.gpu.interface.plan import Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 
 __all__ = ["join_plans"]
 
@@ -27,7 +27,7 @@ took 87 us instead of 80 (768 x 2048 x 8192 and back, on an H200); 1536 x 1024 x
 a Llama layer of 128 tokens had 4 stages instead of 7, and the layer took 151 us instead of 147."""
 
 
-def join_plans(plans: Sequence[Plan], limits: Limits) -> list[Plan] | None:
+def join_plans(plans: Sequence[Plan], limits: KernelOptions) -> list[Plan] | None:
     """The plans of successive tasks with a ring, and places for results, that are large enough for each of them.
 
     None where they are too many, or where some task's barriers would be others (operands that threads copy or halve, results
@@ -66,7 +66,7 @@ def _bytes(mma: MmaPlan) -> int:
     return sum(window.bytes * math.prod(dim.extent for dim in window.dims) for window in windows)
 
 
-def _chunks(plan: Plan, limits: Limits) -> int:
+def _chunks(plan: Plan, limits: KernelOptions) -> int:
     """Chunks that a block goes through in a task."""
     mma: MmaPlan = plan.private
     return -(-plan.pieces // limits.workers) * mma.sum.chunks // (mma.split.pieces if mma.split else 1)

@@ -17,17 +17,17 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id, warp_
 from kitsune_mlir.codegen.gpu.emit.convert import pack_pair
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, i32, minimum, select, unpack
-from kitsune_mlir.codegen.gpu.engines.chain.few_rows.emit import RowLayers
+from kitsune_mlir.codegen.gpu.engines.chain.few_rows.emit import FewRows
 from kitsune_mlir.codegen.gpu.engines.pairs.memory import PairsMemory
 from kitsune_mlir.codegen.gpu.engines.pairs.plan import LAYER_WARPS, PairsPlan, picks_wait, read_plan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
-from kitsune_mlir.codegen.gpu.interface.thread_group import Crew
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
+from kitsune_mlir.codegen.gpu.interface.thread_group import ThreadGroup
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async_shared
 from kitsune_mlir.codegen.gpu.sm90.mma_sync import multiply_add
-from kitsune_mlir.dialects.pairs import NoPairs
+from kitsune_mlir.dialects.match_failure import MatchFailure
 
 __all__ = ["PairsEngine"]
 
@@ -44,10 +44,10 @@ class PairsEngine(Engine):
 
     name: ClassVar[str] = "pairs"
 
-    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
         try:
             plan = read_plan(task, limits.shared_bytes)
-        except NoPairs as reason:
+        except MatchFailure as reason:
             return Decline(self.name, str(reason))
         if plan.bytes > limits.shared_bytes:
             samples = f"{plan.samples} samples need {plan.bytes} bytes of shared memory"
@@ -70,7 +70,7 @@ class PairsEngine(Engine):
             parameters=parameters,
             barriers=(*([1] if plan.early else []), *(ring.barriers(LAYER_WARPS) if ring else ())),
             tensor_maps=ring.map_uses if ring else (),
-            apart=bool(plan.early),
+            avoids_producers=bool(plan.early),
             private=plan,
         )
 
@@ -83,7 +83,7 @@ class PairsEngine(Engine):
 
     def _tile(self, pairs: PairsPlan, tile: TileContext, turn: Value) -> None:
         tile.resolve()
-        emitter = _Emitter(pairs, tile, Crew.block(tile.task))
+        emitter = _Emitter(pairs, tile, ThreadGroup.block(tile.task))
         if pairs.layers is None:
             emitter.bring_early(turn)
             if tile.task.view.waits:
@@ -111,10 +111,10 @@ class PairsEngine(Engine):
         task, first = tile.task, 32 * LAYER_WARPS
         if task.view.waits:
             tile.wait()
-        gatherers = _Emitter(pairs, tile, Crew.part(task, first, THREADS - first, CREWS[0]))
-        crew, shared = Crew.part(task, 0, first, CREWS[1]), offset(task.shared, pairs.products_at)
-        layers = RowLayers(pairs.layers, tile, crew, shared, len(pairs.early) and 1, turn)
-        maker = _Emitter(pairs, tile, layers.crew)
+        gatherers = _Emitter(pairs, tile, ThreadGroup.part(task, first, THREADS - first, CREWS[0]))
+        group, shared = ThreadGroup.part(task, 0, first, CREWS[1]), offset(task.shared, pairs.products_at)
+        layers = FewRows(pairs.layers, tile, group, shared, len(pairs.early) and 1, turn)
+        maker = _Emitter(pairs, tile, layers.group)
         if_(task.thread < first, lambda: layers.run(maker.write_made))
         if_((task.thread >= first) & (task.thread < THREADS), lambda: gatherers.bring_early(turn))
         task.sync()
@@ -133,7 +133,7 @@ class _Emitter(PairsMemory):
             self.await_early(turn)
             self.multiply(False)
         if self.plan.parted:
-            self.crew.sync()
+            self.group.sync()
             self.write_result(False)
 
     def await_early(self, turn: Value) -> None:
@@ -212,7 +212,7 @@ class _Emitter(PairsMemory):
         others = [line + 8 * block for block in range(blocks)]
         others[-1] = minimum(others[-1], last)
 
-        if self.plan.layers and self.crew.barrier is not None:  # other warps write what layers make: others are read instead
+        if self.plan.layers and self.group.barrier is not None:  # other warps write what layers make: others are read instead
             made = [number for start, end in self.plan.late_ranges for number in range(start, end)]
             spare = next(number for number in range(self.pairs.count) if number not in made)
             others = [select(self._any(other == number for number in made), spare, other) for other in others]

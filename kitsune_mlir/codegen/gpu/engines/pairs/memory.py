@@ -33,7 +33,7 @@ from kitsune_mlir.codegen.gpu.emit.value import (
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.engines.pairs.plan import PIECE, PairsPlan, row_align
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.thread_group import Crew
+from kitsune_mlir.codegen.gpu.interface.thread_group import ThreadGroup
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, element_bytes
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.dialects.access import affine_maps
@@ -48,9 +48,9 @@ BATCH = 4
 class PairsMemory:
     """Emits the parts of a tile that move data, by the threads of a crew."""
 
-    def __init__(self, plan: PairsPlan, tile: TileContext, crew: Crew):
+    def __init__(self, plan: PairsPlan, tile: TileContext, group: ThreadGroup):
         self.plan, self.pairs, self.tile, self.task = plan, plan.pairs, tile, tile.task
-        self.crew, self.thread, self.threads = crew, crew.thread, crew.threads
+        self.group, self.thread, self.threads = group, group.thread, group.threads
 
     # --- what comes from memory -----------------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class PairsMemory:
         for part, item, exists, place in found:  # all indices are on their way before the first is written
             if_(exists, functools.partial(store, place, self._found(part, item), 8))
         if gathers:
-            self.crew.sync()
+            self.group.sync()
         for part in parts:
             source, target = functools.partial(self._vector, part), functools.partial(self._target, part)
             self._copy_rows(self.plan.samples * part.count, self.pairs.width // PIECE, source, target)
@@ -226,7 +226,7 @@ class PairsMemory:
         """Until all copies so far are there, for every thread."""
         copy_async_commit()
         copy_async_wait(0)
-        self.crew.sync()
+        self.group.sync()
 
     # --- the result -----------------------------------------------------------------------------------------------------
 

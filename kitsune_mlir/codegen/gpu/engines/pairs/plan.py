@@ -7,10 +7,10 @@ import math
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
-from kitsune_mlir.codegen.gpu.engines.chain.few_rows.plan import RowLayersPlan, plan_row_layers
+from kitsune_mlir.codegen.gpu.engines.chain.few_rows.plan import FewRowsPlan, plan_few_rows
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, TaskView, element_bytes
-from kitsune_mlir.dialects.pairs import Columns, NoPairs, Pairs, Vectors, maker_of, read_pairs
+from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.pairs import Columns, Pairs, Vectors, maker_of, read_pairs
 
 __all__ = ["LAYER_WARPS", "PIECE", "PairsPlan", "picks_wait", "read_plan", "row_align"]
 
@@ -45,7 +45,7 @@ class PairsPlan:
     samples: int
     early: tuple[Vectors, ...]
     made: ir.Value | None
-    layers: RowLayersPlan | None
+    layers: FewRowsPlan | None
     table_at: int
     places_at: int
     products_at: int
@@ -119,10 +119,10 @@ def read_plan(task: TaskView, room: int) -> PairsPlan:
     """
     joined = next((op for op in reversed(task.work()) if op.name == "tensor.concat"), None)
     if joined is None:
-        raise NoPairs("nothing is joined")
+        raise MatchFailure("nothing is joined")
     pairs = read_pairs(joined)
     if len(task.stores) != 1 or task.stores[0].tensor != pairs.result:
-        raise NoPairs("the task stores something else than the joined columns")
+        raise MatchFailure("the task stores something else than the joined columns")
     loads = {load.tensor: load for load in task.loads}
     made, making = _layers(task, pairs, loads)
     early = []
@@ -132,22 +132,22 @@ def read_plan(task: TaskView, room: int) -> PairsPlan:
         read = [part.value] if part.gather is None else [*list(part.gather.operands)[:-1], part.extract.operands[0]]
         for value in read:
             if value not in loads:
-                raise NoPairs("vectors that are computed in the task")
+                raise MatchFailure("vectors that are computed in the task")
         if part.gather is not None and all(loads[value].buffer.role == "input" for value in read):
             early.append(part)
         source = loads[read[-1]]
         if row_align(source) < 16:
-            raise NoPairs("vectors that do not begin at multiples of 16 bytes")
+            raise MatchFailure("vectors that do not begin at multiples of 16 bytes")
         if part.gather is not None and not source.whole:
-            raise NoPairs("a part of a table")
+            raise MatchFailure("a part of a table")
     for part in pairs.columns:
         if made is not None and part.value == made:
             continue
         read = [] if part.kind == "zeros" else [part.value] if part.op is None else list(part.op.operands)[:-1]
         if any(value not in loads for value in read):
-            raise NoPairs("columns that are computed in the task")
+            raise MatchFailure("columns that are computed in the task")
         if part.kind == "rows" and row_align(loads[part.value]) < 16:
-            raise NoPairs("columns that do not begin at multiples of 16 bytes")
+            raise MatchFailure("columns that do not begin at multiples of 16 bytes")
     table_at = pairs.rows * pairs.sample_bytes
     places_at = table_at + -(-sum(part.width for part in pairs.columns) // PIECE) * PIECE * 4
     end = places_at + 8 * pairs.rows * sum(part.count for part in pairs.vectors if part.gather is not None)
@@ -167,10 +167,10 @@ def _layers(task: TaskView, pairs: Pairs, loads: dict[ir.Value, Load]) -> tuple[
     if not made:
         return None, None
     if len(made) > 1:
-        raise NoPairs("vectors and columns that are computed by different layers")
+        raise MatchFailure("vectors and columns that are computed by different layers")
     result = made.pop()
     if any(part.count > 1 for part in pairs.vectors if maker_of(part.value) == result):
-        raise NoPairs("several vectors of a sample that are made by one layer")
+        raise MatchFailure("several vectors of a sample that are made by one layer")
     needed: dict[ir.Operation, None] = {}
     pending = [result]
     while pending:
@@ -183,11 +183,11 @@ def _layers(task: TaskView, pairs: Pairs, loads: dict[ir.Value, Load]) -> tuple[
     return result, dataclasses.replace(task, body=body, stores=(dataclasses.replace(task.stores[0], tensor=result),))
 
 
-def _plan_layers(part: TaskView, room: int) -> RowLayersPlan:
+def _plan_layers(part: TaskView, room: int) -> FewRowsPlan:
     try:
-        return plan_row_layers(part, LAYER_WARPS, room)
-    except Mismatch as reason:
-        raise NoPairs(f"vectors that are computed in the task: {reason}") from reason
+        return plan_few_rows(part, LAYER_WARPS, room)
+    except MatchFailure as reason:
+        raise MatchFailure(f"vectors that are computed in the task: {reason}") from reason
 
 
 def picks_wait(plan: PairsPlan) -> bool:

@@ -29,7 +29,7 @@ from kitsune_mlir.codegen.gpu.engines.scatter.rows import STAGE_BYTES, RowSums
 from kitsune_mlir.codegen.gpu.engines.scatter.stable_sort import StableSort, prefix_sums
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import BASE_ALIGN
@@ -108,7 +108,7 @@ class OrderedEngine(Engine):
 
     name: ClassVar[str] = "ordered"
 
-    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
         found = _read(task, min(limits.workers, THREADS))
         if isinstance(found, str):
             return Decline(self.name, found)

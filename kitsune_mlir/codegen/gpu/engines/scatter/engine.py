@@ -18,7 +18,7 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i64, minimum
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, load_elements
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, TaskView
 
 __all__ = ["ScatterEngine"]
@@ -32,7 +32,7 @@ class ScatterEngine(Engine):
 
     name: ClassVar[str] = "scatter"
 
-    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
         addition = _read(task)
         if isinstance(addition, str):
             return Decline(self.name, addition)

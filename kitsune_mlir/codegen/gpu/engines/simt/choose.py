@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.simt.choose_rows import (
-    AS_RULES_SAY,
-    Tuning,
+    DEFAULTS,
+    Overrides,
     choose_rows,
     registers_of,
     shared_bytes,
@@ -109,7 +109,7 @@ class Choice:
         return self.shared_bytes - (self.table.bytes if self.table else 0)
 
 
-def choose(task: TaskView, tuning: Tuning = AS_RULES_SAY, workers: int = 132) -> Choice:
+def choose(task: TaskView, tuning: Overrides = DEFAULTS, workers: int = 132) -> Choice:
     """A schedule for the task.
 
     Args:
@@ -135,7 +135,7 @@ def choose(task: TaskView, tuning: Tuning = AS_RULES_SAY, workers: int = 132) ->
 
 
 def _rows(
-    graph: Graph, reductions: list[ir.Operation], stores: list[Store], alone: list[Store], tuning: Tuning, workers: int
+    graph: Graph, reductions: list[ir.Operation], stores: list[Store], alone: list[Store], tuning: Overrides, workers: int
 ) -> Choice:
     found = choose_rows(graph, [op for op in reductions if not _is_private(op)], stores, tuning, workers, bool(alone))
     schedule = found.schedule

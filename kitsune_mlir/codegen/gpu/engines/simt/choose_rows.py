@@ -34,7 +34,7 @@ from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.errors import UnsupportedError
 
-__all__ = ["AS_RULES_SAY", "RowChoice", "Tuning", "choose_rows", "registers_of", "row_schedule", "shared_bytes", "tasks_of"]
+__all__ = ["DEFAULTS", "RowChoice", "Overrides", "choose_rows", "registers_of", "row_schedule", "shared_bytes", "tasks_of"]
 
 THREADS = 256
 MOST_THREADS = 1024
@@ -73,7 +73,7 @@ SHARED_BYTES = 220 << 10
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class Overrides:
     """A choice to be made otherwise than the rules would; None leaves it to them.
 
     Attributes:
@@ -93,7 +93,7 @@ class Tuning:
     cluster: int | None = None
 
 
-AS_RULES_SAY = Tuning()
+DEFAULTS = Overrides()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ class RowChoice:
 
 
 def choose_rows(
-    graph: Graph, wide: list[ir.Operation], stores: list[Store], tuning: Tuning, workers: int, more: bool = False
+    graph: Graph, wide: list[ir.Operation], stores: list[Store], tuning: Overrides, workers: int, more: bool = False
 ) -> RowChoice:
     """A schedule for reductions that threads make together, and for stores of rows.
 
@@ -169,8 +169,8 @@ def choose_rows(
 
 
 def _filled(
-    tuning: Tuning, graph: Graph, space: RowSpace, levels: int, staged: bool, short: bool, stays: bool, running: bool
-) -> Tuning:
+    tuning: Overrides, graph: Graph, space: RowSpace, levels: int, staged: bool, short: bool, stays: bool, running: bool
+) -> Overrides:
     """The choices for elements, threads and rows of a thread that were measured to be best, where `tuning` leaves them open."""
     elements, threads, unroll = None, None, None
     fits = -(-space.col_count // THREADS) <= 2 * ROW_ELEMENTS
@@ -202,7 +202,7 @@ def _filled(
 
 
 def _cluster_blocks(
-    graph: Graph, space: RowSpace, windows: list[Load | Store], levels: int, tuning: Tuning, workers: int
+    graph: Graph, space: RowSpace, windows: list[Load | Store], levels: int, tuning: Overrides, workers: int
 ) -> int:
     """Blocks that share each row, in a program of its own: where no block can keep a row, or rows are fewer than workers."""
     task = graph.task
@@ -218,7 +218,7 @@ def _cluster_blocks(
 
 
 def _clustered(
-    graph: Graph, space: RowSpace, width: int, read: int, loads: list[Load], levels: int, tuning: Tuning
+    graph: Graph, space: RowSpace, width: int, read: int, loads: list[Load], levels: int, tuning: Overrides
 ) -> RowChoice:
     """A row for the blocks of a cluster, each of which keeps its share in registers, or in shared memory."""
     threads = tuning.threads or THREADS
@@ -291,7 +291,9 @@ def _row_bytes(window: Load | Store, space: RowSpace) -> int:
     return space.col_count * element_bytes(window.buffer.element)
 
 
-def row_schedule(space: RowSpace, width: int, read: int, staged: bool, tuning: Tuning, most: int = MOST_THREADS) -> RowSchedule:
+def row_schedule(
+    space: RowSpace, width: int, read: int, staged: bool, tuning: Overrides, most: int = MOST_THREADS
+) -> RowSchedule:
     """Who shares rows.
 
     Args:

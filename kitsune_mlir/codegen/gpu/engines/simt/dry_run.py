@@ -13,7 +13,7 @@ from kitsune_mlir.codegen.gpu.emit.value import i32, wrap
 from kitsune_mlir.codegen.gpu.interface.context import KernelState, TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.operands import Arguments, Member, Operands
 from kitsune_mlir.codegen.gpu.interface.plan import Plan
-from kitsune_mlir.codegen.gpu.interface.semaphores import Counters
+from kitsune_mlir.codegen.gpu.interface.semaphores import Semaphores
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 
 __all__ = ["probe"]
@@ -29,7 +29,7 @@ def probe(task: TaskView, threads: int, emit: Callable[[TileContext], Result]) -
     block = module.body.operations[0].regions[0].blocks[0]
     with ir.InsertionPoint(block.operations[0]):
         *arguments, workspace, shared, number = (wrap(argument) for argument in block.arguments)
-        counters = Counters(workspace, i32(0), workspace, 0, 0, False)
+        counters = Semaphores(workspace, i32(0), workspace, 0, 0, False)
         zero = i32(0)
         state = KernelState(counters, thread_id(), zero, zero, threads, module.body, set(), False)
         operands = Operands(Arguments(arguments, ()), [Member(task)])

@@ -25,7 +25,7 @@ from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.engines.simt.cached import Kept, Windows
 from kitsune_mlir.codegen.gpu.engines.simt.choose import Choice, choose
-from kitsune_mlir.codegen.gpu.engines.simt.choose_rows import AS_RULES_SAY, Tuning
+from kitsune_mlir.codegen.gpu.engines.simt.choose_rows import DEFAULTS, Overrides
 from kitsune_mlir.codegen.gpu.engines.simt.cluster_rows import Cluster
 from kitsune_mlir.codegen.gpu.engines.simt.maps import MapSchedule, emit_maps
 from kitsune_mlir.codegen.gpu.engines.simt.rows import emit_rows, sync_workers
@@ -34,7 +34,7 @@ from kitsune_mlir.codegen.gpu.engines.simt.split_rows import Piece
 from kitsune_mlir.codegen.gpu.engines.simt.staging import Pipeline
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.errors import KitsuneError
 
@@ -49,10 +49,10 @@ class SimtEngine(Engine):
 
     name: ClassVar[str] = "simt"
 
-    def __init__(self, tuning: Tuning = AS_RULES_SAY):
+    def __init__(self, tuning: Overrides = DEFAULTS):
         self.tuning = tuning
 
-    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
         try:
             choice = choose(task, self.tuning, limits.workers)
             if choice.threads > limits.threads:

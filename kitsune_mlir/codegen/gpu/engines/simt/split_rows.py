@@ -13,7 +13,7 @@ from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64
 from kitsune_mlir.codegen.gpu.engines.simt.exchange import ITEM_BYTES, Combiner, Partial, loaded, stored
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.split import Place, Split
+from kitsune_mlir.codegen.gpu.interface.split import PartialsSlot, Split
 
 __all__ = ["Piece", "split_of"]
 
@@ -126,7 +126,7 @@ class Piece:
         number = (i64(self.tile.number) * (self.split.pieces - 1) + i64(piece)) * kinds + kind
         return offset(task.partials, (number * self.rows + i64(index)) * ITEM_BYTES)
 
-    def _place(self) -> Place:
+    def _place(self) -> PartialsSlot:
         assert self.tile.task.place is not None
         return self.tile.task.place
 

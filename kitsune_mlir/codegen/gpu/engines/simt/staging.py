@@ -30,7 +30,7 @@ from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, element_by
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async_shared
 
-__all__ = ["EDGE", "Pipeline", "Place", "Staging", "is_contiguous", "stage", "start_of"]
+__all__ = ["EDGE", "Pipeline", "StagingSlot", "Staging", "is_contiguous", "stage", "start_of"]
 
 ALIGN = 128
 """Where windows begin in shared memory."""
@@ -43,7 +43,7 @@ EDGE = 16
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class StagingSlot:
     """A window's place in a slot.
 
     Attributes:
@@ -78,8 +78,8 @@ class Staging:
         part_steps: of the schedule, that a piece is for; `part_elements` of each load.
     """
 
-    loads: tuple[Place, ...]
-    stores: tuple[Place, ...]
+    loads: tuple[StagingSlot, ...]
+    stores: tuple[StagingSlot, ...]
     slots: int
     load_bytes: int
     store_bytes: int
@@ -126,8 +126,8 @@ def stage(
     """
     evaluator = Evaluator(graph, tile, 1)
 
-    def places(windows: Sequence[Load | Store]) -> tuple[tuple[Place, ...], int]:
-        found: dict[object, Place] = {}
+    def places(windows: Sequence[Load | Store]) -> tuple[tuple[StagingSlot, ...], int]:
+        found: dict[object, StagingSlot] = {}
         end = 0
         for window in windows:
             same = _same(window)
@@ -138,7 +138,7 @@ def stage(
             size = element_bytes(window.buffer.element)
             align = math.gcd(start_of(evaluator, window).multiple * size, window.buffer.offset, EDGE)
             bytes = (share or math.prod(window.sizes)) * size
-            found[same] = Place(window, end, bytes, align)
+            found[same] = StagingSlot(window, end, bytes, align)
             end += _room(bytes, align)
         return tuple(found.values()), end
 
@@ -247,7 +247,7 @@ class Pipeline:
 
         if_(number < self.task.view.tiles, start)
 
-    def _load_part(self, slot: Value, part: int, sources: Sequence[tuple[Place, Value, Value | None]]) -> None:
+    def _load_part(self, slot: Value, part: int, sources: Sequence[tuple[StagingSlot, Value, Value | None]]) -> None:
         """Start the copies of one piece of a tile; `sources` are the addresses that `_address` gives for each load."""
         copies, total = [], i32(0)
         for place, source, shift in sources:
@@ -270,14 +270,14 @@ class Pipeline:
             else:
                 tma.load_span(target, source, bytes, barrier)
 
-    def _bytes(self, place: Place) -> Value:
+    def _bytes(self, place: StagingSlot) -> Value:
         """Of a window, or of the block's share of it: the last block of a cluster may have less than the others."""
         if self.cluster is None:
             return i32(place.bytes)
         whole = math.prod(place.window.sizes) * element_bytes(place.window.buffer.element)
         return minimum(i32(place.bytes), whole - self.cluster.rank * place.bytes)
 
-    def _address(self, evaluator: Evaluator, place: Place) -> tuple[Value, Value | None]:
+    def _address(self, evaluator: Evaluator, place: StagingSlot) -> tuple[Value, Value | None]:
         """The address of what the block has of a window, and how far it lies behind a multiple of 16 (None: it is one)."""
         buffer = place.window.buffer
         first = start_of(evaluator, place.window)
@@ -333,7 +333,7 @@ class Pipeline:
         if self.posts:
             if_(thread == 0, lambda: tma.wait(0))
 
-    def _store_ragged(self, evaluator: Evaluator, place: Place, source: Value) -> None:
+    def _store_ragged(self, evaluator: Evaluator, place: StagingSlot, source: Value) -> None:
         """The multiples of 16 bytes by a bulk copy, what sticks out at both ends by threads."""
         # What sticks out is a multiple of what divides start and length; a thread moves at most eight bytes.
         thread, unit = self.task.thread, math.gcd(place.align, place.bytes, 8)

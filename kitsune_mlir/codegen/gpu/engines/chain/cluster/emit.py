@@ -17,7 +17,7 @@ import functools
 import operator
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.contraction.match import ROW, Mismatch
+from kitsune_mlir.codegen.gpu.contraction.match import ROW
 from kitsune_mlir.codegen.gpu.emit.control_flow import cluster_rank, for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset
@@ -25,12 +25,12 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, i32
 from kitsune_mlir.codegen.gpu.engines.chain.cluster.plan import PANEL, ClusterLayer, ClusterPlan, make_cluster_plan
 from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import terms_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
-from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import SliceMemory
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import sides_of, swizzled
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
@@ -39,6 +39,7 @@ from kitsune_mlir.codegen.gpu.sm90.dsmem import push_span
 from kitsune_mlir.codegen.gpu.sm90.ldmatrix import store_matrices
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, Ring, fence_async_shared, sync_cluster
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot as RingSlot
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["ClusterEngine"]
@@ -46,7 +47,7 @@ __all__ = ["ClusterEngine"]
 GROUP = 128
 PAIR = 6
 """Named barrier of both computing warpgroups."""
-MOVER_REGISTERS = 24
+PRODUCER_REGISTERS = 24
 
 
 class ClusterEngine(Engine):
@@ -54,17 +55,17 @@ class ClusterEngine(Engine):
 
     name: ClassVar[str] = "cluster"
 
-    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
         try:
             return make_cluster_plan(self.name, task, limits)
-        except Mismatch as reason:
+        except MatchFailure as reason:
             return Decline(self.name, str(reason))
 
     def emit(self, plan: Plan, task: TaskContext) -> None:
         chain: ClusterPlan = plan.private
         sync_cluster()  # the other blocks' barriers are initialised
         consume = functools.partial(_compute, chain, task)
-        roles.specialize(task, _Mover(chain, task).run, consume, MOVER_REGISTERS)
+        roles.specialize(task, _Producer(chain, task).run, consume, PRODUCER_REGISTERS)
         sync_cluster()  # nobody reaches for this block's memory any more
 
 
@@ -120,7 +121,7 @@ class _Places:
         return (count * len(self.plan.layers) + number) & 1
 
 
-class _Mover:
+class _Producer:
     """The moving warpgroup: one thread streams weights, another one brings the rows of tiles."""
 
     def __init__(self, plan: ClusterPlan, task: TaskContext):
@@ -175,11 +176,11 @@ class _Mover:
 
 
 def _compute(plan: ClusterPlan, task: TaskContext, group: Value) -> None:
-    computer = _Computer(plan, task, group)
+    computer = _Consumer(plan, task, group)
     task.for_each_tile(computer.tile, [i32(0), *computer.places.ring.consumer_start().values])
 
 
-class _Computer:
+class _Consumer:
     """A computing warpgroup, number `group`: half of the rows, or half of the slice's columns."""
 
     def __init__(self, plan: ClusterPlan, task: TaskContext, group: Value):
@@ -216,7 +217,7 @@ class _Computer:
         sums: list[Value] = []
         for block in range(cols // 8):
             for half in range(2):
-                lanes = [evaluator.inner(term.op, term.value, Place(0, half, block)) for term in terms]
+                lanes = [evaluator.inner(term.op, term.value, FragmentIndex(0, half, block)) for term in terms]
                 sums += [functools.reduce(operator.add, [item.at(lane) for item in lanes]) for lane in range(2)]
         return sums
 
@@ -312,7 +313,7 @@ class _Computer:
 
     def _words(self, layer: ClusterLayer, cols: int, evaluator: Evaluator) -> list[Value]:
         """The warpgroup's part as pairs of 16 bits, two halves of each block of 8 columns."""
-        places = [Place(0, half, block) for block in range(cols // 8) for half in range(2)]
+        places = [FragmentIndex(0, half, block) for block in range(cols // 8) for half in range(2)]
         return [evaluator.tensor(layer.output, place).word for place in places]
 
     def _write(self, words: list[Value], target: Value, tile: SharedTile, cols: int) -> None:

@@ -10,18 +10,19 @@ import dataclasses
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.match import match_chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import matrix_map, sides_of, swizzled
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS, RowsPlan
-from kitsune_mlir.codegen.gpu.interface.plan import Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import Store, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["PANEL", "ClusterLayer", "ClusterPlan", "make_cluster_plan"]
@@ -102,27 +103,29 @@ class ClusterPlan(RowsPlan):
         return 2 if self.rows == GROUP_ROWS else 1
 
 
-def make_cluster_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
+def make_cluster_plan(engine: str, task: TaskView, limits: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
         Mismatch: it is no chain of layers whose slices a cluster can exchange, or one too large for it.
     """
     if limits.chip != "sm_90a":
-        raise Mismatch(f"clusters and wgmma need sm_90a, not {limits.chip}")
+        raise MatchFailure(f"clusters and wgmma need sm_90a, not {limits.chip}")
     if task.waits or task.posts:
-        raise Mismatch("it waits or posts: blocks of a cluster have no place in the order of other tasks")
+        raise MatchFailure("it waits or posts: blocks of a cluster have no place in the order of other tasks")
     chain = match_chain(task)
     order = order_of(chain)
     rows = GROUP_ROWS if chain.rows <= GROUP_ROWS else 2 * GROUP_ROWS
     if chain.rows != rows and (task.tiles > 1 or chain.rows > GROUP_ROWS):
-        raise Mismatch(f"{task.tiles} tiles of {chain.rows} rows; a tile has 64 or 128")
+        raise MatchFailure(f"{task.tiles} tiles of {chain.rows} rows; a tile has 64 or 128")
     if any(step.kind not in ("map", "alias") for step in chain.steps.values()) or chain.scatters:
-        raise Mismatch("rows are reduced, joined or added, which takes all columns of a row")
+        raise MatchFailure("rows are reduced, joined or added, which takes all columns of a row")
     outputs = [_factor(chain, number) for number in range(1, len(chain.layers))]
     stores = order.stores[-1]
     if len(task.stores) != 1 or len(stores) != 1 or len(chain.layers) < 2:
-        raise Mismatch(f"{len(chain.layers)} layers and {len(task.stores)} results; two layers or more and one result are done")
+        raise MatchFailure(
+            f"{len(chain.layers)} layers and {len(task.stores)} results; two layers or more and one result are done"
+        )
     outputs.append(stores[0].tensor)
     for number, output in enumerate(outputs):
         _check_output(chain, number, output)
@@ -132,9 +135,9 @@ def make_cluster_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     for cluster in [*(cluster for cluster in CLUSTERS if cluster not in idle), *reversed(idle)]:
         try:
             return _planned(engine, task, chain, order, rows, outputs, stores[0], cluster, limits)
-        except Mismatch as mismatch:
+        except MatchFailure as mismatch:
             reason = f"{reason}{'; ' if reason else ''}{cluster} blocks: {mismatch}"
-    raise Mismatch(reason)
+    raise MatchFailure(reason)
 
 
 def _planned(
@@ -146,19 +149,19 @@ def _planned(
     outputs: list[ir.Value],
     result: Store,
     cluster: int,
-    limits: Limits,
+    limits: KernelOptions,
 ) -> Plan:
     maps: list[MapUse] = []
 
     def use(buffer, found: TensorMap | str) -> int:
         if isinstance(found, str):
-            raise Mismatch(found)
+            raise MatchFailure(found)
         maps.append(MapUse(buffer, found))
         return len(maps) - 1
 
     source = task.load_of(chain.layers[0].ranges[0].value)
     if source is None:
-        raise Mismatch("the first layer reads what is computed")
+        raise MatchFailure("the first layer reads what is computed")
     window = Window.of(source, sides_of(source.tensor))
     rows_map = use(source.buffer, matrix_map(window, (ROW, COL), (rows, PANEL), 128))
     layers = []
@@ -172,9 +175,9 @@ def _planned(
         whole = cols % PANEL == 0 or (last and cols in (16, 32))
         share = cols // (2 if rows == GROUP_ROWS else 1)
         if layer.cols % cluster or not whole or share % 16 or share > MOST_COLUMNS:
-            raise Mismatch(f"a slice of {layer.cols / cluster:g} columns of layer {number}")
+            raise MatchFailure(f"a slice of {layer.cols / cluster:g} columns of layer {number}")
         if layer.sides != (COL, SUM):
-            raise Mismatch(f"the weight of layer {number} is not columns x sum")
+            raise MatchFailure(f"the weight of layer {number} is not columns x sum")
         weights = Window.of(layer.weight, layer.sides)
         number_ = use(layer.weight.buffer, matrix_map(weights, (COL, SUM), (cols, chunk), 2 * chunk))
         layers.append(ClusterLayer(layer.result, layer.dtype, -(-layer.depth // PANEL), cols, number_, outputs[number]))
@@ -185,7 +188,7 @@ def _planned(
     stage = widest * chunk * 2
     stages = min(MOST_STAGES, room // stage)
     if stages < LEAST_STAGES:
-        raise Mismatch(f"{panels * PANEL} columns of {rows} rows leave {stages} stages for weights")
+        raise MatchFailure(f"{panels * PANEL} columns of {rows} rows leave {stages} stages for weights")
     plan = ClusterPlan(
         *(chain, order, rows // GROUP_ROWS, 1, {}, ()),
         *(tuple(layers), cluster, rows, panels, chunk, stages, stage, rows_map, result_map, result, tile),
@@ -214,10 +217,10 @@ def _factor(chain: Chain, number: int) -> ir.Value:
     """What layer `number` multiplies."""
     layer = chain.layers[number]
     if len(layer.ranges) != 1:
-        raise Mismatch(f"layer {number} sums over several tensors")
+        raise MatchFailure(f"layer {number} sums over several tensors")
     value = layer.ranges[0].value
     if chain.task.load_of(value) is not None:
-        raise Mismatch(f"layer {number} reads memory")
+        raise MatchFailure(f"layer {number} reads memory")
     return value
 
 
@@ -225,9 +228,9 @@ def _check_output(chain: Chain, number: int, value: ir.Value) -> None:
     """Layer `number` becomes `value` by element-wise steps that read nothing of the layers before it."""
     layer = chain.layers[number]
     if len(layer.ranges) != 1 or shape_of(value) != [chain.rows, layer.cols]:
-        raise Mismatch(f"layer {number} does not become one tensor of its columns")
+        raise MatchFailure(f"layer {number} does not become one tensor of its columns")
     if str(ir.ShapedType(value.type).element_type) not in ("bf16", "f16"):
-        raise Mismatch(f"layer {number} becomes {value.type}")
+        raise MatchFailure(f"layer {number} becomes {value.type}")
     pending, seen, products = [value], set(), set()
     while pending:
         one = pending.pop()
@@ -240,4 +243,4 @@ def _check_output(chain: Chain, number: int, value: ir.Value) -> None:
         step = chain.steps.get(one)
         pending += [step.op.operands[n] for n in step.operands] if step else []
     if products != {layer.result}:
-        raise Mismatch(f"what layer {number} becomes reads other layers too")
+        raise MatchFailure(f"what layer {number} becomes reads other layers too")

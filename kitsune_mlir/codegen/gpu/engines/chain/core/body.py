@@ -6,10 +6,11 @@ import dataclasses
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, Mismatch
+from kitsune_mlir.codegen.gpu.contraction.match import COL
 from kitsune_mlir.codegen.gpu.contraction.row_addition import Addition, widest
 from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, Load, TaskView
 from kitsune_mlir.dialects.access import affine_maps, shape_of
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import yield_of
 from kitsune_mlir.dialects.sizes import wide_dims
 
@@ -143,7 +144,7 @@ class Chain:
 
     def _side(self, op: ir.Operation, expression: ir.AffineExpr) -> str:
         if not isinstance(expression, ir.AffineDimExpr):
-            raise Mismatch(f"an operand is indexed by {expression}, which is no plain loop")
+            raise MatchFailure(f"an operand is indexed by {expression}, which is no plain loop")
         return self.sides[op][expression.position]
 
     def gather(self, value: ir.Value) -> Gather | None:
@@ -174,7 +175,7 @@ def addition_of(scatter: Scatter) -> Addition:
     dtype, cols = str(scatter.destination.element), shape_of(scatter.updates)[1]
     width = widest(dtype, cols, [scatter.destination.offset])
     if dtype not in ("bf16", "f16", "f32") or width is None or width < 2:
-        raise Mismatch(f"no wide reduction adds {dtype} to rows of {cols} elements")
+        raise MatchFailure(f"no wide reduction adds {dtype} to rows of {cols} elements")
     if dtype != "f32" and width == 8 and cols % (8 * QUAD):
         width = 2
     return Addition(None, scatter.indices, scatter.op.operands[2], scatter.destination, cols, width)

@@ -20,7 +20,7 @@ from kitsune_mlir.codegen.gpu.emit.convert import pack_pair
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, wrap
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, Chain, Step
-from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import RUN, Memory, to_integer
 from kitsune_mlir.codegen.gpu.engines.chain.core.row_reduce import reduce_rows
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM
@@ -86,25 +86,25 @@ class Evaluator:
         }
         self.kept = pin(self.kept)
 
-    def reduce(self, value: ir.Value, places: Sequence[Place]) -> None:
+    def reduce(self, value: ir.Value, places: Sequence[FragmentIndex]) -> None:
         """Reduce the rows of `places` side by side; `value` is the result."""
         results = reduce_rows(self, self.chain.steps[value], places)
         for place, result in zip(places, results, strict=True):
             self.known[self._key(value, self._tensor_deps(value), place)] = result
 
-    def set(self, value: ir.Value, place: Place, word: Value) -> None:
+    def set(self, value: ir.Value, place: FragmentIndex, word: Value) -> None:
         """Take a packed pair of a tensor from elsewhere."""
         self.kept[self._key(value, self._tensor_deps(value), place)] = Lanes(_element(value), word=word)
 
-    def places(self, value: ir.Value) -> list[Place]:
+    def places(self, value: ir.Value) -> list[FragmentIndex]:
         """All places of a tensor."""
         shape = shape_of(value)
         blocks = -(-shape[1] // 8) if len(shape) == 2 else 1
-        return [Place(u, h, b) for u in range(self.memory.units) for b in range(blocks) for h in range(2)]
+        return [FragmentIndex(u, h, b) for u in range(self.memory.units) for b in range(blocks) for h in range(2)]
 
     # --- tensors -----------------------------------------------------------------------------------------------------
 
-    def tensor(self, value: ir.Value, place: Place) -> Lanes:
+    def tensor(self, value: ir.Value, place: FragmentIndex) -> Lanes:
         """The elements of a computed tensor."""
         key = self._key(value, self._tensor_deps(value), place)
         if key in self.kept:
@@ -113,7 +113,7 @@ class Evaluator:
             self.known[key] = self._tensor(value, place)
         return self.known[key]
 
-    def piece(self, value: ir.Value, place: Place) -> list[Value]:
+    def piece(self, value: ir.Value, place: FragmentIndex) -> list[Value]:
         """16 bytes of a 16-bit tensor: the 8 columns of block `place.block` (a multiple of 4) + the thread's quarter."""
         key = (value, place, "piece")
         if key not in self.pieces:
@@ -121,7 +121,7 @@ class Evaluator:
             self.pieces[key] = words if self.memory.plan.run == RUN else exchange(words, self.memory.quad)
         return self.pieces[key]
 
-    def _tensor(self, value: ir.Value, place: Place) -> Lanes:
+    def _tensor(self, value: ir.Value, place: FragmentIndex) -> Lanes:
         if value in self.sums:
             first = 4 * place.block + 2 * place.half
             return Lanes("f32", scalars=self.sums[value][place.unit][first : first + 2])
@@ -136,14 +136,14 @@ class Evaluator:
             return self.operand(step.op, 0, place)
         return self.inner(step.op, yield_of(step.op).operands[list(step.op.results).index(value)], place)
 
-    def _alias(self, value: ir.Value, step: Step, place: Place) -> Lanes:
+    def _alias(self, value: ir.Value, step: Step, place: FragmentIndex) -> Lanes:
         source = step.op.operands[0]
         lanes = self.any(source, dataclasses.replace(place, block=0))
         if len(shape_of(value)) == 1 and len(shape_of(source)) == 2 and not lanes.uniform:
             return Lanes(lanes.dtype, scalars=[self.memory.first_of_row(lanes.at(0))])
         return lanes
 
-    def _concat(self, step: Step, place: Place) -> Lanes:
+    def _concat(self, step: Step, place: FragmentIndex) -> Lanes:
         block = place.block
         *before, last = step.op.operands  # by place: a tensor may be joined to itself
         for part in before:
@@ -153,7 +153,7 @@ class Evaluator:
             block -= blocks
         return self.any(last, dataclasses.replace(place, block=block))
 
-    def any(self, value: ir.Value, place: Place) -> Lanes:
+    def any(self, value: ir.Value, place: FragmentIndex) -> Lanes:
         """The elements of a tensor that is computed or constant, or a row of which is loaded as a row."""
         if is_constant(value):
             return Lanes(_element(value), scalars=[constant_of(value)])
@@ -162,7 +162,7 @@ class Evaluator:
             return self.tensor(value, place)
         return self.memory.load(load, (ROW, COL)[: len(shape_of(value))], place, shape_of(value)[-1])
 
-    def operand(self, op: ir.Operation, number: int, place: Place) -> Lanes:
+    def operand(self, op: ir.Operation, number: int, place: FragmentIndex) -> Lanes:
         """The elements of an operand of a generic."""
         value = op.operands[number]
         if is_constant(value):
@@ -183,7 +183,7 @@ class Evaluator:
 
     # --- bodies ------------------------------------------------------------------------------------------------------
 
-    def inner(self, op: ir.Operation, value: ir.Value, place: Place) -> Lanes:
+    def inner(self, op: ir.Operation, value: ir.Value, place: FragmentIndex) -> Lanes:
         """The elements of a value of a generic's body."""
         if value in self.folded:
             return self.tensor(self.folded[value], place)
@@ -194,14 +194,14 @@ class Evaluator:
             self.known[key] = self._inner(op, value, place)
         return self.known[key]
 
-    def hold_index(self, op: ir.Operation, value: ir.Value, place: Place) -> None:
+    def hold_index(self, op: ir.Operation, value: ir.Value, place: FragmentIndex) -> None:
         """Compute a row's number (an index value of a body, below 2^31) here, and keep it in a register."""
         found = self.inner(op, value, place).at(0)
         number = pinned([cast(to_integer(found), "i32")])[0]
         key = (op, *self._key(value, self._inner_deps(op, value), place))
         self.held[key] = Lanes("index", scalars=[self._to_index(number)])
 
-    def _inner(self, op: ir.Operation, value: ir.Value, place: Place) -> Lanes:
+    def _inner(self, op: ir.Operation, value: ir.Value, place: FragmentIndex) -> Lanes:
         block = op.regions[0].blocks[0]
         if isinstance(value.owner, ir.Block):
             if value.owner == block:
@@ -227,7 +227,7 @@ class Evaluator:
         number = list(maker.results).index(value)
         return Lanes(str(value.type), scalars=[_clone(maker, operands, lane, number) for lane in range(2 if wide else 1)])
 
-    def _rounded(self, op: ir.Operation, value: ir.Value, place: Place) -> Lanes | None:
+    def _rounded(self, op: ir.Operation, value: ir.Value, place: FragmentIndex) -> Lanes | None:
         """A 16-bit value that is a rounded f32 value, with a ReLU before or after; None if it is made otherwise."""
         relu, dtype = False, str(value.type)
         while True:
@@ -269,13 +269,13 @@ class Evaluator:
             return None
         return parts
 
-    def _index(self, op: ir.Operation, loop: int, place: Place) -> Lanes:
+    def _index(self, op: ir.Operation, loop: int, place: FragmentIndex) -> Lanes:
         if self.chain.sides[op][loop] == ROW:
             return Lanes("index", scalars=[self._to_index(self.memory.row(place))])
         col = self.memory.col(place)
         return Lanes("index", scalars=[self._to_index(col), self._to_index(col + 1)])
 
-    def _extract(self, op: ir.Operation, maker: ir.Operation, place: Place) -> Lanes:
+    def _extract(self, op: ir.Operation, maker: ir.Operation, place: FragmentIndex) -> Lanes:
         load = self.chain.task.load_of(maker.operands[0])
         assert load is not None
         places = [self.inner(op, operand, place) for operand in list(maker.operands)[1:]]
@@ -291,7 +291,7 @@ class Evaluator:
     # --- what depends on what ----------------------------------------------------------------------------------------
 
     @staticmethod
-    def _key(value: ir.Value, deps: frozenset[str], place: Place) -> tuple:
+    def _key(value: ir.Value, deps: frozenset[str], place: FragmentIndex) -> tuple:
         return (
             value,
             place.unit if ROW in deps else None,

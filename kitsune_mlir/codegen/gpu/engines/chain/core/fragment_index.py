@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-__all__ = ["Place"]
+__all__ = ["FragmentIndex"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class FragmentIndex:
     """See the module's docstring."""
 
     unit: int

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch, is_constant
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, is_constant
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Chain, Layer, Scatter, Step, ranges_of
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import body_of, constant_fill, is_contraction, is_projected_product, yield_of
 from kitsune_mlir.dialects.sizes import wide_dims
 
@@ -49,10 +50,10 @@ def match_chain(task: TaskView) -> Chain:
     work = [op for op in task.work() if op.name != "tensor.empty" and not (len(op.results) and is_constant(op.results[0]))]
     products = [op for op in work if is_contraction(op)]
     if not products:
-        raise Mismatch("no product")
+        raise MatchFailure("no product")
     rows = {shape_of(op.results[0])[0] for op in products if shape_of(op.results[0])}
     if len(rows) != 1:
-        raise Mismatch("the products' rows differ")
+        raise MatchFailure("the products' rows differ")
     chain = Chain(task, rows.pop(), (), (), {}, {})
     layers, scatters = [], []
     for op in work:
@@ -73,37 +74,37 @@ def _loops(chain: Chain, op: ir.Operation) -> tuple[str, ...]:
     out = affine_maps(op)[len(op.operands) - len(op.results)]
     shape = shape_of(op.results[0])
     if len(shape) not in (1, 2) or shape[0] != chain.rows:
-        raise Mismatch(f"'{op.name}' makes a tensor of shape {shape}, not of {chain.rows} rows")
+        raise MatchFailure(f"'{op.name}' makes a tensor of shape {shape}, not of {chain.rows} rows")
     sides = [COL] * len(iterator_kinds(op))
     for expression, side in zip(out.results, (ROW, COL), strict=False):
         if not isinstance(expression, ir.AffineDimExpr):
-            raise Mismatch("a result is not indexed by plain loops")
+            raise MatchFailure("a result is not indexed by plain loops")
         sides[expression.position] = side
     return tuple(sides)
 
 
 def _layer(chain: Chain, op: ir.Operation) -> Layer:
     if not is_projected_product(op):
-        raise Mismatch("a convolution")
+        raise MatchFailure("a convolution")
     types = [str(ir.ShapedType(operand.type).element_type) for operand in op.operands]
     if types[0] != types[1] or types[0] not in _DTYPES or types[2] != "f32":
-        raise Mismatch(f"a product of {types[0]} and {types[1]} into {types[2]}; bf16 or f16 into f32 are done")
+        raise MatchFailure(f"a product of {types[0]} and {types[1]} into {types[2]}; bf16 or f16 into f32 are done")
     if [inner.name for inner in body_of(op)][-2:] != ["arith.mulf", "arith.addf"]:
-        raise Mismatch("the product's body is not a multiplication and an addition in f32")
+        raise MatchFailure("the product's body is not a multiplication and an addition in f32")
     loops = chain.sides[op] = _loops(chain, op)
     kinds = iterator_kinds(op)
     if kinds.count("reduction") != 1 or kinds.count("parallel") != len(shape_of(op.results[0])):
-        raise Mismatch("a product over several dimensions")
+        raise MatchFailure("a product over several dimensions")
     maps = [[e.position for e in m.results] for m in affine_maps(op)]
     names = [SUM if kind == "reduction" else side for kind, side in zip(kinds, loops, strict=True)]
     a, b = (0, 1) if ROW in [names[loop] for loop in maps[0]] else (1, 0)
     if [names[loop] for loop in maps[a]] != [ROW, SUM] or ROW in [names[loop] for loop in maps[b]]:
-        raise Mismatch("a product whose rows are not the tile's")
+        raise MatchFailure("a product whose rows are not the tile's")
     weight = chain.task.load_of(op.operands[b])
     if weight is None:
-        raise Mismatch("both factors of a product are computed")
+        raise MatchFailure("both factors of a product are computed")
     if weight.buffer.role != "input" or not all(isinstance(start, int) for start in weight.offsets):
-        raise Mismatch("weights that are computed, or differ from tile to tile")
+        raise MatchFailure("weights that are computed, or differ from tile to tile")
     shape = shape_of(op.operands[b])
     sides = tuple(names[maps[b][dim]] for dim in wide_dims(shape))
     result = shape_of(op.results[0])
@@ -115,9 +116,9 @@ def _scatter(chain: Chain, op: ir.Operation) -> Scatter:
     load = chain.task.load_of(indices)
     buffer = next((buffer for buffer in chain.task.buffers if buffer.value == destination), None)
     if load is None or buffer is None or ir.StringAttr(op.attributes["kind"]).value != "addf":
-        raise Mismatch("rows are added at computed places, or as integers")
+        raise MatchFailure("rows are added at computed places, or as integers")
     if len(shape_of(updates)) != 2 or len(buffer.shape) != 2:
-        raise Mismatch("what is added are no rows of numbers")
+        raise MatchFailure("what is added are no rows of numbers")
     return Scatter(op, updates, load, buffer)
 
 
@@ -125,16 +126,16 @@ def _step(chain: Chain, op: ir.Operation) -> Step:
     if op.name in _MOVES:
         source, result = shape_of(op.operands[0]), shape_of(op.results[0])
         if [d for d in source if d != 1] != [d for d in result if d != 1] or not 1 <= len(result) <= 2 or len(source) > 2:
-            raise Mismatch(f"'{op.name}' splits or merges dimensions")
+            raise MatchFailure(f"'{op.name}' splits or merges dimensions")
         return Step(op, "alias", (0,))
     if op.name == "tensor.concat":
         if ir.IntegerAttr(op.attributes["dim"]).value != 1 or len(shape_of(op.results[0])) != 2:
-            raise Mismatch("a concatenation that is not of columns")
+            raise MatchFailure("a concatenation that is not of columns")
         return Step(op, "concat", tuple(range(len(op.operands))))
     if op.name == "linalg.fill":
         return Step(op, "map", (0,))
     if op.name != "linalg.generic":
-        raise Mismatch(f"'{op.name}' is no step of a chain")
+        raise MatchFailure(f"'{op.name}' is no step of a chain")
     chain.sides[op] = _loops(chain, op)
     _check_body(chain, op)
     inputs, arguments = len(op.operands) - len(op.results), op.regions[0].blocks[0].arguments
@@ -144,7 +145,7 @@ def _step(chain: Chain, op: ir.Operation) -> Step:
     if "reduction" not in iterator_kinds(op):
         return Step(op, "map", numbers)
     if len(op.results) != 1 or len(shape_of(op.results[0])) != 1:
-        raise Mismatch("a reduction that does not run over the columns")
+        raise MatchFailure("a reduction that does not run over the columns")
     combination(op)
     return Step(op, "reduce", numbers)
 
@@ -158,9 +159,9 @@ def combination(op: ir.Operation) -> tuple[ir.Operation, ir.Value]:
     combine = yield_of(op).operands[0].owner
     out = op.regions[0].blocks[0].arguments[len(op.operands) - 1]
     if isinstance(combine, ir.Block) or combine.name not in NEUTRAL or out not in list(combine.operands):
-        raise Mismatch("a reduction that is no sum, product, maximum or minimum")
+        raise MatchFailure("a reduction that is no sum, product, maximum or minimum")
     if len(list(out.uses)) != 1:
-        raise Mismatch("a reduction that reads its running result twice")
+        raise MatchFailure("a reduction that reads its running result twice")
     return combine.operation, next(operand for operand in combine.operands if operand != out)
 
 
@@ -169,26 +170,26 @@ def _check_operand(chain: Chain, op: ir.Operation, number: int) -> None:
     operand = op.operands[number]
     sides = chain.operand_sides(op, number)
     if len(set(sides)) != len(sides):
-        raise Mismatch("an operand is walked along its diagonal")
+        raise MatchFailure("an operand is walked along its diagonal")
     if isinstance(operand.type, ir.ShapedType) and chain.task.load_of(operand) is None and not is_constant(operand):
         wanted = [side for side, extent in zip((ROW, COL), shape_of(operand), strict=False) if extent != 1]
         if list(sides) != wanted:
-            raise Mismatch("a computed tensor is transposed")
+            raise MatchFailure("a computed tensor is transposed")
 
 
 def _check_body(chain: Chain, op: ir.Operation) -> None:
     block = op.regions[0].blocks[0]
     for inner in body_of(op):
         if inner.regions or not inner.name.startswith(("arith.", "math.", "linalg.index", "tensor.extract")):
-            raise Mismatch(f"a body holds '{inner.name}'")
+            raise MatchFailure(f"a body holds '{inner.name}'")
         for operand in inner.operands:
             owner = operand.owner
             outside = owner != block if isinstance(owner, ir.Block) else owner.operation.block != block
             table = inner.name == "tensor.extract" and operand == inner.operands[0]
             if outside and table and chain.task.load_of(operand) is None:
-                raise Mismatch("rows are taken from a computed tensor")
+                raise MatchFailure("rows are taken from a computed tensor")
             if outside and not table and not is_constant(operand) and not isinstance(operand.type, ir.IndexType):
-                raise Mismatch(f"a body uses a {operand.type} that is computed outside of it")
+                raise MatchFailure(f"a body uses a {operand.type} that is computed outside of it")
 
 
 def _check(chain: Chain) -> None:
@@ -203,17 +204,17 @@ def _check(chain: Chain) -> None:
 
     for step in chain.steps.values():
         if not known([step.op.operands[number] for number in step.operands]):
-            raise Mismatch(f"an operand of '{step.op.name}' is neither loaded nor computed")
+            raise MatchFailure(f"an operand of '{step.op.name}' is neither loaded nor computed")
     for layer in chain.layers:
         if not known([part.value for part in layer.ranges]):
-            raise Mismatch("a factor of a product is neither loaded nor computed")
+            raise MatchFailure("a factor of a product is neither loaded nor computed")
     if not chain.task.stores and not chain.scatters:
-        raise Mismatch("the task stores nothing")
+        raise MatchFailure("the task stores nothing")
     if not known([scatter.updates for scatter in chain.scatters]):
-        raise Mismatch("rows that are added are neither loaded nor computed")
+        raise MatchFailure("rows that are added are neither loaded nor computed")
     for store in chain.task.stores:
         step = chain.steps.get(store.tensor)
         if store.tensor not in made or (step is not None and step.kind == "concat"):
-            raise Mismatch("a result is copied or concatenated, not computed")
+            raise MatchFailure("a result is copied or concatenated, not computed")
         if shape_of(store.tensor)[0] != chain.rows:
-            raise Mismatch("a result has other rows than the products")
+            raise MatchFailure("a result has other rows than the products")

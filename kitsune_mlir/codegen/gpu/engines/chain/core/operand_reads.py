@@ -13,7 +13,7 @@ from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, bitcast, i64, minimum, select, unpack, wrap
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD
-from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import load_key, swizzled
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import RowsPlan, Slot, Vector
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
@@ -60,22 +60,22 @@ class Memory:
         """Read again from now on."""
         self.known, self.addresses, self.runs = {}, {}, {}
 
-    def row(self, place: Place) -> Value:
+    def row(self, place: FragmentIndex) -> Value:
         """The thread's row in the tile; the tile's last one for rows beyond it."""
         row = self.first_row + (64 * place.unit + 8 * place.half)
         return row if self.plan.covered else minimum(row, self.plan.chain.rows - 1)
 
-    def row_exists(self, place: Place) -> Value | None:
+    def row_exists(self, place: FragmentIndex) -> Value | None:
         """Whether the row belongs to the tile; None if all do."""
         return None if self.plan.covered else self.first_row + (64 * place.unit + 8 * place.half) < self.plan.chain.rows
 
-    def col(self, place: Place) -> Value:
+    def col(self, place: FragmentIndex) -> Value:
         """The left one of the thread's two columns."""
         if self.plan.run == RUN:
             return self.piece_col(place) + 2 * (place.block % QUAD)
         return (self.quad << 1) + 8 * place.block
 
-    def piece_col(self, place: Place) -> Value:
+    def piece_col(self, place: FragmentIndex) -> Value:
         """The first of the thread's eight columns of the four blocks that the place's belongs to."""
         return (self.quad << 3) + 8 * (place.block // QUAD * QUAD)
 
@@ -83,7 +83,7 @@ class Memory:
         """`value` of the lane that has column 0 of the same row."""
         return shuffle(value, self.lane & ~(self.across - 1))
 
-    def load(self, record: Load, sides: tuple[str, ...], place: Place, cols: int) -> Lanes:
+    def load(self, record: Load, sides: tuple[str, ...], place: FragmentIndex, cols: int) -> Lanes:
         """The elements of a loaded tensor whose wide dimensions lie along `sides`; it has `cols` columns."""
         key = (
             load_key(record),
@@ -95,7 +95,7 @@ class Memory:
             self.known[key] = self._load(record, sides, place, cols)
         return self.known[key]
 
-    def _load(self, record: Load, sides: tuple[str, ...], place: Place, cols: int) -> Lanes:
+    def _load(self, record: Load, sides: tuple[str, ...], place: FragmentIndex, cols: int) -> Lanes:
         vector = self.plan.vectors.get(load_key(record)) if sides == (COL,) else None
         if vector is not None and self.plan.run == RUN:
             return self._vector_run(vector, place)
@@ -115,7 +115,7 @@ class Memory:
                     return self._staged(slot, pointer, place)
         return self._global(record, sides, place, cols)
 
-    def _vector_run(self, vector: Vector, place: Place) -> Lanes:
+    def _vector_run(self, vector: Vector, place: FragmentIndex) -> Lanes:
         """Two elements of the thread's run of eight of a vector in shared memory."""
         known = (load_key(vector.load), None, place.block // 4)
         if known not in self.runs:
@@ -133,7 +133,7 @@ class Memory:
                 self.runs[known] = [Lanes(dtype, scalars=p) if dtype == "f32" else Lanes(dtype, wide=p) for p in pairs]
         return self.runs[known][place.block % 4]
 
-    def _staged(self, slot: Slot, pointer: Value, place: Place) -> Lanes:
+    def _staged(self, slot: Slot, pointer: Value, place: FragmentIndex) -> Lanes:
         source, rows, col = slot.source, self.plan.group_rows, 8 * place.block
         number, panel = next((n, p) for n, p in enumerate(source.panels) if p.start <= col < p.start + p.box)
         tile = swizzled(rows, panel.box)
@@ -141,7 +141,7 @@ class Memory:
         word = load(offset(offset(pointer, at), source.panel_offset(number, rows)), "i32")
         return Lanes(source.window.dtype, word=word)
 
-    def _global(self, record: Load, sides: tuple[str, ...], place: Place, cols: int) -> Lanes:
+    def _global(self, record: Load, sides: tuple[str, ...], place: FragmentIndex, cols: int) -> Lanes:
         window = Window.of(record, sides)
         start = self._start(load_key(record), window)
         if ROW in sides:
@@ -153,7 +153,7 @@ class Memory:
         together = window.stride(COL) == 1 and window.align((COL,)) >= min(16, 2 * window.bytes) and cols % 2 == 0
         return self._pair(start, window, window.stride(COL), place, cols, together)
 
-    def _run(self, key: tuple, start: Value, window: Window, place: Place, rows: bool) -> Lanes:
+    def _run(self, key: tuple, start: Value, window: Window, place: FragmentIndex, rows: bool) -> Lanes:
         """Two elements of the thread's run of eight, all of which are loaded at once. `start`: of the row, aligned to 16."""
         known = (key, (place.unit, place.half) if rows else None, place.block // 4)
         if known not in self.runs:
@@ -174,13 +174,13 @@ class Memory:
             self.addresses[key] = window.start(self.tile)
         return self.addresses[key]
 
-    def _row_start(self, key: tuple, start: Value, window: Window, place: Place) -> Value:
+    def _row_start(self, key: tuple, start: Value, window: Window, place: FragmentIndex) -> Value:
         known = (key, place.unit, place.half)
         if known not in self.addresses:
             self.addresses[known] = offset(start, i64(self.row(place)) * (window.stride(ROW) * window.bytes))
         return self.addresses[known]
 
-    def _pair(self, start: Value, window: Window, stride: int, place: Place, cols: int, together: bool) -> Lanes:
+    def _pair(self, start: Value, window: Window, stride: int, place: FragmentIndex, cols: int, together: bool) -> Lanes:
         """Two elements `stride` apart, the first of them at the place's column after `start`."""
         size, dtype, col = window.bytes, window.dtype, self.col(place)
         if cols <= 1:
@@ -198,7 +198,7 @@ class Memory:
             values += load_elements(offset(start, i64(at) * (stride * size)), dtype, 1, constant=window.constant)
         return Lanes(dtype, scalars=values)
 
-    def extract(self, table: Load, indices: list[list[Value]], along: bool, place: Place, cols: int) -> Lanes:
+    def extract(self, table: Load, indices: list[list[Value]], along: bool, place: FragmentIndex, cols: int) -> Lanes:
         """Elements of a table by index values: `indices` has one or two for each of its dimensions.
 
         Args:
@@ -238,7 +238,7 @@ class SliceMemory(Memory):
 
     first_col: Value
 
-    def col(self, place: Place) -> Value:
+    def col(self, place: FragmentIndex) -> Value:
         return super().col(place) + self.first_col
 
 

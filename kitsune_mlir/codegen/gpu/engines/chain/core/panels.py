@@ -10,12 +10,13 @@ import dataclasses
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Chain, Gather, Layer
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine.shared_tile import SharedTile
 
@@ -231,7 +232,7 @@ def source_of(chain: Chain, value: ir.Value, rows: int) -> Source | None:
     assert load is not None
     window = Window.of(load, sides_of(value))
     if str(load.buffer.element) not in ("bf16", "f16"):
-        raise Mismatch("a factor of a product is not of 16 bits")
+        raise MatchFailure("a factor of a product is not of 16 bits")
     maps = []
     for panel in panels:
         map_ = matrix_map(window, (ROW, COL), (min(rows, 256), panel.box), 2 * panel.box)

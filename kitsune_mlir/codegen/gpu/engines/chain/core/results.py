@@ -11,7 +11,7 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, store_elements
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
-from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import sides_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan, Output
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
@@ -25,7 +25,7 @@ from kitsune_mlir.dialects.access import shape_of
 __all__ = ["Storer", "store_piece"]
 
 
-def store_piece(record: Store, evaluator: Evaluator, tile: TileContext, place: Place) -> None:
+def store_piece(record: Store, evaluator: Evaluator, tile: TileContext, place: FragmentIndex) -> None:
     """Store the 16 bytes of a result that the thread has of the 32 columns from block `place.block` on."""
     memory, window = evaluator.memory, Window.of(record, sides_of(record.tensor))
     words = vector(evaluator.piece(record.tensor, place))
@@ -94,14 +94,14 @@ class Storer:
 
     @staticmethod
     def _word(evaluator: Evaluator, value, unit: int, half: int, block: int, cols: int) -> Value:
-        return evaluator.tensor(value, Place(unit, half, block)).word if 8 * block < cols else i32(0)
+        return evaluator.tensor(value, FragmentIndex(unit, half, block)).word if 8 * block < cols else i32(0)
 
     def _by_pieces(self, output: Output, evaluator: Evaluator) -> None:
         blocks = shape_of(output.store.tensor)[1] // 8
         for unit in range(self.plan.units):
             for half in range(2):
                 for block in range(0, blocks, QUAD):
-                    store_piece(output.store, evaluator, self.tile, Place(unit, half, block))
+                    store_piece(output.store, evaluator, self.tile, FragmentIndex(unit, half, block))
 
     def _by_threads(self, output: Output, evaluator: Evaluator) -> None:
         memory, value = evaluator.memory, output.store.tensor

@@ -13,7 +13,7 @@ from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes
 from kitsune_mlir.codegen.gpu.emit.control_flow import shuffle_xor
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, select, wrap
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import Chain, Step
-from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.match import NEUTRAL, combination
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
 from kitsune_mlir.dialects.access import affine_maps, shape_of
@@ -30,11 +30,11 @@ class Elements(Protocol):
     chain: Chain
     memory: Memory
 
-    def operand(self, op: ir.Operation, number: int, place: Place) -> Lanes:
+    def operand(self, op: ir.Operation, number: int, place: FragmentIndex) -> Lanes:
         """The elements of an operand of a generic."""
         ...
 
-    def inner(self, op: ir.Operation, value: ir.Value, place: Place) -> Lanes:
+    def inner(self, op: ir.Operation, value: ir.Value, place: FragmentIndex) -> Lanes:
         """The elements of a value of a generic's body."""
         ...
 
@@ -49,7 +49,7 @@ def reduced_cols(step: Step, sides: tuple[str, ...]) -> int:
     return 1
 
 
-def reduce_rows(evaluator: Elements, step: Step, places: Sequence[Place]) -> list[Lanes]:
+def reduce_rows(evaluator: Elements, step: Step, places: Sequence[FragmentIndex]) -> list[Lanes]:
     """The results of a reduction for the rows of `places`, each the same on all lanes that share the row.
 
     Lanes exchange the results of all rows in turns: an exchange takes longer than everything else.
@@ -66,7 +66,7 @@ def reduce_rows(evaluator: Elements, step: Step, places: Sequence[Place]) -> lis
     ]
 
 
-def _of_thread(evaluator: Elements, step: Step, place: Place) -> Value:
+def _of_thread(evaluator: Elements, step: Step, place: FragmentIndex) -> Value:
     """A reduction of the columns that the thread has of a row."""
     combine, element = combination(step.op)
     cols, across = reduced_cols(step, evaluator.chain.sides[step.op]), evaluator.memory.across

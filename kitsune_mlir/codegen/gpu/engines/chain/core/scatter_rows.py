@@ -17,7 +17,7 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, i32, i64, 
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, Chain, Scatter, addition_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
-from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 
@@ -33,12 +33,14 @@ def _row_bytes(scatter: Scatter) -> int:
     return addition_of(scatter).columns * element_bytes(str(scatter.destination.element))
 
 
-def places_of(memory: Memory) -> list[Place]:
+def places_of(memory: Memory) -> list[FragmentIndex]:
     """A thread's rows, in tensor cores' order."""
-    return [Place(unit, half, 0) for unit in range(memory.units) for half in range(2)]
+    return [FragmentIndex(unit, half, 0) for unit in range(memory.units) for half in range(2)]
 
 
-def numbers_of(scatter: Scatter, tile: TileContext, memory: Memory, places: Sequence[Place]) -> dict[Place, Value]:
+def numbers_of(
+    scatter: Scatter, tile: TileContext, memory: Memory, places: Sequence[FragmentIndex]
+) -> dict[FragmentIndex, Value]:
     """For each place the row of the buffer that its row is added to, i32; -1 for none. Fetched here, early."""
     first, rows = addition_of(scatter).first, scatter.destination.shape[0]
     numbers = []
@@ -60,10 +62,10 @@ class Scatterer:
         numbers: of the rows that are added to, by place (`numbers_of`).
     """
 
-    def __init__(self, scatter: Scatter, tile: TileContext, evaluator: Evaluator, numbers: dict[Place, Value]):
+    def __init__(self, scatter: Scatter, tile: TileContext, evaluator: Evaluator, numbers: dict[FragmentIndex, Value]):
         self.scatter, self.tile, self.evaluator, self.numbers = scatter, tile, evaluator, numbers
         self.addition = addition_of(scatter)
-        self.rows: dict[Place, Value] = {}
+        self.rows: dict[FragmentIndex, Value] = {}
 
     def add(self) -> None:
         """Add all rows."""
@@ -76,18 +78,18 @@ class Scatterer:
                 for block in range(-(-self.addition.columns // 8)):
                     self._pair(dataclasses.replace(place, block=block))
 
-    def _pair(self, place: Place) -> None:
+    def _pair(self, place: FragmentIndex) -> None:
         memory, lanes = self.evaluator.memory, self.evaluator.tensor(self.scatter.updates, place)
         col, wanted = memory.col(place), self.numbers[dataclasses.replace(place, block=0)] >= 0
         if 8 * place.block + 8 > self.addition.columns:
             wanted = wanted & (col < self.addition.columns)
         if_(wanted, lambda: reduce_add(self._at(place, col), [lanes.at(0), lanes.at(1)]))
 
-    def add_piece(self, place: Place) -> None:
+    def add_piece(self, place: FragmentIndex) -> None:
         """Add the 16 bytes that the thread has of the 32 columns from block `place.block` on; to scratch if to no row."""
         self._add_piece(place, branch=False)
 
-    def _add_piece(self, place: Place, branch: bool) -> None:
+    def _add_piece(self, place: FragmentIndex, branch: bool) -> None:
         evaluator, row = self.evaluator, dataclasses.replace(place, block=0)
         words = evaluator.piece(self.scatter.updates, place)
         values = [bitcast(vector(words), f"vector<8x{self.scatter.destination.element}>")]
@@ -103,7 +105,7 @@ class Scatterer:
     def _size(self) -> int:
         return element_bytes(str(self.scatter.destination.element))
 
-    def _at(self, place: Place, col: Value) -> Value:
+    def _at(self, place: FragmentIndex, col: Value) -> Value:
         """Where column `col` of the place's row is added."""
         number = self.numbers[dataclasses.replace(place, block=0)]
         return offset(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import Mismatch
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, Chain, ranges_of
+from kitsune_mlir.dialects.match_failure import MatchFailure
 
 __all__ = ["SEAM", "check_seams"]
 
@@ -24,4 +24,4 @@ def check_seams(chain: Chain, multiple: int | None) -> None:
     starts = {part.start for value in read if isinstance(value.type, ir.ShapedType) for part in ranges_of(chain, value)} - {0}
     if any(multiple is None or start % multiple for start in starts):
         done = "none is" if multiple is None else f"multiples of {multiple} are"
-        raise Mismatch(f"element-wise work on tensors joined at columns {sorted(starts)}; {done} done")
+        raise MatchFailure(f"element-wise work on tensors joined at columns {sorted(starts)}; {done} done")

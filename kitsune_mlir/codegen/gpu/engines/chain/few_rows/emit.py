@@ -20,17 +20,17 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, i64, minim
 from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import Term, terms_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
-from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import SliceMemory
-from kitsune_mlir.codegen.gpu.engines.chain.few_rows.plan import ROWS, SHORT_STEP, STEP, RowLayer, RowLayersPlan
+from kitsune_mlir.codegen.gpu.engines.chain.few_rows.plan import ROWS, SHORT_STEP, STEP, FewRowsPlan, RowLayer
 from kitsune_mlir.codegen.gpu.engines.chain.few_rows.weight_ring import WeightStream
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.thread_group import Crew
+from kitsune_mlir.codegen.gpu.interface.thread_group import ThreadGroup
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90.ldmatrix import load_matrices
 from kitsune_mlir.codegen.gpu.sm90.mma_sync import multiply_add
 
-__all__ = ["RowLayers"]
+__all__ = ["FewRows"]
 
 AHEAD = 8
 """Loads of weights of a lane that are under way: 32 KiB for 8 warps; more take registers that spill."""
@@ -58,11 +58,11 @@ class _Unit:
     starts: list[Value]
 
 
-class RowLayers:
+class FewRows:
     """Emits the layers of one tile.
 
     Args:
-        plan: what was decided, for as many warps as `crew` has.
+        plan: what was decided, for as many warps as `group` has.
         tile: the tile.
         crew: who does it.
         shared: pointer to `plan.bytes` of shared memory, aligned to 1024.
@@ -70,10 +70,12 @@ class RowLayers:
         turn: number of the tile among the block's, i32.
     """
 
-    def __init__(self, plan: RowLayersPlan, tile: TileContext, crew: Crew, shared: Value, first_barrier: int, turn: Value):
-        self.plan, self.tile, self.crew, self.shared = plan, tile, crew, shared
-        self.stream = WeightStream(plan.ring, tile.task, crew, shared, first_barrier, turn) if plan.ring else None
-        self.warp, self.lane = warp_id(crew.thread), lane_id(crew.thread)
+    def __init__(
+        self, plan: FewRowsPlan, tile: TileContext, group: ThreadGroup, shared: Value, first_barrier: int, turn: Value
+    ):
+        self.plan, self.tile, self.group, self.shared = plan, tile, group, shared
+        self.stream = WeightStream(plan.ring, tile.task, group, shared, first_barrier, turn) if plan.ring else None
+        self.warp, self.lane = warp_id(group.thread), lane_id(group.thread)
         self.line, self.quad = self.lane >> 2, self.lane & 3
         self.terms = {part.layer.result: terms_of(plan.chain, part.layer.result) for part in plan.layers}
         self.folded = {term.total: result for result, terms in self.terms.items() for term in terms}
@@ -101,7 +103,7 @@ class RowLayers:
         before = 0
         for number, (unit, evaluator) in enumerate(zip(units, evaluators, strict=True)):
             if unit.number != before:
-                self.crew.sync()
+                self.group.sync()
                 before = unit.number
             sums = self._multiply(unit, start, weights)
             if number + 1 < len(units):  # a bias is on its way while the warps meet
@@ -113,8 +115,8 @@ class RowLayers:
         layer = self.plan.layers[number]
         units = []
         for turn in range(layer.rounds):
-            index = self.warp + turn * self.crew.warps
-            full = (turn + 1) * self.crew.warps <= layer.units
+            index = self.warp + turn * self.group.warps
+            full = (turn + 1) * self.group.warps <= layer.units
             column = (index if full else minimum(index, layer.units - 1)) * (8 * layer.blocks)
             exists = None if full else index < layer.units
             if layer.streamed:
@@ -143,7 +145,7 @@ class RowLayers:
         for block in range(unit.layer.blocks):
             values: list[Value] = []
             for half in range(2):
-                lanes = [evaluator.inner(term.op, term.value, Place(0, half, block)) for term in terms]
+                lanes = [evaluator.inner(term.op, term.value, FragmentIndex(0, half, block)) for term in terms]
                 values += [functools.reduce(operator.add, [item.at(lane) for item in lanes]) for lane in range(2)]
             sums.append(values)
         return sums
@@ -196,10 +198,10 @@ class RowLayers:
             place = offset(start, i64(row) * (2 * source.stride(ROW)) + i64(piece) * 16)
             copy_async(offset(self._rows(layer), row * layer.pitch + piece * 16), place)
 
-        for_(self.crew.thread, rows * pieces, self.crew.threads, copy)
+        for_(self.group.thread, rows * pieces, self.group.threads, copy)
         copy_async_commit()
         copy_async_wait(0)
-        self.crew.sync()
+        self.group.sync()
 
     def _rows(self, layer: RowLayer) -> Value:
         return offset(self.shared, layer.input_at)
@@ -263,7 +265,7 @@ class RowLayers:
 
         for half in range(2):
             row = self.line + 8 * half
-            places = [Place(0, half, block) for block in range(unit.layer.blocks)]
+            places = [FragmentIndex(0, half, block) for block in range(unit.layer.blocks)]
             found = [evaluator.tensor(unit.layer.output, place).settled() for place in places]
 
             def put(row: Value = row, found: list[Lanes] = found) -> None:

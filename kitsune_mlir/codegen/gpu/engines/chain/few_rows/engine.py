@@ -8,22 +8,23 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
 from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, store_elements
-from kitsune_mlir.codegen.gpu.engines.chain.few_rows.emit import RowLayers
-from kitsune_mlir.codegen.gpu.engines.chain.few_rows.plan import RowLayersPlan, plan_row_layers
+from kitsune_mlir.codegen.gpu.engines.chain.few_rows.emit import FewRows
+from kitsune_mlir.codegen.gpu.engines.chain.few_rows.plan import FewRowsPlan, plan_few_rows
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
-from kitsune_mlir.codegen.gpu.interface.plan import Decline, Limits, Plan
-from kitsune_mlir.codegen.gpu.interface.thread_group import Crew
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
+from kitsune_mlir.codegen.gpu.interface.thread_group import ThreadGroup
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.match_failure import MatchFailure
 
 __all__ = ["RowsEngine"]
 
@@ -38,10 +39,10 @@ class RowsEngine(Engine):
 
     name: ClassVar[str] = "rows"
 
-    def plan(self, task: TaskView, limits: Limits) -> Plan | Decline:
+    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
         try:
-            plan = plan_row_layers(task, WARPS, limits.shared_bytes)
-        except Mismatch as reason:
+            plan = plan_few_rows(task, WARPS, limits.shared_bytes)
+        except MatchFailure as reason:
             return Decline(self.name, str(reason))
         if plan.bytes > limits.shared_bytes:
             return Decline(self.name, f"rows need {plan.bytes} bytes of shared memory; there are {limits.shared_bytes}")
@@ -57,7 +58,7 @@ class RowsEngine(Engine):
             shared_bytes=plan.bytes,
             threads=threads,
             registers=REGISTERS,
-            late=True,
+            dependent=True,
             barriers=plan.ring.barriers(WARPS) if plan.ring else (),
             tensor_maps=plan.ring.map_uses if plan.ring else (),
             parameters=parameters,
@@ -72,21 +73,21 @@ class RowsEngine(Engine):
         task.for_each_tile(tile, [i32(0)])
 
     def _tile(self, plan: Plan, tile: TileContext, turn: Value) -> None:
-        layers: RowLayersPlan = plan.private
+        layers: FewRowsPlan = plan.private
         task = tile.task
         tile.resolve()
-        crew = Crew.part(task, 0, 32 * WARPS, CREW)
+        group = ThreadGroup.part(task, 0, 32 * WARPS, CREW)
         window = Window.of(layers.store, (ROW, COL)[: len(shape_of(layers.store.tensor))])
 
         def wait() -> None:
-            if_(warp_id(crew.thread) == 0, lambda: tile.poll_by_warp(lane_id(crew.thread)))
-            crew.sync()
+            if_(warp_id(group.thread) == 0, lambda: tile.poll_by_warp(lane_id(group.thread)))
+            group.sync()
             if task.kernel.fences:
                 fence_async()
 
         def run() -> None:
-            waits = task.view.waits or task.kernel.late
-            RowLayers(layers, tile, crew, task.shared, 0, turn).run(write, wait if waits else None)
+            waits = task.view.waits or task.kernel.dependent
+            FewRows(layers, tile, group, task.shared, 0, turn).run(write, wait if waits else None)
 
         def write(row: Value, col: Value, lanes: Lanes) -> None:
             place = i64(row) * window.stride(ROW) + i64(col) * window.stride(COL)
@@ -99,7 +100,7 @@ class RowsEngine(Engine):
                 for pointer, values in pairs:
                     store_elements(values, pointer, window.dtype, min(16, len(values) * size))
             else:
-                if_(lane_id(crew.thread) % 4 == 0, lambda: store_elements([lanes.at(0)], target, window.dtype, size))
+                if_(lane_id(group.thread) % 4 == 0, lambda: store_elements([lanes.at(0)], target, window.dtype, size))
 
-        if_(task.thread < crew.threads, run)
+        if_(task.thread < group.threads, run)
         tile.finish()

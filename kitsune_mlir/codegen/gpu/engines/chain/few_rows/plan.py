@@ -11,7 +11,7 @@ import dataclasses
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import ROW, Mismatch
+from kitsune_mlir.codegen.gpu.contraction.match import ROW
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Layer
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.match import match_chain, zero
@@ -20,8 +20,9 @@ from kitsune_mlir.codegen.gpu.engines.chain.few_rows.weight_ring import WeightRi
 from kitsune_mlir.codegen.gpu.interface.tile_view import Store, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.match_failure import MatchFailure
 
-__all__ = ["ROWS", "STEP", "RowLayer", "RowLayersPlan", "plan_row_layers"]
+__all__ = ["ROWS", "STEP", "RowLayer", "FewRowsPlan", "plan_few_rows"]
 
 ROWS = 16
 """Rows of a product of a warp."""
@@ -74,7 +75,7 @@ class RowLayer:
 
 
 @dataclasses.dataclass(frozen=True)
-class RowLayersPlan(RowsPlan):
+class FewRowsPlan(RowsPlan):
     """What was decided.
 
     Attributes:
@@ -106,7 +107,7 @@ class RowLayersPlan(RowsPlan):
         return ROWS
 
 
-def plan_row_layers(task: TaskView, warps: int, room: int) -> RowLayersPlan:
+def plan_few_rows(task: TaskView, warps: int, room: int) -> FewRowsPlan:
     """Plan a task, or a part of one, for some warps, in `room` bytes of shared memory if these are enough.
 
     Raises:
@@ -115,34 +116,34 @@ def plan_row_layers(task: TaskView, warps: int, room: int) -> RowLayersPlan:
     chain = match_chain(task)
     order = order_of(chain)
     if chain.rows > ROWS:
-        raise Mismatch(f"{chain.rows} rows; a warp multiplies {ROWS}")
+        raise MatchFailure(f"{chain.rows} rows; a warp multiplies {ROWS}")
     if any(step.kind not in ("map", "alias") for step in chain.steps.values()) or chain.scatters:
-        raise Mismatch("rows are reduced, joined or added, which takes all columns of a row")
+        raise MatchFailure("rows are reduced, joined or added, which takes all columns of a row")
     stores = [store for part in order.stores for store in part]
     if len(stores) != 1 or stores != list(order.stores[-1]):
-        raise Mismatch("results of other layers than the last")
+        raise MatchFailure("results of other layers than the last")
     factors = [layer.ranges[0].value for layer in chain.layers]
     if any(len(layer.ranges) != 1 for layer in chain.layers):
-        raise Mismatch("a layer sums over several tensors")
+        raise MatchFailure("a layer sums over several tensors")
     rows = chain.task.load_of(factors[0])
     if rows is None or any(chain.task.load_of(factor) is not None for factor in factors[1:]):
-        raise Mismatch("the first layer reads computed rows, or another one memory")
+        raise MatchFailure("the first layer reads computed rows, or another one memory")
     source = Window.of(rows, (ROW, SUM)[2 - len([size for size in rows.sizes if size > 1]) :])
     found: list[tuple[Window, bool, ir.Value]] = []
     for number, layer in enumerate(chain.layers):
         output = factors[number + 1] if number + 1 < len(factors) else stores[0].tensor
         if order.ready.get(output) != number or shape_of(output)[1:] not in ([layer.cols], [] if layer.cols == 1 else None):
-            raise Mismatch("a layer's input is made of several layers' sums")
+            raise MatchFailure("a layer's input is made of several layers' sums")
         if not zero(layer.start):
-            raise Mismatch("sums that start from computed numbers")
+            raise MatchFailure("sums that start from computed numbers")
         weight = Window.of(layer.weight, layer.sides)
         whole = layer.depth % STEP == 0 and weight.stride(SUM) == 1 and weight.align((SUM,)) == 16
         if number == 0:
             whole = whole and source.stride(SUM) == 1 and source.align((SUM,)) == 16
         if not whole and (number or layer.depth > MOST_SHORT):
-            raise Mismatch(f"sums over {layer.depth} terms that are not read 16 bytes at a time")
+            raise MatchFailure(f"sums over {layer.depth} terms that are not read 16 bytes at a time")
         if layer.cols % 8 and (layer.cols > 1 or number + 1 < len(factors)):
-            raise Mismatch(f"{layer.cols} columns; multiples of 8 are done, and one in the last layer")
+            raise MatchFailure(f"{layer.cols} columns; multiples of 8 are done, and one in the last layer")
         found.append((weight, whole, output))
     deals = [_deal(-(-layer.cols // 8), warps) for layer in chain.layers]
     inputs = sum(ROWS * _pitch(layer.depth, False) for layer, (_, whole, _) in zip(chain.layers, found, strict=True) if whole)
@@ -153,7 +154,7 @@ def plan_row_layers(task: TaskView, warps: int, room: int) -> RowLayersPlan:
         streamed = ring is not None and number in ring.maps
         layers.append(RowLayer(layer, weight, whole, streamed, output, *deal, place))
         place += ROWS * layers[-1].pitch if whole else 0
-    return RowLayersPlan(chain, order, 1, 1, {}, (), tuple(layers), source, ring, place)
+    return FewRowsPlan(chain, order, 1, 1, {}, (), tuple(layers), source, ring, place)
 
 
 def _pitch(depth: int, streamed: bool) -> int:

@@ -19,7 +19,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import matrix_map
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.interface.plan import MapUse
-from kitsune_mlir.codegen.gpu.interface.thread_group import Crew
+from kitsune_mlir.codegen.gpu.interface.thread_group import ThreadGroup
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Ring
@@ -114,8 +114,8 @@ class WeightStream:
         turn: number of the tile among the block's, i32.
     """
 
-    def __init__(self, ring: WeightRing, task: TaskContext, crew: Crew, shared: Value, first_barrier: int, turn: Value):
-        self.ring, self.task, self.crew, self.shared, self.turn = ring, task, crew, shared, turn
+    def __init__(self, ring: WeightRing, task: TaskContext, group: ThreadGroup, shared: Value, first_barrier: int, turn: Value):
+        self.ring, self.task, self.group, self.shared, self.turn = ring, task, group, shared, turn
         self.barriers = Ring(task.barriers[first_barrier].pointer, ring.slots)
         self.next = 0
 
@@ -126,14 +126,14 @@ class WeightStream:
             for number in range(self.ring.slots):
                 self._ask(number)
 
-        if_(self.crew.thread == 0, ask)
+        if_(self.group.thread == 0, ask)
 
     def piece(self) -> Value:
         """Pointer to the next piece, when it is there."""
         ring, number = self.ring, self.next
         again = number - 1 + ring.slots  # what the first warp has finished last leaves room for this one
         if number and again < len(ring.pieces):
-            if_(self.crew.thread == 0, lambda: self._ask(again))
+            if_(self.group.thread == 0, lambda: self._ask(again))
         self.barriers.full(number % ring.slots).wait(self._parity(number))
         return self._slot(number)
 
@@ -141,7 +141,7 @@ class WeightStream:
         """The calling warp has read the piece."""
         sync_warp()
         empty = self.barriers.empty(self.next % self.ring.slots)
-        if_(lane_id(self.crew.thread) == 0, empty.arrive)
+        if_(lane_id(self.group.thread) == 0, empty.arrive)
         self.next += 1
 
     def _ask(self, number: int) -> None:

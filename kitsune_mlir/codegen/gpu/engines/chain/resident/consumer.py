@@ -16,7 +16,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import Term, b
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Layer, Range, Scatter
 from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import copy_vectors
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
-from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.match import zero
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import WeightPanel, align, load_key, swizzled
@@ -24,7 +24,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan, Slot
 from kitsune_mlir.codegen.gpu.engines.chain.core.results import Storer
 from kitsune_mlir.codegen.gpu.engines.chain.core.scatter_rows import Scatterer, numbers_of, places_of
 from kitsune_mlir.codegen.gpu.engines.chain.resident.producer import slot_barriers, slot_pointer
-from kitsune_mlir.codegen.gpu.engines.chain.resident.tail_split import Deal
+from kitsune_mlir.codegen.gpu.engines.chain.resident.tail_split import TailSplit
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load
 from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
@@ -32,7 +32,7 @@ from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, Ring, fence_asy
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot as RingSlot
 from kitsune_mlir.dialects.access import shape_of
 
-__all__ = ["Computer"]
+__all__ = ["Consumer"]
 
 GROUP = 128
 BOTH = 2 * GROUP
@@ -40,7 +40,7 @@ TURN, OWN, PAIR = 2, 4, 6
 """Named barriers: whose turn it is (two), each warpgroup's own (two), both warpgroups."""
 
 
-class Computer:
+class Consumer:
     """Emits the computing warpgroups of a task.
 
     Args:
@@ -53,7 +53,7 @@ class Computer:
         self.thread = task.thread & (GROUP - 1)
         self.elected = self.thread == 0
         self.own = NamedBarrier(group + OWN, GROUP)
-        self.deal = Deal.of(task, group, plan.halves)
+        self.deal = TailSplit.of(task, group, plan.halves)
         self._last: Value | None = None
         self.folded: dict[ir.Value, ir.Value] = {}
         self.starts: dict[ir.Value, Term] = {}
@@ -138,9 +138,9 @@ class Computer:
         memory = Memory(self.plan, tile, self.task.shared, fresh(self.thread), self.group, {})
         return [memory.load(load, (ROW, COL), place, load.sizes[-1]).word for load, place in self._held()]
 
-    def _held(self) -> list[tuple[Load, Place]]:
+    def _held(self) -> list[tuple[Load, FragmentIndex]]:
         return [
-            (load, Place(unit, half, block))
+            (load, FragmentIndex(unit, half, block))
             for load in self.plan.held
             for unit in range(self.plan.units)
             for block in range(-(-load.sizes[-1] // 8))
@@ -232,7 +232,7 @@ class Computer:
     ) -> RingSlot:
         plan, layer = self.plan, self.plan.chain.layers[number]
         apart = [part for part in layer.ranges if self._slot(part) is None]
-        if not number and (self.task.view.waits or self.task.kernel.late):
+        if not number and (self.task.view.waits or self.task.kernel.dependent):
             if apart:
                 self._wait_for_others(count, filled)
             elif self._starts_from_others(layer):
@@ -350,7 +350,7 @@ class Computer:
         sums: list[Value] = []
         for block in range(align(layer.cols, 8) // 8):
             for half in range(2):
-                place = Place(unit, half, block)
+                place = FragmentIndex(unit, half, block)
                 if folded is not None:
                     lanes = evaluator.inner(folded.op, folded.value, place)
                 else:
@@ -364,11 +364,11 @@ class Computer:
         words = []
         for block in range(align(cols, 16) // 8):
             for half in range(2):
-                words.append(self._factor_word(evaluator, part, Place(unit, half, block), cols))
+                words.append(self._factor_word(evaluator, part, FragmentIndex(unit, half, block), cols))
         return words
 
     @staticmethod
-    def _factor_word(evaluator: Evaluator, part: Range, place: Place, cols: int) -> Value:
+    def _factor_word(evaluator: Evaluator, part: Range, place: FragmentIndex, cols: int) -> Value:
         if 8 * place.block >= cols:
             return i32(0)
         word = evaluator.any(part.value, place).word

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Mismatch
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, SUM, addition_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import vectors_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
@@ -27,12 +27,13 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.panels import (
 )
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS, ChainPlan, Output, Slot, Stage, Vector
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM, check_seams
-from kitsune_mlir.codegen.gpu.interface.plan import Limits, MapUse, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["Maps", "make_plan"]
@@ -71,19 +72,19 @@ class Maps:
         return len(self.uses) - 1
 
 
-def make_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
+def make_plan(engine: str, task: TaskView, limits: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
         Mismatch: it is no chain, or too large for a block.
     """
     if limits.chip != "sm_90a":
-        raise Mismatch(f"wgmma needs sm_90a, not {limits.chip}")
+        raise MatchFailure(f"wgmma needs sm_90a, not {limits.chip}")
     return _Planner(engine, task, limits).plan()
 
 
 class _Planner:
-    def __init__(self, engine: str, task: TaskView, limits: Limits):
+    def __init__(self, engine: str, task: TaskView, limits: KernelOptions):
         self.engine, self.task, self.limits = engine, task, limits
         self.chain = chain = match_chain(task)
         self.order = order_of(chain)
@@ -97,23 +98,23 @@ class _Planner:
     def plan(self) -> Plan:
         chain = self.chain
         if self.units > MOST_UNITS:
-            raise Mismatch(f"a tile of {chain.rows} rows; {2 * GROUP_ROWS * MOST_UNITS} are done")
+            raise MatchFailure(f"a tile of {chain.rows} rows; {2 * GROUP_ROWS * MOST_UNITS} are done")
         if chain.rows % (GROUP_ROWS * self.groups) and self.task.tiles > 1:
-            raise Mismatch(f"{self.task.tiles} tiles of {chain.rows} rows; several have a multiple of {GROUP_ROWS} each")
+            raise MatchFailure(f"{self.task.tiles} tiles of {chain.rows} rows; several have a multiple of {GROUP_ROWS} each")
         for layer in chain.layers:
             if layer.cols > MOST_COLS:
-                raise Mismatch(f"a layer of {layer.cols} columns; {MOST_COLS} fit the registers")
+                raise MatchFailure(f"a layer of {layer.cols} columns; {MOST_COLS} fit the registers")
         check_seams(chain, SEAM)
         self.registers = self._registers()
         if self.registers > REGISTERS:
-            raise Mismatch(f"tensors between layers need {self.registers} registers; there are {REGISTERS}")
+            raise MatchFailure(f"tensors between layers need {self.registers} registers; there are {REGISTERS}")
         for scatter in chain.scatters:
             addition_of(scatter)
         weights = tuple(weight_of(layer) for layer in chain.layers)
         layout = self._layout(weights)
         sources, outputs, vectors = layout.sources, layout.outputs, layout.vectors
         if self.task.waits and not sources:
-            raise Mismatch("it waits for other tasks, which who brings rows does, and no rows come from memory")
+            raise MatchFailure("it waits for other tasks, which who brings rows does, and no rows come from memory")
         resident, stages, stage_bytes, depth, used = (
             layout.resident,
             layout.stages,
@@ -171,7 +172,7 @@ class _Planner:
                 "sources": [source.why or "TMA" for source in sources] + ["in registers" for _ in layout.held],
                 "turns": any(turns),
             },
-            late=bool(sources) and all(load.buffer.role == "input" or load in brought for load in self.task.loads),
+            dependent=bool(sources) and all(load.buffer.role == "input" or load in brought for load in self.task.loads),
             halves=halves,
             private=plan,
         )
@@ -267,7 +268,7 @@ class _Planner:
                     layout, resident=resident, stages=stages, stage_bytes=stage_bytes, sequence=sequence, depth=depth,
                     used=kept + ring,
                 )  # fmt: skip
-        raise Mismatch(f"weights that stay ({kept} bytes) and rows ({places}) leave no room for a ring in {limit} bytes")
+        raise MatchFailure(f"weights that stay ({kept} bytes) and rows ({places}) leave no room for a ring in {limit} bytes")
 
     @staticmethod
     def _keep(weights: tuple[Weight, ...], stay: list[bool]) -> tuple[int | None, ...]:

@@ -17,17 +17,17 @@ from kitsune_mlir.codegen.gpu.emit.memory import Cache, copy_async, copy_async_c
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i16, i32, i64, minimum, select
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
-from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory, to_integer
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import Panel, Source, Weight, align, swizzled
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan, Slot, Stage
-from kitsune_mlir.codegen.gpu.engines.chain.resident.tail_split import Deal
+from kitsune_mlir.codegen.gpu.engines.chain.resident.tail_split import TailSplit
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Ring, fence_async_shared
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot as RingSlot
 
-__all__ = ["Mover", "slot_barriers", "slot_pointer"]
+__all__ = ["Producer", "slot_barriers", "slot_pointer"]
 
 UNROLL, DIVIDED = 16, 4
 """Steps that are unrolled: where a row has a power of two of pieces, and where each step needs a division."""
@@ -48,7 +48,7 @@ def slot_pointer(task: TaskContext, slot: Slot, group: Value, count: Value) -> V
     return offset(offset(task.shared, slot.offset), place * slot.bytes)
 
 
-class Mover:
+class Producer:
     """Emits the moving warpgroup of a task."""
 
     def __init__(self, plan: ChainPlan, task: TaskContext):
@@ -114,7 +114,7 @@ class Mover:
 
         def tile(tile: TileContext, count: Value) -> Value:
             tile.resolve()
-            if self.task.view.waits or self.task.kernel.late:
+            if self.task.view.waits or self.task.kernel.dependent:
                 tile.poll_by_warp(lane)
             copies: dict[Slot, _Copy] = {}
             for slot in self.plan.slots:
@@ -138,7 +138,7 @@ class Mover:
                 if_(lane == 0, lambda: [barrier.arrive() for barrier in copied] and None)
             return count + 1
 
-        Deal.of(self.task, group, self.plan.halves).for_each_tile(tile, [i32(0)])
+        TailSplit.of(self.task, group, self.plan.halves).for_each_tile(tile, [i32(0)])
 
     def _load_rows(self, slot: Slot, tile: TileContext, group: Value, target: Value, full: Barrier) -> None:
         source, rows = slot.source, self.plan.group_rows
@@ -162,7 +162,7 @@ class _RowOf(Memory):
 
     chosen: Value
 
-    def row(self, place: Place) -> Value:
+    def row(self, place: FragmentIndex) -> Value:
         return self.chosen
 
 
@@ -209,7 +209,7 @@ class _Copy:
         memory = _RowOf(self.plan, self.tile, self.tile.task.shared, self.lane, self.group, {})
         memory.chosen = row
         evaluator = Evaluator(self.plan.chain, memory, self.tile.index, {})
-        index = evaluator.inner(gather.op, gather.index, Place(0, 0, 0)).at(0)
+        index = evaluator.inner(gather.op, gather.index, FragmentIndex(0, 0, 0)).at(0)
         return cast(to_integer(index), "i32")
 
     def _piece(self, start: Value, row: Value, first: int, across: int, number: Value, slot: Value) -> None:

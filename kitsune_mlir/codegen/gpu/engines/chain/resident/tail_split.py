@@ -13,11 +13,11 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, select
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 
-__all__ = ["Deal"]
+__all__ = ["TailSplit"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Deal:
+class TailSplit:
     """How a task's tiles are dealt out.
 
     Args:
@@ -31,7 +31,7 @@ class Deal:
     halves: bool
 
     @classmethod
-    def of(cls, task: TaskContext, group: Value, halves: bool) -> Deal:
+    def of(cls, task: TaskContext, group: Value, halves: bool) -> TailSplit:
         """Deal with `halves` where they are wanted and the task's posts allow them."""
         return cls(task, group, halves and cls.may_halve(task))
 

@@ -17,7 +17,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import reads_m
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, Scatter
 from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import copy_vectors
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
-from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import Source, swizzled
 from kitsune_mlir.codegen.gpu.engines.chain.core.results import store_piece
@@ -38,14 +38,14 @@ __all__ = ["emit_wide"]
 GROUP = 128
 OWN, PAIR = 4, 6
 """Named barriers: each warpgroup's own (two), both warpgroups."""
-MOVER_REGISTERS = 24
+PRODUCER_REGISTERS = 24
 AHEAD = 8
 """Pieces of 16 bytes of a row that are on their way before they are used."""
 
 
 def emit_wide(plan: WidePlan, task: TaskContext) -> None:
     """Emit the task; all threads of the block call it."""
-    roles.specialize(task, _Mover(plan, task).run, lambda group: _Computer(plan, task, group).run(), MOVER_REGISTERS)
+    roles.specialize(task, _Producer(plan, task).run, lambda group: _Consumer(plan, task, group).run(), PRODUCER_REGISTERS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ class _Places:
         return (count * each + load // self.plan.slots) & 1
 
 
-class _Mover:
+class _Producer:
     """The moving warpgroup: one thread streams weights, one for each computing warpgroup brings its rows."""
 
     def __init__(self, plan: WidePlan, task: TaskContext):
@@ -155,7 +155,7 @@ class _Mover:
         self.task.for_each_tile(tile, [i32(0)])
 
 
-class _Computer:
+class _Consumer:
     """A computing warpgroup, number `group`."""
 
     def __init__(self, plan: WidePlan, task: TaskContext, group: Value):
@@ -189,14 +189,14 @@ class _Computer:
         memory = Memory(plan, tile, self.task.shared, fresh(self.thread), self.group, {})
         evaluator = Evaluator(chain, memory, tile.index, self.folded)
         ring = RingSlot(stage, parity)
-        numbers: dict[Scatter, dict[Place, Value]] = {}
+        numbers: dict[Scatter, dict[FragmentIndex, Value]] = {}
         finisher: Finisher | None = None
         if any(reads_made(chain, term) for term in self.starts[plan.layers[0].layer.result]):
             self._wait_for_others(count)
         for number, layer in enumerate(plan.layers):
             for op, extract in self._gathers(number):
                 for half in range(2):
-                    evaluator.hold_index(op, extract.operands[1], Place(0, half, 0))
+                    evaluator.hold_index(op, extract.operands[1], FragmentIndex(0, half, 0))
             for index, part in enumerate(layer.passes):
                 ring = self._pass(evaluator, number, index, count, ring)
                 fetched = evaluator.memory.runs
@@ -255,11 +255,13 @@ class _Computer:
         stores, scatters = order.stores[number], order.scatters[number]
         if not stores and not scatters:
             return
-        places = [Place(0, half, block) for block in range(0, chain.layers[number].cols // 8, QUAD) for half in range(2)]
+        places = [
+            FragmentIndex(0, half, block) for block in range(0, chain.layers[number].cols // 8, QUAD) for half in range(2)
+        ]
         values = [*(record.tensor for record in stores), *(scatter.updates for scatter in scatters)]
         reads = reads_of(plan, plan.layers[number].settled, values, number)
 
-        def fetch(place: Place) -> None:
+        def fetch(place: FragmentIndex) -> None:
             """Start to load what a piece needs; loads of rows stay in this order among the stores."""
             for op, operand in reads:
                 evaluator.operand(op, operand, place)
@@ -361,7 +363,7 @@ class _Computer:
         sums: list[Value] = []
         for block in part.blocks:
             for half in range(2):
-                lanes = [evaluator.inner(term.op, term.value, Place(0, half, block)) for term in terms]
+                lanes = [evaluator.inner(term.op, term.value, FragmentIndex(0, half, block)) for term in terms]
                 for lane in range(2):
                     values = [item.at(lane) for item in lanes]
                     sums.append(functools.reduce(operator.add, values))
@@ -379,7 +381,8 @@ class _Computer:
             row = memory.local_row + 8 * half
             for first in range(0, groups, 2):
                 pieces = [
-                    evaluator.piece(value, Place(0, half, QUAD * group)) for group in range(first, min(groups, first + 2))
+                    evaluator.piece(value, FragmentIndex(0, half, QUAD * group))
+                    for group in range(first, min(groups, first + 2))
                 ]
                 # Neighbouring rows' pieces lie in the same banks: odd rows write their two in the other order.
                 for number in range(len(pieces)):

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, Mismatch
+from kitsune_mlir.codegen.gpu.contraction.match import COL
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Chain, Layer, addition_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import vectors_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import Order, order_of
@@ -25,12 +25,13 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS, Outp
 from kitsune_mlir.codegen.gpu.engines.chain.core.scatter_rows import scratch_bytes
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import check_seams
 from kitsune_mlir.codegen.gpu.engines.chain.resident.plan import Maps
-from kitsune_mlir.codegen.gpu.interface.plan import Limits, Plan
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import Store, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine.shared_tile import SharedTile
 
@@ -141,26 +142,28 @@ class WidePlan(RowsPlan):
         return self.stages * self.stage_bytes
 
 
-def make_wide_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
+def make_wide_plan(engine: str, task: TaskView, limits: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
         Mismatch: it is no chain of wide layers, or too large for a block.
     """
     if limits.chip != "sm_90a":
-        raise Mismatch(f"wgmma needs sm_90a, not {limits.chip}")
+        raise MatchFailure(f"wgmma needs sm_90a, not {limits.chip}")
     chain = match_chain(task)
     order = order_of(chain)
     groups = 1 if chain.rows <= GROUP_ROWS else 2
     if chain.rows > GROUP_ROWS * groups or (chain.rows % (GROUP_ROWS * groups) and task.tiles > 1):
-        raise Mismatch(f"{task.tiles} tiles of {chain.rows} rows; up to {2 * GROUP_ROWS}, several a multiple of {GROUP_ROWS}")
+        raise MatchFailure(
+            f"{task.tiles} tiles of {chain.rows} rows; up to {2 * GROUP_ROWS}, several a multiple of {GROUP_ROWS}"
+        )
     check_seams(chain, None)
     for number, layer in enumerate(chain.layers):
         _check_layer(layer)
         _check_factor(chain, order, number)
     for scatter in chain.scatters:
         if addition_of(scatter).width != RUN:
-            raise Mismatch("rows are added in pieces of 16 bytes of 16-bit numbers")
+            raise MatchFailure("rows are added in pieces of 16 bytes of 16-bit numbers")
     outputs = tuple(_output(store) for store in task.stores)
     maps = Maps()
     sources = [_source(chain, part.value) for part in chain.layers[0].ranges]
@@ -173,7 +176,7 @@ def make_wide_plan(engine: str, task: TaskView, limits: Limits) -> Plan:
     vectors_offset = stages * stage_bytes + rows_bytes
     vectors = {key: dataclasses.replace(v, offset=v.offset + vectors_offset) for key, v in vectors.items()}
     if stages < LEAST_STAGES:
-        raise Mismatch(f"rows of {rows_bytes} bytes leave no room for {LEAST_STAGES} stages of {stage_bytes} bytes")
+        raise MatchFailure(f"rows of {rows_bytes} bytes leave no room for {LEAST_STAGES} stages of {stage_bytes} bytes")
     plan = WidePlan(
         chain, order, groups, 1, vectors, outputs, layers,
         tuple((source, maps.add(source.window, source.maps[0], COL)) for source in sources),
@@ -204,7 +207,7 @@ def _layer(chain: Chain, order: Order, number: int, maps: Maps) -> WideLayer:
     layer = chain.layers[number]
     window, passes = Window.of(layer.weight, layer.sides), _passes(layer.cols)
     if layer.depth % 16:
-        raise Mismatch(f"a sum of {layer.depth} terms; multiples of 16 are done")
+        raise MatchFailure(f"a sum of {layer.depth} terms; multiples of 16 are done")
     numbers = tuple(maps.add(window, _weight_map(window, layer.cols, part), SUM) for part in passes)
     settled = settled_of(chain, order, number)
     return WideLayer(layer, passes, numbers, layer.depth // PANEL, layer.depth % PANEL, settled)
@@ -220,11 +223,11 @@ def _by_rows(chain: Chain, order: Order, last: WideLayer, slots: int) -> bool:
 def _check_layer(layer: Layer) -> None:
     window = Window.of(layer.weight, layer.sides)
     if layer.cols % WARP_COLS or layer.cols > MOST_COLS:
-        raise Mismatch(f"a layer of {layer.cols} columns; multiples of {WARP_COLS} up to {MOST_COLS} are done")
+        raise MatchFailure(f"a layer of {layer.cols} columns; multiples of {WARP_COLS} up to {MOST_COLS} are done")
     if len(window.dims) != 2 or window.stride(SUM) != 1:
-        raise Mismatch("a weight whose sums are not neighbours in memory")
+        raise MatchFailure("a weight whose sums are not neighbours in memory")
     if any(dim.start != 0 or dim.size != dim.extent for dim in window.dims if dim.side == COL):
-        raise Mismatch("a part of a weight's columns")
+        raise MatchFailure("a part of a weight's columns")
 
 
 def _check_factor(chain: Chain, order: Order, number: int) -> None:
@@ -233,28 +236,28 @@ def _check_factor(chain: Chain, order: Order, number: int) -> None:
     computed = [chain.task.load_of(part.value) is None and chain.gather(part.value) is None for part in layer.ranges]
     if not number:
         if any(computed):
-            raise Mismatch("the first layer's factor is computed")
+            raise MatchFailure("the first layer's factor is computed")
         return
     if computed != [True]:
-        raise Mismatch("a later layer reads memory, or several tensors")
+        raise MatchFailure("a later layer reads memory, or several tensors")
     value = layer.ranges[0].value
     if order.ready[value] != number - 1:
-        raise Mismatch("a layer reads what was made before the layer before")
+        raise MatchFailure("a layer reads what was made before the layer before")
     for use in value.uses:
         user = use.owner.operation
         times = [order.ready.get(result, -1) for result in user.results]
         if user != layer.op and any(time >= number for time in times):
-            raise Mismatch("a layer's factor is used after the layer")
+            raise MatchFailure("a layer's factor is used after the layer")
     if any(kept != value for kept in order.kept[number - 1]):
-        raise Mismatch("a tensor stays in registers from one layer to the next")
+        raise MatchFailure("a tensor stays in registers from one layer to the next")
 
 
 def _output(store: Store) -> Output:
     shape, window = shape_of(store.tensor), Window.of(store, sides_of(store.tensor))
     if len(shape) != 2 or shape[1] % WARP_COLS or window.dtype not in ("bf16", "f16"):
-        raise Mismatch(f"a result of shape {shape} of {window.dtype}")
+        raise MatchFailure(f"a result of shape {shape} of {window.dtype}")
     if window.stride(COL) != 1 or window.align((COL,)) != 16:
-        raise Mismatch("a result whose rows are not aligned to 16 bytes")
+        raise MatchFailure("a result whose rows are not aligned to 16 bytes")
     return Output(store, None, None, True)
 
 
@@ -269,21 +272,21 @@ def settled_of(chain: Chain, order: Order, number: int) -> tuple[ir.Value, ...]:
     while pending:
         value = pending.pop()
         if any(store.tensor == value for store in chain.task.stores):
-            raise Mismatch("sums are stored as f32")
+            raise MatchFailure("sums are stored as f32")
         for use in value.uses:
             step = next((chain.steps[r] for r in use.owner.operation.results if r in chain.steps), None)
             if step is None or step.kind != "map" or step.op.name != "linalg.generic":
-                raise Mismatch("sums are read as f32 by more than element-wise steps")
+                raise MatchFailure("sums are read as f32 by more than element-wise steps")
             for result in step.op.results:
                 if len(shape_of(result)) != 2 or order.ready[result] != number:
-                    raise Mismatch("sums are combined with those of another layer")
+                    raise MatchFailure("sums are combined with those of another layer")
                 if str(ir.ShapedType(result.type).element_type) in ("bf16", "f16"):
                     found[result] = None
                 elif result not in pending:
                     pending.append(result)
     words = sum(align(shape_of(value)[1], 8) // 4 for value in found)
     if words > SETTLED_WORDS:
-        raise Mismatch(f"a layer's results take {words} registers; there are {SETTLED_WORDS}")
+        raise MatchFailure(f"a layer's results take {words} registers; there are {SETTLED_WORDS}")
     return tuple(found)
 
 
@@ -302,7 +305,7 @@ def _source(chain: Chain, value: ir.Value) -> Source:
     source = source_of(chain, value, GROUP_ROWS)
     if source is None or not source.maps or source.length % PANEL:
         why = source.why if source is not None and source.why else f"its rows are no multiple of {PANEL} columns"
-        raise Mismatch(f"the first layer's factor does not come by TMA in whole panels: {why}")
+        raise MatchFailure(f"the first layer's factor does not come by TMA in whole panels: {why}")
     return source
 
 
@@ -316,7 +319,7 @@ def _weight_map(window: Window, cols: int, part: Pass) -> TensorMap:
     try:
         return TensorMap(window.dtype, shape, (32 * row, 8 * row, 2 * row, row), (part.cols // WARP_COLS, 4, 1, 2, PANEL))
     except CompileError as error:
-        raise Mismatch(str(error)) from error
+        raise MatchFailure(str(error)) from error
 
 
 def weight_tile(part: Pass) -> SharedTile:

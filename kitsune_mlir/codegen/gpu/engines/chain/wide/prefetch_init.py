@@ -12,7 +12,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import Term, row_reads
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
-from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import Place
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.wide.plan import WideLayer
 
 __all__ = ["fetch_ahead"]
@@ -28,4 +28,4 @@ def fetch_ahead(evaluator: Evaluator, terms: Sequence[Term], layer: WideLayer, i
         for block in part.blocks[::QUAD]:
             for half in range(2):
                 for op, read in reads:
-                    evaluator.inner(op, read, Place(0, half, block))
+                    evaluator.inner(op, read, FragmentIndex(0, half, block))
