@@ -1,7 +1,7 @@
 """Attention through the `attention` engine on a device: programs built on one machine, run and checked on another.
 
-    python test/gpu/attention_programs.py build DIR [NAME...]     # needs the compiler, no GPU
-    python test/gpu/attention_programs.py run DIR [NAME...] [--time] [--json FILE]     # needs a Hopper GPU and torch
+    python -m test.gpu.attention_programs build DIR [NAME...]     # needs the compiler, no GPU
+    python -m test.gpu.attention_programs run DIR [NAME...] [--time] [--json FILE]     # needs a Hopper GPU and torch
 
 Results are compared with float64. An error is counted in units of 2^-8 (2^-11 for f16) of the element plus as much of its
 row's size, as the weights are rounded too: three are allowed. With `--time` the cases of `TIMED` are timed beside every
@@ -11,18 +11,14 @@ backend of `scaled_dot_product_attention` that takes them, interleaved, all unde
 from __future__ import annotations
 
 import json
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-sys.path.insert(0, str(Path(__file__).parent))
-
-from attention_cases import CASES, TIMED, Case, inputs_of, model_of, reference, thirds
-from driver import answers, program_main
+from test.gpu.attention_cases import CASES, TIMED, Case, inputs_of, model_of, reference, thirds
+from test.gpu.driver import answers, program_main
 
 LIMIT_SECONDS = 60
 
@@ -196,7 +192,7 @@ def run(folder: Path, names: Sequence[str], given: Namespace) -> int:
     """Run the programs; the number of those that failed."""
     wanted = [name for name in (names or CASES) if (folder / f"{name}.cubin").exists()]
     failed = 0
-    for result in answers(__file__, folder, wanted, LIMIT_SECONDS):
+    for result in answers("test.gpu.attention_programs", folder, wanted, LIMIT_SECONDS):
         failed += not result["ok"]
         print(f"{result['case']:20s} {result.get('text') or 'FAILED ' + result['error']}", flush=True)
     if given.time:

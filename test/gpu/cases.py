@@ -6,16 +6,11 @@ the inputs as torch tensors and returns the results in the highest precision tha
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from cases_atomics import ATOMIC_CASES
-from cases_bodies import BODY_CASES
-from cases_gathers import GATHER_CASES
-from cases_layers import LAYER_CASES
-from tile_text import (
+from test.gpu.cases_atomics import ATOMIC_CASES
+from test.gpu.cases_bodies import BODY_CASES
+from test.gpu.cases_gathers import GATHER_CASES
+from test.gpu.cases_layers import LAYER_CASES
+from test.gpu.tile_text import (
     BOTH,
     COLUMN,
     ROW,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tile_text import Case, fill, post, program, semaphore, store, task, wait_all
+from test.gpu.tile_text import Case, fill, post, program, semaphore, store, task, wait_all
 
 __all__ = ["ATOMIC_CASES", "scatter_text"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tile_text import (
+from test.gpu.tile_text import (
     BOTH,
     ROW,
     Case,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-from case import Case, finish, register, tensor
-
 from kitsune_mlir.codegen.gpu.emit.control_flow import (
     block_id,
     cluster_rank,
@@ -34,6 +32,7 @@ from kitsune_mlir.codegen.gpu.sm90.mbarrier import (
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.machine.layouts import WgmmaA, WgmmaAccumulator
 from kitsune_mlir.machine.shared_tile import SharedTile
+from test.gpu.case import Case, finish, register, tensor
 from test.gpu.kit.fragment import Fragment
 from test.gpu.kit.matrix import GlobalMatrix, GlobalVector
 

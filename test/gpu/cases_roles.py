@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from case import Case, finish, register, tensor
-from cases_products import load_panels, panel_map
-
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_block, thread_id
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value
@@ -17,6 +14,8 @@ from kitsune_mlir.codegen.gpu.sm90.mbarrier import Ring, Slot, initialize
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import THREADS, specialize
 from kitsune_mlir.machine.layouts import WgmmaAccumulator
 from kitsune_mlir.machine.shared_tile import SharedTile
+from test.gpu.case import Case, finish, register, tensor
+from test.gpu.cases_products import load_panels, panel_map
 from test.gpu.kit.fragment import Fragment
 from test.gpu.kit.matrix import GlobalMatrix
 

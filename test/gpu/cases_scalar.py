@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from case import Case, finish, register, tensor
 from torch_mlir.dialects import arith, math
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import (
@@ -32,6 +31,7 @@ from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.interface.spin import STRIDE, Watchdog, post, wait_at_least
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import ELEMENT_BYTES
+from test.gpu.case import Case, finish, register, tensor
 
 COUNT = 4096
 UNARY = {

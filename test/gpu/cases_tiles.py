@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 
-from case import Case, finish, register, tensor
-
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, sync_block, thread_id
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.reduce import Exchange
@@ -18,6 +16,7 @@ from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async_shared, 
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import ELEMENT_BYTES, TensorMap
 from kitsune_mlir.machine.layouts import Layout, RowLayout, WgmmaAccumulator
 from kitsune_mlir.machine.shared_tile import SharedTile
+from test.gpu.case import Case, finish, register, tensor
 from test.gpu.kit.fragment import Fragment
 from test.gpu.kit.matrix import GlobalMatrix, GlobalVector
 

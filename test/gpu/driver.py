@@ -57,11 +57,9 @@ def spilled_bytes(program: Any) -> int:
 
 
 def answers(
-    script: str, folder: Path, names: Sequence[str], seconds: float, switches: Sequence[str] = (), mode: str = "part"
+    module: str, folder: Path, names: Sequence[str], seconds: float, switches: Sequence[str] = (), mode: str = "part"
 ) -> Iterator[dict[str, Any]]:
-    """What `script MODE FOLDER NAME...` says of each case: a line of JSON with its name as "case", in order.
-
-    `script` is a file, or the dotted name of a module.
+    """What `python -m MODULE MODE FOLDER NAME...` says of each case: a line of JSON with its name as "case", in order.
 
     One process does as many cases as it survives, as its start takes seconds. One that ends early or is silent for `seconds`
     costs the case at hand, `{"case": ..., "ok": False, "error": ...}`, and a new one goes on with the next. It may also end
@@ -69,8 +67,7 @@ def answers(
     """
     left = list(names)
     while left:
-        program = [script] if script.endswith(".py") else ["-m", script]
-        command = [sys.executable, "-u", *program, mode, str(folder), *left, *switches]
+        command = [sys.executable, "-u", "-m", module, mode, str(folder), *left, *switches]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdout is not None
         text, failed = b"", False
@@ -91,7 +88,7 @@ def answers(
 
 def answers_beside(
     count: int,
-    script: str,
+    module: str,
     folder: Path,
     names: Sequence[str],
     seconds: float,
@@ -103,7 +100,7 @@ def answers_beside(
 
     def share(number: int) -> None:
         try:
-            for result in answers(script, folder, names[number::count], seconds, switches, mode):
+            for result in answers(module, folder, names[number::count], seconds, switches, mode):
                 results.put(result)
         finally:
             results.put(None)

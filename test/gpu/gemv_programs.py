@@ -1,7 +1,7 @@
 """Products with few rows on a GPU: correctness on odd sizes, and the bandwidth with which weights are read.
 
-    python test/gpu/gemv_programs.py build DIR [names...]                    compile to packages (needs no GPU)
-    python test/gpu/gemv_programs.py run DIR [--time] [--json FILE]          check, and time the big ones (needs a Hopper GPU)
+    python -m test.gpu.gemv_programs build DIR [names...]                    compile to packages (needs no GPU)
+    python -m test.gpu.gemv_programs run DIR [--time] [--json FILE]          check, and time the big ones (needs a Hopper GPU)
 
 `run` uses the runtime only. Cases run one after the other in a child process; one that hangs is given up with its process, and
 the next process goes on behind it.
@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import json
 import statistics
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -25,10 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-sys.path.insert(0, str(Path(__file__).parent))
-
-from driver import answers, program_main, spilled_bytes
+from test.gpu.driver import answers, program_main, spilled_bytes
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 LIMITS = {"bf16": 2e-2, "f16": 5e-3, "f32": 1e-5}
@@ -302,7 +298,7 @@ def run(folder: Path, names: Sequence[str], given: Namespace) -> int:
     """Run the packages of a folder; the number of those that failed."""
     wanted = [name for name in CASES if (folder / f"{name}.kit").exists() and (not names or name in names)]
     results: list[dict[str, Any]] = []
-    for result in answers(__file__, folder, wanted, SECONDS, ["--time"] * given.time):
+    for result in answers("test.gpu.gemv_programs", folder, wanted, SECONDS, ["--time"] * given.time):
         results.append(result)
         print(_line(result), flush=True)
     failed = [result["case"] for result in results if not result["ok"]]

@@ -1,7 +1,7 @@
 """What it costs that one tile waits for another: copies in two stages, and chains of products, with and without their waits.
 
-    python test/gpu/handoff_programs.py build DIR                  # needs the compiler, no GPU
-    python test/gpu/handoff_programs.py run DIR [--json FILE]      # needs a Hopper GPU, torch and cuda-bindings
+    python -m test.gpu.handoff_programs build DIR                  # needs the compiler, no GPU
+    python -m test.gpu.handoff_programs run DIR [--json FILE]      # needs a Hopper GPU, torch and cuda-bindings
 
 *Copies*: two dependent copies, every block one tile of each, the second one's tiles in the opposite order, as one kernel
 whose tiles wait for tiles, beside the two copies as kernels one after the other in a CUDA graph (cuSync's measurement).
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,10 +22,7 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-sys.path.insert(0, str(Path(__file__).parent))
-
-from driver import answers, program_main
+from test.gpu.driver import answers, program_main
 
 BLOCKS = 132
 COLUMNS = 4096
@@ -40,8 +36,8 @@ LIMIT_SECONDS = 40
 
 def copies_text(rows: int, stages: tuple[int, ...]) -> str:
     """Copies of BLOCKS tiles: stage 0 reads %x0, stage 1 what stage 0 wrote (or %x0, where it is alone)."""
-    from tile_text import BOTH, buffer, generic, offset, post, program, semaphore, store_rows, task, wait_one
-    from tile_text import rows as load
+    from test.gpu.tile_text import BOTH, buffer, generic, offset, post, program, semaphore, store_rows, task, wait_one
+    from test.gpu.tile_text import rows as load
 
     shape = (BLOCKS * rows, COLUMNS)
     arena = 4 * shape[0] * shape[1]
@@ -61,7 +57,7 @@ def copies_text(rows: int, stages: tuple[int, ...]) -> str:
 
 def chain_text(name: str, waits: bool) -> str:
     """LAYERS products of one width; without waits every tile starts as soon as its block is free."""
-    from mma_text import Layer, program
+    from test.gpu.mma_text import Layer, program
 
     rows, width, tile = CHAINS[name]
     text = program([Layer(rows, width, width, tile=tile, epilogue=("relu16",))] * LAYERS)[0]
@@ -184,7 +180,7 @@ def run(folder: Path, names: Sequence[str], given: Namespace) -> int:
     from bench.timing import environment
 
     records = []
-    for record in answers(__file__, folder, list(names or (*COPIES, *CHAINS)), LIMIT_SECONDS):
+    for record in answers("test.gpu.handoff_programs", folder, list(names or (*COPIES, *CHAINS)), LIMIT_SECONDS):
         records.append(record)
         print(json.dumps(record), flush=True)
     if given.json is not None:

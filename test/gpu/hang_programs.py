@@ -1,7 +1,7 @@
 """Programs that hang: the report of a debug build names what is waited for, and the process goes on.
 
-    python test/gpu/hang_programs.py build FOLDER    needs the compiler, no GPU
-    python test/gpu/hang_programs.py run FOLDER      needs a GPU, torch and cuda-bindings, no compiler
+    python -m test.gpu.hang_programs build FOLDER    needs the compiler, no GPU
+    python -m test.gpu.hang_programs run FOLDER      needs a GPU, torch and cuda-bindings, no compiler
 
 Each program is a right one with a fault; after its report the right one runs in the same process, on the same stream.
 """
@@ -9,16 +9,13 @@ Each program is a right one with a fault; after its report the right one runs in
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from cases import two_stages
-from cases_layers import layers
-from driver import program_main
-from run_programs import error_of, make_input, poisoned
-from tile_text import Case
+from test.gpu.cases import two_stages
+from test.gpu.cases_layers import layers
+from test.gpu.driver import program_main
+from test.gpu.run_programs import error_of, make_input, poisoned
+from test.gpu.tile_text import Case
 
 SMALL = (80, 96, 72, 8)  # ten tiles
 

@@ -1,8 +1,8 @@
 """Products through the `mma` engine on a device: programs built on one machine, run and checked against torch on another.
 
-    python test/gpu/mma_programs.py build DIR [NAME ...]    # needs the compiler, no GPU
-    python test/gpu/mma_programs.py run DIR [NAME ...]      # needs a Hopper GPU, torch, cuda-bindings; no compiler
-    python test/gpu/mma_programs.py run DIR --time --json   # also times the large ones beside torch; one JSON line each
+    python -m test.gpu.mma_programs build DIR [NAME ...]    # needs the compiler, no GPU
+    python -m test.gpu.mma_programs run DIR [NAME ...]      # needs a Hopper GPU, torch, cuda-bindings; no compiler
+    python -m test.gpu.mma_programs run DIR --time --json   # also times the large ones beside torch; one JSON line each
 
 The programs run one after the other in a process of their own; when one hangs or crashes, a fresh process goes on with the
 next. Tolerances are against float64: 2^-8 of an element (bf16's
@@ -21,9 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
-from mma_text import Layer, program  # noqa: E402
-from primitives_check import MARK, _attempt  # noqa: E402
+from test.gpu.mma_text import Layer, program
+from test.gpu.primitives_check import MARK, _attempt
 
 LIMIT_SECONDS = 15
 
@@ -332,7 +331,7 @@ def run(folder: Path, names: list[str], timing: bool, as_json: bool) -> int:
     left = names or [name for name in (BIG if timing else CASES) if (folder / f"{name}.json").exists()]
     failed, ratios = [], []
     while left:
-        command = [sys.executable, __file__, "cases", str(folder), *(["--time"] if timing else []), *left]
+        command = [sys.executable, "-m", "test.gpu.mma_programs", "cases", str(folder), *(["--time"] if timing else []), *left]
         for name, right, remark in _attempt(command, tuple(left), LIMIT_SECONDS):
             found = json.loads(remark) if remark.startswith("{") else {"wrong": remark}
             if as_json:

@@ -1,7 +1,7 @@
 """GPU primitives on a device, in two halves that may run on different machines.
 
-    python test/gpu/primitives_check.py build FOLDER     compiles every case (needs the compiler, no GPU)
-    python test/gpu/primitives_check.py run FOLDER       runs and checks them (needs a GPU, torch, cuda-bindings; no compiler)
+    python -m test.gpu.primitives_check build FOLDER     compiles every case (needs the compiler, no GPU)
+    python -m test.gpu.primitives_check run FOLDER       runs and checks them (needs a GPU, torch, cuda-bindings; no compiler)
 
 `--only REGEX` selects cases by name. Inputs of products and reductions are small integers wherever that makes the exact result
 representable, and then the comparison is for equality.
@@ -22,7 +22,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 STARTING = 300.0
 """Seconds that a process gets to import torch and make its CUDA context."""
 MARK = "\x1e"
@@ -31,12 +30,8 @@ MARK = "\x1e"
 
 def build(folder: Path, only: str) -> int:
     """Compile the cases into `folder`; returns the number that failed."""
-    sys.path[:0] = [str(Path(__file__).resolve().parent), str(REPOSITORY)]
-    import cases_products  # noqa: F401
-    import cases_roles  # noqa: F401
-    import cases_scalar  # noqa: F401
-    import cases_tiles  # noqa: F401
-    from case import CASES
+    from test.gpu import cases_products, cases_roles, cases_scalar, cases_tiles  # noqa: F401
+    from test.gpu.case import CASES
 
     folder.mkdir(parents=True, exist_ok=True)
     names = [name for name in CASES if re.search(only, name)]
@@ -57,9 +52,9 @@ def run(folder: Path, only: str, limit: float, worker: Sequence[str] = ()) -> in
 
     Args:
         limit: seconds for one case.
-        worker: the command that is given `folder` and the names of cases; default: this file's mode "cases".
+        worker: the command that is given `folder` and the names of cases; default: this module's mode "cases".
     """
-    worker = worker or [sys.executable, str(Path(__file__).resolve()), "cases"]
+    worker = worker or [sys.executable, "-m", "test.gpu.primitives_check", "cases"]
     checks = {path.stem: json.loads(path.read_text())["check"] for path in folder.glob("*.json")}
     left = sorted((name for name in checks if re.search(only, name)), key=lambda name: (checks[name] == "starve", name))
     if not left:
@@ -115,9 +110,9 @@ def _attempt(command: Sequence[str], names: Sequence[str], limit: float) -> Iter
 
 def cases(folder: Path, names: Sequence[str]) -> int:
     """Run the cases `names`, reporting each, until the CUDA context is lost."""
-    sys.path[:0] = [str(Path(__file__).resolve().parent), str(REPOSITORY)]
     import torch
-    from primitives_device import check_case
+
+    from test.gpu.primitives_device import check_case
 
     torch.zeros(1, device="cuda")  # makes the context current
     print(MARK, flush=True)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import json
-import sys
 import zlib
 from pathlib import Path
-
-FOLDER = Path(__file__).resolve().parent
-sys.path[:0] = [str(FOLDER), str(FOLDER.parents[1])]
 
 
 def check_status(result):
@@ -121,8 +117,9 @@ def check_case(folder: Path, name: str) -> tuple[bool, str, bool]:
     Returns:
         Whether the results are right; a remark; and whether the process can go on (else its CUDA context is lost).
     """
-    import primitives_reference as reference
     import torch
+
+    from test.gpu import primitives_reference as reference
 
     case = json.loads((folder / f"{name}.json").read_text())
     torch.manual_seed(zlib.crc32(name.encode()))  # the same numbers whichever cases run before

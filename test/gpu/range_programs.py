@@ -1,7 +1,7 @@
 """Products of concatenated and gathered rows on a device: programs built on one machine, run and checked on another.
 
-    python test/gpu/range_programs.py build DIR [NAME ...]          # needs the compiler, no GPU
-    python test/gpu/range_programs.py run DIR [NAME ...] [--time]   # needs a Hopper GPU, torch; no compiler
+    python -m test.gpu.range_programs build DIR [NAME ...]          # needs the compiler, no GPU
+    python -m test.gpu.range_programs run DIR [NAME ...] [--time]   # needs a Hopper GPU, torch; no compiler
 
 `--time` also times each program beside one that joins the rows in memory first, and beside torch, in CUDA graphs. Each case
 runs twice, and from a graph, against float64. One that hangs or crashes costs only itself.
@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import statistics
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,10 +20,7 @@ from unittest import mock
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-sys.path.insert(0, str(Path(__file__).parent))
-
-from driver import answers, check_each, program_main, report, spilled_bytes
+from test.gpu.driver import answers, check_each, program_main, report, spilled_bytes
 
 LIMIT_SECONDS = 20
 ENTRIES = 321
@@ -234,7 +230,7 @@ def part(folder: Path, names: Sequence[str], given: Namespace) -> int:
 def run(folder: Path, names: Sequence[str], given: Namespace) -> int:
     """Run cases; the number of those that failed."""
     wanted = names or [name for name in CASES if (folder / f"{name}.kit").exists()]
-    return report(answers(__file__, folder, wanted, LIMIT_SECONDS, ["--time"] * given.time))
+    return report(answers("test.gpu.range_programs", folder, wanted, LIMIT_SECONDS, ["--time"] * given.time))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ results must be the same bit by bit, and with `--time` prints microseconds of te
 from __future__ import annotations
 
 import statistics
-import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,9 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from driver import program_main, spilled_bytes
+from test.gpu.driver import program_main, spilled_bytes
 
 PASS = "kitsune-split-reductions"
 FORMS = {"whole": (1, "temporal"), "temporal": (0, "temporal"), "separate": (0, "separate")}

@@ -1,7 +1,7 @@
 """Compiles the hand-written tile programs of `cases.py`, and runs them on a GPU.
 
-    python test/gpu/run_programs.py build FOLDER [NAME...]    needs the compiler, no GPU
-    python test/gpu/run_programs.py run FOLDER [NAME...]      needs a GPU, torch and cuda-bindings, no compiler
+    python -m test.gpu.run_programs build FOLDER [NAME...]    needs the compiler, no GPU
+    python -m test.gpu.run_programs run FOLDER [NAME...]      needs a GPU, torch and cuda-bindings, no compiler
 
 `run` works in a second process and ends it when a case takes longer than `--limit` seconds, because a wait that is never
 satisfied would hang for ever. Such a case is run again from its debug build, which reports the wait that gave up; the rest
@@ -16,9 +16,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 
 DTYPES = {
     "f32": "float32",
@@ -37,7 +34,7 @@ START_SECONDS = 60
 
 
 def all_cases(names):
-    from cases import CASES
+    from test.gpu.cases import CASES
 
     cases = [make() for make in CASES]
     known = [case.name for case in cases]
@@ -96,7 +93,7 @@ def run(folder: Path, names, limit: float) -> int:
 
 def _watched(folder: Path, names, limit: float, debug: bool = False) -> tuple[int, list[str], str]:
     """Run cases in one process: (how many came to an end, those that came out wrong, why it stopped if it did)."""
-    command = [sys.executable, str(Path(__file__).resolve()), "some", str(folder), *names, *(["--debug"] if debug else [])]
+    command = [sys.executable, "-m", "test.gpu.run_programs", "some", str(folder), *names, *(["--debug"] if debug else [])]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     ended, bad, tail = 0, [], []

@@ -1,7 +1,7 @@
 """Programs for the simt engine on a device, in two halves that may run on different machines.
 
-    python test/gpu/simt_programs.py build FOLDER [--time]   compiles every case (needs the compiler, no GPU)
-    python test/gpu/simt_programs.py run FOLDER [--time]     runs and checks them (needs a GPU and cuda-bindings, no compiler)
+    python -m test.gpu.simt_programs build FOLDER [--time]   compiles every case (needs the compiler, no GPU)
+    python -m test.gpu.simt_programs run FOLDER [--time]     runs and checks them (needs a GPU and cuda-bindings, no compiler)
 
 Without `--time`: the cases of `simt_cases.py`, which are small; results are compared with torch in float64. With it: those of
 `simt_timed.py`, about 1 GB each, checked and timed beside a device copy; `--json FILE` writes the figures down.
@@ -25,11 +25,8 @@ from typing import Any
 
 import torch
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPOSITORY), str(Path(__file__).resolve().parent)]
-
-from simt_cases import CASES, DTYPES, TOLERANCE, Case, Model, error_of  # noqa: E402
-from simt_timed import TIMED, check, measure  # noqa: E402
+from test.gpu.simt_cases import CASES, DTYPES, TOLERANCE, Case, Model, error_of
+from test.gpu.simt_timed import TIMED, check, measure
 
 TARGET = "h200"
 SECONDS = 30  # for one case, the start of its process included
@@ -61,7 +58,7 @@ def compile_case(case: Case, engine: Any = None) -> list[tuple[Any, ...]]:
     """Plan a case and emit its tile programs by simt alone, or by `engine`: (imported model, executor) of each."""
     from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
     from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
-    from kitsune_mlir.codegen.gpu.kernel.kernel import executor
+    from kitsune_mlir.codegen.gpu.kernel import executor
 
     model = plan_case(case)
     found = []
@@ -173,7 +170,7 @@ def run(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
         print(line_of(figures), flush=True)
 
     while left:
-        command = [sys.executable, __file__, "batch", str(folder), "--names", *left]
+        command = [sys.executable, "-m", "test.gpu.simt_programs", "batch", str(folder), "--names", *left]
         with tempfile.TemporaryFile("w+") as errors:
             child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
             lines: queue.SimpleQueue[str] = queue.SimpleQueue()

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from simt_cases import FLOATS, TOLERANCE, Case, error_of, layer_norm, rms_norm, rows, softmax
+
+from test.gpu.simt_cases import FLOATS, TOLERANCE, Case, error_of, layer_norm, rms_norm, rows, softmax
 
 LENGTHS = (8, 13, 32, 100, 256, 1000, 1024, 4096, 16384, 100000)
 GIGABYTE = 1 << 30

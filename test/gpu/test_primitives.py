@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-import primitives_check
+from test.gpu import primitives_check
 
 
 @pytest.mark.gpu

@@ -1,17 +1,11 @@
 """Generated graphs planned for the GPU, their tasks run by the generic engine's code thread by thread on the processor."""
 
-import sys
-from pathlib import Path
-
 from hypothesis import HealthCheck, Phase, given, settings
 
 import kitsune_mlir
+from test.emulators.runner import emulated
 from test.numerics.compare import exact, problems
 from test.numerics.graphs import GraphModel, inputs_of, recipes
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit"))
-
-from emulated_runner import emulated
 
 
 @settings(

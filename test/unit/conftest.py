@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from kept import KEPT
 from torch_mlir import ir
 
 from kitsune_mlir.dialects import new_context
+from test.programs.kept import KEPT
 
 
 @pytest.fixture
 def context() -> Iterator[ir.Context]:
-    """An MLIR context with all dialects, current while the test runs; programs that `kept` has parsed live as long."""
+    """An MLIR context with all dialects, current while the test runs; programs that `programs.kept` has parsed live as long."""
     with new_context() as made, ir.Location.unknown():
         yield made
         KEPT.clear()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -29,10 +27,8 @@ from kitsune_mlir.frontend import import_model
 from kitsune_mlir.passes.registry import PIPELINE
 from kitsune_mlir.passes.tiles.attention import best_rows
 from kitsune_mlir.passmanager.manager import run_pipeline
+from test.gpu.attention_cases import SMALL, TIMED, Case, inputs_of, model_of
 from test.numerics.compare import exact, problems
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-from attention_cases import SMALL, TIMED, Case, inputs_of, model_of
 
 ALIVE: list[ir.Module] = []  # what plans and patterns refer to lives as long as its module
 NORMALIZED = PIPELINE[: PIPELINE.index("kitsune-normalize") + 1]

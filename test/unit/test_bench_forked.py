@@ -1,11 +1,7 @@
 """Cases in processes of their own: answers, errors, processes that end, and such that hang."""
 
 import os
-import sys
 import time
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # `bench` is no part of the installed package
 
 from bench.forked import answer_of
 

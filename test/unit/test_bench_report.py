@@ -1,12 +1,9 @@
 """bench/README.md says what the recorded runs say; records are kept by device and date."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # `bench` is no part of the installed package
 
 from bench import report as page
 from bench.records import Record

@@ -3,12 +3,9 @@
 import io
 import os
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # `bench` is no part of the installed package
 
 from bench import peers
 from bench import warm as warm_

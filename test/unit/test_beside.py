@@ -7,9 +7,9 @@ import types
 import pytest
 
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
-from kitsune_mlir.codegen.gpu.kernel.concurrent_gemms import limits_of
+from kitsune_mlir.codegen.gpu.kernel.concurrent_gemms import options_of
 
-LIMITS = KernelOptions(workers=132)
+OPTIONS = KernelOptions(workers=132)
 
 
 def task(number: int, tiles: int, rows: str = "x", after: int | None = None, requested_engine: str = "mma"):
@@ -19,7 +19,7 @@ def task(number: int, tiles: int, rows: str = "x", after: int | None = None, req
 
 
 def workers(*tasks) -> list[int]:
-    return [limits.workers for limits in limits_of(tasks, LIMITS)]
+    return [options.workers for options in options_of(tasks, OPTIONS)]
 
 
 def test_the_smaller_products_share_what_the_largest_leaves() -> None:

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from native_kernel import run_natively
 from torch_mlir import ir
 
 import kitsune_mlir
@@ -20,6 +19,7 @@ from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.dialects import new_context
+from test.emulators.native import run_natively
 
 BLOCKS, MOST = 16, 8
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from chain_emulator import run_chain
-from kept import kept
 from torch import nn
 from torch_mlir import ir
 
@@ -28,11 +24,10 @@ from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
-from kitsune_mlir.passes import partition_streams
 from kitsune_mlir.passes.stages import gemm_chains as gpu_chains
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-from chain_programs import CASES, Edge, Gated, Joined, Normalised, WideEdges, mlp
+from test.emulators.chain import run_chain
+from test.gpu.chain_programs import CASES, Edge, Gated, Joined, Normalised, WideEdges, mlp
+from test.programs.kept import kept
 
 BF16 = torch.bfloat16
 FORM = "kitsune-form-stages"
@@ -43,7 +38,6 @@ def compiled(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *args: torch.Ten
     plan = [f"{FORM}{{chains=true}}" if name == FORM else name for name in pipeline.PLAN]
     monkeypatch.setattr(pipeline, "PLAN", plan)
     monkeypatch.setattr(pipeline, "gpu_code", lambda *_: (None, {}, "not needed"))
-    monkeypatch.setattr(partition_streams, "few_rows_tile", lambda *_: None)  # another engine's, for few rows
     given = tuple(a.to(dtype) if a.is_floating_point() else a for a in args)
     return kitsune_mlir.compile(model.to(dtype).eval(), given, target="sm_90a")
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from test_chain_engine import Normalised, WideEdges, tiles, wide_edges
 from torch import nn
 from torch_mlir import ir
 
@@ -11,6 +10,7 @@ from kitsune_mlir import pipeline
 from kitsune_mlir.codegen.gpu.engines.chain.wide import emit as chain_wide
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
+from test.unit.test_chain_engine import Normalised, WideEdges, tiles, wide_edges
 
 
 class Joined(WideEdges):

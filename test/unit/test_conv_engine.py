@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 from torch_mlir import ir
-from vector_emulator import run_kernel
 
 import kitsune_mlir
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
@@ -29,11 +28,12 @@ from kitsune_mlir.codegen.gpu.engines.conv.tiles import (
 )
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
-from kitsune_mlir.codegen.gpu.kernel.kernel import executor
+from kitsune_mlir.codegen.gpu.kernel import executor
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.passmanager.manager import run_pipeline
 from kitsune_mlir.targets import LOWER, PLAN
+from test.emulators.vector import run_kernel
 from test.gpu.conv_programs import CASES, Case
 
 SHARED = KernelOptions().shared_bytes

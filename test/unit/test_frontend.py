@@ -7,12 +7,12 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
-from reference_backend import check, run, text
 from torch import nn
 from torch.utils._pytree import treespec_dumps, treespec_loads
 from torch_mlir import ir
 
 from kitsune_mlir.frontend import import_graph_module, import_model
+from test.oracles.upstream import check, run, text
 
 
 class Everything(nn.Module):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from reference_backend import check, text
 from torch import nn
 
 from kitsune_mlir.frontend import import_model
+from test.oracles.upstream import check, text
 
 CASES = {
     "convolutions": (

@@ -1,12 +1,6 @@
 """Gathers of what other stages make: which wait for named rows, what the tile program says then, what is proved of it."""
 
-import sys
-from pathlib import Path
-
 import pytest
-from planned import parse, product
-from test_gpu_executor import Emulated
-from test_progress import faults, parts
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.edges import edge_of, stage_space, stages_of
@@ -17,12 +11,12 @@ from kitsune_mlir.passes.base import PassFailure
 from kitsune_mlir.passes.check_progress import CheckProgress
 from kitsune_mlir.passmanager.manager import run_pipeline
 from kitsune_mlir.simulation.simulate import simulate
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
-
-from cases_gathers import GATHER_CASES, gather_rows
-from run_programs import make_input
-from tile_text import Case
+from test.gpu.cases_gathers import GATHER_CASES, gather_rows
+from test.gpu.run_programs import make_input
+from test.gpu.tile_text import Case
+from test.programs.planned import parse, product
+from test.unit.test_gpu_executor import Emulated
+from test.unit.test_progress import faults, parts
 
 PLAN = "kitsune-normalize,kitsune-form-stages,kitsune-partition-streams{{gathers={0} mode=temporal}},kitsune-place-buffers"
 
@@ -221,7 +215,7 @@ def test_kernels_on_any_number_of_blocks(name: str, blocks: int) -> None:
 
 
 def test_a_kernel_whose_rows_are_never_posted_hangs(monkeypatch) -> None:
-    import kernel_emulator
+    from test.emulators import kernel as kernel_emulator
 
     monkeypatch.setattr(kernel_emulator, "SECONDS", 0.2)
     case = SMALL["rows"]

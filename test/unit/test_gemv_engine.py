@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
-from pathlib import Path
 
 import pytest
-from kept import kept
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
@@ -26,9 +23,8 @@ from kitsune_mlir.codegen.gpu.engines.gemv.plan import (
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-from mma_text import Layer, program
+from test.gpu.mma_text import Layer, program
+from test.programs.kept import kept
 
 
 def text_of(*layers: Layer) -> str:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-import primitives_check
+from test.gpu import primitives_check
 
 WORKER = """
 import json, os, sys, time

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-GPU = Path(__file__).parents[1] / "gpu"
-PROGRAM = f"""
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
 import os, sys, time
-sys.path.insert(0, {str(GPU)!r})
-from driver import answers, check_each, program_main, report
+from test.gpu.driver import answers, check_each, program_main, report
 
 def check(name):
     if name == "hangs":
@@ -22,7 +22,7 @@ def check(name):
         os._exit(3)
     if name == "raises":
         raise ValueError("no such thing")
-    return name != "wrong", {{"error": 0.5, "process": os.getpid()}}
+    return name != "wrong", {"error": 0.5, "process": os.getpid()}
 
 def build(folder, names):
     return len(names)
@@ -31,18 +31,19 @@ def part(folder, names, given):
     return check_each(names, check)
 
 def run(folder, names, given):
-    return report(answers(__file__, folder, names, 2))
+    return report(answers("program", folder, names, 2))
 
 sys.exit(program_main("Cases.", build, run, part))
 """
 
 
 @pytest.fixture
-def program(tmp_path: Path):
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{tmp_path}")
     (tmp_path / "program.py").write_text(PROGRAM)
 
     def call(*arguments: str) -> tuple[int, list[str]]:
-        done = subprocess.run([sys.executable, str(tmp_path / "program.py"), *arguments], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-m", "program", *arguments], capture_output=True, text=True)
         assert not done.stderr, done.stderr
         return done.returncode, done.stdout.splitlines()
 
@@ -65,10 +66,10 @@ def test_every_case_is_told_whatever_others_do(program, tmp_path: Path) -> None:
     assert first == wrong, "one process does as many cases as it survives"
 
 
-def test_cases_are_told_by_processes_side_by_side(program, tmp_path: Path) -> None:
+def test_cases_are_told_by_processes_side_by_side(program) -> None:
     """A share that hangs does not keep the others from being told."""
-    code = f"import sys; sys.path.insert(0, {str(GPU)!r}); from driver import answers_beside\n"
-    code += f"found = answers_beside(2, {str(tmp_path / 'program.py')!r}, None, ['hangs', 'first', 'last', 'wrong'], 2)\n"
+    code = "from test.gpu.driver import answers_beside\n"
+    code += "found = answers_beside(2, 'program', None, ['hangs', 'first', 'last', 'wrong'], 2)\n"
     code += "print(*((one['case'], one['ok'], one.get('process')) for one in found), sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     found = {name: (right, process) for name, right, process in map(ast.literal_eval, done.stdout.splitlines())}

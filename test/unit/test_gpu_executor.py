@@ -1,13 +1,8 @@
 """The executor: what it reads of a program, how it hands out tiles, waits and posts, and what a launch passes."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from kernel_emulator import Machine, launch
-from simt import DTYPES, Space
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
@@ -25,14 +20,11 @@ from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import CompileError, UnsupportedError
 from kitsune_mlir.runtime.manifest import COUNTERS
 from kitsune_mlir.runtime.manifest_check import read_manifest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
-
-import cases
-import cases_bodies
-import cases_layers
-from run_programs import error_of, make_input
-from tile_text import buffer, offset, program, rows, semaphore, store_rows, task, wait_one
+from test.emulators.block import DTYPES, Space
+from test.emulators.kernel import Machine, launch
+from test.gpu import cases, cases_bodies, cases_layers
+from test.gpu.run_programs import error_of, make_input
+from test.gpu.tile_text import buffer, offset, program, rows, semaphore, store_rows, task, wait_one
 
 ONE = ((((8, 4), "f32", "normal"),), (((8, 4), "f32"),))
 
@@ -99,7 +91,7 @@ def test_kernel_on_any_number_of_blocks_and_again(make, blocks):
 
 
 def test_a_wait_without_a_post_is_found_by_the_emulator(monkeypatch):
-    import kernel_emulator
+    from test.emulators import kernel as kernel_emulator
 
     monkeypatch.setattr(kernel_emulator, "SECONDS", 0.2)
     case = cases.two_stages(20, 8, 5, 4)

@@ -1,27 +1,20 @@
 """The generic engine's code, run thread by thread on the processor, against torch; and every program compiled to a cubin."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from emulated_runner import Memory
-from simt import DTYPES, Race
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.generic.engine import GenericEngine, finish
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
-
-import cases
-import cases_bodies
-from run_programs import error_of, make_input
-from tile_text import BOTH, ROW, Case, generic, program, store, task, whole, yielding
-from tile_text import fill as fill_text
+from test.emulators.block import DTYPES, Race
+from test.emulators.runner import Memory
+from test.gpu import cases, cases_bodies
+from test.gpu.run_programs import error_of, make_input
+from test.gpu.tile_text import BOTH, ROW, Case, generic, program, store, task, whole, yielding
+from test.gpu.tile_text import fill as fill_text
 
 THREADS = 64
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -25,14 +23,14 @@ from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine.layouts import RowLayout, WgmmaAccumulator
 from kitsune_mlir.machine.shared_tile import SharedTile
+from test.gpu import (
+    cases_products,  # noqa: F401
+    cases_roles,  # noqa: F401
+    cases_scalar,  # noqa: F401
+    cases_tiles,  # noqa: F401
+)
+from test.gpu.case import CASES
 from test.gpu.kit.fragment import Fragment
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-import cases_products  # noqa: F401
-import cases_roles  # noqa: F401
-import cases_scalar  # noqa: F401
-import cases_tiles  # noqa: F401
-from case import CASES
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
 """What a wait and a post cost: looked at once, made once, by blocks that are spread over the machine."""
 
-import sys
-from pathlib import Path
-
 import pytest
 from torch_mlir import ir
 
@@ -15,13 +12,9 @@ from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.codegen.gpu.kernel.footprint import Footprint
 from kitsune_mlir.codegen.gpu.kernel.schedule import make_schedule
 from kitsune_mlir.dialects import new_context
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
-
-import cases
-import cases_bodies
-from program_view import view
-from tile_text import buffer, offset, post, program, rows, semaphore, store_rows, task, wait_all, wait_one
+from test.gpu import cases, cases_bodies
+from test.gpu.tile_text import buffer, offset, post, program, rows, semaphore, store_rows, task, wait_all, wait_one
+from test.programs.view import view
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +92,7 @@ def test_a_kernel_that_waits_for_nothing_keeps_its_numbers():
 
 
 def test_short_stages_that_follow_each_other_have_one_block_on_each_multiprocessor():
-    from handoff_programs import BLOCKS, copies_text
+    from test.gpu.handoff_programs import BLOCKS, copies_text
 
     def planned(text: str) -> tuple[int, list[int]]:
         made, limits = view(text), KernelOptions()

@@ -5,7 +5,11 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from host_programs import (
+
+from kitsune_mlir.codegen.host.machine import Machine, this_machine
+from kitsune_mlir.errors import CompileError
+from kitsune_mlir.runtime.host_executor import HostExecutor
+from test.programs.host import (
     RNG,
     Rows,
     Stage,
@@ -19,10 +23,6 @@ from host_programs import (
     run_code,
     tensor,
 )
-
-from kitsune_mlir.codegen.host.machine import Machine, this_machine
-from kitsune_mlir.errors import CompileError
-from kitsune_mlir.runtime.host_executor import HostExecutor
 
 
 def relative_error(got: np.ndarray, want: np.ndarray) -> float:
@@ -65,7 +65,7 @@ def test_product(m, k, n, transposed):
 @pytest.mark.parametrize("element", ["bf16", "f16", "f64", "i32", "i64"])
 def test_product_of_other_types(element, transposed):
     m, k, n = 19, 37, 21
-    from host_programs import DTYPES
+    from test.programs.host import DTYPES
 
     total = "f32" if element in ("bf16", "f16") else element
     a, b = normal(m, k), normal(*((n, k) if transposed else (k, n)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from host_programs import Rows, Stage, compile_text, elementwise, fill, generic, one_task, product, run_code, tensor
 
 from kitsune_mlir.runtime.host_executor import HostExecutor
+from test.programs.host import Rows, Stage, compile_text, elementwise, fill, generic, one_task, product, run_code, tensor
 
 RNG = np.random.default_rng(11)
 

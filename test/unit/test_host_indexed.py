@@ -5,7 +5,10 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from host_programs import (
+
+from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.runtime.host_executor import HostExecutor
+from test.programs.host import (
     RNG,
     Rows,
     Stage,
@@ -15,9 +18,6 @@ from host_programs import (
     run_code,
     tensor,
 )
-
-from kitsune_mlir.errors import KitsuneError
-from kitsune_mlir.runtime.host_executor import HostExecutor
 
 GATHER = """%c = tensor.empty() : tensor<{n}x{w}xf32>
 %r = linalg.generic {{indexing_maps = [affine_map<(i, j) -> (i)>, affine_map<(i, j) -> (i, j)>],

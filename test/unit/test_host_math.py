@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from host_programs import Rows, Stage, elementwise, tensor
+
+from test.programs.host import Rows, Stage, elementwise, tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy on NaNs and overflows
 

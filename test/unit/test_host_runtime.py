@@ -8,11 +8,11 @@ import threading
 
 import numpy as np
 import pytest
-from host_programs import Rows, Stage, elementwise, run_code, tensor
 
 from kitsune_mlir.errors import ArgumentError, CompileError, TargetError
 from kitsune_mlir.runtime.host_code import HostCode
 from kitsune_mlir.runtime.host_executor import HostExecutor
+from test.programs.host import Rows, Stage, elementwise, run_code, tensor
 
 ROWS, WIDTH, TILE = 96, 40, 8
 

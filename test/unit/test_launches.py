@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from test_cuda_executor import MANIFEST, Result, fake  # noqa: F401  (a fixture)
 from torch_mlir import ir
 
 import kitsune_mlir
@@ -15,6 +14,7 @@ from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.runtime import launch
 from kitsune_mlir.runtime.cuda_runner import CudaRunner
 from kitsune_mlir.runtime.cuda_sequence import CudaSequence
+from test.unit.test_cuda_executor import MANIFEST, Result, fake  # noqa: F401  (a fixture)
 
 TASK = """
   "kitsune.task"() ({{

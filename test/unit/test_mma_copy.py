@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import types
-from pathlib import Path
 
 import pytest
 from torch_mlir import ir
@@ -17,9 +15,7 @@ from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-from mma_text import Layer, program
+from test.gpu.mma_text import Layer, program
 
 SHARED = 1 << 20
 """Address of the stage."""
@@ -104,7 +100,7 @@ def test_every_element_of_a_chunk_is_copied_once(context, monkeypatch, name: str
 
 
 @pytest.mark.parametrize("bytes", [16 * 32, 24 * 1024, 32 * 1024, 20 * 1024 + 512])
-@pytest.mark.parametrize("halvers", [(32, 64), (64, 32)])
+@pytest.mark.parametrize("small_part_threads", [(32, 64), (64, 32)])
 def test_every_f32_operand_gets_its_rest(monkeypatch, bytes: int, small_part_threads: tuple[int, int]) -> None:
     rests: dict[int, str] = {}
 

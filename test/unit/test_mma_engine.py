@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
-from kept import kept
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
@@ -24,10 +21,9 @@ from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.interface.window import multiple_of
 from kitsune_mlir.codegen.gpu.kernel.schedule import _weights
 from kitsune_mlir.dialects import new_context
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-from mma_programs import SMALL
-from mma_text import Layer, program
+from test.gpu.mma_programs import SMALL
+from test.gpu.mma_text import Layer, program
+from test.programs.kept import kept
 
 
 def planned(text: str, **limits) -> Plan | Decline:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-from kept import kept
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
@@ -15,9 +11,8 @@ from kitsune_mlir.codegen.gpu.engines.mma.task_fusion import MOST_TASKS, join_pl
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-from mma_text import Layer, program
+from test.gpu.mma_text import Layer, program
+from test.programs.kept import kept
 
 WIDE = Layer(2048, 1024, 480, tile=(128, 128))
 NARROW = Layer(2048, 512, 1024, tile=(128, 64))

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from package_mutants import Damage, Net, edited, loaded, members_of, package, signed
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, PackageError
 from kitsune_mlir.runtime.object_check import HEADER, SECTION, check_object
 from kitsune_mlir.runtime.package import MANIFEST, WEIGHTS
 from kitsune_mlir.runtime.signature import Input, Output, Signature, Weight
+from test.programs.packages import Damage, Net, edited, loaded, members_of, package, signed
 
 
 @pytest.fixture(params=["host", "sm_90a"])

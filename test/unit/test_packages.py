@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from package_mutants import Damage, call, loaded, members_of, package, zipped
 
 import kitsune_mlir
 from kitsune_mlir.errors import PackageError
 from kitsune_mlir.runtime.archive import SPARE, Archive, write_archive
 from kitsune_mlir.runtime.package import DIGEST, MANIFEST
+from test.programs.packages import Damage, call, loaded, members_of, package, zipped
 
 PER_KIND = 120
 

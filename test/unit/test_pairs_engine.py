@@ -7,8 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_mlir import ir
-from vector_emulator import run_kernel
-from warp_emulator import Warps
 
 import kitsune_mlir
 from kitsune_mlir import pipeline
@@ -17,6 +15,8 @@ from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.machine.target import find_target
+from test.emulators.vector import run_kernel
+from test.emulators.warp import Warps
 
 BF16 = torch.bfloat16
 

@@ -7,7 +7,6 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planned import MLP, parse, plan, rows
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.edges import stages_of
@@ -17,6 +16,7 @@ from kitsune_mlir.passes.check_progress import CheckProgress
 from kitsune_mlir.passes.materialize import Materialize
 from kitsune_mlir.passes.place_buffers import ALIGNMENT, Interval, PlaceBuffers, allocate, last_tenants
 from kitsune_mlir.passes.synchronize import Synchronize
+from test.programs.planned import MLP, parse, plan, rows
 
 
 def interval(size: int, first: int, last: int) -> Interval:

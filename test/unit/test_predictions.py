@@ -2,12 +2,9 @@
 
 import json
 import statistics
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # `bench` is no part of the installed package
 
 from bench.models import ZOO
 from kitsune_mlir.machine.target import find_machine

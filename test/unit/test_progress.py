@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from planned import CASES, MLP, parse, rows, tile_program
-from tile_oracle import verdict, width
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.tile_indices import Points, TileIndices
 from kitsune_mlir.passes.base import PassFailure
 from kitsune_mlir.passes.check_progress import CheckProgress
+from test.oracles.schedules import verdict, width
+from test.programs.planned import CASES, MLP, parse, rows, tile_program
 
 Edit = Callable[[], object]
 

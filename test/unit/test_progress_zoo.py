@@ -7,20 +7,11 @@ from __future__ import annotations
 
 import functools
 import random
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
-from interleaving_oracle import conflicts_of, verdict
-from interleaving_program import TileProgram
-from interleaving_runs import fewest, random_run, reachable, replay
-from planned import parse
-from test_progress import arena_is_left, faults, function_of
 from torch_mlir import ir
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # `bench` is no part of the installed package
 
 from bench.models import ZOO, make
 from kitsune_mlir.dialects import new_context
@@ -30,6 +21,11 @@ from kitsune_mlir.passes.check_progress import CheckProgress
 from kitsune_mlir.passes.progress.trace import ProgressFailure
 from kitsune_mlir.passes.registry import PIPELINE
 from kitsune_mlir.passmanager.manager import run_pipeline
+from test.oracles.interleavings import conflicts_of, verdict
+from test.oracles.runs import fewest, random_run, reachable, replay
+from test.oracles.tiles import TileProgram
+from test.programs.planned import parse
+from test.unit.test_progress import arena_is_left, faults, function_of
 
 SEEDED = 520
 """Faults over all programs, at least."""

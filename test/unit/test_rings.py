@@ -1,11 +1,7 @@
 """Ring queues: programs whose tiles go through a few slots, what the check proves of them, and kernels that run them."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-from test_gpu_executor import Emulated
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.memory import Cache
@@ -16,10 +12,8 @@ from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError
 from kitsune_mlir.passes.base import PassFailure
 from kitsune_mlir.passes.check_progress import CheckProgress
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
-
-from tile_text import Case, buffer, offset, program, rows, store_rows, task
+from test.gpu.tile_text import Case, buffer, offset, program, rows, store_rows, task
+from test.unit.test_gpu_executor import Emulated
 
 QUEUE = "!kitsune.queue<tensor<{tile}x{n}xf32>, {depth} : i64>"
 
@@ -150,7 +144,7 @@ def test_a_kernel_says_how_many_blocks_its_rings_need():
 
 @pytest.mark.parametrize("name", ["pairs_64k_4_wide", "handoff_l2_16k", "handoff_cluster4_8k"])
 def test_measured_kernels_assemble_without_spills(name):
-    from queue_kernels import PROBES
+    from test.gpu.queue_kernels import PROBES
 
     with ir.Context(), ir.Location.unknown():
         made = PROBES[name].make(PROBES[name]).compile()

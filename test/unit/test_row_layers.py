@@ -1,9 +1,7 @@
-"""Layers for a few rows: alone, and beside gathered vectors, on an emulated block; when they are chosen; what is assembled."""
+"""Layers for a few rows beside gathered vectors: on an emulated block; when they are chosen; what is assembled."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,8 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_mlir import ir
-from vector_emulator import run_kernel
-from warp_emulator import Warps
 
 import kitsune_mlir
 from kitsune_mlir import pipeline
@@ -26,11 +22,10 @@ from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.machine.target import find_target
-from kitsune_mlir.passes import partition_streams
 from kitsune_mlir.passes.stages.gemm_chains import Layer, few_rows_reason
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-from row_programs import Recommender, network
+from test.emulators.vector import run_kernel
+from test.emulators.warp import Warps
+from test.gpu.row_programs import Recommender
 
 BF16 = torch.bfloat16
 
@@ -40,13 +35,14 @@ def compiled(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *args: Tensor):
     return kitsune_mlir.compile(model.eval(), args, target="sm_90a")
 
 
-def emulated(program, model: nn.Module, args: tuple[Tensor, ...], engine: str) -> Tensor:
-    """What the program's kernel computes on an emulated block; all of it is done by one task of `engine`."""
+def emulated(program, model: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
+    """What the program's kernel computes on an emulated block; all of it is done by one stage of pairs."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(program.ir("tiles"))
         view = ProgramView(list(module.body.operations)[0].operation)
         executor = build(view, "kernel")
-        assert [decision.plan.engine for decision in executor.decisions] == [engine]
+        assert [decision.plan.engine for decision in executor.decisions] == ["pairs"]
+        assert "layers" in executor.decisions[0].plan.parameters
         held = dict(model.state_dict())
         inputs = [held[w.name] for w in program.signature.weights] + list(args)
         arrays = [t.detach().contiguous().view(torch.int16).numpy() if t.dtype == BF16 else t.numpy() for t in inputs]
@@ -63,44 +59,35 @@ def wanted(model: nn.Module, *args: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "samples, tables, widths", [(33, 3, (13, 64, 32)), (16, 20, (64, 32, 64, 64)), (40, 2, (7, 128, 96, 32))]
+    "samples, tables, widths",
+    [
+        (33, 3, (13, 64, 32)),
+        (16, 20, (64, 32, 64, 64)),
+        (40, 2, (7, 128, 96, 32)),
+        (16, 2, (64, 128, 32)),
+        (7, 2, (64, 32, 64)),
+        (31, 2, (512, 32, 32)),
+    ],
 )
 def test_a_stage_of_pairs_makes_its_vector_itself(monkeypatch, samples, tables, widths):
+    check_layers(monkeypatch, samples, tables, widths)
+
+
+@pytest.mark.parametrize(
+    "slots, samples, widths", [(2, 100, (512, 64, 64)), (3, 70, (256, 128, 192)), (2, 50, (64, 288, 32)), (2, 90, (96, 64, 64))]
+)
+def test_places_of_a_ring_are_used_again_within_a_tile_and_by_the_next(monkeypatch, slots, samples, widths):
+    """Three blocks have up to three tiles each; terms and columns that do not fill a piece."""
+    monkeypatch.setattr(row_layers_ring, "MOST_SLOTS", slots)
+    check_layers(monkeypatch, samples, 2, widths)
+
+
+def check_layers(monkeypatch: pytest.MonkeyPatch, samples: int, tables: int, widths: tuple[int, ...]) -> None:
     torch.manual_seed(samples)
     model = Recommender(tables, widths).to(BF16)
     args = torch.randn(samples, widths[0]).to(BF16), torch.randint(-11, 11, (samples, tables))
     program = compiled(monkeypatch, model, *args)
-    found, right = emulated(program, model, args, "pairs"), wanted(model, *args)
-    assert (found - right).norm() <= 1e-2 * right.norm()
-
-
-@pytest.mark.parametrize(
-    "rows, widths", [(16, (64, 128, 32)), (33, (96, 256, 1)), (7, (64, 32, 64)), (40, (13, 64, 64)), (31, (512, 32, 1))]
-)
-def test_emulated_kernels_compute_what_torch_does(monkeypatch, rows, widths):
-    check_rows(monkeypatch, rows, widths)
-
-
-@pytest.mark.parametrize(
-    "slots, rows, widths", [(2, 100, (512, 64, 64)), (3, 70, (256, 128, 192)), (2, 50, (64, 288, 40)), (2, 90, (96, 64, 64))]
-)
-def test_places_of_a_ring_are_used_again_within_a_tile_and_by_the_next(monkeypatch, slots, rows, widths):
-    """Three blocks have up to three tiles each; terms and columns that do not fill a piece."""
-    monkeypatch.setattr(row_layers_ring, "MOST_SLOTS", slots)
-    check_rows(monkeypatch, rows, widths)
-
-
-def check_rows(monkeypatch: pytest.MonkeyPatch, rows: int, widths: tuple[int, ...]) -> None:
-    torch.manual_seed(rows)
-    monkeypatch.setattr(partition_streams, "few_rows_tile", lambda space, target: [min(16, space.dims[0].size)])
-    monkeypatch.setattr(partition_streams, "engine_of", lambda space: "chain")
-    monkeypatch.setattr(partition_streams, "gemv_tile", lambda *_: None)
-    model = network(*widths).to(BF16)
-    x = torch.randn(rows, widths[0]).to(BF16)
-    with monkeypatch.context() as patch:
-        patch.setattr("kitsune_mlir.passes.stages.grouping.Grouping._chain_reason", lambda *_: None)
-        program = compiled(patch, model, x)
-    found, right = emulated(program, model, (x,), "rows"), wanted(model, x)
+    found, right = emulated(program, model, args), wanted(model, *args)
     assert (found - right).norm() <= 1e-2 * right.norm()
 
 
@@ -126,13 +113,12 @@ def test_pieces_are_as_large_as_places_and_come_in_the_order_of_the_layers():
 def test_warps_share_the_columns_evenly():
     assert _deal(64, 8) == (8, 8, 1)
     assert _deal(32, 8) == (4, 8, 1)
-    assert _deal(1, 8) == (1, 1, 1)
     each, units, rounds = _deal(27, 8)
     assert each * units == 27 and rounds * each <= 4
 
 
 def test_what_few_rows_are_not_done_for():
-    assert few_rows_reason([Layer(64, 13, 64), Layer(64, 64, 1)]) is None
+    assert few_rows_reason([Layer(64, 13, 64), Layer(64, 64, 8)]) is None
     assert "13 columns" in str(few_rows_reason([Layer(64, 64, 13), Layer(64, 13, 64)]))
     assert "100 terms" in str(few_rows_reason([Layer(64, 100, 64)]))
 
@@ -146,10 +132,3 @@ def test_the_recommenders_stage_assembles_without_spills(monkeypatch):
     assert code.resources.spill_store_bytes == 0 and "spill" not in "".join(code.warnings)
     assert [choice.engine for choice in code.engines] == ["pairs"]
     assert code.engines[0].parameters["layers"] == [[13, 512], [512, 256], [256, 128]]
-
-
-def test_rows_that_are_reduced_are_left_to_the_chain():
-    """300 rows of 128 columns, normalised: no warp of this engine has a whole row."""
-    from test.gpu.sanitizer_cases import compiled
-
-    assert [choice["engine"] for choice in compiled("chain").summary["engines"]] == ["chain"]

@@ -4,17 +4,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from emulated_runner import EmulatedRunner
 from torch_mlir import ir
-from vector_emulator import VectorBlock, run_kernel
 
 import kitsune_mlir
 from kitsune_mlir.codegen.gpu.engines.scatter import deterministic as scatter_ordered
 from kitsune_mlir.codegen.gpu.engines.scatter import rows as scatter_rows
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
-from kitsune_mlir.codegen.gpu.kernel.kernel import executor
+from kitsune_mlir.codegen.gpu.kernel import executor
 from kitsune_mlir.dialects import new_context
+from test.emulators.runner import EmulatedRunner
+from test.emulators.vector import VectorBlock, run_kernel
 
 WORKERS = 3
 """Blocks that the emulated kernels are planned for."""

@@ -1,8 +1,6 @@
 """One body of code for tasks that are alike: which tasks share, what is looked up, and how much code there is."""
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
 from torch_mlir import ir
@@ -13,11 +11,8 @@ from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.schedule import make_schedule
 from kitsune_mlir.codegen.gpu.kernel.task_equality import equal_tasks
 from kitsune_mlir.dialects import new_context
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
-
-from cases_layers import layers
-from program_view import view
+from test.gpu.cases_layers import layers
+from test.programs.view import view
 
 
 @pytest.fixture(autouse=True)

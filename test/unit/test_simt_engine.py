@@ -1,6 +1,5 @@
 """The simt engine: its kernels run on an emulated block, its choices, and what it declines."""
 
-import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from torch_mlir import ir
-from vector_emulator import run_kernel
 
 from kitsune_mlir.codegen.gpu.backend.cubin import assemble_best
 from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
@@ -18,13 +16,11 @@ from kitsune_mlir.codegen.gpu.engines.simt.choose_rows import Overrides
 from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
-from kitsune_mlir.codegen.gpu.kernel.kernel import footprint
+from kitsune_mlir.codegen.gpu.kernel import footprint
 from kitsune_mlir.dialects import new_context
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
-
-from simt_cases import CASES, DTYPES, TOLERANCE, Case, error_of, rows, softmax
-from simt_programs import compile_case
+from test.emulators.vector import run_kernel
+from test.gpu.simt_cases import CASES, DTYPES, TOLERANCE, Case, error_of, rows, softmax
+from test.gpu.simt_programs import compile_case
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:

@@ -1,20 +1,14 @@
 """What a block of the simt engine makes once for all rows, and which divisions and sums of pairs it makes otherwise."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-from test_simt_engine import check
-from test_simt_math import ptx_of
 
 from kitsune_mlir.codegen.gpu.engines.simt.schedule import levels_of
 from kitsune_mlir.passes.tiles import simt as tiles_simt
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
-
-from simt_cases import Case, rows
-from simt_programs import compile_case
+from test.gpu.simt_cases import Case, rows
+from test.gpu.simt_programs import compile_case
+from test.unit.test_simt_engine import check
+from test.unit.test_simt_math import ptx_of
 
 
 @pytest.fixture

@@ -2,22 +2,17 @@
 
 import inspect
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from test_simt_engine import check
 
 from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
 from kitsune_mlir.codegen.gpu.emit import approx_math as simt_math
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
-
-from simt_cases import Case, rows
-from simt_programs import compile_case
+from test.gpu.simt_cases import Case, rows
+from test.gpu.simt_programs import compile_case
+from test.unit.test_simt_engine import check
 
 
 def ptx_of(run, *inputs) -> str:

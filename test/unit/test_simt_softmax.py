@@ -1,21 +1,15 @@
 """Rows of many reductions with a softmax among them: its sums follow its maximum, beside few registers."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
-from test_simt_engine import check
 
 from kitsune_mlir.codegen.gpu.backend.cubin import assemble_best
 from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
 from kitsune_mlir.passes.tiles import simt as tiles_simt
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
-
-from simt_cases import Case, rows, stitch_case
-from simt_programs import compile_case
+from test.gpu.simt_cases import Case, rows, stitch_case
+from test.gpu.simt_programs import compile_case
+from test.unit.test_simt_engine import check
 
 
 def emitted_of(case: Case):

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from planned import MLP, parse, rows, tile_program
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, TargetError
@@ -21,6 +20,7 @@ from kitsune_mlir.simulation.record import program_from, record_of
 from kitsune_mlir.simulation.shared import SharedRate
 from kitsune_mlir.simulation.simulate import numbers_of, simulate_program
 from kitsune_mlir.simulation.traffic import traffic_of
+from test.programs.planned import MLP, parse, rows, tile_program
 
 H200 = find_machine("H200")
 COST = dataclasses.replace(
@@ -131,7 +131,7 @@ def test_compiled_programs_and_faster_machines() -> None:
 
 
 def test_rings_hold_producers_back() -> None:
-    from test_rings import ringed
+    from test.unit.test_rings import ringed
 
     def run(depth: int):
         return simulate(parse(ringed(tiles=24, depth=depth, workers=(1, 1)).text))

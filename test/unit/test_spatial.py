@@ -2,16 +2,11 @@
 
 import itertools
 import re
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from kernel_emulator import Machine, launch
-from simt import Space
-from test_gpu_executor import Emulated
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, grid_size
@@ -22,11 +17,10 @@ from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.kernel.spatial import Share, ranges, shares_of
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import CompileError
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
-
-import cases
-import cases_bodies
+from test.emulators.block import Space
+from test.emulators.kernel import Machine, launch
+from test.gpu import cases, cases_bodies
+from test.unit.test_gpu_executor import Emulated
 
 
 def spatial(case: cases.Case, workers: list[int], shares: list[int] | None = None) -> cases.Case:

@@ -6,7 +6,6 @@ import dataclasses
 import math
 
 import pytest
-from planned import MLP, plan, rows
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.edges import stages_of
@@ -14,6 +13,7 @@ from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.stage_cost import Work, cost_of, stage_seconds
 from kitsune_mlir.machine.stage_work import work_of_stage
 from kitsune_mlir.machine.target import find_target
+from test.programs.planned import MLP, plan, rows
 
 H200 = find_target("h200")
 PRODUCT = Work("mma", 128, 2 * 128 * 128 * 1024, 0, 2 * 1024 * 256, 128 * 128 * 2, 0, 6 << 20, 0, 2, 128, 128, 1024, 1)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import types
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,9 +13,7 @@ from kitsune_mlir.codegen.gpu.engines.mma import k_ranges as mma_ranges
 from kitsune_mlir.codegen.gpu.engines.mma import producer_copy as mma_copy
 from kitsune_mlir.codegen.gpu.engines.mma.operand import Sum
 from kitsune_mlir.passes.stages import sum_ranges
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-from range_programs import CASES, Case, compiled
+from test.gpu.range_programs import CASES, Case, compiled
 
 
 def choices(program) -> list[dict]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
-from reference_backend import run
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # `bench` is no part of the installed package
 
 from bench.models import ZOO, Case, cases, make
 from kitsune_mlir.frontend import import_model
+from test.oracles.upstream import run
 
 DTYPES = [torch.float32, torch.bfloat16]
 

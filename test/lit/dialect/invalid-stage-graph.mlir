@@ -179,7 +179,7 @@ func.func @f(%x: tensor<4xf32>) {
 
 // An engine is one that exists.
 func.func @f(%x: tensor<4xf32>) {
-  // expected-error@+1 {{'kitsune.stage' op engine is "steam", must be one of mma, chain, rows, cluster, conv, depthwise, simt, gemv, attention, pairs, generic}}
+  // expected-error@+1 {{'kitsune.stage' op engine is "steam", must be one of mma, chain, conv, depthwise, simt, gemv, attention, pairs, generic}}
   %s = "kitsune.stage"() ({
     "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
   }) {sym_name = "s", engine = "steam"} : () -> tensor<4xf32>
@@ -311,7 +311,7 @@ func.func @f(%x: tensor<4xf32>) {
 
 // A mode is one that exists.
 func.func @f(%x: tensor<4xf32>) {
-  // expected-error@+1 {{'kitsune.pipeline' op mode is 'steam', must be one of temporal, spatial, cluster, separate}}
+  // expected-error@+1 {{'kitsune.pipeline' op mode is 'steam', must be one of temporal, spatial, separate}}
   %s = "kitsune.pipeline"() ({
     "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
   }) {sym_name = "p", mode = "steam"} : () -> tensor<4xf32>

@@ -45,8 +45,8 @@ func.func @two(%x: tensor<4xf32>, %y: tensor<8xi64>) -> tuple<tensor<4xf32>, ten
 
 // All policies and spaces.
 // CHECK-LABEL: func.func private @attributes
-// CHECK-SAME: buffers = [#kitsune.buffer<"shared", 2 : i64>, #kitsune.buffer<"cluster", 1 : i64>]
+// CHECK-SAME: buffers = [#kitsune.buffer<"shared", 2 : i64>, #kitsune.buffer<"global", 1 : i64>]
 // CHECK-SAME: sync = [#kitsune.sync<"tile">, #kitsune.sync<"row">, #kitsune.sync<"strided">, #kitsune.sync<"halo">, #kitsune.sync<"all">]
 func.func private @attributes() attributes {
-  buffers = [#kitsune.buffer<"shared", 2 : i64>, #kitsune.buffer<"cluster", 1 : i64>],
+  buffers = [#kitsune.buffer<"shared", 2 : i64>, #kitsune.buffer<"global", 1 : i64>],
   sync = [#kitsune.sync<"tile">, #kitsune.sync<"row">, #kitsune.sync<"strided">, #kitsune.sync<"halo">, #kitsune.sync<"all">]}

@@ -4,7 +4,7 @@
 // RUN: kitsune-opt %s --kitsune-form-stages='target=host' | FileCheck %s --check-prefixes=ONE,ALL
 // RUN: kitsune-opt %s --target h200 --kitsune-form-stages | FileCheck %s --check-prefixes=TWO,ALL
 // RUN: not kitsune-opt %s --kitsune-form-stages=chains=maybe 2>&1 | FileCheck %s --check-prefix=WRONG
-// WRONG: error: option 'chains' of kitsune-form-stages is auto, true, false, cost, cluster, not 'maybe'
+// WRONG: error: option 'chains' of kitsune-form-stages is auto, true, false, cost, not 'maybe'
 
 // ALL-LABEL: func.func @layers
 // ONE-COUNT-1: "kitsune.stage"

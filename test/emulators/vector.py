@@ -6,12 +6,12 @@ import threading
 from collections.abc import Sequence
 
 import numpy as np
-from bulk_emulator import BulkCopies
-from kernel_emulator import SHIFT, KernelBlock, Machine, run_blocks
-from simt import DTYPES, Race, Space, _unsigned
 from torch_mlir import ir
 
 from kitsune_mlir.runtime.manifest import Manifest
+from test.emulators.block import DTYPES, Race, Space, _unsigned
+from test.emulators.bulk import BulkCopies
+from test.emulators.kernel import SHIFT, KernelBlock, Machine, run_blocks
 
 RED_ZONE = 64
 """Bytes behind every buffer that nobody may touch."""

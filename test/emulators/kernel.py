@@ -1,6 +1,6 @@
 """Runs a whole executor kernel (a `gpu.module` of `kitsune-to-gpu` with the generic engine) on the processor.
 
-Each block is a Python thread that goes through the kernel with all its GPU threads in lockstep (`simt.py`).
+Each block is a Python thread that goes through the kernel with all its GPU threads in lockstep (`block.py`).
 Pointers are numbers: the upper half names a piece of memory, the lower is the byte in it. Waits poll the counters that other
 blocks bump.
 """
@@ -12,10 +12,10 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from simt import DTYPES, Block, Ref, Space, contiguous
 from torch_mlir import ir
 
 from kitsune_mlir.runtime.manifest import Manifest
+from test.emulators.block import DTYPES, Block, Ref, Space, contiguous
 
 SHIFT = 40
 MARKER = -(1 << 31)  # a run-time index of getelementptr

@@ -11,13 +11,13 @@ import threading
 
 import ml_dtypes
 import numpy as np
-from bulk_emulator import copy_tile, tile_bytes
-from kernel_emulator import SHIFT, Machine
-from simt import DTYPES, Space
 from torch_mlir import ir
-from vector_emulator import RED_ZONE, VectorBlock
 
 from kitsune_mlir.runtime.manifest import Manifest
+from test.emulators.block import DTYPES, Space
+from test.emulators.bulk import copy_tile, tile_bytes
+from test.emulators.kernel import SHIFT, Machine
+from test.emulators.vector import RED_ZONE, VectorBlock
 
 SECONDS = 60.0
 BF16 = ml_dtypes.bfloat16

@@ -1,6 +1,6 @@
 """A tile program read into its tiles: what each waits for, posts and touches, with memory as sets of words.
 
-It shares nothing with `kitsune-check-progress`, which `interleaving_oracle` and `interleaving_runs` judge with it.
+It shares nothing with `kitsune-check-progress`, which `interleavings` and `runs` judge with it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from interleaving_program import TileProgram
+from test.oracles.tiles import TileProgram
 
 __all__ = ["fewest", "random_run", "reachable", "replay"]
 

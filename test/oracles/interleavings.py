@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from interleaving_program import TileProgram, Touch
+
+from test.oracles.tiles import TileProgram, Touch
 
 __all__ = ["Conflict", "conflicts_of", "verdict"]
 

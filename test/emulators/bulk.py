@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from simt import Race
 from torch_mlir import ir
+
+from test.emulators.block import Race
 
 UNIT = 16  # bulk copies begin and end at multiples of this
 
@@ -125,7 +126,7 @@ class BulkCopies:
         to, into = self.machine.at(np.array([target]))
         of, out_of = self.machine.at(np.array([source]))
         into, out_of = int(into[0]), int(out_of[0])
-        zone = 64  # the red zone of `vector_emulator`; loads may touch what lies in the same 16 bytes as the buffer's end
+        zone = 64  # the red zone of `emulators.vector`; loads may touch what lies in the same 16 bytes as the buffer's end
         assert into + size <= len(to.data) - zone and out_of + size <= len(of.data) - zone + UNIT - 1, "outside of its buffer"
         if inward and (to.read[into : into + size] == self.phase).any():
             raise Race("a copy into shared memory that was read since the last barrier")

@@ -6,9 +6,10 @@ import re
 
 import ml_dtypes
 import numpy as np
-from kernel_emulator import SHIFT
 from torch_mlir import ir
-from vector_emulator import VectorBlock
+
+from test.emulators.kernel import SHIFT
+from test.emulators.vector import VectorBlock
 
 
 class Warps(VectorBlock):

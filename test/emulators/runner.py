@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 
 import numpy as np
-from simt import DTYPES, Block, Ref, Space, contiguous
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.generic.engine import GenericEngine, finish
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView, element_bytes
 from kitsune_mlir.dialects import new_context
+from test.emulators.block import DTYPES, Block, Ref, Space, contiguous
 
 
 class Memory:

@@ -1,0 +1,1 @@
+"""Slow judges that share no code with what they judge."""

@@ -1,0 +1,1 @@
+"""Programs and packages that tests start from."""
