@@ -83,10 +83,10 @@ def resident_blocks(threads: int, registers: int, shared_bytes: int, machine: Ta
 
 def choices_of(function: ir.Operation, machine: Target) -> Kernel:
     """Plan every task of a tile program, as the code generator would."""
-    limits = KernelOptions(workers=machine.workers)
+    options = KernelOptions(workers=machine.workers)
     try:
         view = ProgramView(function)
-        plans: list[Plan] = [choose(task, limits)[0] for task in view.tasks]
+        plans: list[Plan] = [choose(task, options)[0] for task in view.tasks]
     except (CompileError, UnsupportedError):  # planned for another target, or with queues that are not lowered yet
         tasks = [op.operation for op in function.regions[0].blocks[0].operations if op.operation.name == "kitsune.task"]
         return Kernel(

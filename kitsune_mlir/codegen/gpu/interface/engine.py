@@ -42,7 +42,7 @@ class Engine:
     prefetches: ClassVar[bool] = False
     """Whether `prefetch` does anything."""
 
-    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
+    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         """Decide whether and how to do `task`. Must not change the IR."""
         raise NotImplementedError(f"{type(self).__name__}.plan")
 
@@ -61,7 +61,7 @@ class Engine:
 
         task.for_each_tile(body)
 
-    def join(self, plans: Sequence[Plan], limits: KernelOptions) -> Sequence[Plan] | None:
+    def join(self, plans: Sequence[Plan], options: KernelOptions) -> Sequence[Plan] | None:
         """New plans for successive tasks that the engine emits together (`emit_fused`); None if it does not.
 
         They have the same barriers, which are initialised before the first of the tasks only.

@@ -13,21 +13,21 @@ from collections.abc import Sequence
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 
-__all__ = ["limits_of"]
+__all__ = ["options_of"]
 
 ENGINE = "mma"
 
 
-def limits_of(tasks: Sequence[TaskView], limits: KernelOptions) -> list[KernelOptions]:
-    """The limits that each task is planned with."""
-    own = [limits] * len(tasks)
+def options_of(tasks: Sequence[TaskView], options: KernelOptions) -> list[KernelOptions]:
+    """The options that each task is planned with."""
+    own = [options] * len(tasks)
     for run in _runs(tasks):
-        left, tiles = limits.workers, sum(task.tiles for task in run)
+        left, tiles = options.workers, sum(task.tiles for task in run)
         if len(run) == 1 or tiles > left:
             continue
         for task in sorted(run, key=lambda task: -task.tiles):
             share = left * task.tiles // tiles
-            own[task.number] = dataclasses.replace(limits, workers=share)
+            own[task.number] = dataclasses.replace(options, workers=share)
             left, tiles = left - share // task.tiles * task.tiles, tiles - task.tiles
     return own
 

@@ -66,7 +66,7 @@ class Executor:
 
 
 def build(
-    program: ProgramView, name: str, limits: KernelOptions | None = None, engines: Mapping[str, Engine] = ENGINES
+    program: ProgramView, name: str, options: KernelOptions | None = None, engines: Mapping[str, Engine] = ENGINES
 ) -> Executor:
     """Choose engines and emit the kernel `name` of a tile program, in the program's context.
 
@@ -74,20 +74,20 @@ def build(
         CompileError: no engine takes some task, the plans do not fit one kernel, or an engine failed.
         UnsupportedError: the program holds something that the contract does not have.
     """
-    limits = limits or KernelOptions()
+    options = options or KernelOptions()
     with program.function.context, ir.Location.unknown():
         shares = shares_of(program)
 
-        def schedule(limits: KernelOptions) -> Schedule:
-            return make_schedule(program, limits, shares, engines, lambda task, own: choose(task, own, engines))
+        def schedule(options: KernelOptions) -> Schedule:
+            return make_schedule(program, options, shares, engines, lambda task, own: choose(task, own, engines))
 
-        made = schedule(limits)
+        made = schedule(options)
         # A task that wants many registers limits the threads of all: the others plan again with that in mind.
-        most = min((REGISTER_FILE // plan.registers // 32 * 32 for plan in made.plans), default=limits.threads)
+        most = min((REGISTER_FILE // plan.registers // 32 * 32 for plan in made.plans), default=options.threads)
         if any(plan.threads > most for plan in made.plans):
-            limits = dataclasses.replace(limits, threads=most)
-            made = schedule(limits)
-        return _Builder(program, name, limits, made, engines, shares).build()
+            options = dataclasses.replace(options, threads=most)
+            made = schedule(options)
+        return _Builder(program, name, options, made, engines, shares).build()
 
 
 class _Builder:
@@ -95,16 +95,16 @@ class _Builder:
         self,
         program: ProgramView,
         name: str,
-        limits: KernelOptions,
+        options: KernelOptions,
         schedule: Schedule,
         engines: Mapping[str, Engine],
         shares: Sequence[Share] | None,
     ):
-        self.program, self.name, self.limits, self.engines = program, name, limits, engines
+        self.program, self.name, self.options, self.engines = program, name, options, engines
         self.schedule, self.plans = schedule, schedule.plans
         self.spatial = shares is not None
-        self.shares = list(shares or [Share(0, limits.workers)] * len(self.plans))
-        self.needs = Footprint(program, name, limits, schedule, shares)
+        self.shares = list(shares or [Share(0, options.workers)] * len(self.plans))
+        self.needs = Footprint(program, name, options, schedule, shares)
         self.threads, self.members = self.needs.threads, self.needs.members
         self.order = [schedule.body_of(run) for run in range(len(schedule.runs))]
         self.table = Table(self.order)

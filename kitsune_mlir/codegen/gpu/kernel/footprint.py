@@ -40,12 +40,12 @@ class Footprint:
     """
 
     def __init__(
-        self, program: ProgramView, name: str, limits: KernelOptions, schedule: Schedule, shares: Sequence[Share] | None
+        self, program: ProgramView, name: str, options: KernelOptions, schedule: Schedule, shares: Sequence[Share] | None
     ):
-        self.program, self.name, self.limits, self.schedule = program, name, limits, schedule
+        self.program, self.name, self.options, self.schedule = program, name, options, schedule
         self.shares = shares
         plans = schedule.plans
-        self.threads = _threads(plans, limits)
+        self.threads = _threads(plans, options)
         registers = max(plan.registers for plan in plans)
         self.min_blocks = max(1, min(REGISTER_FILE // (self.threads * registers), MOST_THREADS // self.threads))
         self.barriers = max(len(plan.barriers) for plan in plans)
@@ -84,7 +84,7 @@ class Footprint:
         144 with the numbers of multiprocessors, on an H200).
         """
         alone = max(plan.shared_bytes for plan in self.schedule.plans) > SHARED_LIMIT // 2
-        filled = any(plan.engine == "mma" and 2 * plan.pieces > self.limits.workers for plan in self.schedule.plans)
+        filled = any(plan.engine == "mma" and 2 * plan.pieces > self.options.workers for plan in self.schedule.plans)
         return self.rings or (alone and self.slots > 0 and self.shares is None and not filled)
 
     def _together(self) -> tuple[int, str]:
@@ -107,7 +107,7 @@ class Footprint:
         them: a second one would wait beside it, or take a tile that another multiprocessor is free for (two dependent copies of
         132 MB in 132 tiles each took 157 us so, and 148 with one, on an H200).
         """
-        plans, workers = self.schedule.plans, self.limits.workers
+        plans, workers = self.schedule.plans, self.options.workers
         total = sum(plan.pieces for plan in plans)
         follow = all(any(wait.task == n for wait in plan.task.waits) for n, plan in enumerate(plans[1:]))
         return min(total, workers) if follow and all(plan.pieces <= workers for plan in plans) else total
@@ -133,7 +133,7 @@ class Footprint:
         least, together = self._together()
         return Manifest(
             kernel=self.name,
-            chip=self.limits.chip,
+            chip=self.options.chip,
             parameters=tuple(parameters),
             threads=self.threads,
             shared_bytes=0,
@@ -145,9 +145,9 @@ class Footprint:
             result_bytes=sizes("result"),
             tiles=self._useful_blocks(),
             tasks=tuple((plan.task.name, plan.engine, plan.task.tiles) for plan in plans),
-            debug=self.limits.debug,
-            counters=counter_names(program, plans, self.places, self.slots) if self.limits.debug else (),
-            timestamps=self.limits.timestamps,
+            debug=self.options.debug,
+            counters=counter_names(program, plans, self.places, self.slots) if self.options.debug else (),
+            timestamps=self.options.timestamps,
             follows=FOLLOWS in program.function.attributes,
             streaming=all(plan.streaming and not plan.scratch_bytes for plan in plans) and not self.slots and not spatial,
             workers=sum(share.workers for share in set(self.shares or ())),
@@ -158,18 +158,18 @@ class Footprint:
         )
 
 
-def _threads(plans: Sequence[Plan], limits: KernelOptions) -> int:
+def _threads(plans: Sequence[Plan], options: KernelOptions) -> int:
     if not plans:
         raise CompileError("a tile program without tasks needs no kernel")
     for plan in plans:
-        if plan.threads % 32 or plan.threads > limits.threads:
+        if plan.threads % 32 or plan.threads > options.threads:
             raise CompileError(
                 f"engine '{plan.engine}' wants {plan.threads} threads for task '{plan.task.name}': "
-                f"a multiple of 32, at most {limits.threads}, is possible"
+                f"a multiple of 32, at most {options.threads}, is possible"
             )
-        if plan.shared_bytes > limits.shared_bytes:
+        if plan.shared_bytes > options.shared_bytes:
             raise CompileError(
                 f"engine '{plan.engine}' wants {plan.shared_bytes} bytes of shared memory for task '{plan.task.name}'; "
-                f"there are {limits.shared_bytes}"
+                f"there are {options.shared_bytes}"
             )
     return max(256, *(plan.threads for plan in plans))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView
-from kitsune_mlir.codegen.gpu.kernel.concurrent_gemms import limits_of
+from kitsune_mlir.codegen.gpu.kernel.concurrent_gemms import options_of
 from kitsune_mlir.codegen.gpu.kernel.spatial import Share
 from kitsune_mlir.codegen.gpu.kernel.task_equality import equal_tasks, signals
 
@@ -58,7 +58,7 @@ class Schedule:
 
 def make_schedule(
     program: ProgramView,
-    limits: KernelOptions,
+    options: KernelOptions,
     shares: Sequence[Share] | None,
     engines: Mapping[str, Engine],
     choose: Callable[[TaskView, KernelOptions], Choice],
@@ -74,17 +74,19 @@ def make_schedule(
     """
     count = len(program.tasks)
     own = (
-        [dataclasses.replace(limits, workers=share.workers) for share in shares] if shares else limits_of(program.tasks, limits)
+        [dataclasses.replace(options, workers=share.workers) for share in shares]
+        if shares
+        else options_of(program.tasks, options)
     )
     known: dict[int, Choice] = {}
     # For each task the first one like it: alike in itself, then also in what it shares a run and its semaphores with.
     first = (equal_tasks(program) if shares is None else None) or list(range(count))
-    shares = shares or [Share(0, limits.workers)] * count
+    shares = shares or [Share(0, options.workers)] * count
     while True:
         for number in set(first) - set(known):
             known[number] = choose(program.tasks[number], own[number])
         plans = [_planned_for(known[first[task.number]][0], task) for task in program.tasks]
-        plans, runs = _join(plans, engines, limits, shares)
+        plans, runs = _join(plans, engines, options, shares)
         weights, whole = _weights(plans), _whole(plans)
         kinds = {slot: (weight, slot in whole) for slot, weight in weights.items()}
         keys = [_run_key([plans[number].task for number in run], [first[number] for number in run], kinds) for run in runs]
@@ -101,7 +103,7 @@ def make_schedule(
         tuple(tuple(known[number][1]) for number in first),
         tuple(map(tuple, runs)),
         tuple(map(tuple, bodies.values())),
-        tuple(_starts(plans, limits, shares)),
+        tuple(_starts(plans, options, shares)),
         weights,
         whole,
     )
@@ -129,14 +131,14 @@ def _planned_for(plan: Plan, task: TaskView) -> Plan:
 
 
 def _join(
-    plans: list[Plan], engines: Mapping[str, Engine], limits: KernelOptions, shares: Sequence[Share]
+    plans: list[Plan], engines: Mapping[str, Engine], options: KernelOptions, shares: Sequence[Share]
 ) -> tuple[list[Plan], list[list[int]]]:
     """The plans, changed where an engine does successive tasks together, and the numbers of each such run of tasks."""
     runs: list[list[int]] = []
     for number, plan in enumerate(plans):
         near = runs and plans[runs[-1][0]].engine == plan.engine and shares[runs[-1][0]] == shares[number]
         together = [*runs[-1], number] if near else []
-        joined = engines[plan.engine].join([plans[one] for one in together], limits) if together else None
+        joined = engines[plan.engine].join([plans[one] for one in together], options) if together else None
         if joined is None:
             runs.append([number])
             continue
@@ -171,21 +173,21 @@ def _whole(plans: Sequence[Plan]) -> frozenset[int]:
     return frozenset(posts) - parts
 
 
-def _starts(plans: Sequence[Plan], limits: KernelOptions, shares: Sequence[Share]) -> list[int]:
+def _starts(plans: Sequence[Plan], options: KernelOptions, shares: Sequence[Share]) -> list[int]:
     """Pieces before each task: those of the tasks before it on its share, or up to the one behind which it had better begin."""
     starts: list[int] = []
     next_: dict[Share, int] = {}
     for number, (plan, share) in enumerate(zip(plans, shares, strict=True)):
-        behind = _behind(plans, number, limits) if len(set(shares)) == 1 else None
+        behind = _behind(plans, number, options) if len(set(shares)) == 1 else None
         starts.append(next_.get(share, 0) if behind is None else starts[behind] + plans[behind].pieces)
         next_[share] = starts[number] + plan.pieces
     return starts
 
 
-def _behind(plans: Sequence[Plan], number: int, limits: KernelOptions) -> int | None:
+def _behind(plans: Sequence[Plan], number: int, options: KernelOptions) -> int | None:
     """The task behind whose last tile a task begins: the one it waits for, if both fit the blocks; None: the one before."""
     plan = plans[number]
     before = max((wait.task for wait in plan.task.waits if wait.task is not None), default=None)
-    if not plan.avoids_producers or before is None or plans[before].pieces + plan.pieces > limits.workers:
+    if not plan.avoids_producers or before is None or plans[before].pieces + plan.pieces > options.workers:
         return None
     return before

@@ -34,9 +34,9 @@ class AttentionEngine(Engine):
     name: ClassVar[str] = "attention"
     prefetches: ClassVar[bool] = True
 
-    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
+    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:
-            return make_plan(self.name, task, limits)
+            return make_plan(self.name, task, options)
         except MatchFailure as reason:
             return Decline(self.name, str(reason))
 

@@ -153,15 +153,15 @@ class AttentionPlan:
         return (self.query, *self.results, *self.keys, *self.values)
 
 
-def make_plan(engine: str, task: TaskView, limits: KernelOptions) -> Plan:
+def make_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
         NoAttention: it cannot be done.
     """
     pattern = match(task)
-    plan = _choose(pattern, limits, _read_once(pattern, task))
-    plan = dataclasses.replace(plan, pieces=_pieces(plan, task.tiles, limits.workers))
+    plan = _choose(pattern, options, _read_once(pattern, task))
+    plan = dataclasses.replace(plan, pieces=_pieces(plan, task.tiles, options.workers))
     sharers = task.tiles
     split = Split(plan.pieces, sharers * plan.pieces * plan.partial_bytes, sharers, sharers) if plan.pieces > 1 else None
     shared = plan.ring_at + plan.rings * plan.slots * plan.slot_bytes
@@ -206,7 +206,7 @@ def _pieces(plan: AttentionPlan, tiles: int, workers: int) -> int:
     return max(1, min(workers // tiles, plan.blocks // least, MOST_PIECES))
 
 
-def _choose(pattern: Pattern, limits: KernelOptions, once: bool) -> AttentionPlan:
+def _choose(pattern: Pattern, options: KernelOptions, once: bool) -> AttentionPlan:
     rows = pattern.row_count
     split = rows <= GROUP_ROWS
     if rows > 2 * GROUP_ROWS:
@@ -235,7 +235,7 @@ def _choose(pattern: Pattern, limits: KernelOptions, once: bool) -> AttentionPla
             result_at = 0 if aliased else query_tile.bytes
             merge_at = query_tile.bytes if few else max(query_tile.bytes, result_at + result_tile.bytes)
             ring_at = -(-(merge_at + merge) // 1024) * 1024
-            slots = min(MOST_SLOTS, (limits.shared_bytes - ring_at) // (slot * rings))
+            slots = min(MOST_SLOTS, (options.shared_bytes - ring_at) // (slot * rings))
             if slots >= (3 if few else 4 if block > 32 else 2):
                 return AttentionPlan(
                     pattern,
@@ -254,7 +254,7 @@ def _choose(pattern: Pattern, limits: KernelOptions, once: bool) -> AttentionPla
                     result_at,
                     ring_at,
                     merge_at,
-                    limits.chip,
+                    options.chip,
                     few,
                 )
     raise MatchFailure(f"heads of {pattern.width} and {pattern.head} elements do not fit shared memory")

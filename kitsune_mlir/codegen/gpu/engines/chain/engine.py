@@ -35,12 +35,12 @@ class ChainEngine(Engine):
 
     name: ClassVar[str] = "chain"
 
-    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
+    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:
-            return make_plan(self.name, task, limits)
+            return make_plan(self.name, task, options)
         except MatchFailure as reason:
             try:
-                return make_wide_plan(self.name, task, limits)
+                return make_wide_plan(self.name, task, options)
             except MatchFailure as other:
                 return Decline(self.name, f"{reason}; for wide layers: {other}")
 

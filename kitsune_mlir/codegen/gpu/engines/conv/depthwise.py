@@ -70,14 +70,14 @@ class DepthwiseEngine(Engine):
 
     name: ClassVar[str] = "depthwise"
 
-    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
+    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:
             conv = match(task, depthwise=True)
         except MatchFailure as reason:
             return Decline(self.name, str(reason))
         items = task.tiles * conv.features * math.prod(axis.size for axis in conv.axes)
         width = _width(conv)
-        found = DepthwisePlan(conv, width, depthwise_run(conv.axes[-1].size, conv.taps, items // width, limits.workers))
+        found = DepthwisePlan(conv, width, depthwise_run(conv.axes[-1].size, conv.taps, items // width, options.workers))
         return Plan(
             engine=self.name,
             task=task,

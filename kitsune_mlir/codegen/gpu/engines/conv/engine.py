@@ -38,9 +38,9 @@ class ConvEngine(Engine):
 
     name: ClassVar[str] = "conv"
 
-    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
+    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:
-            return make_plan(self.name, task, limits)
+            return make_plan(self.name, task, options)
         except MatchFailure as reason:
             return Decline(self.name, str(reason))
 

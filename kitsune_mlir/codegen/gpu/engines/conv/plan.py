@@ -98,15 +98,15 @@ class ConvPlan:
         return self.problem.chunks * self.taps_apart
 
 
-def make_plan(engine: str, task: TaskView, limits: KernelOptions) -> Plan:
+def make_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
         Mismatch: it is no convolution, or nothing for tensor cores or TMA.
     """
-    if limits.chip != "sm_90a":
-        raise MatchFailure(f"wgmma needs sm_90a, not {limits.chip}")
-    plan = _decide(match(task), limits)
+    if options.chip != "sm_90a":
+        raise MatchFailure(f"wgmma needs sm_90a, not {options.chip}")
+    plan = _decide(match(task), options)
     geometry = plan.geometry
     uses = (MapUse(plan.conv.image.buffer, plan.image_map), MapUse(plan.conv.weight.buffer, plan.weight_map))
     barriers: tuple[int, ...] = ()
@@ -136,7 +136,7 @@ def make_plan(engine: str, task: TaskView, limits: KernelOptions) -> Plan:
     )
 
 
-def _decide(conv: Convolution, limits: KernelOptions) -> ConvPlan:
+def _decide(conv: Convolution, options: KernelOptions) -> ConvPlan:
     axes = conv.axes
     wide = conv.dtype == "f32"
     original = Problem(
@@ -148,11 +148,11 @@ def _decide(conv: Convolution, limits: KernelOptions) -> ConvPlan:
         conv.features,
         not axes[-1].padded,
         4 if wide else 2,
-        wide and limits.convolution_precision == "highest",
+        wide and options.convolution_precision == "highest",
     )
     problem = original.merged()
     tiles = conv.task.tiles
-    found = best_arrangement(problem, problem.pixels, conv.features, tiles, limits.workers, limits.shared_bytes)
+    found = best_arrangement(problem, problem.pixels, conv.features, tiles, options.workers, options.shared_bytes)
     if isinstance(found, str):
         raise MatchFailure(found)
     _, geometry, pieces = found

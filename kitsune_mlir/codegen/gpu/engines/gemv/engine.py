@@ -36,14 +36,14 @@ class GemvEngine(Engine):
     name: ClassVar[str] = "gemv"
     prefetches: ClassVar[bool] = True
 
-    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
+    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:
-            return make_plan(self.name, task, limits)
+            return make_plan(self.name, task, options)
         except MatchFailure as reason:
             return Decline(self.name, str(reason))
 
-    def join(self, plans: Sequence[Plan], limits: KernelOptions) -> Sequence[Plan] | None:
-        return share_ring(plans, limits)
+    def join(self, plans: Sequence[Plan], options: KernelOptions) -> Sequence[Plan] | None:
+        return share_ring(plans, options)
 
     def emit(self, plan: Plan, task: TaskContext) -> None:
         self.emit_fused([plan], [task])

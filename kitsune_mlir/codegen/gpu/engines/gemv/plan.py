@@ -242,7 +242,7 @@ class GemvPlan:
         return any(not source.window.constant for source in self.weights)
 
 
-def make_plan(engine: str, task: TaskView, limits: KernelOptions) -> Plan:
+def make_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
@@ -252,7 +252,7 @@ def make_plan(engine: str, task: TaskView, limits: KernelOptions) -> Plan:
     product = pattern.product
     if product.rows > MOST_ROWS:
         raise MatchFailure(f"a tile of {product.rows} rows; up to {MOST_ROWS} are done")
-    geometry = _choose(pattern, limits)
+    geometry = _choose(pattern, options)
     swizzle = 0 if product.rows == 1 else PANEL
     input = _source(pattern, 0, product.a, ROW, product.rows, geometry.panel * geometry.input_panels, swizzle)
     weights = tuple(
@@ -287,11 +287,11 @@ def _with_ring(plan: Plan, gemv: GemvPlan) -> Plan:
     )
 
 
-def share_ring(plans: Sequence[Plan], limits: KernelOptions) -> list[Plan] | None:
+def share_ring(plans: Sequence[Plan], options: KernelOptions) -> list[Plan] | None:
     """The plans of successive tasks with one ring for all of them; None if it would not be deep enough for one of them."""
     geometries = [plan.private.geometry for plan in plans]
     slot = max(geometry.stage_bytes for geometry in geometries)
-    stages = min(MOST_STAGES, (limits.shared_bytes - max(geometry.sum_bytes for geometry in geometries)) // slot)
+    stages = min(MOST_STAGES, (options.shared_bytes - max(geometry.sum_bytes for geometry in geometries)) // slot)
     shared = [dataclasses.replace(geometry, stages=stages, slot_bytes=slot) for geometry in geometries]
     if stages < LEAST_STAGES or any(not geometry.deep for geometry in shared):
         return None
@@ -330,7 +330,7 @@ def _source(
     return Source(window, tensor_map, dims)
 
 
-def _choose(pattern: GemvPattern, limits: KernelOptions) -> Geometry:
+def _choose(pattern: GemvPattern, options: KernelOptions) -> Geometry:
     """The best geometry that fits."""
     product, products = pattern.product, len(pattern.products)
     size = {"f32": 4}.get(product.dtype, 2)
@@ -341,7 +341,7 @@ def _choose(pattern: GemvPattern, limits: KernelOptions) -> Geometry:
         start = Geometry(product.rows, product.cols, product.sums[0][1], products, size, pass_cols, panels, parts)
         if start.tensor_cores and (start.rows > parts * MOST_ROWS_A_WARP or (parts > 1 and start.rows <= 8 * (parts - 1))):
             continue
-        stages = min(MOST_STAGES, (limits.shared_bytes - start.sum_bytes) // start.stage_bytes)
+        stages = min(MOST_STAGES, (options.shared_bytes - start.sum_bytes) // start.stage_bytes)
         whole = panels * 2 >= start.sum_parts if start.tensor_cores else panels >= 4
         if stages >= LEAST_STAGES and whole and (start.sums <= SUM_REGISTERS or pass_cols == block):
             geometries.append(dataclasses.replace(start, stages=stages, slot_bytes=start.stage_bytes))

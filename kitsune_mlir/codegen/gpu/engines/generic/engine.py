@@ -57,9 +57,9 @@ class GenericEngine(Engine):
 
     name: ClassVar[str] = "generic"
 
-    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
+    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:
-            lowered = _lower(task, min(SHARED_BYTES, limits.shared_bytes))
+            lowered = _lower(task, min(SHARED_BYTES, options.shared_bytes))
         except KitsuneError as error:
             return Decline(self.name, str(error))
         storage = lowered.storage
@@ -72,7 +72,7 @@ class GenericEngine(Engine):
             registers=REGISTERS,
             parameters={
                 "temporaries": {"shared": storage.shared_bytes, "scratch": storage.scratch_bytes},
-                "cycles": round(_cycles(lowered, task.tiles, limits)),
+                "cycles": round(_cycles(lowered, task.tiles, options)),
             },
             private=lowered,
         )
@@ -113,10 +113,10 @@ def _lower(task: TaskView, shared_limit: int) -> _Lowered:
     return _Lowered(body, memory, storage)
 
 
-def _cycles(lowered: _Lowered, tiles: int, limits: KernelOptions) -> float:
+def _cycles(lowered: _Lowered, tiles: int, options: KernelOptions) -> float:
     """Of a tile; see `generic.cost`."""
     memory = Memory(lowered.memory.buffers, lowered.storage.interval)
-    return tile_cycles(lowered.body.block, memory, lowered.storage, THREADS, tiles, limits.workers)
+    return tile_cycles(lowered.body.block, memory, lowered.storage, THREADS, tiles, options.workers)
 
 
 def _shape(block: ir.Block, memory: Memory) -> None:

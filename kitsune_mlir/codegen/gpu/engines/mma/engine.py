@@ -47,16 +47,16 @@ class MmaEngine(Engine):
 
     name: ClassVar[str] = "mma"
 
-    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
+    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:
-            plan = make_plan(self.name, task, limits)
+            plan = make_plan(self.name, task, options)
         except MatchFailure as reason:
             return Decline(self.name, str(reason))
         mma: MmaPlan = plan.private
         return dataclasses.replace(plan, dependent=mma.boxes is not None and not (mma.mixed or mma.exact or mma.split))
 
-    def join(self, plans: Sequence[Plan], limits: KernelOptions) -> Sequence[Plan] | None:
-        return join_plans(plans, limits)
+    def join(self, plans: Sequence[Plan], options: KernelOptions) -> Sequence[Plan] | None:
+        return join_plans(plans, options)
 
     def emit(self, plan: Plan, task: TaskContext) -> None:
         self.emit_fused([plan], [task])

@@ -185,15 +185,15 @@ class MmaPlan:
         return bool(self.pattern.task.posts) and len(self.results) < len(stores)
 
 
-def make_plan(engine: str, task: TaskView, limits: KernelOptions) -> Plan:
+def make_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
         Mismatch: it is nothing for tensor cores, or too large.
     """
-    if limits.chip != "sm_90a":
-        raise MatchFailure(f"wgmma needs sm_90a, not {limits.chip}")
-    mma = _decide(match(task, ("bf16", "f16", "f32")), limits)
+    if options.chip != "sm_90a":
+        raise MatchFailure(f"wgmma needs sm_90a, not {options.chip}")
+    mma = _decide(match(task, ("bf16", "f16", "f32")), options)
     geometry = mma.geometry
     boxes = [box for box in mma.boxes or () if box is not None]
     parameters = {
@@ -228,7 +228,7 @@ def make_plan(engine: str, task: TaskView, limits: KernelOptions) -> Plan:
     )
 
 
-def _decide(pattern: Pattern, limits: KernelOptions) -> MmaPlan:
+def _decide(pattern: Pattern, options: KernelOptions) -> MmaPlan:
     product, count = pattern.product, len(pattern.products)
     if product.rows > 128 or up(product.cols, 8) * count > 256:
         raise MatchFailure(f"a tile of {product.rows} x {product.cols * count}; up to 128 x 256 fit the registers")
@@ -242,7 +242,7 @@ def _decide(pattern: Pattern, limits: KernelOptions) -> MmaPlan:
         a_window, b_window, sum = _ranged(pattern, product, ranges)
     a, b = _operand(a_window, ROW, product.rows, sum), _operand(b_window, COL, product.cols, sum)
     geometry = Geometry.of(product.rows, product.cols, b.transposed, count)
-    exact = product.dtype == "f32" and limits.matmul_precision == "highest"
+    exact = product.dtype == "f32" and options.matmul_precision == "highest"
     if exact and geometry.n > MOST_EXACT_COLUMNS:
         raise MatchFailure(
             f"a warpgroup's {geometry.n} columns of exact f32 sums; up to {MOST_EXACT_COLUMNS} fit the registers"
@@ -262,10 +262,10 @@ def _decide(pattern: Pattern, limits: KernelOptions) -> MmaPlan:
     if boxes is None and count > 1:
         raise MatchFailure(f"several products that TMA cannot load: {why}")
     a_tile, b_tile = _stage_tile(a, geometry.a_rows, sum), _stage_tile(b, geometry.b_rows, sum)
-    split = _split(pattern, geometry, sum, exact, [*(ranges or (a,)), *weights], limits)
+    split = _split(pattern, geometry, sum, exact, [*(ranges or (a,)), *weights], options)
     share = _share(geometry.width, split.pieces) if split else 0
     results, slice = results_of(pattern, share or geometry.width, geometry.covered_rows, geometry.covered_cols)
-    left = limits.shared_bytes - _staging_bytes(results, slice, geometry.groups)
+    left = options.shared_bytes - _staging_bytes(results, slice, geometry.groups)
     most = max(MOST_STAGES, -(-FLIGHT // b_tile.bytes)) if once else MOST_STAGES
     stages = min(most, left // ((a_tile.bytes + b_tile.bytes) * (2 if exact else 1)))
     if stages < 2:
@@ -338,7 +338,7 @@ def _described(mma: MmaPlan) -> str:
 
 
 def _split(
-    pattern: Pattern, geometry: Geometry, sum: Sum, exact: bool, operands: Sequence[Operand | Range], limits: KernelOptions
+    pattern: Pattern, geometry: Geometry, sum: Sum, exact: bool, operands: Sequence[Operand | Range], options: KernelOptions
 ) -> Split | None:
     """The pieces that are the fastest; None where every tile is one block's."""
     work = Work(
@@ -354,7 +354,7 @@ def _split(
             extent % size for store in pattern.task.stores for size, extent in zip(store.sizes, store.buffer.shape, strict=True)
         ),
     )
-    pieces, whole = choose_pieces(work, limits.workers)
+    pieces, whole = choose_pieces(work, options.workers)
     if pieces == 1:
         return None
     sharers = (pattern.task.tiles - whole) * geometry.groups

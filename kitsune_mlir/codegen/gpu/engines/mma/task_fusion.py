@@ -27,7 +27,7 @@ took 87 us instead of 80 (768 x 2048 x 8192 and back, on an H200); 1536 x 1024 x
 a Llama layer of 128 tokens had 4 stages instead of 7, and the layer took 151 us instead of 147."""
 
 
-def join_plans(plans: Sequence[Plan], limits: KernelOptions) -> list[Plan] | None:
+def join_plans(plans: Sequence[Plan], options: KernelOptions) -> list[Plan] | None:
     """The plans of successive tasks with a ring, and places for results, that are large enough for each of them.
 
     None where they are too many, or where some task's barriers would be others (operands that threads copy or halve, results
@@ -41,8 +41,8 @@ def join_plans(plans: Sequence[Plan], limits: KernelOptions) -> list[Plan] | Non
         return None
     room, slot = max(mma.operand_bytes for mma in every), max(mma.out_tile.bytes for mma in every)
     staging = groups.pop() * SLOTS * slot
-    stages = min(max(mma.stages for mma in every), (limits.shared_bytes - staging) // room)
-    long = [plan.private for plan in plans if _chunks(plan, limits) > LONG or _bytes(plan.private) > HELD_BYTES]
+    stages = min(max(mma.stages for mma in every), (options.shared_bytes - staging) // room)
+    long = [plan.private for plan in plans if _chunks(plan, options) > LONG or _bytes(plan.private) > HELD_BYTES]
     if stages < LEAST_STAGES or any(stages < mma.stages - LOST_STAGES for mma in long):
         return None
     joined = []
@@ -66,7 +66,7 @@ def _bytes(mma: MmaPlan) -> int:
     return sum(window.bytes * math.prod(dim.extent for dim in window.dims) for window in windows)
 
 
-def _chunks(plan: Plan, limits: KernelOptions) -> int:
+def _chunks(plan: Plan, options: KernelOptions) -> int:
     """Chunks that a block goes through in a task."""
     mma: MmaPlan = plan.private
-    return -(-plan.pieces // limits.workers) * mma.sum.chunks // (mma.split.pieces if mma.split else 1)
+    return -(-plan.pieces // options.workers) * mma.sum.chunks // (mma.split.pieces if mma.split else 1)

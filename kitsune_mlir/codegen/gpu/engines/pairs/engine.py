@@ -44,15 +44,15 @@ class PairsEngine(Engine):
 
     name: ClassVar[str] = "pairs"
 
-    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
+    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:
-            plan = read_plan(task, limits.shared_bytes)
+            plan = read_plan(task, options.shared_bytes)
         except MatchFailure as reason:
             return Decline(self.name, str(reason))
-        if plan.bytes > limits.shared_bytes:
+        if plan.bytes > options.shared_bytes:
             samples = f"{plan.samples} samples need {plan.bytes} bytes of shared memory"
-            return Decline(self.name, f"{samples}; there are {limits.shared_bytes}")
-        threads = min(THREADS, limits.threads // 32 * 32)
+            return Decline(self.name, f"{samples}; there are {options.shared_bytes}")
+        threads = min(THREADS, options.threads // 32 * 32)
         if plan.layers and threads < THREADS:
             return Decline(self.name, f"layers beside gathered vectors need {THREADS} threads; there are {threads}")
         ring = plan.layers.ring if plan.layers else None

@@ -108,12 +108,12 @@ class OrderedEngine(Engine):
 
     name: ClassVar[str] = "ordered"
 
-    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
-        found = _read(task, min(limits.workers, THREADS))
+    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
+        found = _read(task, min(options.workers, THREADS))
         if isinstance(found, str):
             return Decline(self.name, found)
         shared = found.shared_bytes
-        if shared > limits.shared_bytes:
+        if shared > options.shared_bytes:
             return Decline(self.name, f"{found.rows} rows of a bin need {shared} bytes of shared memory")
         parameters = {"pieces": found.pieces, "bins": found.bins, "rows": found.rows, "width": found.sums.width}
         split = Split(found.pieces, found.bytes, 1, found.pieces, spread=True)

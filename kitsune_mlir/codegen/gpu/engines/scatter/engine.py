@@ -32,7 +32,7 @@ class ScatterEngine(Engine):
 
     name: ClassVar[str] = "scatter"
 
-    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
+    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         addition = _read(task)
         if isinstance(addition, str):
             return Decline(self.name, addition)

@@ -52,16 +52,16 @@ class SimtEngine(Engine):
     def __init__(self, tuning: Overrides = DEFAULTS):
         self.tuning = tuning
 
-    def plan(self, task: TaskView, limits: KernelOptions) -> Plan | Decline:
+    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:
-            choice = choose(task, self.tuning, limits.workers)
-            if choice.threads > limits.threads:
-                choice = choose(task, dataclasses.replace(self.tuning, threads=FEW_THREADS), limits.workers)
+            choice = choose(task, self.tuning, options.workers)
+            if choice.threads > options.threads:
+                choice = choose(task, dataclasses.replace(self.tuning, threads=FEW_THREADS), options.workers)
         except KitsuneError as error:
             return Decline(self.name, str(error))
-        if choice.threads > limits.threads:
-            return Decline(self.name, f"its rows need {choice.threads} threads; the kernel has {limits.threads}")
-        if choice.shared_bytes > limits.shared_bytes:
+        if choice.threads > options.threads:
+            return Decline(self.name, f"its rows need {choice.threads} threads; the kernel has {options.threads}")
+        if choice.shared_bytes > options.shared_bytes:
             return Decline(self.name, f"its reductions need {choice.shared_bytes} bytes of shared memory")
         return Plan(
             engine=self.name,

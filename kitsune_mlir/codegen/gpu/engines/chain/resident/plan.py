@@ -72,20 +72,20 @@ class Maps:
         return len(self.uses) - 1
 
 
-def make_plan(engine: str, task: TaskView, limits: KernelOptions) -> Plan:
+def make_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
         Mismatch: it is no chain, or too large for a block.
     """
-    if limits.chip != "sm_90a":
-        raise MatchFailure(f"wgmma needs sm_90a, not {limits.chip}")
-    return _Planner(engine, task, limits).plan()
+    if options.chip != "sm_90a":
+        raise MatchFailure(f"wgmma needs sm_90a, not {options.chip}")
+    return _Planner(engine, task, options).plan()
 
 
 class _Planner:
-    def __init__(self, engine: str, task: TaskView, limits: KernelOptions):
-        self.engine, self.task, self.limits = engine, task, limits
+    def __init__(self, engine: str, task: TaskView, options: KernelOptions):
+        self.engine, self.task, self.options = engine, task, options
         self.chain = chain = match_chain(task)
         self.order = order_of(chain)
         self.groups = 1 if chain.rows <= GROUP_ROWS else 2
@@ -149,7 +149,7 @@ class _Planner:
             for layer in chain.layers
         )
         brought = [source.load for source in sources]
-        waves = self.task.tiles / self.limits.workers
+        waves = self.task.tiles / self.options.workers
         halves = self.groups == 2 and not sequence and 1 < waves <= MOST_WAVES
         plan = ChainPlan(
             chain, self.order, self.groups, self.units, vectors, outputs, weights, resident, stages, stage_bytes, sequence,
@@ -233,7 +233,7 @@ class _Planner:
             if compact and (not held or len(held) == len(every) or self.registers + self._held(held) > REGISTERS):
                 continue
             layout = self._fixed([s for s in every if s not in held], held, compact)
-            limit, places = self.limits.shared_bytes - layout.fixed(self.groups), layout.places(self.rows, self.groups)
+            limit, places = self.options.shared_bytes - layout.fixed(self.groups), layout.places(self.rows, self.groups)
             total = sum(weight.bytes for weight in weights)
             if total + places <= limit:
                 depth = 2 if total + 2 * places <= limit else 1
@@ -254,7 +254,7 @@ class _Planner:
 
     def _streamed(self, weights: tuple[Weight, ...], layout: _Layout) -> _Layout:
         """A ring for the weights; those that TMA cannot load stay."""
-        limit, places = self.limits.shared_bytes - layout.fixed(self.groups), layout.places(self.rows, self.groups)
+        limit, places = self.options.shared_bytes - layout.fixed(self.groups), layout.places(self.rows, self.groups)
         stay = [bool(weight.why) for weight in weights]
         kept = sum(w.bytes for w, s in zip(weights, stay, strict=True) if s)
         stage_bytes = max(STAGE_BYTES, *(panel.bytes for weight in weights for panel in weight.panels))

@@ -142,14 +142,14 @@ class WidePlan(RowsPlan):
         return self.stages * self.stage_bytes
 
 
-def make_wide_plan(engine: str, task: TaskView, limits: KernelOptions) -> Plan:
+def make_wide_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
         Mismatch: it is no chain of wide layers, or too large for a block.
     """
-    if limits.chip != "sm_90a":
-        raise MatchFailure(f"wgmma needs sm_90a, not {limits.chip}")
+    if options.chip != "sm_90a":
+        raise MatchFailure(f"wgmma needs sm_90a, not {options.chip}")
     chain = match_chain(task)
     order = order_of(chain)
     groups = 1 if chain.rows <= GROUP_ROWS else 2
@@ -172,7 +172,7 @@ def make_wide_plan(engine: str, task: TaskView, limits: KernelOptions) -> Plan:
     stage_bytes = max(part.cols for layer in layers for part in layer.passes) * PANEL * 2
     rows_bytes = groups * slots * PANEL_BYTES
     vectors, vector_bytes = vectors_of(chain, True)
-    stages = min(MOST_STAGES, (limits.shared_bytes - rows_bytes - vector_bytes) // stage_bytes)
+    stages = min(MOST_STAGES, (options.shared_bytes - rows_bytes - vector_bytes) // stage_bytes)
     vectors_offset = stages * stage_bytes + rows_bytes
     vectors = {key: dataclasses.replace(v, offset=v.offset + vectors_offset) for key, v in vectors.items()}
     if stages < LEAST_STAGES:
