@@ -29,7 +29,7 @@ CASES = (
     "llama8b_prefill_128", "stitch_4096x1024", "zoo_bert_layer", "zoo_resnet_block", "zoo_moe", "attention_block_1024",
     "mlp_512x4_1000", "ffn_1024_256", "llama8b_stack8_tok_b1",
 )  # fmt: skip
-MODES = ("temporal", "spatial", "cluster", "separate")
+MODES = ("temporal", "spatial", "separate")
 SECONDS = 12
 QUEUED = 20
 """Replays in a row whose time is divided by their number."""
@@ -52,7 +52,7 @@ def build(folder: Path, names: list[str], modes: list[str]) -> int:
         found: dict[str, dict[str, Any]] = {}
         same: dict[str, str] = {}
         for mode in ("auto", *modes):
-            if mode != "cluster" and mode == found.get("auto", {}).get("mode"):
+            if mode == found.get("auto", {}).get("mode"):
                 found[mode] = {**found["auto"], "same_as": "auto"}
                 continue
             remarks: list[str] = []
@@ -65,7 +65,7 @@ def build(folder: Path, names: list[str], modes: list[str]) -> int:
                 continue
             key = hashlib.sha256(program.ir("tiles").encode()).hexdigest()
             said = [r.partition(" op ")[2] for r in remarks if " op mode " in r or "cannot be" in r or "launches:" in r]
-            if (why := _refused(mode, program, said)) is not None:
+            if (why := _refused(mode, said)) is not None:
                 found[mode] = {"problem": why}
                 print(f"{name} {mode}: {why}", flush=True)
                 continue
@@ -80,12 +80,9 @@ def build(folder: Path, names: list[str], modes: list[str]) -> int:
     return 0
 
 
-def _refused(mode: str, program: Any, said: list[str]) -> str | None:
+def _refused(mode: str, said: list[str]) -> str | None:
     """Why a model cannot have a mode that changes nothing for it, by what the passes said; else None."""
-    reasons = [one for one in said if "cannot be" in one]
-    if mode == "cluster" and all(choice["engine"] != "cluster" for choice in program.summary["engines"]):
-        return next(iter(reasons), "no stage is a chain of layers")
-    return next((one for one in reasons if one.startswith(f"cannot be {mode}")), None)
+    return next((one for one in said if one.startswith(f"cannot be {mode}")), None)
 
 
 def measure(folder: Path, case: BenchCase) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def row_table(entries: Entries) -> list[str]:
     return _grid(entries, place, "row length", "Fraction of a device copy's bandwidth")
 
 
-MODES = ("temporal", "spatial", "cluster", "separate")
+MODES = ("temporal", "spatial", "separate")
 
 
 def mode_table(results: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -4,15 +4,15 @@ from torch_mlir import ir
 
 from .kitsune import Kitsune
 
-SPACES = ("register", "shared", "cluster", "queue", "global")
+SPACES = ("register", "shared", "queue", "global")
 POLICIES = ("tile", "row", "strided", "halo", "indexed", "all", "none")
-MODES = ("temporal", "spatial", "cluster", "separate")
+MODES = ("temporal", "spatial", "separate")
 
 
 class BufferAttr(Kitsune.Attribute, name="buffer"):
     """`#kitsune.buffer<"space", depth>`: where a stage's result lives. Set by `kitsune-place-buffers`.
 
-    `space` is one of register, shared, cluster (another block's shared memory), queue (ring in L2), global;
+    `space` is one of register, shared, queue (ring in L2), global;
     `depth` is the number of tiles a ring holds (1 elsewhere).
     """
 

@@ -19,7 +19,7 @@ from .attributes import MODES, POLICIES, SPACES
 from .kitsune import Kitsune
 from .verify import captures, fail, has_attributes, single_block, terminator_of, unpack_type
 
-ENGINES = ("mma", "chain", "rows", "cluster", "conv", "depthwise", "simt", "gemv", "attention", "pairs", "generic")
+ENGINES = ("mma", "chain", "conv", "depthwise", "simt", "gemv", "attention", "pairs", "generic")
 SCHEDULE = {
     "engine": ir.StringAttr,
     "tile": ir.DenseI64ArrayAttr,
@@ -56,8 +56,8 @@ class PipelineOp(Kitsune.Operation, name="pipeline", traits=[ext.Pure]):
     outside. Attribute `sym_name` names it. The result is a tensor, or a tuple of tensors.
 
     Schedule attribute `mode`, set by `kitsune-partition-streams`; `temporal` where it is absent: `temporal` (every block runs
-    tiles of every stage), `spatial` (a stage owns as many multiprocessors as its `workers` says), `cluster` (a thread-block
-    cluster owns a block of rows), `separate` (stages of one `launch` number are one kernel; kernels run in this order).
+    tiles of every stage), `spatial` (a stage owns as many multiprocessors as its `workers` says), `separate` (stages of
+    one `launch` number are one kernel; kernels run in this order).
     """
 
     sym_name: ir.StringAttr

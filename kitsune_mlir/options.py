@@ -20,8 +20,8 @@ class Options:
         threads: host target: workers of one call; None is all processors.
         debug: GPU target: waits are bounded, and a wait that gives up reports block, task and slot instead of hanging.
         mode: who runs the stages: "temporal" (one launch, all multiprocessors take turns), "spatial" (one launch, stages have
-            their own multiprocessors), "separate" (a launch for each stage), "cluster" (chains of layers by clusters of blocks,
-            each with a slice of every layer), or "auto": what the model of the machine says.
+            their own multiprocessors), "separate" (a launch for each stage), or "auto": what the model of the machine
+            says.
         deterministic: GPU target: results are the same bits on every run, which costs time where rows are added at indices
             (`index_add`, `scatter_add`); None is the framework's setting, `torch.are_deterministic_algorithms_enabled()`, when
             the program is compiled. The host target's results are always.

@@ -120,10 +120,8 @@ def planned(module: ir.Module, machine: Target, options: Options, phases: Phases
         run_passes(module, names, machine, options)
 
     form = "kitsune-form-stages"
-    chains = "cluster" if options.mode == "cluster" else "auto" if options.mode == "auto" else "cost"
-    chosen = [f"chains={chains}"] * (chains != "auto" and machine.is_gpu)
-    chosen += [f"cut={{{','.join(planning.cut)}}}"] * bool(planning.cut)
-    before = [f"{form}{{{' '.join(chosen)}}}" if chosen and name == form else name for name in PLAN[:_partition]]
+    cut = f"{form}{{cut={{{','.join(planning.cut)}}}}}" if planning.cut else form
+    before = [cut if name == form else name for name in PLAN[:_partition]]
     if options.tune or options.tuned_for:
         phases.run("plan", lambda: passes(before))
         found = phases.run("tune", lambda: tuned_stages(module, machine, options))

@@ -12,16 +12,7 @@ from kitsune_mlir.dialects.products import defining_op, is_contraction, is_gener
 from kitsune_mlir.dialects.stage_graph import PipelineOp, StageOp, YieldOp, pack, unpack
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.machine.target import Target, find_target
-from kitsune_mlir.passes.stages.cluster_chains import (
-    HELD_COLUMNS,
-    LEAST_ROWS,
-    apart_seconds,
-    cluster_reason,
-    cluster_seconds,
-    layers_in,
-)
 from kitsune_mlir.passes.stages.copies import settle_results, settle_views
-from kitsune_mlir.passes.stages.gemm_chains import WIDTH
 from kitsune_mlir.passes.stages.grouping import Grouping, reads
 from kitsune_mlir.passes.stages.halo import gather_pads, mark_halos
 from kitsune_mlir.passes.stages.pool_windows import read_windows
@@ -30,8 +21,7 @@ from kitsune_mlir.passes.stages.sum_ranges import mark_ranges
 from .base import Pass, PassFailure
 from .remarks import remark
 
-CLEARLY = 0.9  # of the time apart that clusters must stay below: costs are known to about a tenth
-CHAINS = ("auto", "true", "false", "cost", "cluster")
+CHAINS = ("auto", "true", "false", "cost")
 
 
 def stage_name(group: list[ir.Operation]) -> str:
@@ -55,11 +45,10 @@ class FormStages(Pass):
 
     Two ops are joined when their maps give them a common parallel dimension, enough tiles are left to fill the machine, and
     a tile's intermediates fit on chip. `--remarks` names what kept two ops apart. Options: `target`; `chains` says whether a
-    stage may hold several products: `true`, `false`, `cost` (where the GPU's chain engine can hold them and it pays),
-    `cluster` (where a cluster can), or `auto`, the target's own way: on a GPU `cost`, but `cluster` for a function that is one
-    chain which clusters do faster (the pipeline's mode is `cluster` then). `cut`, for code that takes long to assemble, names
-    stages that would be formed and are not: `cut=product_0:2,product_3:1` says one after the other how many products of that
-    stage, and of each that is like it, stay together (how many ops, where it has one product or none).
+    stage may hold several products: `true`, `false`, `cost` (where the GPU's chain engine can hold them and it pays), or
+    `auto`, the target's own way: on a GPU `cost`, on the host `true`. `cut`, for code that takes long to assemble, names stages
+    that would be formed and are not: `cut=product_0:2,product_3:1` says one after the other how many products of that stage,
+    and of each that is like it, stay together (how many ops, where it has one product or none).
     """
 
     name: ClassVar[str] = "kitsune-form-stages"
@@ -98,23 +87,20 @@ class FormStages(Pass):
         returned = list(terminator.operands)
         cuts: list[tuple[frozenset[int], int]] = []
         for item in self.cut:
-            cuts = [*cuts, self._cut(function, self._grouped(every, returned, target, chains, cuts)[0], item)]
-        grouping, mode = self._grouped(every, returned, target, chains, cuts)
+            cuts = [*cuts, self._cut(function, self._grouped(every, returned, target, chains, cuts), item)]
+        grouping = self._grouped(every, returned, target, chains, cuts)
         for op, reason in grouping.apart():
             remark(op, reason)
-        pipeline = self._build(function, grouping, returned, terminator)
-        if mode:
-            pipeline.attributes["mode"] = ir.StringAttr.get(mode)
+        self._build(function, grouping, returned, terminator)
 
-    def _grouped(self, every, returned: list[ir.Value], target: Target, chains: str, cuts) -> tuple[Grouping, str]:
-        """The groups that become stages, and the pipeline's mode if they are made for one."""
+    def _grouped(self, every, returned: list[ir.Value], target: Target, chains: str, cuts) -> Grouping:
+        """The groups that become stages."""
         grouping = Grouping(every, returned, target, chains, cuts)
         grouping.run()
         if target.is_gpu and mark_ranges(grouping):
             grouping = Grouping(every, returned, target, chains, cuts)
             grouping.run()
-        clusters = self._for_clusters(every, returned, target, grouping) if self.chains == "auto" and target.is_gpu else None
-        return (grouping, "") if clusters is None else (clusters, "cluster")
+        return grouping
 
     def _cut(self, function: ir.Operation, grouping: Grouping, item: str) -> tuple[frozenset[int], int]:
         """What an item of option `cut` says: of which ops, those of all groups that are alike, a group holds how many."""
@@ -132,35 +118,13 @@ class FormStages(Pass):
                 ops.update(map(hash, products if len(products) > 1 else group))
         return frozenset(ops), int(most)
 
-    def _for_clusters(self, every, returned: list[ir.Value], target: Target, found: Grouping) -> Grouping | None:
-        """One chain for clusters, where the function is nothing else and that is faster than what was found; else None."""
-        chain = Grouping(every, returned, target, "cluster", found.cuts)
-        chain.run()
-        groups = chain.sorted_groups()
-        if len(groups) != 1:
-            return None
-        space = chain.space(chain.members[groups[0]])
-        layers = layers_in(space)
-        if cluster_reason(space) is not None or len(layers) < 2:
-            return None
-        widest = max(max(layer.columns, layer.depth) for layer in layers)
-        # Narrower layers are a block's, wider ones leave few stages for weights; few rows are `gemv`'s.
-        if not WIDTH < widest <= HELD_COLUMNS or layers[0].rows < LEAST_ROWS:
-            return None
-        together, apart = cluster_seconds(space, target), min(found.seconds(), apart_seconds(layers, target))
-        if together > CLEARLY * apart:
-            return None
-        times = f"{together * 1e6:.1f} us, apart {apart * 1e6:.1f} us"
-        remark(chain.members[groups[0]][-1], f"one chain for clusters takes {times}")
-        return chain
-
     def _check_static(self, function: ir.Operation) -> None:
         for op in function.regions[0].blocks[0].operations:
             for value in op.operation.results:
                 if isinstance(value.type, ir.RankedTensorType) and not value.type.has_static_shape:
                     raise PassFailure(op, f"has a result of dynamic shape {value.type}; only static shapes are supported")
 
-    def _build(self, function, grouping: Grouping, returned: list[ir.Value], terminator: ir.Operation) -> ir.Operation:
+    def _build(self, function, grouping: Grouping, returned: list[ir.Value], terminator: ir.Operation) -> None:
         name = ir.StringAttr(function.attributes["sym_name"]).value
         mapping: dict[ir.Value, ir.Value] = {}
         out_type = returned[0].type if len(returned) == 1 else ir.TupleType.get_tuple([v.type for v in returned])
@@ -178,7 +142,6 @@ class FormStages(Pass):
         for op in reversed([o.operation for o in function.regions[0].blocks[0].operations]):
             if op.name not in ("kitsune.pipeline", "func.return") and op.results and not any(list(r.uses) for r in op.results):
                 op.erase()
-        return pipeline.operation
 
     def _build_stage(self, grouping: Grouping, group: list[ir.Operation], n: int, mapping) -> None:
         ops, outputs = grouping.with_free(group), grouping.outputs(group)

@@ -10,12 +10,10 @@ from kitsune_mlir.dialects.access import access_of, affine_maps, is_tensor, iter
 from kitsune_mlir.dialects.edges import stage_space, stages_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import is_contraction, is_projected_product
-from kitsune_mlir.dialects.stage_graph import mode_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.passes.modes.choice import set_mode
-from kitsune_mlir.passes.stages.cluster_chains import cluster_limits, cluster_reason, cluster_tile
 from kitsune_mlir.passes.stages.grouping import inner_elements
 from kitsune_mlir.passes.tile_program.scatter import INTO, ORDERED, UPDATES, producer_that_adds, scatter_add_of
 from kitsune_mlir.passes.tiles.attention import attention_tile
@@ -24,7 +22,6 @@ from kitsune_mlir.passes.tiles.conv import conv_tile
 from kitsune_mlir.passes.tiles.fill_idle import tile_for_idle
 from kitsune_mlir.passes.tiles.gemv import gemv_tile
 from kitsune_mlir.passes.tiles.mma import beats_gemv, mma_tile, operand_bytes, sum_terms
-from kitsune_mlir.passes.tiles.rows import few_rows_tile
 from kitsune_mlir.passes.tiles.simt import simt_tile
 from kitsune_mlir.passes.tiles.sizes import even, fit, spread
 
@@ -39,7 +36,7 @@ GPU_TILE_ELEMENTS = 8192  # 32 elements a thread of a 256-thread block: enough l
 UPDATE_ROWS = 64  # rows of a scatter-add a task
 HOST_ROWS, HOST_COLUMNS = 64, 256
 WINDOW_TERMS = 64  # of a convolution's sum, up to which simt does it
-CHOICES = ("auto", "temporal", "spatial", "separate", "cluster")
+CHOICES = ("auto", "temporal", "spatial", "separate")
 
 
 def product_roles(op: ir.Operation) -> dict[int, str]:
@@ -146,9 +143,9 @@ class PartitionStreams(Pass):
     stages by name, as in `tiles=product_0:64x128,reduce_1:8` (what `kitsune_mlir.tuning` measured); `times`, microseconds that
     stages take alone in a launch, instead of the model's, as in `times=product_0:12.5`; `mode`: `temporal` (all stages take
     turns on all multiprocessors), `spatial` (each stage has its own), `separate` (several launches, cut where that pays: each
-    holds one stage or a few), `cluster` (chains of layers by clusters of blocks), or `auto`; `deterministic`: results are the
-    same bits on every run, so rows are added at indices in order instead of by atomics; `gathers`: what tiles wait for that
-    read another stage's rows by index, `all` of it, the `rows` that the indices name, or `auto`.
+    holds one stage or a few), or `auto`; `deterministic`: results are the same bits on every run, so rows are added at indices
+    in order instead of by atomics; `gathers`: what tiles wait for that read another stage's rows by index, `all` of it, the
+    `rows` that the indices name, or `auto`.
     """
 
     name: ClassVar[str] = "kitsune-partition-streams"
@@ -169,38 +166,22 @@ class PartitionStreams(Pass):
             for op in list(walk(module)):
                 if op.name == "kitsune.pipeline":
                     stages = stages_of(op)
-                    clusters = "cluster" in (self.mode, mode_of(op))
                     for before, stage in zip([None, *stages], stages, strict=False):
-                        self._schedule(stage, target, len(stages) == 1, before, clusters)
-                    if clusters:
-                        op.attributes["mode"] = ir.StringAttr.get("cluster")
-                    else:
-                        gathers.mark_gathers(op, self.gathers, target)
-                        set_mode(op, self.mode, target, self._times())
+                        self._schedule(stage, target, len(stages) == 1, before)
+                    gathers.mark_gathers(op, self.gathers, target)
+                    set_mode(op, self.mode, target, self._times())
 
-    def _schedule(self, stage: ir.Operation, target: Target, alone: bool, before: ir.Operation | None, clusters: bool) -> None:
+    def _schedule(self, stage: ir.Operation, target: Target, alone: bool, before: ir.Operation | None) -> None:
         space = stage_space(stage)
         engine = engine_of(space)
         few_rows = gemv_tile(space, target) if target.is_gpu and engine == "mma" and not beats_gemv(space) else None
         engine, tile = ("gemv", few_rows) if few_rows else (engine, choose_tile(space, engine, target, alone))
-        narrow = few_rows_tile(space, target) if target.is_gpu and engine == "chain" else None
-        engine, tile = ("rows", narrow) if narrow else (engine, tile)
         attention = attention_tile(space, target)
         engine, tile = ("attention", attention) if attention else (engine, tile)
         pairs = pairs_tile(stage, space, target)
         engine, tile = ("pairs", pairs) if pairs else (engine, tile)
         convolved = conv_tile(space, target) if target.is_gpu else None
         engine, tile = convolved or (engine, tile)
-        if clusters:
-            reason = cluster_reason(space)
-            if reason is None:
-                engine, tile = "cluster", [cluster_tile(space)]
-                (first, least), (second, then), _ = limits = cluster_limits(space, target)
-                time = sum(seconds for _, seconds in limits)
-                found = f"bottleneck {first} ({least * 1e6:.1f} us), the next would be {second} ({then * 1e6:.1f} us)"
-                remark(stage, f"mode cluster ({time * 1e6:.1f} us); {found}")
-            else:
-                remark(stage, f"{ir.StringAttr(stage.attributes['sym_name']).value} cannot be done by clusters: {reason}")
         if engine == "simt":
             tile = tile_for_idle(stage, space, tile, before, target) or tile
         tile = self._given(stage, tile)

@@ -100,7 +100,6 @@ ENGINES: dict[str, Constants] = {
     "mma": Constants(1.3 * US, 0.6 * US, 0.6 * US, 0.0, 0.97, 0.5, 0.3, 1.75e11, _STORE, 0.0, 0.7),
     "conv": Constants(1.8 * US, 0.6 * US, 0.6 * US, 0.0, 0.8, 0.5, 0.3, 1.75e11, _STORE, 0.0, 0.7),
     "chain": Constants(2.0 * US, 0.6 * US, 0.3 * US, 0.0, 1.06, 0.9, 0.2, 1.2e11, 3.6e10, 0.4 * US, 0.5),
-    "rows": Constants(1.3 * US, 0.5 * US, 0.5 * US, 0.7 * US, 0.4, 0.5, 0.2, 9.0e10, 3.6e10),
     "gemv": Constants(1.2 * US, 0.8 * US, 0.3 * US, 0.0, 0.3, 0.5, 0.0, 6.0e10, 3.6e10, 0.0, 0.5),
     "attention": Constants(2.0 * US, 1.0 * US, 0.6 * US, 0.0, 0.7, 0.4, 0.3, 1.2e11, 3.6e10, 0.3 * US, 0.5),
     "pairs": Constants(1.5 * US, 0.6 * US, 0.5 * US, 0.7 * US, 0.3, 0.5, 0.3, 7.0e10, 3.6e10, 0.0),

@@ -28,7 +28,7 @@ OPERANDS = ("bf16", "f16")
 HANDOFF = 2.5e-6  # seconds from the last tile of a stage to the first product of the next (docs/gpu-executor.md)
 TURN = 0.7e-6  # seconds from a block's one tile of 128 x 128 of a product to its next (codegen/gpu/engines/mma/cost.py)
 WIDE_LAYER = 1.5e-6  # what a layer of several passes takes beside its products: the ends of passes, rows through shared memory
-FEW_ROWS = 16  # rows of a tile of the `rows` engine: one product of a warp (codegen/gpu/engines/chain/few_rows/plan.py)
+FEW_ROWS = 16  # rows of layers beside pairs: one product of a warp (codegen/gpu/engines/chain/few_rows/plan.py)
 FEW_UNIT, FEW_SHORT = 32, 64  # its sums are of multiples of 32 terms, or, in the first layer, of up to 64
 LAYER = 0.3e-6  # seconds by which a layer's accumulators are ready later than its last product was issued
 
@@ -169,16 +169,16 @@ def chain_seconds(layers: list[Layer], target: Target) -> float:
 
 
 def few_rows_seconds(layers: list[Layer], target: Target) -> float:
-    """Time of layers in tiles of `FEW_ROWS` rows, each of which reads all weights from L2 (the `rows` engine)."""
+    """Time of layers in tiles of `FEW_ROWS` rows, each of which reads all weights from L2 (as the `pairs` engine does them)."""
     read = target.cache_rate / target.workers
     waves = -(-layers[0].rows // (FEW_ROWS * target.workers))
     return waves * sum(layer.weight_bytes / read + LAYER for layer in layers)
 
 
 def few_rows_reason(layers: list[Layer]) -> str | None:
-    """Why the `rows` engine does not take layers; None if it does."""
+    """Why layers cannot be done in tiles of `FEW_ROWS` rows; None if they can."""
     for number, layer in enumerate(layers):
-        if layer.columns % 8 and (layer.columns > 1 or number + 1 < len(layers)):
+        if layer.columns % 8:
             return f"a layer of {layer.columns} columns, no multiple of 8"
         if layer.depth % FEW_UNIT and (number or layer.depth > FEW_SHORT):
             return f"sums over {layer.depth} terms, no multiple of {FEW_UNIT}"

@@ -18,7 +18,6 @@ from kitsune_mlir.passes.pad_sums import APART
 from kitsune_mlir.passes.reductions.associative import keeps_apart
 from kitsune_mlir.passes.stages import gemm_chains as gpu_chains
 
-from .cluster_chains import cluster_reason
 from .copies import root_of
 from .grouped_gemms import share_a_pass
 from .short_reductions import made_again
@@ -186,8 +185,6 @@ class Grouping:
         if self.target.is_gpu and merged.dims and (reason := made_again(self.members[a], self.members[b])) is not None:
             return reason
         if self.chains != "true" and (reason := self._needs_chain(group, merged)) is not None:
-            if self.chains == "cluster":
-                return cluster_reason(merged)
             return reason if self.chains == "false" else self._chain_reason(a, b, merged)
         for part in (a, b):
             alone, together = _tiles(self._space_of(part)), _tiles(merged)
@@ -231,11 +228,6 @@ class Grouping:
         if together > apart:
             return f"as one chain they would take {together * 1e6:.1f} us, apart {apart * 1e6:.1f} us"
         return None
-
-    def seconds(self) -> float:
-        """Estimated time of all groups on a GPU, one after the other."""
-        with unchanged():
-            return sum(self._seconds(g) for g in self.members)
 
     def _seconds(self, g: int) -> float:
         """Estimated time of a group on a GPU."""

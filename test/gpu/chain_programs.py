@@ -225,7 +225,6 @@ def case(name: str) -> tuple[Callable[[], nn.Module], Callable]:
 def _chained() -> Iterator[None]:
     """Layers become chains whatever the planner thinks of it: of few rows too, which it leaves to other engines."""
     from kitsune_mlir import pipeline
-    from kitsune_mlir.passes import partition_streams
     from kitsune_mlir.passes.stages import grouping
 
     form = "kitsune-form-stages"
@@ -233,7 +232,6 @@ def _chained() -> Iterator[None]:
     with (
         mock.patch.object(pipeline, "PLAN", plan),
         mock.patch.object(grouping, "_tiles", lambda space: 1),  # no merge leaves fewer tiles than there were
-        mock.patch.object(partition_streams, "few_rows_tile", lambda space, target: None),
     ):
         yield
 

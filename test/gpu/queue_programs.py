@@ -12,7 +12,6 @@ only itself.
 from __future__ import annotations
 
 import copy
-import functools
 import json
 import statistics
 import sys
@@ -46,25 +45,12 @@ def mlp(*widths: int) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def gelus(*widths: int) -> nn.Module:
-    return nn.Sequential(*(part for a, b in zip(widths, widths[1:], strict=False) for part in (nn.Linear(a, b), nn.GELU())))
-
-
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int]]] = {
     "mlp3_2048": (lambda: mlp(480, 1024, 1024, 512), (2048, 480)),
     "mlp3_8192": (lambda: mlp(480, 1024, 1024, 512), (8192, 480)),
     "mlp2_129": (lambda: mlp(512, 1024, 512), (129, 512)),
     "mlp2_1": (lambda: mlp(512, 1024, 512), (1, 512)),
     "mlp4_1000": (lambda: mlp(512, 512, 512, 512, 512), (1000, 512)),
-    **{
-        f"wide_{width}x{depth}_{rows}": (functools.partial(mlp, *[width] * (depth + 1)), (rows, width))
-        for width, depth in ((512, 4), (512, 8), (1024, 4), (1024, 8))
-        for rows in (256, 2048, 8192, 65536)
-    },
-    "wide_odd_1": (lambda: gelus(480, 512, 1024, 256), (1, 480)),
-    "wide_odd_7": (lambda: gelus(480, 512, 1024, 256), (7, 480)),
-    "wide_odd_129": (lambda: gelus(480, 512, 1024, 256), (129, 480)),
-    "wide_odd_1000": (lambda: gelus(480, 512, 1024, 256), (1000, 480)),
     "branches_7": (lambda: Branches(512), (7, 512)),
     "branches_1000": (lambda: Branches(512), (1000, 512)),
 }
@@ -103,7 +89,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
     for name, (make, shape) in MODELS.items():
         if names and name not in names:
             continue
-        for mode in MODES if not name.startswith("wide") else ("temporal", "cluster"):
+        for mode in MODES:
             torch.manual_seed(0)
             model = make().to(torch.bfloat16).eval()
             args = (torch.randn(shape).to(torch.bfloat16),)
@@ -224,7 +210,7 @@ def model(path: Path) -> dict:
         equal = {
             mode: all(torch.equal(a, b) for a, b in zip(got, first["temporal"], strict=True))
             for mode, got in first.items()
-            if mode in MODES and _pieces(programs[mode]) == _pieces(programs["temporal"])
+            if _pieces(programs[mode]) == _pieces(programs["temporal"])
         }
         stable = {mode: _stable(program, x, first[mode]) for mode, program in programs.items()}
         calls = {mode: graphed(lambda program=program: program(x)) for mode, program in programs.items()}
@@ -241,7 +227,7 @@ def model(path: Path) -> dict:
 
 
 def _pieces(program) -> list[tuple[str, str]]:
-    """How each stage shares the sums of its tiles among blocks: what is shared is added in another order (so do clusters)."""
+    """How each stage shares the sums of its tiles among blocks: what is shared is added in another order."""
     return [(engine["task"], engine["parameters"].get("pieces", "")) for engine in program.summary["engines"]]
 
 

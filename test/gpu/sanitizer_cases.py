@@ -179,7 +179,6 @@ CASES: dict[str, Case] = {
     "separate": layers("mma", "separate", 300, 480, 1024, 512),
     "spatial": layers("mma", "spatial", 300, 512, 1024, 512),
     "rings": layers("mma", "spatial", 1000, 512, 1024, 512, rings=4),
-    "cluster": layers("cluster", "cluster", 300, 512, 512, 512, 512),
     "chain": chain(lambda: chain_programs.Residual(128, nn.LayerNorm), chain_programs.rows(300, 128)),
     "chain_gathered": chain(lambda: chain_programs.Edge(64), chain_programs.edges(100, 300, 64)),
     "chain_wide": chain(lambda: chain_programs.Normalised(320), chain_programs.rows(129, 320)),

@@ -18,7 +18,8 @@ from kitsune_mlir.codegen.gpu.emit.vectors import _pieces, load_elements, store_
 from kitsune_mlir.codegen.gpu.interface.spin import post, wait_at_least
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
-from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, fence_async_shared
+from kitsune_mlir.codegen.gpu.sm90.dsmem import push_span
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, fence_async_shared, sync_cluster
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine.layouts import RowLayout, WgmmaAccumulator
@@ -91,6 +92,12 @@ MAP = TensorMap.contiguous("bf16", (256, 256), (64, 64))
         (lambda k, p: NamedBarrier(3, 128).sync(), ["pointer"], r"bar(rier)?\.sync\s+3, 128"),
         (lambda k, p: fence_async_shared(), ["pointer"], r"fence\.proxy\.async\.shared::cta"),
         (lambda k, p: Barrier(k.shared(0)).arrive_remote(1), ["pointer"], r"mbarrier\.arrive\.shared::cluster\.b64 _"),
+        (
+            lambda k, p: push_span(k.shared(1024), k.shared(1024), 64, Barrier(k.shared(0)), 1),
+            ["pointer"],
+            r"mapa\.shared::cluster(.|\n)*cp\.async\.bulk\.shared::cluster\.shared::cta\.mbarrier::complete_tx::bytes",
+        ),
+        (lambda k, p: sync_cluster(), ["pointer"], r"barrier\.cluster\.arrive\.aligned;(.|\n)*barrier\.cluster\.wait\.aligned"),
         (
             lambda k, p: store(pack_pair(load(p, "f32"), load(offset(p, 4), "f32"), "bf16", True), p),
             ["pointer"],

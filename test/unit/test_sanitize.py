@@ -25,8 +25,6 @@ CLEAN = """========= COMPUTE-SANITIZER
 {"case": "join", "ok": true, "errors": [0.001]}
 ========= ERROR SUMMARY: 0 errors
 """
-ELSEWHERE = {"pairs", "rows"}
-"""Engines of the zoo's recommender, which the table holds too, and one that is chosen for no small program (`row_programs`)."""
 
 
 def test_findings_are_counted():
@@ -58,7 +56,7 @@ def test_a_process_with_findings_is_divided(monkeypatch, tmp_path):
 
 
 def test_every_engine_has_a_case():
-    assert set(ENGINES) <= {case.engine for case in CASES.values()} | ELSEWHERE
+    assert set(ENGINES) <= {case.engine for case in CASES.values()}
 
 
 def test_processes_add_to_one_file(tmp_path):

@@ -38,7 +38,6 @@ __all__ = [
     "copy_async",
     "copy_async_commit",
     "copy_async_wait",
-    "in_block",
     "load",
     "load_acquire",
     "offset",
@@ -83,11 +82,6 @@ def offset(pointer: Value, bytes: Value | int) -> Value:
     if isinstance(bytes, int):
         return wrap(llvm.getelementptr(pointer.type, pointer.ir, [], [bytes], as_type("i8"), zero))
     return wrap(llvm.getelementptr(pointer.type, pointer.ir, [bytes.ir], [_DYNAMIC], as_type("i8"), zero))
-
-
-def in_block(pointer: Value, block: Value) -> Value:
-    """The same place in the shared memory of block `block` of the cluster (PTX ISA, `mapa`), as `!llvm.ptr<7>`."""
-    return wrap(nvvm.mapa(as_type("!llvm.ptr<7>"), pointer.ir, block.ir))
 
 
 def shared_address(pointer: Value) -> Value:

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from kitsune_mlir.codegen.failures import named
 from kitsune_mlir.codegen.gpu.engines.attention.engine import AttentionEngine
-from kitsune_mlir.codegen.gpu.engines.chain.cluster.emit import ClusterEngine
 from kitsune_mlir.codegen.gpu.engines.chain.engine import ChainEngine
-from kitsune_mlir.codegen.gpu.engines.chain.few_rows.engine import RowsEngine
 from kitsune_mlir.codegen.gpu.engines.conv.depthwise import DepthwiseEngine
 from kitsune_mlir.codegen.gpu.engines.conv.engine import ConvEngine
 from kitsune_mlir.codegen.gpu.engines.gemv.engine import GemvEngine
@@ -28,8 +26,8 @@ __all__ = ["ENGINES", "FALLBACK", "choose"]
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
-        *(AttentionEngine(), ChainEngine(), ClusterEngine(), ConvEngine(), MmaEngine(), GemvEngine(), PairsEngine()),
-        *(RowsEngine(), DepthwiseEngine(), ScatterEngine(), OrderedEngine(), SimtEngine(), GenericEngine()),
+        *(AttentionEngine(), ChainEngine(), ConvEngine(), MmaEngine(), GemvEngine(), PairsEngine()),
+        *(DepthwiseEngine(), ScatterEngine(), OrderedEngine(), SimtEngine(), GenericEngine()),
     )
 }
 """Every engine by its name, which is what a task's `engine` attribute says."""
@@ -37,7 +35,7 @@ ENGINES: dict[str, Engine] = {
 FALLBACK = ("simt", "generic")
 """Tried in this order after the engine that the task wishes for."""
 
-NEXT = {"gemv": ("mma",), "cluster": ("chain",), "rows": ("chain",)}
+NEXT = {"gemv": ("mma",)}
 """Tried before these where an engine declines."""
 
 

@@ -11,10 +11,11 @@ import dataclasses
 from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import cluster_rank, if_
-from kitsune_mlir.codegen.gpu.emit.memory import in_block, offset, store
+from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Atom, Linear
 from kitsune_mlir.codegen.gpu.engines.simt.exchange import ITEM_BYTES, Combiner, Partial, loaded, stored
+from kitsune_mlir.codegen.gpu.sm90.dsmem import remote
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import sync_cluster
 
 __all__ = ["Cluster"]
@@ -64,7 +65,7 @@ class Cluster:
 
         def hand_over() -> None:
             for number, value in enumerate(values):
-                store(stored(value), in_block(at(number, self.rank), self.thread))
+                store(stored(value), remote(at(number, self.rank), self.thread))
 
         if_(self.thread < self.blocks, hand_over)
         sync_cluster()

@@ -36,7 +36,7 @@ AHEAD = 8
 """Loads of weights of a lane that are under way: 32 KiB for 8 warps; more take registers that spill."""
 
 Write = Callable[[Value, Value, Lanes], None]
-"""Takes a row, a column and the results there and in the next column; of a result of one column, in every fourth lane."""
+"""Takes a row, a column and the results there and in the next column."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,15 +80,9 @@ class FewRows:
         self.terms = {part.layer.result: terms_of(plan.chain, part.layer.result) for part in plan.layers}
         self.folded = {term.total: result for result, terms in self.terms.items() for term in terms}
 
-    def run(self, write: Write, wait: Callable[[], None] | None = None) -> None:
-        """All layers; `write` gets the last one's results. All threads of the crew call it.
-
-        `wait` returns when the rows may be read; weights are asked for before it is called, unless another task makes some.
-        """
+    def run(self, write: Write) -> None:
+        """All layers; `write` gets the last one's results. All threads of the crew call it."""
         plan = self.plan
-        if wait is not None and not plan.constant:
-            wait()
-            wait = None
         if self.stream is not None:
             self.stream.start()
         units = [unit for number in range(len(plan.layers)) for unit in self._units(number)]
@@ -96,8 +90,6 @@ class FewRows:
         evaluators = [self._evaluator(unit) for unit in units]
         start = self._start(units[0], evaluators[0])
         next(weights)
-        if wait is not None:
-            wait()
         if plan.layers[0].whole:
             self._copy_rows(plan.layers[0])
         before = 0
@@ -124,8 +116,7 @@ class FewRows:
                 continue
             start, window = layer.weight.start(self.tile), layer.weight
             along = self.quad * 8 if layer.whole else self.quad * 2
-            row = i32(0) if layer.layer.cols == 1 else column + self.line
-            place = i64(row) * window.stride(COL) + i64(along) * window.stride(SUM)
+            place = i64(column + self.line) * window.stride(COL) + i64(along) * window.stride(SUM)
             first = offset(start, place * 2)
             starts = [offset(first, 16 * block * window.stride(COL)) for block in range(layer.blocks)]
             units.append(_Unit(number, layer, column, exists, starts))

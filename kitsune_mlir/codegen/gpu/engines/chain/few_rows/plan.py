@@ -17,7 +17,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.match import match_chain, zero
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import RowsPlan
 from kitsune_mlir.codegen.gpu.engines.chain.few_rows.weight_ring import WeightRing, plan_ring
-from kitsune_mlir.codegen.gpu.interface.tile_view import Store, TaskView
+from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.match_failure import MatchFailure
@@ -91,17 +91,6 @@ class FewRowsPlan(RowsPlan):
     bytes: int
 
     @property
-    def store(self) -> Store:
-        """Where the result goes."""
-        return self.order.stores[-1][0]
-
-    @property
-    def constant(self) -> bool:
-        """Whether nobody writes anything but the first layer's rows while the kernel runs."""
-        rows = self.chain.task.load_of(self.chain.layers[0].ranges[0].value)
-        return all(load.buffer.role == "input" for load in self.chain.task.loads if load is not rows)
-
-    @property
     def group_rows(self) -> int:
         """Rows of the block."""
         return ROWS
@@ -132,7 +121,7 @@ def plan_few_rows(task: TaskView, warps: int, room: int) -> FewRowsPlan:
     found: list[tuple[Window, bool, ir.Value]] = []
     for number, layer in enumerate(chain.layers):
         output = factors[number + 1] if number + 1 < len(factors) else stores[0].tensor
-        if order.ready.get(output) != number or shape_of(output)[1:] not in ([layer.cols], [] if layer.cols == 1 else None):
+        if order.ready.get(output) != number or shape_of(output)[1:] != [layer.cols]:
             raise MatchFailure("a layer's input is made of several layers' sums")
         if not zero(layer.start):
             raise MatchFailure("sums that start from computed numbers")
@@ -142,12 +131,12 @@ def plan_few_rows(task: TaskView, warps: int, room: int) -> FewRowsPlan:
             whole = whole and source.stride(SUM) == 1 and source.align((SUM,)) == 16
         if not whole and (number or layer.depth > MOST_SHORT):
             raise MatchFailure(f"sums over {layer.depth} terms that are not read 16 bytes at a time")
-        if layer.cols % 8 and (layer.cols > 1 or number + 1 < len(factors)):
-            raise MatchFailure(f"{layer.cols} columns; multiples of 8 are done, and one in the last layer")
+        if layer.cols % 8:
+            raise MatchFailure(f"{layer.cols} columns; multiples of 8 are done")
         found.append((weight, whole, output))
-    deals = [_deal(-(-layer.cols // 8), warps) for layer in chain.layers]
+    deals = [_deal(layer.cols // 8, warps) for layer in chain.layers]
     inputs = sum(ROWS * _pitch(layer.depth, False) for layer, (_, whole, _) in zip(chain.layers, found, strict=True) if whole)
-    many = {n: weight for n, (weight, whole, _) in enumerate(found) if whole and chain.layers[n].cols > 1 and deals[n][2] == 1}
+    many = {n: weight for n, (weight, whole, _) in enumerate(found) if whole and deals[n][2] == 1}
     ring = plan_ring(many, room - inputs)
     layers, place = [], ring.bytes if ring else 0
     for number, (layer, (weight, whole, output), deal) in enumerate(zip(chain.layers, found, deals, strict=True)):

@@ -1,1 +1,0 @@
-"""Chains by clusters of blocks, each with a slice of every layer."""
