@@ -24,9 +24,11 @@ def tool(name: str, code: str) -> tuple[str, str]:
     return rf"(?<![\w./-]){re.escape(name)}(?![\w./-])", f'"{sys.executable}" {code}'
 
 
+server = os.environ.get("KITSUNE_LIT_SERVER")  # a socket of tools.py
+served = f'-I -S "{os.path.join(config.test_source_root, "tools.py")}" "{server}"'  # noqa: F821
 config.substitutions += [  # noqa: F821
-    tool("kitsune-opt", "-m kitsune_mlir.tools.kitsune_opt"),
-    tool("FileCheck", "-m filecheck"),
+    tool("kitsune-opt", f"{served} kitsune-opt" if server else "-m kitsune_mlir.tools.kitsune_opt"),
+    tool("FileCheck", f"{served} FileCheck" if server else "-m filecheck"),
 ]
 # Paths may hold spaces: quote the test's own file and its temporary file, unless the test does.
 config.substitutions += [(rf'(?<!")%{c}(?!\w)', f'"%{c}"') for c in "st"]  # noqa: F821
