@@ -10,7 +10,7 @@ from kitsune_mlir.codegen.gpu.emit.memory import Cache, load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64, select, unpack, vector
 from kitsune_mlir.codegen.gpu.interface.semaphores import Semaphores
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
-from kitsune_mlir.codegen.gpu.kernel.spatial import by_multiprocessor
+from kitsune_mlir.codegen.gpu.kernel.placement import by_multiprocessor
 from kitsune_mlir.codegen.gpu.sm90.dsmem import push_span
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, fence_async_shared, initialize, sync_cluster
 from kitsune_mlir.runtime.manifest import COUNTERS, SLOT_STRIDE

@@ -10,6 +10,7 @@ from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.codegen.gpu.kernel.footprint import Footprint
+from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks
 from kitsune_mlir.codegen.gpu.kernel.schedule import make_schedule
 from kitsune_mlir.dialects import new_context
 from test.gpu import cases, cases_bodies
@@ -56,11 +57,11 @@ def code(view: ProgramView, shared_bytes: int = 1024) -> str:
 
 def test_semaphores_that_are_waited_for_as_a_whole():
     made = view(cases_bodies.everybody_waits(16, 4, 4, 3).text)
-    schedule = make_schedule(made, KernelOptions(), None, ENGINES, lambda task, own: choose(task, own))
+    schedule = make_schedule(made, KernelOptions(), AllBlocks(), ENGINES, lambda task, own: choose(task, own))
     # Stages 0 and 2 post to one slot, stage 1 to one a tile.
     assert schedule.whole == {task.posts[0].semaphore.first for task in made.tasks[:3:2]}
     tiles = view(cases.two_stages(20, 8, 5, 4).text)
-    assert not make_schedule(tiles, KernelOptions(), None, ENGINES, lambda task, own: choose(task, own)).whole
+    assert not make_schedule(tiles, KernelOptions(), AllBlocks(), ENGINES, lambda task, own: choose(task, own)).whole
 
 
 def test_one_post_for_all_tiles_of_a_block_and_one_look():
@@ -96,8 +97,8 @@ def test_short_stages_that_follow_each_other_have_one_block_on_each_multiprocess
 
     def planned(text: str) -> tuple[int, list[int]]:
         made, limits = view(text), KernelOptions()
-        schedule = make_schedule(made, limits, None, ENGINES, lambda task, own: choose(task, own))
-        manifest = Footprint(made, "k", limits, schedule, None).manifest()
+        schedule = make_schedule(made, limits, AllBlocks(), ENGINES, lambda task, own: choose(task, own))
+        manifest = Footprint(made, "k", limits, schedule, AllBlocks()).manifest()
         return manifest.tiles, [plan.parameters["unroll"] for plan in schedule.plans]
 
     both = copies_text(8, (0, 1))

@@ -6,7 +6,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.memory import Cache
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
-from kitsune_mlir.codegen.gpu.kernel.lower_queues import lower_queues
+from kitsune_mlir.codegen.gpu.kernel.spatial.lower_queues import lower_queues
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError

@@ -8,6 +8,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.engines.registry import ENGINES, choose
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
+from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks
 from kitsune_mlir.codegen.gpu.kernel.schedule import make_schedule
 from kitsune_mlir.codegen.gpu.kernel.task_equality import equal_tasks
 from kitsune_mlir.dialects import new_context
@@ -22,7 +23,7 @@ def context():
 
 
 def schedule(text: str, engine: str = "simt"):
-    return make_schedule(view(text), KernelOptions(), None, ENGINES, lambda task, own: choose(task, own))
+    return make_schedule(view(text), KernelOptions(), AllBlocks(), ENGINES, lambda task, own: choose(task, own))
 
 
 @pytest.mark.parametrize("count", [12, 32])

@@ -14,7 +14,7 @@ from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import i32, select
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
-from kitsune_mlir.codegen.gpu.kernel.spatial import Share, ranges, shares_of
+from kitsune_mlir.codegen.gpu.kernel.spatial.shares import Share, ranges, shares_of
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import CompileError
 from test.emulators.block import Space
@@ -69,8 +69,8 @@ def begins(shares: list[Share], blocks: int) -> list[tuple[int, int, int]]:
             for number, share in enumerate(sorted(set(shares))):
                 found = ranges(shares, block_id(), grid_size())[share]
                 at = offset(out, block_id() * (12 * len(set(shares))) + 12 * number)
-                assert found.begin is not None and found.mine is not None
-                for word, value in enumerate((found.begin, found.count, select(found.mine, i32(1), i32(0)))):
+                assert found.mine is not None
+                for word, value in enumerate((block_id() - found.first, found.count, select(found.mine, i32(1), i32(0)))):
                     store(value, offset(at, 4 * word))
         machine, space = Machine(), Space(12 * len(set(shares)) * blocks, checked=False)
         needed: Any = SimpleNamespace(kernel="k", threads=32, shared_bytes=0, arrays=False)

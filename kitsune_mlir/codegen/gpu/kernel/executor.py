@@ -4,8 +4,8 @@ Block b of G takes the tiles b, b + G, b + 2G, ... of the concatenation of all t
 several blocks, `interface/split.py`, the pieces of tiles). It runs them in this order, and every
 wait is for an earlier tile; as all blocks are resident (cooperative launch), the block that has the first unfinished
 tile can always run. The code is one loop a task, which starts with the block after the one that has the last tile of the task
-before; or of the task that it waits for, where it had better be on other blocks than that one (`Plan.apart`). In a spatial
-program (`kernel/spatial.py`) the same is so for each share of the blocks and the tasks that it has.
+before; or of the task that it waits for, where it had better be on other blocks than that one (`Plan.apart`). Where blocks run
+some of the tasks only (`kernel/placement.py`), the same is so for those of each group.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from kitsune_mlir.codegen.failures import named
 from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, for_, global_timer, grid_size, if_, sync_block, thread_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import offset, reduce_add, store
-from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.emit.value import Value, i64, select
 from kitsune_mlir.codegen.gpu.engines.registry import ENGINES, choose
 from kitsune_mlir.codegen.gpu.interface.context import KernelState, TaskContext
@@ -32,8 +31,9 @@ from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.footprint import REGISTER_FILE, Footprint
 from kitsune_mlir.codegen.gpu.kernel.kernel import ArrayParameter, Kernel
 from kitsune_mlir.codegen.gpu.kernel.launches import LEADS
+from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks, by_multiprocessor
 from kitsune_mlir.codegen.gpu.kernel.schedule import Schedule, make_schedule
-from kitsune_mlir.codegen.gpu.kernel.spatial import Range, Share, by_multiprocessor, ranges, shares_of
+from kitsune_mlir.codegen.gpu.kernel.spatial.shares import Shares
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async_shared, initialize
 from kitsune_mlir.codegen.gpu.sm90.pdl import launch_dependents, wait_for_prerequisites
 from kitsune_mlir.codegen.gpu.sm90.tma import prefetch_map
@@ -76,10 +76,10 @@ def build(
     """
     options = options or KernelOptions()
     with program.function.context, ir.Location.unknown():
-        shares = shares_of(program)
+        placement = Shares.of(program) or AllBlocks()
 
         def schedule(options: KernelOptions) -> Schedule:
-            return make_schedule(program, options, shares, engines, lambda task, own: choose(task, own, engines))
+            return make_schedule(program, options, placement, engines, lambda task, own: choose(task, own, engines))
 
         made = schedule(options)
         # A task that wants many registers limits the threads of all: the others plan again with that in mind.
@@ -87,7 +87,7 @@ def build(
         if any(plan.threads > most for plan in made.plans):
             options = dataclasses.replace(options, threads=most)
             made = schedule(options)
-        return _Builder(program, name, options, made, engines, shares).build()
+        return _Builder(program, name, options, made, engines, placement).build()
 
 
 class _Builder:
@@ -98,13 +98,12 @@ class _Builder:
         options: KernelOptions,
         schedule: Schedule,
         engines: Mapping[str, Engine],
-        shares: Sequence[Share] | None,
+        placement: AllBlocks,
     ):
         self.program, self.name, self.options, self.engines = program, name, options, engines
         self.schedule, self.plans = schedule, schedule.plans
-        self.spatial = shares is not None
-        self.shares = list(shares or [Share(0, options.workers)] * len(self.plans))
-        self.needs = Footprint(program, name, options, schedule, shares)
+        self.placement = placement
+        self.needs = Footprint(program, name, options, schedule, placement)
         self.threads, self.members = self.needs.threads, self.needs.members
         self.order = [schedule.body_of(run) for run in range(len(schedule.runs))]
         self.table = Table(self.order)
@@ -157,18 +156,16 @@ class _Builder:
         self._prefetch_maps()
         if LEADS in self.program.function.attributes:
             launch_dependents()
-        # Partners of a ring are told by their multiprocessors: there must not be two blocks on one.
-        alone = SHARED_LIMIT // 2 if self.needs.rings else 0
-        self.shared = kernel.shared(kernel.arena.take("tasks", max(alone, *(plan.shared_bytes for plan in self.plans)), 1024))
+        shared_bytes = max(self.placement.least_shared, *(plan.shared_bytes for plan in self.plans))
+        self.shared = kernel.shared(kernel.arena.take("tasks", shared_bytes, 1024))
         self.scratch = offset(workspace, manifest.scratch_offset)
         if manifest.scratch_bytes:
             self.scratch = offset(self.scratch, i64(block) * manifest.scratch_bytes)
 
         number = by_multiprocessor(block, blocks) if self.needs.numbered else block
-        self.owners = ranges(self.shares, number, blocks) if self.spatial else {self.shares[0]: Range(None, blocks, None)}
-        self.firsts = {share: number if owner.begin is None else number - owner.begin for share, owner in self.owners.items()}
+        self.ranges = self.placement.ranges(number, blocks)
         start, prefetches = self._operands([0]), self.engines[self.plans[0].engine].prefetches
-        if not self.spatial and not prefetches:
+        if self.placement.everywhere and not prefetches:
             self._prefetch([0], None, thread, self.threads)
         if manifest.follows:
             if prefetches:
@@ -183,12 +180,12 @@ class _Builder:
             used = 0
             for number, run in enumerate(self.schedule.runs):
                 with ir.Location.name(self.plans[run[0]].task.name):
-                    mine = self.owners[self.shares[run[0]]].mine
-                    emit = functools.partial(self._emit_body, [number], None, used, drop=self.spatial)
+                    mine = self.ranges[self.placement.group(run[0])].mine
+                    emit = functools.partial(self._emit_body, [number], None, used, drop=mine is not None)
                     self._note_times([number], None, 0)
                     emit() if mine is None else if_(mine, emit)
                     self._note_times([number], None, 1)
-                used = 0 if self.spatial else len(self.plans[run[0]].barriers) or used
+                used = len(self.plans[run[0]].barriers) or used if mine is None else 0
         counters.close(self.threads, full=self.schedule.shared)
 
     def _emit_shared(self) -> None:
@@ -202,7 +199,7 @@ class _Builder:
             # What is computed from it stays in its body: outside of the loop it would take registers from all.
             blocks = fresh(grid_size())
             self.state = dataclasses.replace(self.state, thread=fresh(thread_id()), blocks=blocks)
-            self.owners = {share: dataclasses.replace(owner, count=blocks) for share, owner in self.owners.items()}
+            self.ranges = {group: dataclasses.replace(range_, count=blocks) for group, range_ in self.ranges.items()}
 
             def emit(number: int) -> None:
                 runs = self.schedule.bodies[number]
@@ -266,9 +263,8 @@ class _Builder:
 
     def _context(self, number: int, operands: Operands) -> TaskContext:
         """The kernel as task `number`, or one like it, sees it."""
-        share, plan = self.shares[number], self.plans[number]
-        count = self.owners[share].count
-        first = _advance(self.firsts[share], operands.start, count)
+        plan, mine = self.plans[number], self.ranges[self.placement.group(number)]
+        first, count = _advance(mine.first, operands.start, mine.count), mine.count
         partials = offset(self.workspace, self.manifest.partials_offset)
         return TaskContext(self.state, plan, self.shared, self.scratch, self.barrier_base, operands, first, partials, count)
 
@@ -296,10 +292,10 @@ class _Builder:
             fetch() if isinstance(which, int) else if_(which == body, fetch)
 
     def _next_prefetching(self, after: int) -> int | None:
-        """The run of the next task after one, on its share, that can prefetch."""
+        """The run of the next task after one, on the same blocks, that can prefetch."""
         for number, run in enumerate(self.schedule.runs):
             engine = self.engines[self.plans[run[0]].engine]
-            if run[0] > after and engine.prefetches and self.shares[run[0]] == self.shares[after]:
+            if run[0] > after and engine.prefetches and self.placement.group(run[0]) == self.placement.group(after):
                 return number
         return None
 

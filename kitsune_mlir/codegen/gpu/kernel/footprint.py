@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.interface.operands import Member
 from kitsune_mlir.codegen.gpu.interface.plan import BARRIER_BYTES, KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import lay_out
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.launches import FOLLOWS
+from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks
 from kitsune_mlir.codegen.gpu.kernel.schedule import Schedule
 from kitsune_mlir.codegen.gpu.kernel.semaphore_names import counter_names
-from kitsune_mlir.codegen.gpu.kernel.spatial import Share
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
@@ -32,6 +31,7 @@ class Footprint:
         min_blocks: blocks that should fit one multiprocessor: what the registers allow that the hungriest task wants.
         barriers: mbarriers of the task with the most.
         cluster: blocks of a cluster.
+        numbered: whether blocks have the numbers of their multiprocessors (`AllBlocks.numbered`).
         maps: number of each tensor map: (argument, offset, map) in the order of the kernel's parameters.
         members: each task as the operand of a body.
 
@@ -39,11 +39,9 @@ class Footprint:
         CompileError: the plans do not fit one kernel.
     """
 
-    def __init__(
-        self, program: ProgramView, name: str, options: KernelOptions, schedule: Schedule, shares: Sequence[Share] | None
-    ):
+    def __init__(self, program: ProgramView, name: str, options: KernelOptions, schedule: Schedule, placement: AllBlocks):
         self.program, self.name, self.options, self.schedule = program, name, options, schedule
-        self.shares = shares
+        self.placement = placement
         plans = schedule.plans
         self.threads = _threads(plans, options)
         registers = max(plan.registers for plan in plans)
@@ -55,11 +53,12 @@ class Footprint:
             )
         self.places, self.partial_bytes, self.slots = lay_out([plan.split for plan in plans], program.slots)
         self.cluster = max(plan.cluster for plan in plans)
-        if self.cluster > 1 and (self.slots or shares is not None or len(plans) > 1):
+        if self.cluster > 1 and (self.slots or not placement.everywhere or len(plans) > 1):
             raise CompileError(
                 f"kernel '{name}': clusters of {self.cluster} blocks need a program of one task that waits for nothing; "
                 f"it has {len(plans)} tasks and {self.slots} semaphore slots"
             )
+        self.numbered = placement.numbered(plans, self.slots, options.workers)
         self.maps: dict[tuple[int, int, TensorMap], int] = {}
         self.members = [
             Member(plan.task, tuple(map(self._number_of, plan.tensor_maps)), place, start)
@@ -69,29 +68,9 @@ class Footprint:
     def _number_of(self, use: MapUse) -> int:
         return self.maps.setdefault((use.buffer.argument, use.buffer.offset, use.map), len(self.maps))
 
-    @property
-    def rings(self) -> bool:
-        """Whether tasks hand data to each other through rings."""
-        return any(task.uses_ring for task in self.program.tasks)
-
-    @property
-    def numbered(self) -> bool:
-        """Whether blocks have the numbers of their multiprocessors (`spatial.by_multiprocessor`), one block on each.
-
-        So tasks of fewer tiles than multiprocessors are spread over all parts of the machine, as a kernel of its own would be:
-        the hardware gives neighbouring numbers to one part, whose way to L2 the blocks share. Where products fill the machine
-        that is an advantage: neighbouring tiles read the same operands (a block of attention of 512 tokens takes 127 us, and
-        144 with the numbers of multiprocessors, on an H200).
-        """
-        alone = max(plan.shared_bytes for plan in self.schedule.plans) > SHARED_LIMIT // 2
-        filled = any(plan.engine == "mma" and 2 * plan.pieces > self.options.workers for plan in self.schedule.plans)
-        return self.rings or (alone and self.slots > 0 and self.shares is None and not filled)
-
     def _together(self) -> tuple[int, str]:
         """How many blocks must run at the same time, and for what."""
-        needs = [(1, "a launch")]
-        if self.rings:
-            needs.append((len(set(self.shares or ())), "the stages at the ends of its rings"))
+        needs = [self.placement.least_blocks]
         for plan in self.schedule.plans:
             if plan.split is not None and plan.split.spread:
                 needs.append(
@@ -129,7 +108,6 @@ class Footprint:
         def sizes(role: str) -> tuple[int, ...]:
             return tuple(buffer.bytes for buffer in arguments if buffer.role == role)
 
-        spatial = self.shares is not None
         least, together = self._together()
         return Manifest(
             kernel=self.name,
@@ -149,8 +127,8 @@ class Footprint:
             counters=counter_names(program, plans, self.places, self.slots) if self.options.debug else (),
             timestamps=self.options.timestamps,
             follows=FOLLOWS in program.function.attributes,
-            streaming=all(plan.streaming and not plan.scratch_bytes for plan in plans) and not self.slots and not spatial,
-            workers=sum(share.workers for share in set(self.shares or ())),
+            streaming=all(p.streaming and not p.scratch_bytes for p in plans) and not self.slots and self.placement.everywhere,
+            workers=self.placement.workers,
             least_blocks=least,
             together=together,
             cluster=self.cluster,

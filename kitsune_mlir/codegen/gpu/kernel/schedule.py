@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView
-from kitsune_mlir.codegen.gpu.kernel.concurrent_gemms import options_of
-from kitsune_mlir.codegen.gpu.kernel.spatial import Share
-from kitsune_mlir.codegen.gpu.kernel.task_equality import equal_tasks, signals
+from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks
+from kitsune_mlir.codegen.gpu.kernel.task_equality import signals
 
 __all__ = ["Choice", "Schedule", "make_schedule"]
 
@@ -59,34 +58,28 @@ class Schedule:
 def make_schedule(
     program: ProgramView,
     options: KernelOptions,
-    shares: Sequence[Share] | None,
+    placement: AllBlocks,
     engines: Mapping[str, Engine],
     choose: Callable[[TaskView, KernelOptions], Choice],
 ) -> Schedule:
     """Plan all tasks and put them in order.
 
     Args:
-        shares: of a spatial program, one a task; tasks are planned for the multiprocessors of their share, and share no bodies.
+        placement: which blocks run which tasks.
         choose: who does a task.
 
     Raises:
         CompileError: nobody takes a task.
     """
-    count = len(program.tasks)
-    own = (
-        [dataclasses.replace(options, workers=share.workers) for share in shares]
-        if shares
-        else options_of(program.tasks, options)
-    )
+    own = placement.options_of(program, options)
     known: dict[int, Choice] = {}
     # For each task the first one like it: alike in itself, then also in what it shares a run and its semaphores with.
-    first = (equal_tasks(program) if shares is None else None) or list(range(count))
-    shares = shares or [Share(0, options.workers)] * count
+    first = placement.equal_tasks(program) or list(range(len(program.tasks)))
     while True:
         for number in set(first) - set(known):
             known[number] = choose(program.tasks[number], own[number])
         plans = [_planned_for(known[first[task.number]][0], task) for task in program.tasks]
-        plans, runs = _join(plans, engines, options, shares)
+        plans, runs = _join(plans, engines, options, placement)
         weights, whole = _weights(plans), _whole(plans)
         kinds = {slot: (weight, slot in whole) for slot, weight in weights.items()}
         keys = [_run_key([plans[number].task for number in run], [first[number] for number in run], kinds) for run in runs]
@@ -103,7 +96,7 @@ def make_schedule(
         tuple(tuple(known[number][1]) for number in first),
         tuple(map(tuple, runs)),
         tuple(map(tuple, bodies.values())),
-        tuple(_starts(plans, options, shares)),
+        tuple(_starts(plans, options, placement)),
         weights,
         whole,
     )
@@ -131,12 +124,13 @@ def _planned_for(plan: Plan, task: TaskView) -> Plan:
 
 
 def _join(
-    plans: list[Plan], engines: Mapping[str, Engine], options: KernelOptions, shares: Sequence[Share]
+    plans: list[Plan], engines: Mapping[str, Engine], options: KernelOptions, placement: AllBlocks
 ) -> tuple[list[Plan], list[list[int]]]:
     """The plans, changed where an engine does successive tasks together, and the numbers of each such run of tasks."""
     runs: list[list[int]] = []
     for number, plan in enumerate(plans):
-        near = runs and plans[runs[-1][0]].engine == plan.engine and shares[runs[-1][0]] == shares[number]
+        last = runs[-1][0] if runs else None
+        near = last is not None and plans[last].engine == plan.engine and placement.group(last) == placement.group(number)
         together = [*runs[-1], number] if near else []
         joined = engines[plan.engine].join([plans[one] for one in together], options) if together else None
         if joined is None:
@@ -173,14 +167,15 @@ def _whole(plans: Sequence[Plan]) -> frozenset[int]:
     return frozenset(posts) - parts
 
 
-def _starts(plans: Sequence[Plan], options: KernelOptions, shares: Sequence[Share]) -> list[int]:
-    """Pieces before each task: those of the tasks before it on its share, or up to the one behind which it had better begin."""
+def _starts(plans: Sequence[Plan], options: KernelOptions, placement: AllBlocks) -> list[int]:
+    """Pieces before each task: of the tasks before it on its blocks, or up to the one behind which it had better begin."""
     starts: list[int] = []
-    next_: dict[Share, int] = {}
-    for number, (plan, share) in enumerate(zip(plans, shares, strict=True)):
-        behind = _behind(plans, number, options) if len(set(shares)) == 1 else None
-        starts.append(next_.get(share, 0) if behind is None else starts[behind] + plans[behind].pieces)
-        next_[share] = starts[number] + plan.pieces
+    groups = [placement.group(number) for number in range(len(plans))]
+    next_ = dict.fromkeys(groups, 0)
+    for number, (plan, group) in enumerate(zip(plans, groups, strict=True)):
+        behind = _behind(plans, number, options) if len(next_) == 1 else None
+        starts.append(next_[group] if behind is None else starts[behind] + plans[behind].pieces)
+        next_[group] = starts[number] + plan.pieces
     return starts
 
 

@@ -1,4 +1,4 @@
-"""Which blocks work on which task: all of them, or in a spatial program those of the task's share of the multiprocessors.
+"""Which blocks run which task of a spatial program: those of the task's share of the multiprocessors.
 
 In a spatial program (`kitsune.mode = "spatial"`) a task says how many multiprocessors are its own (`workers`), and the first of
 them (`first`; else tasks follow each other). Tasks with the same share take turns on it. A kernel runs on any number of
@@ -10,16 +10,19 @@ has the first unfinished tile can always run. Programs with rings wait for later
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.emit.control_flow import sm_count, sm_id, uniform
+from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, select
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView
+from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks, Range
 from kitsune_mlir.errors import CompileError
 
-__all__ = ["Range", "Share", "by_multiprocessor", "ranges", "shares_of"]
+__all__ = ["Share", "Shares", "ranges", "shares_of"]
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -30,16 +33,44 @@ class Share:
     workers: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Range:
-    """The blocks of a share at run time: `begin` and `count` (i32), and `mine` (i1), whether the calling block is one.
+class Shares(AllBlocks):
+    """Each task runs on the blocks of its share.
 
-    `begin` and `mine` are None where the share is all blocks.
+    Args:
+        shares: one a task.
+        rings: whether tasks hand data to each other through rings. Partners are then told by their multiprocessors: there must
+            not be two blocks on one.
     """
 
-    begin: Value | None
-    count: Value
-    mine: Value | None
+    everywhere = False
+
+    def __init__(self, shares: Sequence[Share], rings: bool):
+        self.shares, self.rings = shares, rings
+        self.workers = sum(share.workers for share in set(shares))
+        if rings:
+            self.least_blocks = len(set(shares)), "the stages at the ends of its rings"
+            self.least_shared = SHARED_LIMIT // 2
+
+    @classmethod
+    def of(cls, program: ProgramView) -> Shares | None:
+        """The placement of a spatial program; None for any other."""
+        shares = shares_of(program)
+        return None if shares is None else cls(shares, any(task.uses_ring for task in program.tasks))
+
+    def group(self, task: int) -> Share:
+        return self.shares[task]
+
+    def options_of(self, program: ProgramView, options: KernelOptions) -> list[KernelOptions]:
+        return [dataclasses.replace(options, workers=share.workers) for share in self.shares]
+
+    def equal_tasks(self, program: ProgramView) -> None:
+        return None
+
+    def numbered(self, plans: Sequence[Plan], slots: int, workers: int) -> bool:
+        return self.rings
+
+    def ranges(self, number: Value, blocks: Value) -> Mapping[Any, Range]:
+        return ranges(self.shares, number, blocks)
 
 
 def shares_of(program: ProgramView) -> list[Share] | None:
@@ -72,19 +103,6 @@ def _number(task: TaskView, name: str) -> int | None:
     return ir.IntegerAttr(attributes[name]).value if name in attributes else None
 
 
-def by_multiprocessor(block: Value, blocks: Value) -> Value:
-    """A block's number by where it runs: those of one half run beside those of the other.
-
-    Number n and number n + blocks / 2 are on the two multiprocessors of one TPC, between which data moves a third faster
-    (`%smid` counts so). There must be one block on each multiprocessor: the caller sees to it that two do not fit one. On other
-    numbers of multiprocessors than blocks, and where ids have gaps (`%nsmid`), it is the block's own number.
-    """
-    place = uniform(sm_id())
-    half = blocks // 2
-    paired = (place & 1) * half + place // 2
-    return select((sm_count() == blocks) & (blocks % 2 == 0), paired, block)
-
-
 def ranges(shares: Sequence[Share], number: Value, blocks: Value) -> dict[Share, Range]:
     """The blocks of each share for the block with this number.
 
@@ -102,9 +120,9 @@ def ranges(shares: Sequence[Share], number: Value, blocks: Value) -> dict[Share,
         shrunk = (blocks - count) * (before - index) // max(1, total - count) + index
         return select(enough, blocks * before // total, shrunk)
 
-    found = {}
-    for index, share in enumerate(distinct):
+    found = []
+    for index in range(count):
         first, last = begin(index), begin(index + 1)
         first, last = select(too_few, i32(0), first), select(too_few, blocks, last)
-        found[share] = Range(first, last - first, (number >= first) & (number < last))
-    return found
+        found.append((first, last - first, (number >= first) & (number < last)))
+    return {share: Range(number - first, *more) for share, (first, *more) in zip(distinct, found, strict=True)}

@@ -1,0 +1,1 @@
+"""Spatial programs: stages that own multiprocessors, and queues between them."""
