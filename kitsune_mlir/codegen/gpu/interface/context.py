@@ -38,7 +38,7 @@ class KernelState:
         weights: by a semaphore's first slot, what a tile adds to a counter where several blocks post for one, in equal parts.
         whole: first slots of the semaphores to which a block posts once, after the last of its tiles.
         fences: some task reads or writes global memory by the async proxy, so every post and wait of data needs proxy fences.
-        late: the kernel follows another one, for whose end waits wait, too (`Plan.late`).
+        dependent: the kernel follows another one, for whose end waits wait, too (`Plan.dependent`).
         note_wait: emits, for the calling thread, that a task (its number) has waited for some nanoseconds (i64); None where
             waits are not recorded.
     """

@@ -181,7 +181,7 @@ class TaskView:
         name: `sym_name`.
         number: position among the program's tasks.
         grid: tiles along each dimension.
-        wish: the planner's engine, or "".
+        requested_engine: the planner's engine, or "".
         coordinates: the block's arguments.
         waits, loads, stores, posts: in program order.
         body: every other operation of the task's block, in order, without the terminator: index arithmetic, constants, the

@@ -55,7 +55,7 @@ class MmaPlan:
         split: pieces of the sum that different blocks do, or None.
         share: columns of a tile that a block adds up at a time, where there are pieces.
         room, slot_room: bytes from a stage, and from a staged slice, to the next, if successive tasks share them
-        (`mma.task_fusion`).
+            (`mma.task_fusion`).
     """
 
     pattern: Pattern

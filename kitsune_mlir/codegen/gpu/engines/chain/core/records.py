@@ -139,7 +139,7 @@ class ChainPlan(RowsPlan):
         staging: offset of the staging space, of which each warpgroup has `staging_bytes`.
         turns: for each layer, whether the warpgroups take turns at the tensor cores.
         weight_maps: numbers of the tensor maps of each layer's panels.
-        barriers: number of the first mbarrier of the ring, and of the one that resident weights report to.
+        resident_barrier: number of the mbarrier that resident weights report to.
         halves: the warpgroups may have different tiles.
     """
 

@@ -64,7 +64,7 @@ class FewRows:
     Args:
         plan: what was decided, for as many warps as `group` has.
         tile: the tile.
-        crew: who does it.
+        group: who does it.
         shared: pointer to `plan.bytes` of shared memory, aligned to 1024.
         first_barrier: number of the ring's first mbarrier among the task's.
         turn: number of the tile among the block's, i32.
@@ -81,7 +81,7 @@ class FewRows:
         self.folded = {term.total: result for result, terms in self.terms.items() for term in terms}
 
     def run(self, write: Write) -> None:
-        """All layers; `write` gets the last one's results. All threads of the crew call it."""
+        """All layers; `write` gets the last one's results. All threads of the group call it."""
         plan = self.plan
         if self.stream is not None:
             self.stream.start()

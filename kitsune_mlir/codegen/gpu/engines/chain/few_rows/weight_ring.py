@@ -109,7 +109,7 @@ class WeightStream:
     Args:
         ring: what comes.
         task: the task; the ring's mbarriers are its own from number `first_barrier` on, its tensor maps the first ones.
-        crew: the warps that read all pieces.
+        group: the warps that read all pieces.
         shared: pointer to the ring.
         turn: number of the tile among the block's, i32.
     """
@@ -120,7 +120,7 @@ class WeightStream:
         self.next = 0
 
     def start(self) -> None:
-        """Ask for as many pieces as there is room for. All threads of the crew call it."""
+        """Ask for as many pieces as there is room for. All threads of the group call it."""
 
         def ask() -> None:
             for number in range(self.ring.slots):
