@@ -77,7 +77,7 @@ def test_modes_beside_the_choice() -> None:
     }
     far = {**near, "separate": {"mode": "separate", "one": 8.0}}
     lines = mode_table([{"case": "a", "modes": near}, {"case": "b", "modes": far}, {"case": "c", "problem": "no answer"}])
-    assert "| a | 10.0 | – | – | 9.8 | temporal 10.0 | 1.02 |" in lines
-    assert "| b | 10.0 | – | – | 8.0 | temporal 10.0 | 1.25 |" in lines
+    assert "| a | 10.0 | – | 9.8 | temporal 10.0 | 1.02 |" in lines
+    assert "| b | 10.0 | – | 8.0 | temporal 10.0 | 1.25 |" in lines
     assert "Chosen within 5 % of the best: 1 of 2; the others: b." in lines
     assert "- a, spatial: cannot be spatial: a is its only stage." in lines and "- c: no answer." in lines

@@ -5,11 +5,10 @@ import torch
 from torch import nn
 from torch_mlir import ir
 
-import kitsune_mlir
-from kitsune_mlir import pipeline
 from kitsune_mlir.codegen.gpu.engines.chain.wide import emit as chain_wide
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
+from test.programs.compiled import planned
 from test.unit.test_chain_engine import Normalised, WideEdges, tiles, wide_edges
 
 
@@ -36,25 +35,24 @@ def polls(text: str) -> int:
 def polls_without(monkeypatch: pytest.MonkeyPatch, text: str) -> int:
     """The same if nobody waited for what sums start from."""
     with monkeypatch.context() as patch:
-        patch.setattr(chain_wide._Computer, "_wait_for_others", lambda *_: None)
+        patch.setattr(chain_wide._Consumer, "_wait_for_others", lambda *_: None)
         return polls(text)
 
 
 def test_sums_that_start_from_products_of_other_tasks_wait_first(context, monkeypatch) -> None:
     values = [torch.zeros(count, 512, dtype=torch.bfloat16) for count in (61_440, 10_242, 10_242)]
     args = (*values, *(torch.zeros(61_440, dtype=torch.int64) for _ in range(2)))
-    monkeypatch.setattr(pipeline, "gpu_code", lambda *_: (None, {}, "not needed"))
     model = Joined().to(torch.bfloat16)
-    text = kitsune_mlir.compile(model, args, target="sm_90a", options={"mode": "temporal"}).ir("tiles")
+    text = planned(model, *args, mode="temporal").ir("tiles")
     assert polls(text) > polls_without(monkeypatch, text)
 
 
 def test_sums_that_start_from_rows_of_an_input_do_not(context, monkeypatch) -> None:
     model, args = wide_edges(20_000, 512)
-    text = tiles(monkeypatch, model, *args)
+    text = tiles(model, *args)
     assert polls(text) == polls_without(monkeypatch, text) > 0
 
 
 def test_sums_that_start_from_a_bias_do_not(context, monkeypatch) -> None:
-    text = tiles(monkeypatch, Normalised(512), torch.randn(20_000, 512))
+    text = tiles(Normalised(512), torch.randn(20_000, 512))
     assert polls(text) == polls_without(monkeypatch, text) > 0
