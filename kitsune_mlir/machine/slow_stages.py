@@ -12,20 +12,17 @@ from kitsune_mlir.codegen.gpu.engines.generic.cost import SPREAD
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
+from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.stage_cost import Work, stage_seconds
 from kitsune_mlir.machine.stage_work import count
 from kitsune_mlir.machine.target import Target
 
 __all__ = ["SlowTask", "slow_task", "work_of_task"]
 
-FAR_ABOVE = 10.0
+FAR_ABOVE = 10
 """A task that is predicted to take so many times its floor is slow."""
-START = 2e-6
-"""Seconds that any task takes: a floor without it would say that an empty one is slow."""
-ONE_BLOCK_BYTES, ONE_BLOCK_OPS = 128 << 10, 4e6
+ONE_BLOCK_BYTES, ONE_BLOCK_OPS = 128 << 10, 4_000_000
 """Moved, and done, by a task: from either on, more than one block would have been the quicker for it."""
-SLOWER_MATRIX = {1: 1.0, 2: 1.0, 4: 2.0, 8: 12.0}
-"""How many times slower than bf16 tensor cores are with operands of so many bytes: TF32, f64."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,10 +89,10 @@ def _bytes(element: ir.Type, sizes: Sequence[int]) -> float:
 
 def floor_seconds(work: Work, machine: Target) -> float:
     """The least time for a task's own bytes and operations with the whole machine at work on them."""
-    products = work.tiles * work.tensor_ops * SLOWER_MATRIX.get(work.element_bytes, 12.0) / machine.matrix_rate
+    products = work.tiles * work.tensor_ops * rates.SLOWER_MATRIX.get(work.element_bytes, 12.0) / machine.matrix_rate
     others = work.tiles * work.vector_ops / (machine.vector_rate / 2)
     moved = (work.distinct_bytes + work.tiles * work.write_bytes) / machine.dram_rate
-    return START + max(products, others, moved)
+    return rates.TASK_FLOOR + max(products, others, moved)
 
 
 def slow_task(plan: Plan, declined: Iterable[Decline], machine: Target) -> SlowTask | None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.stage_cost import Cost, bulk_rate
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.simulation.program import SimProgram
@@ -22,11 +23,6 @@ from kitsune_mlir.simulation.shared import SharedRate
 from kitsune_mlir.simulation.traffic import Traffic
 
 __all__ = ["DeadlockError", "Spans", "run"]
-
-MEMORY = 0.94
-"""Share of the rate of a plain copy that tiles get from memory."""
-GAP = 0.7e-6
-"""Seconds from the end of one launch to the first instruction of the next that needs its results (dependent launches)."""
 
 
 class DeadlockError(KitsuneError):
@@ -70,7 +66,7 @@ class _Run:
         self.blocks = seats if any(task.share for task in self.tasks) else min(seats, self.total)
         self.task_of = np.repeat(np.arange(len(counts)), counts)
         self.tile_of = np.concatenate([[task.tile_of(n)[0] for n in range(task.count)] for task in self.tasks])
-        self.dram = SharedRate(machine.dram_rate * MEMORY)
+        self.dram = SharedRate(machine.dram_rate * rates.DRAM_SHARE)
         self.l2 = SharedRate(bulk_rate(machine))
         self.dram_each = [t.dram / task.tiles for t, task in zip(traffic, self.tasks, strict=True)]  # bytes of a tile
         self.l2_each = [t.l2 / task.tiles for t, task in zip(traffic, self.tasks, strict=True)]
@@ -232,7 +228,7 @@ class _Run:
         self.left[task.launch] -= 1
         if not self.left[task.launch]:
             for block, held in self.held.pop(min((n for n in self.held), default=-1), []):
-                self._give(block, held, self.now + GAP)
+                self._give(block, held, self.now + rates.LAUNCH_GAP)
         if not self.unfinished[place] and task.posts:
             self._at(self.now + task.cost.post, "_posted", piece)
 

@@ -6,14 +6,13 @@ import collections
 import dataclasses
 from collections.abc import Sequence
 
+from kitsune_mlir.machine import rates
 from kitsune_mlir.simulation.program import SimTask, Touch
 
 __all__ = ["Traffic", "traffic_of"]
 
 CHUNK = 64 << 10
 MOST_CHUNKS = 20_000
-USABLE = 0.8
-"""Share of L2 that holds a program's data: some is other people's, and addresses do not spread evenly."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +57,7 @@ def traffic_of(tasks: Sequence[SimTask], cache_bytes: int, cold: bool = False) -
     for touch in (t for task in tasks for t in task.touches):
         ends[touch.memory] = max(ends.get(touch.memory, 0), touch.high)
     size = max(CHUNK, sum(ends.values()) // MOST_CHUNKS)
-    cache = _Cache(max(1, int(cache_bytes * USABLE) // size))
+    cache = _Cache(max(1, int(cache_bytes * rates.L2_USABLE) // size))
     missed = [0.0] * len(tasks)
     for _ in range(1 if cold else 2):
         missed = [0.0] * len(tasks)

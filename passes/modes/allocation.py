@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kitsune_mlir.machine import rates
+
 __all__ = ["Allocation", "Budget", "Flow", "Stage", "allocate"]
 
 SECONDS = 1.5
@@ -22,9 +24,6 @@ GAP = 0.01
 """Relative distance to the best bound at which it may stop: costs are known less well than that."""
 CHOICES = 24
 """Numbers of multiprocessors that are tried for a stage."""
-DEPTHS = {0: 0.0, 2: 0.6, 4: 0.9, 8: 1.0}
-"""Tiles that a ring may hold for each block of its producer, and what share of a ring's rate it reaches then; 0 is no ring but
-the whole edge in memory."""
 
 DRAM = "DRAM bandwidth"
 
@@ -144,7 +143,7 @@ class _Problem:
         sizes = [len(c) for c in self.choices]
         self.first = np.concatenate([[0], np.cumsum(sizes)]).astype(int)
         self.ring = int(self.first[-1])
-        self.bytes = self.ring + len(self.streams) * len(DEPTHS)
+        self.bytes = self.ring + len(self.streams) * len(rates.RING_SHARES)
         self.start = self.bytes + len(self.streams)
         self.time = self.start + len(stages)
         self.rows: list[dict[int, float]] = []
@@ -165,7 +164,7 @@ class _Problem:
         }
 
     def depth(self, place: int, depth: int) -> int:
-        return self.ring + place * len(DEPTHS) + list(DEPTHS).index(depth)
+        return self.ring + place * len(rates.RING_SHARES) + list(rates.RING_SHARES).index(depth)
 
     def solve(self) -> Allocation | str:
         stages, budget, scale = self.stages, self.budget, self.scale
@@ -202,13 +201,13 @@ class _Problem:
         budget = self.budget
         for place, n in enumerate(self.streams):
             flow = self.flows[n]
-            self.add({self.depth(place, d): 1.0 for d in DEPTHS}, 1, 1)
-            for depth in DEPTHS:
+            self.add({self.depth(place, d): 1.0 for d in rates.RING_SHARES}, 1, 1)
+            for depth in rates.RING_SHARES:
                 one = depth * flow.tile_bytes / budget.ring_bytes
                 most = one * budget.workers
                 row = {int(self.first[flow.producer]) + c: -one * w for c, w in enumerate(self.choices[flow.producer])}
                 self.add({**row, self.bytes + place: 1.0, self.depth(place, depth): -most}, -most)
-            slow = {self.depth(place, d): -flow.bytes / (budget.ring_rate * rate) for d, rate in DEPTHS.items() if d}
+            slow = {self.depth(place, d): -flow.bytes / (budget.ring_rate * rate) for d, rate in rates.RING_SHARES.items() if d}
             self.add({self.time: self.scale, **slow}, 0)
         if self.streams:
             self.add({self.bytes + place: 1.0 for place in range(len(self.streams))}, high=1.0)
@@ -255,7 +254,7 @@ class _Problem:
         depths = [0] * len(self.flows)
         for place, n in enumerate(self.streams):
             begin = self.depth(place, 0)
-            depths[n] = list(DEPTHS)[int(np.argmax(found.x[begin : begin + len(DEPTHS)]))]
+            depths[n] = list(rates.RING_SHARES)[int(np.argmax(found.x[begin : begin + len(rates.RING_SHARES)]))]
         return self._found(chosen, depths)
 
     def _proportional(self) -> list[int]:

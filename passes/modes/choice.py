@@ -12,6 +12,7 @@ from kitsune_mlir.dialects.access import is_tensor
 from kitsune_mlir.dialects.edges import edge_of, producer_of, stage_space, stages_of, tile_sizes, trace_views
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
+from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.stage_cost import bulk_rate, cost_of
 from kitsune_mlir.machine.stage_work import work_of_stage
 from kitsune_mlir.machine.target import Target
@@ -22,17 +23,8 @@ from kitsune_mlir.passes.tile_program.scatter import INTO
 from .allocation import Allocation, Budget, Flow, Stage, allocate
 from .times import Launches, busy_seconds, launches_of, limits_of, temporal_seconds
 
-HAND_OFF = 1.5e-6
-"""Seconds from a stage's last tile to the first operands of a tile that waits for it, in one kernel on an H200
-(bench/results/modes-h200.json: models of 2 to 9 stages in one launch and in several)."""
-ATOMICS = 2e-6
-"""Seconds that the post of a tile waits for the tile's atomic additions (graph networks' edges on an H200)."""
-SETTLING = 3e-6
-"""The same for a block's one post after all of its tiles: a graph network of 20,000 nodes takes 76.5 us in one launch on an
-H200, 72.5 in two."""
-LOOK, LOOKING = 1.3e-6, 256
-"""Seconds in which a thread has an index and the counter of the row that it names: two reads of L2, one after the other. So
-many threads look side by side."""
+LOOKING = 256
+"""Threads that look side by side for the counters of rows that indices name."""
 CLEARLY_SEPARATE = 0.96
 """Of the temporal time that separate launches must stay below to be chosen: of equals one launch. By these costs a recommender
 takes 95 % of it (94 % measured on an H200), a Llama layer of 128 tokens 97 % (105 % measured)."""
@@ -58,7 +50,7 @@ def budget_of(target: Target) -> Budget:
         ring_rate=target.ring_rate,
         ring_bytes=target.ring_bytes,
         cache_bytes=target.cache_bytes,
-        hand_off=HAND_OFF,
+        hand_off=rates.MODE_HAND_OFF,
     )
 
 
@@ -108,7 +100,7 @@ def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, floa
         outer = min(outer, work.distinct_bytes)
         outer += sum(tensor_bytes(v.type) for r, v in enumerate(results_of(stage)) if (stage, r) in leaving and is_tensor(v))
         tiles = work.tiles * work.pieces
-        looks = LOOK * math.ceil(named / LOOKING)
+        looks = rates.ROW_LOOKUP * math.ceil(named / LOOKING)
         stages.append(
             Stage(
                 name_of(stage),
@@ -119,14 +111,14 @@ def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, floa
                 cost.vector * tiles,
                 outer,
                 cost.l2_bytes,
-                posting=ATOMICS if name_of(stage) in adding else 0.0,
+                posting=rates.ATOMIC_POST if name_of(stage) in adding else 0.0,
             )
         )
     taken = {name: seconds - target.launch_seconds for name, seconds in (measured or {}).items()}
     # A block posts once for all its tiles where every reader waits for the whole stage.
     by_tile = {flow.producer for flow in flows if not flow.whole}
     stages = [
-        stage if n in by_tile or not stage.posting else replace(stage, posting=0.0, settling=SETTLING)
+        stage if n in by_tile or not stage.posting else replace(stage, posting=0.0, settling=rates.ATOMIC_SETTLING)
         for n, stage in enumerate(stages)
     ]
     stages = [scaled(stage, taken.get(stage.name), target) for stage in stages]

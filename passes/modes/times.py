@@ -12,17 +12,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from kitsune_mlir.machine import rates
+
 from .allocation import Budget, Flow, Stage
 
-__all__ = ["LAUNCH_GAP", "Launches", "busy_seconds", "launches_of", "limits_of", "separate_seconds", "temporal_seconds"]
-
-LAUNCH_GAP = 0.7e-6
-"""Seconds from one kernel's last tile to the start of the next one's tiles with programmatic dependent launch, where launches
-are queued (2 µs in the replay of a single graph, whose nodes are fetched one by one; bench/results/modes-h200.json)."""
-
-STREAMED = 1.0e-6
-"""The same between tasks of one kernel whose weights come through one ring, whatever the activations do."""
-
+__all__ = ["Launches", "busy_seconds", "launches_of", "limits_of", "separate_seconds", "temporal_seconds"]
 
 MOST_STAGES = 16
 """Of one launch among several: longer ones are not looked at."""
@@ -46,7 +40,7 @@ def temporal_seconds(stages: Sequence[Stage], flows: Sequence[Flow], budget: Bud
 
 def separate_seconds(stages: Sequence[Stage], budget: Budget) -> float:
     """A kernel for each stage, one after the other."""
-    total = (len(stages) - 1) * LAUNCH_GAP
+    total = (len(stages) - 1) * rates.LAUNCH_GAP
     for number in range(len(stages)):
         kernel = _Kernel(stages, (), budget, number)
         kernel.add(number)
@@ -64,7 +58,7 @@ def launches_of(stages: Sequence[Stage], flows: Sequence[Flow], budget: Budget) 
         most = min(count, begin + MOST_STAGES)
         for number in range(begin, most if begin or count == 1 else min(most, count - 1)):
             kernel.add(number)
-            seconds = best[begin] + kernel.seconds + (LAUNCH_GAP if begin else 0.0)
+            seconds = best[begin] + kernel.seconds + (rates.LAUNCH_GAP if begin else 0.0)
             if seconds < best[number + 1]:
                 best[number + 1], begins[number + 1] = seconds, begin
     numbers, end, starts = [0] * count, count, []
@@ -117,7 +111,7 @@ def _ready(
         if flow.consumer != number or flow.producer not in ends:
             continue
         made = ends[flow.producer]
-        hand_off = STREAMED if flow.streamed else budget.hand_off
+        hand_off = rates.STREAMED_HAND_OFF if flow.streamed else budget.hand_off
         if flow.named:
             ready = np.maximum(ready, _last_named(made, tiles, flow.named) + hand_off)
             continue

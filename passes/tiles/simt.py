@@ -1,8 +1,8 @@
 """Tiles of memory-bound stages: maps, reductions over rows, and maps that permute dimensions.
 
-The model is of one multiprocessor's share of the work. A tile takes `TILE_SECONDS`, and more for each reduction, from the start
-of its loads to the end of its stores; as many tiles are under way as registers allow; and memory gives its full rate only to
-threads that ask for little at a time. The constants were fitted to times on an H200 (`test/unit/test_tiles_simt.py` has them).
+The model is of one multiprocessor's share of the work. A tile takes `rates.SIMT_TILE`, and more for each reduction, from the
+start of its loads to the end of its stores; as many tiles are under way as registers allow; and memory gives its full rate
+only to threads that ask for little at a time. Its rates are `rates.SIMT_*`, fitted to times on an H200.
 """
 
 import math
@@ -14,6 +14,7 @@ from kitsune_mlir.dialects.access import is_tensor, iterator_kinds, shape_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import is_generic
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
+from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.stages.grouping import inner_elements, product_of
 
@@ -25,11 +26,6 @@ THREADS = 256
 VECTOR_BYTES = 16
 REGISTER_FILE = 65536
 MOST_BLOCKS = 8
-TILE_SECONDS = 1.0e-6
-LEVEL_SECONDS = 0.5e-6
-"""What each reduction adds: shuffles, or a barrier."""
-DEPTH_LOSS = 0.022
-"""Share of the memory's rate that a map loses with each doubling of what a thread asks for at a time."""
 ELEMENTS = 32
 """Elements that a thread keeps at a time."""
 MANY_LEVELS = 4
@@ -93,10 +89,10 @@ def seconds(figures: Figures, points: int, target: Target) -> float:
     vectors = each / width
     held = min(each, ELEMENTS) if figures.levels else min(each, 2 * width)
     blocks = max(1, min(MOST_BLOCKS, int(REGISTER_FILE / THREADS / (32 + held * (1 if figures.levels else 0.5)))))
-    loss = 0.0 if figures.levels else DEPTH_LOSS * math.log2(max(1, vectors))
+    loss = 0.0 if figures.levels else rates.SIMT_DEPTH_LOSS * math.log2(max(1, vectors))
     streaming = figures.points * figures.bytes / (target.dram_rate * (1 - loss))
     rounds = tiles / (target.workers * blocks)
-    return max(streaming, rounds * (TILE_SECONDS + figures.levels * LEVEL_SECONDS))
+    return max(streaming, rounds * (rates.SIMT_TILE + figures.levels * rates.SIMT_LEVEL))
 
 
 def row_tile(figures: Figures, target: Target) -> int:

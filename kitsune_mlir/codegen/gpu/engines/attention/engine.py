@@ -48,7 +48,7 @@ class AttentionEngine(Engine):
         # The engine before may have used the same shared memory through the other proxy.
         fence_async_shared()
         task.sync()
-        pipeline = PipelineState(attention, task, KvSchedule(attention, task, attention.chip))
+        pipeline = PipelineState(attention, task, KvSchedule(attention, task, attention.workers))
 
         def produce() -> None:
             warp = warp_id(task.thread)

@@ -15,15 +15,12 @@ from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.dialects.attention import Step
 from kitsune_mlir.dialects.deep import postorder
-from kitsune_mlir.machine.target import find_target
+from kitsune_mlir.machine import rates
 
 __all__ = ["KvSchedule", "block_count", "causal_limit", "part_of", "tile_costs", "tile_order"]
 
 MOST_TILES = 16384
 """A longer table of tiles would not fit constant memory; so many tiles are even enough without one."""
-
-OVERHEAD = 1.0
-"""What a tile takes beyond its blocks of keys, in blocks."""
 
 _OPERATIONS = {
     "arith.addi": lambda a, b: a + b,
@@ -42,13 +39,13 @@ class KvSchedule:
     Waits are for earlier tasks only, so the order inside a task is free. It is a table in constant memory.
     """
 
-    def __init__(self, plan: AttentionPlan, task: TaskContext, chip: str):
+    def __init__(self, plan: AttentionPlan, task: TaskContext, workers: int):
         self.task = task
         self.symbol: str | None = None
         costs = tile_costs(plan, task.view)
         if costs is None or len(costs) > MOST_TILES:
             return
-        order = tile_order(costs, find_target(chip).workers)
+        order = tile_order(costs, workers)
         listed = ", ".join(map(str, order))
         # Named by its contents: the layers of a model share one table.
         self.symbol = f"tile_order_{hashlib.sha256(listed.encode()).hexdigest()[:24]}"
@@ -90,7 +87,7 @@ def tile_order(costs: Sequence[float], blocks: int) -> list[int]:
 
 
 def tile_costs(plan: AttentionPlan, task: TaskView) -> list[float] | None:
-    """Blocks of keys of each tile, in the order of their numbers, with `OVERHEAD`; None if all have the same."""
+    """Blocks of keys of each tile in the order of their numbers, with `rates.ATTENTION_OVERHEAD`; None if all have the same."""
     steps = [step for step in plan.pattern.attention.steps if step.kind == "causal"]
     if not steps or len(plan.pattern.parts) > 1 or task.tiles > MOST_TILES:
         return None
@@ -101,7 +98,7 @@ def tile_costs(plan: AttentionPlan, task: TaskView) -> list[float] | None:
         for step in steps:
             limit = last_row(step) + step.constant + sum(_evaluate(value, known) * factor for value, factor in step.terms)
             blocks = min(blocks, max(limit, 0) // plan.block + 1)
-        costs.append(blocks + OVERHEAD)
+        costs.append(blocks + rates.ATTENTION_OVERHEAD)
     return costs if len(set(costs)) > 1 else None
 
 

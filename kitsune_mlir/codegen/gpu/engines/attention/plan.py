@@ -63,7 +63,7 @@ class AttentionPlan:
         query_tile, key_tile, value_tile, result_tile: how they lie in shared memory.
         query: TMA's view of q, keys, values: of each part; results: of the rows of each warpgroup that has some.
         result_at, ring_at, merge_at: offsets in shared memory; q is at 0.
-        chip: the processor.
+        workers: multiprocessors that tiles of unequal cost are ordered for.
         few: rows are so few that each warp has all of them, and keys of its own (`attention.decode`).
         pieces: blocks that share a tile's keys.
     """
@@ -84,7 +84,7 @@ class AttentionPlan:
     result_at: int
     ring_at: int
     merge_at: int
-    chip: str
+    workers: int
     few: bool = False
     pieces: int = 1
 
@@ -254,7 +254,7 @@ def _choose(pattern: Pattern, options: KernelOptions, once: bool) -> AttentionPl
                     result_at,
                     ring_at,
                     merge_at,
-                    options.chip,
+                    options.workers,
                     few,
                 )
     raise MatchFailure(f"heads of {pattern.width} and {pattern.head} elements do not fit shared memory")

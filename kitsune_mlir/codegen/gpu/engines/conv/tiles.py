@@ -15,6 +15,8 @@ import dataclasses
 import itertools
 import math
 
+from kitsune_mlir.machine import rates
+
 __all__ = ["Geometry", "Problem", "arrange", "choose_tile", "cycles", "depthwise_run", "depthwise_tile"]
 
 GROUP_ROWS = 64
@@ -27,14 +29,6 @@ LEAST_WEIGHT_STAGES = 3  # for stages of several taps
 MOST_EXACT_COLUMNS = 128  # of sums that are in registers twice
 EXACT_PRODUCTS = 3  # of tf32 numbers, for one of f32 numbers
 
-MACS = 2048  # multiply-adds that a multiprocessor does in a cycle (16-bit; half as many in tf32)
-SHARED_RATE = 128  # bytes of shared memory a cycle
-CACHE_RATE = 4000  # bytes a cycle from the second-level cache to all multiprocessors together ...
-LINK_RATE = 60  # ... and to one of them
-TILE_CYCLES = 1800  # until the first operands arrive, and from the last product to the last store
-COLUMN_CYCLES = 6  # of the stores, a column
-STEP_CYCLES = 350  # from one step to the next at least: barriers, and starting the products
-EXCHANGE_CYCLES = 3000  # until the last piece of a tile has the partial results of the others
 MOST_PIECES = 16
 
 DEPTHWISE_THREADS = 256
@@ -55,7 +49,7 @@ class Problem:
         inside: no tap reads beyond the ends of the image's last dimension.
         element_bytes: of image and weight.
         exact: f32 factors are multiplied as sums of two tf32 numbers (`contraction.tf32x3`), the rests behind what they are
-        rests of.
+            rests of.
     """
 
     pixels: tuple[int, ...]
@@ -200,15 +194,17 @@ def cycles(problem: Problem, geometry: Geometry, active: int, pieces: int = 1) -
     images = -(-problem.chunks * (1 if geometry.halo else taps) // pieces)
     steps = images * (taps if geometry.halo else 1)
     row = problem.row_bytes
-    rate = MACS * 2 / problem.element_bytes / problem.products
+    rate = rates.CONV_MACS * 2 / problem.element_bytes / problem.products
     tensor = steps * 2 * GROUP_ROWS * geometry.columns * problem.chunk / rate
-    shared = steps * 2 * (GROUP_ROWS + geometry.columns) * row * problem.products / SHARED_RATE
+    shared = steps * 2 * (GROUP_ROWS + geometry.columns) * row * problem.products / rates.CONV_SHARED_RATE
     loaded = steps // geometry.weight_taps * geometry.weight_bytes // problem.copies + images * math.prod(geometry.loaded) * row
-    cache = loaded / min(LINK_RATE, CACHE_RATE / active)
-    total = max(tensor, shared, cache, steps // geometry.weight_taps * STEP_CYCLES)
-    total += TILE_CYCLES + COLUMN_CYCLES * geometry.columns
+    cache = loaded / min(rates.CONV_LINK_RATE, rates.CONV_CACHE_RATE / active)
+    total = max(tensor, shared, cache, steps // geometry.weight_taps * rates.CONV_STEP_CYCLES)
+    total += rates.CONV_TILE_CYCLES + rates.CONV_COLUMN_CYCLES * geometry.columns
     if pieces > 1:
-        total += EXCHANGE_CYCLES + pieces * geometry.groups * geometry.partial_bytes / min(LINK_RATE, CACHE_RATE / active)
+        total += rates.CONV_EXCHANGE_CYCLES + pieces * geometry.groups * geometry.partial_bytes / min(
+            rates.CONV_LINK_RATE, rates.CONV_CACHE_RATE / active
+        )
     return total
 
 

@@ -2,8 +2,8 @@
 
 A dealt-out loop takes `rounds` times the slowest of three: one iteration from its first load to its last result (loads one
 after the other where addresses or sums depend on what was loaded before), the instructions of all warps at the rate at which
-they are issued, and the transactions of their loads and stores. The constants were fitted to 30 tasks on an H200
-(bench/results/generic-h200.json, `python -m bench.generic compare`); seconds of another machine go by its clock.
+they are issued, and the transactions of their loads and stores. Its rates are `rates.GENERIC_*`, fitted to 30 tasks on an H200
+(`python -m bench.generic compare`); seconds of another machine go by its clock.
 """
 
 from __future__ import annotations
@@ -19,27 +19,12 @@ from kitsune_mlir.codegen.gpu.engines.generic.storage import Storage
 from kitsune_mlir.codegen.gpu.engines.generic.warp_reduce import choose_lanes
 from kitsune_mlir.dialects.sizes import element_bytes
 from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.machine import rates
 
 __all__ = ["SPREAD", "tile_cycles"]
 
-FAR, NEAR, SHARED = 330.0, 60.0, 40.0
-"""Cycles until a load has its value: from L2, where the last one's line is likely the same, from shared memory."""
-OVERLAPPED = 6.0
-"""Iterations of a loop whose loads do not depend on each other that are under way together (LLVM unrolls, loads come first)."""
-OP, SPECIAL = 5.0, 25.0
-"""Cycles from an operand to a result; of divisions and functions."""
-ISSUED = 4.0
-"""Instructions that a multiprocessor begins in a cycle."""
-ADDRESS = 4.0
-"""Instructions round a load or store: its address, its loop."""
-LINES = 32.0
-"""Transactions of a warp's access whose threads are not neighbours in memory."""
-BRANCH, STORED = 60.0, 12.0
-"""Cycles of a branch on what was loaded, where neighbouring threads part; of each store that a later step may read."""
 SECTOR = 32
 """Bytes that come from L2 at once: steps that are closer find the next element near."""
-DEALT = 60.0
-"""Cycles of a dealt-out loop beside its iterations: dividing the work, a barrier."""
 SPREAD = 3
 """Blocks that share a multiprocessor, and its pipes, where there are tiles enough (`generic.REGISTERS`)."""
 
@@ -62,7 +47,7 @@ class _Time:
         return _Time(self.path * count / overlapped, self.instructions * count, self.transactions * count)
 
     def taken(self, warps: int, crowd: float) -> float:
-        return max(self.path, self.instructions * warps * crowd / ISSUED, self.transactions * warps * crowd)
+        return max(self.path, self.instructions * warps * crowd / rates.GENERIC_ISSUED, self.transactions * warps * crowd)
 
 
 class _Clock:
@@ -82,7 +67,7 @@ class _Clock:
             elif op.name == "scf.if":
                 total += max(self.uniform(b) for r in op.regions for b in r.blocks)
             elif op.name not in _FREE:
-                total += FAR if op.name == "memref.load" else OP
+                total += rates.GENERIC_FAR if op.name == "memref.load" else rates.GENERIC_OP
         return total
 
     def dealt(self, op: ir.Operation) -> float:
@@ -93,7 +78,7 @@ class _Clock:
         warps = -(-min(total * lanes, self.threads) // 32)
         body = op.regions[0].blocks[0]
         time = self.block(body, body.arguments[len(body.arguments) - 1], None, lanes)
-        return DEALT + rounds * time.taken(warps, self.crowd)
+        return rates.GENERIC_DEALT + rounds * time.taken(warps, self.crowd)
 
     # --- what one thread runs
 
@@ -114,8 +99,8 @@ class _Clock:
             if op.name == "scf.if":
                 branches = [self.block(b, thread, step) for r in op.regions for b in r.blocks]
                 inner += max(branches, key=lambda time: time.path)
-                if ready.get(op.operands[0], 0.0) > OP:
-                    inner += _Time(BRANCH + STORED * sum(access.writes for access in accesses(op)))
+                if ready.get(op.operands[0], 0.0) > rates.GENERIC_OP:
+                    inner += _Time(rates.GENERIC_BRANCH + rates.GENERIC_STORED * sum(access.writes for access in accesses(op)))
                 continue
             if op.name in _FREE or op.name.startswith("memref.") and not accesses(op):
                 ready |= dict.fromkeys(op.results, max((ready.get(v, 0.0) for v in op.operands), default=0.0))
@@ -124,7 +109,7 @@ class _Clock:
             taken, transactions = self._operation(op, thread, step)
             ready |= dict.fromkeys(op.results, begin + taken)
             latest = max(latest, begin + taken)
-            own += _Time(0.0, 1.0 + (ADDRESS if transactions else 0.0), transactions)
+            own += _Time(0.0, 1.0 + (rates.GENERIC_ADDRESS if transactions else 0.0), transactions)
         return dataclasses.replace(own, path=latest) + inner
 
     def loop(self, op: ir.Operation, thread: ir.Value, lanes: int) -> _Time:
@@ -133,25 +118,25 @@ class _Clock:
         variable = body.arguments[0 if op.name == "scf.for" else len(body.arguments) - 1]
         time = self.block(body, thread, variable)
         chained = self._feeds_itself(op) or any(inner.name in ("scf.for", "scf.if") for inner in walk(op))
-        found = time.times(math.ceil(count / lanes), 1.0 if chained else OVERLAPPED)
+        found = time.times(math.ceil(count / lanes), 1.0 if chained else rates.GENERIC_OVERLAPPED)
         # Sums in registers are added one after the other, however early their operands are there.
-        least = OP * count / lanes if op.results else 0.0
+        least = rates.GENERIC_OP * count / lanes if op.results else 0.0
         return dataclasses.replace(found, path=max(found.path, least))
 
     def _operation(self, op: ir.Operation, thread: ir.Value, step: ir.Value | None) -> tuple[float, float]:
         """(cycles to the result, transactions)."""
         found = accesses(op)
         if not found:
-            return (SPECIAL if op.name.startswith(_SPECIAL) else OP), 0.0
+            return (rates.GENERIC_SPECIAL if op.name.startswith(_SPECIAL) else rates.GENERIC_OP), 0.0
         access = found[0]
         shared = self._space(access.memref) == "shared"
         depends = [_depends(index, thread) for index in access.indices]
         apart = any(depends[:-1]) and not (depends and depends[-1])
-        transactions = (2.0 if shared else LINES) if apart else 1.0
+        transactions = (2.0 if shared else rates.GENERIC_LINES) if apart else 1.0
         if access.kind == "write":
             return 0.0, transactions
         near = step is not None and not apart and self._nears(access, step)
-        return (SHARED if shared else NEAR if near else FAR), transactions
+        return (rates.GENERIC_SHARED if shared else rates.GENERIC_NEAR if near else rates.GENERIC_FAR), transactions
 
     @staticmethod
     def _nears(access: Access, step: ir.Value) -> bool:

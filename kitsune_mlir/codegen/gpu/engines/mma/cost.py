@@ -12,46 +12,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+from kitsune_mlir.machine import rates
+
 __all__ = ["CHUNK_BYTES", "HELD_BYTES", "MOST_PIECES", "Work", "choose_pieces", "microseconds"]
 
 CHUNK_BYTES = 128
-TENSOR_RATE = 3.15e6
-"""16-bit multiplications (each with an addition) of a multiprocessor in a microsecond, all of them busy."""
-SUSTAINED_RATE = 3.05e6
-"""The same for long."""
-SUSTAINED_AFTER = 40.0
-"""Microseconds of products after which the limits of power and L2 show."""
-CHUNK_LEAST = 0.16
-"""Microseconds of the smallest chunk: barriers, and starting loads and products."""
-LOAD_RATE = 1.08e5
-"""Bytes that a multiprocessor takes from L2 in a microsecond, about the same with 96 busy ones as with 132: 64 a cycle. (What
-comes in is the same with a multicast to the blocks of a cluster, which was not tried.)"""
-SUSTAINED_LOADS = 1.15e7
-"""Bytes that all multiprocessors together take from L2 in a microsecond, for long."""
-TOGETHER = 0.1
-"""Part of products, loads or DRAM, whichever take less time, that is not hidden behind the others."""
-DRAM_RATE = 3.9e6
-"""Bytes of operands that come from memory in a microsecond, where L2 does not hold them from call to call."""
-ASKING, ENOUGH = 0.25, 0.9
-"""The part of `DRAM_RATE` that grows with the multiprocessors that ask for operands, up to this part of all."""
 HELD_BYTES = 24 << 20
 """Operands of together as many bytes stay in L2."""
-START = 1.8
-"""Microseconds from a task's start to the first product, and from the last store to the end."""
-STORE_RATE = 2.24e4
-"""Bytes of a result that a multiprocessor brings from accumulators to memory in a microsecond."""
-TURN = 0.13
-"""Microseconds from a block's one tile to its next, beside what of the store stands in the way of its products."""
-STORE_SHARE = 0.64
-"""That part of it."""
-MEET = 0.7
-"""Microseconds from one block's announcement of its partial results to others' sums."""
-PARTIAL_RATE = 5.3e4
-"""Bytes of partial results that a multiprocessor writes or reads in a microsecond: all that it has, and as many of others."""
-HALVING_RATE = 2.7e4
-"""Bytes of f32 operands that a multiprocessor halves in a microsecond (`contraction.tf32x3`)."""
-SHARING = 1.015
-"""What blocks that share tiles lose of all their time, as they meet and differ."""
 MOST_PIECES = 12
 LEAST_CHUNKS = 4
 """Chunks that a piece has at least."""
@@ -90,15 +57,15 @@ class Work:
         # tf32 has half the rate of 16-bit types, and half as many elements a chunk.
         products = self.rows * self.cols * (CHUNK_BYTES // 2) * self.steps
         bytes = (self.rows + self.cols) * CHUNK_BYTES
-        least = bytes / HALVING_RATE if self.steps > 1 else CHUNK_LEAST
+        least = bytes / rates.MMA_HALVING_RATE if self.steps > 1 else rates.MMA_CHUNK_LEAST
 
-        first = max(least, _both(products / TENSOR_RATE, bytes / LOAD_RATE))
-        return first, max(first, _both(products / SUSTAINED_RATE, bytes * busy / SUSTAINED_LOADS))
+        first = max(least, _both(products / rates.MMA_TENSOR_RATE, bytes / rates.MMA_LOAD_RATE))
+        return first, max(first, _both(products / rates.MMA_SUSTAINED_RATE, bytes * busy / rates.MMA_SUSTAINED_LOADS))
 
 
 def _both(one: float, other: float) -> float:
     """Time of two things side by side."""
-    return max(one, other) + TOGETHER * min(one, other)
+    return max(one, other) + rates.MMA_OVERLAP_LOSS * min(one, other)
 
 
 @functools.cache
@@ -114,17 +81,19 @@ def microseconds(work: Work, pieces: int, workers: int, whole: int = 0) -> float
     chunks = alone * work.chunks + waves * -(-work.chunks // pieces)
     fast, slow = work.chunk(workers if whole else min(count, workers))
     time = chunks * fast
-    if time > SUSTAINED_AFTER:
-        time = SUSTAINED_AFTER + (chunks - SUSTAINED_AFTER / fast) * slow
+    if time > rates.MMA_SUSTAINED_AFTER:
+        time = rates.MMA_SUSTAINED_AFTER + (chunks - rates.MMA_SUSTAINED_AFTER / fast) * slow
     if work.operand_bytes > HELD_BYTES:
-        asking = min(1.0, (workers if whole else count) / (ENOUGH * workers))
-        time = _both(time, work.operand_bytes / (DRAM_RATE * (1 - ASKING + ASKING * asking)))
+        asking = min(1.0, (workers if whole else count) / (rates.MMA_DRAM_ENOUGH * workers))
+        time = _both(
+            time, work.operand_bytes / (rates.MMA_DRAM_RATE * (1 - rates.MMA_DRAM_ASKING + rates.MMA_DRAM_ASKING * asking))
+        )
     area = work.rows * work.cols
-    store = area * work.result_bytes / STORE_RATE / (pieces if not whole else 1)
+    store = area * work.result_bytes / rates.MMA_STORE_RATE / (pieces if not whole else 1)
     # All tiles but the last are stored while others are loaded.
-    time += START + store + (alone + waves - 1) * (TURN + STORE_SHARE * store)
+    time += rates.MMA_START + store + (alone + waves - 1) * (rates.MMA_TURN + rates.MMA_STORE_SHARE * store)
     if pieces > 1:
-        time = SHARING * (time + waves * (MEET + 2 * area * 4 / PARTIAL_RATE))
+        time = rates.MMA_SHARING * (time + waves * (rates.MMA_MEET + 2 * area * 4 / rates.MMA_PARTIAL_RATE))
     return time
 
 
