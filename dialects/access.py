@@ -63,6 +63,23 @@ def iterator_kinds(op: ir.Operation) -> list[str]:
     return ["parallel" if "parallel" in str(a) else "reduction" for a in ir.ArrayAttr(op.attributes["iterator_types"])]
 
 
+def plain_loops(map_: ir.AffineMap) -> list[int | None]:
+    """The loop that walks each dimension of an operand; None for one that is indexed by anything but a single loop."""
+    return [e.position if isinstance(e, ir.AffineDimExpr) else None for e in map_.results]
+
+
+def loop_sizes(op: ir.Operation, unknown: int = 1) -> list[int]:
+    """Trip counts of a linalg op's loops; `unknown` for a loop that walks no dimension of an operand alone."""
+    maps = affine_maps(op)
+    sizes = [unknown] * maps[0].n_dims
+    for value, map_ in zip(op.operands, maps, strict=True):
+        if is_tensor(value):
+            for extent, loop in zip(shape_of(value), plain_loops(map_), strict=True):
+                if loop is not None:
+                    sizes[loop] = extent
+    return sizes
+
+
 def terms_of(expr: ir.AffineExpr) -> dict[int, int] | None:
     """A sum of scaled loops as {loop: coefficient}; None for anything else (constants included)."""
     if isinstance(expr, ir.AffineDimExpr):
@@ -80,19 +97,19 @@ def terms_of(expr: ir.AffineExpr) -> dict[int, int] | None:
     return None
 
 
+def loops_in(expr: ir.AffineExpr) -> set[int]:
+    """The loops that an index is made of."""
+    if isinstance(expr, ir.AffineDimExpr):
+        return {expr.position}
+    return loops_in(expr.lhs) | loops_in(expr.rhs) if isinstance(expr, ir.AffineBinaryExpr) else set()
+
+
 def _linalg_access(op: ir.Operation) -> Access | None:
     maps = affine_maps(op)
     kinds = iterator_kinds(op)
-    sizes: list[int | None] = [None] * len(kinds)
-    for value, map_ in zip(op.operands, maps, strict=True):
-        if not is_tensor(value):
-            continue
-        for dim, expr in zip(shape_of(value), map_.results, strict=True):
-            if isinstance(expr, ir.AffineDimExpr):
-                sizes[expr.position] = dim
-    if any(s is None for s in sizes):
+    sizes = loop_sizes(op, unknown=-1)
+    if -1 in sizes:
         return None
-    whole_sizes = [s for s in sizes if s is not None]
     parallel = [k == "parallel" for k in kinds]
     operands: list[tuple[Along, ...]] = []
     for value, map_ in zip(op.operands, maps, strict=True):
@@ -101,9 +118,8 @@ def _linalg_access(op: ir.Operation) -> Access | None:
             terms = terms_of(expr)
             if terms is None or any(c < 1 for c in terms.values()):
                 # A constant index, or a form that is not a window: every loop in it must stay whole.
-                for loop in range(len(kinds)):
-                    if f"d{loop}" in str(expr):
-                        parallel[loop] = False
+                for loop in loops_in(expr):
+                    parallel[loop] = False
                 dims.append(WHOLE)
                 continue
             moving = [loop for loop in terms if parallel[loop]]
@@ -114,13 +130,11 @@ def _linalg_access(op: ir.Operation) -> Access | None:
                 dims.append(Along(next(iter(terms))) if len(terms) == 1 else WHOLE)
                 continue
             loop = moving[0]
-            extent = 1 + sum(c * (whole_sizes[other] - 1) for other, c in terms.items() if other != loop)
+            extent = 1 + sum(c * (sizes[other] - 1) for other, c in terms.items() if other != loop)
             dims.append(Along(loop, terms[loop], extent))
         operands.append(tuple(dims))
     inits = len(op.results)
-    return Access(
-        tuple(parallel), tuple(whole_sizes), tuple(operands), tuple(operands[len(operands) - inits :]) if inits else ()
-    )
+    return Access(tuple(parallel), tuple(sizes), tuple(operands), tuple(operands[len(operands) - inits :]) if inits else ())
 
 
 def reassociation(op: ir.Operation) -> list[list[int]]:

@@ -13,7 +13,8 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects.match_failure import MatchFailure
 
-from .access import affine_maps, is_tensor, iterator_kinds, shape_of
+from .access import affine_maps, is_tensor, iterator_kinds, plain_loops, shape_of
+from .contraction import subscripts
 from .products import body_of, constant_fill, defining_op, is_contraction, is_generic, is_projected_product, yield_of
 
 __all__ = ["Columns", "Pairs", "Vectors", "maker_of", "read_pairs"]
@@ -21,11 +22,6 @@ __all__ = ["Columns", "Pairs", "Vectors", "maker_of", "read_pairs"]
 STEP = 32  # elements of a vector that two products of a warp take
 MOST_VECTORS = 64
 TYPES = ("bf16", "f16")
-_PRODUCT = (
-    "(d0, d1, d2, d3) -> (d0, d1, d3)",
-    "(d0, d1, d2, d3) -> (d0, d2, d3)",
-    "(d0, d1, d2, d3) -> (d0, d1, d2)",
-)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -159,7 +155,7 @@ def read_pairs(joined: ir.Operation) -> Pairs:
     product = defining_op(rounding.operands[0])
     _require(product is not None and is_contraction(product) and is_projected_product(product), "no product")
     assert product is not None
-    _require(tuple(str(map_) for map_ in affine_maps(product)) == _PRODUCT, "no product of all pairs in a batch")
+    _require(subscripts(product) == "bmk,bnk->bmn", "no product of all pairs in a batch")
     _require(product.operands[0] == product.operands[1], "a product of different vectors")
     start = constant_fill(defining_op(product.operands[2]))
     _require(start is not None and _is_zero(start), "a product that is added to something")
@@ -253,8 +249,7 @@ def _loop(index: ir.Value) -> int | None:
 
 def _walks(op: ir.Operation, loops: set[int]) -> bool:
     """Whether the operands are walked along some loops only."""
-    used = {int(str(e)[1:]) if str(e)[1:].isdigit() else -1 for map_ in affine_maps(op)[:-1] for e in map_.results}
-    return used <= loops
+    return {loop for map_ in affine_maps(op)[:-1] for loop in plain_loops(map_)} <= loops
 
 
 def _positions(op: ir.Operation, loop: int, but: ir.Value) -> bool:

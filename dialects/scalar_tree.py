@@ -17,7 +17,7 @@ from typing import Any
 
 from torch_mlir import ir
 
-from .access import affine_maps, is_tensor, iterator_kinds, reassociation, shape_of
+from .access import affine_maps, is_tensor, iterator_kinds, loop_sizes, reassociation, shape_of
 from .deep import Steps, evaluate, postorder
 from .factors import Factors, flat, fresh, unify
 from .iteration import is_reshape
@@ -52,14 +52,7 @@ class Node:
 
 def generic_loops(op: ir.Operation) -> list[Factors]:
     """New loops of a `linalg.generic`."""
-    maps = affine_maps(op)
-    sizes = [1] * maps[0].n_dims
-    for value, map_ in zip(op.operands, maps, strict=True):
-        if is_tensor(value):
-            for expression, size in zip(map_.results, shape_of(value), strict=True):
-                if isinstance(expression, ir.AffineDimExpr):
-                    sizes[expression.position] = size
-    return [fresh(size) for size in sizes]
+    return [fresh(size) for size in loop_sizes(op)]
 
 
 def walked(dims: list[Factors], map_: ir.AffineMap, loops: list[Factors]) -> None:

@@ -12,7 +12,8 @@ from typing import ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
-from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, plain_loops, shape_of
+from kitsune_mlir.dialects.contraction import subscripts
 from kitsune_mlir.dialects.products import body_of, defining_op, is_generic, is_projected_product, yield_of
 from kitsune_mlir.dialects.verify import captures, walk
 from kitsune_mlir.machine.target import Target, find_target
@@ -53,10 +54,7 @@ def gather_of(value: ir.Value) -> Gather | None:
     op = defining_op(value)
     if op is None or not is_generic(op) or len(op.operands) != 2 or len(op.results) != 1:
         return None
-    if iterator_kinds(op) != ["parallel"] * 2 or [str(m) for m in affine_maps(op)] != [
-        "(d0, d1) -> (d0)",
-        "(d0, d1) -> (d0, d1)",
-    ]:
+    if iterator_kinds(op) != ["parallel"] * 2 or [plain_loops(m) for m in affine_maps(op)] != [[0], [0, 1]]:
         return None
     made = defining_op(yield_of(op).operands[0])
     if made is None or made.name != "tensor.extract" or len(made.operands) != 3:
@@ -80,11 +78,9 @@ def gather_of(value: ir.Value) -> Gather | None:
 
 def _is_layer(op: ir.Operation) -> bool:
     """Whether an op is a product of [rows, k] with rank-2 weights into f32 [rows, columns]."""
-    if not is_projected_product(op) or [len(shape_of(v)) for v in op.operands] != [2, 2, 2]:
+    if not is_projected_product(op) or subscripts(op) not in ("mk,nk->mn", "mk,kn->mn"):
         return False
-    first, _, out = (str(m) for m in affine_maps(op))
-    f32 = isinstance(ir.ShapedType(op.results[0].type).element_type, ir.F32Type)
-    return f32 and (first, out) == ("(d0, d1, d2) -> (d0, d2)", "(d0, d1, d2) -> (d0, d1)")
+    return isinstance(ir.ShapedType(op.results[0].type).element_type, ir.F32Type)
 
 
 def _is_column(value: ir.Value) -> bool:
@@ -166,7 +162,7 @@ class HoistGathers(Pass):
         """The product `op` of other rows with columns [start, start + width) of its sum."""
         weights = op.operands[1]
         shape = shape_of(weights)
-        along = 0 if str(affine_maps(op)[1]) == "(d0, d1, d2) -> (d2, d1)" else 1
+        along = 0 if subscripts(op) == "mk,kn->mn" else 1
         sizes = [width if d == along else shape[d] for d in range(2)]
         if sizes != shape:
             offsets = [start if d == along else 0 for d in range(2)]

@@ -12,7 +12,8 @@ from typing import ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
-from kitsune_mlir.dialects.access import affine_maps, shape_of
+from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.contraction import subscripts
 from kitsune_mlir.dialects.products import defining_op, is_projected_product
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
@@ -27,7 +28,6 @@ APART = "kitsune.apart"  # on an operation: it is a stage of its own
 ROW_BYTES = 16
 LEAST_SUM = 64  # elements: shorter sums are one chunk, and copied quickly
 LEAST_ROWS = 256  # fewer rows do not pay for the copy of the weight
-_MAPS = ("(d0, d1, d2) -> (d0, d2)", "(d0, d1, d2) -> (d1, d2)", "(d0, d1, d2) -> (d0, d1)")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class PadSums(Pass):
                 self._pad(op)
 
     def _pad(self, op: ir.Operation) -> None:
-        if tuple(str(map_) for map_ in affine_maps(op)) != _MAPS:
+        if subscripts(op) != "mk,nk->mn":
             return
         rows, weight = op.operands[0], op.operands[1]
         joined, type_ = defining_op(rows), ir.ShapedType(weight.type).element_type

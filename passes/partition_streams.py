@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.access import access_of, affine_maps, is_tensor, iterator_kinds
+from kitsune_mlir.dialects.access import access_of, is_tensor, iterator_kinds, loop_sizes
+from kitsune_mlir.dialects.contraction import contraction_dims
 from kitsune_mlir.dialects.edges import stage_space, stages_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import is_contraction, is_projected_product
@@ -39,18 +40,12 @@ WINDOW_TERMS = 64  # of a convolution's sum, up to which simt does it
 CHOICES = ("auto", "temporal", "spatial", "separate")
 
 
-def product_roles(op: ir.Operation) -> dict[int, str]:
-    """For each parallel loop of a contraction: "m" (in the first input only), "n" (in the second only), "batch" (in both)."""
-    first, second, _ = [{int(str(e)[1:]) for e in m.results if str(e)[1:].isdigit()} for m in affine_maps(op)]
-    out = {int(str(e)[1:]) for e in affine_maps(op)[2].results if str(e)[1:].isdigit()}
-    return {d: "batch" if d in first and d in second else "m" if d in first else "n" for d in out}
-
-
 def is_dot(op: ir.Operation) -> bool:
     """Whether a contraction has neither rows nor columns: sums of products of two vectors, which tensor cores do badly."""
-    access = access_of(op)
-    roles = product_roles(op) if is_projected_product(op) and access is not None else {0: "m"}
-    return access is not None and all(kind == "batch" or access.sizes[loop] == 1 for loop, kind in roles.items())
+    if not is_projected_product(op):
+        return False
+    dims, sizes = contraction_dims(op), loop_sizes(op)
+    return all(sizes[loop] == 1 for loop in (*dims.m, *dims.n))
 
 
 def is_short_window(op: ir.Operation) -> bool:
@@ -81,7 +76,8 @@ def _columns_tiled(space: Space, product: ir.Operation) -> bool:
     n = space.ops.index(product)
     access = space.accesses[n]
     tiled = {d.loops.get(n) for d in space.dims}
-    return access is None or all(loop in tiled or access.sizes[loop] == 1 for loop in product_roles(product))
+    kinds = enumerate(iterator_kinds(product))
+    return access is None or all(loop in tiled or access.sizes[loop] == 1 for loop, kind in kinds if kind == "parallel")
 
 
 def _opaque(space: Space, padded: bool = True) -> bool:
@@ -111,8 +107,7 @@ def choose_tile(space: Space, engine: str, target: Target, alone: bool = False) 
         if len(sizes) > 1 or inner == 1:
             least[-1] = min(tile[-1], 256)  # 32 lanes times a 16-byte vector of bf16: whole warps read whole lines
         return even(sizes, spread(sizes, tile, 2 * target.workers, least))
-    roles = product_roles(space.ops[product])
-    kinds = [roles.get(d.loops.get(product, -1), "batch") for d in space.dims]
+    kinds = _roles(space, product)
     if target.is_gpu:
         op = space.ops[product]
         products = sum(is_contraction(op) for op in space.ops)
@@ -124,12 +119,17 @@ def choose_tile(space: Space, engine: str, target: Target, alone: bool = False) 
     return even(sizes, spread(sizes, tile, 4 * target.workers, [min(x, t) for x, t in zip(least, tile, strict=True)]))
 
 
+def _roles(space: Space, product: int) -> list[str]:
+    """What each dimension of a stage is to one of its products: "m", "n" (a convolution's pixels, too), or "batch"."""
+    dims = contraction_dims(space.ops[product])
+    return [dims.role(d.loops[product]) or "n" if product in d.loops else "batch" for d in space.dims]
+
+
 def _groups(space: Space, tile: list[int], target: Target) -> int:
     """Groups of a product's columns that are counted apart."""
     number = next(number for number, op in enumerate(space.ops) if is_contraction(op))
-    roles = product_roles(space.ops[number])
-    kinds = [roles.get(dim.loops.get(number, -1), "batch") for dim in space.dims]
-    return column_groups(kinds, [-(-dim.size // size) for dim, size in zip(space.dims, tile, strict=True)], target)
+    counts = [-(-dim.size // size) for dim, size in zip(space.dims, tile, strict=True)]
+    return column_groups(_roles(space, number), counts, target)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.mma.cost import CHUNK_BYTES, Work, choose_pieces, microseconds
-from kitsune_mlir.dialects.access import access_of, affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.access import access_of, affine_maps, iterator_kinds, loop_sizes, plain_loops, shape_of
+from kitsune_mlir.dialects.contraction import contraction_dims
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.dialects.verify import captures, walk
@@ -148,9 +149,7 @@ def is_product(op: ir.Operation) -> bool:
 
 def is_convolution(op: ir.Operation) -> bool:
     """Whether an op is a product whose indices are sums of loops, of numbers that the engine of convolutions takes."""
-    indices = [index for map_ in affine_maps(op) for index in map_.results]
-    narrow = element_bytes(op.operands[0].type) in (2, 4)
-    return is_contraction(op) and narrow and any(isinstance(index, ir.AffineBinaryExpr) for index in indices)
+    return is_contraction(op) and element_bytes(op.operands[0].type) in (2, 4) and not is_projected_product(op)
 
 
 def tiles_of(op: ir.Operation) -> int:
@@ -160,9 +159,9 @@ def tiles_of(op: ir.Operation) -> int:
         return max(1, -(-points // (64 * STRIDED)))
     kinds = iterator_kinds(op)
     strided = any(
-        isinstance(last, ir.AffineDimExpr) and kinds[last.position] == "parallel"
+        last is not None and kinds[last] == "parallel"
         for map_ in affine_maps(op)[: -len(op.results)]
-        for last in list(map_.results)[-1:]
+        for last in plain_loops(map_)[-1:]
     )
     return max(1, points // STRIDED) if strided else points
 
@@ -222,11 +221,12 @@ def _product_seconds(op: ir.Operation, parts: int, tiles: int, target: Target) -
     types = {str(ir.ShapedType(v.type).element_type) for v in op.operands}
     if not is_projected_product(op) or not types <= set(TENSOR_TYPES):
         workers = min(target.workers, tiles * parts)
-        return max(moving, START + product_of(_sizes(op)) / (workers * SCALAR_RATE))
+        return max(moving, START + product_of(loop_sizes(op)) / (workers * SCALAR_RATE))
     if parts == 1 and (found := few_rows(op)) is not None:
-        columns = _sizes(op)[found.columns]
+        columns = loop_sizes(op)[found.columns]
         return START + _bytes_read(op) / min(target.dram_rate, max(1, columns // 16) * LOAD_RATE)
-    rows, cols, batch = _roles(op)
+    dims, sizes = contraction_dims(op), loop_sizes(op)
+    rows, cols, batch = (math.prod(sizes[loop] for loop in loops) for loops in (dims.m, dims.n, dims.batch))
     bytes_ = max(element_bytes(v.type) for v in list(op.operands)[:2])
     terms = sum_terms(op) // parts
     tile = mma_tile([batch * parts, rows, cols], ["batch", "m", "n"], terms, target, bytes_)
@@ -246,18 +246,3 @@ def _product_seconds(op: ir.Operation, parts: int, tiles: int, target: Target) -
     streaming = START + -(-work.tiles * pieces // target.workers) * -(-work.chunks // pieces) * chunk / rate
     sharing = SHARED_TILES if pieces > 1 else 1.0
     return max(moving, sharing * streaming, sharing * microseconds(work, pieces, target.workers, whole) * 1e-6)
-
-
-def _sizes(op: ir.Operation) -> tuple[int, ...]:
-    access = access_of(op)
-    assert access is not None
-    return access.sizes
-
-
-def _roles(op: ir.Operation) -> tuple[int, int, int]:
-    """Rows, columns and batch of a product by plain loops."""
-    first, second, out = ({e.position for e in m.results if isinstance(e, ir.AffineDimExpr)} for m in affine_maps(op))
-    sizes = _sizes(op)
-    parts = (out & first) - second, (out & second) - first, out & first & second
-    rows, cols, batch = (product_of(sizes[loop] for loop in loops) for loops in parts)
-    return rows, cols, batch

@@ -9,7 +9,8 @@ from typing import Any
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.access import access_of, affine_maps, is_tensor, iterator_kinds, shape_of
+from kitsune_mlir.dialects.access import access_of, is_tensor, iterator_kinds, loop_sizes, shape_of
+from kitsune_mlir.dialects.contraction import matrix_extents
 from kitsune_mlir.dialects.edges import Grid, stage_space, tile_sizes, uses_in
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, is_movement
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
@@ -92,24 +93,7 @@ def count(ops: Iterable[ir.Operation]) -> Counted:
 
 def _measure(op: ir.Operation, found: Counted) -> None:
     """Rows, columns and terms of a product."""
-    shapes = [shape_of(v) for v in op.operands]
-    kinds = iterator_kinds(op)
-    sizes: dict[int, int] = {}
-    walks = [set() for _ in shapes]
-    for n, (shape, map_) in enumerate(zip(shapes, affine_maps(op), strict=True)):
-        for extent, expression in zip(shape, map_.results, strict=True):
-            if isinstance(expression, ir.AffineDimExpr):
-                sizes[expression.position] = extent
-                walks[n].add(expression.position)
-    access = access_of(op)
-    if access is not None:
-        sizes = dict(enumerate(access.sizes))
-    sums = [loop for loop, kind in enumerate(kinds) if kind == "reduction"]
-    cols = walks[1] - walks[0] - set(sums)
-    out = [loop for loop, kind in enumerate(kinds) if kind == "parallel"]
-    found.cols = math.prod(sizes.get(loop, 1) for loop in cols)
-    found.rows = math.prod(sizes.get(loop, 1) for loop in out if loop not in cols)
-    found.terms = math.prod(sizes.get(loop, 1) for loop in sums)
+    found.rows, found.cols, found.terms = matrix_extents(op)
     found.element_bytes = element_bytes(op.operands[0].type)
 
 
@@ -223,12 +207,5 @@ def _largest(ops: Sequence[ir.Operation]) -> int:
 def _tile_of_product(ops: Sequence[ir.Operation], along: dict[int | None, int]) -> dict[str, int]:
     """Rows, columns and terms of a tile of the largest product, whose loops have tiles of `along`."""
     op = ops[_largest(ops)]
-    access = access_of(op)
-    assert access is not None
-    kinds = iterator_kinds(op)
-    first, second = ({int(a.loop) for a in operand if a.loop is not None} for operand in access.operands[:2])
-    sizes = [min(size, along.get(loop, size)) for loop, size in enumerate(access.sizes)]
-    cols = [loop for loop, kind in enumerate(kinds) if kind == "parallel" and loop in second and loop not in first]
-    rows = [loop for loop, kind in enumerate(kinds) if kind == "parallel" and loop not in cols]
-    sums = [loop for loop, kind in enumerate(kinds) if kind == "reduction"]
-    return {name: math.prod(sizes[loop] for loop in loops) for name, loops in (("rows", rows), ("cols", cols), ("terms", sums))}
+    sizes = [min(size, along.get(loop, size)) for loop, size in enumerate(loop_sizes(op))]
+    return dict(zip(("rows", "cols", "terms"), matrix_extents(op, sizes), strict=True))

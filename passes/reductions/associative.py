@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
-from kitsune_mlir.dialects.access import access_of, affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.access import access_of, affine_maps, iterator_kinds, loops_in, shape_of
 from kitsune_mlir.dialects.products import body_of, is_generic, yield_of
 
 NEUTRAL: dict[str, float | str] = {
@@ -67,22 +67,13 @@ def splittable_loop(reduction: Reduction) -> tuple[int, int] | None:
             if isinstance(expression, ir.AffineDimExpr):
                 extents[expression.position] = extent
             else:
-                mixed |= _loops(expression)
+                mixed |= loops_in(expression)
     sums = [loop for loop, kind in enumerate(iterator_kinds(op)) if kind == "reduction"]
     found = [(extents[loop], loop) for loop in sums if loop in extents and loop not in mixed]
     if not found:
         return None
     extent, loop = max(found)
     return loop, extent
-
-
-def _loops(expression: ir.AffineExpr) -> set[int]:
-    """The loops that an index is made of."""
-    if isinstance(expression, ir.AffineDimExpr):
-        return {expression.position}
-    if isinstance(expression, ir.AffineBinaryExpr):
-        return _loops(expression.lhs) | _loops(expression.rhs)
-    return set()
 
 
 def constant_like(element: ir.Type, value: float | str) -> ir.Value:

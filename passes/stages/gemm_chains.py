@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM
-from kitsune_mlir.dialects.access import access_of, affine_maps, is_tensor, shape_of
+from kitsune_mlir.dialects.access import is_tensor, shape_of
+from kitsune_mlir.dialects.contraction import contraction_dims, matrix_extents
 from kitsune_mlir.dialects.iteration import Space, is_free
 from kitsune_mlir.dialects.joined import read_beside_products
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, is_projected_product
@@ -52,15 +53,6 @@ class Layer:
         return 2 * self.depth * self.columns
 
 
-def product_loops(op: ir.Operation, loop: int) -> tuple[list[int], list[int]] | None:
-    """(columns, sums) of a product whose rows are `loop`: the loops of the other factor, and of both; None where batched."""
-    first, second, out = ({int(str(e)[1:]) for e in m.results} for m in affine_maps(op))
-    mine, other = (first, second) if loop in first else (second, first)
-    if loop not in mine or loop in other or loop not in out:
-        return None
-    return sorted(out - {loop}), sorted((mine | other) - out)
-
-
 def layers_of(space: Space) -> list[Layer] | str:
     """The products of a row-local group; a reason where it is none that the chain engine takes."""
     layers = row_local_layers(space)
@@ -97,31 +89,26 @@ def _layer(op: ir.Operation, sizes: tuple[int, ...], loop: int | None) -> Layer 
     types = [str(ir.ShapedType(v.type).element_type) for v in op.operands]
     if types[0] != types[1] or types[0] not in OPERANDS:
         return f"a chain has products of {' or '.join(OPERANDS)}, not of {types[0]} and {types[1]}"
-    loops = product_loops(op, loop) if loop is not None else None
-    if loops is None:
+    dims = contraction_dims(op)
+    if loop is None or loop not in (*dims.m, *dims.n):
         return "a batched product has no common weights for its rows"
-    wide, sums = ([i for i in part if sizes[i] > 1] for part in loops)
+    out = {*dims.batch, *dims.m, *dims.n}
+    wide = [size for i, size in enumerate(sizes) if i in out and i != loop and size > 1]
+    sums = [size for i, size in enumerate(sizes) if i not in out and size > 1]
     if len(wide) > 1 or len(sums) > 1:
         return "a product over several dimensions is no layer"
-    columns, depth = (sizes[part[0]] if part else 1 for part in (wide, sums))
+    columns, depth = math.prod(wide), math.prod(sums)
     if columns > MOST_COLUMNS:
         return f"a layer of {columns} columns; a block holds {MOST_COLUMNS}"
     if depth > DEPTH:
         return f"a sum over {depth} columns; a block reads {DEPTH}"
-    return Layer(sizes[loop], depth, columns)  # type: ignore[index]
+    return Layer(sizes[loop], depth, columns)
 
 
 def layer_of(op: ir.Operation) -> Layer:
-    """The extents of any product, as one layer: everything in the first factor only is rows, in the second only columns."""
-    first, second, out = ({int(str(e)[1:]) for e in m.results if str(e)[1:].isdigit()} for m in affine_maps(op))
-    access = access_of(op)
-    assert access is not None
-
-    def extent(loops: set[int]) -> int:
-        return math.prod(access.sizes[i] for i in loops)
-
-    everything = set(range(len(access.sizes)))
-    return Layer(extent(out - (second - first)), extent(everything - out), extent(out & (second - first)))
+    """The extents of any product, as one layer: columns are what only its second factor has."""
+    rows, columns, depth = matrix_extents(op)
+    return Layer(rows, depth, columns)
 
 
 def _beside(op: ir.Operation, sizes: tuple[int, ...], loop: int | None) -> str | None:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.access import affine_maps, shape_of
+from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.contraction import subscripts
 from kitsune_mlir.dialects.products import is_projected_product
 from kitsune_mlir.passes.tiles.gemv import OPERANDS, ROWS, RUN_BYTES, few_rows
 
@@ -41,14 +42,9 @@ def _operands(op: ir.Operation) -> tuple[int, int] | None:
     if not is_projected_product(op):
         return None
     types = {str(ir.ShapedType(v.type).element_type) for v in list(op.operands)[:2]}
-    maps = [[int(str(e)[1:]) for e in m.results] for m in affine_maps(op)]
-    if len(types) > 1 or not types <= set(DTYPES) or any(len(m) != 2 for m in maps):
-        return None
-    rows, columns = maps[2]
-    weights = 0 if columns in maps[0] else 1
-    depth = maps[weights][1]
     # Memory runs along the sum, in both: the products' columns then lie behind each other in shared memory.
-    if maps[weights] != [columns, depth] or maps[1 - weights] != [rows, depth]:
+    weights = {"mk,nk->mn": 1, "mk,nk->nm": 0}.get(subscripts(op))
+    if len(types) > 1 or not types <= set(DTYPES) or weights is None:
         return None
     height, terms = shape_of(op.operands[1 - weights])
     return (1 - weights, weights) if height > ROWS and terms * OPERANDS[types.pop()] % RUN_BYTES == 0 else None

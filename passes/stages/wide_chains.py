@@ -7,7 +7,8 @@ and only the first layer reads memory.
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.access import affine_maps, is_tensor, iterator_kinds, shape_of
+from kitsune_mlir.dialects.access import is_tensor, iterator_kinds, shape_of
+from kitsune_mlir.dialects.contraction import subscripts
 from kitsune_mlir.dialects.iteration import Space, is_free
 from kitsune_mlir.dialects.joined import read_beside_products
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic
@@ -52,8 +53,7 @@ def _users(value: ir.Value, inside: dict[ir.Value, ir.Operation]) -> list[ir.Ope
 def _layer_reason(
     op: ir.Operation, number: int, inside: dict[ir.Value, ir.Operation], times: dict[ir.Value, int]
 ) -> str | None:
-    maps = [str(m).partition(" -> ")[2] for m in affine_maps(op)]
-    if maps[:2] != ["(d0, d2)", "(d1, d2)"] or len(shape_of(op.results[0])) != 2:
+    if not subscripts(op).startswith("mk,nk->") or len(shape_of(op.results[0])) != 2:
         return "a wide layer multiplies rows by a weight of columns x sums"
     columns, depth = shape_of(op.operands[1])
     if columns % COLUMN_UNIT or columns > MOST_COLUMNS:

@@ -5,8 +5,10 @@ import dataclasses
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.conv.tiles import Problem, choose_tile, depthwise_tile
-from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, static_ints, terms_of
+from kitsune_mlir.dialects.access import loop_sizes, static_ints
+from kitsune_mlir.dialects.contraction import conv_dims
 from kitsune_mlir.dialects.iteration import Space
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_projected_product
 from kitsune_mlir.machine.target import Target
 
@@ -54,37 +56,19 @@ def convolution_of(op: ir.Operation) -> tuple[Problem, list[int], bool] | None:
     element = str(ir.ShapedType(op.operands[0].type).element_type)
     if element not in BYTES:
         return None
-    image, weight, out = affine_maps(op)
-    if not all(isinstance(e, ir.AffineDimExpr) for e in [*weight.results, *out.results]):
+    try:
+        dims = conv_dims(op)
+    except MatchFailure:
         return None
-    kinds = iterator_kinds(op)
-    walked = [ir.AffineDimExpr(e).position for e in weight.results]
-    depthwise = kinds[walked[-1]] == "parallel"
-    features, taps, channels = (walked[-1], walked[:-1], walked[-1]) if depthwise else (walked[0], walked[1:-1], walked[-1])
-    sizes = dict(zip(walked, shape_of(op.operands[1]), strict=True))
-    sizes.update(zip([ir.AffineDimExpr(e).position for e in out.results], shape_of(op.results[0]), strict=True))
-    *pixels, summed = [terms_of(e) for e in image.results]
-    if summed != {channels: 1} or kinds[features] != "parallel" or (not depthwise and kinds[channels] != "reduction"):
-        return None
-    columns: list[tuple[int, int, int, int]] = []  # of each dimension: loop, stride, taps, dilation
-    seen: list[int] = []
-    for terms in pixels:
-        along = [loop for loop in terms or {} if kinds[loop] == "parallel"]
-        within = [loop for loop in terms or {} if kinds[loop] == "reduction"]
-        if terms is None or len(along) != 1 or len(within) > 1 or along[0] == features:
-            return None
-        seen += within
-        columns.append(
-            (along[0], terms[along[0]], sizes[within[0]] if within else 1, terms[within[0]] if within else 1)
-        )  # fmt: skip
-    if seen != taps:
-        return None
-    loops = [column[0] for column in columns]
-    strides, extents, dilations = (tuple(column[part] for column in columns) for part in (1, 2, 3))
-    pixel_sizes = tuple(sizes[loop] for loop in loops)
-    # f32 is planned for as exact: what TF32 does with the same tile takes less of everything.
+    sizes = loop_sizes(op)
     problem = Problem(
-        pixel_sizes, strides, extents, dilations, sizes[channels], sizes[features],
-        element_bytes=BYTES[element], exact=element == "f32",
-    )  # fmt: skip
-    return problem, [*loops, features], depthwise
+        tuple(sizes[loop] for loop in dims.pixels),
+        dims.strides,
+        tuple(1 if tap is None else sizes[tap] for tap in dims.taps),
+        dims.dilations,
+        sizes[dims.channels],
+        sizes[dims.features],
+        element_bytes=BYTES[element],
+        exact=element == "f32",  # what TF32 does with the same tile takes less of everything
+    )
+    return problem, [*dims.pixels, dims.features], dims.depthwise

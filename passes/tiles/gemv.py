@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.access import affine_maps, shape_of
+from kitsune_mlir.dialects.access import affine_maps, loop_sizes, plain_loops
+from kitsune_mlir.dialects.contraction import contraction_dims
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import is_contraction, is_projected_product
 from kitsune_mlir.machine.target import Target
@@ -61,16 +62,15 @@ def few_rows(op: ir.Operation) -> FewRows | None:
     types = [str(ir.ShapedType(v.type).element_type) for v in op.operands]
     if types[0] != types[1] or types[0] not in OPERANDS:
         return None
-    maps = [[int(str(e)[1:]) for e in m.results] for m in affine_maps(op)]
-    sizes = {loop: size for v, m in zip(op.operands, maps, strict=True) for loop, size in zip(m, shape_of(v), strict=True)}
-    wide = [[loop for loop in m if sizes[loop] > 1] for m in maps]
-    out = wide[2]
-    sums = [loop for loop in wide[0] if loop not in out]
-    if not out or len(out) > 2 or len(sums) != 1 or sums != [loop for loop in wide[1] if loop not in out]:
+    sizes = loop_sizes(op)
+    first, second, out = ([loop for loop in plain_loops(m) if loop is not None and sizes[loop] > 1] for m in affine_maps(op))
+    sums = [loop for loop in contraction_dims(op).k if sizes[loop] > 1]
+    if not out or len(out) > 2 or len(sums) != 1:
         return None
     rows, columns = out[:-1], out[-1]
-    weights = 0 if columns in wide[0] else 1
-    if any(sizes[loop] > ROWS for loop in rows) or wide[weights] != [columns, *sums] or wide[1 - weights] != [*rows, *sums]:
+    weights = 0 if columns in first else 1
+    wanted = [columns, *sums], [*rows, *sums]
+    if any(sizes[loop] > ROWS for loop in rows) or (first, second) != (wanted[weights], wanted[1 - weights]):
         return None
     whole = sizes[sums[0]] * OPERANDS[types[0]] % RUN_BYTES == 0
     return FewRows(1 - weights, weights, columns) if whole else None

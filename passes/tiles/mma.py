@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.mma.cost import CHUNK_BYTES, Work, choose_pieces, microseconds
-from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.contraction import matrix_extents
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.machine.target import Target
@@ -35,12 +36,7 @@ NEAR_BYTES = 8 << 20
 
 def sum_terms(op: ir.Operation) -> int:
     """The number of terms of each element of a contraction."""
-    extents: dict[int, int] = {}
-    for value, map_ in zip(op.operands, affine_maps(op), strict=True):
-        for extent, expression in zip(shape_of(value), map_.results, strict=True):
-            if isinstance(expression, ir.AffineDimExpr):
-                extents[expression.position] = extent
-    return math.prod(extents.get(loop, 1) for loop, kind in enumerate(iterator_kinds(op)) if kind == "reduction")
+    return matrix_extents(op)[2]
 
 
 def operand_bytes(op: ir.Operation) -> int:

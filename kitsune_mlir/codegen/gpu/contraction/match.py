@@ -9,6 +9,7 @@ product's tile, its sum (`k`), or to nothing, where the extent is 1.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Hashable, Sequence
 
 from torch_mlir import ir
@@ -16,7 +17,8 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW, Sides
 from kitsune_mlir.codegen.gpu.contraction.gather import tables_of
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, TaskView
-from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loop_sizes, plain_loops, shape_of
+from kitsune_mlir.dialects.contraction import contraction_dims, matrix_extents
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_projected_product
@@ -286,22 +288,15 @@ def read_product(op: ir.Operation, dtypes: Sequence[str] = _DTYPES) -> Product:
         raise MatchFailure(f"a product of {types[0]} and {types[1]} into {types[2]}; {' or '.join(dtypes)} into f32 are done")
     if [inner.name for inner in body_of(op)][-2:] != ["arith.mulf", "arith.addf"]:
         raise MatchFailure("the product's body is not a multiplication and an addition in f32")
-    maps = [[e.position if isinstance(e, ir.AffineDimExpr) else -1 for e in m.results] for m in affine_maps(op)]
-    sizes: dict[int, int] = {}
-    for operand, places in zip(op.operands, maps, strict=True):
-        sizes.update(zip(places, shape_of(operand), strict=True))
-    wide = [loop for loop in maps[2] if sizes[loop] != 1]
+    dims, sizes = contraction_dims(op), loop_sizes(op)
+    wide = [loop for loop in plain_loops(affine_maps(op)[2]) if loop is not None and sizes[loop] != 1]
     if len(wide) > 2:
         raise MatchFailure(f"a tile of {len(wide)} wide dimensions; rows and columns are done")
-    a, b = 0, 1
-    if wide and wide[-1] in maps[0]:
-        a, b = 1, 0
-    for loop, (mine, other) in zip(reversed(wide), ((b, a), (a, b)), strict=False):
-        if loop in maps[other] or loop not in maps[mine]:
-            raise MatchFailure("a batch dimension is wider than 1 in the tile")
-    kinds = iterator_kinds(op)
-    sums = tuple((loop, sizes[loop]) for loop in sorted(sizes) if loop >= 0 and kinds[loop] == "reduction" and sizes[loop] != 1)
-    if any(loop not in maps[0] or loop not in maps[1] for loop, _ in sums):
+    a, b = (1, 0) if wide and wide[-1] in dims.m else (0, 1)
+    if any(loop not in side for loop, side in zip(reversed(wide), (dims.m, dims.n) if a else (dims.n, dims.m), strict=False)):
+        raise MatchFailure("a batch dimension is wider than 1 in the tile")
+    sums = tuple((loop, sizes[loop]) for loop in dims.k if sizes[loop] != 1)
+    if math.prod(length for _, length in sums) != matrix_extents(op)[2]:
         raise MatchFailure("an operand is summed on its own")
     rows = sizes[wide[-2]] if len(wide) == 2 else 1
     cols = sizes[wide[-1]] if wide else 1

@@ -23,7 +23,8 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.match import is_constant
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Offset, TaskView
-from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, static_ints, terms_of
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loop_sizes, plain_loops, shape_of, static_ints
+from kitsune_mlir.dialects.contraction import conv_dims
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import body_of, is_contraction
@@ -130,54 +131,21 @@ def _convolution(task: TaskView, op: ir.Operation, depthwise: bool) -> Convoluti
     types = [str(ir.ShapedType(value.type).element_type) for value in op.operands]
     if types[0] != types[1] or types[0] not in _DTYPES or types[2] != "f32":
         raise MatchFailure(f"a convolution of {types[0]} and {types[1]} into {types[2]}; bf16, f16 or f32 into f32 are done")
-    image_map, weight_map, out_map = affine_maps(op)
-    kinds = iterator_kinds(op)
-    outs, weights = _loops(out_map), _loops(weight_map)
-    sizes = dict(zip(weights, shape_of(op.operands[1]), strict=True))
-    sizes.update(zip(outs, shape_of(op.results[0]), strict=True))
-    *pixels, summed = (terms_of(expression) for expression in image_map.results)
-    feature, last = weights[-1 if depthwise else 0], weights[-1]
-    kind = "parallel" if depthwise else "reduction"
-    if summed is None or list(summed.items()) != [(last, 1)] or kinds[last] != kind or feature not in outs:
-        raise MatchFailure("the channels are not the innermost dimension of image and weight")
+    dims, sizes = conv_dims(op), loop_sizes(op)
+    if dims.depthwise != depthwise:
+        raise MatchFailure(f"the convolution is {'depthwise' if dims.depthwise else 'of all channels'}")
     image, starts, lows, padded = _image(task, op.operands[0])
-    axes, sides, taps = [], {feature: CHANNEL}, []
-    for number, terms in enumerate(pixels):
-        if terms is None:
-            raise MatchFailure(f"the image is indexed by {image_map.results[number]}")
-        along = [loop for loop in terms if kinds[loop] == "parallel"]
-        within = [loop for loop in terms if kinds[loop] == "reduction"]
-        if len(along) != 1 or len(within) > 1 or along[0] not in outs:
-            raise MatchFailure(f"the image is indexed by {image_map.results[number]}")
-        sides[along[0]] = number
-        taps += within
-        axes.append(
-            Axis(
-                sizes[along[0]],
-                terms[along[0]],
-                sizes[within[0]] if within else 1,
-                terms[within[0]] if within else 1,
-                starts[number],
-                lows[number],
-                padded[number],
-            )
-        )
+    taps = [1 if tap is None else sizes[tap] for tap in dims.taps]
+    lengths = [sizes[loop] for loop in dims.pixels]
+    axes = tuple(map(Axis, lengths, dims.strides, taps, dims.dilations, starts, lows, padded))
     shared = slice(0, -1) if depthwise else slice(1, None)  # dimensions of the weight that every feature has
-    if taps != weights[slice(0 if depthwise else 1, -1)] or set(sides) != set(outs):
-        raise MatchFailure("groups, or taps in another order than the image's dimensions")
-    weight = task.load_of(op.operands[1])
-    if weight is None or list(weight.sizes[shared]) != list(weight.buffer.shape[shared]) or len(weight.sizes) != len(weights):
+    weight, rank = task.load_of(op.operands[1]), len(shape_of(op.operands[1]))
+    if weight is None or list(weight.sizes[shared]) != list(weight.buffer.shape[shared]) or len(weight.sizes) != rank:
         raise MatchFailure("the weight is not read from memory, whole but for its features")
-    walked = tuple(sides[loop] if sizes[loop] != 1 else None for loop in outs)
-    channels = 1 if depthwise else sizes[last]
-    return Convolution(task, op, image, weight, tuple(axes), channels, sizes[feature], types[0], walked, depthwise)
-
-
-def _loops(map_: ir.AffineMap) -> list[int]:
-    """The loops of a map of plain loops."""
-    if not all(isinstance(expression, ir.AffineDimExpr) for expression in map_.results):
-        raise MatchFailure("the weight or the result is not indexed by plain loops")
-    return [ir.AffineDimExpr(expression).position for expression in map_.results]
+    sides = {**{loop: number for number, loop in enumerate(dims.pixels)}, dims.features: CHANNEL}
+    walked = tuple(sides[loop] if sizes[loop] != 1 else None for loop in plain_loops(affine_maps(op)[2]) if loop is not None)
+    channels = 1 if depthwise else sizes[dims.channels]
+    return Convolution(task, op, image, weight, axes, channels, sizes[dims.features], types[0], walked, depthwise)
 
 
 def _image(task: TaskView, value: ir.Value) -> tuple[Load, list[tuple[Offset, ...]], list[int], list[bool]]:

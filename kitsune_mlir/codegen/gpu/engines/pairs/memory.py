@@ -36,7 +36,7 @@ from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.thread_group import ThreadGroup
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, element_bytes
 from kitsune_mlir.codegen.gpu.sm90 import tma
-from kitsune_mlir.dialects.access import affine_maps
+from kitsune_mlir.dialects.access import affine_maps, plain_loops
 from kitsune_mlir.dialects.pairs import Vectors
 
 __all__ = ["PairsMemory"]
@@ -46,7 +46,7 @@ BATCH = 4
 
 
 class PairsMemory:
-    """Emits the parts of a tile that move data, by the threads of a crew."""
+    """Emits the parts of a tile that move data, by the threads of a group."""
 
     def __init__(self, plan: PairsPlan, tile: TileContext, group: ThreadGroup):
         self.plan, self.pairs, self.tile, self.task = plan, plan.pairs, tile, tile.task
@@ -153,7 +153,7 @@ class PairsMemory:
     def _argument(self, op: ir.Operation, number: int, at: Sequence[Value]) -> Value:
         """The element of an operand of a generic at a place of its loops."""
         record = self.plan.loads[op.operands[number]]
-        walked = [at[int(str(expression)[1:])] for expression in affine_maps(op)[number].results]
+        walked = [at[loop] for loop in plain_loops(affine_maps(op)[number]) if loop is not None]
         constant_ = record.buffer.role == "input"
         pointer = self._element(record, len(walked), walked)
         return load_elements(pointer, str(record.buffer.element), 1, constant=constant_)[0]

@@ -10,7 +10,7 @@ from collections.abc import Container, Mapping, Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, TaskView
-from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loop_sizes
 from kitsune_mlir.dialects.verify import captures, walk
 from kitsune_mlir.errors import UnsupportedError
 
@@ -119,13 +119,7 @@ def generic_sizes(op: ir.Operation) -> list[int]:
     Raises:
         UnsupportedError: a loop runs along no dimension of an operand.
     """
-    kinds = iterator_kinds(op)
-    sizes = [0] * len(kinds)
-    for value, map_ in zip(op.operands, affine_maps(op), strict=True):
-        if isinstance(value.type, ir.RankedTensorType):
-            for extent, expression in zip(shape_of(value), map_.results, strict=True):
-                if isinstance(expression, ir.AffineDimExpr):
-                    sizes[expression.position] = extent
+    sizes = loop_sizes(op, unknown=0)
     if not all(sizes):
         raise UnsupportedError("linalg.generic", "every loop runs along a dimension of an operand", None, str(op.location))
     return sizes

@@ -14,7 +14,8 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, is_constant
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Chain, Layer, Scatter, Step, ranges_of
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
-from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, plain_loops, shape_of
+from kitsune_mlir.dialects.contraction import contraction_dims
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import body_of, constant_fill, is_contraction, is_projected_product, yield_of
 from kitsune_mlir.dialects.sizes import wide_dims
@@ -95,10 +96,10 @@ def _layer(chain: Chain, op: ir.Operation) -> Layer:
     kinds = iterator_kinds(op)
     if kinds.count("reduction") != 1 or kinds.count("parallel") != len(shape_of(op.results[0])):
         raise MatchFailure("a product over several dimensions")
-    maps = [[e.position for e in m.results] for m in affine_maps(op)]
     names = [SUM if kind == "reduction" else side for kind, side in zip(kinds, loops, strict=True)]
-    a, b = (0, 1) if ROW in [names[loop] for loop in maps[0]] else (1, 0)
-    if [names[loop] for loop in maps[a]] != [ROW, SUM] or ROW in [names[loop] for loop in maps[b]]:
+    walked = [[names[loop] for loop in plain_loops(map_) if loop is not None] for map_ in affine_maps(op)]
+    a, b = (0, 1) if loops.index(ROW) in contraction_dims(op).m else (1, 0)
+    if walked[a] != [ROW, SUM] or ROW in walked[b]:
         raise MatchFailure("a product whose rows are not the tile's")
     weight = chain.task.load_of(op.operands[b])
     if weight is None:
@@ -106,7 +107,7 @@ def _layer(chain: Chain, op: ir.Operation) -> Layer:
     if weight.buffer.role != "input" or not all(isinstance(start, int) for start in weight.offsets):
         raise MatchFailure("weights that are computed, or differ from tile to tile")
     shape = shape_of(op.operands[b])
-    sides = tuple(names[maps[b][dim]] for dim in wide_dims(shape))
+    sides = tuple(walked[b][dim] for dim in wide_dims(shape))
     result = shape_of(op.results[0])
     return Layer(op, ranges_of(chain, op.operands[a]), weight, sides, result[1] if len(result) == 2 else 1, types[0])
 
