@@ -1,8 +1,7 @@
 """Element-wise work of a chain on fragments: tensors are pulled pair by pair through the operations that make them.
 
-A place is (unit, half, block): of the thread's rows, number `half` of its two in the 64 rows of tile `unit`; of the columns,
-the pair that it has in the 8 of `block` (the accumulator layout of wgmma). What does not depend on the row or on the column is
-computed once and shared. Rounding to 16 bits happens pair by pair, in one instruction with a ReLU around it.
+What does not depend on the row or on the column is computed once and shared. Rounding to 16 bits happens pair by pair, in one
+instruction with a ReLU around it.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ class Evaluator:
     def __init__(self, chain: Chain, memory: Memory, index: Callable[[ir.Value], Value], folded: dict[ir.Value, ir.Value]):
         self.chain, self.memory, self.index = chain, memory, index
         self.folded = folded
-        self.sums: dict[ir.Value, list[list[Value]]] = {}
-        """Accumulators of each product, by unit."""
+        self.sums: dict[ir.Value, list[Value]] = {}
+        """Accumulators of each product."""
         self.known: dict[tuple, Lanes] = {}
         self.kept: dict[tuple, Lanes] = {}
         self.pieces: dict[tuple, list[Value]] = {}
@@ -100,7 +99,7 @@ class Evaluator:
         """All places of a tensor."""
         shape = shape_of(value)
         blocks = -(-shape[1] // 8) if len(shape) == 2 else 1
-        return [FragmentIndex(u, h, b) for u in range(self.memory.units) for b in range(blocks) for h in range(2)]
+        return [FragmentIndex(half, block) for block in range(blocks) for half in range(2)]
 
     # --- tensors -----------------------------------------------------------------------------------------------------
 
@@ -124,7 +123,7 @@ class Evaluator:
     def _tensor(self, value: ir.Value, place: FragmentIndex) -> Lanes:
         if value in self.sums:
             first = 4 * place.block + 2 * place.half
-            return Lanes("f32", scalars=self.sums[value][place.unit][first : first + 2])
+            return Lanes("f32", scalars=self.sums[value][first : first + 2])
         step = self.chain.steps[value]
         if step.kind == "alias":
             return self._alias(value, step, place)
@@ -294,7 +293,6 @@ class Evaluator:
     def _key(value: ir.Value, deps: frozenset[str], place: FragmentIndex) -> tuple:
         return (
             value,
-            place.unit if ROW in deps else None,
             place.half if ROW in deps else None,
             place.block if COL in deps else None,
         )

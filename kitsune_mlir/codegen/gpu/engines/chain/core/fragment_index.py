@@ -1,4 +1,6 @@
-"""Where a pair of a fragment's elements is."""
+"""Where a pair of a fragment's elements is: of the thread's two rows number `half`, of the columns its pair in the 8 of `block`
+(the accumulator layout of wgmma).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,5 @@ __all__ = ["FragmentIndex"]
 class FragmentIndex:
     """See the module's docstring."""
 
-    unit: int
     half: int
     block: int

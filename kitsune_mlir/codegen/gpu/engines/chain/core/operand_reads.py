@@ -45,7 +45,6 @@ class Memory:
 
     def __init__(self, plan: RowsPlan, tile: TileContext, shared: Value, thread: Value, group: Value, slots: dict[Slot, Value]):
         self.plan, self.tile, self.shared, self.slots = plan, tile, shared, slots
-        self.units = plan.units
         self.lane = thread & 31
         self.quad = self.lane & 3
         self.local_row = (thread // 32 << 4) + (self.lane >> 2)
@@ -62,12 +61,12 @@ class Memory:
 
     def row(self, place: FragmentIndex) -> Value:
         """The thread's row in the tile; the tile's last one for rows beyond it."""
-        row = self.first_row + (64 * place.unit + 8 * place.half)
+        row = self.first_row + 8 * place.half
         return row if self.plan.covered else minimum(row, self.plan.chain.rows - 1)
 
     def row_exists(self, place: FragmentIndex) -> Value | None:
         """Whether the row belongs to the tile; None if all do."""
-        return None if self.plan.covered else self.first_row + (64 * place.unit + 8 * place.half) < self.plan.chain.rows
+        return None if self.plan.covered else self.first_row + 8 * place.half < self.plan.chain.rows
 
     def col(self, place: FragmentIndex) -> Value:
         """The left one of the thread's two columns."""
@@ -88,7 +87,7 @@ class Memory:
         key = (
             load_key(record),
             sides,
-            (place.unit, place.half) if ROW in sides else None,
+            place.half if ROW in sides else None,
             place.block if COL in sides else None,
         )
         if key not in self.known:
@@ -107,7 +106,7 @@ class Memory:
             pair = unpack(load(at, "vector<2xf32>", 8))
             return Lanes(dtype, scalars=pair) if dtype == "f32" else Lanes(dtype, wide=pair)
         if sides == (ROW, COL):
-            held = self.held.get((load_key(record), place.unit, place.half, place.block))
+            held = self.held.get((load_key(record), place.half, place.block))
             if held is not None:
                 return Lanes(str(record.buffer.element), word=held)
             for slot, pointer in self.slots.items():
@@ -137,7 +136,7 @@ class Memory:
         source, rows, col = slot.source, self.plan.group_rows, 8 * place.block
         number, panel = next((n, p) for n, p in enumerate(source.panels) if p.start <= col < p.start + p.box)
         tile = swizzled(rows, panel.box)
-        at = tile.offset(self.local_row + (64 * place.unit + 8 * place.half), (self.quad << 1) + (col - panel.start))
+        at = tile.offset(self.local_row + 8 * place.half, (self.quad << 1) + (col - panel.start))
         word = load(offset(offset(pointer, at), source.panel_offset(number, rows)), "i32")
         return Lanes(source.window.dtype, word=word)
 
@@ -155,7 +154,7 @@ class Memory:
 
     def _run(self, key: tuple, start: Value, window: Window, place: FragmentIndex, rows: bool) -> Lanes:
         """Two elements of the thread's run of eight, all of which are loaded at once. `start`: of the row, aligned to 16."""
-        known = (key, (place.unit, place.half) if rows else None, place.block // 4)
+        known = (key, place.half if rows else None, place.block // 4)
         if known not in self.runs:
             dtype, first = window.dtype, dataclasses.replace(place, block=place.block // 4 * 4)
             pointer = offset(start, i64(self.col(first)) * window.bytes)
@@ -175,7 +174,7 @@ class Memory:
         return self.addresses[key]
 
     def _row_start(self, key: tuple, start: Value, window: Window, place: FragmentIndex) -> Value:
-        known = (key, place.unit, place.half)
+        known = (key, place.half)
         if known not in self.addresses:
             self.addresses[known] = offset(start, i64(self.row(place)) * (window.stride(ROW) * window.bytes))
         return self.addresses[known]

@@ -15,7 +15,7 @@ from kitsune_mlir.machine.shared_tile import SharedTile
 __all__ = ["GROUP_ROWS", "ChainPlan", "Output", "RowsPlan", "Slot", "Stage", "Vector"]
 
 GROUP_ROWS = 64
-"""Rows of one wgmma."""
+"""Rows of one wgmma, and of a warpgroup: with two of them ptxas copies registers between their products (C7517)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,6 @@ class RowsPlan:
     Attributes:
         chain, order: the body, and the times of its tensors.
         groups: computing warpgroups that have rows.
-        units: tiles of 64 rows of a warpgroup.
         vectors: by `load_key`.
         outputs: one a store.
         run: columns side by side that a lane has: 2, as tensor cores leave them, or 8, where the weights' columns are permuted.
@@ -108,7 +107,6 @@ class RowsPlan:
     chain: Chain
     order: Order
     groups: int
-    units: int
     vectors: dict[tuple, Vector]
     outputs: tuple[Output, ...]
     run: ClassVar[int] = 2
@@ -116,7 +114,7 @@ class RowsPlan:
     @property
     def group_rows(self) -> int:
         """Rows of one warpgroup."""
-        return GROUP_ROWS * self.units
+        return GROUP_ROWS
 
     @property
     def covered(self) -> bool:

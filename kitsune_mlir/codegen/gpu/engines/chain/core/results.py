@@ -77,11 +77,9 @@ class Storer:
         for first in range(0, cols, tile.cols):
             if_(elected, lambda: tma.wait(0, read=True))
             self.barrier.sync()
-            for unit in range(plan.units):
-                for col in range(first, min(first + tile.cols, -(-cols // 16) * 16), 16):
-                    words = [self._word(evaluator, value, unit, h, col // 8 + b, cols) for b in range(2) for h in range(2)]
-                    at = tile.offset(row + 64 * unit, (lane >> 4 << 3) + (col - first))
-                    store_matrices(offset(space, at), words)
+            for col in range(first, min(first + tile.cols, -(-cols // 16) * 16), 16):
+                words = [self._word(evaluator, value, h, col // 8 + b, cols) for b in range(2) for h in range(2)]
+                store_matrices(offset(space, tile.offset(row, (lane >> 4 << 3) + (col - first))), words)
             fence_async_shared()
             self.barrier.sync()
 
@@ -93,15 +91,14 @@ class Storer:
             if_(elected, send)
 
     @staticmethod
-    def _word(evaluator: Evaluator, value, unit: int, half: int, block: int, cols: int) -> Value:
-        return evaluator.tensor(value, FragmentIndex(unit, half, block)).word if 8 * block < cols else i32(0)
+    def _word(evaluator: Evaluator, value, half: int, block: int, cols: int) -> Value:
+        return evaluator.tensor(value, FragmentIndex(half, block)).word if 8 * block < cols else i32(0)
 
     def _by_pieces(self, output: Output, evaluator: Evaluator) -> None:
         blocks = shape_of(output.store.tensor)[1] // 8
-        for unit in range(self.plan.units):
-            for half in range(2):
-                for block in range(0, blocks, QUAD):
-                    store_piece(output.store, evaluator, self.tile, FragmentIndex(unit, half, block))
+        for half in range(2):
+            for block in range(0, blocks, QUAD):
+                store_piece(output.store, evaluator, self.tile, FragmentIndex(half, block))
 
     def _by_threads(self, output: Output, evaluator: Evaluator) -> None:
         memory, value = evaluator.memory, output.store.tensor

@@ -21,7 +21,11 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentI
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 
-__all__ = ["Scatterer", "numbers_of", "places_of", "scratch_bytes"]
+__all__ = ["Scatterer", "ROWS", "numbers_of", "scratch_bytes"]
+
+
+ROWS = FragmentIndex(0, 0), FragmentIndex(1, 0)
+"""A thread's rows, in tensor cores' order."""
 
 
 def scratch_bytes(chain: Chain) -> int:
@@ -31,11 +35,6 @@ def scratch_bytes(chain: Chain) -> int:
 
 def _row_bytes(scatter: Scatter) -> int:
     return addition_of(scatter).columns * element_bytes(str(scatter.destination.element))
-
-
-def places_of(memory: Memory) -> list[FragmentIndex]:
-    """A thread's rows, in tensor cores' order."""
-    return [FragmentIndex(unit, half, 0) for unit in range(memory.units) for half in range(2)]
 
 
 def numbers_of(

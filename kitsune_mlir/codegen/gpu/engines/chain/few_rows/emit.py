@@ -100,7 +100,7 @@ class FewRows:
             sums = self._multiply(unit, start, weights)
             if number + 1 < len(units):  # a bias is on its way while the warps meet
                 start = self._start(units[number + 1], evaluators[number + 1])
-            evaluator.sums[unit.layer.layer.result] = [[value for block in sums for value in block]]
+            evaluator.sums[unit.layer.layer.result] = [value for block in sums for value in block]
             self._write(unit, evaluator, write)
 
     def _units(self, number: int) -> list[_Unit]:
@@ -136,7 +136,7 @@ class FewRows:
         for block in range(unit.layer.blocks):
             values: list[Value] = []
             for half in range(2):
-                lanes = [evaluator.inner(term.op, term.value, FragmentIndex(0, half, block)) for term in terms]
+                lanes = [evaluator.inner(term.op, term.value, FragmentIndex(half, block)) for term in terms]
                 values += [functools.reduce(operator.add, [item.at(lane) for item in lanes]) for lane in range(2)]
             sums.append(values)
         return sums
@@ -256,7 +256,7 @@ class FewRows:
 
         for half in range(2):
             row = self.line + 8 * half
-            places = [FragmentIndex(0, half, block) for block in range(unit.layer.blocks)]
+            places = [FragmentIndex(half, block) for block in range(unit.layer.blocks)]
             found = [evaluator.tensor(unit.layer.output, place).settled() for place in places]
 
             def put(row: Value = row, found: list[Lanes] = found) -> None:

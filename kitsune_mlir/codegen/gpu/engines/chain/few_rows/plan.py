@@ -143,7 +143,7 @@ def plan_few_rows(task: TaskView, warps: int, room: int) -> FewRowsPlan:
         streamed = ring is not None and number in ring.maps
         layers.append(RowLayer(layer, weight, whole, streamed, output, *deal, place))
         place += ROWS * layers[-1].pitch if whole else 0
-    return FewRowsPlan(chain, order, 1, 1, {}, (), tuple(layers), source, ring, place)
+    return FewRowsPlan(chain, order, 1, {}, (), tuple(layers), source, ring, place)
 
 
 def _pitch(depth: int, streamed: bool) -> int:

@@ -22,7 +22,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import WeightPanel, align, load_key, swizzled
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan, Slot
 from kitsune_mlir.codegen.gpu.engines.chain.core.results import Storer
-from kitsune_mlir.codegen.gpu.engines.chain.core.scatter_rows import Scatterer, numbers_of, places_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.scatter_rows import ROWS, Scatterer, numbers_of
 from kitsune_mlir.codegen.gpu.engines.chain.resident.producer import slot_barriers, slot_pointer
 from kitsune_mlir.codegen.gpu.engines.chain.resident.tail_split import TailSplit
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
@@ -140,9 +140,8 @@ class Consumer:
 
     def _held(self) -> list[tuple[Load, FragmentIndex]]:
         return [
-            (load, FragmentIndex(unit, half, block))
+            (load, FragmentIndex(half, block))
             for load in self.plan.held
-            for unit in range(self.plan.units)
             for block in range(-(-load.sizes[-1] // 8))
             for half in range(2)
         ]
@@ -168,7 +167,7 @@ class Consumer:
         slots = {slot: slot_pointer(self.task, slot, self.group, count) for slot in plan.slots}
         memory = Memory(plan, tile, self.task.shared, fresh(self.thread), self.group, slots)
         for (load, place), word in zip(self._held(), held, strict=True):
-            memory.held[load_key(load), place.unit, place.half, place.block] = word
+            memory.held[load_key(load), place.half, place.block] = word
         evaluator = Evaluator(plan.chain, memory, tile.index, self.folded)
         ring, filled = RingSlot(stage, parity), set()
         scatterers: dict[Scatter, Scatterer] = {}
@@ -176,7 +175,7 @@ class Consumer:
             ring = self._layer(number, evaluator, slots, count, ring, filled)
             if not number:
                 for scatter in plan.chain.scatters:
-                    numbers = numbers_of(scatter, tile, memory, places_of(memory))
+                    numbers = numbers_of(scatter, tile, memory, ROWS)
                     scatterers[scatter] = Scatterer(scatter, tile, evaluator, numbers)
                 following = self._fetch_next(tile) if plan.held else []
             for store_ in plan.order.stores[number]:
@@ -238,13 +237,9 @@ class Consumer:
             elif self._starts_from_others(layer):
                 full, _, parity = slot_barriers(self.plan, self.task, self.plan.slots[0], self.group, count)
                 full.wait(parity)
-        words = {
-            n: [self._words(evaluator, part, unit) for unit in range(plan.units)]
-            for n, part in enumerate(layer.ranges)
-            if self._slot(part) is None
-        }
+        words = {n: self._words(evaluator, part) for n, part in enumerate(layer.ranges) if self._slot(part) is None}
         self._wait_weights(number, ring)
-        sums = [self._start(evaluator, number, unit) for unit in range(plan.units)]
+        sums = self._start(evaluator, number)
         if plan.turns[number]:
             NamedBarrier(self.group + TURN, BOTH).sync()
         for slot in plan.slots:
@@ -252,24 +247,20 @@ class Consumer:
                 self._wait_slot(slot, count, filled)
 
         def multiply(panel: WeightPanel, start: Value, place: int) -> None:
-            part = layer.ranges[panel.range]
-            transposed = plan.weights[number].transposed
+            nonlocal sums
+            transposed, slot = plan.weights[number].transposed, self._slot(layer.ranges[panel.range])
             b = wgmma.SharedOperand(panel.tile, start, transposed=transposed, distance=place)
-            for unit in range(plan.units):
-                slot = self._slot(part)
-                if slot is None:
-                    first = panel.panel.start // 16 * 4
-                    a = words[panel.range][unit][first : first + panel.panel.width // 4]
-                else:
-                    a = self._factor(slot, slots[slot], panel, unit)
-                steps = panel.panel.width // 16
-                fence = plan.resident[number] is None or panel.first == 0
-                sums[unit] = wgmma.multiply(sums[unit], a, b, align(layer.cols, 8), layer.dtype, steps, fence)
+            if slot is None:
+                first = panel.panel.start // 16 * 4
+                a = words[panel.range][first : first + panel.panel.width // 4]
+            else:
+                a = self._factor(slot, slots[slot], panel)
+            fence = plan.resident[number] is None or panel.first == 0
+            sums = wgmma.multiply(sums, a, b, align(layer.cols, 8), layer.dtype, panel.panel.width // 16, fence)
 
         ring = self._panels(number, multiply, ring)
-        flat = wgmma.wait(0, [value for unit in sums for value in unit or ()])
-        size = align(layer.cols, 8) // 2
-        evaluator.sums[layer.result] = [flat[size * unit : size * (unit + 1)] for unit in range(plan.units)]
+        assert sums is not None
+        evaluator.sums[layer.result] = wgmma.wait(0, sums)
         return ring
 
     def _wait_slot(self, slot: Slot, count: Value, filled: set[Slot]) -> None:
@@ -318,7 +309,7 @@ class Consumer:
             if index == len(stages) - 1:
                 pass_turn()
             if before is not None:
-                wgmma.wait(min(7, len(part.panels) * plan.units), ())
+                wgmma.wait(min(7, len(part.panels)), ())
                 if_(self.elected, self.ring.empty(before).arrive)
             before, ring = ring.stage, self.ring.next(ring)
         self._last = before
@@ -327,12 +318,11 @@ class Consumer:
     def _slot(self, part: Range) -> Slot | None:
         return next((slot for slot in self.plan.slots if part.value in slot.source.values), None)
 
-    def _factor(self, slot: Slot, pointer: Value, panel: WeightPanel, unit: int) -> wgmma.SharedOperand:
+    def _factor(self, slot: Slot, pointer: Value, panel: WeightPanel) -> wgmma.SharedOperand:
         rows = self.plan.group_rows
         number = slot.source.panels.index(panel.panel)
         tile = swizzled(rows, panel.panel.box)
-        distance = slot.source.panel_offset(number, rows) + 64 * unit * tile.swizzle
-        return wgmma.SharedOperand(tile, pointer, distance=distance)
+        return wgmma.SharedOperand(tile, pointer, distance=slot.source.panel_offset(number, rows))
 
     def _starts_from_others(self, layer: Layer) -> bool:
         """Whether a layer's sums start from what another task makes."""
@@ -341,7 +331,7 @@ class Consumer:
             return reads_made(self.plan.chain, folded)
         return not zero(layer.start) and not is_constant(layer.start)
 
-    def _start(self, evaluator: Evaluator, number: int, unit: int) -> list[Value] | None:
+    def _start(self, evaluator: Evaluator, number: int) -> list[Value] | None:
         """What a product's sums start from; None for zeros."""
         layer = self.plan.chain.layers[number]
         folded = self.starts.get(layer.result)
@@ -350,7 +340,7 @@ class Consumer:
         sums: list[Value] = []
         for block in range(align(layer.cols, 8) // 8):
             for half in range(2):
-                place = FragmentIndex(unit, half, block)
+                place = FragmentIndex(half, block)
                 if folded is not None:
                     lanes = evaluator.inner(folded.op, folded.value, place)
                 else:
@@ -358,13 +348,13 @@ class Consumer:
                 sums += [lanes.at(0), lanes.at(1)]
         return sums
 
-    def _words(self, evaluator: Evaluator, part: Range, unit: int) -> list[Value]:
+    def _words(self, evaluator: Evaluator, part: Range) -> list[Value]:
         """A computed factor as wgmma's A, packed pairs, with zeros beyond its columns."""
         cols = shape_of(part.value)[1]
         words = []
         for block in range(align(cols, 16) // 8):
             for half in range(2):
-                words.append(self._factor_word(evaluator, part, FragmentIndex(unit, half, block), cols))
+                words.append(self._factor_word(evaluator, part, FragmentIndex(half, block), cols))
         return words
 
     @staticmethod

@@ -38,10 +38,6 @@ from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["Maps", "make_plan"]
 
-MOST_UNITS = 1
-"""Tiles of 64 rows of a warpgroup. The emitters do several (faster where layers are narrow: more products are in flight), and
-an emulated block computes them rightly; but ptxas copies registers between the tiles' products (C7517), and a device gave wrong
-sums with two tiles of 96 columns."""
 MOST_WAVES = 16
 """Waves of tiles of which the last is done in halves where it is short: of more it is little, and 59 waves of two layers of 128
 columns took 153 us instead of 144 on an H200 when warpgroups had tiles of their own."""
@@ -52,7 +48,7 @@ LEAST_STAGES = 3
 REGISTERS = 216
 """Of a computing warpgroup's registers, those for sums, factors and tensors between layers."""
 TURN_WORK = 1 << 14
-"""Columns x depth x tiles of 64 rows of a product from which on the warpgroups take turns at the tensor cores."""
+"""Columns x depth of a product from which on the warpgroups take turns at the tensor cores."""
 
 
 class Maps:
@@ -89,16 +85,14 @@ class _Planner:
         self.chain = chain = match_chain(task)
         self.order = order_of(chain)
         self.groups = 1 if chain.rows <= GROUP_ROWS else 2
-        self.units = -(-chain.rows // (GROUP_ROWS * self.groups))
-        self.rows = GROUP_ROWS * self.units
         self.maps = Maps()
         self.registers = 0
         self.barriers: list[int] = []
 
     def plan(self) -> Plan:
         chain = self.chain
-        if self.units > MOST_UNITS:
-            raise MatchFailure(f"a tile of {chain.rows} rows; {2 * GROUP_ROWS * MOST_UNITS} are done")
+        if chain.rows > GROUP_ROWS * self.groups:
+            raise MatchFailure(f"a tile of {chain.rows} rows; {2 * GROUP_ROWS} are done")
         if chain.rows % (GROUP_ROWS * self.groups) and self.task.tiles > 1:
             raise MatchFailure(f"{self.task.tiles} tiles of {chain.rows} rows; several have a multiple of {GROUP_ROWS} each")
         for layer in chain.layers:
@@ -128,7 +122,7 @@ class _Planner:
         self.barriers = [*ring_barriers, *([1] if any(offset is not None for offset in resident) else [])]
         slots = []
         for source in sources:
-            bytes_ = source.bytes(self.rows)
+            bytes_ = source.bytes(GROUP_ROWS)
             maps = tuple(self.maps.add(source.window, map_, COL) for map_ in source.maps)
             readers = [n for n, layer in enumerate(chain.layers) if any(part.value in source.values for part in layer.ranges)]
             slots.append(Slot(source, used, bytes_, depth, len(self.barriers), maps, readers[-1], False))
@@ -145,14 +139,14 @@ class _Planner:
         vectors = {key: dataclasses.replace(v, offset=v.offset + used) for key, v in vectors.items()}
         widest = max(len([s for s in sequence if s.layer == n]) for n in range(len(weights)))
         turns = tuple(
-            self.groups == 2 and layer.cols * layer.depth * self.units >= TURN_WORK and (not stages or widest <= stages)
+            self.groups == 2 and layer.cols * layer.depth >= TURN_WORK and (not stages or widest <= stages)
             for layer in chain.layers
         )
         brought = [source.load for source in sources]
         waves = self.task.tiles / self.options.workers
         halves = self.groups == 2 and not sequence and 1 < waves <= MOST_WAVES
         plan = ChainPlan(
-            chain, self.order, self.groups, self.units, vectors, outputs, weights, resident, stages, stage_bytes, sequence,
+            chain, self.order, self.groups, vectors, outputs, weights, resident, stages, stage_bytes, sequence,
             tuple(slots), layout.held, staging, layout.staging_bytes, turns, weight_maps, resident_barrier, halves,
         )  # fmt: skip
         return Plan(
@@ -192,7 +186,7 @@ class _Planner:
                 part.value for part in layer.ranges if self.order.ready.get(part.value, -1) >= 0 or self._computed(part.value)
             }
             most = max(most, sum(size(value) for value in live) + align(layer.cols, 8) // 2)
-        return most * self.units
+        return most
 
     def _computed(self, value) -> bool:
         return self.task.load_of(value) is None and self.chain.gather(value) is None
@@ -201,7 +195,7 @@ class _Planner:
         found: dict[tuple, Source] = {}
         for layer in self.chain.layers:
             for part in layer.ranges:
-                source = source_of(self.chain, part.value, self.rows)
+                source = source_of(self.chain, part.value, GROUP_ROWS)
                 if source is None:
                     continue
                 key = (part.value,) if source.gather else load_key(source.load)
@@ -218,8 +212,8 @@ class _Planner:
         if compact and shape[1] % (8 * QUAD) == 0 and window.stride(COL) == 1 and window.align((COL,)) == 16:
             return Output(store, None, None, True)
         box = next((box for box in (16, 32, 64) if box >= shape[1]), 64)
-        tile = SharedTile(self.rows, box, 2, 2 * box)
-        map_ = matrix_map(window, (ROW, COL), (min(256, self.rows), box), tile.swizzle)
+        tile = SharedTile(GROUP_ROWS, box, 2, 2 * box)
+        map_ = matrix_map(window, (ROW, COL), (min(256, GROUP_ROWS), box), tile.swizzle)
         if isinstance(map_, str):
             return Output(store, None, None)
         return Output(store, self.maps.add(window, map_, COL), tile)
@@ -233,7 +227,7 @@ class _Planner:
             if compact and (not held or len(held) == len(every) or self.registers + self._held(held) > REGISTERS):
                 continue
             layout = self._fixed([s for s in every if s not in held], held, compact)
-            limit, places = self.options.shared_bytes - layout.fixed(self.groups), layout.places(self.rows, self.groups)
+            limit, places = self.options.shared_bytes - layout.fixed(self.groups), layout.places(GROUP_ROWS, self.groups)
             total = sum(weight.bytes for weight in weights)
             if total + places <= limit:
                 depth = 2 if total + 2 * places <= limit else 1
@@ -242,7 +236,7 @@ class _Planner:
 
     def _held(self, held: list[Source]) -> int:
         """Registers of rows that are held, of this tile and the next."""
-        return sum(4 * align(source.length, 8) // 8 for source in held) * self.units
+        return sum(4 * align(source.length, 8) // 8 for source in held)
 
     def _fixed(self, sources: list[Source], held: list[Source], compact: bool) -> _Layout:
         """What does not depend on the weights."""
@@ -254,7 +248,7 @@ class _Planner:
 
     def _streamed(self, weights: tuple[Weight, ...], layout: _Layout) -> _Layout:
         """A ring for the weights; those that TMA cannot load stay."""
-        limit, places = self.options.shared_bytes - layout.fixed(self.groups), layout.places(self.rows, self.groups)
+        limit, places = self.options.shared_bytes - layout.fixed(self.groups), layout.places(GROUP_ROWS, self.groups)
         stay = [bool(weight.why) for weight in weights]
         kept = sum(w.bytes for w, s in zip(weights, stay, strict=True) if s)
         stage_bytes = max(STAGE_BYTES, *(panel.bytes for weight in weights for panel in weight.panels))

@@ -209,7 +209,7 @@ class _Copy:
         memory = _RowOf(self.plan, self.tile, self.tile.task.shared, self.lane, self.group, {})
         memory.chosen = row
         evaluator = Evaluator(self.plan.chain, memory, self.tile.index, {})
-        index = evaluator.inner(gather.op, gather.index, FragmentIndex(0, 0, 0)).at(0)
+        index = evaluator.inner(gather.op, gather.index, FragmentIndex(0, 0)).at(0)
         return cast(to_integer(index), "i32")
 
     def _piece(self, start: Value, row: Value, first: int, across: int, number: Value, slot: Value) -> None:

@@ -21,7 +21,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentI
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import Source, swizzled
 from kitsune_mlir.codegen.gpu.engines.chain.core.results import store_piece
-from kitsune_mlir.codegen.gpu.engines.chain.core.scatter_rows import Scatterer, numbers_of, places_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.scatter_rows import ROWS, Scatterer, numbers_of
 from kitsune_mlir.codegen.gpu.engines.chain.wide.epilogue import Finisher, reads_of
 from kitsune_mlir.codegen.gpu.engines.chain.wide.plan import PANEL, PANEL_BYTES, WARP_COLS, Pass, WidePlan, weight_tile
 from kitsune_mlir.codegen.gpu.engines.chain.wide.prefetch_init import fetch_ahead
@@ -196,7 +196,7 @@ class _Consumer:
         for number, layer in enumerate(plan.layers):
             for op, extract in self._gathers(number):
                 for half in range(2):
-                    evaluator.hold_index(op, extract.operands[1], FragmentIndex(0, half, 0))
+                    evaluator.hold_index(op, extract.operands[1], FragmentIndex(half, 0))
             for index, part in enumerate(layer.passes):
                 ring = self._pass(evaluator, number, index, count, ring)
                 fetched = evaluator.memory.runs
@@ -209,7 +209,7 @@ class _Consumer:
                         settled = plan.layers[-1].settled[0]
                         finisher = Finisher(plan, tile, self.task.shared, fresh(self.thread), self.group, settled, *last)
                     early = [scatter for scatter in chain.scatters if finisher is None or scatter not in finisher.scatters]
-                    numbers = {scatter: numbers_of(scatter, tile, memory, places_of(memory)) for scatter in early}
+                    numbers = {scatter: numbers_of(scatter, tile, memory, ROWS) for scatter in early}
             if number + 1 < len(plan.layers):
                 self._write_rows(evaluator, chain.layers[number + 1].ranges[0].value)
                 fence_async_shared()
@@ -256,7 +256,7 @@ class _Consumer:
         if not stores and not scatters:
             return
         places = [
-            FragmentIndex(0, half, block) for block in range(0, chain.layers[number].cols // 8, QUAD) for half in range(2)
+            FragmentIndex(half, block) for block in range(0, chain.layers[number].cols // 8, QUAD) for half in range(2)
         ]
         values = [*(record.tensor for record in stores), *(scatter.updates for scatter in scatters)]
         reads = reads_of(plan, plan.layers[number].settled, values, number)
@@ -352,7 +352,7 @@ class _Consumer:
         placed: list[Value] = [flat[0]] * (layer.layer.cols // 2)
         for register, place in enumerate(part.registers()):
             placed[part.first // 2 + place] = flat[register]
-        evaluator.sums[layer.layer.result] = [placed]
+        evaluator.sums[layer.layer.result] = placed
         return self.places.ring.next(slot)
 
     def _start(self, evaluator: Evaluator, number: int, part: Pass) -> list[Value] | None:
@@ -363,7 +363,7 @@ class _Consumer:
         sums: list[Value] = []
         for block in part.blocks:
             for half in range(2):
-                lanes = [evaluator.inner(term.op, term.value, FragmentIndex(0, half, block)) for term in terms]
+                lanes = [evaluator.inner(term.op, term.value, FragmentIndex(half, block)) for term in terms]
                 for lane in range(2):
                     values = [item.at(lane) for item in lanes]
                     sums.append(functools.reduce(operator.add, values))
@@ -381,7 +381,7 @@ class _Consumer:
             row = memory.local_row + 8 * half
             for first in range(0, groups, 2):
                 pieces = [
-                    evaluator.piece(value, FragmentIndex(0, half, QUAD * group))
+                    evaluator.piece(value, FragmentIndex(half, QUAD * group))
                     for group in range(first, min(groups, first + 2))
                 ]
                 # Neighbouring rows' pieces lie in the same banks: odd rows write their two in the other order.

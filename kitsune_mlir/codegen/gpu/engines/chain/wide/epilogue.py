@@ -111,7 +111,7 @@ class Finisher:
         steps = plan.chain.steps.items()
         self.reductions = [v for v, step in steps if step.kind == "reduce" and plan.order.ready[v] == self.number]
         lane = self._memory(thread & (WARP_ROWS - 1))
-        self.numbers = {scatter: numbers_of(scatter, tile, lane, [FragmentIndex(0, 0, 0)]) for scatter in scatters}
+        self.numbers = {scatter: numbers_of(scatter, tile, lane, [FragmentIndex(0, 0)]) for scatter in scatters}
         """A lane has the number of the row that its row, of the warp's 16, is added to."""
 
     def _memory(self, row: Value) -> RowMemory:
@@ -127,7 +127,7 @@ class Finisher:
         for op, operand in self.rows:
             for half in range(TOGETHER):
                 for block in self.pieces:
-                    evaluator.operand(op, operand, FragmentIndex(0, half, block))
+                    evaluator.operand(op, operand, FragmentIndex(half, block))
         return memory.runs
 
     def run(self, target: Value, fetched: dict[tuple, list[Lanes]], folded: dict[ir.Value, ir.Value]) -> None:
@@ -145,7 +145,7 @@ class Finisher:
         values = [*(record.tensor for record in self.stores), *(scatter.updates for scatter in self.scatters)]
         for op, operand in self._vectors(values):
             for block in self.pieces:
-                evaluator.operand(op, operand, FragmentIndex(0, 0, block))
+                evaluator.operand(op, operand, FragmentIndex(0, block))
         vectors = common.runs
 
         def step(turn: Value, *carried: Value) -> list[Value]:
@@ -156,25 +156,25 @@ class Finisher:
             evaluator = Evaluator(self.plan.chain, memory, self.tile.index, folded)
             for half in range(TOGETHER):
                 for block in self.pieces:
-                    col = memory.piece_col(FragmentIndex(0, half, block))
+                    col = memory.piece_col(FragmentIndex(half, block))
                     at = offset(target, col // PANEL * tile.panel_bytes)
                     words = unpack(load(offset(at, tile.offset(self.first + row + half, col % PANEL)), "vector<4xi32>", 16))
                     for part, word in enumerate(words):
-                        evaluator.set(self.settled, FragmentIndex(0, half, block + part), word)
-            places = [FragmentIndex(0, half, 0) for half in range(TOGETHER)]
+                        evaluator.set(self.settled, FragmentIndex(half, block + part), word)
+            places = [FragmentIndex(half, 0) for half in range(TOGETHER)]
             for value in self.reductions:
                 evaluator.reduce(value, places)
             scatterers = []
             for scatter in self.scatters:
-                number = self.numbers[scatter][FragmentIndex(0, 0, 0)]
+                number = self.numbers[scatter][FragmentIndex(0, 0)]
                 numbers = {place: shuffle(number, row + place.half) for place in places}
                 scatterers.append(Scatterer(scatter, self.tile, evaluator, numbers))
             for half in range(TOGETHER):
                 for block in self.pieces:
                     for record in self.stores:
-                        store_piece(record, evaluator, self.tile, FragmentIndex(0, half, block))
+                        store_piece(record, evaluator, self.tile, FragmentIndex(half, block))
                     for scatterer in scatterers:
-                        scatterer.add_piece(FragmentIndex(0, half, block))
+                        scatterer.add_piece(FragmentIndex(half, block))
             return _take(more)
 
         for_(0, WARP_ROWS // TOGETHER, 1, step, _take(fetched))

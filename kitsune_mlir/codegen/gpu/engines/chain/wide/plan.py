@@ -178,7 +178,7 @@ def make_wide_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
     if stages < LEAST_STAGES:
         raise MatchFailure(f"rows of {rows_bytes} bytes leave no room for {LEAST_STAGES} stages of {stage_bytes} bytes")
     plan = WidePlan(
-        chain, order, groups, 1, vectors, outputs, layers,
+        chain, order, groups, vectors, outputs, layers,
         tuple((source, maps.add(source.window, source.maps[0], COL)) for source in sources),
         layers[0].panels <= slots, slots, stages, stage_bytes, _by_rows(chain, order, layers[-1], slots),
     )  # fmt: skip

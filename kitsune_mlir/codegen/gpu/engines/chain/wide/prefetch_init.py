@@ -28,4 +28,4 @@ def fetch_ahead(evaluator: Evaluator, terms: Sequence[Term], layer: WideLayer, i
         for block in part.blocks[::QUAD]:
             for half in range(2):
                 for op, read in reads:
-                    evaluator.inner(op, read, FragmentIndex(0, half, block))
+                    evaluator.inner(op, read, FragmentIndex(half, block))
