@@ -1,5 +1,7 @@
-"""The generated pages say what the code says."""
+"""The generated pages say what the code says, and so do docstrings."""
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from kitsune_mlir.passes.registry import PASSES
 from kitsune_mlir.tools import make_docs
 from kitsune_mlir.tools.make_docs import ROOT, dialect_page, example_of, main, pages, passes_page
+from test.oracles.definitions import files
 
 
 def test_the_pages_are_up_to_date():
@@ -46,3 +49,37 @@ def test_check_reports_stale_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert main([]) == 0 and main(["--check"]) == 0
     (tmp_path / "docs" / "dialect.md").write_text("old")
     assert main(["--check"]) == 1
+
+
+def described(docstring: str, section: str) -> list[str]:
+    """The names that "Args" or "Attributes" of a docstring describe."""
+    found = re.search(rf"^{section}:\n((?: .*\n?|\n)+)", docstring, re.MULTILINE)
+    lines = re.findall(r"^    (\S.*)", found[1], re.MULTILINE) if found else []
+    return [name.strip("* ") for line in lines for name in line.partition(":")[0].split(",")]
+
+
+def names_of(node: ast.AST) -> set[str]:
+    """Parameters of a function; what a class has: fields, attributes of its methods, and parameters of its `__init__`."""
+    inside = list(ast.walk(node)) if isinstance(node, ast.ClassDef) else [node]
+    made = [one for one in inside if isinstance(one, ast.FunctionDef) and (one is node or one.name == "__init__")]
+    names = {parameter.arg for one in made for parameter in ast.walk(one.args) if isinstance(parameter, ast.arg)}
+    names |= {one.attr for one in inside if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)}
+    names |= {one.id for one in inside if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    return names | {one.name for one in inside if isinstance(one, ast.FunctionDef)}
+
+
+def test_docstrings_describe_what_is_there() -> None:
+    wrong = []
+    for name, path in files().items():
+        for node in ast.walk(ast.parse(path.read_text())) if name.endswith(".py") else ():
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and (text := ast.get_docstring(node)):
+                told = [*described(text, "Args"), *described(text, "Attributes")]
+                wrong += [f"{name}: {node.name} has no '{one}'" for one in told if one not in names_of(node)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_docstring_that_is_wrong_is_found() -> None:
+    text = "Do.\n\nArgs:\n    a, b: two.\n        More.\n    c: one.\n\nReturns:\n    d: none."
+    assert described(text, "Args") == ["a", "b", "c"]
+    (function,) = ast.parse("def f(a, *, b): c = 1").body
+    assert names_of(function) == {"a", "b", "f"}

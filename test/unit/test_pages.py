@@ -1,30 +1,33 @@
-"""What README.md and the pages in docs/ say: their commands run, their files exist, their names are in the code.
+"""What README.md and the pages in docs/ say: their commands run, their files exist, their names are defined by the code.
 
 docs/dialect.md and docs/passes.md are generated (`test_docs.py`); the commands of docs/simulate.md have a test of their own.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import re
+import runpy
 import shlex
+import sys
 import textwrap
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
 
+from kitsune_mlir.passes.registry import PASSES
 from kitsune_mlir.tools import kitsune_opt
 from kitsune_mlir.tools.kitsune import main
 from kitsune_mlir.tools.make_docs import ROOT
+from test.oracles.definitions import files, is_defined
 
 GENERATED = ("dialect.md", "passes.md", "coverage.md")
 PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in GENERATED)]
-FOLDERS = ("kitsune_mlir", "dialects", "passes", "tools", "bench", "test")
-FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts]
-CODE = "\n".join(path.read_text() for path in FILES if path.suffix in (".py", ".mlir") and path != Path(__file__))
-WORDS = set(re.findall(r"\w+", CODE + (ROOT / "Makefile").read_text()))
+FILE = re.compile(r"[\w/-]+\.(py|md|mlir|json)")
 MODEL = """
 import torch
 
@@ -49,34 +52,92 @@ def spans(page: Path) -> list[str]:
     return [" ".join(found.split()) for found in re.findall(r"`([^`]+)`", text)]
 
 
+def folders(page: Path) -> list[Path]:
+    """Where the files lie that a page names: the repository, folders that it names or names files of, and those above."""
+    roots = [ROOT, ROOT / "kitsune_mlir"]
+    named = [root / found for found in spans(page) if found.endswith("/") for root in roots]
+    named += [(ROOT / found).parent for found in spans(page) if found in files()]
+    return [*roots, *dict.fromkeys(base for folder in named if folder.is_dir() for base in (folder, folder.parent))]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_a_page_names_exist(page: Path) -> None:
-    text = page.read_text()
+    text, bases = page.read_text(), folders(page)
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (page.parent / target).exists(), target
-    names = {path.name for path in FILES}
     for name in [*spans(page), *re.findall(r"\bdocs/[\w-]+\.md", text)]:
-        if re.fullmatch(r"[\w/-]+\.(py|md|mlir)|(\w+/)+", name):
-            assert name in names or any((base / name).exists() for base in (ROOT, ROOT / "kitsune_mlir")), name
+        if FILE.fullmatch(name) or re.fullmatch(r"(\w+/)+", name):
+            assert any((base / name).exists() for base in bases) or name.endswith("-DEVICE.json"), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_names_in_a_page_are_names_in_the_code(page: Path) -> None:
-    stems = {path.stem for path in FILES}
+def test_names_in_a_page_are_defined_by_the_code(page: Path) -> None:
     for name in spans(page):
-        if re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*(\(\))?", name):
-            unknown = [part for part in re.findall(r"\w+", name) if part not in WORDS | stems]
-            assert not unknown, name
+        if re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*(\(\))?", name) and not FILE.fullmatch(name):
+            assert is_defined(name.removesuffix("()")), name
+
+
+class Parsed(Exception):
+    """A command line was taken."""
+
+
+def parse(module: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start a module with a command line as far as its parser; AssertionError if that refuses it."""
+    assert "parse_" in files()[path_of(module)].read_text() or "program_main" in files()[path_of(module)].read_text(), module
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        for name in ("parse_args", "parse_intermixed_args"):
+
+            def taken(self: argparse.ArgumentParser, *given: object, method: str = name) -> None:
+                ORIGINAL[method](self, *given)
+                raise Parsed
+
+            patch.setattr(argparse.ArgumentParser, name, taken)
+        patch.setattr(sys, "argv", [module, *words])
+        warnings.simplefilter("ignore", RuntimeWarning)  # of modules that are imported already
+        try:
+            runpy.run_module(module, run_name="__main__")
+        except Parsed:
+            return
+        except SystemExit as refused:
+            raise AssertionError(f"{module} {' '.join(words)}: {refused}") from refused
+    raise AssertionError(f"{module} has not looked at its command line")
+
+
+ORIGINAL = {name: getattr(argparse.ArgumentParser, name) for name in ("parse_args", "parse_intermixed_args")}
+
+
+def path_of(module: str) -> str:
+    return module.replace(".", "/") + ".py"
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "bench" / "README.md"], ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_command_lines_that_a_page_gives_are_taken(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "\n".join([*spans(page), *re.findall(r"^    (python .*)", page.read_text(), re.MULTILINE)])
+    for module, rest in set(re.findall(r"python -m ((?:bench|test|kitsune_mlir)\.[\w.]*\w)(.*)", text)):
+        assert path_of(module) in files(), module
+        words = shlex.split(re.sub(r"[\[\]]|\.\.\.", " ", rest), comments=True)
+        if words:
+            parse(module, words, monkeypatch)
+    assert not re.findall(r"python (?:bench|test|kitsune_mlir)/\S*", page.read_text()), "modules are run by name"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_modules_that_a_page_runs_have_the_options_it_gives(page: Path) -> None:
-    commands = re.findall(r"python (?:-m )?((?:bench|test|kitsune_mlir)[./][\w./]+)([^`\n]*)", page.read_text())
-    for module, rest in commands:
-        path = ROOT / (module if module.endswith(".py") else module.replace(".", "/") + ".py")
-        assert path.exists(), module
-        for option in re.findall(r"--[\w-]+", rest):
-            assert option in path.read_text() or option.lstrip("-") in path.read_text(), f"{module} {option}"
+def test_options_that_a_page_names_exist(page: Path) -> None:
+    opt = {option for action in kitsune_opt.parser()._actions for option in action.option_strings} | {f"--{p}" for p in PASSES}
+    own = {name: {o for p in command.params for o in (*p.opts, *p.secondary_opts)} for name, command in main.commands.items()}
+    scripts = {found for path in files().values() if path.suffix == ".py" for found in ADDED.findall(path.read_text())}
+    for text in spans(page):
+        program, *words = text.split() or [""]
+        options = {word.partition("=")[0] for word in words if word.startswith("--")}
+        if program == "kitsune" and words:
+            assert words[0] in own and options <= own[words[0]], text
+        elif program == "kitsune-opt":
+            assert options <= opt, text
+        elif re.fullmatch(r"--[\w-]+", text):
+            assert text in opt | scripts or any(text in one for one in own.values()), text
+
+
+ADDED = re.compile(r"""add_argument\(\s*["'](--[\w-]+)""")
 
 
 def test_what_a_page_makes_is_in_the_makefile() -> None:
@@ -119,13 +180,25 @@ def test_the_readme_s_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(names["y"], wanted)
 
 
-def test_a_page_that_is_wrong_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "check, wrong",
+    [
+        (test_files_that_a_page_names_exist, "`no_such_file.py`"),
+        (test_files_that_a_page_names_exist, "`kernel/kernel.py`"),  # there is one, but in a folder that the page does not name
+        (test_names_in_a_page_are_defined_by_the_code, "`no_such_name()`"),
+        (test_names_in_a_page_are_defined_by_the_code, "`Plan.no_such_name`"),
+        (test_names_in_a_page_are_defined_by_the_code, "`deliberately`"),  # a word of some comment
+        (test_names_in_a_page_are_defined_by_the_code, "`torch.no_such_name`"),
+        (test_names_in_a_page_are_defined_by_the_code, "`linalg.no_such_op`"),
+        (test_command_lines_that_a_page_gives_are_taken, "`python -m bench.suite run DIR --no-such-option`"),
+        (test_command_lines_that_a_page_gives_are_taken, "`python -m bench.suite dance DIR`"),
+        (test_options_that_a_page_names_exist, "`kitsune run --repeats`"),
+        (test_options_that_a_page_names_exist, "`kitsune-opt --kitsune-dance`"),
+        (test_options_that_a_page_names_exist, "`--no-such-option`"),
+    ],
+)
+def test_a_page_that_is_wrong_is_found(check, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
-    page.write_text("See `no_such_file.py` and `no_such_name()`, or `python -m bench.suite run DIR --no-such-option`.")
-    for check in (
-        test_files_that_a_page_names_exist,
-        test_names_in_a_page_are_names_in_the_code,
-        test_modules_that_a_page_runs_have_the_options_it_gives,
-    ):
-        with pytest.raises(AssertionError, match="no[-_]such"):
-            check(page)
+    page.write_text(wrong)
+    with pytest.raises(AssertionError, match=re.escape(wrong.strip("`").removesuffix("()").removeprefix("python -m "))):
+        check(page, *([monkeypatch] if check is test_command_lines_that_a_page_gives_are_taken else []))
