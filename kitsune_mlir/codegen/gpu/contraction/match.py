@@ -24,23 +24,7 @@ from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_projected_product
 from kitsune_mlir.dialects.sizes import wide_dims
 
-__all__ = [
-    "COL",
-    "ROW",
-    "Pattern",
-    "Product",
-    "Sides",
-    "Step",
-    "check_outputs",
-    "is_constant",
-    "loaded",
-    "match",
-    "name_sides",
-    "read_body",
-    "read_product",
-    "read_step",
-    "unite_products",
-]
+__all__ = ["COL", "ROW", "Pattern", "Product", "Sides", "Step", "is_constant", "loaded", "match"]
 
 _DTYPES = ("bf16", "f16")
 
@@ -119,25 +103,29 @@ class Pattern:
         return self.sides.names.get(self.sides.find(node), "")
 
 
-def match(task: TaskView, dtypes: Sequence[str] = _DTYPES) -> Pattern:
+def match(task: TaskView, dtypes: Sequence[str] = _DTYPES, one_sum: bool = False) -> Pattern:
     """Read the body of a task.
 
     Args:
         dtypes: element types of the product's operands that the engine does.
+        one_sum: both operands are loaded, without rows that an index names, and the sum is over one dimension.
 
     Raises:
         Mismatch: it is no product of them, or several of one operand, with element-wise work around it.
     """
     sides = Sides(task)
-    steps, products = read_body(task, sides, dtypes, tables_of(task))
+    steps, products = _read_body(task, sides, dtypes, () if one_sum else tables_of(task))
     if not products:
         raise MatchFailure("no product")
-    unite_products(task, sides, products)
+    _unite_products(task, sides, products)
     for product in products:
-        name_sides(sides, product)
-        loaded(task, product, product.b)
+        _name_sides(sides, product)
+        for operand in (product.a, product.b) if one_sum else (product.b,):
+            loaded(task, product, operand)
+        if one_sum and len(product.sums) != 1:
+            raise MatchFailure(f"a sum over {len(product.sums)} dimensions; one is done")
     pattern = Pattern(task, steps, products[0], sides, tuple(products))
-    check_outputs(pattern, products)
+    _check_outputs(pattern, products)
     return pattern
 
 
@@ -153,7 +141,7 @@ def loaded(task: TaskView, product: Product, number: int) -> Load:
     return load
 
 
-def unite_products(task: TaskView, sides: Sides, products: Sequence[Product]) -> None:
+def _unite_products(task: TaskView, sides: Sides, products: Sequence[Product]) -> None:
     """Rows and columns of products of one first operand and one size are the same rows and columns of the tile.
 
     Raises:
@@ -178,13 +166,13 @@ def unite_products(task: TaskView, sides: Sides, products: Sequence[Product]) ->
             sides.unite(one, same)
 
 
-def read_body(
+def _read_body(
     task: TaskView, sides: Sides, dtypes: Sequence[str], tables: Collection[ir.Value] = ()
 ) -> tuple[dict[ir.Value, Step], list[Product]]:
     """The steps (by the value that each makes) and products of a task's body, in order; `sides` learns what walks together.
 
     Args:
-        dtypes, tables: as for `read_product` and `read_step`.
+        dtypes, tables: as for `_read_product` and `_read_step`.
 
     Raises:
         Mismatch: an operation is neither a product of these types nor element-wise.
@@ -194,13 +182,13 @@ def read_body(
     for op in task.work():
         if op.name == "tensor.empty" or (len(op.results) and is_constant(op.results[0])):
             continue
-        step = read_step(op, sides, tables)
+        step = _read_step(op, sides, tables)
         if step is not None:
             steps.update(dict.fromkeys(op.results, step))
             continue
         if not is_contraction(op):
             raise MatchFailure(f"'{op.name}' is neither a product nor element-wise")
-        products.append(read_product(op, dtypes))
+        products.append(_read_product(op, dtypes))
         sides.generic(op, (0, 1, 2))
     return steps, products
 
@@ -228,7 +216,7 @@ def _check_captures(op: ir.Operation, tables: Collection[ir.Value]) -> None:
                 raise MatchFailure(f"an element-wise body uses a {operand.type} that is computed outside of it")
 
 
-def read_step(op: ir.Operation, sides: Sides, tables: Collection[ir.Value] = ()) -> Step | None:
+def _read_step(op: ir.Operation, sides: Sides, tables: Collection[ir.Value] = ()) -> Step | None:
     """The step that `op` is, with its loops united; None for anything else.
 
     Args:
@@ -272,7 +260,7 @@ def _joined(op: ir.Operation, sides: Sides) -> Step:
     return Step(op, "concat", tuple(range(len(op.operands))))
 
 
-def read_product(op: ir.Operation, dtypes: Sequence[str] = _DTYPES) -> Product:
+def _read_product(op: ir.Operation, dtypes: Sequence[str] = _DTYPES) -> Product:
     """A contraction read as a product of a tile's rows and columns.
 
     Args:
@@ -303,7 +291,7 @@ def read_product(op: ir.Operation, dtypes: Sequence[str] = _DTYPES) -> Product:
     return Product(op, a, b, sums, rows, cols, types[0])
 
 
-def name_sides(sides: Sides, product: Product) -> None:
+def _name_sides(sides: Sides, product: Product) -> None:
     """Name the classes of loops that are the rows, the columns and the sums of a product.
 
     Raises:
@@ -319,7 +307,7 @@ def name_sides(sides: Sides, product: Product) -> None:
         sides.names[root] = name
 
 
-def check_outputs(pattern: Pattern, products: Sequence[Product]) -> None:
+def _check_outputs(pattern: Pattern, products: Sequence[Product]) -> None:
     """Everything that is stored must be a whole tile, and be made of steps along its sides.
 
     Args:

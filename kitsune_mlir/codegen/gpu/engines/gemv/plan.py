@@ -12,8 +12,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
-from kitsune_mlir.codegen.gpu.contraction.one_sum import GemvPattern, match_products
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Pattern, match
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
@@ -25,6 +24,8 @@ from kitsune_mlir.errors import CompileError
 
 __all__ = ["CONSUMERS", "PANEL", "Geometry", "GemvPlan", "Source", "make_plan", "share_ring"]
 
+DTYPES = ("bf16", "f16", "f32")
+"""Element types of the operands; sums are f32."""
 MOST_ROWS = 64
 CONSUMERS = 8
 """Warps that multiply; two more load."""
@@ -231,7 +232,7 @@ class GemvPlan:
         weights: of each product.
     """
 
-    pattern: GemvPattern
+    pattern: Pattern
     geometry: Geometry
     input: Source
     weights: tuple[Source, ...]
@@ -248,7 +249,7 @@ def make_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
     Raises:
         Mismatch: it is no product of few rows, or one whose operands TMA cannot read.
     """
-    pattern = match_products(task)
+    pattern = match(task, DTYPES, one_sum=True)
     product = pattern.product
     if product.rows > MOST_ROWS:
         raise MatchFailure(f"a tile of {product.rows} rows; up to {MOST_ROWS} are done")
@@ -301,9 +302,7 @@ def share_ring(plans: Sequence[Plan], options: KernelOptions) -> list[Plan] | No
     ]
 
 
-def _source(
-    pattern: GemvPattern, number: int, operand: int, side: str, rows: int, columns: int, swizzle: int = PANEL
-) -> Source:
+def _source(pattern: Pattern, number: int, operand: int, side: str, rows: int, columns: int, swizzle: int = PANEL) -> Source:
     """An operand of a product, if TMA can read boxes of `rows` along its side and `columns` along the sum."""
     product = pattern.products[number]
     inner, depth = f"k{product.sums[0][0]}", product.sums[0][1]
@@ -330,7 +329,7 @@ def _source(
     return Source(window, tensor_map, dims)
 
 
-def _choose(pattern: GemvPattern, options: KernelOptions) -> Geometry:
+def _choose(pattern: Pattern, options: KernelOptions) -> Geometry:
     """The best geometry that fits."""
     product, products = pattern.product, len(pattern.products)
     size = {"f32": 4}.get(product.dtype, 2)
