@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.generic.cost import SPREAD
+from kitsune_mlir.codegen.gpu.engines.registry import traits_of
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
@@ -105,7 +106,7 @@ def slow_task(plan: Plan, declined: Iterable[Decline], machine: Target) -> SlowT
     blocks = machine.workers * (SPREAD if work.cycles else 1)  # its cycles are those of blocks that share a multiprocessor
     seconds, floor = stage_seconds(work, machine, blocks), floor_seconds(work, machine)
     reasons = []
-    if plan.engine == "generic":
+    if traits_of(plan.engine).catches_all:
         others = "; ".join(f"{decline.engine}: {decline.reason}" for decline in declined)
         reasons.append(f"no engine but the generic one takes it ({others})" if others else "the generic engine does it")
     moved = work.read_bytes + work.write_bytes

@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from kitsune_mlir.codegen.gpu.engines.registry import traits_of
 from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target, find_target
 
@@ -67,11 +68,6 @@ class Work:
 
 
 REFERENCE = find_target("h200")
-SHARING = ("mma", "conv")
-"""Engines that are counted as if every piece of a tile added up a part of its columns, as `mma`'s do; of `conv`, the last piece
-adds up all (docs/rates.md)."""
-NARROW = 256
-"""Columns up to which a chain's gathers and additions run beside its products: the registers of wider ones are full."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,11 +120,12 @@ class Cost:
 
 def cost_of(work: Work, target: Target) -> Cost:
     """The cost of one tile (of one piece, where several blocks share it) of a stage on a GPU."""
-    own = rates.ENGINES.get(work.engine, rates.ENGINES["generic"])
+    engine = traits_of(work.engine)
+    own = engine.rates
     clock = target.vector_rate / target.workers / (REFERENCE.vector_rate / REFERENCE.workers)
     tensor_rate = own.tensor * target.matrix_rate / target.workers * (2 / max(2, work.element_bytes))
-    if work.engine in ("mma", "conv") and work.element_bytes == 4:
-        tensor_rate /= 3  # each f32 product is three of tf32 numbers
+    if work.element_bytes == 4:
+        tensor_rate /= engine.f32_products
     vector_rate = own.vector * target.vector_rate / 2 / target.workers  # a fused multiply-add counts as two in the target
     caches = target.cache_rate / REFERENCE.cache_rate
     fixed = work.levels * own.level / clock
@@ -136,9 +133,9 @@ def cost_of(work: Work, target: Target) -> Cost:
         fixed += rates.GATHER / clock
     if work.pieces > 1:  # sums of all pieces are written, and read again: by the last one, or by each a part of its own
         partial = 4.0 * max(1, work.rows) * max(1, work.cols)
-        read = 2 if work.engine in SHARING else work.pieces
+        read = 2 if engine.spreads_sums else work.pieces
         fixed += rates.MEET + read * partial / (rates.PARTIAL_RATE * caches)
-    if work.engine == "chain" and work.cols > NARROW:
+    if engine.beside_columns is not None and work.cols > engine.beside_columns:
         fixed += (work.gathered_bytes / rates.GATHERED_RATE + work.atomic_bytes / rates.ADDED_RATE) / clock
     load = (work.read_bytes - work.copied_bytes) / (own.load_rate * caches) + work.copied_bytes / (rates.COPY_RATE * clock)
     cost = Cost(

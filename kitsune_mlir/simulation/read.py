@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.engines.registry import choose
+from kitsune_mlir.codegen.gpu.engines.registry import choose, traits_of
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.footprint import MOST_THREADS, REGISTER_FILE
@@ -31,8 +31,6 @@ RING_BYTES = 160 << 10
 """Shared memory that a ring of weights takes: so much can be on the way before a tile's waits have ended."""
 MOST_DRAWN = 256
 """Rows named by indices, from which on a tile is taken to wait for all of a task."""
-AHEAD = ("gemv", "mma", "conv")
-"""Engines that load what nobody writes before their waits end."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +127,7 @@ def sim_program(function: ir.Operation, kernel: Kernel, machine: Target) -> SimP
             share = (end if first is None else first, workers)
             end = max(end, sum(share))
         last = tasks[-1] if tasks and tasks[-1].launch == (_number(task, "launch") or 0) else None
-        together = choice.engine == "gemv" or (choice.joined and joined)
+        together = traits_of(choice.engine).weights_ahead == "always" or (choice.joined and joined)
         follows_on = last is not None and last.engine == choice.engine and together
         tasks.append(_task(task, choice, made, machine, share, follows_on, freed))
         joined = choice.joined
@@ -201,7 +199,7 @@ def _task(
         touches=touches,
         share=share,
         launch=_number(task, "launch") or 0,
-        ahead_bytes=min(RING_BYTES, weights) if choice.engine in AHEAD else 0.0,
+        ahead_bytes=min(RING_BYTES, weights) if traits_of(choice.engine).loads_ahead else 0.0,
         follows_on=follows_on,
     )
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.engines.registry import traits_of
 from kitsune_mlir.dialects.access import is_tensor
+from kitsune_mlir.dialects.attribute_table import INTO
 from kitsune_mlir.dialects.edges import edge_of, producer_of, stage_space, stages_of, tile_sizes, trace_views
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
@@ -18,7 +20,6 @@ from kitsune_mlir.machine.stage_work import work_of_stage
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.base import PassFailure
 from kitsune_mlir.passes.remarks import remark
-from kitsune_mlir.passes.tile_program.scatter import INTO
 
 from .allocation import Allocation, Budget, Flow, Stage, allocate
 from .times import Launches, busy_seconds, launches_of, limits_of, temporal_seconds
@@ -93,7 +94,9 @@ def model_of(pipeline: ir.Operation, target: Target, measured: Mapping[str, floa
             whole = edge.policy == "all"
             bytes_ = tensor_bytes(value.type)
             # Its weights come while it waits (successive products share a ring: `codegen/gpu/engines/mma/task_fusion.py`).
-            streamed = work.engine == "gemv" or (before == n - 1 and work.engine == engines[before] == "mma")
+            ahead = traits_of(work.engine).weights_ahead
+            follows = before == n - 1 and work.engine == engines[before]
+            streamed = ahead == "always" or (ahead == "successor" and follows)
             rows = sum(named.count(tile_sizes(stage, space)) for named in edge.named)
             named += rows
             flows.append(Flow(before, n, bytes_, bytes_ / stages[before].tiles, whole, streamed, rows))

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.edges import INDEXED, Edge, edge_of, grid_of, producer_of, stage_space, stages_of, trace_views
+from kitsune_mlir.codegen.gpu.engines.registry import traits_of
+from kitsune_mlir.dialects.attribute_table import INDEXED, INTO, ORDERED, UPDATES
+from kitsune_mlir.dialects.edges import Edge, edge_of, grid_of, producer_of, stage_space, stages_of, trace_views
 from kitsune_mlir.dialects.named_rows import Named
 from kitsune_mlir.dialects.stage_graph import inputs_of
 from kitsune_mlir.dialects.unchanged import unchanged
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.remarks import remark
-from kitsune_mlir.passes.tile_program.scatter import INTO, ORDERED, UPDATES
 
 from .choice import budget_of, model_of, name_of
 from .times import temporal_seconds
@@ -24,8 +25,6 @@ from .times import temporal_seconds
 __all__ = ["CHOICES", "mark_gathers"]
 
 CHOICES = ("auto", "all", "rows")
-ENGINES = ("simt", "generic")
-"""Whose threads all poll before a tile's first load: indices and counters then come side by side."""
 CLEARLY = 0.99
 """Of the time with one counter for all, below which rows are waited for."""
 
@@ -89,7 +88,7 @@ def _gathers(stage: ir.Operation) -> list[tuple[ir.Operation, tuple[Named, ...]]
 def _refused(stage: ir.Operation, producer: ir.Operation) -> str | None:
     """Why a stage's tiles cannot wait for rows; None if they can."""
     engine = ir.StringAttr(stage.attributes["engine"]).value
-    if engine not in ENGINES:
+    if not traits_of(engine).polls_with_all_threads:
         return f"few threads of engine {engine} would read its indices"
     if any(word in producer.attributes for word in (INTO, UPDATES, ORDERED)):
         return "how often a row is added to is not known before all indices are read"

@@ -11,19 +11,17 @@ from dataclasses import dataclass
 from torch_mlir import ir
 from torch_mlir.dialects import arith, memref
 
+from kitsune_mlir.codegen.gpu.engines.registry import traits_of
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.attribute_table import INTO, ORDERED, UPDATES
 from kitsune_mlir.dialects.edges import Edge, edge_of, grid_of
 from kitsune_mlir.dialects.iteration import is_reshape
 from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
 from kitsune_mlir.dialects.tile_program import AcquireOp, PopOp, PushOp, QueueOp, ReleaseOp
 from kitsune_mlir.passes.base import PassFailure
 from kitsune_mlir.passes.tile_program.memrefs import i64, index
-from kitsune_mlir.passes.tile_program.scatter import INTO, ORDERED, UPDATES
 
 __all__ = ["RingEdge", "Rings", "queue_depth", "ring_edge"]
-
-ENGINES = ("mma", "simt", "chain", "generic")
-"""Engines that do their tiles in order at either end of a ring; others walk them in an order of their own, or join tasks."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ def ring_edge(stage: ir.Operation) -> RingEdge | str:
     if len(results) != 1 or any(word in stage.attributes for word in (INTO, ORDERED, UPDATES)):
         return "only a stage of one result that adds no rows fills a ring"
     value, grid = results[0], grid_of(stage)
-    if _engine(stage) not in ENGINES:
+    if not traits_of(_engine(stage)).keeps_order:
         return f"engine {_engine(stage)} does not keep the order of its tiles"
     made = yielded(stage)[0]
     maker = next(n for n, op in enumerate(grid.space.ops) if made in list(op.results))
@@ -58,7 +56,7 @@ def ring_edge(stage: ir.Operation) -> RingEdge | str:
             user = user.parent.operation
         reads = grid_of(user)
         edge = edge_of(user, reads.space, value)
-        if _engine(user) not in ENGINES or edge is None or edge.policy not in ("tile", "row"):
+        if not traits_of(_engine(user)).keeps_order or edge is None or edge.policy not in ("tile", "row"):
             return f"{user.attributes['sym_name']} does not read it tile by tile"
         same = reads.moving[:1] == [edge.dim] and reads.tile[edge.dim] == grid.tile[first]
         if not same or reads.space.dims[edge.dim].size != grid.space.dims[first].size:

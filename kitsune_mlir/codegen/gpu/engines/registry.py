@@ -19,9 +19,10 @@ from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
+from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.errors import CompileError
 
-__all__ = ["ENGINES", "FALLBACK", "choose"]
+__all__ = ["ENGINES", "choose", "traits_of"]
 
 ENGINES: dict[str, Engine] = {
     engine.name: engine
@@ -32,11 +33,21 @@ ENGINES: dict[str, Engine] = {
 }
 """Every engine by its name, which is what a task's `engine` attribute says."""
 
-FALLBACK = ("simt", "generic")
-"""Tried in this order after the engine that the task wishes for."""
 
-NEXT = {"gemv": ("mma",)}
-"""Tried before these where an engine declines."""
+def traits_of(name: str) -> Traits:
+    """Properties of an engine; of one that there is not, those of the engine that takes anything."""
+    return ENGINES[name if name in ENGINES else _catches_all()].traits
+
+
+def _catches_all() -> str:
+    return next(name for name, engine in ENGINES.items() if engine.traits.catches_all)
+
+
+def _order(requested: str, engines: Mapping[str, Engine]) -> list[str]:
+    """Who is asked for a task: the engine that it requests, those that this one hands on to, then the general ones."""
+    asked_next = engines[requested].traits.asked_next if requested in engines else ()
+    general = (name for name, engine in engines.items() if engine.traits.general)
+    return [name for name in dict.fromkeys([requested, *asked_next, *general]) if name]
 
 
 def choose(task: TaskView, limits: KernelOptions, engines: Mapping[str, Engine] = ENGINES) -> tuple[Plan, Sequence[Decline]]:
@@ -46,9 +57,7 @@ def choose(task: TaskView, limits: KernelOptions, engines: Mapping[str, Engine] 
         CompileError: nobody takes it (the message has every engine's reason), or an engine failed.
     """
     declined: list[Decline] = []
-    for name in dict.fromkeys([task.requested_engine, *NEXT.get(task.requested_engine, ()), *FALLBACK]):
-        if not name:
-            continue
+    for name in _order(task.requested_engine, engines):
         if name not in engines:
             if name == task.requested_engine:
                 declined.append(Decline(name, "there is no such engine for this target"))

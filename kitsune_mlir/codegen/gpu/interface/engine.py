@@ -31,6 +31,7 @@ from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
+from kitsune_mlir.codegen.gpu.interface.traits import Traits
 
 __all__ = ["Engine"]
 
@@ -39,6 +40,7 @@ class Engine:
     """Base of all engines. Engines have no state: one object serves every program."""
 
     name: ClassVar[str] = ""
+    traits: ClassVar[Traits] = Traits()
     prefetches: ClassVar[bool] = False
     """Whether `prefetch` does anything."""
 
@@ -70,7 +72,7 @@ class Engine:
 
     def emit_fused(self, plans: Sequence[Plan], tasks: Sequence[TaskContext]) -> None:
         """Emit all tiles that a block has of successive tasks, those of the first task first; otherwise as `emit`."""
-        raise NotImplementedError(f"{type(self).__name__}.emit_joined")
+        raise NotImplementedError(f"{type(self).__name__}.emit_fused")
 
     def prefetch(self, plan: Plan, task: TaskContext, thread: Value, threads: int, soon: bool = True) -> None:
         """Emit what brings the beginning of the block's first tile to L2, as far as nobody writes it: weights, cached keys.

@@ -10,12 +10,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from kitsune_mlir.codegen.gpu.engines.registry import traits_of
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 
 __all__ = ["options_of"]
-
-ENGINE = "mma"
 
 
 def options_of(tasks: Sequence[TaskView], options: KernelOptions) -> list[KernelOptions]:
@@ -44,7 +43,7 @@ def _runs(tasks: Sequence[TaskView]) -> list[list[TaskView]]:
 
 
 def _joins(run: Sequence[TaskView], task: TaskView) -> bool:
-    if any(other.requested_engine != ENGINE for other in (*run, task)):
+    if task.requested_engine != run[0].requested_engine or not traits_of(task.requested_engine).concurrent:
         return False
     first = {load.buffer.memory for load in run[0].loads}
     if not first & {load.buffer.memory for load in task.loads}:

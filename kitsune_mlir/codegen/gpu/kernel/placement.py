@@ -11,6 +11,7 @@ from typing import Any
 from kitsune_mlir.codegen.gpu.emit.control_flow import sm_count, sm_id, uniform
 from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.emit.value import Value, select
+from kitsune_mlir.codegen.gpu.engines.registry import traits_of
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.concurrent_gemms import options_of
@@ -74,7 +75,7 @@ class AllBlocks:
             workers: multiprocessors.
         """
         alone = max(plan.shared_bytes for plan in plans) > SHARED_LIMIT // 2
-        return alone and slots > 0 and not any(plan.engine == "mma" and 2 * plan.pieces > workers for plan in plans)
+        return alone and slots > 0 and not any(traits_of(plan.engine).one_block and 2 * plan.pieces > workers for plan in plans)
 
     def ranges(self, number: Value, blocks: Value) -> Mapping[Any, Range]:
         """The blocks of each group of tasks, for block `number` of `blocks`."""

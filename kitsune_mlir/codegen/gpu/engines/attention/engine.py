@@ -21,9 +21,11 @@ from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
+from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async_shared
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.machine.rates import ENGINES
 
 __all__ = ["AttentionEngine"]
 
@@ -32,6 +34,7 @@ class AttentionEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "attention"
+    traits: ClassVar[Traits] = Traits(ENGINES["attention"])
     prefetches: ClassVar[bool] = True
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:

@@ -28,7 +28,9 @@ from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, TaskView, element_bytes
+from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.machine.rates import ENGINES
 
 __all__ = ["DepthwiseEngine"]
 
@@ -69,6 +71,7 @@ class DepthwiseEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "depthwise"
+    traits: ClassVar[Traits] = Traits(ENGINES["depthwise"])
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:

@@ -24,8 +24,10 @@ from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
+from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot, fence_async
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.machine.rates import ENGINES
 
 __all__ = ["GemvEngine"]
 
@@ -34,6 +36,7 @@ class GemvEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "gemv"
+    traits: ClassVar[Traits] = Traits(ENGINES["gemv"], asked_next=("mma",), loads_ahead=True, weights_ahead="always")
     prefetches: ClassVar[bool] = True
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:

@@ -31,7 +31,9 @@ from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
+from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.machine.rates import ENGINES
 
 __all__ = ["GenericEngine", "finish"]
 
@@ -56,6 +58,9 @@ class GenericEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "generic"
+    traits: ClassVar[Traits] = Traits(
+        ENGINES["generic"], general=True, catches_all=True, keeps_order=True, polls_with_all_threads=True
+    )
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:

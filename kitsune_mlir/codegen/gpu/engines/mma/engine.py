@@ -32,9 +32,11 @@ from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
+from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import specialize
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.machine.rates import ENGINES
 
 __all__ = ["MmaEngine"]
 
@@ -46,6 +48,16 @@ class MmaEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "mma"
+    traits: ClassVar[Traits] = Traits(
+        ENGINES["mma"],
+        keeps_order=True,
+        loads_ahead=True,
+        weights_ahead="successor",
+        one_block=True,
+        concurrent=True,
+        spreads_sums=True,
+        f32_products=3,
+    )
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:

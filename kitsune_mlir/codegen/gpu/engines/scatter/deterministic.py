@@ -31,8 +31,11 @@ from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
+from kitsune_mlir.codegen.gpu.interface.split_exchange import SplitExchange
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, TaskView
+from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.interface.window import BASE_ALIGN
+from kitsune_mlir.machine.rates import ENGINES
 
 __all__ = ["OrderedEngine"]
 
@@ -107,6 +110,7 @@ class OrderedEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "ordered"
+    traits: ClassVar[Traits] = Traits(ENGINES["ordered"])
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         found = _read(task, min(options.workers, THREADS))
@@ -190,30 +194,21 @@ class _Piece:
         self.sum, self.tile, self.number = sum_, tile, number
         task = tile.task
         self.thread, self.shared = task.thread, task.shared
-        assert task.partials is not None and task.place is not None
-        self.partials, self.place = task.partials, task.place
+        assert task.partials is not None
+        self.partials = task.partials
         self.total = sum_.sums.result.shape[0]
 
     def emit(self) -> None:
         """All steps."""
-        task, counters = self.tile.task, self.tile.task.kernel.counters
-        before = self.place.before
-        if before is not None:
-            if_(self.thread == 0, lambda: counters.poll(i32(before[0]), before[1], task.number))
-            sync_block()
+        exchange = SplitExchange(self.tile.task, lambda: self.thread == 0, sync_block)
+        exchange.claim()
         self._sort()
-        arrival = self.tile.number + self.place.arrivals
-
-        def meet() -> None:
-            counters.post(arrival)
-            counters.poll(arrival, self.sum.pieces, task.number)
-
-        if_(self.thread == 0, meet)
-        sync_block()
+        exchange.announce(self.tile.number)
+        exchange.wait(self.tile.number, self.sum.pieces)
         for_(self.number, self.sum.bins, self.sum.pieces, self._bin)
 
         def finish() -> None:
-            counters.post(i32(self.place.read))
+            exchange.counters.post(i32(exchange.slot.read))
             self.tile.post(self.sum.pieces)
 
         if_(self.thread == 0, finish)

@@ -20,6 +20,8 @@ from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import Load, TaskView
+from kitsune_mlir.codegen.gpu.interface.traits import Traits
+from kitsune_mlir.machine.rates import ENGINES
 
 __all__ = ["ScatterEngine"]
 
@@ -31,6 +33,7 @@ class ScatterEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "scatter"
+    traits: ClassVar[Traits] = Traits(ENGINES["scatter"])
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         addition = _read(task)

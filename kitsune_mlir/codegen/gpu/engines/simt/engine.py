@@ -36,7 +36,9 @@ from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
+from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.machine.rates import ENGINES
 
 __all__ = ["SimtEngine"]
 
@@ -48,6 +50,7 @@ class SimtEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "simt"
+    traits: ClassVar[Traits] = Traits(ENGINES["simt"], general=True, keeps_order=True, polls_with_all_threads=True)
 
     def __init__(self, tuning: Overrides = DEFAULTS):
         self.tuning = tuning
