@@ -3,6 +3,7 @@
 import ast
 import importlib
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -220,6 +221,17 @@ def test_files_are_small():
 def test_files_say_what_they_are():
     bare = [p.as_posix() for p in sources() if (text := p.read_text()).strip() and not ast.get_docstring(ast.parse(text))]
     assert not bare
+
+
+def test_every_package_is_installed(monkeypatch):
+    given: dict = {}
+    monkeypatch.setattr("setuptools.setup", given.update)
+    monkeypatch.chdir(ROOT)
+    runpy.run_path(str(ROOT / "setup.py"))
+    packages = {module_of(path.parent / "__init__.py") for path in sources()} - {""}
+    assert set(given["packages"]) == packages
+    homes = {module_of(ROOT / folder / "__init__.py"): folder for folder in FOLDERS}
+    assert given["package_dir"] == homes
 
 
 def test_no_machine_paths():
