@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from torch_mlir import ir
 
 from .access import WHOLE, Access, Along, access_of, is_tensor, reassociation, shape_of
+from .attribute_table import HALO, IN_PLACE
+from .axes import Axes, Node
 from .products import constant_fill, defining_op, is_generic
 from .unchanged import remembered
 from .verify import captures, walk
 
-HALO = "kitsune.halo"  # on a tensor.pad: only convolutions read it, and they can do without the padded copy
-IN_PLACE = "kitsune.in_place"  # on a concatenation or a gather: only products read it, each part where it lies
 SMALL_ELEMENTS = 4096  # a value this small is computed again for each tile rather than passed through memory
 
 
@@ -96,32 +96,22 @@ class Space:
         return [d for d, _ in self.along(op, access.results[result])]
 
 
-class _Classes:
-    """Union-find over (op, loop), with a mark on classes that cannot be tiled."""
+class _Loops(Axes):
+    """Classes of loops, each an op's number and a loop; those with a loop in `whole` cannot be tiled."""
 
     def __init__(self) -> None:
-        self.parent: dict[tuple[int, int], tuple[int, int]] = {}
-        self.bad: set[tuple[int, int]] = set()
-
-    def find(self, node: tuple[int, int]) -> tuple[int, int]:
-        self.parent.setdefault(node, node)
-        while self.parent[node] != node:
-            self.parent[node] = self.parent[self.parent[node]]
-            node = self.parent[node]
-        return node
-
-    def union(self, a: tuple[int, int], b: tuple[int, int]) -> None:
-        self.parent[self.find(a)] = self.find(b)
+        super().__init__()
+        self.whole: set[Node] = set()
 
 
-def _link(classes: _Classes, producer: int, made: Along, consumer: int, used: Along) -> None:
+def _link(loops: _Loops, producer: int, made: Along, consumer: int, used: Along) -> None:
     if made.plain and used.plain:
         assert made.loop is not None and used.loop is not None
-        classes.union((producer, made.loop), (consumer, used.loop))
+        loops.unite((producer, made.loop), (consumer, used.loop))
         return
     for op, along in ((producer, made), (consumer, used)):
         if along.loop is not None:
-            classes.bad.add((op, along.loop))
+            loops.whole.add((op, along.loop))
 
 
 def iteration_space(
@@ -134,13 +124,13 @@ def iteration_space(
     """
     position = {hash(op.results[i]): (n, i) for n, op in enumerate(ops) for i in range(len(op.results))}
     accesses = [access_of(op) for op in ops]
-    classes = _Classes()
+    classes = _Loops()
     for n, (op, access) in enumerate(zip(ops, accesses, strict=True)):
         if access is not None:
             for loop, parallel in enumerate(access.parallel):
                 classes.find((n, loop))
                 if not parallel:
-                    classes.bad.add((n, loop))
+                    classes.whole.add((n, loop))
         for k, value in enumerate(op.operands):
             if hash(value) not in position or not is_tensor(value):
                 continue
@@ -152,17 +142,14 @@ def iteration_space(
                     continue  # a tile takes its part of the padded whole
                 _link(classes, p, made[d] if made else WHOLE, n, used[d] if used else WHOLE)
         _link_captured(classes, n, op, position, accesses, access)
-    members: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for node in list(classes.parent):
-        members.setdefault(classes.find(node), []).append(node)
-    bad = {classes.find(node) for node in classes.bad}
+    whole = {classes.find(node) for node in classes.whole}
     heavy = {n for n, op in enumerate(ops) if not light(op)}
-    dims: dict[tuple[int, int], Dim] = {}
-    for root, nodes in members.items():
-        loops = dict(nodes)
-        if root in bad or len(loops) != len(nodes) or not heavy <= set(loops):
+    dims: dict[Node, Dim] = {}
+    for root, nodes in classes.classes().items():
+        loops: dict[int, int] = dict(nodes)  # type: ignore[arg-type]
+        if root in whole or len(loops) != len(nodes) or not heavy <= set(loops):
             continue
-        first, loop = nodes[0]
+        first, loop = next(iter(loops.items()))
         size = accesses[first].sizes[loop]  # type: ignore[union-attr]
         if _everywhere(classes, root, yielded, position, accesses):
             dims[root] = Dim(size, loops)
@@ -170,7 +157,7 @@ def iteration_space(
 
 
 def _link_captured(
-    classes: _Classes, n: int, op: ir.Operation, position: dict, accesses: list[Access | None], own: Access | None
+    loops: _Loops, n: int, op: ir.Operation, position: dict, accesses: list[Access | None], own: Access | None
 ) -> None:
     """Tensors read inside a body by index (gathers) must be whole, but for rows read by a loop's own position."""
     for inner in walk(op) if len(op.regions) else ():
@@ -181,7 +168,7 @@ def _link_captured(
             access = accesses[p]
             loop = _own_row(inner) if inner.name == "tensor.extract" and not k and own is not None else None
             for d, along in enumerate(access.results[r] if access is not None else ()):
-                _link(classes, p, along, n, Along(loop) if loop is not None and not d else WHOLE)
+                _link(loops, p, along, n, Along(loop) if loop is not None and not d else WHOLE)
 
 
 def _own_row(extract: ir.Operation) -> int | None:
@@ -191,7 +178,7 @@ def _own_row(extract: ir.Operation) -> int | None:
     return ir.IntegerAttr(maker.attributes["dim"]).value if maker is not None and maker.name == "linalg.index" else None
 
 
-def _everywhere(classes: _Classes, root, yielded, position, accesses) -> bool:
+def _everywhere(classes: Axes, root, yielded, position, accesses) -> bool:
     for value in yielded:
         p, r = position[hash(value)]
         access = accesses[p]
@@ -202,7 +189,7 @@ def _everywhere(classes: _Classes, root, yielded, position, accesses) -> bool:
     return True
 
 
-def _ordered(classes: _Classes, dims: dict, yielded, position, accesses) -> list[Dim]:
+def _ordered(classes: Axes, dims: dict, yielded, position, accesses) -> list[Dim]:
     order: list = []
     for value in yielded:
         p, r = position[hash(value)]

@@ -11,31 +11,13 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Index, Linear, add, scale
 from kitsune_mlir.codegen.gpu.engines.simt.graph import ArgReduction, Graph, generic_sizes, reduced_size
 from kitsune_mlir.codegen.gpu.interface.tile_view import Store
-from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, reassociation, shape_of, static_ints
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, plain_loops, reassociation, shape_of, static_ints
+from kitsune_mlir.dialects.axes import Axes, Node
 from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["RowSpace", "find_rows"]
 
 _PASSED_ON = ("linalg.generic", "tensor.concat", "tensor.extract_slice", "tensor.expand_shape", "tensor.collapse_shape")
-
-Node = tuple  # (tensor, dimension) or (operation, loop)
-
-
-class _Classes:
-    """Dimensions that move together, by union-find."""
-
-    def __init__(self) -> None:
-        self.parent: dict[Node, Node] = {}
-
-    def find(self, node: Node) -> Node:
-        self.parent.setdefault(node, node)
-        while self.parent[node] != node:
-            self.parent[node] = self.parent[self.parent[node]]
-            node = self.parent[node]
-        return node
-
-    def union(self, a: Node, b: Node) -> None:
-        self.parent[self.find(a)] = self.find(b)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +32,7 @@ class RowSpace:
         narrow: stores of tensors with rows alone.
     """
 
-    classes: _Classes
+    classes: Axes
     rows: tuple[tuple[Node, int], ...]
     cols: tuple[tuple[Node, int], ...]
     row_major: bool
@@ -88,13 +70,10 @@ class RowSpace:
     def maps_columns(self, op: ir.Operation, map_: ir.AffineMap) -> bool:
         """Whether an operand is read along columns, by plain loops, and along nothing else."""
         nodes, sizes = {node for node, _ in self.cols}, generic_sizes(op)
-        for expression in map_.results:
-            if not isinstance(expression, ir.AffineDimExpr):
-                return False
-            loop = expression.position
-            if sizes[loop] > 1 and self.classes.find((op, loop)) not in nodes:
-                return False
-        return len(map_.results) > 0
+        loops = plain_loops(map_)
+        return len(loops) > 0 and all(
+            loop is not None and (sizes[loop] <= 1 or self.classes.find((op, loop)) in nodes) for loop in loops
+        )
 
     def columns_at(self, parts: Sequence[Index]) -> dict[Node, Index]:
         """The index of each class of columns, given one for each of `cols`."""
@@ -150,7 +129,7 @@ def find_rows(graph: Graph, reductions: list[ir.Operation], stores: list[Store])
     return RowSpace(classes, tuple(rows), tuple(cols), row_major, shared, tuple(full), tuple(narrow))
 
 
-def _adopt(tensor: ir.Value, classes: _Classes, rows: set[Node], cols: list[tuple[Node, int]]) -> None:
+def _adopt(tensor: ir.Value, classes: Axes, rows: set[Node], cols: list[tuple[Node, int]]) -> None:
     """Take dimensions that nothing ties to the reduction for its columns, if they are as long.
 
     `x * rsqrt(mean(x * x))` reads x twice, and only the rows of the two are tied together.
@@ -159,18 +138,16 @@ def _adopt(tensor: ir.Value, classes: _Classes, rows: set[Node], cols: list[tupl
     free = [d for d, extent in enumerate(shape) if extent != 1 and classes.find((tensor, d)) not in rows]
     if [shape[d] for d in free] == [extent for _, extent in cols]:
         for dim, (node, _) in zip(free, cols, strict=True):
-            mine = classes.find((tensor, dim))
-            if mine != node:
-                classes.parent[mine] = node
+            classes.unite((tensor, dim), node)
 
 
-def _adopt_loops(op: ir.Operation, classes: _Classes, rows: set[Node], cols: list[tuple[Node, int]]) -> None:
+def _adopt_loops(op: ir.Operation, classes: Axes, rows: set[Node], cols: list[tuple[Node, int]]) -> None:
     """As `_adopt`, for the reduced loops of another reduction over the same rows."""
     mine, reduced = _split(op, classes)
     if {c for c, _ in mine} == rows and [extent for _, extent in reduced] == [extent for _, extent in cols]:
         for (own, _), (node, _) in zip(reduced, cols, strict=True):
-            if own not in rows and own != node:
-                classes.parent[own] = node
+            if own not in rows:
+                classes.unite(own, node)
 
 
 def _order(op: ir.Operation) -> list[int]:
@@ -178,7 +155,7 @@ def _order(op: ir.Operation) -> list[int]:
     sizes = generic_sizes(op)
     best: list[int] = []
     for map_ in affine_maps(op):
-        loops = [e.position for e in map_.results if isinstance(e, ir.AffineDimExpr)]
+        loops = [loop for loop in plain_loops(map_) if loop is not None]
         if len(loops) > len(best):
             best = loops
     best += [loop for loop in range(len(sizes)) if loop not in best]
@@ -186,7 +163,7 @@ def _order(op: ir.Operation) -> list[int]:
     return moving or best[:1]
 
 
-def _split(op: ir.Operation, classes: _Classes) -> tuple[list[tuple[Node, int]], list[tuple[Node, int]]]:
+def _split(op: ir.Operation, classes: Axes) -> tuple[list[tuple[Node, int]], list[tuple[Node, int]]]:
     """(class, extent) of a reduction's parallel and of its reduced loops."""
     kinds, sizes = iterator_kinds(op), generic_sizes(op)
     rows, cols = [], []
@@ -196,8 +173,8 @@ def _split(op: ir.Operation, classes: _Classes) -> tuple[list[tuple[Node, int]],
     return rows, cols
 
 
-def _link(graph: Graph) -> _Classes:
-    classes = _Classes()
+def _link(graph: Graph) -> Axes:
+    classes = Axes()
 
     def passed(value: ir.Value) -> bool:
         """Whether a tensor's dimensions mean the same wherever it is used: not those of loads and constants."""
@@ -213,13 +190,11 @@ def _link(graph: Graph) -> _Classes:
             for value, map_ in zip(values, maps + maps[len(maps) - len(op.results) :], strict=True):
                 if not isinstance(value.type, ir.RankedTensorType) or not (passed(value) or value in list(op.results)):
                     continue
-                for dim, expression in enumerate(map_.results):
-                    if isinstance(expression, ir.AffineDimExpr):
-                        classes.union((op, expression.position), (value, dim))
+                classes.walk(op, value, map_)
             continue
         for mine, source, theirs in _moved(op):
             if passed(source):
-                classes.union((op.results[0], mine), (source, theirs))
+                classes.unite((op.results[0], mine), (source, theirs))
     return classes
 
 
