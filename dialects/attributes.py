@@ -6,7 +6,6 @@ from .kitsune import Kitsune
 
 SPACES = ("register", "shared", "queue", "global")
 POLICIES = ("tile", "row", "strided", "halo", "indexed", "all", "none")
-MODES = ("temporal", "spatial", "separate")
 
 
 class BufferAttr(Kitsune.Attribute, name="buffer"):

@@ -7,15 +7,13 @@ from torch_mlir import ir
 from kitsune_mlir.errors import UnsupportedError
 
 from .access import Along, access_of, is_tensor, shape_of
+from .attribute_table import INDEXED
 from .iteration import Space, is_reshape, iteration_space
 from .named_rows import Named, named_rows
 from .products import defining_op
 from .stage_graph import inputs_of, results_of, yielded
 from .unchanged import remembered
 from .verify import captures
-
-INDEXED = "indexed"
-"""On a stage: the stages whose rows its tiles wait for by the indices that name them, instead of for all of them."""
 
 
 @remembered

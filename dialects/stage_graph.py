@@ -15,22 +15,9 @@ from typing import Any
 from torch_mlir import ir
 from torch_mlir.dialects import builtin, ext
 
-from .attributes import MODES, POLICIES, SPACES
+from .attributes import POLICIES, SPACES
 from .kitsune import Kitsune
 from .verify import captures, fail, has_attributes, single_block, terminator_of, unpack_type
-
-ENGINES = ("mma", "chain", "conv", "depthwise", "simt", "gemv", "attention", "pairs", "generic")
-SCHEDULE = {
-    "engine": ir.StringAttr,
-    "tile": ir.DenseI64ArrayAttr,
-    "workers": ir.IntegerAttr,
-    "launch": ir.IntegerAttr,
-    "ring": ir.IntegerAttr,
-    "into": ir.StringAttr,
-    "indexed": ir.ArrayAttr,
-    "buffers": ir.ArrayAttr,
-    "sync": ir.ArrayAttr,
-}
 
 
 def verify_yielding_body(op) -> bool:
@@ -53,11 +40,9 @@ class PipelineOp(Kitsune.Operation, name="pipeline", traits=[ext.Pure]):
     """`kitsune.pipeline`: stages that run together. One pipeline is one launch, unless its mode is `separate`.
 
     The body holds `kitsune.stage` ops, and views (reshapes of contiguous tensors) between them; it may use tensors from
-    outside. Attribute `sym_name` names it. The result is a tensor, or a tuple of tensors.
-
-    Schedule attribute `mode`, set by `kitsune-partition-streams`; `temporal` where it is absent: `temporal` (every block runs
-    tiles of every stage), `spatial` (a stage owns as many multiprocessors as its `workers` says), `separate` (stages of
-    one `launch` number are one kernel; kernels run in this order).
+    outside. The result is a tensor, or a tuple of tensors. `mode` is `temporal` (every block runs tiles of every stage),
+    `spatial` (a stage owns as many multiprocessors as its `workers` says), or `separate` (stages of one `launch` number are
+    one kernel; kernels run in this order).
     """
 
     sym_name: ir.StringAttr
@@ -65,11 +50,7 @@ class PipelineOp(Kitsune.Operation, name="pipeline", traits=[ext.Pure]):
     body: ext.Region
 
     def verify_invariants(self) -> bool:
-        if not has_attributes(self, {"sym_name": ir.StringAttr}) or not has_attributes(self, {"mode": ir.StringAttr}, True):
-            return False
-        if mode_of(self) not in MODES:
-            return fail(self, f"mode is '{mode_of(self)}', must be one of {', '.join(MODES)}")
-        return True
+        return has_attributes(self, "sym_name")
 
     def verify_region_invariants(self) -> bool:
         return verify_yielding_body(self) and self._verify_mode()
@@ -97,12 +78,8 @@ class PipelineOp(Kitsune.Operation, name="pipeline", traits=[ext.Pure]):
 class StageOp(Kitsune.Operation, name="stage", traits=[ext.Pure]):
     """`kitsune.stage`: linalg on whole tensors that shares one iteration space.
 
-    Its inputs are the tensors that its body uses from outside, in order of first use. Attribute `sym_name` names it.
-    Schedule attributes, each set by one pass and absent before it: `engine` (string), `tile` (array<i64>: tile sizes of the
-    stage's parallel dimensions), `workers` (i64: multiprocessors that the stage owns in a spatial pipeline), `launch` (i64: the
-    kernel that the stage is part of in a separate one), `ring` (i64: tiles that a ring for its result should hold), `buffers`
-    (one `#kitsune.buffer` a result), `sync` (one `#kitsune.sync` an input), `into` (the stage whose tasks do this one's
-    scatter-add), `indexed` (the stages of whose results tiles wait for the rows that their indices name).
+    Its inputs are the tensors that its body uses from outside, in order of first use. Its attributes but `sym_name` are its
+    schedule, each set by one pass and absent before it.
     """
 
     sym_name: ir.StringAttr
@@ -110,18 +87,7 @@ class StageOp(Kitsune.Operation, name="stage", traits=[ext.Pure]):
     body: ext.Region
 
     def verify_invariants(self) -> bool:
-        if not has_attributes(self, {"sym_name": ir.StringAttr}) or not has_attributes(self, SCHEDULE, optional=True):
-            return False
-        attrs = self.operation.attributes
-        if "engine" in attrs and ir.StringAttr(attrs["engine"]).value not in ENGINES:
-            return fail(self, f"engine is {attrs['engine']}, must be one of {', '.join(ENGINES)}")
-        if "tile" in attrs and any(t <= 0 for t in ir.DenseI64ArrayAttr(attrs["tile"])):
-            return fail(self, f"tile sizes must be positive, got {attrs['tile']}")
-        if "workers" in attrs and ir.IntegerAttr(attrs["workers"]).value < 1:
-            return fail(self, f"workers must be positive, got {attrs['workers']}")
-        if "launch" in attrs and ir.IntegerAttr(attrs["launch"]).value < 0:
-            return fail(self, f"launch must not be negative, got {attrs['launch']}")
-        return True
+        return has_attributes(self, "sym_name")
 
     def verify_region_invariants(self) -> bool:
         if not verify_yielding_body(self):

@@ -3,9 +3,11 @@
 Verifiers run before the bindings check attributes, so each looks before it reads.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from torch_mlir import ir
+
+from .attribute_table import declared
 
 
 def fail(op: ir.Operation | ir.OpView, message: str) -> bool:
@@ -14,27 +16,20 @@ def fail(op: ir.Operation | ir.OpView, message: str) -> bool:
     return False
 
 
-_KINDS = {
-    ir.StringAttr: "a string",
-    ir.IntegerAttr: "an integer",
-    ir.ArrayAttr: "an array",
-    ir.DenseI64ArrayAttr: "array<i64: ...>",
-}
+def has_attributes(op, *needed: str) -> bool:
+    """True when the op has the attributes `needed` and all that it has are as the table declares them.
 
-
-def has_attributes(op, kinds: Mapping[str, type], optional: bool = False) -> bool:
-    """True when every named attribute is there and of its kind; else an error that names the first that is not.
-
-    With `optional`, an attribute may be missing.
+    Else an error that names the first that is missing, unknown or wrong.
     """
-    attributes = op.operation.attributes
-    for name, kind in kinds.items():
+    attributes, specs = op.operation.attributes, declared(op.operation.name)
+    for name in needed:
         if name not in attributes:
-            if optional:
-                continue
             return fail(op, f"needs attribute '{name}'")
-        if not isinstance(attributes[name], kind):
-            return fail(op, f"'{name}' must be {_KINDS[kind]}, got {attributes[name]}")
+    for name in attributes:
+        if name not in specs and "." not in name:
+            return fail(op, f"has no attribute '{name}'; it has {', '.join(specs)}")
+        if name in specs and (wrong := specs[name].problem(attributes[name])):
+            return fail(op, wrong)
     return True
 
 

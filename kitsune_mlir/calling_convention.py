@@ -6,8 +6,8 @@ from typing import Any
 
 from torch_mlir import ir
 
+from kitsune_mlir.dialects.attribute_table import ORDER, PADDED
 from kitsune_mlir.frontend import ImportedModel
-from kitsune_mlir.passes.layouts.argument_orders import ORDER, WIDE
 from kitsune_mlir.runtime.signature import Input, Output, Signature, Weight
 from kitsune_mlir.runtime.structure import structure_text
 
@@ -26,7 +26,7 @@ def memory_layouts(module: ir.Module, name: str) -> tuple[Numbers, Numbers, Numb
         described = {n: ir.DictAttr(attributes) for n, attributes in enumerate(each)}
         return {n: tuple(ir.DenseI64ArrayAttr(a[attribute])) for n, a in described.items() if attribute in a}
 
-    return read("arg_attrs"), read("arg_attrs", WIDE), read("res_attrs")
+    return read("arg_attrs"), read("arg_attrs", PADDED), read("res_attrs")
 
 
 def signature_of(imported: ImportedModel, arguments: Numbers, wide: Numbers, results: Numbers) -> Signature:

@@ -7,10 +7,11 @@ from torch_mlir import ir
 from torch_mlir.dialects import linalg, tensor
 
 from kitsune_mlir.dialects.access import affine_maps, shape_of, static_ints
+from kitsune_mlir.dialects.attribute_table import CALLER_ORDER, ORDER
 from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
-from kitsune_mlir.passes.layouts.argument_orders import MEMORY, ORDER, attributes_of, is_weight, set_attribute, settle_type
+from kitsune_mlir.passes.layouts.argument_orders import attributes_of, is_weight, set_attribute, settle_type
 from kitsune_mlir.passes.layouts.by_index import block_diagonal, padded_by_index
 from kitsune_mlir.passes.layouts.images import (
     channels_of,
@@ -265,7 +266,7 @@ class _Rewriter:
 
     def _is_native_argument(self, number: int) -> bool:
         attributes = attributes_of(self.function, number)
-        return MEMORY in attributes and tuple(ir.DenseI64ArrayAttr(attributes[MEMORY])) == LAST
+        return CALLER_ORDER in attributes and tuple(ir.DenseI64ArrayAttr(attributes[CALLER_ORDER])) == LAST
 
     def _is_given_native(self) -> bool:
         """Whether the caller has some image in channels-last memory."""
@@ -300,7 +301,7 @@ class _Rewriter:
 
     def _order_results(self) -> None:
         """Where an input is channels last, so are the results that are computed so."""
-        if not any(ORDER in attributes_of(self.function, n) and MEMORY in attributes_of(self.function, n)
+        if not any(ORDER in attributes_of(self.function, n) and CALLER_ORDER in attributes_of(self.function, n)
                    for n in range(len(self.block.arguments))):  # fmt: skip
             return
         terminator = list(self.block.operations)[-1].operation
@@ -376,7 +377,7 @@ class ChannelsLast(Pass):
 
     Element-wise work, padding, pooling and concatenation follow; transpositions are left where images come in or leave in
     the usual order. Weights, and inputs that the caller has in channels-last memory, become arguments in that order
-    (attribute `kitsune.order`). Option: `target`; nothing changes for the host.
+    (attribute `kitsune.dim_order`). Option: `target`; nothing changes for the host.
     """
 
     name: ClassVar[str] = "kitsune-channels-last"

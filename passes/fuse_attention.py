@@ -13,11 +13,12 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.attention import Attention, read_attention
+from kitsune_mlir.dialects.attribute_table import ATTENTION
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
-from kitsune_mlir.passes.attention.write import MARK, write_attention
+from kitsune_mlir.passes.attention.write import write_attention
 from kitsune_mlir.passes.tiles.attention import JOINED_ROWS
 
 from .base import Pass
@@ -68,8 +69,8 @@ def find_attention(ops: Sequence[ir.Operation]) -> list[list[ir.Operation]]:
     """The operations of each attention among `ops`, by the marks of `kitsune-fuse-attention`."""
     found: dict[int, list[ir.Operation]] = {}
     for op in ops:
-        if MARK in op.attributes:
-            found.setdefault(ir.IntegerAttr(op.attributes[MARK]).value, []).append(op)
+        if ATTENTION in op.attributes:
+            found.setdefault(ir.IntegerAttr(op.attributes[ATTENTION]).value, []).append(op)
     return list(found.values())
 
 

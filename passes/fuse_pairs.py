@@ -12,6 +12,7 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import is_tensor
+from kitsune_mlir.dialects.attribute_table import PAIRS
 from kitsune_mlir.dialects.edges import edge_of, grid_of
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.match_failure import MatchFailure
@@ -28,7 +29,6 @@ from .remarks import remark
 
 __all__ = ["FusePairs", "find_pairs", "pairs_tile"]
 
-MARK = "kitsune.pairs"
 KEPT_BYTES = 16 << 10  # shared memory that is not for samples: tables, barriers
 BUSY_SHARE = 3  # multiprocessors are left to a stage that has tiles for one in so many at most
 
@@ -77,8 +77,8 @@ def find_pairs(ops: Sequence[ir.Operation]) -> list[list[ir.Operation]]:
     """The operations of each of `kitsune-fuse-pairs`'s marks among `ops`."""
     found: dict[int, list[ir.Operation]] = {}
     for op in ops:
-        if MARK in op.attributes:
-            found.setdefault(ir.IntegerAttr(op.attributes[MARK]).value, []).append(op)
+        if PAIRS in op.attributes:
+            found.setdefault(ir.IntegerAttr(op.attributes[PAIRS]).value, []).append(op)
     return list(found.values())
 
 
@@ -88,7 +88,7 @@ def pairs_tile(stage: ir.Operation, space: Space, target: Target) -> list[int] |
     One tile for every multiprocessor, if they fit; one for those that have no tile of a stage that it waits for, if these fit:
     they read what is gathered while the others make the rest.
     """
-    joined = next((op for op in reversed(space.ops) if MARK in op.attributes and any(is_tensor(r) for r in op.results)), None)
+    joined = next((op for op in reversed(space.ops) if PAIRS in op.attributes and any(is_tensor(r) for r in op.results)), None)
     if joined is None or len(space.dims) != 1:
         return None
     pairs = read_pairs(joined)
@@ -131,5 +131,5 @@ class FusePairs(Pass):
                     remark(op, f"the vector beside gathered ones is made apart: {layers}")
                     layers = []
                 for inner in (*layers, *pairs.ops):
-                    inner.attributes[MARK] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
+                    inner.attributes[PAIRS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
                 number += 1

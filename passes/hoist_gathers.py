@@ -16,8 +16,8 @@ from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, plain_loop
 from kitsune_mlir.dialects.contraction import subscripts
 from kitsune_mlir.dialects.products import body_of, defining_op, is_generic, is_projected_product, yield_of
 from kitsune_mlir.dialects.verify import captures, walk
+from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target, find_target
-from kitsune_mlir.passes.stages.gemm_chains import HANDOFF
 
 from .base import Pass
 from .normalize import run_upstream
@@ -110,7 +110,7 @@ def saves(part: Part, columns: int, target: Target) -> bool:
     rows, entries = shape_of(part.value)[0], shape_of(part.gather.table)[0]
     operations = 2 * part.width * columns
     saved = operations * rows / target.matrix_rate + 2 * part.width * rows / target.cache_rate
-    paid = HANDOFF + operations * entries / target.matrix_rate + 4 * columns * (rows + entries) / target.cache_rate
+    paid = rates.CHAIN_HAND_OFF + operations * entries / target.matrix_rate + 4 * columns * (rows + entries) / target.cache_rate
     return paid <= MARGIN * saved
 
 

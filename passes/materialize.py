@@ -10,6 +10,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, func, memref
 
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.attribute_table import GROUPS, INTO, ORDERED, UPDATES
 from kitsune_mlir.dialects.edges import Edge, Grid, Slice, grid_of, producer_of, readers_of, stages_of, trace_views
 from kitsune_mlir.dialects.iteration import Dim, Space, is_reshape
 from kitsune_mlir.dialects.products import defining_op
@@ -18,20 +19,10 @@ from kitsune_mlir.dialects.tile_program import PostOp, TaskOp, WaitOp
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.passes.modes.rings import Rings
 from kitsune_mlir.passes.tile_program.memrefs import i64, index, memref_of, reshape, shape_of_type, subview
-from kitsune_mlir.passes.tile_program.scatter import (
-    INTO,
-    ORDERED,
-    UPDATES,
-    ScatterAdd,
-    emit_addition,
-    emit_start,
-    emit_sums,
-    scatter_add_of,
-)
+from kitsune_mlir.passes.tile_program.scatter import ScatterAdd, emit_addition, emit_start, emit_sums, scatter_add_of
 from kitsune_mlir.passes.tile_program.signals import MANY_SLOTS, Signals, semaphore, wait_for
 from kitsune_mlir.passes.tile_program.tiling import Tiling
 from kitsune_mlir.passes.tile_program.waits import edges_of, needed_edges, stages_by_name
-from kitsune_mlir.passes.tiles.column_groups import GROUPS
 
 from .base import Pass, PassFailure
 

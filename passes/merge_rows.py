@@ -12,11 +12,11 @@ from torch_mlir import ir
 from torch_mlir.dialects import tensor
 
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, reassociation, shape_of
+from kitsune_mlir.dialects.attribute_table import ATTENTION
 from kitsune_mlir.dialects.iteration import is_view
 from kitsune_mlir.dialects.products import constant_fill, defining_op, is_contraction, is_generic
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
-from kitsune_mlir.passes.attention.write import MARK
 from kitsune_mlir.passes.stages.copies import root_of
 
 from .base import Pass
@@ -56,7 +56,7 @@ class MergeRows(Pass):
 
 def _mergeable(op: ir.Operation, count: int) -> bool:
     """Whether the first `count` loops of a generic are parallel and walk every tensor together, as its first dimensions."""
-    if not is_generic(op) or MARK in op.attributes or is_contraction(op) or constant_fill(op) is not None:
+    if not is_generic(op) or ATTENTION in op.attributes or is_contraction(op) or constant_fill(op) is not None:
         return False
     kinds = iterator_kinds(op)
     if len(kinds) < count or any(kind != "parallel" for kind in kinds[:count]):
@@ -120,7 +120,7 @@ def _fits(op: ir.Operation, others: dict[int, ir.Operation], count: int) -> bool
     for result in op.results:
         for use in result.uses:
             user = use.owner.operation
-            if is_generic(user) and hash(user) not in others and MARK not in user.attributes and not is_contraction(user):
+            if is_generic(user) and hash(user) not in others and ATTENTION not in user.attributes and not is_contraction(user):
                 return False
     return True
 

@@ -13,18 +13,18 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.attribute_table import NO_FUSION, ORDER, PADDED
 from kitsune_mlir.dialects.contraction import subscripts
 from kitsune_mlir.dialects.products import defining_op, is_projected_product
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
-from kitsune_mlir.passes.layouts.argument_orders import ORDER, WIDE, attributes_of, is_weight, set_attribute, settle_type
+from kitsune_mlir.passes.layouts.argument_orders import attributes_of, is_weight, set_attribute, settle_type
 from kitsune_mlir.passes.layouts.by_index import parallel_generic
 
 from .base import Pass
 from .remarks import remark
 from .stages import gemm_chains as gpu_chains
 
-APART = "kitsune.apart"  # on an operation: it is a stage of its own
 ROW_BYTES = 16
 LEAST_SUM = 64  # elements: shorter sums are one chunk, and copied quickly
 LEAST_ROWS = 256  # fewer rows do not pay for the copy of the weight
@@ -67,7 +67,7 @@ class PadSums(Pass):
             wide_weight = _wide_argument(weight, more)
             if wide_weight is None:
                 wide_weight = _wider([weight], more)
-                wide_weight.owner.attributes[APART] = ir.UnitAttr.get()
+                wide_weight.owner.attributes[NO_FUSION] = ir.UnitAttr.get()
             wide_rows = _wider(list(joined.operands), more)
         op.operands[0], op.operands[1] = wide_rows, wide_weight
         joined.erase()
@@ -85,7 +85,7 @@ def _wide_argument(weight: ir.Value, more: int) -> ir.Value | None:
         return None
     shape = [*shape_of(weight)[:-1], shape_of(weight)[-1] + more]
     weight.set_type(ir.RankedTensorType.get(shape, ir.ShapedType(weight.type).element_type))
-    set_attribute(function, number, WIDE, shape)
+    set_attribute(function, number, PADDED, shape)
     settle_type(function)
     return weight
 

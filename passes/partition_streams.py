@@ -7,6 +7,7 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import access_of, is_tensor, iterator_kinds, loop_sizes
+from kitsune_mlir.dialects.attribute_table import GROUPS, INTO, ORDERED, UPDATES
 from kitsune_mlir.dialects.contraction import contraction_dims
 from kitsune_mlir.dialects.edges import stage_space, stages_of
 from kitsune_mlir.dialects.iteration import Space
@@ -16,9 +17,9 @@ from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.passes.modes.choice import set_mode
 from kitsune_mlir.passes.stages.grouping import inner_elements
-from kitsune_mlir.passes.tile_program.scatter import INTO, ORDERED, UPDATES, producer_that_adds, scatter_add_of
+from kitsune_mlir.passes.tile_program.scatter import producer_that_adds, scatter_add_of
 from kitsune_mlir.passes.tiles.attention import attention_tile
-from kitsune_mlir.passes.tiles.column_groups import GROUPS, column_groups
+from kitsune_mlir.passes.tiles.column_groups import column_groups
 from kitsune_mlir.passes.tiles.conv import conv_tile
 from kitsune_mlir.passes.tiles.fill_idle import tile_for_idle
 from kitsune_mlir.passes.tiles.gemv import gemv_tile

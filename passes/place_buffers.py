@@ -7,12 +7,12 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects import buffer_attr
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.attribute_table import INTO
 from kitsune_mlir.dialects.edges import grid_of, producer_of, readers_of, stages_of, trace_views, waits_for_all
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.stage_graph import mode_of, results_of, yielded
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.passes.modes.rings import RingEdge, ring_edge
-from kitsune_mlir.passes.tile_program.scatter import INTO
 
 from .base import Pass, PassFailure
 

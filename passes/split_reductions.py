@@ -8,15 +8,15 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.mma.cost import CHUNK_BYTES, Work, choose_pieces, microseconds
 from kitsune_mlir.dialects.access import access_of, affine_maps, iterator_kinds, loop_sizes, plain_loops, shape_of
+from kitsune_mlir.dialects.attribute_table import ATTENTION
 from kitsune_mlir.dialects.contraction import contraction_dims
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.dialects.verify import captures, walk
+from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target, find_target
-from kitsune_mlir.passes.attention.write import MARK
 from kitsune_mlir.passes.reductions.associative import Reduction, reduction_of, splittable_loop
 from kitsune_mlir.passes.reductions.parts import in_parts
-from kitsune_mlir.passes.stages.gemm_chains import HANDOFF
 from kitsune_mlir.passes.stages.grouping import product_of
 from kitsune_mlir.passes.tiles.gemv import few_rows
 from kitsune_mlir.passes.tiles.mma import mma_tile, sum_terms
@@ -25,16 +25,9 @@ from .base import Pass
 from .partition_streams import is_dot
 from .remarks import remark
 
-LOAD_RATE = 8e10  # bytes a second that a multiprocessor reads where it reduces
 STRIDED = 32  # columns that a tile has at least where terms lie a row apart: a line of memory
-SCALAR_RATE = 2e10  # multiplications a second of a multiprocessor where tensor cores cannot do a product
-START = 2.5e-6  # seconds before a stage's first result and after its last, whatever it does
 MARGIN = 0.9  # of the time as it is may be what it takes in parts: estimates are no better than that
-LEAST_GAIN = 2e-6  # seconds that parts save at least: a stage more is one more to wait for
-PARTIAL_RATE = 2.8e12  # bytes of partial results a second, all multiprocessors together, each byte written and read
-RING_BYTES, RING_CHUNKS = 200e3, 8  # what a block that multiplies has on its way at most: bytes, and chunks of the sum
-SHARED_TILES = 1.3  # how much longer long sums take where blocks share tiles than `mma.cost` says, which knows shorter ones
-LATENCY = 2.1e-6  # seconds from asking for a chunk to having it, while all ask
+RING_CHUNKS = 8  # of the sum that a block which multiplies has on its way at most, if `rates.PARTS_RING_BYTES` are more
 LEAST_TERMS = 16  # that a part has
 TENSOR_TYPES = ("bf16", "f16", "f32")
 
@@ -68,7 +61,7 @@ class SplitReductions(Pass):
     def run(self, module: ir.Operation) -> None:
         target = find_target(self.target)
         with module.context, ir.Location.unknown():
-            for op in [op for op in walk(module) if is_generic(op) and _at_top(op) and MARK not in op.attributes]:
+            for op in [op for op in walk(module) if is_generic(op) and _at_top(op) and ATTENTION not in op.attributes]:
                 found = reduction_of(op)
                 if isinstance(found, Reduction):
                     self._split(found, target)
@@ -111,7 +104,7 @@ class SplitReductions(Pass):
             remark(op, f"stays whole: its {tiles} tiles can be shared by blocks inside one stage")
             return 1
         found = estimate(op, extent, tiles, target)
-        if found.parts < 2 or found.split > min(MARGIN * found.whole, found.whole - LEAST_GAIN):
+        if found.parts < 2 or found.split > min(MARGIN * found.whole, found.whole - rates.PARTS_LEAST_GAIN):
             remark(op, f"stays whole: {found.whole * 1e6:.1f} us, in {found.parts} parts {found.split * 1e6:.1f} us")
             return 1
         remark(op, f"in {found.parts} parts: {found.split * 1e6:.1f} us instead of {found.whole * 1e6:.1f} us")
@@ -201,7 +194,7 @@ def estimate(op: ir.Operation, extent: int, tiles: int, target: Target) -> Estim
 def _combine_seconds(points: int, parts: int, target: Target) -> float:
     """A hand-off, and reading `parts` results of `points` numbers each."""
     tiles = min(target.workers, max(1, points // STRIDED))
-    return HANDOFF + 8 * points * parts / min(2 * tiles * LOAD_RATE, PARTIAL_RATE)
+    return rates.CHAIN_HAND_OFF + 8 * points * parts / min(2 * tiles * rates.PARTS_LOAD_RATE, rates.PARTS_PARTIAL_RATE)
 
 
 def _bytes_read(op: ir.Operation) -> int:
@@ -212,7 +205,7 @@ def _bytes_read(op: ir.Operation) -> int:
 def _moving_seconds(op: ir.Operation, parts: int, tiles: int, target: Target) -> float:
     """Reading everything once, by as many multiprocessors as have tiles."""
     workers = min(target.workers, tiles * parts)
-    return START + _bytes_read(op) / min(target.dram_rate, workers * LOAD_RATE)
+    return rates.PARTS_START + _bytes_read(op) / min(target.dram_rate, workers * rates.PARTS_LOAD_RATE)
 
 
 def _product_seconds(op: ir.Operation, parts: int, tiles: int, target: Target) -> float:
@@ -221,10 +214,10 @@ def _product_seconds(op: ir.Operation, parts: int, tiles: int, target: Target) -
     types = {str(ir.ShapedType(v.type).element_type) for v in op.operands}
     if not is_projected_product(op) or not types <= set(TENSOR_TYPES):
         workers = min(target.workers, tiles * parts)
-        return max(moving, START + product_of(loop_sizes(op)) / (workers * SCALAR_RATE))
+        return max(moving, rates.PARTS_START + product_of(loop_sizes(op)) / (workers * rates.PARTS_SCALAR_RATE))
     if parts == 1 and (found := few_rows(op)) is not None:
         columns = loop_sizes(op)[found.columns]
-        return START + _bytes_read(op) / min(target.dram_rate, max(1, columns // 16) * LOAD_RATE)
+        return rates.PARTS_START + _bytes_read(op) / min(target.dram_rate, max(1, columns // 16) * rates.PARTS_LOAD_RATE)
     dims, sizes = contraction_dims(op), loop_sizes(op)
     rows, cols, batch = (math.prod(sizes[loop] for loop in loops) for loops in (dims.m, dims.n, dims.batch))
     bytes_ = max(element_bytes(v.type) for v in list(op.operands)[:2])
@@ -242,7 +235,7 @@ def _product_seconds(op: ir.Operation, parts: int, tiles: int, target: Target) -
     pieces, whole = choose_pieces(work, target.workers)
     # The sum is long and the operands come from memory: a block takes them no faster than its ring holds what is on the way.
     chunk = (work.rows + work.cols) * CHUNK_BYTES
-    rate = min(RING_BYTES, RING_CHUNKS * chunk) / LATENCY
-    streaming = START + -(-work.tiles * pieces // target.workers) * -(-work.chunks // pieces) * chunk / rate
-    sharing = SHARED_TILES if pieces > 1 else 1.0
+    rate = min(rates.PARTS_RING_BYTES, RING_CHUNKS * chunk) / rates.PARTS_LATENCY
+    streaming = rates.PARTS_START + -(-work.tiles * pieces // target.workers) * -(-work.chunks // pieces) * chunk / rate
+    sharing = rates.PARTS_SHARED_TILES if pieces > 1 else 1.0
     return max(moving, sharing * streaming, sharing * microseconds(work, pieces, target.workers, whole) * 1e-6)

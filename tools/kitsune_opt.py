@@ -21,10 +21,11 @@ from typing import NoReturn
 from torch_mlir import ir
 
 from kitsune_mlir.dialects import load
+from kitsune_mlir.dialects.attribute_table import misplaced
 from kitsune_mlir.errors import KitsuneError, UnsupportedError
 from kitsune_mlir.machine.target import TARGETS, find_target
 from kitsune_mlir.passes.registry import PASSES
-from kitsune_mlir.passmanager.diagnostics import Diagnostic, from_error, from_mlir
+from kitsune_mlir.passmanager.diagnostics import Diagnostic, diagnostic_at, from_error, from_mlir
 from kitsune_mlir.passmanager.instrumentation import IRPrinting, Timing
 from kitsune_mlir.passmanager.manager import PassPipelineError, implicitly_nested, plan, run_pipeline
 from kitsune_mlir.passmanager.options import options_of
@@ -258,6 +259,11 @@ def transformed(
         handler = context.attach_diagnostic_handler(lambda d: report.add(from_mlir(d)) or True)
         with context, contextlib.closing(_Detaching(handler)):  # some verifiers need a current context
             module = parse(source, chunk, context)
+            wrong = list(misplaced(module.operation))
+            for op, message in wrong:
+                report.add(diagnostic_at(op.location, "error", f"'{op.name}' op {message}"))
+            if wrong:
+                return None
             run_pipeline(
                 module,
                 pipeline,

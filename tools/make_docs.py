@@ -1,17 +1,18 @@
-"""`python -m kitsune_mlir.tools.make_docs`: write docs/dialect.md and docs/passes.md from the sources.
+"""`python -m kitsune_mlir.tools.make_docs`: write docs/dialect.md, docs/passes.md and docs/rates.md from the sources.
 
-The dialect's page comes from the docstrings of dialects/, the passes' page from the docstrings of the passes and from the
-first block of each pass's lit test, so that no page can say what the code does not do. `--check` writes nothing and reports
-pages that are not up to date.
+The dialect's page comes from the docstrings of dialects/ and its table of attributes, the passes' page from the docstrings of
+the passes and from the first block of each pass's lit test, so that no page can say what the code does not do. `--check` writes
+nothing and reports pages that are not up to date.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import sys
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -19,7 +20,10 @@ from torch_mlir import ir
 from torch_mlir.dialects import ext
 
 from kitsune_mlir.dialects import attributes, new_context, stage_graph, tile_program, types
+from kitsune_mlir.dialects.attribute_table import ATTRIBUTES, AttributeSpec
 from kitsune_mlir.dialects.kitsune import Kitsune
+from kitsune_mlir.machine import rates
+from kitsune_mlir.machine.target import find_machine
 from kitsune_mlir.passes.base import Pass
 from kitsune_mlir.passes.registry import PASSES, PIPELINE
 from kitsune_mlir.passmanager.options import options_of
@@ -47,6 +51,26 @@ Three conventions follow from the dialect being defined in Python:
 Everything below is checked by the verifiers; `test/lit/dialect/` has every op and attribute, and what the verifiers refuse.
 """
 
+NOTES_INTRO = """## What passes note on other operations
+
+Attributes on operations of other dialects, by which one part of the compiler tells another what it has decided
+(`dialects/attribute_table.py`). An attribute `kitsune.NAME` that is not in this table, on an operation that it is not for, or
+of another type is an error, after each pass and where `kitsune-opt` reads it.
+"""
+
+RATES_INTRO = """# The rates of a machine
+
+What the cost models of the planner, of engines and of the simulator calculate with, from `kitsune_mlir/machine/rates.py`. A
+rate is used as it was set; its date says when. *Fitted* rates were chosen so that times of a model come near recorded ones and
+mean no more than that.
+"""
+
+DISAGREEMENTS_INTRO = """## Where models differ
+
+Quantities for which models have values of their own, each fitted beside the others of its model, and what records say of them.
+Which to keep is for a run on a device to decide.
+"""
+
 PASSES_INTRO = """# The passes
 
 In the order of the table in `passes/registry.py`. `compile` runs
@@ -70,9 +94,57 @@ def dialect_page() -> str:
             parts += [_op(cls) for cls in _classes(module, Kitsune.Operation)]
         parts.append("## Attributes\n")
         parts += [_entry(f"#{Kitsune.DIALECT_NAMESPACE}.", cls) for cls in _classes(attributes, Kitsune.Attribute)]
+        parts += [NOTES_INTRO, *_attributes(spec for spec in ATTRIBUTES if spec.name.startswith("kitsune."))]
         parts.append("## Types\n")
         parts += [_entry(f"!{Kitsune.DIALECT_NAMESPACE}.", cls) for cls in _classes(types, Kitsune.Type)]
     return "\n".join(parts)
+
+
+def rates_page() -> str:
+    """docs/rates.md."""
+    parts = [WRITTEN.format(source="kitsune_mlir/machine/rates.py"), RATES_INTRO]
+    rows = [(f"`{n}`", _value(r), r.unit, r.meaning, r.source, r.device, r.date) for n, r in rates.rates().items()]
+    parts += _table(("rate", "value", "unit", "of what", "source", "device", "date"), rows)
+    fields = [f.name for f in dataclasses.fields(rates.EngineRates) if f.type == "float"]
+    sources = {f"{engine.source} ({engine.device}, {engine.date})" for engine in rates.ENGINES.values()}
+    parts += ["## Engines\n", f"{inspect.getdoc(rates.EngineRates)}\n", f"Here {'; '.join(sorted(sources))}.\n"]
+    rows = [(f"`{n}`", *(_value(getattr(e, f)) for f in fields)) for n, e in rates.ENGINES.items()]
+    parts += [*_table(("engine", *fields), rows), DISAGREEMENTS_INTRO]
+    rows = [(d.quantity, ", ".join(map(_used, d.used)), d.measured) for d in rates.DISAGREEMENTS]
+    return "\n".join([*parts, *_table(("quantity", "used", "measured"), rows)])
+
+
+def _used(name: str) -> str:
+    """A rate, or a field of an engine's or of the reference machine, with its value and unit."""
+    known = {**rates.rates(), "ENGINES": rates.ENGINES, "Target": find_machine("h200")}
+    if isinstance(rate := known.get(name), rates.Rate):
+        return f"`{name}` {_value(rate)} {rate.unit}"
+    owner, _, field = name.partition(".")
+    owner, _, key = owner.partition("[")
+    value = getattr(known[owner][key.strip("'\"]")] if key else known[owner], field)
+    return f"`{name}` {_value(value)} {'s' if field == 'turn' else 'B/s'}"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {number:g}" for key, number in value.items())
+    return f"{value:g}" if isinstance(value, float | int) else str(value)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+    return ["\n".join(lines) + "\n"]
+
+
+def _attributes(specs: Iterable[AttributeSpec]) -> list[str]:
+    """A table of attributes."""
+    rows = [(f"`{s.name}`", s.meaning, ", ".join(s.on), _allowed(s), s.written, s.read) for s in specs]
+    return _table(("attribute", "meaning", "on", "type", "written by", "read by"), rows)
+
+
+def _allowed(spec: AttributeSpec) -> str:
+    least = "" if spec.least is None else f", at least {spec.least}"
+    return f"{spec.type}{least}{': ' * bool(spec.one_of)}{', '.join(spec.one_of)}"
 
 
 def passes_page(lit: Path = ROOT / "test" / "lit" / "passes") -> str:
@@ -127,8 +199,12 @@ def _op(cls: type) -> str:
         optional = " (may be missing)" if type(None) in typing.get_args(hint) else ""
         kinds = {ext.Region: "Regions", ir.OpResult: "Results", ir.Value: "Operands"}
         rows[kinds.get(base, "Attributes")].append(f"`{name}`{_of(hint)}{optional}")
+    rows["Attributes"] = []  # in the table
+    specs = [spec for spec in ATTRIBUTES if cls.OPERATION_NAME in spec.on]  # type: ignore[attr-defined]
     listed = [f"- {kind}: {', '.join(names)}" for kind, names in rows.items() if names]
-    return f"### `{cls.OPERATION_NAME}`\n\n{inspect.getdoc(cls)}\n\n" + "\n".join(listed) + "\n"  # type: ignore[attr-defined]
+    return f"### `{cls.OPERATION_NAME}`\n\n{inspect.getdoc(cls)}\n\n" + "\n".join(
+        [*listed, *(["", *_attributes(specs)] if specs else [""])]
+    )  # type: ignore[attr-defined]
 
 
 def _hints(cls: type) -> dict[str, typing.Any]:
@@ -156,7 +232,8 @@ def _kind(hint: typing.Any) -> str:
 
 def pages() -> dict[Path, str]:
     """Every generated page by its path."""
-    return {ROOT / "docs" / "dialect.md": dialect_page(), ROOT / "docs" / "passes.md": passes_page()}
+    made = {"dialect": dialect_page(), "passes": passes_page(), "rates": rates_page()}
+    return {ROOT / "docs" / f"{name}.md": text for name, text in made.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

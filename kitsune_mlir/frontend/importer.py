@@ -105,7 +105,7 @@ def _describe_arguments(module: ir.Module, arguments: Sequence[Argument], leaves
             said = {"kitsune.name": ir.StringAttr.get(argument.name), "kitsune.kind": ir.StringAttr.get(argument.kind)}
             given = leaves[argument.position] if argument.position is not None and argument.position < len(leaves) else None
             if isinstance(given, torch.Tensor) and _is_channels_last(given):
-                said["kitsune.memory"] = ir.DenseI64ArrayAttr.get([0, 2, 3, 1])
+                said["kitsune.caller_dim_order"] = ir.DenseI64ArrayAttr.get([0, 2, 3, 1])
             described.append(ir.DictAttr.get(said))
         function.arg_attrs = ir.ArrayAttr.get(described)
 

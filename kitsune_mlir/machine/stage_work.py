@@ -16,19 +16,10 @@ from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, 
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.dialects.stage_graph import inputs_of, results_of
 from kitsune_mlir.dialects.verify import captures, walk
+from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.stage_cost import Work
 
 __all__ = ["Counted", "count", "work_of_stage"]
-
-WEIGHTS = {
-    "math.exp": 2.5, "math.exp2": 2.0, "math.log": 3.0, "math.log2": 2.0, "math.log1p": 6.0, "math.expm1": 6.0,
-    "math.tanh": 2.5, "math.erf": 6.0, "math.sin": 10.0, "math.cos": 10.0, "math.powf": 20.0, "math.fpowi": 4.0,
-    "math.sqrt": 3.0, "math.rsqrt": 2.5, "arith.divf": 3.0, "arith.remf": 16.0,
-    "arith.divsi": 20.0, "arith.divui": 20.0, "arith.remsi": 20.0, "arith.remui": 20.0,
-    "arith.extf": 0.25, "arith.truncf": 0.5, "arith.constant": 0.0, "linalg.index": 0.5, "linalg.yield": 0.0,
-}  # fmt: skip
-"""Instructions an element beside an addition; those that are not named count as one."""
-
 
 START_BYTES = 16384
 """Of a scatter-add's sums that one tile sets to their start."""
@@ -86,7 +77,7 @@ def count(ops: Iterable[ir.Operation]) -> Counted:
                 largest = points
                 _measure(op, found)
         elif not is_movement(op):
-            found.vector_ops += points * sum(WEIGHTS.get(inner.name, 1.0) for inner in body_of(op))
+            found.vector_ops += points * sum(rates.VECTOR_WEIGHTS.get(inner.name, 1.0) for inner in body_of(op))
             found.levels += "reduction" in iterator_kinds(op)
     return found
 

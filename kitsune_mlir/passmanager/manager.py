@@ -19,6 +19,7 @@ from typing import Any, Literal
 from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
+from kitsune_mlir.dialects.attribute_table import misplaced
 from kitsune_mlir.errors import CompileError, KitsuneError
 from kitsune_mlir.passes.base import Pass, PassFailure
 from kitsune_mlir.passes.registry import PASSES
@@ -237,6 +238,7 @@ def _run_step(root: ir.Operation, step: Step, verify_each: bool, sink: Sink | No
             step.run(root)
             if verify_each and step.python:
                 root.verify()
+                verify_attributes(root)
     except PassFailure as failure:
         raise PassPipelineError(name, [*errors, diagnostic_at(failure.location, "error", _message(failure))]) from failure
     except ir.MLIRError as error:
@@ -247,6 +249,12 @@ def _run_step(root: ir.Operation, step: Step, verify_each: bool, sink: Sink | No
     except Exception as error:  # a mistake in a pass: still a diagnostic and a reproducer, with the traceback as the cause
         text = f"internal error in pass '{name}': {type(error).__name__}: {error}"
         raise PassPipelineError(name, [*errors, diagnostic_at(root.location, "error", text)]) from error
+
+
+def verify_attributes(root: ir.Operation) -> None:
+    """Raise PassFailure at the first operation whose `kitsune.` attributes are not as the dialect declares them."""
+    for op, message in misplaced(root):
+        raise PassFailure(op, message)
 
 
 def _message(failure: PassFailure) -> str:

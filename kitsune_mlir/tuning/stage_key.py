@@ -6,12 +6,12 @@ import hashlib
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.stage_graph import SCHEDULE
+from kitsune_mlir.dialects.attribute_table import STAGE, declared
 from kitsune_mlir.dialects.structure import structure
 
 __all__ = ["stage_key"]
 
-_IGNORED = {"sym_name", *SCHEDULE}
+_IGNORED = set(declared(STAGE))
 
 
 def stage_key(stage: ir.Operation, *context: str) -> str:

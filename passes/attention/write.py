@@ -9,6 +9,7 @@ from torch_mlir.dialects import arith, math, tensor
 
 from kitsune_mlir.dialects.access import shape_of, static_ints
 from kitsune_mlir.dialects.attention import Attention, Operand, Step
+from kitsune_mlir.dialects.attribute_table import ATTENTION
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.factors import Factor, Flat
 from kitsune_mlir.dialects.iteration import is_free
@@ -16,10 +17,7 @@ from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.scalar_tree import Tree, children, nodes_of
 from kitsune_mlir.passes.stages.copies import identity_generic
 
-__all__ = ["MARK", "write_attention"]
-
-MARK = "kitsune.attention"
-"""Attribute of all operations of an attention: its number in the function."""
+__all__ = ["write_attention"]
 
 Viewed = tuple[ir.Value, list[Factor]]
 """A tensor each of whose dimensions is one factor."""
@@ -91,7 +89,7 @@ class _Writer:
                 "indexing_maps": ir.ArrayAttr.get([*(map_of(factors) for _, factors in inputs), map_of(result)]),
                 "iterator_types": ir.ArrayAttr.get([ir.Attribute.parse(f"#linalg.iterator_type<{k}>") for k in kinds]),
                 "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(inputs), 1]),
-                **({MARK: self.mark} if inputs else {}),
+                **({ATTENTION: self.mark} if inputs else {}),
             },
             regions=1,
         )
@@ -176,7 +174,7 @@ class _Writer:
         at = order.index(column)
         values = [self._part(*viewed, order, at) for viewed in views]
         shape = [factor.size for factor in order]
-        attributes = {"dim": ir.IntegerAttr.get(self.mark.type, at), MARK: self.mark}
+        attributes = {"dim": ir.IntegerAttr.get(self.mark.type, at), ATTENTION: self.mark}
         type_ = ir.RankedTensorType.get(shape, self.narrow)
         return ir.Operation.create("tensor.concat", [type_], values, attributes).results[0], order
 

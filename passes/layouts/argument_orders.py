@@ -2,10 +2,7 @@
 
 from torch_mlir import ir
 
-MEMORY, ORDER, KIND = "kitsune.memory", "kitsune.order", "kitsune.kind"
-"""Of an argument: the order of dimensions in the caller's memory, the order that the program takes, weight or input."""
-WIDE = "kitsune.wide"
-"""Of a weight: the program takes it with these extents; what the caller's has not is zeros at the end of dimensions."""
+from kitsune_mlir.dialects.attribute_table import KIND
 
 
 def attributes_of(function: ir.Operation, argument: int) -> ir.DictAttr | dict:

@@ -1,17 +1,18 @@
 """Results that are another tensor with its dimensions in another order are returned as that tensor lies in memory.
 
 A view of heads, `k.view(b, t, h, d).transpose(1, 2)`, is no work for torch, which returns it with its strides; row-major it
-would be a stage that waits for all of a product and moves it. The attribute `kitsune.order` of a result says how it lies.
+would be a stage that waits for all of a product and moves it. The attribute `kitsune.dim_order` of a result says how it lies.
 """
 
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import affine_maps
+from kitsune_mlir.dialects.attribute_table import ORDER
 from kitsune_mlir.dialects.iteration import is_free, is_reshape
 from kitsune_mlir.dialects.products import body_of, defining_op, is_generic, is_movement
 from kitsune_mlir.dialects.verify import walk
 
-from .argument_orders import ORDER, settle_type
+from .argument_orders import settle_type
 
 
 def order_results(module: ir.Operation) -> None:

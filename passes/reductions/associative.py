@@ -10,6 +10,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
 from kitsune_mlir.dialects.access import access_of, affine_maps, iterator_kinds, loops_in, shape_of
+from kitsune_mlir.dialects.attribute_table import COMBINE, PARTIAL
 from kitsune_mlir.dialects.products import body_of, is_generic, yield_of
 
 NEUTRAL: dict[str, float | str] = {
@@ -110,10 +111,6 @@ def filled(shape: Sequence[int], element: ir.Type, value: float | str) -> ir.Val
     with ir.InsertionPoint(block):
         ir.Operation.create("linalg.yield", [], [number])
     return op.results[0]
-
-
-PARTIAL, COMBINE = "kitsune.partial", "kitsune.combine"
-"""Marks of the two halves of a reduction in parts: `kitsune-form-stages` leaves what goes between them in memory."""
 
 
 def keeps_apart(producer: Sequence[ir.Operation], consumer: Sequence[ir.Operation]) -> str | None:

@@ -8,11 +8,12 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.attribute_table import COMBINE, PARTIAL
 from kitsune_mlir.dialects.deep import Steps, evaluate
 from kitsune_mlir.dialects.iteration import is_free
 from kitsune_mlir.dialects.products import body_of, defining_op, is_generic, yield_of
 
-from .associative import COMBINE, NEUTRAL, PARTIAL, Reduction, filled, generic
+from .associative import NEUTRAL, Reduction, filled, generic
 
 
 def in_parts(reduction: Reduction, loop: int, parts: int) -> list[ir.Value]:

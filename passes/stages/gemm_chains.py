@@ -17,6 +17,7 @@ from kitsune_mlir.dialects.contraction import contraction_dims, matrix_extents
 from kitsune_mlir.dialects.iteration import Space, is_free
 from kitsune_mlir.dialects.joined import read_beside_products
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, is_projected_product
+from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target
 
 from .wide_chains import MOST_COLUMNS, wide_reason
@@ -26,12 +27,8 @@ WIDTH = 256  # columns of a layer that is multiplied in one pass: 64 x 256 accum
 DEPTH = 1024  # columns that one product sums over
 RESIDENT_BYTES = 160 << 10  # weights that stay in shared memory for all tiles of a block
 OPERANDS = ("bf16", "f16")
-HANDOFF = 2.5e-6  # seconds from the last tile of a stage to the first product of the next (docs/gpu-executor.md)
-TURN = 0.7e-6  # seconds from a block's one tile of 128 x 128 of a product to its next (codegen/gpu/engines/mma/cost.py)
-WIDE_LAYER = 1.5e-6  # what a layer of several passes takes beside its products: the ends of passes, rows through shared memory
 FEW_ROWS = 16  # rows of layers beside pairs: one product of a warp (codegen/gpu/engines/chain/few_rows/plan.py)
 FEW_UNIT, FEW_SHORT = 32, 64  # its sums are of multiples of 32 terms, or, in the first layer, of up to 64
-LAYER = 0.3e-6  # seconds by which a layer's accumulators are ready later than its last product was issued
 
 
 @dataclass(frozen=True)
@@ -149,7 +146,7 @@ def chain_seconds(layers: list[Layer], target: Target) -> float:
     one = 0.0
     for layer in layers:
         products = 2 * max(rows, TILE_ROWS[-1]) * layer.depth * layer.columns / rate
-        one += (LAYER if layer.columns <= WIDTH else WIDE_LAYER) + (
+        one += (rates.CHAIN_LAYER if layer.columns <= WIDTH else rates.CHAIN_WIDE_LAYER) + (
             products if stays else max(products, layer.weight_bytes / read)
         )
     return (first if stays else 0.0) + waves * one
@@ -159,7 +156,7 @@ def few_rows_seconds(layers: list[Layer], target: Target) -> float:
     """Time of layers in tiles of `FEW_ROWS` rows, each of which reads all weights from L2 (as the `pairs` engine does them)."""
     read = target.cache_rate / target.workers
     waves = -(-layers[0].rows // (FEW_ROWS * target.workers))
-    return waves * sum(layer.weight_bytes / read + LAYER for layer in layers)
+    return waves * sum(layer.weight_bytes / read + rates.CHAIN_LAYER for layer in layers)
 
 
 def few_rows_reason(layers: list[Layer]) -> str | None:
@@ -179,9 +176,9 @@ def product_seconds(layer: Layer, target: Target) -> float:
     rate = target.matrix_rate / target.workers
     bytes_ = layer.weight_bytes + 2 * layer.rows * (layer.depth + layer.columns)
     one = 2 * 128 * min(128, max(8, layer.columns)) * layer.depth / rate
-    return HANDOFF + max(waves * one + (waves - 1) * TURN, bytes_ / target.dram_rate)
+    return rates.CHAIN_HAND_OFF + max(waves * one + (waves - 1) * rates.CHAIN_TURN, bytes_ / target.dram_rate)
 
 
 def moving_seconds(bytes_: int, target: Target) -> float:
     """Time of a stage without products that moves `bytes_`."""
-    return HANDOFF + bytes_ / target.dram_rate
+    return rates.CHAIN_HAND_OFF + bytes_ / target.dram_rate

@@ -5,16 +5,17 @@ from collections.abc import Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import is_tensor, shape_of
+from kitsune_mlir.dialects.attribute_table import NO_FUSION
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.iteration import Space, is_free, is_reshape, is_view, iteration_space
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.unchanged import remembered, unchanged
 from kitsune_mlir.dialects.verify import captures
+from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.fuse_attention import find_attention
 from kitsune_mlir.passes.fuse_pairs import find_pairs
-from kitsune_mlir.passes.pad_sums import APART
 from kitsune_mlir.passes.reductions.associative import keeps_apart
 from kitsune_mlir.passes.stages import gemm_chains as gpu_chains
 
@@ -242,7 +243,7 @@ class Grouping:
             values = {v for op in group for v in [*reads(op), *op.results] if is_tensor(v)}
             return gpu_chains.moving_seconds(sum(tensor_bytes(v.type) for v in values), self.target)
         if self._needs_chain(group, space) is not None and isinstance(layers := gpu_chains.layers_of(space), list):
-            return gpu_chains.HANDOFF + gpu_chains.chain_seconds(layers, self.target)
+            return rates.CHAIN_HAND_OFF + gpu_chains.chain_seconds(layers, self.target)
         return sum(gpu_chains.product_seconds(gpu_chains.layer_of(op), self.target) for op in products)
 
     def _fed_inside(self, product: ir.Operation, group: list[ir.Operation]) -> bool:
@@ -313,7 +314,7 @@ class Grouping:
             self._run()
 
     def _run(self) -> None:
-        closed = {self.group_of[hash(op)] for op in self.ops if APART in op.attributes}
+        closed = {self.group_of[hash(op)] for op in self.ops if NO_FUSION in op.attributes}
         for ops in (*find_attention(self.ops), *find_pairs(self.ops)):
             into = self.group_of[hash(ops[-1])]
             for op in ops[:-1]:

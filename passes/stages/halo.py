@@ -3,7 +3,8 @@
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import shape_of, static_ints
-from kitsune_mlir.dialects.iteration import HALO, is_trivial_reshape
+from kitsune_mlir.dialects.attribute_table import HALO
+from kitsune_mlir.dialects.iteration import is_trivial_reshape
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_projected_product
 from kitsune_mlir.passes.layouts.by_index import padded_by_index
 

@@ -6,7 +6,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, static_ints
-from kitsune_mlir.dialects.iteration import HALO
+from kitsune_mlir.dialects.attribute_table import HALO
 from kitsune_mlir.dialects.products import body_of, defining_op, is_generic
 
 __all__ = ["is_pooling", "read_windows"]

@@ -7,16 +7,15 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import access_of, is_tensor
 from kitsune_mlir.dialects.verify import captures
+from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target
-
-from .gemm_chains import HANDOFF
 
 
 def worth_a_hand_off(bytes_: int, tiles: int, target: Target) -> bool:
     """Whether two stages without products are faster as one of `tiles` tiles that moves `bytes_` in all."""
     if not target.is_gpu:
         return False
-    apart = HANDOFF + bytes_ / target.dram_rate
+    apart = rates.CHAIN_HAND_OFF + bytes_ / target.dram_rate
     return bytes_ / min(tiles, target.workers) < apart * target.dram_rate / target.workers
 
 

@@ -21,9 +21,6 @@ from kitsune_mlir.dialects.tile_program import OrderedAddOp, ScatterAddOp
 ADDITIONS = ("arith.addf", "arith.addi")
 ATOMIC_KINDS = {"arith.addf": "addf", "arith.addi": "addi"}
 ATOMIC_ELEMENTS = ("f32", "f64", "bf16", "f16", "i32", "i64")
-UPDATES = "updates"  # attribute of a stage: rows of updates a task; set by kitsune-partition-streams
-ORDERED = "ordered"  # attribute of a stage: rows of the result, which one task adds in order; set by kitsune-partition-streams
-INTO = "into"  # attribute of a stage: the name of the stage that makes the rows and adds them itself
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from torch_mlir import ir
 
+from kitsune_mlir.dialects.attribute_table import INTO, UPDATES
 from kitsune_mlir.dialects.edges import Edge, edge_of, stage_space
 from kitsune_mlir.dialects.stage_graph import inputs_of
-
-from .scatter import INTO, UPDATES
 
 __all__ = ["edges_of", "needed_edges", "stages_by_name"]
 

@@ -8,20 +8,17 @@ import math
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.access import affine_maps
+from kitsune_mlir.dialects.access import affine_maps, plain_loops
 from kitsune_mlir.dialects.attention import read_attention
+from kitsune_mlir.dialects.attribute_table import ATTENTION
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import is_contraction
+from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target
-from kitsune_mlir.passes.attention.write import MARK
 
-SECONDS = {128: 1.0, 64: 0.65}
-"""By the rows of a tile, what 128 keys take beside those of the largest tile (1.2 us on an H200)."""
 WIDEST_HEAD = 128
 """Longer heads leave two warpgroups with keys of their own no room for blocks of a good size."""
-OVERHEAD = 1.0
-"""What every tile takes beyond that, in the same unit."""
 JOINED_ROWS = 64
 """Up to this many rows that read the same keys are one tile, even those of several heads."""
 
@@ -31,12 +28,11 @@ def attention_tile(space: Space, target: Target) -> list[int] | None:
 
     One element of each dimension that the keys have too (batch, heads that share keys), and rows of the others.
     """
-    numbers = [n for n, op in enumerate(space.ops) if MARK in op.attributes and is_contraction(op)]
+    numbers = [n for n, op in enumerate(space.ops) if ATTENTION in op.attributes and is_contraction(op)]
     if not numbers:
         return None
     number = numbers[0]
-    keys = affine_maps(space.ops[number])[1]
-    walked = {int(str(expression)[1:]) for expression in keys.results}
+    walked = plain_loops(affine_maps(space.ops[number])[1])  # by the keys
     rows = [i for i, dim in enumerate(space.dims) if dim.loops[number] not in walked]
     together = math.prod(space.dims[i].size for i in rows)
     tile = [1] * len(space.dims)
@@ -65,12 +61,12 @@ def best_rows(rows: int, groups: int, keys: int, offset: int | None, workers: in
     def seconds(tile: int) -> float:
         ends = [min(first + tile, rows) for first in range(0, rows, tile)]
         read = [keys if offset is None else max(1, min(keys, end + offset)) for end in ends]
-        costs = [OVERHEAD + SECONDS[tile] * math.ceil(count / 128) for count in read]
+        costs = [rates.ATTENTION_OVERHEAD + rates.ATTENTION_TILES[tile] * math.ceil(count / 128) for count in read]
         if offset is None:
             return math.ceil(groups * len(costs) / workers) * costs[0]
         return max(max(costs), groups * sum(costs) / workers)
 
-    return min(SECONDS, key=seconds)
+    return min(rates.ATTENTION_TILES, key=seconds)
 
 
 def _rows(weighted: ir.Operation, rows: int, groups: int, target: Target) -> int:
@@ -78,9 +74,9 @@ def _rows(weighted: ir.Operation, rows: int, groups: int, target: Target) -> int
     try:
         attention = read_attention(weighted)
     except MatchFailure:
-        return max(SECONDS)
+        return max(rates.ATTENTION_TILES)
     keys, *heads = (math.prod(factor.size for factor in flat) for flat in (attention.column, attention.width, attention.head))
     if max(heads) > WIDEST_HEAD:
-        return max(SECONDS)
+        return max(rates.ATTENTION_TILES)
     masks = [step.constant for step in attention.steps if step.kind == "causal" and not step.terms]
     return best_rows(rows, groups, keys, min(masks, default=None), target.workers)

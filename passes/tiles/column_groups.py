@@ -9,10 +9,8 @@ from collections.abc import Sequence
 
 from kitsune_mlir.machine.target import Target
 
-__all__ = ["GROUPS", "column_groups"]
+__all__ = ["column_groups"]
 
-GROUPS = "groups"
-"""The attribute of a stage that says how many."""
 MOST = 4
 """Each group is one more wait of a tile."""
 

@@ -8,8 +8,9 @@ import torch
 from torch_mlir import ir
 
 import kitsune_mlir
-from kitsune_mlir.codegen.gpu.kernel.launches import FOLLOWS, LEADS, cut_launches, launches_of
+from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches, launches_of
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.attribute_table import PDL_PRIMARY, PDL_SECONDARY
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.runtime import launch
 from kitsune_mlir.runtime.cuda_runner import CudaRunner
@@ -84,8 +85,8 @@ def test_what_crosses_a_launch_needs_no_semaphore():
     first, second, third = parts((0, 1, 2))
     assert [counts(p) for p in (first, second, third)] == [[1, 0, 0, 0]] * 3
     assert [ir.StringAttr(p.attributes["sym_name"]).value for p in (first, second, third)] == ["p0_0", "p0_1", "p0_2"]
-    assert [FOLLOWS in p.attributes for p in (first, second, third)] == [False, True, True]
-    assert [LEADS in p.attributes for p in (first, second, third)] == [True, True, False]
+    assert [PDL_SECONDARY in p.attributes for p in (first, second, third)] == [False, True, True]
+    assert [PDL_PRIMARY in p.attributes for p in (first, second, third)] == [True, True, False]
 
 
 def test_tasks_of_one_launch_go_on_waiting_for_each_other():

@@ -179,7 +179,7 @@ func.func @f(%x: tensor<4xf32>) {
 
 // An engine is one that exists.
 func.func @f(%x: tensor<4xf32>) {
-  // expected-error@+1 {{'kitsune.stage' op engine is "steam", must be one of mma, chain, conv, depthwise, simt, gemv, attention, pairs, generic}}
+  // expected-error@+1 {{'kitsune.stage' op 'engine' must be one of mma, chain, conv, depthwise, simt, gemv, attention, pairs, generic, got 'steam'}}
   %s = "kitsune.stage"() ({
     "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
   }) {sym_name = "s", engine = "steam"} : () -> tensor<4xf32>
@@ -201,7 +201,7 @@ func.func @f(%x: tensor<4xf32>) {
 
 // Tile sizes are positive.
 func.func @f(%x: tensor<4xf32>) {
-  // expected-error@+1 {{'kitsune.stage' op tile sizes must be positive, got array<i64: 4, 0>}}
+  // expected-error@+1 {{'kitsune.stage' op 'tile' must be at least 1, got array<i64: 4, 0>}}
   %s = "kitsune.stage"() ({
     "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
   }) {sym_name = "s", tile = array<i64: 4, 0>} : () -> tensor<4xf32>
@@ -311,7 +311,7 @@ func.func @f(%x: tensor<4xf32>) {
 
 // A mode is one that exists.
 func.func @f(%x: tensor<4xf32>) {
-  // expected-error@+1 {{'kitsune.pipeline' op mode is 'steam', must be one of temporal, spatial, separate}}
+  // expected-error@+1 {{'kitsune.pipeline' op 'mode' must be one of temporal, spatial, separate, got 'steam'}}
   %s = "kitsune.pipeline"() ({
     "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
   }) {sym_name = "p", mode = "steam"} : () -> tensor<4xf32>
@@ -347,7 +347,7 @@ func.func @f(%x: tensor<4xf32>) {
 
 // A stage owns at least one multiprocessor.
 func.func @f(%x: tensor<4xf32>) {
-  // expected-error@+1 {{'kitsune.stage' op workers must be positive, got 0 : i64}}
+  // expected-error@+1 {{'kitsune.stage' op 'workers' must be at least 1, got 0 : i64}}
   %s = "kitsune.stage"() ({
     "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
   }) {sym_name = "s", workers = 0} : () -> tensor<4xf32>
@@ -400,7 +400,7 @@ func.func @f(%x: tensor<4xf32>) {
 
 // A launch has a number.
 func.func @f(%x: tensor<4xf32>) {
-  // expected-error@+1 {{'kitsune.stage' op launch must not be negative, got -1 : i64}}
+  // expected-error@+1 {{'kitsune.stage' op 'launch' must be at least 0, got -1 : i64}}
   %s = "kitsune.stage"() ({
     "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
   }) {sym_name = "s", launch = -1} : () -> tensor<4xf32>

@@ -21,7 +21,7 @@ func.func @f(%s: !kitsune.semaphore, %n: i32, %m: memref<4xf32>, %t: tensor<4xf3
 
 // At least one slot.
 func.func @f(%s: !kitsune.semaphore, %n: i32, %m: memref<4xf32>, %t: tensor<4xf32>) {
-  // expected-error@+1 {{'kitsune.make_semaphore' op needs at least one slot, got 0 : i64}}
+  // expected-error@+1 {{'kitsune.make_semaphore' op 'slots' must be at least 1, got 0 : i64}}
   %0 = "kitsune.make_semaphore"() {slots = 0 : i64} : () -> !kitsune.semaphore
   return
 }
@@ -75,7 +75,7 @@ func.func @f(%s: !kitsune.semaphore, %n: i32, %m: memref<4xf32>, %t: tensor<4xf3
 
 // A grid has a dimension.
 func.func @f(%s: !kitsune.semaphore, %n: i32, %m: memref<4xf32>, %t: tensor<4xf32>) {
-  // expected-error@+1 {{'kitsune.task' op grid needs positive extents, got array<i64>}}
+  // expected-error@+1 {{'kitsune.task' op 'grid' has no extents}}
   "kitsune.task"() ({
   ^bb0(%i: index):
     "kitsune.yield"() : () -> ()
@@ -87,7 +87,7 @@ func.func @f(%s: !kitsune.semaphore, %n: i32, %m: memref<4xf32>, %t: tensor<4xf3
 
 // Extents are positive.
 func.func @f(%s: !kitsune.semaphore, %n: i32, %m: memref<4xf32>, %t: tensor<4xf32>) {
-  // expected-error@+1 {{'kitsune.task' op grid needs positive extents, got array<i64: 2, -1>}}
+  // expected-error@+1 {{'kitsune.task' op 'grid' must be at least 1, got array<i64: 2, -1>}}
   "kitsune.task"() ({
   ^bb0(%i: index):
     "kitsune.yield"() : () -> ()
@@ -203,7 +203,7 @@ func.func @f(%s: !kitsune.semaphore, %n: i32, %m: memref<4xf32>, %t: tensor<4xf3
 
 // A wait is for something.
 func.func @f(%s: !kitsune.semaphore, %n: i32, %m: memref<4xf32>, %t: tensor<4xf32>, %i: index, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>, %big: tensor<8xf32>) {
-  // expected-error@+1 {{'kitsune.wait' op count must be at least 1, got 0 : i64}}
+  // expected-error@+1 {{'kitsune.wait' op 'count' must be at least 1, got 0 : i64}}
   "kitsune.wait"(%s, %i, %i) {count = 0 : i64} : (!kitsune.semaphore, index, index) -> ()
   return
 }
@@ -284,7 +284,7 @@ func.func @f(%s: !kitsune.semaphore, %n: i32, %i: index, %m: memref<8xf32>, %q: 
 
 // Somebody reads each tile.
 func.func @f(%s: !kitsune.semaphore, %n: i32, %i: index, %m: memref<8xf32>, %q: !kitsune.queue<tensor<4xf32>, 2 : i64>) {
-  // expected-error@+1 {{'kitsune.make_queue' op pops must be at least 1, got 0 : i64}}
+  // expected-error@+1 {{'kitsune.make_queue' op 'pops' must be at least 1, got 0 : i64}}
   %0 = "kitsune.make_queue"(%m) {pushes = 1 : i64, pops = 0 : i64} : (memref<8xf32>) -> !kitsune.queue<tensor<4xf32>, 2 : i64>
   return
 }
@@ -395,7 +395,7 @@ func.func @f(%u: tensor<4x8xf32>, %i: tensor<4xi64>, %n: index, %m: memref<10x8x
 
 // Only sums are atomic updates of rows.
 func.func @f(%u: tensor<4x8xf32>, %i: tensor<4xi64>, %n: index, %m: memref<10x8xf32>) {
-  // expected-error@+1 {{'kitsune.scatter_add' op kind is addf or addi, got 'maxf'}}
+  // expected-error@+1 {{'kitsune.scatter_add' op 'kind' must be one of addf, addi, got 'maxf'}}
   "kitsune.scatter_add"(%u, %i, %n, %m) {kind = "maxf"} : (tensor<4x8xf32>, tensor<4xi64>, index, memref<10x8xf32>) -> ()
   return
 }

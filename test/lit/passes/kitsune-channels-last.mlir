@@ -8,7 +8,7 @@
 
 // CHECK-LABEL: func.func @block
 // CHECK-SAME: %[[X:.*]]: tensor<2x16x8x8xbf16>
-// CHECK-SAME: %[[W:.*]]: tensor<32x3x3x16xbf16> {kitsune.kind = "parameter", kitsune.order = array<i64: 0, 2, 3, 1>}
+// CHECK-SAME: %[[W:.*]]: tensor<32x3x3x16xbf16> {kitsune.dim_order = array<i64: 0, 2, 3, 1>, kitsune.kind = "parameter"}
 // CHECK-SAME: %[[B:.*]]: tensor<32xf32>
 // CHECK: %[[T:.*]] = linalg.transpose ins(%[[X]] {{.*}} permutation = [0, 2, 3, 1]
 // CHECK: %[[P:.*]] = tensor.pad %[[T]] low[0, 1, 1, 0] high[0, 1, 1, 0]
@@ -40,11 +40,11 @@ func.func @block(%x: tensor<2x16x8x8xbf16>, %w: tensor<32x16x3x3xbf16> {kitsune.
 
 // An input that the caller has in channels-last memory is taken so, and so is the result: nothing is transposed.
 // CHECK-LABEL: func.func @last
-// CHECK-SAME: %[[X:.*]]: tensor<2x8x8x16xbf16> {kitsune.memory = array<i64: 0, 2, 3, 1>, kitsune.order = array<i64: 0, 2, 3, 1>}
-// CHECK-SAME: -> (tensor<2x4x4x32xf32> {kitsune.order = array<i64: 0, 2, 3, 1>})
+// CHECK-SAME: %[[X:.*]]: tensor<2x8x8x16xbf16> {kitsune.caller_dim_order = array<i64: 0, 2, 3, 1>, kitsune.dim_order = array<i64: 0, 2, 3, 1>}
+// CHECK-SAME: -> (tensor<2x4x4x32xf32> {kitsune.dim_order = array<i64: 0, 2, 3, 1>})
 // CHECK: %[[C:.*]] = linalg.conv_2d_nhwc_fhwc {dilations = dense<1> : tensor<2xi64>, strides = dense<2> : tensor<2xi64>} ins(%[[X]]
 // CHECK: return %[[C]]
-func.func @last(%x: tensor<2x16x8x8xbf16> {kitsune.memory = array<i64: 0, 2, 3, 1>}, %w: tensor<32x16x2x2xbf16> {kitsune.kind = "parameter"}) -> tensor<2x32x4x4xf32> {
+func.func @last(%x: tensor<2x16x8x8xbf16> {kitsune.caller_dim_order = array<i64: 0, 2, 3, 1>}, %w: tensor<32x16x2x2xbf16> {kitsune.kind = "parameter"}) -> tensor<2x32x4x4xf32> {
   %f = arith.constant 0.0 : f32
   %e = tensor.empty() : tensor<2x32x4x4xf32>
   %z = linalg.fill ins(%f : f32) outs(%e : tensor<2x32x4x4xf32>) -> tensor<2x32x4x4xf32>
@@ -77,7 +77,7 @@ func.func @exact(%x: tensor<2x3x8x8xf32>, %w: tensor<32x3x3x3xf32>, %z: tensor<2
 
 // A depthwise convolution's weight is an argument with its channels innermost: taps by channels.
 // CHECK-LABEL: func.func @depthwise
-// CHECK-SAME: tensor<3x3x32x1xbf16> {kitsune.kind = "parameter", kitsune.order = array<i64: 2, 3, 0, 1>}
+// CHECK-SAME: tensor<3x3x32x1xbf16> {kitsune.dim_order = array<i64: 2, 3, 0, 1>, kitsune.kind = "parameter"}
 // CHECK: %[[W:.*]] = tensor.collapse_shape %{{.*}} {{\[\[}}0], [1], [2, 3]] : tensor<3x3x32x1xbf16> into tensor<3x3x32xbf16>
 // CHECK: linalg.depthwise_conv_2d_nhwc_hwc {{.*}} ins(%{{.*}}, %[[W]] : tensor<2x8x8x32xbf16>, tensor<3x3x32xbf16>)
 // CHECK-NOT: nchw

@@ -90,7 +90,7 @@ func.func @narrow(%a: tensor<512x64xbf16>, %b: tensor<512x35xbf16>, %weight: ten
 // A weight of the model is taken with zeros at the end of its rows; one that is read twice is not.
 
 // CHECK-LABEL: func.func @placed
-// CHECK-SAME: %arg2: tensor<300x104xbf16> {kitsune.kind = "parameter", kitsune.wide = array<i64: 300, 104>}
+// CHECK-SAME: %arg2: tensor<300x104xbf16> {kitsune.kind = "parameter", kitsune.padded_shape = array<i64: 300, 104>}
 // CHECK: %[[X:.*]] = tensor.concat dim(1) %arg0, %arg1, %{{.*}} -> tensor<512x104xbf16>
 // CHECK: linalg.generic {{.*}} ins(%[[X]], %arg2 : tensor<512x104xbf16>, tensor<300x104xbf16>)
 #x = affine_map<(m, n, k) -> (m, k)>

@@ -2,7 +2,7 @@
 // RUN: kitsune-opt %s --split-input-file --kitsune-normalize | FileCheck %s
 
 // CHECK-LABEL: func.func @heads
-// CHECK-SAME: -> (tensor<6x8x16xf32> {kitsune.order = array<i64: 1, 0, 2>})
+// CHECK-SAME: -> (tensor<6x8x16xf32> {kitsune.dim_order = array<i64: 1, 0, 2>})
 // CHECK-NOT: linalg.transpose
 // CHECK: return {{.*}} : tensor<6x8x16xf32>
 func.func @heads(%x: tensor<6x8x16xf32>) -> tensor<8x6x16xf32> {
@@ -27,7 +27,7 @@ func.func @heads(%x: tensor<6x8x16xf32>) -> tensor<8x6x16xf32> {
 
 // An argument would have to be copied to be returned.
 // CHECK-LABEL: func.func @argument
-// CHECK-NOT: kitsune.order
+// CHECK-NOT: kitsune.dim_order
 // CHECK: linalg.generic
 func.func @argument(%x: tensor<6x8xf32>) -> tensor<8x6xf32> {
   %t = tensor.empty() : tensor<8x6xf32>

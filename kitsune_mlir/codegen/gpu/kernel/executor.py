@@ -30,13 +30,13 @@ from kitsune_mlir.codegen.gpu.interface.semaphores import Semaphores
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.footprint import REGISTER_FILE, Footprint
 from kitsune_mlir.codegen.gpu.kernel.kernel import ArrayParameter, Kernel
-from kitsune_mlir.codegen.gpu.kernel.launches import LEADS
 from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks, by_multiprocessor
 from kitsune_mlir.codegen.gpu.kernel.schedule import Schedule, make_schedule
 from kitsune_mlir.codegen.gpu.kernel.spatial.shares import Shares
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async_shared, initialize
 from kitsune_mlir.codegen.gpu.sm90.pdl import launch_dependents, wait_for_prerequisites
 from kitsune_mlir.codegen.gpu.sm90.tma import prefetch_map
+from kitsune_mlir.dialects.attribute_table import PDL_PRIMARY
 from kitsune_mlir.runtime.manifest import TIMESTAMP_BYTES, WAITS_BYTES, Manifest
 
 __all__ = ["Decision", "Executor", "build"]
@@ -154,7 +154,7 @@ class _Builder:
         self.barrier_base = kernel.shared(span)
         self.barriers = [Barrier(offset(self.barrier_base, start)) for start in range(0, span.bytes, Barrier.BYTES)]
         self._prefetch_maps()
-        if LEADS in self.program.function.attributes:
+        if PDL_PRIMARY in self.program.function.attributes:
             launch_dependents()
         shared_bytes = max(self.placement.least_shared, *(plan.shared_bytes for plan in self.plans))
         self.shared = kernel.shared(kernel.arena.take("tasks", shared_bytes, 1024))

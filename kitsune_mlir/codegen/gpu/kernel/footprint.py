@@ -8,12 +8,12 @@ from kitsune_mlir.codegen.gpu.interface.operands import Member
 from kitsune_mlir.codegen.gpu.interface.plan import BARRIER_BYTES, KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import lay_out
 from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
-from kitsune_mlir.codegen.gpu.kernel.launches import FOLLOWS
 from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks
 from kitsune_mlir.codegen.gpu.kernel.schedule import Schedule
 from kitsune_mlir.codegen.gpu.kernel.semaphore_names import counter_names
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
+from kitsune_mlir.dialects.attribute_table import PDL_SECONDARY
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.runtime.manifest import Manifest, Parameter
 
@@ -126,7 +126,7 @@ class Footprint:
             debug=self.options.debug,
             counters=counter_names(program, plans, self.places, self.slots) if self.options.debug else (),
             timestamps=self.options.timestamps,
-            follows=FOLLOWS in program.function.attributes,
+            follows=PDL_SECONDARY in program.function.attributes,
             streaming=all(p.streaming and not p.scratch_bytes for p in plans) and not self.slots and self.placement.everywhere,
             workers=self.placement.workers,
             least_blocks=least,

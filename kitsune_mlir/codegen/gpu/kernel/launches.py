@@ -2,8 +2,8 @@
 
 Every part is a tile program with the arguments of the whole and the tasks of one launch. A kernel begins to compute when the
 one before has ended, so waits for tasks of earlier launches are left out, and so are posts that nobody waits for any more.
-Kernels overlap all the same (programmatic dependent launch): one that `LEADS` lets the next begin as soon as there is room for
-it, and one that `FOLLOWS` fetches instructions, tensor maps and weights before it waits for the end of the one before. As each
+Kernels overlap all the same (programmatic dependent launch): a primary kernel lets the next begin as soon as there is room for
+it, and a secondary one fetches instructions, tensor maps and weights before it waits for the end of the one before. As each
 waits for all of the one before, which has waited for those before it, a task may read what any earlier launch wrote.
 """
 
@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from torch_mlir import ir
 
+from kitsune_mlir.dialects.attribute_table import PDL_PRIMARY, PDL_SECONDARY
 from kitsune_mlir.dialects.verify import walk
 
-__all__ = ["FOLLOWS", "LEADS", "cut_launches", "launches_of"]
+__all__ = ["cut_launches", "launches_of"]
 
-FOLLOWS, LEADS = "kitsune.follows", "kitsune.leads"
 _WAITS = ("kitsune.wait", "kitsune.wait_rows")
-"""Attributes of a program's function: it is one of several kernels, and others come before it; come after it."""
 
 
 def launches_of(function: ir.Operation) -> list[int]:
@@ -45,9 +44,9 @@ def cut_launches(function: ir.Operation) -> list[ir.Operation]:
             part.attributes["sym_name"] = ir.StringAttr.get(f"{name}_{place}")
             del part.attributes["kitsune.mode"]
             if place > 0:
-                part.attributes[FOLLOWS] = ir.UnitAttr.get()
+                part.attributes[PDL_SECONDARY] = ir.UnitAttr.get()
             if place < len(numbers) - 1:
-                part.attributes[LEADS] = ir.UnitAttr.get()
+                part.attributes[PDL_PRIMARY] = ir.UnitAttr.get()
         for task in _tasks(part):
             if _launch(task) != number:
                 task.erase()

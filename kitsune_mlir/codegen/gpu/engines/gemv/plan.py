@@ -21,6 +21,7 @@ from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.errors import CompileError
+from kitsune_mlir.machine import rates
 
 __all__ = ["CONSUMERS", "PANEL", "Geometry", "GemvPlan", "Source", "make_plan", "share_ring"]
 
@@ -52,8 +53,8 @@ ROW_PARTS = (1, 2, 4)
 MOST_ROWS_A_WARP = 32
 SUM_ROWS = 16
 """Rows whose partial sums are exchanged at a time."""
-FREE_READS, USUAL_LINES = 0.6, 32
-"""Activations read from L2 for each weight read from DRAM that cost no time; lines of a pass if nothing asks for more."""
+USUAL_LINES = 32
+"""Lines of a pass if nothing asks for more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -353,7 +354,7 @@ def _badness(geometry: Geometry) -> tuple:
     """Order of preference: a ring that is deep enough; activations read from L2 seldom; long runs; passes of usual size."""
     reads = geometry.rows * geometry.passes / (geometry.cols * geometry.products)
     usual = abs(geometry.lines - USUAL_LINES)
-    return not geometry.deep, max(reads, FREE_READS), geometry.row_parts, -geometry.panels, usual
+    return not geometry.deep, max(reads, rates.GEMV_FREE_READS), geometry.row_parts, -geometry.panels, usual
 
 
 def _up(number: int, unit: int) -> int:
