@@ -1,4 +1,4 @@
-"""The tile program: tasks, semaphores and queues made explicit. One contract with three readers (host, GPU, simulator).
+"""The tile program: tasks, semaphores and queues made explicit. One contract, which `tile_reader` reads for all.
 
 docs/tile-program.md describes the whole form; this file defines and verifies its ops.
 """
@@ -17,6 +17,7 @@ from .verify import are_indices, fail, has_attributes, single_block, terminator_
 
 WAITS = ("kitsune.wait", "kitsune.wait_rows", "kitsune.wait_rounds", "kitsune.acquire", "kitsune.pop")
 POSTS = ("kitsune.post", "kitsune.push", "kitsune.release")
+SIGNALS = (*WAITS, *POSTS)
 
 
 def queue_parts(queue: ir.Type) -> tuple[ir.Type, int]:

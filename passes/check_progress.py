@@ -5,13 +5,14 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
+from kitsune_mlir.dialects.tile_accesses import read_accesses
+from kitsune_mlir.dialects.tile_reader import MalformedProgram
 from kitsune_mlir.passes.progress.coverage import Coverage
 from kitsune_mlir.passes.progress.memory import Conflicts
 from kitsune_mlir.passes.progress.order import Order
-from kitsune_mlir.passes.progress.reader import read_program
 from kitsune_mlir.passes.progress.rings import check_rings
 
-from .base import Pass
+from .base import Pass, PassFailure
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,10 @@ class CheckProgress(Pass):
                     self._check(op.operation)
 
     def _check(self, function: ir.Operation) -> None:
-        program = read_program(function)
+        try:
+            program = read_accesses(function)
+        except MalformedProgram as error:
+            raise PassFailure(error.operation, error.message) from error
         order = Order(program)
         order.check_waits()
         check_rings(program)

@@ -11,8 +11,8 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.engines.generic.cost import SPREAD
 from kitsune_mlir.codegen.gpu.engines.registry import traits_of
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
+from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.stage_cost import Work, stage_seconds
 from kitsune_mlir.machine.stage_work import count

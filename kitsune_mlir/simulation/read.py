@@ -12,17 +12,17 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.registry import choose, traits_of
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.footprint import MOST_THREADS, REGISTER_FILE
 from kitsune_mlir.dialects.sizes import tensor_bytes
+from kitsune_mlir.dialects.tile_accesses import read_accesses
 from kitsune_mlir.dialects.tile_indices import Array, Points
+from kitsune_mlir.dialects.tile_reader import MalformedProgram, ProgramView
+from kitsune_mlir.dialects.tile_records import Semaphore
+from kitsune_mlir.dialects.tile_regions import Access, Ring, Task
 from kitsune_mlir.errors import CompileError, UnsupportedError
 from kitsune_mlir.machine.stage_cost import Work, cost_of
 from kitsune_mlir.machine.stage_work import Counted, count
 from kitsune_mlir.machine.target import Target
-from kitsune_mlir.passes.base import PassFailure
-from kitsune_mlir.passes.progress.program import Access, Task
-from kitsune_mlir.passes.progress.reader import read_program
 from kitsune_mlir.simulation.program import SimPost, SimProgram, SimTask, SimWait, Touch
 
 __all__ = ["Choice", "Kernel", "choices_of", "sim_program"]
@@ -109,16 +109,16 @@ def sim_program(function: ir.Operation, kernel: Kernel, machine: Target) -> SimP
     """The program in numbers.
 
     Raises:
-        PassFailure: the function is not of the form of docs/tile-program.md.
+        MalformedProgram: the function is not of the form of docs/tile-program.md.
     """
-    program = read_program(function)
+    program = read_accesses(function)
     if len(program.tasks) != len(kernel.choices):
-        raise PassFailure(function, f"has {len(program.tasks)} tasks, {len(kernel.choices)} plans were given")
+        raise MalformedProgram(function, f"has {len(program.tasks)} tasks, {len(kernel.choices)} plans were given")
     mode = ir.StringAttr(function.attributes["kitsune.mode"]).value if "kitsune.mode" in function.attributes else "temporal"
-    made = {a.region.buffer.argument for t in program.tasks for a in t.accesses if a.region.buffer.kind == "arena"}
+    made = {a.region.buffer.argument for t in program.tasks for a in t.accesses if a.region.buffer.role == "arena"}
     tasks: list[SimTask] = []
-    # A semaphore for each ring: how often each tile has been released.
-    freed = {id(ring): len(program.slots) + n for n, ring in enumerate(program.rings)}
+    # What stands for each semaphore, and for each ring: how often each of its tiles has been released.
+    counters = {counter: number for number, counter in enumerate((*program.semaphores, *program.rings))}
     end, joined = 0, False
     for task, choice in zip(program.tasks, kernel.choices, strict=True):
         share = None
@@ -129,7 +129,7 @@ def sim_program(function: ir.Operation, kernel: Kernel, machine: Target) -> SimP
         last = tasks[-1] if tasks and tasks[-1].launch == (_number(task, "launch") or 0) else None
         together = traits_of(choice.engine).weights_ahead == "always" or (choice.joined and joined)
         follows_on = last is not None and last.engine == choice.engine and together
-        tasks.append(_task(task, choice, made, machine, share, follows_on, freed))
+        tasks.append(_task(task, choice, made, machine, share, follows_on, counters))
         joined = choice.joined
     launches = {post.semaphore: task.launch for task in tasks for post in task.posts}
     tasks = [  # a kernel begins when those before it have ended
@@ -137,7 +137,7 @@ def sim_program(function: ir.Operation, kernel: Kernel, machine: Target) -> SimP
         for task in tasks
     ]
     name = ir.StringAttr(function.attributes["sym_name"]).value
-    slots = [*program.slots, *(ring.count for ring in program.rings)]
+    slots = [*(s.slots for s in program.semaphores), *(ring.count for ring in program.rings)]
     return SimProgram(name, tasks, slots, kernel.resident, kernel.streaming)
 
 
@@ -152,7 +152,7 @@ def _task(
     machine: Target,
     share: tuple[int, int] | None,
     follows_on: bool,
-    freed: Mapping[int, int],
+    counters: Mapping[Semaphore | Ring, int],
 ) -> SimTask:
     tiles = math.prod(task.extents)
     every = Points.every(task.extents)
@@ -180,8 +180,8 @@ def _task(
 
     slots = []
     for use in task.acquires:  # the tile that had the slot before has been released by all who read it
-        before = at(use.number) - use.ring.depth
-        slots.append(SimWait(freed[id(use.ring)], np.maximum(before, 0), np.maximum(before + 1, 0), use.ring.pops))
+        before = at(use.number) - use.ring.queue.depth
+        slots.append(SimWait(counters[use.ring], np.maximum(before, 0), np.maximum(before + 1, 0), use.ring.queue.pops))
     return SimTask(
         name=task.name,
         engine=choice.engine,
@@ -191,10 +191,14 @@ def _task(
         whole_cost=cost_of(dataclasses.replace(work, pieces=1), machine) if choice.whole else None,
         pieces=choice.pieces,
         whole=choice.whole,
-        waits=[*(SimWait(w.semaphore, at(w.lo), at(w.hi), w.count) for w in task.waits), *_row_waits(task, tiles), *slots],
+        waits=[
+            *(SimWait(counters[w.semaphore], at(w.lo), at(w.hi), w.count) for w in task.waits),
+            *_row_waits(task, tiles, counters),
+            *slots,
+        ],
         posts=[
-            *(SimPost(p.semaphore, at(p.slot)) for p in task.posts),
-            *(SimPost(freed[id(use.ring)], at(use.number)) for use in task.releases),
+            *(SimPost(counters[p.semaphore], at(p.slot)) for p in task.posts),
+            *(SimPost(counters[use.ring], at(use.number)) for use in task.releases),
         ],
         touches=touches,
         share=share,
@@ -204,16 +208,17 @@ def _task(
     )
 
 
-def _row_waits(task: Task, tiles: int) -> list[SimWait]:
+def _row_waits(task: Task, tiles: int, counters: Mapping[Semaphore | Ring, int]) -> list[SimWait]:
     """Waits for rows that indices name, as if each named any row alike; so many name about all of them."""
     draws, found = np.random.default_rng(0), []
     for rows in task.row_waits:
         named, slots = int((rows.hi - rows.lo).max()), int(rows.wait.hi.max())
+        semaphore, count = counters[rows.wait.semaphore], rows.wait.count
         if named >= MOST_DRAWN:
-            found.append(SimWait(rows.wait.semaphore, np.zeros(tiles, int), np.full(tiles, slots), rows.wait.count))
+            found.append(SimWait(semaphore, np.zeros(tiles, int), np.full(tiles, slots), count))
             continue
-        places = draws.integers(0, rows.extent, (named, tiles)) // rows.rows
-        found += [SimWait(rows.wait.semaphore, slot, slot + 1, rows.wait.count) for slot in places]
+        places = draws.integers(0, rows.named.extent, (named, tiles)) // rows.named.rows
+        found += [SimWait(semaphore, slot, slot + 1, count) for slot in places]
     return found
 
 
@@ -238,8 +243,8 @@ def _touch(task: Task, access: Access, counted: Counted, tiles: int, between: bo
     asked = _asked(access, counted, tiles)
     if access.op.name == "bufferization.to_tensor" and access.op.results[0] in counted.extracted:
         high = min(high, low + int(asked))
-    ring = access.region.buffer.kind == "ring"
+    ring = access.region.buffer.role == "ring"
     if ring:  # tiles take turns at the slots
         used = next(u.ring for u in (*task.acquires, *task.pops) if u.ring.buffer is access.region.buffer)
-        high = low + used.end - used.start
+        high = low + used.queue.memory.bytes
     return Touch(access.region.buffer.argument, low, high, asked, access.kind != "read", between or ring, ring)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kitsune_mlir.dialects.tile_indices import Array, Points
+from kitsune_mlir.dialects.tile_records import Buffer
+from kitsune_mlir.dialects.tile_regions import Access, Program, Region, Task, runs
 
-from .program import Access, Buffer, Program, Region, Task, runs
 from .trace import ProgressFailure, Replay, number_of
 
 _CELLS = 1 << 27  # most cells and runs of one buffer
@@ -32,7 +33,7 @@ def boxes_of(region: Region, points: Points, linear: bool) -> Boxes:
         columns = [points.take(o) for o in region.offsets]
         return Boxes(np.stack(columns, axis=1) if columns else np.zeros((1, 0), np.int64), region.sizes)
     inside, length = runs(region, region.sizes)
-    starts = points.take(region.start) - region.buffer.start
+    starts = points.take(region.start) - region.buffer.offset
     if len(starts) * len(inside) > _CELLS:
         raise MemoryError(f"{len(starts) * len(inside)} runs of bytes")
     return Boxes((starts[:, None] + inside).reshape(-1, 1), (length,))
@@ -102,7 +103,9 @@ class Coverage:
 
     def check_results(self) -> None:
         """ProgressFailure at the program's function when an element of a result is never written."""
-        for buffer in self.program.results:
+        for buffer in self.program.declared.buffers.values():
+            if buffer.role != "result" or buffer.source is not None:
+                continue
             writes = self.writes.get(buffer, [])
             if not writes:
                 raise ProgressFailure(self.program.op, f"never writes {buffer.name}", self.program)
@@ -163,7 +166,7 @@ class Coverage:
         key = (*map(id, writes), same)
         if key not in self.covers:
             region = writes[0].region
-            shape = region.shape if same else (region.buffer.size,)
+            shape = region.shape if same else (region.buffer.bytes,)
             parts = [boxes_of(w.region, self.program.tasks[w.task].points(w.region.offsets), linear=not same) for w in writes]
             self.covers[key] = Cover(shape, parts)
         return self.covers[key], same

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from kitsune_mlir.dialects.tile_indices import Array, Points
+from kitsune_mlir.dialects.tile_regions import Access, Program, Region, Task, WaitRows
 
 from .order import Order, Tiles
 from .overlap import pairs_that_touch, which_meet
-from .program import Access, Program, Region, Task, WaitRows
 from .trace import ProgressFailure, Replay, Tile, number_of
 
 _VERBS = {"read": "reads", "write": "writes", "atomic": "updates"}
@@ -75,7 +75,9 @@ class Conflicts:
             return False
         for rows in later.named:
             waits = [
-                w for w in second.row_waits if w.indices is rows.indices and (w.lo <= rows.lo).all() and (rows.hi <= w.hi).all()
+                w
+                for w in second.row_waits
+                if w.named.indices.origin is rows.indices and (w.lo <= rows.lo).all() and (rows.hi <= w.hi).all()
             ]
             if not any(self._posts_rows(earlier, first, wait, later.region) for wait in waits):
                 return False
@@ -83,17 +85,17 @@ class Conflicts:
 
     def _posts_rows(self, earlier: Access, first: Task, wait: WaitRows, read: Region) -> bool:
         """Whether each tile of the earlier task posts, and must have posted, where its rows are waited for."""
-        region, extent = earlier.region, wait.extent
-        if read.shape[0] != extent or read.sizes != read.shape or region.buffer.size % extent:
+        region, extent = earlier.region, wait.named.extent
+        if read.shape[0] != extent or read.sizes != read.shape or region.buffer.bytes % extent:
             return False
-        bytes_ = region.buffer.size // extent  # of a row
+        bytes_ = region.buffer.bytes // extent  # of a row
         sure = self.order.guaranteed(wait.wait, first) if wait.wait.semaphore in self.order.posters else np.zeros(0, bool)
-        posts = [post for post in first.posts if post.semaphore == wait.wait.semaphore]
+        posts = [post for post in first.posts if post.semaphore is wait.wait.semaphore]
         points = first.points(region.offsets, posts=True)
-        begin = points.take(region.start) - region.buffer.start
+        begin = points.take(region.start) - region.buffer.offset
         low, high = (
-            begin // bytes_ // wait.rows,
-            (np.minimum(begin + region.length, region.buffer.size) - 1) // bytes_ // wait.rows,
+            begin // bytes_ // wait.named.rows,
+            (np.minimum(begin + region.length, region.buffer.bytes) - 1) // bytes_ // wait.named.rows,
         )
         good = np.zeros(points.count, bool)
         for post in posts:

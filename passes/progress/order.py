@@ -13,8 +13,9 @@ import numpy as np
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.tile_indices import Array, Points
+from kitsune_mlir.dialects.tile_records import Post, Semaphore, Wait
+from kitsune_mlir.dialects.tile_regions import Program, Task
 
-from .program import Post, Program, Task, Wait
 from .trace import ProgressFailure, Replay, Trace, number_of
 
 
@@ -28,16 +29,16 @@ class Order:
 
     def __init__(self, program: Program):
         self.program = program
-        self.posters: dict[int, list[Task]] = {}
-        self.counts: dict[tuple[int, int], Array] = {}  # (task, semaphore) -> posts it makes to each slot
+        self.posters: dict[Semaphore, list[Task]] = {}
+        self.counts: dict[tuple[int, Semaphore], Array] = {}  # (task, semaphore) -> posts it makes to each slot
         for task in program.tasks:
             for post in task.posts:
                 self._count(task, post)
         self.tables: dict[int, dict[int, Array | None]] = {}
         self.after = self._complete_orders()
 
-    def _count(self, task: Task, post: Post) -> None:
-        slots = self.program.slots[post.semaphore]
+    def _count(self, task: Task, post: Post[Array]) -> None:
+        slots = post.semaphore.slots
         wrong = (post.slot < 0) | (post.slot >= slots)
         if wrong.any():
             tile = tuple(int(i[0]) for i in np.nonzero(wrong))
@@ -51,10 +52,10 @@ class Order:
         key = task.number, post.semaphore
         self.counts[key] = self.counts.get(key, 0) + counts
 
-    def _least(self, task: Task, semaphore: int) -> Array:
+    def _least(self, task: Task, semaphore: Semaphore) -> Array:
         """For each slot how many posts one tile of the task makes to it, if it makes any (the least of its tiles)."""
         slots = [p.slot for p in task.posts if p.semaphore == semaphore]
-        least = np.ones(self.program.slots[semaphore], np.int64)
+        least = np.ones(semaphore.slots, np.int64)
         if len(slots) > 1:
             points = Points.telling(task.extents, slots)
             every = np.stack([points.take(s) for s in slots], axis=1)
@@ -67,14 +68,14 @@ class Order:
 
     def check_waits(self) -> None:
         """ProgressFailure at the first wait that the posts of earlier tiles do not meet."""
-        made = [np.zeros(n, np.int64) for n in self.program.slots]
+        made = {semaphore: np.zeros(semaphore.slots, np.int64) for semaphore in self.program.semaphores}
         for task in self.program.tasks:
             for wait in (*task.waits, *(rows.wait for rows in task.row_waits)):
                 self._check_wait(task, wait, made[wait.semaphore])
             for semaphore in {p.semaphore for p in task.posts}:
                 made[semaphore] = made[semaphore] + self.counts[task.number, semaphore]
 
-    def _check_wait(self, task: Task, wait: Wait, made: Array) -> None:
+    def _check_wait(self, task: Task, wait: Wait[Array], made: Array) -> None:
         points = Points.telling(task.extents, [wait.lo, wait.hi])
         lo, hi = points.take(wait.lo), points.take(wait.hi)
         for c in np.flatnonzero((lo < 0) | (hi > len(made)) | (lo > hi))[:1]:
@@ -90,7 +91,7 @@ class Order:
         slot = int(lo[starved[0]] + np.flatnonzero(made[lo[starved[0]] :] < wait.count)[0])
         self._starved(task, wait, points.tile(starved[0]), slot, int(made[slot]))
 
-    def _check_own_posts(self, task: Task, wait: Wait, made: Array) -> None:
+    def _check_own_posts(self, task: Task, wait: Wait[Array], made: Array) -> None:
         """The same where the task also posts to the semaphore: its own earlier tiles count."""
         every = Points.every(task.extents)
         lo, hi = every.take(wait.lo), every.take(wait.hi)
@@ -109,7 +110,7 @@ class Order:
         trace = Trace((), None, last) if op.name in ("kitsune.wait", "kitsune.wait_rows") else Replay(self.program).trace(last)
         raise ProgressFailure(op, f"of {task.tile(tile)} {text}", self.program, trace, text)
 
-    def _starved(self, task: Task, wait: Wait, tile: tuple[int, ...], slot: int, made: int) -> None:
+    def _starved(self, task: Task, wait: Wait[Array], tile: tuple[int, ...], slot: int, made: int) -> None:
         later = [
             f"@{t.name}"
             for t in self.posters.get(wait.semaphore, ())
@@ -125,7 +126,7 @@ class Order:
 
     # Order.
 
-    def guaranteed(self, wait: Wait, poster: Task) -> Array:
+    def guaranteed(self, wait: Wait[Array], poster: Task) -> Array:
         """For each slot: whether a wait for it cannot end before all tiles of `poster` that post it have done so.
 
         The count must be out of reach without any one of them: of all posts to the slot, leave out that tile's, those of tasks
@@ -138,9 +139,9 @@ class Order:
         reachable = np.sum([self.counts[t.number, wait.semaphore] for t in others], axis=0)
         return reachable - self._least(poster, wait.semaphore) < wait.count
 
-    def _waits_first(self, task: Task, wait: Wait) -> bool:
+    def _waits_first(self, task: Task, wait: Wait[Array]) -> bool:
         slots = [p.slot for p in task.posts if p.semaphore == wait.semaphore]
-        return task.number == wait.task and all(((wait.lo <= s) & (s < wait.hi)).all() for s in slots)
+        return any(own is wait for own in task.waits) and all(((wait.lo <= s) & (s < wait.hi)).all() for s in slots)
 
     def _complete_orders(self) -> list[set[int]]:
         """For each task the tasks whose every tile comes before its every tile.
@@ -170,7 +171,7 @@ class Order:
                 return found
             self.after = found
 
-    def _complete(self, wait: Wait, poster: Task, found: list[set[int]]) -> set[int]:
+    def _complete(self, wait: Wait[Array], poster: Task, found: list[set[int]]) -> set[int]:
         sure = self.guaranteed(wait, poster) & (self.counts[poster.number, wait.semaphore] > 0)
         below = _below(sure)
         lo, hi = np.broadcast_arrays(wait.lo, wait.hi)
@@ -215,14 +216,14 @@ class Order:
                     result |= _any_in_ranges(known, lo, hi)
         return result if result.any() else None
 
-    def _through(self, table: Array, poster: Task, post: Post) -> Array:
+    def _through(self, table: Array, poster: Task, post: Post[Array]) -> Array:
         """What is known once a slot is complete, when `table` says what the tiles of `poster` know."""
         points = poster.points([post.slot], waits=True)
         rows = table[points.index_in(poster.points([], waits=True))]
         slot = points.take(post.slot)
         order = np.argsort(slot, kind="stable")
         slots, starts = np.unique(slot[order], return_index=True)
-        known = np.zeros((self.program.slots[post.semaphore], table.shape[1]), np.uint8)
+        known = np.zeros((post.semaphore.slots, table.shape[1]), np.uint8)
         known[slots] = np.bitwise_or.reduceat(rows[order], starts, axis=0)
         return known
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from kitsune_mlir.dialects.tile_indices import Array, Points
-
-from .program import Region
+from kitsune_mlir.dialects.tile_regions import Region
 
 __all__ = ["pairs_that_touch", "which_meet"]
 

@@ -15,9 +15,8 @@ import numpy as np
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.tile_indices import Array
+from kitsune_mlir.dialects.tile_regions import Program, Ring, RingUse, Task
 from kitsune_mlir.passes.base import PassFailure
-
-from .program import Program, Ring, RingUse, Task
 
 
 def check_rings(program: Program) -> None:
@@ -28,7 +27,7 @@ def check_rings(program: Program) -> None:
     mode = function.attributes["kitsune.mode"] if "kitsune.mode" in function.attributes else None
     if mode is None or ir.StringAttr(mode).value != "spatial":
         raise PassFailure(
-            program.rings[0].op, "makes a ring, which needs a spatial program: both ends must run at the same time"
+            program.rings[0].queue.op, "makes a ring, which needs a spatial program: both ends must run at the same time"
         )
     for ring in program.rings:
         _check_memory(program, ring)
@@ -39,16 +38,17 @@ def check_rings(program: Program) -> None:
 
 
 def _check_memory(program: Program, ring: Ring) -> None:
-    for op, start, end in program.views:
-        if op != ring.view and start < ring.end and ring.start < end:
-            raise PassFailure(
-                op, f"shows bytes [{start}, {end}) of the arena, which the ring at [{ring.start}, {ring.end}) has"
-            )
+    memory, arena = ring.queue.memory, program.declared.arena
+    for buffer in program.declared.buffers.values():
+        if buffer not in (memory, arena) and buffer.source is None and buffer.overlaps(memory):
+            (start, end), (low, high) = ((b.offset, b.offset + b.bytes) for b in (buffer, memory))
+            text = f"shows bytes [{start}, {end}) of the arena, which the ring at [{low}, {high}) has"
+            raise PassFailure(buffer.value.owner.operation, text)
 
 
 def _check_counts(program: Program, ring: Ring) -> None:
     """Every tile is pushed and released as often as the queue says."""
-    for kind, wanted in (("pushes", ring.pushes), ("releases", ring.pops)):
+    for kind, wanted in (("pushes", ring.queue.pushes), ("releases", ring.queue.pops)):
         made = np.zeros(ring.count, np.int64)
         for task in program.tasks:
             for use in getattr(task, kind):
@@ -56,7 +56,7 @@ def _check_counts(program: Program, ring: Ring) -> None:
                     np.add.at(made, _flat(task, use.number), 1)
         wrong = np.flatnonzero(made != wanted)
         if len(wrong):
-            raise PassFailure(ring.op, f"counts {wanted} {kind} of each tile; tile {wrong[0]} gets {made[wrong[0]]}")
+            raise PassFailure(ring.queue.op, f"counts {wanted} {kind} of each tile; tile {wrong[0]} gets {made[wrong[0]]}")
 
 
 def _check_holding(task: Task) -> None:
@@ -71,7 +71,7 @@ def _check_holding(task: Task) -> None:
     for access in task.accesses:
         held = task.pops if access.kind == "read" else task.acquires
         rings = [use for use in (*task.acquires, *task.pops) if use.ring.buffer is access.region.buffer]
-        foreign = access.region.buffer.kind == "ring" and not rings
+        foreign = access.region.buffer.role == "ring" and not rings
         for use in rings or ([None] if foreign else []):
             if use is None or use not in held or not _inside(access.region, use):
                 raise PassFailure(
@@ -80,7 +80,7 @@ def _check_holding(task: Task) -> None:
 
 
 def _inside(region, use: RingUse) -> bool:
-    first, rows = region.offsets[0], use.ring.rows
+    first, rows = region.offsets[0], use.ring.queue.shape[0]
     low, number = np.broadcast_arrays(first, use.number)
     return bool((low >= number * rows).all() and (low + region.sizes[0] <= (number + 1) * rows).all())
 
@@ -98,7 +98,7 @@ class _Run:
 
     def __init__(self, program: Program):
         self.program = program
-        self.posted = [np.zeros(n, np.int64) for n in program.slots]
+        self.posted = {semaphore: np.zeros(semaphore.slots, np.int64) for semaphore in program.semaphores}
         self.freed = {id(ring): np.zeros(ring.count, np.int64) for ring in program.rings}
         self.work: dict[tuple[int, int], list[_Tiles]] = {}
         end = 0
@@ -160,13 +160,14 @@ class _Run:
                 tiles.op, tiles.waits_for = wait.op, f"{wait.count} posts of slot {slot}"
                 return False
         for use, numbers in tiles.acquires:
-            before = int(numbers[at]) - use.ring.depth
-            if before >= 0 and self.freed[id(use.ring)][before] < use.ring.pops:
+            queue = use.ring.queue
+            before = int(numbers[at]) - queue.depth
+            if before >= 0 and self.freed[id(use.ring)][before] < queue.pops:
                 done = int(self.freed[id(use.ring)][before])
                 tiles.op = use.op
                 tiles.waits_for = (
-                    f"a slot of {use.ring.buffer.name}, of {use.ring.depth}, for tile {numbers[at]}: tile {before} has been "
-                    f"released {done} times of {use.ring.pops}"
+                    f"a slot of {use.ring.buffer.name}, of {queue.depth}, for tile {numbers[at]}: tile {before} has been "
+                    f"released {done} times of {queue.pops}"
                 )
                 return False
         return True

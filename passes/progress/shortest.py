@@ -8,10 +8,10 @@ as many tiles are taken as the best set has, and gives up after `BUDGET` choices
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 Tile = tuple[int, int]
-Slot = tuple[int, int]  # semaphore, slot
+Slot = tuple[Hashable, int]  # semaphore, slot
 BUDGET = 600
 
 

@@ -15,9 +15,10 @@ import numpy as np
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.tile_indices import Array, Points
+from kitsune_mlir.dialects.tile_records import Semaphore
+from kitsune_mlir.dialects.tile_regions import Program, Task
 from kitsune_mlir.passes.base import PassFailure
 
-from .program import Program, Task
 from .shortest import Shortest, Slot, Tile, run_of
 
 _SHOWN = 12  # lines of a trace
@@ -87,8 +88,8 @@ class _Tiles:
     """A task's tiles one by one: what each waits for, (semaphore, lo, hi, count) with arrays, and posts, (semaphore, slot)."""
 
     count: int
-    waits: list[tuple[int, Array, Array, int]]
-    posts: list[tuple[int, Array]]
+    waits: list[tuple[Semaphore, Array, Array, int]]
+    posts: list[tuple[Semaphore, Array]]
 
 
 class Replay:
@@ -107,7 +108,7 @@ class Replay:
 
     def ranks(self, hanging: Sequence[Tile] = ()) -> list[Array]:
         """For each task the place of each tile in a run in which `hanging` never finish; -1 for tiles that then cannot."""
-        made = [np.zeros(n, np.int64) for n in self.program.slots]
+        made = {semaphore: np.zeros(semaphore.slots, np.int64) for semaphore in self.program.semaphores}
         ranks = [np.full(task.count, -1) for task in self.tasks]
         blocked = [np.zeros(task.count, bool) for task in self.tasks]
         for number, tile in hanging:

@@ -9,8 +9,10 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.generic.engine import GenericEngine, finish
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView, element_bytes
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.sizes import element_bytes
+from kitsune_mlir.dialects.tile_reader import ProgramView
+from kitsune_mlir.dialects.tile_records import TaskView
 from test.emulators.block import DTYPES, Block, Ref, Space, contiguous
 
 

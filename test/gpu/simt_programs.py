@@ -57,8 +57,8 @@ def plan_case(case: Case):
 def compile_case(case: Case, engine: Any = None) -> list[tuple[Any, ...]]:
     """Plan a case and emit its tile programs by simt alone, or by `engine`: (imported model, executor) of each."""
     from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
-    from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
     from kitsune_mlir.codegen.gpu.kernel import executor
+    from kitsune_mlir.dialects.tile_reader import ProgramView
 
     model = plan_case(case)
     found = []

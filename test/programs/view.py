@@ -2,8 +2,8 @@
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.lower import program_functions
+from kitsune_mlir.dialects.tile_reader import ProgramView
 
 _modules: list[ir.Module] = []
 

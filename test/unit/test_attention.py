@@ -16,12 +16,12 @@ from kitsune_mlir.codegen.gpu.engines.attention.engine import AttentionEngine
 from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import tile_costs, tile_order
 from kitsune_mlir.codegen.gpu.engines.attention.plan import AttentionPlan, _pieces
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.attention import Attention, read_attention
 from kitsune_mlir.dialects.factors import flat, fresh, unify
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import is_contraction
+from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.passes.registry import PIPELINE

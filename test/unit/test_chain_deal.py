@@ -15,10 +15,10 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import if_, thread_id
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32
 from kitsune_mlir.codegen.gpu.engines.chain.resident.tail_split import TailSplit
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import ProgramView
 from test.emulators.native import run_natively
 
 BLOCKS, MOST = 16, 8

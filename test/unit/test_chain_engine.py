@@ -21,9 +21,10 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan
 from kitsune_mlir.codegen.gpu.engines.chain.engine import ChainEngine
 from kitsune_mlir.codegen.gpu.engines.chain.wide.plan import ROW_COLS, WidePlan
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import ProgramView
+from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.passes.stages import gemm_chains as gpu_chains
 from test.emulators.chain import run_chain
 from test.gpu.chain_programs import CASES, Edge, Gated, Joined, Normalised, WideEdges, mlp

@@ -27,9 +27,9 @@ from kitsune_mlir.codegen.gpu.engines.conv.tiles import (
     depthwise_tile,
 )
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel import executor
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.passmanager.manager import run_pipeline
 from kitsune_mlir.targets import LOWER, PLAN

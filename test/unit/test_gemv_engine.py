@@ -21,8 +21,8 @@ from kitsune_mlir.codegen.gpu.engines.gemv.plan import (
     share_ring,
 )
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import ProgramView
 from test.gpu.mma_text import Layer, program
 from test.programs.kept import kept
 

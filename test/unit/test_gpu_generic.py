@@ -7,8 +7,8 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.generic.engine import GenericEngine, finish
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import ProgramView
 from test.emulators.block import DTYPES, Race
 from test.emulators.runner import Memory
 from test.gpu import cases, cases_bodies

@@ -13,8 +13,8 @@ from kitsune_mlir.codegen.gpu.engines.mma import producer_tf32x3 as mma_halves
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import ProgramView
 from test.gpu.mma_text import Layer, program
 
 SHARED = 1 << 20

@@ -17,10 +17,10 @@ from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan, _share
 from kitsune_mlir.codegen.gpu.engines.mma.rasterize import GROUP, _grouped
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split, lay_out
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.interface.window import multiple_of
 from kitsune_mlir.codegen.gpu.kernel.schedule import _weights
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import ProgramView
 from test.gpu.mma_programs import SMALL
 from test.gpu.mma_text import Layer, program
 from test.programs.kept import kept

@@ -9,8 +9,8 @@ from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.engines.mma.task_fusion import MOST_TASKS, join_plans
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import ProgramView
 from test.gpu.mma_text import Layer, program
 from test.programs.kept import kept
 

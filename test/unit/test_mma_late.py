@@ -12,8 +12,8 @@ from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.engines.mma.deferred_waits import late_waits
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.registry import PIPELINE

@@ -11,9 +11,9 @@ from torch_mlir import ir
 import kitsune_mlir
 from kitsune_mlir import pipeline
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.machine.target import find_target
 from test.emulators.vector import run_kernel
 from test.emulators.warp import Warps

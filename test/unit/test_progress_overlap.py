@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch_mlir import ir
 
+from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_indices import Points
+from kitsune_mlir.dialects.tile_reader import TileProgram
+from kitsune_mlir.dialects.tile_regions import Region
 from kitsune_mlir.passes.progress import overlap
-from kitsune_mlir.passes.progress.program import Buffer, Region
 
 EXTENTS = (3, 2)  # of both grids
+PROGRAM = ir.Module.parse(
+    """func.func @main(%arena: memref<4096xi8>)
+           attributes {kitsune.program, kitsune.arguments = 0 : i64, kitsune.results = 0 : i64} { return }""",
+    new_context(),
+)
+ARENA = TileProgram(PROGRAM.body.operations[0].operation).arena
 
 
 @st.composite
@@ -28,8 +38,7 @@ def regions(draw: st.DrawFn) -> Region:
         grid = [1 if a != axis else n for a, n in enumerate(EXTENTS)]
         places = draw(st.lists(st.integers(0, extent - 1), min_size=int(np.prod(grid)), max_size=int(np.prod(grid))))
         offsets.append(np.array(places, np.int64).reshape(grid))
-    buffer = Buffer(0, "arena", "arena", draw(st.integers(0, 40)), element * int(np.prod(shape)))
-    return Region(buffer, shape, element, tuple(offsets), sizes)
+    return Region(dataclasses.replace(ARENA, offset=draw(st.integers(0, 40))), shape, element, tuple(offsets), sizes)
 
 
 def bytes_of(region: Region, tile: tuple[int, ...]) -> set[int]:
@@ -37,7 +46,7 @@ def bytes_of(region: Region, tile: tuple[int, ...]) -> set[int]:
     elements = np.zeros(region.shape, bool)
     starts = [int(np.broadcast_to(offset, EXTENTS)[tile]) for offset in region.offsets]
     elements[tuple(slice(start, start + size) for start, size in zip(starts, region.sizes, strict=True))] = True
-    firsts = region.buffer.start + np.flatnonzero(elements) * region.element
+    firsts = region.buffer.offset + np.flatnonzero(elements) * region.element
     return {int(first) + byte for first in firsts for byte in range(region.element)}
 
 
@@ -58,10 +67,9 @@ def image(tiles: int, channels_last: bool) -> Region:
     """An image of 64 channels: `tiles` boxes of two rows each, with its channels first or last."""
     rows = np.arange(tiles, dtype=np.int64)[:, None] * 2
     zero = np.zeros((1, 1), np.int64)
-    buffer = Buffer(0, "arena", "arena", 0, 4 * 64 * 2 * tiles * 56)
     if channels_last:
-        return Region(buffer, (2 * tiles, 56, 64), 4, (rows, zero, zero), (2, 56, 64))
-    return Region(buffer, (64, 2 * tiles, 56), 4, (zero, rows, zero), (64, 2, 56))
+        return Region(ARENA, (2 * tiles, 56, 64), 4, (rows, zero, zero), (2, 56, 64))
+    return Region(ARENA, (64, 2 * tiles, 56), 4, (zero, rows, zero), (64, 2, 56))
 
 
 @pytest.mark.parametrize("tiles", [128, 256])

@@ -5,9 +5,10 @@ import pytest
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.memory import Cache
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
+from kitsune_mlir.codegen.gpu.interface.operands import cache_of
 from kitsune_mlir.codegen.gpu.kernel.spatial.lower_queues import lower_queues
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError
 from kitsune_mlir.passes.base import PassFailure
@@ -134,7 +135,7 @@ def test_l2_is_asked_to_keep_what_tasks_hand_on_and_nothing_else():
         function = module.body.operations[0].operation
         lower_queues(function)
         view = ProgramView(function)
-        caches = {buffer.role: buffer.cache for task in view.tasks for buffer in task.buffers}
+        caches = {buffer.role: cache_of(buffer) for task in view.tasks for buffer in task.buffers}
     assert caches == {"arena": Cache.KEEP, "input": Cache.DEFAULT, "result": Cache.DEFAULT}
 
 

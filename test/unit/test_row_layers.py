@@ -17,10 +17,10 @@ from kitsune_mlir.codegen.gpu.contraction.match import COL
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM
 from kitsune_mlir.codegen.gpu.engines.chain.few_rows import weight_ring as row_layers_ring
 from kitsune_mlir.codegen.gpu.engines.chain.few_rows.plan import _deal
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.stages.gemm_chains import Layer, few_rows_reason
 from test.emulators.vector import run_kernel

@@ -10,9 +10,9 @@ import kitsune_mlir
 from kitsune_mlir.codegen.gpu.engines.scatter import deterministic as scatter_ordered
 from kitsune_mlir.codegen.gpu.engines.scatter import rows as scatter_rows
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel import executor
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import ProgramView
 from test.emulators.runner import EmulatedRunner
 from test.emulators.vector import VectorBlock, run_kernel
 

@@ -15,9 +15,9 @@ from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Atom, Linear, add
 from kitsune_mlir.codegen.gpu.engines.simt.choose_rows import Overrides
 from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel import footprint
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import ProgramView
 from test.emulators.vector import run_kernel
 from test.gpu.simt_cases import CASES, DTYPES, TOLERANCE, Case, error_of, rows, softmax
 from test.gpu.simt_programs import compile_case

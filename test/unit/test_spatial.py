@@ -12,10 +12,10 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, grid_size
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import i32, select
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.kernel.spatial.shares import Share, ranges, shares_of
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.errors import CompileError
 from test.emulators.block import Space
 from test.emulators.kernel import Machine, launch

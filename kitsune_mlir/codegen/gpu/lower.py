@@ -8,9 +8,9 @@ from collections.abc import Callable
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision, build
 from kitsune_mlir.codegen.gpu.kernel.spatial.lower_queues import lower_queues
+from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.runtime.manifest import Manifest
 
 __all__ = ["Emitted", "MANIFEST", "program_functions", "replace_program"]

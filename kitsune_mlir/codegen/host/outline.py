@@ -7,7 +7,6 @@ wait inside the same function. Bodies that are equal up to the memrefs they use 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from torch_mlir import ir
@@ -15,37 +14,15 @@ from torch_mlir.dialects import func
 
 from kitsune_mlir.codegen.scatter_loops import expand_scatter_adds
 from kitsune_mlir.dialects.cloning import clone_with
-from kitsune_mlir.dialects.sizes import tensor_bytes
+from kitsune_mlir.dialects.tile_program import SIGNALS
+from kitsune_mlir.dialects.tile_reader import ProgramView
+from kitsune_mlir.dialects.tile_records import Buffer, TaskView
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.errors import UnsupportedError
 
-__all__ = ["Buffer", "Body", "Program", "Semaphore", "Task", "read_program"]
+__all__ = ["Body", "Program", "Task", "read_program"]
 
-_VIEWS = ("memref.expand_shape", "memref.collapse_shape", "memref.cast")
-_SYNCHRONISATION = ("kitsune.wait", "kitsune.wait_rows", "kitsune.post", "kitsune.yield")
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """Where a memref of the program lies: `offset` bytes into argument number `argument`, `size` bytes long."""
-
-    argument: int
-    offset: int
-    size: int
-
-    def overlaps(self, other: Buffer) -> bool:
-        """Whether the two share a byte (two arguments never do)."""
-        if self.argument != other.argument:
-            return False
-        return self.offset < other.offset + other.size and other.offset < self.offset + self.size
-
-
-@dataclass(frozen=True)
-class Semaphore:
-    """Arrival counters: `slots` of them, starting with counter number `first` of the program."""
-
-    first: int
-    slots: int
+_SYNCHRONISATION = (*SIGNALS, "kitsune.yield")
 
 
 @dataclass
@@ -63,40 +40,25 @@ class Body:
 
 @dataclass
 class Task:
-    """One `kitsune.task`: its operation, grid, the body that it calls and the memrefs that it passes, in order."""
+    """A task as it was read, the body that it calls and the memrefs that it passes, in order."""
 
-    operation: ir.Operation
-    name: str
-    grid: tuple[int, ...]
+    view: TaskView
     body: Body
     memrefs: list[ir.Value]
-
-    @property
-    def tiles(self) -> int:
-        """How many tile tasks there are."""
-        return math.prod(self.grid)
 
 
 @dataclass
 class Program:
-    """A tile program taken apart: the function, its tasks in order, its distinct bodies and where everything lies."""
+    """A tile program taken apart: as it was read, its tasks in order and its distinct bodies."""
 
-    function: ir.Operation
-    name: str
+    view: ProgramView
     tasks: list[Task]
     bodies: list[Body]
-    buffers: dict[ir.Value, Buffer]
-    semaphores: dict[ir.Value, Semaphore]
-
-    @property
-    def slots(self) -> int:
-        """Number of semaphore slots of the whole program."""
-        return sum(s.slots for s in self.semaphores.values())
 
     @property
     def tiles(self) -> int:
         """Number of tile tasks of the whole program."""
-        return sum(task.tiles for task in self.tasks)
+        return sum(task.view.tiles for task in self.tasks)
 
 
 def read_program(operation: ir.Operation, into: ir.Block) -> Program:
@@ -105,64 +67,28 @@ def read_program(operation: ir.Operation, into: ir.Block) -> Program:
     The bodies are appended to the block `into` (a module's); `operation` stays as it is.
 
     Raises:
-        UnsupportedError: the program holds something that the contract (docs/tile-program.md) does not allow.
+        UnsupportedError: the program holds something that the contract (docs/tile-program.md) does not allow, or a ring.
     """
-    name = ir.StringAttr(operation.attributes["sym_name"]).value
-    block = operation.regions[0].blocks[0]
-    buffers: dict[ir.Value, Buffer] = {}
-    for i, argument in enumerate(block.arguments):
-        if not isinstance(argument.type, ir.MemRefType) or not argument.type.has_static_shape:
-            raise UnsupportedError("func.func", f"arguments of tile program '{name}' are static memrefs", argument.type)
-        buffers[argument] = Buffer(i, 0, tensor_bytes(argument.type))
-    semaphores: dict[ir.Value, Semaphore] = {}
-    tasks: list[Task] = []
+    view = ProgramView(operation)
     bodies: dict[str, Body] = {}
-    slots = 0
-    for op in block.operations:
-        op = op.operation
-        if op.name == "kitsune.make_semaphore":
-            count = ir.IntegerAttr(op.attributes["slots"]).value
-            semaphores[op.results[0]] = Semaphore(slots, count)
-            slots += count
-        elif op.name == "memref.view":
-            base = buffers[op.operands[0]]
-            offset = base.offset + _constant(op.operands[1])
-            buffers[op.results[0]] = Buffer(base.argument, offset, tensor_bytes(op.results[0].type))
-        elif op.name in _VIEWS:
-            buffers[op.results[0]] = buffers[op.operands[0]]
-        elif op.name == "kitsune.task":
-            tasks.append(_outline(op, name, bodies, buffers, into))
-        elif op.name not in ("arith.constant", "func.return"):
-            what = f"tile program '{name}' declares buffers, semaphores, constants and tasks"
-            raise UnsupportedError(op.name, what, location=str(op.location))
-    return Program(operation, name, tasks, list(bodies.values()), buffers, semaphores)
+    return Program(view, [_outline(task, view, bodies, into) for task in view.tasks], list(bodies.values()))
 
 
-def _constant(value: ir.Value) -> int:
-    owner = value.owner
-    if isinstance(owner, ir.Block) or owner.name != "arith.constant":
-        raise UnsupportedError("memref.view", "offsets into the arena are constants", value)
-    return ir.IntegerAttr(owner.attributes["value"]).value
-
-
-def _outline(
-    task: ir.Operation, program: str, bodies: dict[str, Body], buffers: dict[ir.Value, Buffer], into: ir.Block
-) -> Task:
-    name = ir.StringAttr(task.attributes["sym_name"]).value
-    grid = tuple(ir.DenseI64ArrayAttr(task.attributes["grid"]))
-    captured = captures(task)
-    memrefs = [v for v in captured if isinstance(v.type, ir.MemRefType)]
-    used = _used_by_body(task.regions[0].blocks[0])
-    memrefs = [v for v in memrefs if v in used]
-    function = _body_function(task, captured, memrefs, buffers)
+def _outline(task: TaskView, program: ProgramView, bodies: dict[str, Body], into: ir.Block) -> Task:
+    if task.uses_ring:
+        raise UnsupportedError("kitsune.wait_rounds", "workers of the host share no rings", location=str(task.op.location))
+    captured = captures(task.op)
+    used = _used_by_body(task.op.regions[0].blocks[0])
+    memrefs = [v for v in captured if isinstance(v.type, ir.MemRefType) and v in used]
+    function = _body_function(task.op, captured, memrefs, program.buffers)
     key = function.operation.get_asm(enable_debug_info=False)  # all are called "body" so far: equal bodies have equal text
     if key in bodies:
         function.operation.erase()
-        return Task(task, name, grid, bodies[key], memrefs)
+        return Task(task, bodies[key], memrefs)
     into.append(function)
-    function.operation.attributes["sym_name"] = ir.StringAttr.get(f"{program}_body{len(bodies)}")
-    bodies[key] = Body(function, name)
-    return Task(task, name, grid, bodies[key], memrefs)
+    function.operation.attributes["sym_name"] = ir.StringAttr.get(f"{program.name}_body{len(bodies)}")
+    bodies[key] = Body(function, task.name)
+    return Task(task, bodies[key], memrefs)
 
 
 def _used_by_body(block: ir.Block) -> set[ir.Value]:
@@ -176,7 +102,9 @@ def _used_by_body(block: ir.Block) -> set[ir.Value]:
     return used
 
 
-def _body_function(task, captured, memrefs, buffers) -> func.FuncOp:
+def _body_function(
+    task: ir.Operation, captured: list[ir.Value], memrefs: list[ir.Value], buffers: dict[ir.Value, Buffer]
+) -> func.FuncOp:
     block = task.regions[0].blocks[0]
     rank = len(block.arguments)
     types = [ir.IndexType.get()] * rank + [v.type for v in memrefs]

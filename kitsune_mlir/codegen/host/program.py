@@ -44,14 +44,14 @@ def _lower(function: ir.Operation, block: ir.Block, machine: Machine) -> None:
     program = read_program(function, part.body)
     if program.tiles >= LIMIT:
         raise UnsupportedError("func.func", f"less than {LIMIT} tiles", program.tiles, str(function.location))
-    arguments = lower_bodies(part.operation, program.bodies, program.name, control_words(program), machine)
+    arguments = lower_bodies(part.operation, program.bodies, program.view.name, control_words(program), machine)
     for body in part.body.operations:
         block.append(body.operation.clone())
     worker = build_scheduler(program, arguments, block)
     *tensors, arena = (argument.type for argument in function.regions[0].blocks[0].arguments)
     facts = {
         "tiles": program.tiles,
-        "slots": program.slots,
+        "slots": program.view.slots,
         "control_bytes": 4 * control_words(program),
         "scratch_bytes": max([1, *(a.scratch for a in arguments.values())]),
         "arena_bytes": tensor_bytes(arena),

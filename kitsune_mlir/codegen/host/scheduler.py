@@ -106,7 +106,7 @@ def build_scheduler(program: Program, arguments: dict[str, BodyArguments], modul
     The worker is `func.func @NAME_worker(program arguments..., control: memref<Wxi32>, scratch: memref<Sxi8>)`: `W` is
     `CONTROL_SLOTS` plus the slots, `S` the largest scratch area of a body (at least 1). The module must hold `HELPERS`.
     """
-    function = program.function
+    function = program.view.function
     block = function.regions[0].blocks[0]
     words = control_words(program)
     scratch = max([1, *(a.scratch for a in arguments.values())])
@@ -116,12 +116,12 @@ def build_scheduler(program: Program, arguments: dict[str, BodyArguments], modul
         drivers = []
         for number, task in enumerate(program.tasks):
             signature = ([ir.IndexType.get(), *types], [])
-            driver = func.FuncOp(f"{program.name}_task{number}", signature, visibility="private", ip=False)
+            driver = func.FuncOp(f"{program.view.name}_task{number}", signature, visibility="private", ip=False)
             module.append(driver)
-            with task.operation.location:
+            with task.view.op.location:
                 _fill_driver(driver, program, task, arguments[task.body.name])
             drivers.append(driver)
-        worker = func.FuncOp(f"{program.name}_worker", (types, []), ip=False)
+        worker = func.FuncOp(f"{program.view.name}_worker", (types, []), ip=False)
         module.append(worker)
         _fill_worker(worker, program, drivers)
     return worker
@@ -129,35 +129,33 @@ def build_scheduler(program: Program, arguments: dict[str, BodyArguments], modul
 
 def control_words(program: Program) -> int:
     """Words of the control block of a program."""
-    return CONTROL_SLOTS + max(1, program.slots)
+    return CONTROL_SLOTS + max(1, program.view.slots)
 
 
 def _fill_driver(driver: func.FuncOp, program: Program, task: Task, extra: BodyArguments) -> None:
     entry = driver.add_entry_block()
     tile, *values, control, scratch = entry.arguments
-    mapping: dict[ir.Value, ir.Value] = dict(zip(program.function.regions[0].blocks[0].arguments, values, strict=True))
+    mapping: dict[ir.Value, ir.Value] = dict(zip(program.view.block.arguments, values, strict=True))
     with ir.InsertionPoint(entry):
         pointer = _pointer(control)
-        block = task.operation.regions[0].blocks[0]
-        coordinates = _coordinates(tile, task.grid)
-        mapping.update(zip(block.arguments, coordinates, strict=True))
-        waits = [op.operation for op in block.operations if op.operation.name in ("kitsune.wait", "kitsune.wait_rows")]
-        posts = [op.operation for op in block.operations if op.operation.name == "kitsune.post"]
-        for op in waits + posts:
-            for operand in list(op.operands)[1:] if op.name != "kitsune.wait_rows" else ():
-                _clone_definition(operand, mapping)
+        coordinates = _coordinates(tile, task.view.grid)
+        mapping.update(zip(task.view.coordinates, coordinates, strict=True))
+        waits, posts = task.view.waits, task.view.posts
+        slots = [slot for wait in waits if wait.named is None for slot in (wait.lo, wait.hi)]
+        for slot in (*slots, *(post.slot for post in posts)):
+            _clone_definition(slot, mapping)
         for memref in task.memrefs:
             _clone_definition(memref, mapping)
         end = func.ReturnOp([])
         point = ir.InsertionPoint(end)
         for wait in waits:
             with point:
-                semaphore = program.semaphores[wait.operands[0]]
-                if wait.name == "kitsune.wait":
-                    lo, hi = (_slot(mapping[v], semaphore.first) for v in list(wait.operands)[1:])
+                semaphore = wait.semaphore
+                if wait.named is None:
+                    lo, hi = (_slot(mapping[v], semaphore.first) for v in (wait.lo, wait.hi))
                 else:  # a few workers leave a stage no tail: all rows are there as early as those that indices name
                     lo, hi = (_slot(_index(slot), semaphore.first) for slot in (0, semaphore.slots))
-                count = arith.constant(_i(32), ir.IntegerAttr(wait.attributes["count"]).value)
+                count = arith.constant(_i(32), wait.count)
                 there = _call("kitsune_wait", [_i(1)], [pointer, lo, hi, count])
                 point = _inside_if(there)
         with point:
@@ -172,8 +170,7 @@ def _fill_driver(driver: func.FuncOp, program: Program, task: Task, extra: BodyA
                 point = _inside_if(arith.xori(failed, arith.constant(_i(1), 1)))
         with point:
             for post in posts:
-                slot = _slot(mapping[post.operands[1]], program.semaphores[post.operands[0]].first)
-                _call("kitsune_post", [], [pointer, slot])
+                _call("kitsune_post", [], [pointer, _slot(mapping[post.slot], post.semaphore.first)])
 
 
 def _fill_worker(worker: func.FuncOp, program: Program, drivers: list[func.FuncOp]) -> None:
@@ -196,7 +193,7 @@ def _fill_worker(worker: func.FuncOp, program: Program, drivers: list[func.FuncO
     starts, total = [], 0
     for task in program.tasks:
         starts.append(total)
-        total += task.tiles
+        total += task.view.tiles
     with ir.InsertionPoint(after):
         end = scf.YieldOp([])
     with ir.InsertionPoint(end):

@@ -6,10 +6,10 @@ from collections.abc import Hashable, Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.dialects.access import affine_maps, shape_of
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.sizes import wide_dims
+from kitsune_mlir.dialects.tile_records import TaskView
 
 __all__ = ["COL", "ROW", "Sides"]
 

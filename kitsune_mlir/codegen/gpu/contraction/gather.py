@@ -11,8 +11,9 @@ from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, i64, wrap
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, TaskView, element_bytes
 from kitsune_mlir.dialects.products import defining_op
+from kitsune_mlir.dialects.sizes import element_bytes
+from kitsune_mlir.dialects.tile_records import Load, TaskView
 
 __all__ = ["extract_pair", "tables_of", "walked_loop"]
 

@@ -16,13 +16,13 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW, Sides
 from kitsune_mlir.codegen.gpu.contraction.gather import tables_of
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loop_sizes, plain_loops, shape_of
 from kitsune_mlir.dialects.contraction import contraction_dims, matrix_extents
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_projected_product
 from kitsune_mlir.dialects.sizes import wide_dims
+from kitsune_mlir.dialects.tile_records import Load, TaskView
 
 __all__ = ["COL", "ROW", "Pattern", "Product", "Sides", "Step", "is_constant", "loaded", "match"]
 

@@ -7,8 +7,8 @@ import math
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, Load
 from kitsune_mlir.codegen.gpu.interface.window import BASE_ALIGN
+from kitsune_mlir.dialects.tile_records import Buffer, Load
 
 __all__ = ["Addition", "SIZES", "WIDTHS", "widest"]
 

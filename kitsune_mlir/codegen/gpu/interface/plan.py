@@ -8,8 +8,8 @@ from typing import Any
 
 from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.interface.split import Split
-from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, TaskView
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
+from kitsune_mlir.dialects.tile_records import Buffer, TaskView
 
 __all__ = ["BARRIER_BYTES", "Decline", "KernelOptions", "MapUse", "Plan"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, cast, constant, i32, wrap
-from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, Offset, TaskView
+from kitsune_mlir.dialects.tile_records import Buffer, Offset, TaskView
 from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["TileIndex"]

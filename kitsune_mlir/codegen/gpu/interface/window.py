@@ -11,9 +11,9 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i64
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, Load, Offset, Store, element_bytes
 from kitsune_mlir.dialects.deep import postorder
-from kitsune_mlir.dialects.sizes import wide_dims
+from kitsune_mlir.dialects.sizes import element_bytes, wide_dims
+from kitsune_mlir.dialects.tile_records import Buffer, Load, Offset, Store
 
 __all__ = ["Dim", "Window", "multiple_of"]
 

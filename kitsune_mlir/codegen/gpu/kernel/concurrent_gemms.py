@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.engines.registry import traits_of
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
-from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
+from kitsune_mlir.dialects.tile_records import TaskView
 
 __all__ = ["options_of"]
 

@@ -27,7 +27,6 @@ from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.operands import Arguments, Operands, Row, Table, Word
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.semaphores import Semaphores
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.footprint import REGISTER_FILE, Footprint
 from kitsune_mlir.codegen.gpu.kernel.kernel import ArrayParameter, Kernel
 from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks, by_multiprocessor
@@ -37,6 +36,7 @@ from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async_shared, 
 from kitsune_mlir.codegen.gpu.sm90.pdl import launch_dependents, wait_for_prerequisites
 from kitsune_mlir.codegen.gpu.sm90.tma import prefetch_map
 from kitsune_mlir.dialects.attribute_table import PDL_PRIMARY
+from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.runtime.manifest import TIMESTAMP_BYTES, WAITS_BYTES, Manifest
 
 __all__ = ["Decision", "Executor", "build"]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from kitsune_mlir.codegen.gpu.interface.operands import Member
 from kitsune_mlir.codegen.gpu.interface.plan import BARRIER_BYTES, KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import lay_out
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks
 from kitsune_mlir.codegen.gpu.kernel.schedule import Schedule
 from kitsune_mlir.codegen.gpu.kernel.semaphore_names import counter_names
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.attribute_table import PDL_SECONDARY
+from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.runtime.manifest import Manifest, Parameter
 

@@ -13,9 +13,9 @@ from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.emit.value import Value, select
 from kitsune_mlir.codegen.gpu.engines.registry import traits_of
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.codegen.gpu.kernel.concurrent_gemms import options_of
 from kitsune_mlir.codegen.gpu.kernel.task_equality import equal_tasks
+from kitsune_mlir.dialects.tile_reader import ProgramView
 
 __all__ = ["AllBlocks", "Range", "by_multiprocessor"]
 

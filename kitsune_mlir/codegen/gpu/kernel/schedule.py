@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, MapUse, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView
 from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks
 from kitsune_mlir.codegen.gpu.kernel.task_equality import signals
+from kitsune_mlir.dialects.tile_reader import ProgramView
+from kitsune_mlir.dialects.tile_records import TaskView
 
 __all__ = ["Choice", "Schedule", "make_schedule"]
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from kitsune_mlir.codegen.gpu.interface.plan import Plan
 from kitsune_mlir.codegen.gpu.interface.split import PartialsSlot
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView
 from kitsune_mlir.dialects.tile_indices import Points, TileIndices
+from kitsune_mlir.dialects.tile_reader import ProgramView
 
 __all__ = ["counter_names"]
 

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.interface.operands import ALIGNMENT
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView
 from kitsune_mlir.dialects.structure import structure
+from kitsune_mlir.dialects.tile_reader import ProgramView
+from kitsune_mlir.dialects.tile_records import TaskView
 
 __all__ = ["LEAST_SAVED", "equal_tasks", "signals"]
 

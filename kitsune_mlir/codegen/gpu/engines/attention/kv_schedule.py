@@ -12,9 +12,9 @@ from torch_mlir.dialects import llvm
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, cast, i32, i64, maximum, minimum, wrap
 from kitsune_mlir.codegen.gpu.engines.attention.plan import AttentionPlan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.dialects.attention import Step
 from kitsune_mlir.dialects.deep import postorder
+from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine import rates
 
 __all__ = ["KvSchedule", "block_count", "causal_limit", "part_of", "tile_costs", "tile_order"]

@@ -11,7 +11,6 @@ import math
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Offset, Store, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.dialects.access import shape_of, static_ints
 from kitsune_mlir.dialects.attention import Attention, Operand, read_attention
@@ -19,6 +18,7 @@ from kitsune_mlir.dialects.factors import Factor
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import defining_op, is_contraction
 from kitsune_mlir.dialects.scalar_tree import nodes_of
+from kitsune_mlir.dialects.tile_records import Load, Offset, Store, TaskView
 
 __all__ = ["Masked", "Part", "Pattern", "match"]
 

@@ -13,12 +13,12 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.engines.attention.match import Pattern, match
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
-from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine.shared_tile import SharedTile
 

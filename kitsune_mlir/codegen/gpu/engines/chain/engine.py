@@ -19,11 +19,11 @@ from kitsune_mlir.codegen.gpu.engines.chain.wide.plan import WidePlan, make_wide
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async_shared
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.rates import ENGINES
 
 __all__ = ["ChainEngine"]

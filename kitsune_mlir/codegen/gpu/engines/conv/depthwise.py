@@ -27,9 +27,10 @@ from kitsune_mlir.codegen.gpu.engines.conv.tiles import depthwise_run
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, TaskView, element_bytes
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.sizes import element_bytes
+from kitsune_mlir.dialects.tile_records import Load, Store, TaskView
 from kitsune_mlir.machine.rates import ENGINES
 
 __all__ = ["DepthwiseEngine"]

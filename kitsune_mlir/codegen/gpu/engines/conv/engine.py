@@ -21,11 +21,11 @@ from kitsune_mlir.codegen.gpu.engines.conv.plan import HALVERS, ConvPlan, make_p
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, fence_async, fence_async_shared
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import specialize
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.rates import ENGINES
 
 __all__ = ["ConvEngine"]

@@ -20,7 +20,8 @@ from kitsune_mlir.codegen.gpu.engines.conv.epilogue_eval import Block, Steps, gu
 from kitsune_mlir.codegen.gpu.engines.conv.match import CHANNEL, Sides, stored_sides
 from kitsune_mlir.codegen.gpu.engines.conv.plan import ConvPlan
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, element_bytes
+from kitsune_mlir.dialects.sizes import element_bytes
+from kitsune_mlir.dialects.tile_records import Load, Store
 
 __all__ = ["Epilogue"]
 

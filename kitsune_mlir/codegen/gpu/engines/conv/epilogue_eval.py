@@ -18,9 +18,9 @@ from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i64
 from kitsune_mlir.codegen.gpu.engines.conv.match import CHANNEL, Convolution, Sides, operand_sides
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, element_bytes
 from kitsune_mlir.codegen.gpu.interface.window import multiple_of
-from kitsune_mlir.dialects.sizes import wide_dims
+from kitsune_mlir.dialects.sizes import element_bytes, wide_dims
+from kitsune_mlir.dialects.tile_records import Load, Store
 
 __all__ = ["Block", "Steps", "guarded", "neighbours_align"]
 

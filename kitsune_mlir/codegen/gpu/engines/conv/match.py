@@ -22,13 +22,13 @@ from collections.abc import Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.match import is_constant
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Offset, TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loop_sizes, plain_loops, shape_of, static_ints
 from kitsune_mlir.dialects.contraction import conv_dims
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import body_of, is_contraction
 from kitsune_mlir.dialects.sizes import wide_dims
+from kitsune_mlir.dialects.tile_records import Load, Offset, TaskView
 
 __all__ = ["CHANNEL", "Axis", "Convolution", "Side", "Sides", "match", "operand_sides", "stored_sides"]
 

@@ -9,12 +9,13 @@ from kitsune_mlir.codegen.gpu.engines.conv.match import Convolution, match
 from kitsune_mlir.codegen.gpu.engines.conv.tiles import Geometry, Problem, best_arrangement
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
-from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView, element_bytes
 from kitsune_mlir.codegen.gpu.interface.window import multiple_of
 from kitsune_mlir.codegen.gpu.sm90 import wgmma
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import SHARED_REGISTERS, THREADS
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.sizes import element_bytes
+from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine.shared_tile import SharedTile
 

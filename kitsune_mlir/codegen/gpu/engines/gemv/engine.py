@@ -23,10 +23,10 @@ from kitsune_mlir.codegen.gpu.engines.gemv.producer import ActivationStream, Sta
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot, fence_async
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.rates import ENGINES
 
 __all__ = ["GemvEngine"]

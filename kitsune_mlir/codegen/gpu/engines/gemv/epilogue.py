@@ -21,9 +21,9 @@ from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.engines.gemv.plan import CONSUMERS, GemvPlan
 from kitsune_mlir.codegen.gpu.engines.gemv.producer import Stages
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier
+from kitsune_mlir.dialects.tile_records import Load, Store
 
 __all__ = ["MULTIPLIERS", "store_pass"]
 

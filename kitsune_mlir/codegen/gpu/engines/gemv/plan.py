@@ -16,10 +16,10 @@ from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Pattern, match
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine import rates
 

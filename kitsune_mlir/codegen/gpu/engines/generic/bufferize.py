@@ -13,8 +13,8 @@ import dataclasses
 from torch_mlir import ir, passmanager
 from torch_mlir.dialects import bufferization, func, memref
 
-from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, TaskView
 from kitsune_mlir.codegen.scatter_loops import expand_scatter_adds
+from kitsune_mlir.dialects.tile_records import Buffer, TaskView
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import CompileError
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer
+from kitsune_mlir.dialects.tile_records import Buffer
 from kitsune_mlir.dialects.verify import walk
 
 __all__ = ["Access", "Memory", "accesses", "is_pure", "root_of", "writes"]

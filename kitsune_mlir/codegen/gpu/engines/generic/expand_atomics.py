@@ -9,7 +9,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, llvm, memref, scf
 
 from kitsune_mlir.codegen.gpu.backend.relax_atomics import MONOTONIC
-from kitsune_mlir.codegen.gpu.interface.tile_view import element_bytes
+from kitsune_mlir.dialects.sizes import element_bytes
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError
 

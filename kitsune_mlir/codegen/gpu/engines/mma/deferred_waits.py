@@ -11,7 +11,7 @@ no gain: 768 x 2048 x 8192 and back took 80.1 us with waits put off and 78.6 wit
 from __future__ import annotations
 
 from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
-from kitsune_mlir.codegen.gpu.interface.tile_view import Wait
+from kitsune_mlir.dialects.tile_records import Wait
 
 __all__ = ["late_waits"]
 

@@ -24,11 +24,11 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, constant, i64, w
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.codegen.gpu.engines.mma.operand import Sum
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import body_of, constant_fill, defining_op, yield_of
+from kitsune_mlir.dialects.tile_records import Load
 
 __all__ = ["Gather", "Range", "by_range", "ranges_of"]
 

@@ -7,6 +7,7 @@ import itertools
 
 from kitsune_mlir.codegen.gpu.contraction.match import Product
 from kitsune_mlir.codegen.gpu.emit.memory import Cache
+from kitsune_mlir.codegen.gpu.interface.operands import cache_of
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
@@ -188,7 +189,7 @@ def box_of(operand: Operand, sum: Sum, rows: int, dtype: str, once: bool = False
         tensor_map = TensorMap(dtype, tuple(dim.extent for dim in dims), tuple(strides), box)
     except CompileError as error:
         return str(error)
-    cache = Cache.STREAM if once and window.constant else window.buffer.cache
+    cache = Cache.STREAM if once and window.constant else cache_of(window.buffer)
     return Box(window, tensor_map, dims, rows // 64 if operand.transposed else 1, cache)
 
 

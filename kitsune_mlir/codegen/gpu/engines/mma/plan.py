@@ -14,10 +14,10 @@ from kitsune_mlir.codegen.gpu.engines.mma.operand import Box, Operand, Sum, box_
 from kitsune_mlir.codegen.gpu.engines.mma.tma_epilogue import SLICES, SLOTS, Result, results_of
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
-from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import CONSUMERS, SHARED_REGISTERS, THREADS
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["STORING_THREAD", "Geometry", "MmaPlan", "make_plan"]

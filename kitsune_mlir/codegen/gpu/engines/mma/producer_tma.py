@@ -23,9 +23,9 @@ from kitsune_mlir.codegen.gpu.engines.mma.operand import Box
 from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
 from kitsune_mlir.codegen.gpu.engines.mma.rasterize import ordered
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Wait
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Slot
+from kitsune_mlir.dialects.tile_records import Wait
 
 __all__ = ["Loader"]
 

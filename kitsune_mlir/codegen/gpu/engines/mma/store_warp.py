@@ -19,6 +19,7 @@ from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
 from kitsune_mlir.codegen.gpu.engines.mma.rasterize import ordered
 from kitsune_mlir.codegen.gpu.engines.mma.tma_epilogue import SLOTS, Result
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.interface.operands import cache_of
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Ring, Slot, fence_async
 
@@ -109,7 +110,7 @@ class Storer:
                     rings[group].full(slot.stage).wait(slot.parity)
                     place = self._place(tile, result, group, piece * self.plan.slice)
                     number = self.plan.load_maps + index
-                    source, cache = self.handover.pointer(group, slot.stage), result.window.buffer.cache
+                    source, cache = self.handover.pointer(group, slot.stage), cache_of(result.window.buffer)
                     tma.store_tile(self.task.tensor_map(number), source, place, cache)
                     tma.commit()
                     if last is not None:

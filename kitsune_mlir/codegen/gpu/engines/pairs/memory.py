@@ -34,10 +34,11 @@ from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.engines.pairs.plan import PIECE, PairsPlan, row_align
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.thread_group import ThreadGroup
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, element_bytes
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.dialects.access import affine_maps, plain_loops
 from kitsune_mlir.dialects.pairs import Vectors
+from kitsune_mlir.dialects.sizes import element_bytes
+from kitsune_mlir.dialects.tile_records import Load, Store
 
 __all__ = ["PairsMemory"]
 

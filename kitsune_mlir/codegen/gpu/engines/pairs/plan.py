@@ -8,9 +8,10 @@ import math
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.chain.few_rows.plan import FewRowsPlan, plan_few_rows
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, TaskView, element_bytes
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.pairs import Columns, Pairs, Vectors, maker_of, read_pairs
+from kitsune_mlir.dialects.sizes import element_bytes
+from kitsune_mlir.dialects.tile_records import Load, Store, TaskView
 
 __all__ = ["LAYER_WARPS", "PIECE", "PairsPlan", "picks_wait", "read_plan", "row_align"]
 

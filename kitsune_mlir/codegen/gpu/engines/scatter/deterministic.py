@@ -32,9 +32,9 @@ from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.split_exchange import SplitExchange
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, TaskView
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.interface.window import BASE_ALIGN
+from kitsune_mlir.dialects.tile_records import Load, TaskView
 from kitsune_mlir.machine.rates import ENGINES
 
 __all__ = ["OrderedEngine"]

@@ -19,8 +19,8 @@ from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, load_elements
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, TaskView
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
+from kitsune_mlir.dialects.tile_records import Load, TaskView
 from kitsune_mlir.machine.rates import ENGINES
 
 __all__ = ["ScatterEngine"]

@@ -14,7 +14,7 @@ from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, i64, minimum, select
 from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, load_elements, store_elements
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, Load
+from kitsune_mlir.dialects.tile_records import Buffer, Load
 
 __all__ = ["STAGE_BYTES", "RowSums"]
 

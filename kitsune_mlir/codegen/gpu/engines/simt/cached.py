@@ -14,8 +14,8 @@ from kitsune_mlir.codegen.gpu.engines.simt.column_affine import Fold
 from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph, Reduction
 from kitsune_mlir.codegen.gpu.engines.simt.memory import CrossedWindow, SharedWindow
 from kitsune_mlir.codegen.gpu.engines.simt.scalar_body import Lanes
-from kitsune_mlir.codegen.gpu.interface.tile_view import Offset, Store
 from kitsune_mlir.dialects.deep import Steps
+from kitsune_mlir.dialects.tile_records import Offset, Store
 
 __all__ = ["Coordinates", "Kept", "PointEvaluator", "Windows"]
 

@@ -33,8 +33,9 @@ from kitsune_mlir.codegen.gpu.engines.simt.staging import Staging
 from kitsune_mlir.codegen.gpu.engines.simt.transpose import crossed_loads
 from kitsune_mlir.codegen.gpu.engines.simt.widths import best_width
 from kitsune_mlir.codegen.gpu.interface.split import Split
-from kitsune_mlir.codegen.gpu.interface.tile_view import Store, TaskView, element_bytes
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.sizes import element_bytes
+from kitsune_mlir.dialects.tile_records import Store, TaskView
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError
 

@@ -29,8 +29,9 @@ from kitsune_mlir.codegen.gpu.engines.simt.split_rows import split_of
 from kitsune_mlir.codegen.gpu.engines.simt.staging import EDGE, Staging, is_contiguous, stage
 from kitsune_mlir.codegen.gpu.engines.simt.widths import best_width
 from kitsune_mlir.codegen.gpu.interface.split import Split
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, element_bytes
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.sizes import element_bytes
+from kitsune_mlir.dialects.tile_records import Load, Store
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.errors import UnsupportedError
 

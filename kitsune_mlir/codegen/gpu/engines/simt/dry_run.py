@@ -14,7 +14,7 @@ from kitsune_mlir.codegen.gpu.interface.context import KernelState, TaskContext,
 from kitsune_mlir.codegen.gpu.interface.operands import Arguments, Member, Operands
 from kitsune_mlir.codegen.gpu.interface.plan import Plan
 from kitsune_mlir.codegen.gpu.interface.semaphores import Semaphores
-from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
+from kitsune_mlir.dialects.tile_records import TaskView
 
 __all__ = ["probe"]
 

@@ -35,8 +35,8 @@ from kitsune_mlir.codegen.gpu.engines.simt.staging import Pipeline
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
+from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.machine.rates import ENGINES
 

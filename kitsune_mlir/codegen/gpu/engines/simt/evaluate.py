@@ -33,9 +33,9 @@ from kitsune_mlir.codegen.gpu.engines.simt.scalar_body import Lanes, ScalarEmitt
 from kitsune_mlir.codegen.gpu.engines.simt.tensor_moves import MOVES
 from kitsune_mlir.codegen.gpu.engines.simt.thread_reductions import private_reduction
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Offset, Store
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.deep import Steps, evaluate
+from kitsune_mlir.dialects.tile_records import Load, Offset, Store
 from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["Evaluator"]

@@ -9,8 +9,8 @@ from collections.abc import Container, Mapping, Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loop_sizes
+from kitsune_mlir.dialects.tile_records import Load, TaskView
 from kitsune_mlir.dialects.verify import captures, walk
 from kitsune_mlir.errors import UnsupportedError
 

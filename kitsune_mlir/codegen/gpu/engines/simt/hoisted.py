@@ -27,10 +27,10 @@ from kitsune_mlir.codegen.gpu.engines.simt.memory import SharedWindow
 from kitsune_mlir.codegen.gpu.engines.simt.row_space import RowSpace
 from kitsune_mlir.codegen.gpu.engines.simt.scalar_body import Lanes
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import element_bytes
 from kitsune_mlir.dialects import deep
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds
 from kitsune_mlir.dialects.deep import Steps
+from kitsune_mlir.dialects.sizes import element_bytes
 
 __all__ = ["Column", "Table", "find_table"]
 

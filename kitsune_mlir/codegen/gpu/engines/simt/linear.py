@@ -22,8 +22,9 @@ from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph
 from kitsune_mlir.codegen.gpu.engines.simt.memory import SharedWindow
 from kitsune_mlir.codegen.gpu.engines.simt.staging import is_contiguous, start_of
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, element_bytes
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.sizes import element_bytes
+from kitsune_mlir.dialects.tile_records import Load, Store
 from kitsune_mlir.dialects.verify import walk
 
 __all__ = ["emit_flat", "is_flat"]

@@ -16,8 +16,8 @@ from kitsune_mlir.codegen.gpu.engines.simt.linear import emit_flat
 from kitsune_mlir.codegen.gpu.engines.simt.memory import Access
 from kitsune_mlir.codegen.gpu.engines.simt.transpose import CrossedLoad, emit_crossed, place_crossed
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Store
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.tile_records import Store
 
 __all__ = ["MapSchedule", "emit_maps", "try_maps"]
 

@@ -14,7 +14,8 @@ from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, load_elements
 from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Index, Linear, add, at, emit, scale
 from kitsune_mlir.codegen.gpu.engines.simt.scalar_body import Lanes, ScalarEmitter, carrier
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer
+from kitsune_mlir.codegen.gpu.interface.operands import cache_of
+from kitsune_mlir.dialects.tile_records import Buffer
 
 __all__ = ["Access", "CrossedWindow", "Memory", "SharedWindow"]
 
@@ -278,4 +279,4 @@ def _linearized(buffer: Buffer | SharedWindow, coordinates: Sequence[Index]) -> 
 
 def _cache(buffer: Buffer | SharedWindow) -> Cache:
     """How L2 should treat what is read and written there."""
-    return buffer.cache if isinstance(buffer, Buffer) else Cache.DEFAULT
+    return cache_of(buffer) if isinstance(buffer, Buffer) else Cache.DEFAULT

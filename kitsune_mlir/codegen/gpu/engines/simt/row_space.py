@@ -10,9 +10,9 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Index, Linear, add, scale
 from kitsune_mlir.codegen.gpu.engines.simt.graph import ArgReduction, Graph, generic_sizes, reduced_size
-from kitsune_mlir.codegen.gpu.interface.tile_view import Store
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, plain_loops, reassociation, shape_of, static_ints
 from kitsune_mlir.dialects.axes import Axes, Node
+from kitsune_mlir.dialects.tile_records import Store
 from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["RowSpace", "find_rows"]

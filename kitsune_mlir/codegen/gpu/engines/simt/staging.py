@@ -26,9 +26,10 @@ from kitsune_mlir.codegen.gpu.engines.simt.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph
 from kitsune_mlir.codegen.gpu.engines.simt.memory import SharedWindow
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, element_bytes
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async_shared
+from kitsune_mlir.dialects.sizes import element_bytes
+from kitsune_mlir.dialects.tile_records import Load, Store
 
 __all__ = ["EDGE", "Pipeline", "StagingSlot", "Staging", "is_contiguous", "stage", "start_of"]
 

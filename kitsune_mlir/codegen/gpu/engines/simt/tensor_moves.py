@@ -24,9 +24,9 @@ from kitsune_mlir.codegen.gpu.engines.simt.affine_index import (
 )
 from kitsune_mlir.codegen.gpu.engines.simt.cached import Coordinates, PointEvaluator
 from kitsune_mlir.codegen.gpu.engines.simt.scalar_body import Lanes
-from kitsune_mlir.codegen.gpu.interface.tile_view import Offset
 from kitsune_mlir.dialects.access import reassociation, shape_of, static_ints
 from kitsune_mlir.dialects.deep import Steps
+from kitsune_mlir.dialects.tile_records import Offset
 from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["MOVES"]

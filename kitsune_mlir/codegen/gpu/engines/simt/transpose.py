@@ -21,7 +21,8 @@ from kitsune_mlir.codegen.gpu.engines.simt.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph
 from kitsune_mlir.codegen.gpu.engines.simt.memory import CrossedWindow
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, element_bytes
+from kitsune_mlir.dialects.sizes import element_bytes
+from kitsune_mlir.dialects.tile_records import Load
 
 __all__ = ["CrossedLoad", "crossed_loads", "emit_crossed", "place_crossed"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph
 from kitsune_mlir.codegen.gpu.engines.simt.memory import Access
-from kitsune_mlir.codegen.gpu.interface.tile_view import element_bytes
+from kitsune_mlir.dialects.sizes import element_bytes
 
 __all__ = ["best_width"]
 

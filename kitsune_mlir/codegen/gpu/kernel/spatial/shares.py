@@ -18,8 +18,9 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, select
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import ProgramView, TaskView
 from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks, Range
+from kitsune_mlir.dialects.tile_reader import ProgramView
+from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.errors import CompileError
 
 __all__ = ["Share", "Shares", "ranges", "shares_of"]

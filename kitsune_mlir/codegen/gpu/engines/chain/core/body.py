@@ -8,11 +8,11 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.match import COL
 from kitsune_mlir.codegen.gpu.contraction.row_addition import Addition, widest
-from kitsune_mlir.codegen.gpu.interface.tile_view import Buffer, Load, TaskView
 from kitsune_mlir.dialects.access import affine_maps, shape_of
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import yield_of
 from kitsune_mlir.dialects.sizes import wide_dims
+from kitsune_mlir.dialects.tile_records import Buffer, Load, TaskView
 
 __all__ = ["Chain", "Gather", "Layer", "QUAD", "Range", "SUM", "Scatter", "Step", "addition_of", "ranges_of"]
 

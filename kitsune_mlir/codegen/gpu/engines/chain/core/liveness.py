@@ -7,9 +7,9 @@ import dataclasses
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import Chain, Scatter
-from kitsune_mlir.codegen.gpu.interface.tile_view import Store
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.deep import postorder
+from kitsune_mlir.dialects.tile_records import Store
 
 __all__ = ["Order", "order_of"]
 

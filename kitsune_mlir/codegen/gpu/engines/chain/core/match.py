@@ -13,12 +13,12 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, is_constant
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Chain, Layer, Scatter, Step, ranges_of
-from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, plain_loops, shape_of
 from kitsune_mlir.dialects.contraction import contraction_dims
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import body_of, constant_fill, is_contraction, is_projected_product, yield_of
 from kitsune_mlir.dialects.sizes import wide_dims
+from kitsune_mlir.dialects.tile_records import TaskView
 
 __all__ = ['NEUTRAL', 'combination', 'match_chain', 'zero']  # fmt: skip
 

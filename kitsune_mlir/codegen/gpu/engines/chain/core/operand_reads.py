@@ -17,8 +17,8 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentI
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import load_key, swizzled
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import RowsPlan, Slot, Vector
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load
 from kitsune_mlir.codegen.gpu.interface.window import Window
+from kitsune_mlir.dialects.tile_records import Load
 
 __all__ = ["RUN", "Memory", "SliceMemory", "to_integer"]
 

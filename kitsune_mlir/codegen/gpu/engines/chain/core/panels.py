@@ -12,11 +12,11 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Chain, Gather, Layer
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.tile_records import Load, Store
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine.shared_tile import SharedTile
 

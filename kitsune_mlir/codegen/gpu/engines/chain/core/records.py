@@ -8,8 +8,8 @@ from typing import ClassVar
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import Chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import Order
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import Source, Weight, WeightPanel
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store
 from kitsune_mlir.codegen.gpu.interface.window import Window
+from kitsune_mlir.dialects.tile_records import Load, Store
 from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["GROUP_ROWS", "ChainPlan", "Output", "RowsPlan", "Slot", "Stage", "Vector"]

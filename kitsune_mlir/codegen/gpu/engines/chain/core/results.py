@@ -15,12 +15,12 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentI
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import sides_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan, Output
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Store
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.ldmatrix import store_matrices
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, fence_async_shared
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.tile_records import Store
 
 __all__ = ["Storer", "store_piece"]
 

@@ -17,10 +17,10 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.match import match_chain, zero
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import RowsPlan
 from kitsune_mlir.codegen.gpu.engines.chain.few_rows.weight_ring import WeightRing, plan_ring
-from kitsune_mlir.codegen.gpu.interface.tile_view import TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.tile_records import TaskView
 
 __all__ = ["ROWS", "STEP", "RowLayer", "FewRowsPlan", "plan_few_rows"]
 

@@ -26,11 +26,11 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.scatter_rows import ROWS, Scatt
 from kitsune_mlir.codegen.gpu.engines.chain.resident.producer import slot_barriers, slot_pointer
 from kitsune_mlir.codegen.gpu.engines.chain.resident.tail_split import TailSplit
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load
 from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, Ring, fence_async, fence_async_shared
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot as RingSlot
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.tile_records import Load
 
 __all__ = ["Consumer"]
 

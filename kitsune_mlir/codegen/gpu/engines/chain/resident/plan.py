@@ -28,12 +28,12 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.panels import (
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS, ChainPlan, Output, Slot, Stage, Vector
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM, check_seams
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import Load, Store, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.tile_records import Load, Store, TaskView
 from kitsune_mlir.machine.shared_tile import SharedTile
 
 __all__ = ["Maps", "make_plan"]

@@ -27,7 +27,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.results import store_piece
 from kitsune_mlir.codegen.gpu.engines.chain.core.scatter_rows import Scatterer, numbers_of
 from kitsune_mlir.codegen.gpu.engines.chain.wide.plan import PANEL, ROW_COLS, WidePlan
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.tile_view import Store
+from kitsune_mlir.dialects.tile_records import Store
 
 __all__ = ["Finisher", "reads_of"]
 

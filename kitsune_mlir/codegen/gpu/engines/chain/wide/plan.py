@@ -26,12 +26,12 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.scatter_rows import scratch_byt
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import check_seams
 from kitsune_mlir.codegen.gpu.engines.chain.resident.plan import Maps
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.interface.tile_view import Store, TaskView
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.tile_records import Store, TaskView
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine.shared_tile import SharedTile
 

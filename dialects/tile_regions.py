@@ -1,38 +1,32 @@
-"""A tile program as data: tasks with their waits, posts and accesses to memory, for all tiles at once."""
+"""A tile program in numbers: tasks with their waits, posts and accesses to memory, for all tiles at once.
+
+`tile_accesses` reads it. Waits and posts are the records of `tile_records` with an array over the tiles for each index.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.tile_indices import Array, Points
-from kitsune_mlir.passes.stages.grouping import product_of
+from .tile_indices import Array, Points
+from .tile_reader import TileProgram
+from .tile_records import Buffer, NamedRows, Post, Queue, Semaphore, Wait
 
-
-@dataclass(frozen=True, eq=False)
-class Buffer:
-    """Memory with one name: an argument, or a `memref.view` of the arena. `start` is in bytes from the argument's start.
-
-    Two views of the same bytes are two buffers: what is written to one is not what a reader of the other wants. A ring is
-    memory of its own, with a place for every tile that goes through it (`passes.progress.rings` proves that it may be seen so).
-    """
-
-    argument: int
-    kind: str  # "input", "result", "arena" or "ring"
-    name: str
-    start: int
-    size: int
+__all__ = ["Access", "Program", "Region", "Ring", "RingUse", "Rows", "Task", "WaitRows", "runs"]
 
 
 @dataclass(frozen=True, eq=False)
 class Region:
     """The box `offsets` (an array over the tiles a dimension), `sizes` of `buffer` seen as a contiguous block of `shape`.
 
-    With `exact` false it is only known that no element outside the box is touched. `dims` says which dimension of `shape`
-    each dimension of the memref is, or is None where they do not correspond.
+    `buffer` is an argument, a `memref.view` of the arena or a ring, never a reshaped view. Two views of the same bytes are two
+    buffers: what is written to one is not what a reader of the other wants. With `exact` false it is only known that no element
+    outside the box is touched. `dims` says which dimension of `shape` each dimension of the memref is, or is None where they do
+    not correspond.
     """
 
     buffer: Buffer
@@ -46,12 +40,12 @@ class Region:
     @property
     def strides(self) -> list[int]:
         """Bytes between neighbours along each dimension."""
-        return [self.element * product_of(self.shape[d + 1 :]) for d in range(len(self.shape))]
+        return [self.element * math.prod(self.shape[d + 1 :]) for d in range(len(self.shape))]
 
     @property
     def start(self) -> Array:
         """First byte of each tile's box, from the start of the argument."""
-        return sum((o * s for o, s in zip(self.offsets, self.strides, strict=True)), np.array(self.buffer.start))
+        return sum((o * s for o, s in zip(self.offsets, self.strides, strict=True)), np.array(self.buffer.offset))
 
     @property
     def length(self) -> int:
@@ -61,7 +55,7 @@ class Region:
     @property
     def span(self) -> tuple[int, int]:
         """First byte and end of what all tiles touch together."""
-        low, high = self.buffer.start, self.buffer.start + self.element
+        low, high = self.buffer.offset, self.buffer.offset + self.element
         for offset, size, stride in zip(self.offsets, self.sizes, self.strides, strict=True):
             low += int(offset.min()) * stride
             high += (int(offset.max()) + size - 1) * stride
@@ -121,31 +115,17 @@ class Access:
 
 
 @dataclass(frozen=True, eq=False)
-class Wait:
-    """`kitsune.wait` of task number `task`: at least `count` posts of every slot in [lo, hi) of semaphore `semaphore`."""
-
-    op: ir.Operation
-    task: int
-    semaphore: int
-    lo: Array
-    hi: Array
-    count: int
-
-
-@dataclass(frozen=True, eq=False)
 class WaitRows:
-    """`kitsune.wait_rows`: of the slots that `wait` is for, those of rows that elements [lo, hi) of input `indices` name.
+    """`kitsune.wait_rows`: of the slots that `wait` is for, those of rows that elements [lo, hi) of the indices `named` name.
 
-    Row r of `extent` rows belongs to slot r / `rows`. Any index may name any row, so `wait`, for all slots, is the most that a
-    tile may have to wait for, and no slot is sure to be waited for by it.
+    Any index may name any row, so `wait`, for all slots, is the most that a tile may have to wait for, and no slot is sure to
+    be waited for by it.
     """
 
-    wait: Wait
-    indices: Buffer
+    wait: Wait[Array]
+    named: NamedRows
     lo: Array
     hi: Array
-    rows: int
-    extent: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,31 +138,15 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class Post:
-    """`kitsune.post`."""
-
-    op: ir.Operation
-    semaphore: int
-    slot: Array
-
-
-@dataclass(frozen=True, eq=False)
 class Ring:
-    """`kitsune.make_queue` over the bytes [start, end) of the arena that `view` shows: `depth` slots of `rows` rows.
+    """A queue, seen as if it had a slot for every tile (`passes.progress.rings` proves that it may be seen so).
 
-    `count` tiles go through it: `buffer` has a place for each, and a slot of semaphore `semaphore` says that it is complete.
+    `count` tiles go through it: `buffer` has a place for each, and a slot of `semaphore` says that it is complete.
     """
 
-    op: ir.Operation
-    view: ir.Operation
-    start: int
-    end: int
-    depth: int
-    rows: int
-    pushes: int
-    pops: int
+    queue: Queue
     count: int
-    semaphore: int
+    semaphore: Semaphore
     buffer: Buffer
 
 
@@ -203,9 +167,9 @@ class Task:
     number: int
     name: str
     extents: tuple[int, ...]
-    waits: list[Wait] = field(default_factory=list)
+    waits: list[Wait[Array]] = field(default_factory=list)
     row_waits: list[WaitRows] = field(default_factory=list)
-    posts: list[Post] = field(default_factory=list)
+    posts: list[Post[Array]] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
     acquires: list[RingUse] = field(default_factory=list)
     pushes: list[RingUse] = field(default_factory=list)
@@ -226,16 +190,18 @@ class Task:
 
 @dataclass
 class Program:
-    """One tile program.
+    """One tile program: what it declares, and its tasks. The `semaphores` are those declared and one for each ring."""
 
-    `slots[s]` is the number of slots of semaphore s, declared by `semaphores[s]`; `views` are the views of the arena, with
-    their first byte and their end.
-    """
-
-    op: ir.Operation
-    results: list[Buffer]
-    semaphores: list[ir.Operation] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)
+    declared: TileProgram
     tasks: list[Task] = field(default_factory=list)
     rings: list[Ring] = field(default_factory=list)
-    views: list[tuple[ir.Operation, int, int]] = field(default_factory=list)
+
+    @property
+    def op(self) -> ir.Operation:
+        """The program's function."""
+        return self.declared.function
+
+    @property
+    def semaphores(self) -> list[Semaphore]:
+        """Those of waits and posts."""
+        return [*self.declared.semaphores.values(), *(ring.semaphore for ring in self.rings)]

@@ -1,0 +1,261 @@
+"""Tile programs read into the records of `tile_records`: the one reader of code generators, progress check and simulator.
+
+Nothing here changes the IR.
+"""
+
+from __future__ import annotations
+
+from torch_mlir import ir
+
+from kitsune_mlir.errors import UnsupportedError
+
+from .access import static_ints
+from .tile_indices import TileIndices
+from .tile_program import SIGNALS, queue_parts
+from .tile_records import Buffer, Load, NamedRows, Offset, Post, Queue, QueueUse, Semaphore, Store, TaskView, Wait
+from .verify import walk
+
+__all__ = ["MalformedProgram", "ProgramView", "TileProgram", "grid_of", "offsets_of"]
+
+_DYNAMIC = ir.ShapedType.get_dynamic_size()
+_HOLDS = "a tile program holds views, constants, semaphores and tasks"
+
+
+class MalformedProgram(UnsupportedError):
+    """A tile program is not of the form of docs/tile-program.md.
+
+    Attributes:
+        operation: where.
+        message: what is wrong with it; the operation's name and `op` come before it in a diagnostic.
+    """
+
+    def __init__(self, operation: ir.Operation, message: str):
+        super().__init__(operation.name, message, None, str(operation.location))
+        self.operation, self.message = operation, message
+
+
+class TileProgram:
+    """What a tile program declares: arguments, buffers, semaphores, queues; and its tasks as they are.
+
+    Args:
+        function: the `func.func` with attribute `kitsune.program`.
+
+    Attributes:
+        inputs, results: how many arguments are that.
+        arena: the buffer that is the last argument.
+        buffers: by their memref, views included; semaphores, queues: by their value.
+        constants: `arith.constant`s of the program's body, by their value; computed: its other arithmetic.
+        slots: number of counters of all semaphores.
+        task_ops: the `kitsune.task`s in order.
+
+    Raises:
+        MalformedProgram: the body holds an operation that the contract does not have, or one that breaks it.
+    """
+
+    def __init__(self, function: ir.Operation):
+        self.function = function.operation
+        self.name: str = ir.StringAttr(self.function.attributes["sym_name"]).value
+        self.block = self.function.regions[0].blocks[0]
+        arguments = list(self.block.arguments)
+        self.inputs = self._count("kitsune.arguments", len(arguments) - 2)
+        self.results = self._count("kitsune.results", len(arguments) - 1 - self.inputs)
+        if self.inputs + self.results + 1 != len(arguments):
+            needed = f"{self.inputs} inputs, {self.results} results and the arena"
+            raise MalformedProgram(self.function, f"has {len(arguments)} arguments, needs {needed}")
+        self.buffers: dict[ir.Value, Buffer] = {}
+        self.semaphores: dict[ir.Value, Semaphore] = {}
+        self.queues: dict[ir.Value, Queue] = {}
+        self.constants: dict[ir.Value, ir.Operation] = {}
+        self.computed: list[ir.Operation] = []
+        self.task_ops: list[ir.Operation] = []
+        self.slots = 0
+        self._posters: dict[ir.Value, int] = {}
+        self._indices = TileIndices((), ())
+        for n, argument in enumerate(arguments):
+            role, name = "arena", "the arena"
+            if n < self.inputs + self.results:
+                role, name = ("input", f"argument {n}") if n < self.inputs else ("result", f"result {n - self.inputs}")
+            self._declare(self.function, argument, role, n, 0, name)
+        self.arena = self.buffers[arguments[-1]]
+        for op in self.block.operations:
+            self._read(op.operation)
+
+    def _count(self, name: str, default: int) -> int:
+        attributes = self.function.attributes
+        return ir.IntegerAttr(attributes[name]).value if name in attributes else default
+
+    def _declare(
+        self, op: ir.Operation, value: ir.Value, role: str, argument: int, offset: int, name: str, source: Buffer | None = None
+    ) -> Buffer:
+        type = value.type
+        if (
+            not isinstance(type, ir.MemRefType)
+            or not type.has_static_shape
+            or type.affine_map != ir.AffineMap.get_identity(type.rank, op.context)
+        ):
+            raise MalformedProgram(op, f"{name} is {type}; buffers are memrefs of static shape, contiguous and row-major")
+        buffer = Buffer(value, role, argument, offset, tuple(type.shape), type.element_type, name, source)
+        self.buffers[value] = buffer
+        return buffer
+
+    def _read(self, op: ir.Operation) -> None:
+        name = op.name
+        if name == "arith.constant":
+            self.constants[op.results[0]] = op
+        elif name == "memref.view":
+            self._view(op)
+        elif name in ("memref.expand_shape", "memref.collapse_shape", "memref.cast"):
+            source = self.buffers[op.operands[0]]
+            place = source.role, source.argument, source.offset, source.name
+            self._declare(op, op.results[0], *place, source.origin)
+        elif name == "kitsune.make_semaphore":
+            slots = ir.IntegerAttr(op.attributes["slots"]).value
+            self.semaphores[op.results[0]] = Semaphore(op.results[0], self.slots, slots)
+            self.slots += slots
+        elif name == "kitsune.make_queue":
+            memory = self.buffers[op.operands[0]]
+            if memory.role != "arena" or memory is self.arena or memory.source is not None:
+                raise MalformedProgram(op, "needs a memref.view of the arena")
+            tile, depth = queue_parts(op.results[0].type)
+            pushes, pops = (ir.IntegerAttr(op.attributes[count]).value for count in ("pushes", "pops"))
+            self.queues[op.results[0]] = Queue(op, memory, tuple(ir.ShapedType(tile).shape), depth, pushes, pops)
+        elif name == "kitsune.task":
+            self.task_ops.append(op)
+        elif name.startswith("arith."):
+            self.computed.append(op)
+        elif name != "func.return":
+            raise MalformedProgram(op, _HOLDS)
+
+    def _view(self, op: ir.Operation) -> None:
+        shift = self._indices.of(op.operands[1])
+        if op.operands[0] != self.arena.value or shift is None or len(op.operands) > 2:
+            raise MalformedProgram(op, "must show the arena at a constant offset")
+        start, arena = int(shift), self.arena
+        name = f"the buffer at arena byte {start}"
+        buffer = self._declare(op, op.results[0], arena.role, arena.argument, start, name)
+        if start < 0 or start + buffer.bytes > arena.bytes:
+            raise MalformedProgram(op, f"shows bytes [{start}, {start + buffer.bytes}) of an arena of {arena.bytes} bytes")
+
+    def signal(self, op: ir.Operation, task: int) -> Wait[ir.Value] | Post[ir.Value] | QueueUse:
+        """What one of `SIGNALS` in task number `task` waits for or posts.
+
+        Asked for in the order of the program: a wait knows the last task before it that posts to its semaphore.
+        """
+        name = op.name
+        if name in ("kitsune.wait", "kitsune.wait_rounds", "kitsune.wait_rows"):
+            value, lo, hi, *last = op.operands
+            semaphore, count = self._semaphore(op), ir.IntegerAttr(op.attributes["count"]).value
+            if name == "kitsune.wait_rows":
+                return Wait(op, semaphore, lo, hi, count, None, self._posters.get(value), self._named(op, last[0]))
+            return Wait(op, semaphore, lo, hi, count, last[0] if last else None, self._posters.get(value))
+        if name == "kitsune.post":
+            self._posters[op.operands[0]] = task
+            return Post(op, self._semaphore(op), op.operands[1])
+        queue = self.queues.get(op.operands[0])
+        if queue is None:
+            raise MalformedProgram(op, "uses a queue that no kitsune.make_queue of this function declares")
+        return QueueUse(op, name.removeprefix("kitsune."), queue, op.operands[1])
+
+    def _semaphore(self, op: ir.Operation) -> Semaphore:
+        found = self.semaphores.get(op.operands[0])
+        if found is None:
+            raise MalformedProgram(op, "uses a semaphore that no kitsune.make_semaphore of this function declares")
+        return found
+
+    def _named(self, op: ir.Operation, indices: ir.Value) -> NamedRows:
+        buffer = self.buffers.get(indices)
+        if buffer is None or buffer.role != "input":
+            raise MalformedProgram(op, "needs indices that are an input: what a task makes may not be there yet")
+        rows, extent = (ir.IntegerAttr(op.attributes[name]).value for name in ("rows", "extent"))
+        return NamedRows(buffer, rows, extent)
+
+
+class ProgramView(TileProgram):
+    """A tile program as code is generated from it: offsets are constants, queues are lowered to semaphores.
+
+    Attributes:
+        tasks: its tasks, taken apart.
+
+    Raises:
+        MalformedProgram: the body holds an operation that the contract does not have, or one that breaks it.
+    """
+
+    def __init__(self, function: ir.Operation):
+        super().__init__(function)
+        for op in (*self.computed, *(queue.op for queue in self.queues.values())):
+            raise MalformedProgram(op, _HOLDS)
+        self._writers: dict[tuple[int, int], int] = {}
+        self.tasks: list[TaskView] = []
+        for op in self.task_ops:
+            self.tasks.append(self._task(op))
+
+    def _task(self, op: ir.Operation) -> TaskView:
+        waits, loads, stores, posts, body = [], [], [], [], []
+        for inner in op.regions[0].blocks[0].operations:
+            inner = inner.operation
+            name = inner.name
+            if name in SIGNALS:
+                signal = self.signal(inner, len(self.tasks))
+                (waits if isinstance(signal, Wait) else posts).append(signal)
+            elif name == "bufferization.to_tensor" and (window := self._window(inner.operands[0])):
+                writer = self._writers.get(window[0].memory)
+                loads.append(Load(inner.results[0], *window[:3], (*window[3], inner), writer))
+            elif name == "bufferization.materialize_in_destination" and (window := self._window(inner.operands[1])):
+                stores.append(Store(inner.operands[0], *window[:3], (*window[3], inner)))
+            elif name != "kitsune.yield":
+                body.append(inner)
+        self._writers.update({store.buffer.memory: len(self.tasks) for store in stores})
+        used = {o for record in (*loads, *stores) for o in record.operations}
+        # A subview belongs to the body when something other than a load or store uses it.
+        body = [o for o in body if o not in used or not _used_only_by(o, used)]
+        grid, coordinates = grid_of(op)
+        return TaskView(
+            op=op,
+            name=ir.StringAttr(op.attributes["sym_name"]).value,
+            number=len(self.tasks),
+            grid=grid,
+            requested_engine=ir.StringAttr(op.attributes["engine"]).value if "engine" in op.attributes else "",
+            coordinates=coordinates,
+            waits=tuple(waits),
+            loads=tuple(loads),
+            stores=tuple(stores),
+            posts=tuple(posts),
+            body=tuple(body),
+            buffers=self._used_buffers(op),
+        )
+
+    def _window(self, view: ir.Value) -> tuple[Buffer, tuple[Offset, ...], tuple[int, ...], tuple[ir.Operation, ...]] | None:
+        """(buffer, offsets, sizes, operations) of a memref that is a buffer or a plain subview of one; else None."""
+        if view in self.buffers:
+            buffer = self.buffers[view]
+            return buffer, (0,) * len(buffer.shape), buffer.shape, ()
+        op = view.owner
+        if isinstance(op, ir.Block) or op.name != "memref.subview" or op.operands[0] not in self.buffers:
+            return None
+        sizes = static_ints(op, "static_sizes")
+        if any(stride != 1 for stride in static_ints(op, "static_strides")) or _DYNAMIC in sizes:
+            return None
+        return self.buffers[op.operands[0]], offsets_of(op), tuple(sizes), (op.operation,)
+
+    def _used_buffers(self, task: ir.Operation) -> tuple[Buffer, ...]:
+        found: dict[ir.Value, Buffer] = {}
+        for op in walk(task):
+            for operand in op.operands:
+                if operand in self.buffers:
+                    found[operand] = self.buffers[operand]
+        return tuple(found.values())
+
+
+def grid_of(task: ir.Operation) -> tuple[tuple[int, ...], tuple[ir.Value, ...]]:
+    """A task's extents, and its coordinates."""
+    return tuple(ir.DenseI64ArrayAttr(task.attributes["grid"])), tuple(task.regions[0].blocks[0].arguments)
+
+
+def offsets_of(subview: ir.Operation) -> tuple[Offset, ...]:
+    """The offset of a `memref.subview` along each dimension of its source."""
+    dynamic = iter(list(subview.operands)[1:])
+    return tuple(next(dynamic) if static == _DYNAMIC else static for static in static_ints(subview, "static_offsets"))
+
+
+def _used_only_by(op: ir.Operation, users: set[ir.Operation]) -> bool:
+    return all(use.owner in users for result in op.results for use in result.uses)
