@@ -1,13 +1,15 @@
-"""Generated graphs on the host target against PyTorch in float64."""
+"""Generated graphs on the host target against PyTorch in float64; others each day."""
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 
 import kitsune_mlir
 from test.numerics.compare import exact, problems
 from test.numerics.graphs import GraphModel, inputs_of, recipes
+from test.rotation import day
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@seed(day())
+@settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(recipes())
 def test_generated_graphs(recipe: dict) -> None:
     model, args = GraphModel(recipe), inputs_of(recipe)

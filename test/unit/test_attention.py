@@ -29,6 +29,7 @@ from kitsune_mlir.passes.tiles.attention import best_rows
 from kitsune_mlir.passmanager.manager import run_pipeline
 from test.gpu.attention_cases import SMALL, TIMED, Case, inputs_of, model_of
 from test.numerics.compare import exact, problems
+from test.rotation import todays
 
 ALIVE: list[ir.Module] = []  # what plans and patterns refer to lives as long as its module
 NORMALIZED = PIPELINE[: PIPELINE.index("kitsune-normalize") + 1]
@@ -290,9 +291,9 @@ def test_too_little_shared_memory_is_declined() -> None:
 @pytest.mark.parametrize(
     ("name", "few"),
     [
-        *(("plain", False), ("grouped_bshd", False), ("width_256_causal", False), ("head_mask", False), ("decode_16", False)),
-        *(("plain_many", False), ("causal_many", False), ("row_mask_many", False)),
-        *(("decode_cached", True), ("decode", True), ("decode_width_256", True)),
+        *((name, False) for name in todays(["plain", "grouped_bshd", "width_256_causal", "head_mask", "decode_16"], 2)),
+        *((name, False) for name in todays(["plain_many", "causal_many", "row_mask_many"], 1)),
+        *((name, True) for name in todays(["decode_cached", "decode", "decode_width_256"], 1)),
     ],
 )
 def test_kernels_assemble_without_spills(name: str, few: bool) -> None:

@@ -29,6 +29,7 @@ from kitsune_mlir.passes.stages import gemm_chains as gpu_chains
 from test.emulators.chain import run_chain
 from test.gpu.chain_programs import CASES, Edge, Gated, Joined, Normalised, WideEdges, mlp
 from test.programs.kept import kept
+from test.rotation import todays
 
 BF16 = torch.bfloat16
 FORM = "kitsune-form-stages"
@@ -154,7 +155,7 @@ def test_declines_say_why(context, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["ragged_13_27_3", "ragged_47_1", "two_129_kn", "layer_norm", "heads", "gated", "edge", "wide_320_129"]
+    "name", todays(["ragged_13_27_3", "ragged_47_1", "two_129_kn", "layer_norm", "heads", "gated", "edge", "wide_320_129"], 4)
 )
 def test_cases_assemble_without_spills(name: str, context, monkeypatch) -> None:
     make_model, make_args = CASES[name]

@@ -140,16 +140,8 @@ def test_many_layers_are_planned(kind: str, target: str) -> None:
     module = model(kind, LAYERS)
     with few_calls():
         run(module, PLAN, target)
-    assert str(module).count('"kitsune.stage"') >= 1
-
-
-@pytest.mark.parametrize(("kind", "target"), [("mlp", "host"), ("softmax", "sm_90a")])
-def test_500_layers_are_planned(kind: str, target: str) -> None:
-    run(model(kind, 1), PLAN, target)
-    module = model(kind, 500)
-    with few_calls():
-        run(module, PLAN, target)
-    assert str(module).count('"kitsune.stage"') >= 3  # of at most 128 operations each
+    # Of at most 128 operations each, of which these layers have three or five.
+    assert str(module).count('"kitsune.stage"') >= (3 if kind in ("mlp", "softmax") else 1)
 
 
 @pytest.mark.parametrize("kind", LINES)

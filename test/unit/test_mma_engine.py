@@ -24,6 +24,7 @@ from kitsune_mlir.dialects.tile_reader import ProgramView
 from test.gpu.mma_programs import SMALL
 from test.gpu.mma_text import Layer, program
 from test.programs.kept import kept
+from test.rotation import todays
 
 
 def planned(text: str, **limits) -> Plan | Decline:
@@ -36,7 +37,7 @@ def decided(layer: Layer) -> MmaPlan:
     return plan.private
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", todays(list(SMALL), 12))
 def test_small_programs_assemble_without_spills(name: str) -> None:
     with new_context(), ir.Location.unknown():
         layers = SMALL[name]
