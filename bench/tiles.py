@@ -31,20 +31,17 @@ def build(folder: Path, cases: list[BenchCase], most: int) -> None:
     from kitsune_mlir.errors import KitsuneError
     from kitsune_mlir.frontend import import_model
     from kitsune_mlir.machine.target import find_target
-    from kitsune_mlir.passes.registry import PIPELINE
-    from kitsune_mlir.passmanager.manager import run_pipeline
     from kitsune_mlir.pipeline import Options
-    from kitsune_mlir.targets import gpu_code
-    from kitsune_mlir.tuning import PARTITION, TuningCache, partition, plan, tensor_types
+    from kitsune_mlir.targets import FORM, partitioned_code, run_passes
+    from kitsune_mlir.tuning import TuningCache, partition, plan, tensor_types
 
     folder.mkdir(parents=True, exist_ok=True)
     note_commit(folder)
     target = find_target("sm_90a")
-    at = PIPELINE.index(PARTITION)
     for case in cases:
         model, args = case.make("cpu", case.folds)
         module = import_model(model, args, context=new_context()).module
-        run_pipeline(module, f"builtin.module({','.join(PIPELINE[:at])})", target=target.name)
+        run_passes(module, FORM, target, Options())
         for work in plan(module, target, TuningCache("nothing is known", folder / "none"))[1]:
             place = folder / work.stage.key
             if (place / "stage.json").exists():
@@ -53,16 +50,13 @@ def build(folder: Path, cases: list[BenchCase], most: int) -> None:
             tiles, start = [], time.perf_counter()
             for tile in work.tiles[:most]:
                 name = "x".join(map(str, tile))
-                copy = type(work.module).parse(str(work.module), module.context)
-                steps = [partition({work.stage.name: tile}), *PIPELINE[at + 1 :]]
                 try:
-                    run_pipeline(copy, f"builtin.module({','.join(steps)})", target=target.name, reproducer_dir=False)
-                    _, artifacts, _ = gpu_code(copy, "main_p0", target, Options(), {}, {})
+                    code = partitioned_code(work.module, partition({work.stage.name: tile}), target, Options())
                 except KitsuneError:
                     continue
-                tasks = json.loads(artifacts["kernel.json"])["tasks"]
-                (place / f"{name}.cubin").write_bytes(artifacts["kernel.cubin"])
-                (place / f"{name}.json").write_bytes(artifacts["kernel.json"])
+                tasks = json.loads(code.artifacts["kernel.json"])["tasks"]
+                (place / f"{name}.cubin").write_bytes(code.artifacts["kernel.cubin"])
+                (place / f"{name}.json").write_bytes(code.artifacts["kernel.json"])
                 tiles.append([name, [engine for _, engine, _ in tasks]])
             inputs, results = tensor_types(work.module)
             facts = {"case": case.name, "stage": work.stage.name, "tiles": tiles, "inputs": inputs, "results": results}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch_mlir import ir
+from torch_mlir.dialects.builtin import ModuleOp
 
 from kitsune_mlir.dialects.attribute_table import ORDER, PADDED
 from kitsune_mlir.frontend import ImportedModel
@@ -16,7 +17,7 @@ __all__ = ["memory_layouts", "signature_of"]
 Numbers = dict[int, tuple[int, ...]]
 
 
-def memory_layouts(module: ir.Module, name: str) -> tuple[Numbers, Numbers, Numbers]:
+def memory_layouts(module: ModuleOp, name: str) -> tuple[Numbers, Numbers, Numbers]:
     """By number, arguments whose dimensions do not lie in memory in their own order, and how they do; arguments that the
     program takes with more zeros at the end of dimensions, and their extents then; results in another order."""
     function = next(op for op in module.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == name)

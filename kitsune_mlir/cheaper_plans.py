@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch_mlir import ir
+from torch_mlir.dialects.builtin import ModuleOp
 
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import AssemblyTimeout
 from kitsune_mlir.passmanager.diagnostics import Diagnostic, diagnostic_at
 
-__all__ = ["MOST_PLANS", "Planning", "put_back", "report"]
+__all__ = ["MOST_PLANS", "Planning", "report"]
 
 MOST_PLANS = 8
 """Plans that are given up before the program is: each takes as long as ptxas may."""
@@ -76,18 +77,9 @@ def _parts(stage: Mapping[str, Any]) -> tuple[str, int]:
     return ("product", products) if products > 1 else ("op", sum(stage["ops"].values()))
 
 
-def report(module: ir.Module, stages: Sequence[str], sentence: str, listener: Callable[[Diagnostic], None] | None) -> None:
+def report(module: ModuleOp, stages: Sequence[str], sentence: str, listener: Callable[[Diagnostic], None] | None) -> None:
     """Tell the listener to remarks what is done about some stages of a tile program."""
     if listener is not None:
         tasks = [op for op in walk(module.operation) if op.name == "kitsune.task"]
         places = [op.location for op in tasks if ir.StringAttr(op.attributes["sym_name"]).value in stages]
         listener(diagnostic_at(places[0] if places else module.operation.location, "remark", sentence))
-
-
-def put_back(module: ir.Module, given: ir.Operation) -> None:
-    """Make a module again what it was when it was cloned."""
-    with module.context:
-        for op in reversed(list(module.body.operations)):
-            op.operation.erase()
-        for op in given.regions[0].blocks[0].operations:
-            op.operation.clone(ip=ir.InsertionPoint(module.body))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 from kitsune_mlir.errors import ArgumentError
 
@@ -30,7 +30,9 @@ class Options:
         timestamps: GPU target: every block writes when it began and ended each task (`Program.timeline`); costs little.
         on_remark: called with each remark of the planning passes (what was fused, what was not and why).
         on_phase: called with the name of each phase as it starts (for progress displays).
-        reproducer_dir: where a failing pass writes its input; None is the system's temporary folder.
+        passes: options of passes by name, as `kitsune-opt` takes them: `{"kitsune-form-stages": "chains=true"}`. They replace
+            the planner's own.
+        reproducer_dir: where a failing pass writes its input; None is the system's temporary folder, False nowhere.
         matmul_precision: GPU target: how f32 products are done, "highest" (as exact as f32 arithmetic), "high" or "medium" (in
             TF32); None is the framework's setting, `torch.get_float32_matmul_precision()`, when the program is compiled.
         convolution_precision: the same for f32 convolutions; None is "high" where `torch.backends.cudnn.conv.fp32_precision`
@@ -50,7 +52,8 @@ class Options:
     timestamps: bool = False
     on_remark: Callable[[Any], None] | None = None
     on_phase: Callable[[str], None] | None = None
-    reproducer_dir: str | None = None
+    passes: Mapping[str, str] = field(default_factory=dict)
+    reproducer_dir: str | Literal[False] | None = None
     matmul_precision: str | None = None
     convolution_precision: str | None = None
     tune: bool = False
@@ -81,12 +84,12 @@ class Phases:
     announce: Callable[[str], None] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def run(self, name: str, work: Callable[[], Any]) -> Any:
-        """Do `work` as phase `name`."""
+    def run(self, name: str, work: Callable[..., Any], *args: Any) -> Any:
+        """Do `work` on arguments as phase `name`."""
         if self.announce is not None:
             self.announce(name)
         start = time.perf_counter()
         try:
-            return work()
+            return work(*args)
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start

@@ -1,6 +1,11 @@
 """The whole compiler on one page: from a PyTorch model to a `Program`, top to bottom.
 
-model --import_model--> linalg on tensors --PLAN--> stage graph --LOWER--> tile program --target's code--> Program
+model --import_model--> linalg on tensors --plan--> stage graph --lower--> tile program --generate--> code --> Program
+
+Each arrow is a function that can be called alone; what it gives can be looked at (`targets.py`):
+
+    imported = import_model(model, args, context=new_context())
+    code = generate(lower(plan(imported, find_target("sm_90a"))))
 """
 
 from __future__ import annotations
@@ -10,23 +15,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch_mlir import ir
+from torch_mlir.dialects.builtin import ModuleOp
 
+from kitsune_mlir import tuning
 from kitsune_mlir.calling_convention import memory_layouts, signature_of
-from kitsune_mlir.cheaper_plans import Planning, put_back, report
+from kitsune_mlir.cheaper_plans import Planning, report
 from kitsune_mlir.dialects import new_context
-from kitsune_mlir.errors import AssemblyTimeout, PerformanceWarning, TargetError
+from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, PerformanceWarning, TargetError
 from kitsune_mlir.frontend import ImportedModel, import_model
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.options import Options, Phases, options_of
-from kitsune_mlir.passes.stages.summary import summarize
-from kitsune_mlir.passmanager.manager import run_pipeline
+from kitsune_mlir.passes.form_stages import FormStages
+from kitsune_mlir.passes.partition_streams import PartitionStreams
+from kitsune_mlir.passes.registry import PIPELINE
 from kitsune_mlir.runtime.explain import slow_text
-from kitsune_mlir.runtime.load import make_runner
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.timer import device_name
-from kitsune_mlir.targets import LOWER, PLAN, _partition, gpu_code, host_code, measured
-from kitsune_mlir.tuning import Tuned, TuningCache, partition, plan, progress, tune
+from kitsune_mlir.targets import FORM, SCHEDULE, Code, Stages, generate, lower, measured, run_passes
+
+__all__ = ["Options", "compile", "compile_imported", "generate", "lower", "plan", "program_of"]
 
 CLEARLY_FASTER = 0.95
 """Of one launch's time that separate launches stay below where they are chosen by measurement."""
@@ -68,41 +75,97 @@ def compile(
 
 def compile_imported(imported: ImportedModel, machine: Target, options: Options, phases: Phases) -> Program:
     """The compiler behind the frontend: used by `compile` and by the Dynamo backend."""
-    planning, given = Planning(options.mode), imported.module.operation.clone(ip=False)
-    measures = options.tune or bool(options.tuned_for)
+    planning = Planning(options.mode)
+    stages = plan(imported, machine, options, planning, phases)
     while True:
-        texts: dict[str, str] = {"linalg": str(imported.module)}
-        summary: dict[str, Any] = {}
+        tiles = phases.run("lower", lower, stages)
         try:
-            layouts, runner, artifacts, problem = built(imported.module, machine, options, phases, planning, texts, summary)
-            times = {} if planning.times or measures else counted_times(summary, machine)
-            if planning.mode != "auto" or not times:
-                break
-            # The mode was chosen before engines were asked: it may be another one, now that these stages are known to be slow.
-            planning = replace(planning, times=times)
-            put_back(imported.module, given)
-            planned(imported.module, machine, replace(options, on_remark=None), phases, planning)
-            if str(imported.module) == texts["stages"]:
-                break
-            put_back(imported.module, given)
+            code = phases.run("codegen", generate, tiles)
         except AssemblyTimeout as error:
-            planning = planning.cheaper(error, summary.get("stages", ()))
-            report(imported.module, error.stages, planning.replanned[-1], options.on_remark)
-            put_back(imported.module, given)
-    if planning.replanned:
-        summary["replanned"] = list(planning.replanned)
-    weights = {a.name: a.value for a in imported.arguments if a.kind != "input"}
-    summary["seconds"] = {k: round(v, 3) for k, v in phases.seconds.items()}
+            planning = planning.cheaper(error, stages.summary["stages"])
+            report(tiles.module, error.stages, planning.replanned[-1], options.on_remark)
+            stages = plan(imported, machine, options, planning, phases)
+            continue
+        known = planning.mode != "auto" or planning.times or options.tune or options.tuned_for
+        if known or not (times := counted_times(code)):
+            break
+        # The mode was chosen before engines were asked: it may be another one, now that these stages are known to be slow.
+        planning, remarks, listener = replace(planning, times=times), [], options.on_remark
+        heard = replace(options, on_remark=remarks.append if listener else None)
+        again = plan(imported, machine, heard, planning, phases)
+        if str(again.module) == str(stages.module):
+            break
+        for remark in remarks if listener else ():
+            listener(remark)
+        stages = replace(again, options=options)
+    return program_of(imported, code, phases, planning.replanned)
+
+
+def plan(
+    imported: ImportedModel,
+    machine: Target,
+    options: Options | None = None,
+    planning: Planning | None = None,
+    phases: Phases | None = None,
+) -> Stages:
+    """Linalg on tensors -> scheduled stage graph. `lower` and `generate` come after it, and `program_of`.
+
+    Args:
+        imported: the model, as `frontend.import_model` gives it; it stays as it is.
+        planning: what earlier attempts have taught.
+        phases: where time is noted.
+
+    Raises:
+        ArgumentError: option `passes` names a pass that does not run.
+        CompileError: a pass failed.
+        TargetError: tuning needs a device, and none is usable here.
+    """
+    options, phases = options or Options(), phases or Phases()
+    planning = planning or Planning(options.mode)
+    if unknown := options.passes.keys() - set(PIPELINE):
+        raise ArgumentError(f"option 'passes' names {', '.join(sorted(unknown))}; passes are {', '.join(PIPELINE)}")
+    module = imported.module.operation.clone(ip=False)
+    form = [replace(one, cut=planning.cut) if isinstance(one, FormStages) else one for one in FORM]
+    if options.tune or options.tuned_for:
+        phases.run("plan", run_passes, module, form, machine, options)
+        found = phases.run("tune", tuned_stages, module, machine, options)
+        tiles = {stage.name: stage.tile for stage in found if stage.tile != stage.planned}
+        times = {stage.name: stage.time for stage in found if stage.time is not None}
+        mode = planning.mode
+        if options.tune and mode == "auto" and machine.is_gpu:
+            mode = phases.run("modes", fastest_mode, module, machine, options, tiles, times)
+        step = tuning.partition(tiles, mode, times, is_deterministic(options))
+        phases.run("partition", run_passes, module, [step, *SCHEDULE], machine, options)
+    else:
+        step = tuning.partition({}, planning.mode, planning.times, is_deterministic(options))
+        phases.run("plan", run_passes, module, [*form, step, *SCHEDULE], machine, options)
+    return Stages(module, machine, options)
+
+
+def program_of(imported: ImportedModel, code: Code, phases: Phases | None = None, replanned: Sequence[str] = ()) -> Program:
+    """The program that calls a model's code.
+
+    Args:
+        phases: how long the compiler took.
+        replanned: a sentence for each plan that was given up.
+    """
+    stages, seconds = code.tiles.stages, (phases or Phases()).seconds
+    summary = {**stages.summary, **code.summary, "seconds": {name: round(value, 3) for name, value in seconds.items()}}
+    if replanned:
+        summary["replanned"] = list(replanned)
+    texts = {"linalg": str(imported.module), "stages": str(stages.module)}
+    if code.tiles.computes:
+        texts |= {"tiles": str(code.tiles.module), **code.forms}
     return Program(
-        machine.chip or machine.name,
-        signature_of(imported, *layouts),
-        weights,
-        runner,
+        code.machine.chip or code.machine.name,
+        signature_of(imported, *memory_layouts(stages.module, "main")),
+        {a.name: a.value for a in imported.arguments if a.kind != "input"},
+        code.runner,
         texts,
         summary,
-        artifacts,
-        phases.seconds,
-        problem,
+        code.artifacts,
+        seconds,
+        code.problem,
         (imported.in_spec, imported.out_spec),
     )
 
@@ -113,88 +176,20 @@ def warn_if_slow(summary: Mapping[str, Any], stacklevel: int = 3) -> None:
         warnings.warn(slow_text(summary["slow"]), PerformanceWarning, stacklevel=stacklevel)
 
 
-def planned(module: ir.Module, machine: Target, options: Options, phases: Phases, planning: Planning) -> None:
-    """From linalg on tensors to a scheduled stage graph."""
-
-    def passes(names: Sequence[str]) -> None:
-        run_passes(module, names, machine, options)
-
-    form = "kitsune-form-stages"
-    cut = f"{form}{{cut={{{','.join(planning.cut)}}}}}" if planning.cut else form
-    before = [cut if name == form else name for name in PLAN[:_partition]]
-    if options.tune or options.tuned_for:
-        phases.run("plan", lambda: passes(before))
-        found = phases.run("tune", lambda: tuned_stages(module, machine, options))
-        tiles = {stage.name: stage.tile for stage in found if stage.tile != stage.planned}
-        times = {stage.name: stage.time for stage in found if stage.time is not None}
-        mode = planning.mode
-        if options.tune and mode == "auto" and machine.is_gpu:
-            mode = phases.run("modes", lambda: fastest_mode(module, machine, options, tiles, times))
-        step = partition(tiles, mode, times, is_deterministic(options))
-        phases.run("partition", lambda: passes([step, *PLAN[_partition + 1 :]]))
-    else:
-        step = partition({}, planning.mode, dict(planning.times), is_deterministic(options))
-        phases.run("plan", lambda: passes([*before, step, *PLAN[_partition + 1 :]]))
-
-
-def run_passes(module: ir.Module, names: Sequence[str], machine: Target, options: Options) -> None:
-    """Run passes by name, which may have options in braces."""
-    run_pipeline(
-        module,
-        f"builtin.module({','.join(names)})",
-        target=machine.name,
-        on_diagnostic=options.on_remark,
-        reproducer_dir=options.reproducer_dir,
-    )
-
-
-def built(
-    module: ir.Module,
-    machine: Target,
-    options: Options,
-    phases: Phases,
-    planning: Planning,
-    texts: dict[str, str],
-    summary: dict[str, Any],
-):
-    """Plan a module and make code of it: how its arguments lie in memory, its runner, the code's files, and why it cannot run.
-
-    Fills in `texts` and `summary`, as far as it comes.
-
-    Raises:
-        AssemblyTimeout: a kernel's code takes ptxas too long.
-    """
-    name = "main"  # the frontend's function; its pipeline, and so the tile program, is main_p0
-    planned(module, machine, options, phases, planning)
-    texts["stages"] = str(module)
-    layouts = memory_layouts(module, name)
-    summary |= summarize(module.operation, machine)
-    summary["compiled_for"] = machine.name
-    if summary["stages"]:
-        phases.run("lower", lambda: run_passes(module, LOWER, machine, options))
-        texts["tiles"] = str(module)
-    generate = gpu_code if machine.is_gpu else host_code
-    runner, artifacts, problem = (
-        phases.run("codegen", lambda: generate(module, f"{name}_p0", machine, options, texts, summary))
-        if summary["stages"]
-        else nothing_to_run(machine)
-    )
-    return layouts, runner, artifacts, problem
-
-
-def counted_times(summary: Mapping[str, Any], machine: Target) -> dict[str, float]:
+def counted_times(code: Code) -> dict[str, float]:
     """Milliseconds of the stages whose engine counted its own cycles, as if each were a program."""
-    if len(summary["stages"]) < 2:
+    summary = code.summary
+    if len(code.tiles.stages.summary["stages"]) < 2:
         return {}
     counted = {engine["task"] for engine in summary.get("engines", ()) if "cycles" in engine["parameters"]}
     return {
-        task["task"]: 1e-3 * task["microseconds"] + 1e3 * machine.launch_seconds
+        task["task"]: 1e-3 * task["microseconds"] + 1e3 * code.machine.launch_seconds
         for task in summary.get("slow", ())
         if task["task"] in counted
     }
 
 
-def tuned_stages(module: ir.Module, machine: Target, options: Options) -> list[Tuned]:
+def tuned_stages(module: ModuleOp, machine: Target, options: Options) -> list[tuning.Tuned]:
     """What was measured of each stage: its tiles, and how long it takes with them.
 
     Raises:
@@ -203,23 +198,23 @@ def tuned_stages(module: ir.Module, machine: Target, options: Options) -> list[T
     from kitsune_mlir.tuning.stage_clock import StageClock
 
     if options.tuned_for:
-        return plan(module, machine, TuningCache(options.tuned_for, options.cache_dir))[0]
+        return tuning.plan(module, machine, tuning.TuningCache(options.tuned_for, options.cache_dir))[0]
     if machine.is_gpu and not cuda_is_usable():
         raise TargetError("tuning measures on the device, and no CUDA device is usable here")
-    cache = TuningCache(device_name("cuda" if machine.is_gpu else "cpu"), options.cache_dir)
-    with StageClock(machine, options) as clock, progress(options.on_phase) as on_step:
-        return tune(module, machine, clock.measure, cache, options.tune_seconds, on_step, clock.expect)
+    cache = tuning.TuningCache(device_name("cuda" if machine.is_gpu else "cpu"), options.cache_dir)
+    with StageClock(machine, options) as clock, tuning.progress(options.on_phase) as on_step:
+        return tuning.tune(module, machine, clock.measure, cache, options.tune_seconds, on_step, clock.expect)
 
 
 def fastest_mode(
-    module: ir.Module, machine: Target, options: Options, tiles: dict[str, tuple[int, ...]], times: dict[str, float]
+    module: ModuleOp, machine: Target, options: Options, tiles: dict[str, tuple[int, ...]], times: dict[str, float]
 ) -> str:
     """One launch or a launch for each stage: what the whole program was faster in, measured; one launch where it is close."""
     if str(module).count('"kitsune.stage"') < 2:
         return "temporal"
-    steps = [partition(tiles, mode, times, is_deterministic(options)) for mode in ("temporal", "separate")]
+    steps = [tuning.partition(tiles, mode, times, is_deterministic(options)) for mode in ("temporal", "separate")]
 
-    def timed(step: str) -> float:
+    def timed(step: PartitionStreams) -> float:
         try:
             return measured(module, step, machine, options)
         except AssemblyTimeout:
@@ -259,9 +254,3 @@ def choose_target(model: Any, args: Sequence[Any]) -> str:
     if capability != (9, 0):
         raise TargetError(f"{on_gpu} has compute capability {capability[0]}.{capability[1]}; GPU code needs 9.0 (Hopper)")
     return "sm_90a"
-
-
-def nothing_to_run(machine: Target):
-    """What a model becomes that computes nothing: it only hands arguments and constants back."""
-    runner, problem = make_runner(machine.chip or machine.name, {})
-    return runner, {}, problem

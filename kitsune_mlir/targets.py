@@ -1,109 +1,238 @@
-"""What a tile program becomes on each target, and how long it takes there."""
+"""From a stage graph to code that runs: `Stages`, `TileProgram` and `Code` are what `compile` has in its hands on the way."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_mlir import ir
+from torch_mlir.dialects.builtin import ModuleOp
 
-from kitsune_mlir.errors import ArgumentError, TargetError
+from kitsune_mlir.codegen.gpu.compile import compile_launches, joined
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
+from kitsune_mlir.codegen.gpu.kernel.executor import Decision
+from kitsune_mlir.codegen.gpu.lower import program_functions
+from kitsune_mlir.codegen.host.compile import compile_host
+from kitsune_mlir.errors import TargetError
 from kitsune_mlir.machine.slow_stages import slow_task
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.options import Options
-from kitsune_mlir.passes.registry import PIPELINE
+from kitsune_mlir.passes.base import Pass
+from kitsune_mlir.passes.finalize_nvvm import FinalizeNvvm
+from kitsune_mlir.passes.partition_streams import PartitionStreams
+from kitsune_mlir.passes.registry import PASSES, PIPELINE
+from kitsune_mlir.passes.stages.summary import summarize
+from kitsune_mlir.passes.to_gpu import ToGpu
+from kitsune_mlir.passes.to_host import ToHost
 from kitsune_mlir.passmanager.diagnostics import place_of
 from kitsune_mlir.passmanager.manager import run_pipeline
+from kitsune_mlir.passmanager.options import make_pass
 from kitsune_mlir.passmanager.reproducer import reproduced
+from kitsune_mlir.runtime.load import make_runner
 from kitsune_mlir.runtime.program import Runner
 from kitsune_mlir.runtime.timer import milliseconds
-from kitsune_mlir.tuning import PARTITION, tensor_types
+from kitsune_mlir.tuning import tensor_types
 
-__all__ = ["LOWER", "PLAN", "gpu_code", "host_code", "measured", "partitioned_code", "precisions"]
+__all__ = [
+    "FORM",
+    "LOWER",
+    "SCHEDULE",
+    "Code",
+    "Stages",
+    "TileProgram",
+    "generate",
+    "kernel_options",
+    "lower",
+    "measured",
+    "partitioned_code",
+    "precisions",
+    "run_passes",
+]
 
-# passes/registry.py lists the passes in order, each a file of its name in passes/:
-#   PLAN    linalg on tensors -> stage graph with its schedule (normalize, form-stages, ..., synchronize)
-#   LOWER   stage graph -> tile program, and the proof that it cannot deadlock (materialize, check-progress)
-_at = PIPELINE.index("kitsune-materialize")
+# passes/registry.py lists the passes in order, each a file of its name in passes/. Here they are by what they make:
+#   FORM      linalg on tensors -> stage graph (channels-last, normalize, ..., form-stages)
+#             partition-streams: engines, tiles, who runs what; with what was measured, so it is made anew each time
+#   SCHEDULE  buffers and policies of its edges (place-buffers, synchronize)
+#   LOWER     stage graph -> tile program, and the proof that it cannot deadlock (materialize, check-progress)
+_made = [PASSES[name]() for name in PIPELINE]
+_partition, _materialize = PIPELINE.index(PartitionStreams.name), PIPELINE.index("kitsune-materialize")
+FORM, SCHEDULE, LOWER = _made[:_partition], _made[_partition + 1 : _materialize], _made[_materialize:]
+
+PROGRAM = "main_p0"
+"""The tile program: the first, and only, pipeline of the frontend's function."""
 
 
-PLAN, LOWER = PIPELINE[:_at], PIPELINE[_at:]
+@dataclasses.dataclass(frozen=True)
+class Stages:
+    """A model planned for a machine.
+
+    Attributes:
+        module: a stage graph with its schedule; one without stages where the model only hands arguments and constants back.
+        machine: what it is planned for.
+        options: what the user chose.
+    """
+
+    module: ModuleOp
+    machine: Target
+    options: Options
+
+    @functools.cached_property
+    def summary(self) -> dict[str, Any]:
+        """Stages, edges, buffers and traffic in figures (`Program.explain`)."""
+        return summarize(self.module.operation, self.machine) | {"compiled_for": self.machine.name}
 
 
-_partition = PLAN.index(PARTITION)
+@dataclasses.dataclass(frozen=True)
+class TileProgram:
+    """A planned model as tasks over tiles; `module` (docs/tile-program.md) is proved to end."""
+
+    module: ModuleOp
+    stages: Stages
+
+    @property
+    def computes(self) -> bool:
+        """Whether there is a tile program: not for a model that only hands arguments and constants back."""
+        return bool(program_functions(self.module.operation))
 
 
-def measured(module: ir.Module, partitioning: str, machine: Target, options: Options, enough: float = float("inf")) -> float:
-    """Milliseconds of what a module that has been through `kitsune-form-stages` becomes, partitioned as the text says.
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """What a tile program became on a machine.
+
+    Attributes:
+        tiles: the tile program.
+        machine: what the code is for.
+        forms: the code as text by level: "llvm", for a GPU "gpu" and "ptx".
+        artifacts: the files of the code.
+        runner: runs it; None where this machine cannot.
+        problem: why it cannot.
+        summary: kernels, engines and slow stages, for `Program.explain`.
+    """
+
+    tiles: TileProgram
+    machine: Target
+    forms: Mapping[str, str]
+    artifacts: Mapping[str, bytes]
+    runner: Runner | None
+    problem: str = ""
+    summary: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def run_passes(module: ModuleOp, passes: Sequence[Pass], machine: Target, options: Options) -> None:
+    """Run passes for a machine, with what the user's options say of each."""
+    chosen = [make_pass(type(p), options.passes.get(p.name, ""), **{**vars(p), "target": machine.name}) for p in passes]
+    heard = {"on_diagnostic": options.on_remark, "reproducer_dir": options.reproducer_dir}
+    run_pipeline(module.operation, chosen, target=machine.name, **heard)
+
+
+def lower(stages: Stages) -> TileProgram:
+    """Stage graph -> tile program.
+
+    Raises:
+        CompileError: a pass failed.
+    """
+    module = stages.module.operation.clone(ip=False)
+    run_passes(module, LOWER, stages.machine, stages.options)
+    return TileProgram(module, stages)
+
+
+def generate(tiles: TileProgram, machine: Target | None = None) -> Code:
+    """Tile program -> code. Needs no GPU; running does.
+
+    Args:
+        machine: what the code is for; None is what the tile program is planned for. Any machine can run any tile program.
+
+    Raises:
+        CompileError: the code generator failed (names task, engine and a reproducer).
+        AssemblyTimeout: a kernel's code takes ptxas too long.
+        ArgumentError: an option of the kernel has no such value.
+    """
+    machine = machine or tiles.stages.machine
+    if not tiles.computes:
+        return Code(tiles, machine, {}, {}, *make_runner(machine.chip or machine.name, {}))
+    return _gpu_code(tiles, machine) if machine.is_gpu else _host_code(tiles, machine)
+
+
+def partitioned_code(module: ir.Module, partitioning: PartitionStreams, machine: Target, options: Options) -> Code:
+    """Code of a module that has been through `kitsune-form-stages`, planned by that pass; the module stays as it is."""
+    quiet = dataclasses.replace(options, on_remark=None, reproducer_dir=False)
+    copy = module.operation.clone(ip=False)
+    run_passes(copy, [partitioning, *SCHEDULE], machine, quiet)
+    return generate(lower(Stages(copy, machine, quiet)))
+
+
+def measured(
+    module: ir.Module, partitioning: PartitionStreams, machine: Target, options: Options, enough: float = float("inf")
+) -> float:
+    """Milliseconds of `partitioned_code`.
 
     Raises:
         TargetError: the program cannot run here.
     """
-    runner, _, problem = partitioned_code(module, partitioning, machine, options)
-    if runner is None:
-        raise TargetError(problem)
-    return milliseconds(runner, *tensor_types(module), enough)
+    code = partitioned_code(module, partitioning, machine, options)
+    if code.runner is None:
+        raise TargetError(code.problem)
+    return milliseconds(code.runner, *tensor_types(module), enough)
 
 
-def partitioned_code(module: ir.Module, partitioning: str, machine: Target, options: Options):
-    """What a module that has been through `kitsune-form-stages` becomes, partitioned as the text says; it stays as it is."""
-    generate = gpu_code if machine.is_gpu else host_code
-    with module.context:
-        copy = ir.Module.parse(str(module), module.context)
-    names = [partitioning, *PIPELINE[_partition + 1 :]]
-    run_pipeline(copy, f"builtin.module({','.join(names)})", target=machine.name, reproducer_dir=False)
-    return generate(copy, "main_p0", machine, options, {}, {"stages": []})
-
-
-def host_code(module: ir.Module, name: str, machine: Target, options: Options, texts: dict[str, str], summary: dict):
-    """Tile program -> LLVM -> object code for this processor."""
-    from kitsune_mlir.codegen.host.compile import compile_host
+def _host_code(tiles: TileProgram, machine: Target) -> Code:
+    """LLVM -> object code for this processor."""
     from kitsune_mlir.runtime.host_runner import HostRunner
 
-    with reproduced(module, "kitsune-to-host", machine.name, options.reproducer_dir):
-        code = compile_host(module, name)
-    texts["llvm"] = code.llvm_ir
-    runner: Runner = HostRunner(code, options.threads)
-    return runner, HostRunner.artifacts(code), ""
+    options = tiles.stages.options
+    with reproduced(tiles.module, [ToHost()], machine.name, options.reproducer_dir):
+        code = compile_host(tiles.module, PROGRAM)
+    return Code(tiles, machine, {"llvm": code.llvm_ir}, HostRunner.artifacts(code), HostRunner(code, options.threads))
 
 
-def gpu_code(module: ir.Module, name: str, machine: Target, options: Options, texts: dict[str, str], summary: dict):
-    """Tile program -> gpu and nvvm dialects -> LLVM -> PTX -> cubin. Needs no GPU; running does."""
-    from kitsune_mlir.codegen.gpu.compile import compile_launches
+def _gpu_code(tiles: TileProgram, machine: Target) -> Code:
+    """gpu and nvvm dialects -> LLVM -> PTX -> cubin."""
     from kitsune_mlir.runtime.cuda_runner import CudaRunner
 
-    chosen, limit = precisions(options), options.ptxas_seconds
-    if limit is not None and limit <= 0:
-        raise ArgumentError(f"option 'ptxas_seconds' is a number of seconds above 0, or None for no limit, not {limit}")
+    options = kernel_options(machine, tiles.stages.options)
     slow: list[dict[str, Any]] = []
 
-    def watch(decision: Any) -> None:
+    def watch(decision: Decision) -> None:
         if (found := slow_task(decision.plan, decision.declined, machine)) is not None:
             file, line, _ = place_of(found.location)
             slow.append({**found.figures, "source": f"{file}:{line}" if line else ""})
 
-    chosen_pass = f"kitsune-to-gpu{{chip={machine.chip}{' debug=true' if options.debug else ''}}}"
-    with reproduced(module, chosen_pass, machine.name, options.reproducer_dir):
-        kernels = compile_launches(
-            *(module, name, machine),
-            **{"debug": options.debug, "timestamps": options.timestamps, "ptxas_seconds": limit, "watch": watch, **chosen},
-        )
-    summary |= chosen
-    for level in ("gpu", "llvm", "ptx"):
-        forms = [getattr(code, "ptx" if level == "ptx" else f"{level}_ir") for code in kernels]
-        texts[level] = forms[0] if len(forms) == 1 else "\n".join(f"// launch {n}\n{text}" for n, text in enumerate(forms))
-    summary["kernels"] = [{"threads": code.manifest.threads, **asdict(code.resources)} for code in kernels]
-    summary["launches"] = len(kernels)
-    summary["engines"] = [asdict(choice) for code in kernels for choice in code.engines]
-    summary["slow"] = slow
+    passes = [ToGpu(**dataclasses.asdict(options)), FinalizeNvvm()]
+    with reproduced(tiles.module, passes, machine.name, tiles.stages.options.reproducer_dir):
+        kernels = compile_launches(tiles.module, PROGRAM, options, watch)
+    forms = {"gpu": [k.gpu_ir for k in kernels], "llvm": [k.llvm_ir for k in kernels], "ptx": [k.ptx for k in kernels]}
     artifacts = CudaRunner.artifacts([(code.manifest, code.cubin, code.ptx) for code in kernels])
-    try:
-        return CudaRunner.from_artifacts(artifacts), artifacts, ""
-    except TargetError as error:
-        return None, artifacts, str(error)
+    summary = {
+        "matmul_precision": options.matmul_precision,
+        "convolution_precision": options.convolution_precision,
+        "kernels": [{"threads": code.manifest.threads, **dataclasses.asdict(code.resources)} for code in kernels],
+        "launches": len(kernels),
+        "engines": [dataclasses.asdict(choice) for code in kernels for choice in code.engines],
+        "slow": slow,
+    }
+    texts = {level: joined(form) for level, form in forms.items()}
+    return Code(tiles, machine, texts, artifacts, *make_runner(machine.chip, artifacts), summary)
 
 
-def precisions(options: Options) -> dict[str, str]:
+def kernel_options(machine: Target, options: Options) -> KernelOptions:
+    """How kernels for a machine are made: what `kitsune-to-gpu` needs to know of the user's options.
+
+    Raises:
+        ArgumentError: an option has no such value.
+    """
+    return KernelOptions(
+        chip=machine.chip,
+        workers=machine.workers,
+        debug=options.debug,
+        timestamps=options.timestamps,
+        ptxas_seconds=options.ptxas_seconds,
+        **precisions(options),
+    )
+
+
+def precisions(options: Options) -> dict[str, Any]:
     """How f32 products and convolutions are done: what the options say, else the framework's settings."""
     import torch
 

@@ -19,7 +19,7 @@ from kitsune_mlir.passes.remarks import remark
 
 
 @dataclass(frozen=True)
-class ToGpu(Pass):
+class ToGpu(KernelOptions, Pass):
     """Turn every tile program into a `gpu.module` with one persistent kernel, at the level of nvvm, scf, arith and memref.
 
     A `separate` program becomes one for each launch, named NAME_0, NAME_1, ...
@@ -28,16 +28,19 @@ class ToGpu(Pass):
     of a single block with work for many, one predicted at more than ten times its own floor.
 
     The kernel walks all tiles in order; each task's code comes from the engine that took it. The launch's manifest is the
-    `gpu.module`'s attribute `kitsune.manifest` (JSON).
+    `gpu.module`'s attribute `kitsune.manifest` (JSON), its processor the `#nvvm.target`. `kitsune-opt --emit=ptx` prints the
+    assembly text after `kitsune-finalize-nvvm`, which is what `compile` makes with the same options.
 
-    Options: `chip` is the processor; `debug` bounds all waits and reports the first that gives up.
+    Options: `chip` is the processor; `workers` the multiprocessors that the program is planned for; `shared-bytes` and
+    `threads` what a block can have; `debug` bounds all waits and reports the first that gives up; with `timestamps` blocks
+    write when they did what; `matmul-precision` and `convolution-precision` (`highest`, `high`, `medium`) say how f32 products
+    are done, exactly or in TF32; `ptxas-seconds` is for whoever assembles the kernel: the pass does not.
     """
 
     name: ClassVar[str] = "kitsune-to-gpu"
-    chip: str = "sm_90a"
-    debug: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.chip not in CHIPS:
             raise ValueError(f"chip is one of {', '.join(sorted(CHIPS))}, not {self.chip}")
 
@@ -50,7 +53,7 @@ class ToGpu(Pass):
 
         for function in [part for whole in program_functions(module) for part in cut_launches(whole)]:
             try:
-                replace_program(function, KernelOptions(chip=self.chip, debug=self.debug), watch)
+                replace_program(function, self, watch)
             except KitsuneError as error:
                 raise PassFailure(function, f"cannot become a kernel: {error}") from error
         module.verify()

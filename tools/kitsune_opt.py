@@ -20,6 +20,7 @@ from typing import NoReturn
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.compile import ptx_of
 from kitsune_mlir.dialects import load
 from kitsune_mlir.dialects.attribute_table import misplaced
 from kitsune_mlir.errors import KitsuneError, UnsupportedError
@@ -60,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     add, flag = p.add_argument, argparse.BooleanOptionalAction
     add("input", nargs="?", default="-", help="a file with MLIR text or bytecode; '-' (default) is standard input")
     add("-o", dest="output", default="-", metavar="FILE", help="where to write the result (default: standard output)")
+    add("--emit", choices=["mlir", "ptx"], default="mlir", help="what to write: ptx of gpu.modules in the LLVM dialect")
     add("--pass-pipeline", metavar="TEXT", help="such as 'builtin.module(kitsune-normalize,func.func(cse))'")
     add("--target", metavar="NAME", help=f"machine to compile for: {', '.join(TARGETS)} (passes with option 'target')")
     add("--show-passes", action="store_true", help="list this project's passes with their options, and exit")
@@ -284,6 +286,8 @@ def transformed(
                 crash_reproducer=options.mlir_pass_pipeline_crash_reproducer,
             )
             module.operation.verify()
+            if options.emit == "ptx":
+                return ptx_of(module.operation)
         return module.operation.get_asm(
             enable_debug_info=options.mlir_print_debuginfo, print_generic_op_form=options.mlir_print_op_generic
         ).rstrip("\n")

@@ -7,14 +7,17 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.failures import named
 from kitsune_mlir.errors import CompileError, KitsuneError
+from kitsune_mlir.passes.base import Pass
+from kitsune_mlir.passmanager.options import pass_text
 
 VARIABLE = "KITSUNE_REPRODUCER_DIR"
 _COMMAND = "// configuration: "
@@ -59,12 +62,14 @@ def read_reproducer(text: str) -> list[str]:
 
 
 @contextmanager
-def reproduced(module: ir.Module, code_pass: str, target: str, folder: str | None) -> Iterator[None]:
+def reproduced(
+    module: ir.Module | ir.OpView, passes: Sequence[Pass], target: str, folder: str | Literal[False] | None
+) -> Iterator[None]:
     """Inside, code is generated from the tile program in `module`, which stays as it is: a `CompileError` gets a reproducer.
 
     Args:
-        code_pass: the pass that does the same: "kitsune-to-gpu{chip=sm_90a}".
-        target, folder: see `write_reproducer`.
+        passes: those that do the same.
+        target, folder: see `write_reproducer`; False writes none.
 
     Raises:
         CompileError: whatever was raised inside that is no error of this package.
@@ -73,8 +78,8 @@ def reproduced(module: ir.Module, code_pass: str, target: str, folder: str | Non
         with named("the code generator", module.operation.location):
             yield
     except CompileError as error:
-        if type(error) is not CompileError or error.reproducer is not None:
+        if type(error) is not CompileError or error.reproducer is not None or folder is False:
             raise
-        name = code_pass.partition("{")[0]
-        path = write_reproducer(module.operation, f"builtin.module({code_pass})", target, folder=folder, name=name)
+        pipeline = f"builtin.module({','.join(map(pass_text, passes))})"
+        path = write_reproducer(module.operation, pipeline, target, folder=folder, name=passes[0].name)
         raise CompileError(str(error), reproducer=None if path is None else str(path)) from error

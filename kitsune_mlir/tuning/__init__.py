@@ -9,10 +9,9 @@ from kitsune_mlir.tuning.cache import TuningCache
 from kitsune_mlir.tuning.compilers import Compilers, serve
 from kitsune_mlir.tuning.isolate import tensor_types
 from kitsune_mlir.tuning.progress import progress
-from kitsune_mlir.tuning.search import PARTITION, Tuned, Work, partition, plan, tune
+from kitsune_mlir.tuning.search import Tuned, Work, partition, plan, tune
 
 __all__ = [
-    "PARTITION",
     "Compilers",
     "Tuned",
     "TuningCache",

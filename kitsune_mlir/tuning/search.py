@@ -5,29 +5,29 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 
 from torch_mlir import ir
+from torch_mlir.dialects.builtin import ModuleOp
 
 from kitsune_mlir.dialects.edges import stage_space, stages_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.machine.target import Target
+from kitsune_mlir.passes.partition_streams import PartitionStreams
 from kitsune_mlir.passmanager.manager import run_pipeline
 from kitsune_mlir.tuning.cache import TuningCache
 from kitsune_mlir.tuning.candidates import candidates
 from kitsune_mlir.tuning.isolate import isolate
 from kitsune_mlir.tuning.stage_key import stage_key
 
-__all__ = ["PARTITION", "Tuned", "Work", "partition", "plan", "tune"]
-
-PARTITION = "kitsune-partition-streams"
+__all__ = ["Tuned", "Work", "partition", "plan", "tune"]
 
 Tile = tuple[int, ...]
-Measure = Callable[[ir.Module, str, float], float]
-"""Milliseconds of a module that holds one stage, planned by this text for `kitsune-partition-streams`. What takes longer than
-the third argument will not be chosen and need not be timed well."""
+Measure = Callable[[ir.Module, PartitionStreams, float], float]
+"""Milliseconds of a module that holds one stage, planned by this pass. What takes longer than the third argument will not be
+chosen and need not be timed well."""
 
 HOPELESS = 3.0
 """Times the best tile so far."""
@@ -61,15 +61,16 @@ class Tuned:
 
 
 def partition(
-    tiles: dict[str, Tile], mode: str = "auto", times: dict[str, float] | None = None, deterministic: bool = False
-) -> str:
-    """The pass with tiles and times (milliseconds) of stages by name, the pipeline's mode, and whether additions keep an order,
-    as an element of a pipeline."""
-    written = ",".join(f"{name}:{'x'.join(map(str, tile))}" for name, tile in tiles.items())
-    measured = ",".join(f"{name}:{1e3 * time:.2f}" for name, time in (times or {}).items())
-    options = [f"tiles={{{written}}}"] * bool(tiles) + [f"mode={mode}"] * (mode != "auto")
-    options += [f"times={{{measured}}}"] * bool(measured) + ["deterministic"] * deterministic
-    return f"{PARTITION}{{{' '.join(options)}}}" if options else PARTITION
+    tiles: Mapping[str, Tile], mode: str = "auto", times: Mapping[str, float] | None = None, deterministic: bool = False
+) -> PartitionStreams:
+    """The pass with tiles and times (milliseconds) of stages by name, the pipeline's mode, and whether additions keep an
+    order."""
+    return PartitionStreams(
+        tiles=tuple(f"{name}:{'x'.join(map(str, tile))}" for name, tile in tiles.items()),
+        mode=mode,
+        times=tuple(f"{name}:{1e3 * time:.2f}" for name, time in (times or {}).items()),
+        deterministic=deterministic,
+    )
 
 
 @dataclasses.dataclass
@@ -87,7 +88,7 @@ class Work:
     tiles: list[Tile]
 
 
-def plan(module: ir.Module, target: Target, cache: TuningCache) -> tuple[list[Tuned], list[Work]]:
+def plan(module: ir.Module | ModuleOp, target: Target, cache: TuningCache) -> tuple[list[Tuned], list[Work]]:
     """All stages of a module that has been through `kitsune-form-stages`, and those to measure, equal ones once.
 
     Stages that the cache knows have their times.
@@ -108,13 +109,13 @@ def plan(module: ir.Module, target: Target, cache: TuningCache) -> tuple[list[Tu
 
 
 def tune(
-    module: ir.Module,
+    module: ir.Module | ModuleOp,
     target: Target,
     measure: Measure,
     cache: TuningCache,
     seconds: float,
     on_step: Callable[[str, int, int], None] | None = None,
-    expect: Callable[[ir.Module, str], None] | None = None,
+    expect: Callable[[ir.Module, PartitionStreams], None] | None = None,
 ) -> list[Tuned]:
     """Choose tiles for the stages of a module that has been through `kitsune-form-stages`; it is left as it is.
 
@@ -154,11 +155,11 @@ def tune(
     return [dataclasses.replace(stage, times=learned.get(stage.key, stage.times)) for stage in found]
 
 
-def _planned(module: ir.Module, target: Target) -> Iterator[tuple[str, Tile, list[int]]]:
+def _planned(module: ir.Module | ModuleOp, target: Target) -> Iterator[tuple[str, Tile, list[int]]]:
     """Each stage by name with the planner's tile, and the sizes of what it is tiled along."""
     with module.context:
         copy = module.operation.clone(ip=False).operation
-        run_pipeline(copy, f"builtin.module({PARTITION})", target=target.name)
+        run_pipeline(copy, [PartitionStreams(target=target.name)], target=target.name)
         for stage in _stages(copy):
             tile = tuple(ir.DenseI64ArrayAttr(stage.attributes["tile"]))
             yield ir.StringAttr(stage.attributes["sym_name"]).value, tile, [d.size for d in stage_space(stage).dims]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any
 
 from torch_mlir import ir
 
@@ -17,6 +16,7 @@ from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import TargetError
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.options import Options
+from kitsune_mlir.passes.partition_streams import PartitionStreams
 from kitsune_mlir.runtime.cuda_runner import CudaRunner
 from kitsune_mlir.runtime.timer import milliseconds
 from kitsune_mlir.targets import measured, partitioned_code, precisions
@@ -24,8 +24,16 @@ from kitsune_mlir.tuning import Compilers, serve, tensor_types
 
 __all__ = ["StageClock"]
 
-Request = tuple[str, str, str, tuple[tuple[str, Any], ...]]
-"""A module's text, its partitioning, a target's name, options."""
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A module's text, how it is planned, and what for."""
+
+    module: str
+    partitioning: PartitionStreams
+    target: str
+    options: Options = dataclasses.field(hash=False)
+
 
 NO_DEVICE = {"CUDA_VISIBLE_DEVICES": ""}
 """Those processes are to leave the GPU alone: code that they make is not loaded there."""
@@ -48,33 +56,31 @@ class StageClock:
         if self._ahead is not None:
             self._ahead.close()
 
-    def expect(self, module: ir.Module, partitioning: str) -> None:
+    def expect(self, module: ir.Module, partitioning: PartitionStreams) -> None:
         """Say that this will be measured."""
         if self._ahead is not None:
             self._ahead.expect(self._request(module, partitioning))
 
-    def measure(self, module: ir.Module, partitioning: str, enough: float) -> float:
+    def measure(self, module: ir.Module, partitioning: PartitionStreams, enough: float) -> float:
         """Milliseconds of a module that holds one stage (`tuning.search.Measure`)."""
         if self._ahead is None:
             return measured(module, partitioning, self.machine, self.options, enough)
         runner = CudaRunner.from_artifacts(self._ahead.answer(self._request(module, partitioning)))
         return milliseconds(runner, *tensor_types(module), enough)
 
-    def _request(self, module: ir.Module, partitioning: str) -> Request:
-        options = tuple((f.name, getattr(self.options, f.name)) for f in dataclasses.fields(self.options))
-        return str(module), partitioning, self.machine.name, options
+    def _request(self, module: ir.Module, partitioning: PartitionStreams) -> Request:
+        return Request(str(module), partitioning, self.machine.name, self.options)
 
 
 def _members(request: Request) -> dict[str, bytes]:
     """The code that a request asks for."""
-    text, partitioning, target, options = request
     context = new_context()
     with context, ir.Location.unknown():
-        module = ir.Module.parse(text, context)
-    _, members, problem = partitioned_code(module, partitioning, find_target(target), Options(**dict(options)))
-    if not members:
-        raise TargetError(problem)
-    return members
+        module = ir.Module.parse(request.module, context)
+    code = partitioned_code(module, request.partitioning, find_target(request.target), request.options)
+    if not code.artifacts:
+        raise TargetError(code.problem)
+    return dict(code.artifacts)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
         imported = import_model(model_of(case), tuple(inputs_of(case, "cpu").values()), {}, context=new_context())
         run_pipeline(imported.module, f"builtin.module({','.join(PIPELINE)})", target="sm_90a")
         with imported.module.context, ir.Location.unknown():
-            code = compile_gpu(imported.module, "main_p0", "sm_90a")
+            code = compile_gpu(imported.module, "main_p0")
         used, engines = code.resources, [choice.engine for choice in code.engines]
         chosen = next((choice.parameters for choice in code.engines if choice.engine == "attention"), {})
         bad += used.spills or "attention" not in engines or bool(code.warnings)

@@ -9,12 +9,11 @@ eager PyTorch under a CUDA graph (and `torch.compile` under one with `--compiled
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -221,24 +220,16 @@ def case(name: str) -> tuple[Callable[[], nn.Module], Callable]:
     return sweep_case(name) if name.startswith("sweep_") else CASES[name]
 
 
-@contextlib.contextmanager
-def _chained() -> Iterator[None]:
-    """Layers become chains whatever the planner thinks of it: of few rows too, which it leaves to other engines."""
-    from kitsune_mlir import pipeline
-    from kitsune_mlir.passes.stages import grouping
-
-    form = "kitsune-form-stages"
-    plan = [f"{form}{{chains=true}}" if name == form else name for name in pipeline.PLAN]
-    with (
-        mock.patch.object(pipeline, "PLAN", plan),
-        mock.patch.object(grouping, "_tiles", lambda space: 1),  # no merge leaves fewer tiles than there were
-    ):
-        yield
+CHAINS = {"kitsune-form-stages": "chains=true"}
 
 
 def build(folder: Path, names: Sequence[str]) -> int:
-    """Compile models to packages without weights; the number of those that spill, or have no chain and should."""
+    """Compile models to packages without weights; the number of those that spill, or have no chain and should.
+
+    Layers become chains whatever the planner thinks of it.
+    """
     import kitsune_mlir
+    from kitsune_mlir.passes.stages import grouping
 
     folder.mkdir(parents=True, exist_ok=True)
     bad = 0
@@ -246,8 +237,9 @@ def build(folder: Path, names: Sequence[str]) -> int:
         torch.manual_seed(0)
         make_model, make_args = case(name)
         model = make_model().to(torch.bfloat16).eval()
-        with _chained():
-            program = kitsune_mlir.compile(model, make_args(torch.device("cpu"), torch.bfloat16), target="sm_90a")
+        args = make_args(torch.device("cpu"), torch.bfloat16)
+        with mock.patch.object(grouping, "_tiles", lambda space: 1):  # no merge leaves fewer tiles than there were
+            program = kitsune_mlir.compile(model, args, target="sm_90a", options={"passes": CHAINS})
         program.save(folder / f"{name}.kit", weights=False)
         spilled, engines = spilled_bytes(program), program.summary["engines"]
         chained = any(e["engine"] == "chain" for e in engines)

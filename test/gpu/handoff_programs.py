@@ -90,7 +90,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
         with new_context(), ir.Location.unknown():
             module = ir.Module.parse(text)
             entry = ir.StringAttr(list(module.body.operations)[0].attributes["sym_name"]).value
-            code = compile_gpu(module, entry, "sm_90a")
+            code = compile_gpu(module, entry)
         (folder / f"{name}.cubin").write_bytes(code.cubin)
         (folder / f"{name}.json").write_text(code.manifest.to_json())
         used = code.resources

@@ -53,6 +53,7 @@ def build(folder: Path, names) -> int:
     from torch_mlir import ir
 
     from kitsune_mlir.codegen.gpu.compile import compile_gpu
+    from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
     from kitsune_mlir.dialects import new_context
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +61,7 @@ def build(folder: Path, names) -> int:
         case, faulty, _ = FAULTS[name]
         for stem, text, debug in ((name, case.text, False), (f"{name}-faulty", faulty, True)):
             with new_context(), ir.Location.unknown():
-                code = compile_gpu(ir.Module.parse(text), case.name, "sm_90a", debug=debug)
+                code = compile_gpu(ir.Module.parse(text), case.name, KernelOptions(debug=debug))
             (folder / f"{stem}.cubin").write_bytes(code.cubin)
             (folder / f"{stem}.json").write_text(code.manifest.to_json())
     return 0

@@ -132,6 +132,7 @@ def build(folder: Path, names: list[str]) -> int:
     from torch_mlir import ir
 
     from kitsune_mlir.codegen.gpu.compile import compile_gpu
+    from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
     from kitsune_mlir.dialects import new_context
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -141,7 +142,7 @@ def build(folder: Path, names: list[str]) -> int:
         text, inputs, results = program(layers)
         start = time.perf_counter()
         with new_context(), ir.Location.unknown():
-            code = compile_gpu(ir.Module.parse(text), "main_p0", "sm_90a", matmul_precision=layers[0].precision)
+            code = compile_gpu(ir.Module.parse(text), "main_p0", KernelOptions(matmul_precision=layers[0].precision))
         used, engines = code.resources, {choice.engine for choice in code.engines}
         bad += used.spills or engines != {"mma"} or bool(code.warnings)
         print(

@@ -64,7 +64,6 @@ def build(folder: Path, names: Sequence[str]) -> int:
     from torch_mlir import ir
 
     import kitsune_mlir
-    from kitsune_mlir import pipeline
     from test.gpu.queue_kernels import PROBES
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +84,6 @@ def build(folder: Path, names: Sequence[str]) -> int:
             "workspace_bytes": probe.workspace_bytes,
         }
         (folder / f"{name}.kernel.json").write_text(json.dumps(described))
-    place, plan = "kitsune-place-buffers", list(pipeline.PLAN)
     for name, (make, shape) in MODELS.items():
         if names and name not in names:
             continue
@@ -94,8 +92,8 @@ def build(folder: Path, names: Sequence[str]) -> int:
             model = make().to(torch.bfloat16).eval()
             args = (torch.randn(shape).to(torch.bfloat16),)
             ringed = mode == "queue"
-            pipeline.PLAN = [f"{place}{{rings={RING_TILES}}}" if ringed and one == place else one for one in plan]
-            options = {"mode": "spatial" if ringed else mode}
+            passes = {"kitsune-place-buffers": f"rings={RING_TILES}"} if ringed else {}
+            options = {"mode": "spatial" if ringed else mode, "passes": passes}
             program = kitsune_mlir.compile(model, args, target="sm_90a", options=options)
             program.save(folder / f"{name}.{mode}.kit", weights=False)
             spilled = spilled_bytes(program)

@@ -48,6 +48,7 @@ def build(folder: Path, names) -> int:
     from torch_mlir import ir
 
     from kitsune_mlir.codegen.gpu.compile import compile_gpu
+    from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
     from kitsune_mlir.dialects import new_context
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +57,7 @@ def build(folder: Path, names) -> int:
         for debug in (True, False):
             start = time.perf_counter()
             with new_context(), ir.Location.unknown():
-                code = compile_gpu(ir.Module.parse(case.text), case.name, "sm_90a", debug=debug)
+                code = compile_gpu(ir.Module.parse(case.text), case.name, KernelOptions(debug=debug))
             stem = folder / (case.name + ("-debug" if debug else ""))
             stem.with_suffix(".cubin").write_bytes(code.cubin)
             stem.with_suffix(".json").write_text(code.manifest.to_json())

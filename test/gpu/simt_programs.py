@@ -77,7 +77,7 @@ def build_case(folder: Path, name: str) -> str:
 
     start = time.perf_counter()
     model = plan_case(EVERY[name])
-    code = compile_gpu(model.module, "main_p0", TARGET)
+    code = compile_gpu(model.module, "main_p0")
     (folder / f"{name}.cubin").write_bytes(code.cubin)
     (folder / f"{name}.manifest").write_text(code.manifest.to_json())
     arguments = []

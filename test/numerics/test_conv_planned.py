@@ -3,35 +3,33 @@
 import pytest
 import torch
 
-import kitsune_mlir
-from kitsune_mlir import pipeline
 from test.gpu.conv_programs import CASES, Case
 from test.numerics.compare import exact, problems
+from test.programs.compiled import planned_for_gpu
 
 SMALL = [name for name, case in CASES.items() if case.batch * case.height * case.width * case.channels < 40_000]
 
 
-def on_host(case: Case, monkeypatch: pytest.MonkeyPatch):
+def on_host(case: Case):
     """A program with the GPU's plan and the host's code."""
-    monkeypatch.setattr(pipeline, "gpu_code", pipeline.host_code)
     model, inputs = case.model(), case.inputs()
-    return model, kitsune_mlir.compile(model, inputs, target="sm_90a")
+    return model, planned_for_gpu(model, *inputs)
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_against_float64(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_against_float64(name: str) -> None:
     case = CASES[name]
-    model, program = on_host(case, monkeypatch)
+    model, program = on_host(case)
     inputs = case.inputs()
     got = program(*inputs)
     assert problems(got, exact(model, inputs)) == []
     assert not case.last or got.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_weights_changed_in_place_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_changed_in_place_are_seen() -> None:
     """The program has its own copy of a weight in another order; a change of the model's reaches it at the next call."""
     case = Case(2, 16, 8, 8, 32, last=False)
-    model, program = on_host(case, monkeypatch)
+    model, program = on_host(case)
     assert program.signature.weights[0].order == (0, 2, 3, 1)
     inputs = case.inputs()
     before = program(*inputs)
@@ -41,9 +39,9 @@ def test_weights_changed_in_place_are_seen(monkeypatch: pytest.MonkeyPatch) -> N
     assert not torch.allclose(before, program(*inputs))
 
 
-def test_channels_last_memory_is_used_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_channels_last_memory_is_used_where_it_is() -> None:
     case = Case(2, 16, 8, 8, 32)
-    model, program = on_host(case, monkeypatch)
+    model, program = on_host(case)
     assert program._weight_tensors[0].data_ptr() == model.convolution.weight.data_ptr()
     assert program.signature.inputs[0].order == (0, 2, 3, 1) and program.signature.result_orders == {0: (0, 2, 3, 1)}
     usual = tuple(x.contiguous() for x in case.inputs())

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-import kitsune_mlir
-from kitsune_mlir import pipeline
 from test.numerics.compare import exact, problems
+from test.programs.compiled import planned_for_gpu
 
 
 class Edges(torch.nn.Module):
@@ -25,12 +24,11 @@ def inputs_of(edges: int, nodes: int, width: int, dtype: torch.dtype) -> tuple[t
 
 
 @pytest.mark.parametrize("edges, nodes, width, columns", [(20000, 63, 512, 512), (20001, 7, 511, 641)])
-def test_against_float64(edges: int, nodes: int, width: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "gpu_code", pipeline.host_code)
+def test_against_float64(edges: int, nodes: int, width: int, columns: int) -> None:
     model = Edges(width, columns).to(torch.bfloat16)
     args = inputs_of(edges, nodes, width, torch.bfloat16)
     remarks: list[str] = []
-    program = kitsune_mlir.compile(model, args, target="sm_90a", options={"on_remark": lambda r: remarks.append(str(r))})
+    program = planned_for_gpu(model, *args, on_remark=lambda r: remarks.append(str(r)))
     assert any("2 of 3 parts of its rows are multiplied before they are gathered" in r for r in remarks)
     fresh = inputs_of(edges, nodes, width, torch.bfloat16)
     assert problems(program(*fresh), exact(model, fresh), model(*fresh)) == []

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kitsune_mlir import pipeline
 from test.numerics.compare import exact, problems
+from test.programs.compiled import planned_for_gpu
 
 
 class Gradient(torch.nn.Module):
@@ -36,13 +36,12 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_planned_for_the_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "gpu_code", pipeline.host_code)
+def test_planned_for_the_gpu(name: str) -> None:
     model, *shapes = CASES[name]
     torch.manual_seed(1)
     args = tuple(torch.randn(*shape) for shape in shapes)
     remarks: list[str] = []
-    program = pipeline.compile(model, args, target="sm_90a", options={"on_remark": lambda r: remarks.append(str(r))})
+    program = planned_for_gpu(model, *args, on_remark=lambda r: remarks.append(str(r)))
     assert any(" parts: " in r and "instead of" in r for r in remarks)
     assert "kitsune.partial" in program.ir("stages") and "kitsune.combine" in program.ir("stages")
     fresh = tuple(torch.randn(*shape) for shape in shapes)
@@ -50,10 +49,9 @@ def test_planned_for_the_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("mode", ["separate", "spatial"])
-def test_modes_say_who_not_what(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modes_say_who_not_what(mode: str) -> None:
     """A program planned for another mode is right where the target runs all tasks in order."""
-    monkeypatch.setattr(pipeline, "gpu_code", pipeline.host_code)
     args = (torch.randn(20000, 33),)
-    program = pipeline.compile(BatchNormalised(), args, target="sm_90a", options={"mode": mode})
+    program = planned_for_gpu(BatchNormalised(), *args, mode=mode)
     assert f'kitsune.mode = "{mode}"' in program.ir("tiles")
     assert problems(program(*args), exact(BatchNormalised(), args), BatchNormalised()(*args)) == []

@@ -47,19 +47,17 @@ INTEGERS: dict[str, Callable] = {
 }
 
 
-def compiled(function: Callable, parts: int, *args: torch.Tensor, monkeypatch: pytest.MonkeyPatch):
+def compiled(function: Callable, parts: int, *args: torch.Tensor):
     """The program, every reduction in about as many parts."""
-    plan = [f"{PASS}{{parts={parts}}}" if name == PASS else name for name in pipeline.PLAN]
-    monkeypatch.setattr(pipeline, "PLAN", plan)
-    return pipeline.compile(Call(function), args, target="host")
+    return pipeline.compile(Call(function), args, target="host", options={"passes": {PASS: f"parts={parts}"}})
 
 
 @pytest.mark.parametrize("rows", SIZES)
 @pytest.mark.parametrize("name", FLOATS)
-def test_floats(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_floats(name: str, rows: int) -> None:
     torch.manual_seed(rows)
     x = torch.randn(rows, 9)
-    program = compiled(FLOATS[name], 5, x, monkeypatch=monkeypatch)
+    program = compiled(FLOATS[name], 5, x)
     wanted = FLOATS[name](x.double())
     error = (program(x).double() - wanted).norm() / wanted.norm().clamp_min(1e-6)
     assert error <= 1e-5
@@ -68,17 +66,17 @@ def test_floats(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("rows", SIZES)
 @pytest.mark.parametrize("name", INTEGERS)
-def test_integers(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_integers(name: str, rows: int) -> None:
     torch.manual_seed(rows)
     x = torch.randint(-100, 100, (rows, 5))
-    program = compiled(INTEGERS[name], 4, x, monkeypatch=monkeypatch)
+    program = compiled(INTEGERS[name], 4, x)
     assert torch.equal(program(x), INTEGERS[name](x))
 
 
-def test_bfloat16_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_gradients() -> None:
     torch.manual_seed(0)
     x, g = torch.randn(1000, 24).bfloat16(), torch.randn(1000, 17).bfloat16()
-    program = compiled(lambda x, g: (g.T @ x, g.sum(0)), 8, x, g, monkeypatch=monkeypatch)
+    program = compiled(lambda x, g: (g.T @ x, g.sum(0)), 8, x, g)
     wanted = g.double().T @ x.double(), g.double().sum(0)
     for got, right in zip(program(x, g), wanted, strict=True):
         assert (got.double() - right).norm() / right.norm() <= 2e-2

@@ -6,6 +6,7 @@ import torch
 import kitsune_mlir
 from bench.models import ZOO, make
 from test.numerics.compare import exact, problems
+from test.programs.compiled import planned_for_gpu
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
@@ -22,11 +23,8 @@ def test_zoo(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", list(ZOO))
-def test_planned_for_the_gpu_run_on_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planned_for_the_gpu_run_on_the_host(name: str) -> None:
     """The tile program for the GPU's tiles and stages is the same contract: the host can check it."""
-    from kitsune_mlir import pipeline
-
-    monkeypatch.setattr(pipeline, "gpu_code", pipeline.host_code)
     model, args = make(name, size="small", dtype=torch.float32)
-    program = kitsune_mlir.compile(model, args, target="sm_90a")
+    program = planned_for_gpu(model, *args)
     assert problems(program(*args), exact(model, args)) == []

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch_mlir import ir
 
-from kitsune_mlir import pipeline
 from kitsune_mlir.codegen.gpu.compile import GpuCode, compile_gpu
 from kitsune_mlir.codegen.gpu.engines.attention.engine import AttentionEngine
 from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import tile_costs, tile_order
@@ -29,6 +28,7 @@ from kitsune_mlir.passes.tiles.attention import best_rows
 from kitsune_mlir.passmanager.manager import run_pipeline
 from test.gpu.attention_cases import SMALL, TIMED, Case, inputs_of, model_of
 from test.numerics.compare import exact, problems
+from test.programs.compiled import planned_for_gpu
 from test.rotation import todays
 
 ALIVE: list[ir.Module] = []  # what plans and patterns refer to lives as long as its module
@@ -193,12 +193,11 @@ def test_the_host_keeps_two_products() -> None:
         *("decode_made_7",),
     ],
 )
-def test_the_plan_for_the_gpu_is_right_on_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "gpu_code", pipeline.host_code)
+def test_the_plan_for_the_gpu_is_right_on_the_host(name: str) -> None:
     case = SMALL[name]
     torch.manual_seed(0)
     args = tuple(inputs_of(case, "cpu").values())
-    program = pipeline.compile(model_of(case), args, target="sm_90a")
+    program = planned_for_gpu(model_of(case), *args)
     assert 'engine = "attention"' in program.ir("stages")
     assert problems(program(*args), exact(model_of(case), args)) == []
 
@@ -226,7 +225,7 @@ def assembled(case: Case) -> GpuCode:
     module = import_model(model_of(case), tuple(inputs_of(case, "cpu").values()), {}, context=new_context()).module
     run_pipeline(module, f"builtin.module({','.join(PIPELINE)})", target="sm_90a")
     with module.context, ir.Location.unknown():
-        return compile_gpu(module, "main_p0", "sm_90a")
+        return compile_gpu(module, "main_p0")
 
 
 def test_plans() -> None:
@@ -361,7 +360,7 @@ def test_layers_share_one_table_of_tiles() -> None:
 
     module = imported(two, *(narrow(1, 2, 512, 64) for _ in range(3)))
     with module.context, ir.Location.unknown():
-        code = compile_gpu(module, "main_p0", "sm_90a")
+        code = compile_gpu(module, "main_p0")
     assert [choice.engine for choice in code.engines] == ["attention", "attention"]
     assert code.ptx.count(".const ") == 1
 

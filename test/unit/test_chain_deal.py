@@ -9,8 +9,6 @@ import pytest
 import torch
 from torch_mlir import ir
 
-import kitsune_mlir
-from kitsune_mlir import pipeline
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, thread_id
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32
@@ -20,6 +18,7 @@ from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from test.emulators.native import run_natively
+from test.programs.compiled import planned
 
 BLOCKS, MOST = 16, 8
 
@@ -77,10 +76,9 @@ def test_each_half_of_each_tile_is_done_once(tiles, blocks):
 
 
 @pytest.mark.parametrize("rows, halves", [(17_000, True), (12_000, False), (400_000, False)])
-def test_last_waves_of_few_waves_are_halved(monkeypatch, rows, halves):
-    monkeypatch.setattr(pipeline, "gpu_code", lambda *_: (None, {}, "not needed"))
+def test_last_waves_of_few_waves_are_halved(rows, halves):
     model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.ReLU(), torch.nn.Linear(96, 64)).to(torch.bfloat16)
-    program = kitsune_mlir.compile(model, (torch.randn(rows, 64).to(torch.bfloat16),), target="sm_90a")
+    program = planned(model, torch.randn(rows, 64).to(torch.bfloat16))
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(program.ir("tiles"))
         (decision,) = build(ProgramView(list(module.body.operations)[0].operation), "kernel").decisions

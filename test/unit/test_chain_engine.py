@@ -12,7 +12,6 @@ from torch import nn
 from torch_mlir import ir
 
 import kitsune_mlir
-from kitsune_mlir import pipeline
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.match import match_chain
@@ -28,25 +27,22 @@ from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.passes.stages import gemm_chains as gpu_chains
 from test.emulators.chain import run_chain
 from test.gpu.chain_programs import CASES, Edge, Gated, Joined, Normalised, WideEdges, mlp
+from test.programs.compiled import planned
 from test.programs.kept import kept
 from test.rotation import todays
 
 BF16 = torch.bfloat16
-FORM = "kitsune-form-stages"
 
 
-def compiled(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *args: torch.Tensor, dtype: torch.dtype = BF16):
+def compiled(model: nn.Module, *args: torch.Tensor, dtype: torch.dtype = BF16):
     """A model whose row-local ops all become chains, compiled up to its tile program."""
-    plan = [f"{FORM}{{chains=true}}" if name == FORM else name for name in pipeline.PLAN]
-    monkeypatch.setattr(pipeline, "PLAN", plan)
-    monkeypatch.setattr(pipeline, "gpu_code", lambda *_: (None, {}, "not needed"))
     given = tuple(a.to(dtype) if a.is_floating_point() else a for a in args)
-    return kitsune_mlir.compile(model.to(dtype).eval(), given, target="sm_90a")
+    return planned(model.to(dtype).eval(), *given, passes={"kitsune-form-stages": "chains=true"})
 
 
-def tiles(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *args: torch.Tensor, dtype: torch.dtype = BF16) -> str:
+def tiles(model: nn.Module, *args: torch.Tensor, dtype: torch.dtype = BF16) -> str:
     """The tile program of a model whose row-local ops all become chains."""
-    return compiled(monkeypatch, model, *args, dtype=dtype).ir("tiles")
+    return compiled(model, *args, dtype=dtype).ir("tiles")
 
 
 def task_of(text: str, number: int = -1) -> TaskView:
@@ -69,7 +65,7 @@ def test_panels_cover_a_range(length: int) -> None:
     assert all(panel.width % 16 == 0 and panel.width <= panel.box <= 64 for panel in panels)
 
 
-def test_skip_connections_stay_in_registers_until_their_last_use(context, monkeypatch) -> None:
+def test_skip_connections_stay_in_registers_until_their_last_use(context) -> None:
     class Skip(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -79,45 +75,45 @@ def test_skip_connections_stay_in_registers_until_their_last_use(context, monkey
             h = torch.relu(self.a(x))
             return self.c(torch.cat([torch.relu(self.b(h)), h], -1))
 
-    chain = match_chain(task_of(tiles(monkeypatch, Skip(), torch.randn(1000, 64))))
+    chain = match_chain(task_of(tiles(Skip(), torch.randn(1000, 64))))
     order = order_of(chain)
     assert [len(layer.ranges) for layer in chain.layers] == [1, 1, 2]
     assert [len(kept) for kept in order.kept] == [1, 2, 0]
     assert [len(stores) for stores in order.stores] == [0, 0, 1]
 
 
-def test_the_bias_is_what_sums_start_from(context, monkeypatch) -> None:
-    text = tiles(monkeypatch, mlp([64, 128, 64]), torch.randn(1000, 64))
-    code = compile_gpu(ir.Module.parse(text), "main_p0", "sm_90a")
+def test_the_bias_is_what_sums_start_from(context) -> None:
+    text = tiles(mlp([64, 128, 64]), torch.randn(1000, 64))
+    code = compile_gpu(ir.Module.parse(text), "main_p0")
     assert not re.search(r"add(\.rn)?\.f32", code.ptx)
     assert code.ptx.count("cvt.rn.relu.bf16x2") == 64 // 2 + 32 // 2
 
 
-def test_rows_choose_the_warpgroups(context, monkeypatch) -> None:
+def test_rows_choose_the_warpgroups(context) -> None:
     model = mlp([64, 64, 64])
-    few, many = (decided(tiles(monkeypatch, model, torch.randn(rows, 64))) for rows in (1000, 100_000))
+    few, many = (decided(tiles(model, torch.randn(rows, 64))) for rows in (1000, 100_000))
     assert (few.groups, few.chain.rows) == (1, 64)
     assert few.covered and many.groups == 2
 
 
-def test_weights_stay_or_stream(context, monkeypatch) -> None:
-    small = decided(tiles(monkeypatch, mlp([128] * 4), torch.randn(100_000, 128)))
+def test_weights_stay_or_stream(context) -> None:
+    small = decided(tiles(mlp([128] * 4), torch.randn(100_000, 128)))
     assert all(place is not None for place in small.resident) and not small.sequence
-    large = decided(tiles(monkeypatch, mlp([256] * 5), torch.randn(100_000, 256)))
+    large = decided(tiles(mlp([256] * 5), torch.randn(100_000, 256)))
     assert all(place is None for place in large.resident)
     assert [stage.layer for stage in large.sequence] == [n for n in range(4) for _ in range(4)]
     assert all(large.turns)
 
 
-def test_ragged_operands_are_copied(context, monkeypatch) -> None:
-    plan = decided(tiles(monkeypatch, mlp([13, 64, 27, 3], last=False), torch.randn(1000, 13)))
+def test_ragged_operands_are_copied(context) -> None:
+    plan = decided(tiles(mlp([13, 64, 27, 3], last=False), torch.randn(1000, 13)))
     assert not plan.slots[0].source.maps and "multiple of 16" in plan.slots[0].source.why
     assert plan.weights[0].why and plan.weights[2].why
     assert plan.resident[0] is not None
 
 
 @pytest.mark.parametrize("first, why", [(13, "starts at 26 bytes"), (27, "starts at 54 bytes"), (8, ""), (16, "")])
-def test_weights_of_ranges_that_start_between_16_bytes_are_copied(first: int, why: str, context, monkeypatch) -> None:
+def test_weights_of_ranges_that_start_between_16_bytes_are_copied(first: int, why: str, context) -> None:
     class Joined(nn.Module):
         def __init__(self):
             super().__init__()
@@ -126,28 +122,28 @@ def test_weights_of_ranges_that_start_between_16_bytes_are_copied(first: int, wh
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return self.second(torch.relu(self.first(torch.cat([x, y], -1))))
 
-    plan = decided(tiles(monkeypatch, Joined(), torch.randn(20000, first), torch.randn(20000, 40 - first)))
+    plan = decided(tiles(Joined(), torch.randn(20000, first), torch.randn(20000, 40 - first)))
     assert why in plan.weights[0].why if why else not plan.weights[0].why
     assert not plan.weights[1].why
 
 
-def test_gathered_rows_and_rows_held_in_registers(context, monkeypatch) -> None:
+def test_gathered_rows_and_rows_held_in_registers(context) -> None:
     index = torch.zeros(100_000, dtype=torch.int64)
     nodes, edges = torch.randn(90_000, 128), torch.randn(100_000, 128)
-    plan = decided(tiles(monkeypatch, Edge(128), nodes, edges, index, index.clone()))
+    plan = decided(tiles(Edge(128), nodes, edges, index, index.clone()))
     assert [slot.source.gather is not None for slot in plan.slots] == [True, True]
     assert len(plan.held) == 1 and all(vector.short for vector in plan.vectors.values())
     assert plan.outputs[0].wide and all(place is not None for place in plan.resident)
 
 
-def test_declines_say_why(context, monkeypatch) -> None:
+def test_declines_say_why(context) -> None:
     def reason(text: str) -> str:
         decision = ChainEngine().plan(task_of(text), KernelOptions())
         assert isinstance(decision, Decline)
         return decision.reason
 
     def texts(model: nn.Module, *args: torch.Tensor, dtype: torch.dtype = BF16) -> str:
-        return tiles(monkeypatch, model, *args, dtype=dtype)
+        return tiles(model, *args, dtype=dtype)
 
     assert "f32" in reason(texts(mlp([64, 64, 64]), torch.randn(1000, 64), dtype=torch.float32))
     assert "no product" in reason(texts(nn.LayerNorm(64), torch.randn(1000, 64)))
@@ -157,10 +153,10 @@ def test_declines_say_why(context, monkeypatch) -> None:
 @pytest.mark.parametrize(
     "name", todays(["ragged_13_27_3", "ragged_47_1", "two_129_kn", "layer_norm", "heads", "gated", "edge", "wide_320_129"], 4)
 )
-def test_cases_assemble_without_spills(name: str, context, monkeypatch) -> None:
+def test_cases_assemble_without_spills(name: str, context) -> None:
     make_model, make_args = CASES[name]
     args = make_args(torch.device("cpu"), BF16)
-    code = compile_gpu(ir.Module.parse(tiles(monkeypatch, make_model(), *args)), "main_p0", "sm_90a")
+    code = compile_gpu(ir.Module.parse(tiles(make_model(), *args)), "main_p0")
     assert "chain" in {choice.engine for choice in code.engines}
     assert not code.resources.spills and not code.warnings
 
@@ -176,10 +172,10 @@ class OddPieces(nn.Module):
         return torch.relu(self.layer(torch.cat([x, table[index]], -1)))
 
 
-def test_copying_rows_of_an_odd_number_of_pieces_does_not_spill(context, monkeypatch) -> None:
+def test_copying_rows_of_an_odd_number_of_pieces_does_not_spill(context) -> None:
     """The warp that copies has few registers, and each piece of such rows needs a division."""
     x, table, index = torch.randn(300, 64).to(BF16), torch.randn(321, 72).to(BF16), torch.randint(0, 321, (300,))
-    code = compile_gpu(ir.Module.parse(tiles(monkeypatch, OddPieces(), x, table, index)), "main_p0", "sm_90a")
+    code = compile_gpu(ir.Module.parse(tiles(OddPieces(), x, table, index)), "main_p0")
     assert [choice.engine for choice in code.engines] == ["chain"]
     assert not code.resources.spills and not code.warnings
 
@@ -207,8 +203,8 @@ def wide(text: str) -> WidePlan:
     return plan.private
 
 
-def test_wide_layers_are_multiplied_in_passes(context, monkeypatch) -> None:
-    plan = wide(tiles(monkeypatch, Normalised(512), torch.randn(20_000, 512)))
+def test_wide_layers_are_multiplied_in_passes(context) -> None:
+    plan = wide(tiles(Normalised(512), torch.randn(20_000, 512)))
     assert [[part.cols for part in layer.passes] for layer in plan.layers] == [[128] * 4] * 3
     assert plan.stays and plan.slots == 8 and plan.stages == 5 and plan.loads == 8
     assert len(plan.vectors) == 5 and all(vector.short for vector in plan.vectors.values())
@@ -216,28 +212,28 @@ def test_wide_layers_are_multiplied_in_passes(context, monkeypatch) -> None:
     assert all(sorted(part.registers()) == list(range(part.cols // 2)) for part in plan.layers[0].passes)
 
 
-def test_rows_that_do_not_fit_come_for_every_pass(context, monkeypatch) -> None:
-    plan = wide(tiles(monkeypatch, mlp([512, 288, 320]), torch.randn(20_000, 512)))
+def test_rows_that_do_not_fit_come_for_every_pass(context) -> None:
+    plan = wide(tiles(mlp([512, 288, 320]), torch.randn(20_000, 512)))
     assert not plan.stays and plan.slots == 5 and plan.loads == 24
     assert plan.layers[1].panels == 4 and plan.layers[1].tail == 32
 
 
-def test_rows_that_are_added_or_reduced_are_finished_one_by_one(context, monkeypatch) -> None:
+def test_rows_that_are_added_or_reduced_are_finished_one_by_one(context) -> None:
     model, args = wide_edges(20_000, 512)
-    plan = wide(tiles(monkeypatch, model, *args))
+    plan = wide(tiles(model, *args))
     assert plan.by_rows and plan.layers[-1].layer.cols % ROW_COLS == 0
-    assert wide(tiles(monkeypatch, Normalised(512), torch.randn(20_000, 512))).by_rows
+    assert wide(tiles(Normalised(512), torch.randn(20_000, 512))).by_rows
     model, args = wide_edges(20_000)
-    assert not wide(tiles(monkeypatch, model, *args)).by_rows  # 320 columns are no whole number of lanes' pieces
-    assert not wide(tiles(monkeypatch, mlp([512, 512, 512]), torch.randn(20_000, 512))).by_rows
+    assert not wide(tiles(model, *args)).by_rows  # 320 columns are no whole number of lanes' pieces
+    assert not wide(tiles(mlp([512, 512, 512]), torch.randn(20_000, 512))).by_rows
 
 
-def test_one_wide_layer_has_two_places_for_panels(context, monkeypatch) -> None:
-    plan = wide(tiles(monkeypatch, OneWide(), torch.randn(200, 512).to(BF16)))
+def test_one_wide_layer_has_two_places_for_panels(context) -> None:
+    plan = wide(tiles(OneWide(), torch.randn(200, 512).to(BF16)))
     assert not plan.stays and plan.slots == 2 and plan.loads == 8 * len(plan.layers[0].passes)
 
 
-def test_wide_chains_decline_what_stays_in_registers_from_layer_to_layer(context, monkeypatch) -> None:
+def test_wide_chains_decline_what_stays_in_registers_from_layer_to_layer(context) -> None:
     class Skip(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -248,22 +244,22 @@ def test_wide_chains_decline_what_stays_in_registers_from_layer_to_layer(context
             return h + torch.relu(self.b(h))
 
     model, x = Skip(), torch.randn(70_000, 320)
-    assert tiles(monkeypatch, model, x).count('engine = "chain"') == 0
-    assert tiles(monkeypatch, mlp([320] * 3), x).count('engine = "chain"') == 1
+    assert tiles(model, x).count('engine = "chain"') == 0
+    assert tiles(mlp([320] * 3), x).count('engine = "chain"') == 1
 
 
-def test_gates_are_combined_before_they_are_rounded_twice(context, monkeypatch) -> None:
-    chain = match_chain(task_of(tiles(monkeypatch, Gated(64, 128), torch.randn(1000, 64))))
+def test_gates_are_combined_before_they_are_rounded_twice(context) -> None:
+    chain = match_chain(task_of(tiles(Gated(64, 128), torch.randn(1000, 64))))
     assert [layer.cols for layer in chain.layers] == [128, 128, 64]
     assert len(order_of(chain).kept[0]) == 1
 
 
 @pytest.mark.parametrize("left", [1, 27, 36])
-def test_tensors_joined_between_the_lanes_columns_are_for_products_only(left: int, context, monkeypatch) -> None:
+def test_tensors_joined_between_the_lanes_columns_are_for_products_only(left: int, context) -> None:
     x, model = torch.randn(1000, 64), Joined(64, left, 64)
     chosen = kitsune_mlir.compile(model.to(BF16), (x.to(BF16),), target="sm_90a")
     assert "chain" not in [engine["engine"] for engine in chosen.summary["engines"]]
-    declined = ChainEngine().plan(task_of(tiles(monkeypatch, model, x)), KernelOptions())
+    declined = ChainEngine().plan(task_of(tiles(model, x)), KernelOptions())
     assert isinstance(declined, Decline) and f"joined at columns [{left}]" in declined.reason
 
 
@@ -307,7 +303,7 @@ def test_emulated_kernels_are_right(name: str, monkeypatch: pytest.MonkeyPatch) 
     make, height = EMULATED[name]
     monkeypatch.setattr(gpu_chains, "tile_rows", lambda rows, target: min(rows, height))
     model, args = make()
-    program = compiled(monkeypatch, model, *args)
+    program = compiled(model, *args)
     state = dict(model.named_parameters())
     inputs = [to_numpy(state[weight.name]) for weight in program.signature.weights]
     inputs += [to_numpy(args[item.position]) for item in program.signature.inputs]

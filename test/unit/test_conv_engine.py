@@ -70,7 +70,7 @@ def planned(case: Case, **limits: Any) -> Plan | Decline:
 def test_cases_assemble_without_spills(name: str) -> None:
     module = lowered(CASES[name])
     with module.context, ir.Location.unknown():
-        code = compile_gpu(module, "main_p0", "sm_90a", **CASES[name].options)
+        code = compile_gpu(module, "main_p0", KernelOptions(**CASES[name].options))
     assert "conv" in {choice.engine for choice in code.engines} <= {"conv", "simt"}
     assert not code.resources.spills and not code.resources.stack_bytes and not code.warnings
     assert "wgmma.mma_async" in code.ptx
@@ -82,7 +82,7 @@ def test_cases_assemble_without_spills(name: str) -> None:
 def test_wide_tiles_and_pieces_do_not_spill_or_serialise(name: str) -> None:
     module = lowered(CASES[name])
     with module.context, ir.Location.unknown():
-        code = compile_gpu(module, "main_p0", "sm_90a", **CASES[name].options)
+        code = compile_gpu(module, "main_p0", KernelOptions(**CASES[name].options))
     assert not code.resources.spills and not code.warnings
 
 
@@ -107,7 +107,7 @@ def test_wide_tiles_with_much_to_store_do_not_spill(features: int, last: bool) -
     """Features that are not paired, or a result in the usual order, and a residual: scalar accesses, many addresses."""
     module = lowered(Case(32, 64, 56, 56, features, bias=True, relu=True, residual=True, last=last))
     with module.context, ir.Location.unknown():
-        code = compile_gpu(module, "main_p0", "sm_90a")
+        code = compile_gpu(module, "main_p0")
     assert not code.resources.spills and not code.warnings
 
 
@@ -182,7 +182,7 @@ def test_depthwise_takes_as_many_channels_as_align(channels: int, dtype: str, wi
 def test_depthwise_assembles_without_spills(name: str) -> None:
     module = lowered(CASES[name])
     with module.context, ir.Location.unknown():
-        code = compile_gpu(module, "main_p0", "sm_90a")
+        code = compile_gpu(module, "main_p0")
     assert {choice.engine for choice in code.engines} == {"depthwise"} and not code.resources.spills
     if CASES[name].channels % 8 == 0:
         assert "ld.global.nc.v4" in code.ptx or "ld.global.v4" in code.ptx

@@ -15,7 +15,6 @@ from kitsune_mlir.codegen.gpu.compile import compile_launches
 from kitsune_mlir.codegen.host.compile import compile_host
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.deep import Steps, evaluate, postorder
-from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.registry import PIPELINE
 from kitsune_mlir.passmanager.manager import run_pipeline
 
@@ -155,7 +154,7 @@ def generate(layers: ir.Module) -> None:
     """Code for both targets."""
     module = ir.Module.parse(str(layers), layers.context)
     run(module, PIPELINE, "sm_90a")
-    assert all(code.ptx for code in compile_launches(module, "main_p0", find_target("sm_90a")))
+    assert all(code.ptx for code in compile_launches(module, "main_p0"))
     run(layers, PIPELINE, "host")
     assert compile_host(layers, "main_p0").llvm_ir
 

@@ -54,7 +54,7 @@ KERNELS = {
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_assemble_without_spills(name: str) -> None:
     with new_context(), ir.Location.unknown():
-        code = compile_gpu(ir.Module.parse(text_of(*KERNELS[name])), "main_p0", "sm_90a")
+        code = compile_gpu(ir.Module.parse(text_of(*KERNELS[name])), "main_p0")
     assert {choice.engine for choice in code.engines} == {"gemv"}
     assert not code.resources.spills and not code.resources.stack_bytes
     assert "mma.sync.aligned.m16n8k16" in code.ptx
@@ -66,7 +66,7 @@ def test_f32_of_many_rows_does_not_spill(rows: int) -> None:
     """One chunk of the sum, so no loop that would keep additions where they are."""
     with new_context(), ir.Location.unknown():
         layer = Layer(rows, 48, 48, tile=(rows, 16), epilogue=("bias",), dtype="f32", out="f32")
-        code = compile_gpu(ir.Module.parse(text_of(layer)), "main_p0", "sm_90a")
+        code = compile_gpu(ir.Module.parse(text_of(layer)), "main_p0")
     assert {choice.engine for choice in code.engines} == {"gemv"}
     assert not code.resources.spills and code.resources.registers < 128
 
@@ -149,7 +149,7 @@ def test_rings_that_would_be_shallow_are_not_shared(context) -> None:
 
 def test_copies_start_before_the_kernel_waits() -> None:
     with new_context(), ir.Location.unknown():
-        code = compile_gpu(ir.Module.parse(text_of(*KERNELS["two"])), "main_p0", "sm_90a")
+        code = compile_gpu(ir.Module.parse(text_of(*KERNELS["two"])), "main_p0")
     loads, waits = (code.ptx.find(what) for what in ("cp.async.bulk.tensor", "ld.acquire.gpu"))
     assert 0 < loads < waits
 
@@ -210,7 +210,7 @@ def test_two_block_barriers_behind_barriers_that_are_initialised_again():
     layers = [Layer(16, 64, 128, (16, 16)), Layer(16, 128, 64, (16, 64))]
     text = program(layers)[0].replace('engine = "mma"', 'engine = "gemv"', 1)
     with new_context(), ir.Location.unknown():
-        code = compile_gpu(ir.Module.parse(text), "main_p0", "sm_90a")
+        code = compile_gpu(ir.Module.parse(text), "main_p0")
     assert [choice.engine for choice in code.engines] == ["gemv", "mma"]
     first, *again = code.ptx.split("fence.mbarrier_init")[1:]
     assert len(again) == 1

@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
-from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize, unwrap
+from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize, to_assembly
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.engines.generic.engine import GenericEngine
 from kitsune_mlir.codegen.gpu.engines.registry import choose
@@ -17,7 +16,7 @@ from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
-from kitsune_mlir.errors import CompileError, UnsupportedError
+from kitsune_mlir.errors import CompileError, TargetError, UnsupportedError
 from kitsune_mlir.runtime.manifest import COUNTERS
 from kitsune_mlir.runtime.manifest_check import read_manifest
 from test.emulators.block import DTYPES, Space
@@ -281,7 +280,7 @@ def test_cases_become_cubins(make):
     with new_context(), ir.Location.unknown():
         module = parsed(case.text)
         before = str(module)
-        code = compile_gpu(module, case.name, "sm_90a")
+        code = compile_gpu(module, case.name)
         assert str(module) == before
     assert code.cubin[:4] == b"\x7fELF" and ".extern .func" not in code.ptx
     assert not code.resources.spills and not code.warnings
@@ -303,7 +302,7 @@ def test_debug_builds_bound_their_waits():
         module = parsed(case.text)
         replace_program(program_functions(module.operation)[0], KernelOptions(debug=True))
         finalize(module.operation)
-        ptx = to_ptx(to_llvm_ir(unwrap(module.body.operations[0].operation)))
+        _, ptx = to_assembly(module.body.operations[0].operation)
     assert "SPIN" not in ptx and "ld.acquire.gpu.global.b32" in ptx.replace("u32", "b32")
 
 
@@ -311,6 +310,6 @@ def test_errors_of_compile_gpu():
     with new_context(), ir.Location.unknown():
         module = parsed(copying())
         with pytest.raises(CompileError, match="no tile program 'other'"):
-            compile_gpu(module, "other", "sm_90a")
-        with pytest.raises(CompileError, match="'host' is no GPU"):
-            compile_gpu(module, "copying", "host")
+            compile_gpu(module, "other")
+        with pytest.raises(TargetError, match="no target machine for 'sm_1'"):
+            compile_gpu(module, "copying", KernelOptions(chip="sm_1"))

@@ -42,7 +42,7 @@ def test_small_programs_assemble_without_spills(name: str) -> None:
     with new_context(), ir.Location.unknown():
         layers = SMALL[name]
         text = program(layers)[0]
-        code = compile_gpu(ir.Module.parse(text), "main_p0", "sm_90a", matmul_precision=layers[0].precision)
+        code = compile_gpu(ir.Module.parse(text), "main_p0", KernelOptions(matmul_precision=layers[0].precision))
     assert {choice.engine for choice in code.engines} == {"mma"}
     assert not code.resources.spills and not code.resources.stack_bytes
     assert not code.warnings

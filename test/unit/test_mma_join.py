@@ -58,7 +58,7 @@ def test_long_products_keep_the_stages_that_they_have_alone(context) -> None:
 @pytest.mark.parametrize(("layers", "regions"), [([WIDE, NARROW], 1), ([Layer(300, 64, 13), Layer(300, 96, 64)], 2)])
 def test_roles_begin_once_for_a_run(layers: list[Layer], regions: int) -> None:
     with new_context(), ir.Location.unknown():
-        code = compile_gpu(ir.Module.parse(program(layers)[0]), "main_p0", "sm_90a")
+        code = compile_gpu(ir.Module.parse(program(layers)[0]), "main_p0")
     assert not code.resources.spills and not code.warnings
     assert code.ptx.count("setmaxnreg") == 4 * regions  # both sides, at the beginning and at the end
 
@@ -67,5 +67,5 @@ def test_roles_begin_once_for_a_run(layers: list[Layer], regions: int) -> None:
 def test_products_that_fill_the_machine_keep_the_numbers_of_the_hardware(rows: int, numbered: bool) -> None:
     layers = [Layer(rows, 512, 480, tile=(128, 64)), Layer(rows, 256, 512, tile=(128, 64))]
     with new_context(), ir.Location.unknown():
-        code = compile_gpu(ir.Module.parse(program(layers)[0]), "main_p0", "sm_90a")
+        code = compile_gpu(ir.Module.parse(program(layers)[0]), "main_p0")
     assert ("%smid" in code.ptx) == numbered

@@ -77,7 +77,7 @@ def test_nothing_else_may_depend_on_the_waits() -> None:
 def test_waits_stand_between_the_loads() -> None:
     module = lowered(1536)
     with module.context, ir.Location.unknown():
-        code = compile_gpu(module, "main_p0", "sm_90a")
+        code = compile_gpu(module, "main_p0")
     assert not code.resources.spills
     rows = code.ptx[: code.ptx.rindex("ld.acquire.gpu")]
     assert code.ptx.count("ld.acquire.gpu") >= 2 and "cp.async.bulk.tensor" in rows[rows.rindex("ld.acquire.gpu") :]
@@ -119,4 +119,4 @@ def test_rows_that_are_made_in_the_task_have_all_waits_first() -> None:
     with module.context, ir.Location.unknown():
         plan = MmaEngine().plan(ProgramView(list(module.body.operations)[0].operation).tasks[-1], KernelOptions())
         assert isinstance(plan, Plan) and plan.task.waits and not late_waits(plan.private)
-        assert not compile_gpu(module, "main_p0", "sm_90a").resources.spills
+        assert not compile_gpu(module, "main_p0").resources.spills

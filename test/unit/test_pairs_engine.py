@@ -9,14 +9,13 @@ from torch import Tensor, nn
 from torch_mlir import ir
 
 import kitsune_mlir
-from kitsune_mlir import pipeline
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
-from kitsune_mlir.machine.target import find_target
 from test.emulators.vector import run_kernel
 from test.emulators.warp import Warps
+from test.programs.compiled import planned
 
 BF16 = torch.bfloat16
 
@@ -42,9 +41,8 @@ class Interaction(nn.Module):
         return torch.cat([x, products[:, self.left, self.right]], dim=1)
 
 
-def compiled(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *args: Tensor):
-    monkeypatch.setattr(pipeline, "gpu_code", lambda *_: (None, {}, "not needed"))
-    return kitsune_mlir.compile(model.eval(), args, target="sm_90a")
+def compiled(model: nn.Module, *args: Tensor):
+    return planned(model.eval(), *args)
 
 
 def case(samples: int, tables: int, width: int, dtype: torch.dtype = BF16):
@@ -56,9 +54,9 @@ def case(samples: int, tables: int, width: int, dtype: torch.dtype = BF16):
 @pytest.mark.parametrize(
     "samples, tables, width", [(2, 3, 32), (7, 26, 128), (129, 5, 64), (40, 33, 32), (9, 48, 32), (1000, 2, 32)]
 )
-def test_emulated_kernels_compute_what_torch_does(monkeypatch, samples, tables, width):
+def test_emulated_kernels_compute_what_torch_does(samples, tables, width):
     model, x, indices = case(samples, tables, width)
-    program = compiled(monkeypatch, model, x, indices)
+    program = compiled(model, x, indices)
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(program.ir("tiles"))
         view = ProgramView(list(module.body.operations)[0].operation)
@@ -77,22 +75,22 @@ def test_emulated_kernels_compute_what_torch_does(monkeypatch, samples, tables, 
     assert torch.equal(found[:, :width], x.double())
 
 
-def test_the_kernel_assembles_without_spills(monkeypatch):
-    program = compiled(monkeypatch, *case(2048, 26, 128))
+def test_the_kernel_assembles_without_spills():
+    program = compiled(*case(2048, 26, 128))
     with new_context(), ir.Location.unknown():
-        code = compile_gpu(ir.Module.parse(program.ir("tiles")), "main_p0", find_target("h200"))
+        code = compile_gpu(ir.Module.parse(program.ir("tiles")), "main_p0")
     assert code.resources.spill_store_bytes == 0 and "spill" not in "".join(code.warnings)
     assert [choice.engine for choice in code.engines] == ["pairs"]
     assert "mma.sync" in code.ptx
 
 
 @pytest.mark.parametrize("dtype, width, reason", [(torch.float32, 32, "f32"), (BF16, 24, "24 elements")])
-def test_what_the_engine_does_not_do_stays_apart(monkeypatch, dtype, width, reason):
-    program = compiled(monkeypatch, *case(40, 5, width, dtype))
+def test_what_the_engine_does_not_do_stays_apart(dtype, width, reason):
+    program = compiled(*case(40, 5, width, dtype))
     assert "kitsune.pairs" not in program.ir("stages"), reason
 
 
-def test_rows_of_products_are_tiled_on_the_host_too(monkeypatch):
+def test_rows_of_products_are_tiled_on_the_host_too():
     model, x, indices = case(129, 5, 64)
     program = kitsune_mlir.compile(model.float().eval(), (x.float(), indices), target="host")
     assert '"all"' not in program.ir("stages")

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch_mlir import ir
 
-import kitsune_mlir
-from kitsune_mlir import pipeline
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.contraction.match import COL
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM
@@ -21,18 +19,13 @@ from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
-from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.stages.gemm_chains import Layer, few_rows_reason
 from test.emulators.vector import run_kernel
 from test.emulators.warp import Warps
 from test.gpu.row_programs import Recommender
+from test.programs.compiled import planned
 
 BF16 = torch.bfloat16
-
-
-def compiled(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *args: Tensor):
-    monkeypatch.setattr(pipeline, "gpu_code", lambda *_: (None, {}, "not needed"))
-    return kitsune_mlir.compile(model.eval(), args, target="sm_90a")
 
 
 def emulated(program, model: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
@@ -69,8 +62,8 @@ def wanted(model: nn.Module, *args: Tensor) -> Tensor:
         (31, 2, (512, 32, 32)),
     ],
 )
-def test_a_stage_of_pairs_makes_its_vector_itself(monkeypatch, samples, tables, widths):
-    check_layers(monkeypatch, samples, tables, widths)
+def test_a_stage_of_pairs_makes_its_vector_itself(samples, tables, widths):
+    check_layers(samples, tables, widths)
 
 
 @pytest.mark.parametrize(
@@ -79,14 +72,14 @@ def test_a_stage_of_pairs_makes_its_vector_itself(monkeypatch, samples, tables, 
 def test_places_of_a_ring_are_used_again_within_a_tile_and_by_the_next(monkeypatch, slots, samples, widths):
     """Three blocks have up to three tiles each; terms and columns that do not fill a piece."""
     monkeypatch.setattr(row_layers_ring, "MOST_SLOTS", slots)
-    check_layers(monkeypatch, samples, 2, widths)
+    check_layers(samples, 2, widths)
 
 
-def check_layers(monkeypatch: pytest.MonkeyPatch, samples: int, tables: int, widths: tuple[int, ...]) -> None:
+def check_layers(samples: int, tables: int, widths: tuple[int, ...]) -> None:
     torch.manual_seed(samples)
     model = Recommender(tables, widths).to(BF16)
     args = torch.randn(samples, widths[0]).to(BF16), torch.randint(-11, 11, (samples, tables))
-    program = compiled(monkeypatch, model, *args)
+    program = planned(model.eval(), *args)
     found, right = emulated(program, model, args), wanted(model, *args)
     assert (found - right).norm() <= 1e-2 * right.norm()
 
@@ -123,12 +116,12 @@ def test_what_few_rows_are_not_done_for():
     assert "100 terms" in str(few_rows_reason([Layer(64, 100, 64)]))
 
 
-def test_the_recommenders_stage_assembles_without_spills(monkeypatch):
+def test_the_recommenders_stage_assembles_without_spills():
     model = Recommender(26, (13, 512, 256, 128)).to(BF16)
     args = torch.randn(2048, 13).to(BF16), torch.randint(0, 11, (2048, 26))
-    program = compiled(monkeypatch, model, *args)
+    program = planned(model.eval(), *args)
     with new_context(), ir.Location.unknown():
-        code = compile_gpu(ir.Module.parse(program.ir("tiles")), "main_p0", find_target("h200"))
+        code = compile_gpu(ir.Module.parse(program.ir("tiles")), "main_p0")
     assert code.resources.spill_store_bytes == 0 and "spill" not in "".join(code.warnings)
     assert [choice.engine for choice in code.engines] == ["pairs"]
     assert code.engines[0].parameters["layers"] == [[13, 512], [512, 256], [256, 128]]

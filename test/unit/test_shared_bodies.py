@@ -66,7 +66,7 @@ def test_one_buffer_twice_is_not_two_buffers():
 def test_code_does_not_grow_with_the_layers(count):
     """The kernel's code is that of five bodies; each layer adds words to the table, and two parameters hold all pointers."""
     case = layers(count, engine="simt")
-    code = compile_gpu(ir.Module.parse(case.text), case.name, "sm_90a")
+    code = compile_gpu(ir.Module.parse(case.text), case.name)
     assert code.manifest.arrays and code.resources.spill_store_bytes == 0
     assert len(re.findall(r"\.param \.align", code.ptx)) == 2
     assert code.ptx.count("red.release.gpu") == 5 - 1  # the last task posts nothing
@@ -76,5 +76,5 @@ def test_code_does_not_grow_with_the_layers(count):
 def test_a_debug_build_and_timestamps_know_the_task():
     case = layers(12, engine="simt")
     for options in ({"debug": True}, {"timestamps": True}):
-        code = compile_gpu(ir.Module.parse(case.text), case.name, "sm_90a", **options)
+        code = compile_gpu(ir.Module.parse(case.text), case.name, KernelOptions(**options))
         assert code.manifest.arrays and "operands" in code.ptx

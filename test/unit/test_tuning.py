@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import CompileError, TargetError
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.machine.target import find_target
+from kitsune_mlir.passes.partition_streams import PartitionStreams
 from kitsune_mlir.passmanager.manager import PassPipelineError, run_pipeline
 from kitsune_mlir.tuning import Compilers, TuningCache, partition, progress, tensor_types, tune
 from kitsune_mlir.tuning.candidates import LIMIT, candidates
@@ -46,8 +48,8 @@ class Clock:
     def __init__(self, best, refuse=()):
         self.best, self.refuse, self.asked = best, refuse, []
 
-    def __call__(self, module, text, enough):
-        name, tile = text.split("tiles={")[1].rstrip("}").split(":")
+    def __call__(self, module, step, enough):
+        ((name, tile),) = [one.split(":") for one in step.tiles]
         sizes = tuple(map(int, tile.split("x")))
         self.asked.append((name, sizes))
         if sizes in self.refuse:
@@ -119,44 +121,41 @@ def test_a_stage_alone_is_a_program():
         assert alone is not None and alone.operation.verify()
         _, results = tensor_types(alone)
         assert len(results) >= 1
-        run_pipeline(
-            alone,
-            f"builtin.module({partition({})},kitsune-place-buffers,kitsune-synchronize,kitsune-materialize,kitsune-check-progress)",
-            target="h200",
-        )
+        after = "kitsune-place-buffers,kitsune-synchronize,kitsune-materialize,kitsune-check-progress"
+        run_pipeline(alone, [replace(partition({}), target="h200"), after], target="h200")
         assert "kitsune.task" in str(alone)
 
 
 def test_the_partitioner_takes_tiles_by_name():
     module = formed()
     name = next(s.attributes["sym_name"].value for s in _stages(module.operation) if "reduce" in str(s.attributes["sym_name"]))
-    run_pipeline(module, f"builtin.module({partition({name: (12,), 'unknown': (3,)})})", target="h200")
+    run_pipeline(module, [replace(partition({name: (12,), "unknown": (3,)}), target="h200")])
     tiles = {s.attributes["sym_name"].value: str(s.attributes["tile"]) for s in _stages(module.operation)}
     assert tiles[name] == "array<i64: 12>"
     with pytest.raises(PassPipelineError, match="has 1 dimensions to tile"):
-        run_pipeline(formed(), f"builtin.module({partition({name: (12, 4)})})", target="h200", reproducer_dir=False)
+        run_pipeline(formed(), [replace(partition({name: (12, 4)}), target="h200")], reproducer_dir=False)
 
 
 def test_the_partitioner_takes_times_by_name():
-    assert partition({}) == "kitsune-partition-streams"
-    assert partition({}, "auto", {"a": 0.0125, "b": 1.0}) == "kitsune-partition-streams{times={a:12.50,b:1000.00}}"
-    assert partition({"a": (4, 8)}, "separate") == "kitsune-partition-streams{tiles={a:4x8} mode=separate}"
+    assert partition({}) == PartitionStreams()
+    assert partition({}, "auto", {"a": 0.0125, "b": 1.0}) == PartitionStreams(times=("a:12.50", "b:1000.00"))
+    assert partition({"a": (4, 8)}, "separate") == PartitionStreams(tiles=("a:4x8",), mode="separate")
 
 
 def test_one_launch_unless_several_were_clearly_faster(monkeypatch):
     module, target, asked = formed(), find_target("h200"), []
 
     def measured(several):
-        def time(module, text, *_):
-            asked.append(text)
-            return several if "separate" in text else 1.0
+        def time(module, step, *_):
+            asked.append(step)
+            return several if step.mode == "separate" else 1.0
 
         return time
 
     for several, wanted in ((0.9, "separate"), (0.99, "temporal"), (2.0, "temporal")):
         monkeypatch.setattr(pipeline, "measured", measured(several))
         assert pipeline.fastest_mode(module, target, pipeline.Options(), {"a": (8,)}, {}) == wanted
-    assert asked[:2] == [f"kitsune-partition-streams{{tiles={{a:8}} mode={mode}}}" for mode in ("temporal", "separate")]
+    assert asked[:2] == [PartitionStreams(tiles=("a:8",), mode=mode) for mode in ("temporal", "separate")]
     one = formed(torch.nn.ReLU(), (torch.randn(64, 64),))
     assert pipeline.fastest_mode(one, target, pipeline.Options(), {}, {}) == "temporal" and len(asked) == 6
 
@@ -236,7 +235,7 @@ def test_stages_are_compiled_ahead_for_a_gpu_by_another_process(monkeypatch):
         clock.expect(alone, partition({}))
         assert clock.measure(alone, partition({}), 1.0) == 0.25
         with pytest.raises(CompileError):
-            clock.measure(alone, "kitsune-partition-streams{mode=none}", 1.0)
+            clock.measure(alone, PartitionStreams(mode="none"), 1.0)
     assert {"kernel.cubin", "kernel.json"} <= set(timed[0])
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ctypes
 
-import pytest
 import torch
 from torch import Tensor, nn
 
-import kitsune_mlir
-from kitsune_mlir import pipeline
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.signature import Signature
+from test.programs.compiled import planned
 
 BF16 = torch.bfloat16
 
@@ -40,32 +38,31 @@ class Recorder:
         self.seen.append(torch.frombuffer(bytearray(raw), dtype=torch.int16).view(BF16).reshape(300, 104))
 
 
-def compiled(monkeypatch: pytest.MonkeyPatch, model: nn.Module, target: str = "sm_90a") -> Program:
-    monkeypatch.setattr(pipeline, "gpu_code", lambda *_: (None, {}, "not needed"))
+def compiled(model: nn.Module, target: str = "sm_90a") -> Program:
     args = torch.randn(512, 64).to(BF16), torch.randn(512, 35).to(BF16)
-    return kitsune_mlir.compile(model, args, target=target)
+    return planned(model, *args, target=target)
 
 
-def test_a_models_weight_is_taken_with_wider_rows(monkeypatch):
-    program = compiled(monkeypatch, Joined().to(BF16))
+def test_a_models_weight_is_taken_with_wider_rows():
+    program = compiled(Joined().to(BF16))
     (weight,) = program.signature.weights
     assert weight.shape == (300, 99) and weight.wide == (300, 104)
     assert Signature.from_dict(program.signature.to_dict()) == program.signature
     assert "tensor<300x104xbf16>" in program.ir("stages") and "tensor<300x99xbf16>" not in program.ir("stages")
 
 
-def test_a_weight_that_is_read_twice_is_copied_by_a_stage(monkeypatch):
-    program = compiled(monkeypatch, Joined(2).to(BF16))
+def test_a_weight_that_is_read_twice_is_copied_by_a_stage():
+    program = compiled(Joined(2).to(BF16))
     assert program.signature.weights[0].wide == () and "tensor<300x99xbf16>" in program.ir("stages")
 
 
-def test_the_host_takes_weights_as_they_are(monkeypatch):
-    assert compiled(monkeypatch, Joined().to(BF16), "host").signature.weights[0].wide == ()
+def test_the_host_takes_weights_as_they_are():
+    assert compiled(Joined().to(BF16), "host").signature.weights[0].wide == ()
 
 
-def test_a_wide_weight_is_placed_with_zeros_and_again_when_it_was_changed(monkeypatch):
+def test_a_wide_weight_is_placed_with_zeros_and_again_when_it_was_changed():
     model, runner = Joined().to(BF16), Recorder()
-    plan = compiled(monkeypatch, model)
+    plan = compiled(model)
     program = Program("test", plan.signature, plan.weights, runner, {}, {}, {})
     args = torch.randn(512, 64).to(BF16), torch.randn(512, 35).to(BF16)
     program(*args)

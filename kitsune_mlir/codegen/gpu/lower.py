@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.backend.to_llvm import target_attribute
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision, build
 from kitsune_mlir.codegen.gpu.kernel.spatial.lower_queues import lower_queues
@@ -17,6 +18,9 @@ __all__ = ["Emitted", "MANIFEST", "program_functions", "replace_program"]
 
 MANIFEST = "kitsune.manifest"
 """Attribute of a `gpu.module`: the kernel's manifest as JSON."""
+
+PLAIN_REGISTERS = 128
+"""Kernels whose tasks are content with as many registers hold no tensor-core loops."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +38,7 @@ def program_functions(module: ir.Operation) -> list[ir.Operation]:
     return [op for op in operations if op.name == "func.func" and "kitsune.program" in op.attributes]
 
 
-def replace_program(function: ir.Operation, limits: KernelOptions, watch: Callable[[Decision], None] | None = None) -> Emitted:
+def replace_program(function: ir.Operation, options: KernelOptions, watch: Callable[[Decision], None] | None = None) -> Emitted:
     """Put a `gpu.module` with the kernel in the place of a tile program's function, under the function's name.
 
     `watch` is called with who does each task, while the task is there to be looked at.
@@ -44,13 +48,16 @@ def replace_program(function: ir.Operation, limits: KernelOptions, watch: Callab
     """
     lower_queues(function)
     program = ProgramView(function)
-    executor = build(program, program.name, limits)
+    executor = build(program, program.name, options)
+    # Unrolling batches loads of plain loops; code written for many registers is unrolled where it should be.
+    unroll = all(decision.plan.registers <= PLAIN_REGISTERS for decision in executor.decisions)
     with function.context, function.location:
         holder = ir.Operation.create(
             "gpu.module",
             regions=1,
             attributes={
                 "sym_name": ir.StringAttr.get(program.name),
+                "targets": ir.ArrayAttr.get([target_attribute(options.chip, unroll)]),
                 MANIFEST: ir.StringAttr.get(executor.manifest.to_json()),
             },
             ip=ir.InsertionPoint(function),

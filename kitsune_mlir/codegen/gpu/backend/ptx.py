@@ -27,6 +27,9 @@ __all__ = ["PIPELINE", "to_llvm_ir", "to_ptx", "translate"]
 
 TRIPLE = "nvptx64-nvidia-cuda"
 
+PTX = "+ptx87"
+"""Target feature that names the PTX version: 8.7 is what CUDA 13.0 drivers assemble."""
+
 PIPELINE: tuple[str, ...] = (
     "convert-vector-to-scf",
     "arith-expand",
@@ -86,12 +89,12 @@ def translate(module: ir.Operation) -> str:
     return text
 
 
-def to_ptx(llvm_ir: str, chip: str = "sm_90a", ptx: str = "+ptx87", opt: int = 2, unroll: bool = False) -> str:
+def to_ptx(llvm_ir: str, chip: str = "sm_90a", ptx: str = PTX, opt: int = 2, unroll: bool = False) -> str:
     """Compile LLVM IR text (LLVM 24's or LLVM 22's spelling) to PTX.
 
     Args:
         chip: processor name, as ptxas has it.
-        ptx: target feature that names the PTX version; 8.7 is what CUDA 13.0 drivers assemble.
+        ptx: target feature that names the PTX version.
         opt: optimisation level of the middle end (0 leaves the IR as it is).
         unroll: let LLVM unroll loops. Off, because generated code is unrolled where it should be, and wgmma code in
             particular gets slower and larger when unrolled again.

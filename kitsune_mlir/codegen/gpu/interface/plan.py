@@ -1,4 +1,4 @@
-"""An engine's decision about a task: what a block may use, and the plan, or why there is none."""
+"""An engine's decision about a task: the options it is made with, and the plan, or why there is none."""
 
 from __future__ import annotations
 
@@ -10,37 +10,52 @@ from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.tile_records import Buffer, TaskView
+from kitsune_mlir.errors import ArgumentError
 
 __all__ = ["BARRIER_BYTES", "Decline", "KernelOptions", "MapUse", "Plan"]
 
 BARRIER_BYTES = 1024
 """Shared memory kept back for the mbarriers of a task and the executor's own words."""
 
+PRECISIONS = ("highest", "high", "medium")
+
 
 @dataclasses.dataclass(frozen=True)
 class KernelOptions:
-    """What one block of the kernel may use.
+    """How a kernel is made, and what one block of it may use: the options of `kitsune-to-gpu`.
 
     Attributes:
         chip: the code generator's name of the processor, "sm_90a".
+        workers: multiprocessors that the program is planned for; it runs on any number.
         shared_bytes: shared memory that one task may ask for.
         threads: most threads a block can have.
         debug: waits are bounded and report what they waited for.
         timestamps: every block writes when it began and ended each task.
-        workers: multiprocessors that the program is planned for; it runs on any number.
         matmul_precision: how f32 products are done, as `torch.set_float32_matmul_precision` names it: "highest" as exact as
             f32 arithmetic, "high" and "medium" in TF32.
         convolution_precision: the same of f32 convolutions.
+        ptxas_seconds: wall time that ptxas may take for the kernel; None is no limit.
+
+    Raises:
+        ArgumentError: a precision has no such name, or a limit is not above 0.
     """
 
     chip: str = "sm_90a"
+    workers: int = 132
     shared_bytes: int = SHARED_LIMIT - BARRIER_BYTES
     threads: int = 1024
     debug: bool = False
     timestamps: bool = False
-    workers: int = 132
     matmul_precision: str = "highest"
     convolution_precision: str = "highest"
+    ptxas_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("matmul_precision", "convolution_precision"):
+            if (found := getattr(self, name)) not in PRECISIONS:
+                raise ArgumentError(f"option '{name}' is one of {', '.join(PRECISIONS)}, not {found}")
+        if (limit := self.ptxas_seconds) is not None and limit <= 0:
+            raise ArgumentError(f"option 'ptxas_seconds' is a number of seconds above 0, or None for no limit, not {limit}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,10 +94,11 @@ class Plan:
             blocks that stay and drift apart (0.99 of a copy's bandwidth against 0.95).
         cluster: blocks of a cluster that do each tile together; more than 1 only for the one task of a program that waits for
             nothing.
-        apart: much of a tile is done before its waits: it should be on a block that has no tile of the task it waits for.
-        late: the engine waits (`poll_by_thread`, `poll_by_warp` or `wait`) in every tile, whether or not the task has waits,
-            and before that reads nothing that other tasks write and writes nothing. A kernel of such a task that follows
-            another one then begins before that one has ended.
+        avoids_producers: much of a tile is done before its waits: it should be on a block that has no tile of the task it
+            waits for.
+        dependent: the engine waits (`poll_by_thread`, `poll_by_warp` or `wait`) in every tile, whether or not the task has
+            waits, and before that reads nothing that other tasks write and writes nothing. A kernel of such a task that
+            follows another one then begins before that one has ended.
         halves: tiles count twice in posts: two blocks may do one.
         private: the engine's own data for `emit`.
     """
