@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.access import affine_maps, shape_of
+from kitsune_mlir.dialects.access import affine_maps, plain_loops, shape_of
+from kitsune_mlir.dialects.axes import Axes, Node
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.sizes import wide_dims
 from kitsune_mlir.dialects.tile_records import TaskView
@@ -16,29 +18,35 @@ __all__ = ["COL", "ROW", "Sides"]
 ROW, COL = "row", "col"
 
 
-class Sides:
-    """Unites dimensions of tensors with loops (union-find), and names the classes of the product's tile."""
+class Sides(Axes):
+    """The axes of a task's tensors; `names` says by what stands for an axis which of the product's tile it is."""
 
     def __init__(self, task: TaskView):
+        super().__init__()
         self.loaded = {load.tensor for load in task.loads}
-        self.parents: dict[Hashable, Hashable] = {}
-        self.names: dict[Hashable, str] = {}
+        self.names: dict[Node, Any] = {}
 
-    def find(self, node: Hashable) -> Hashable:
-        while (parent := self.parents.get(node, node)) != node:
-            node = parent
-        return node
+    def name(self, node: Node) -> Any:
+        """Which axis of the tile a dimension lies along; "" for none."""
+        return self.names.get(self.find(node), "")
 
-    def unite(self, a: Hashable, b: Hashable) -> None:
-        self.parents[self.find(a)] = self.find(b)
+    def call(self, node: Node, name: Hashable) -> None:
+        """Give the axis that a dimension lies along a name.
 
-    def operand(self, op: ir.Operation, number: int) -> list[Hashable]:
+        Raises:
+            MatchFailure: it has another one.
+        """
+        if self.names.setdefault(self.find(node), name) != name:
+            raise MatchFailure("one tensor is walked along two sides of the tile")
+
+    def operand(self, op: ir.Operation, number: int) -> list[Node]:
         """The nodes of an operand's wide dimensions. What is loaded may be walked differently by each of its users."""
         value = op.operands[number]
-        count = len(wide_dims(shape_of(value))) if isinstance(value.type, ir.ShapedType) else 0
-        if value in self.loaded:
-            return [("use", op, number, dim) for dim in range(count)]
-        return [("value", value, dim) for dim in range(count)]
+        return self.dims((op, number) if value in self.loaded else value, value)
+
+    def dims(self, tensor: Hashable, value: ir.Value) -> list[Node]:
+        """The nodes of a value's wide dimensions, with `tensor` standing for it."""
+        return [(tensor, dim) for dim in wide_dims(shape_of(value))] if isinstance(value.type, ir.ShapedType) else []
 
     def generic(self, op: ir.Operation, numbers: Sequence[int]) -> None:
         """Unite the loops of a generic with the dimensions of its operands `numbers` and of its results.
@@ -48,15 +56,11 @@ class Sides:
         """
         maps = affine_maps(op)
         inputs = len(op.operands) - len(op.results)
-        places = [(self.operand(op, number), op.operands[number], maps[number]) for number in numbers]
-        for number, result in enumerate(op.results):
-            nodes: list[Hashable] = [("value", result, dim) for dim in range(len(wide_dims(shape_of(result))))]
-            places.append((nodes, result, maps[inputs + number]))
-        for nodes, value, map_ in places:
-            if not isinstance(value.type, ir.ShapedType):
-                continue
-            for node, dim in zip(nodes, wide_dims(shape_of(value)), strict=True):
-                expression = map_.results[dim]
-                if not isinstance(expression, ir.AffineDimExpr):
-                    raise MatchFailure(f"an operand is indexed by {expression}, which is no plain loop")
-                self.unite(node, ("loop", op, expression.position))
+        found = [(self.operand(op, number), maps[number]) for number in numbers]
+        found += [(self.dims(result, result), maps[inputs + number]) for number, result in enumerate(op.results)]
+        for nodes, map_ in found:
+            loops = plain_loops(map_)
+            for node in nodes:
+                if (loop := loops[node[1]]) is None:
+                    raise MatchFailure(f"an operand is indexed by {map_.results[node[1]]}, which is no plain loop")
+                self.unite(node, (op, loop))

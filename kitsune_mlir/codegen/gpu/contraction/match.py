@@ -10,38 +10,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW, Sides
+from kitsune_mlir.codegen.gpu.contraction.elementwise import Body, Step, check_outputs, is_constant, read_step
 from kitsune_mlir.codegen.gpu.contraction.gather import tables_of
-from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loop_sizes, plain_loops, shape_of
+from kitsune_mlir.dialects.access import affine_maps, loop_sizes, plain_loops
+from kitsune_mlir.dialects.axes import Node
 from kitsune_mlir.dialects.contraction import contraction_dims, matrix_extents
-from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_projected_product
-from kitsune_mlir.dialects.sizes import wide_dims
 from kitsune_mlir.dialects.tile_records import Load, TaskView
 
 __all__ = ["COL", "ROW", "Pattern", "Product", "Sides", "Step", "is_constant", "loaded", "match"]
 
 _DTYPES = ("bf16", "f16")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Step:
-    """An element-wise `linalg.generic` (or `linalg.fill`), a reshape of unit dimensions, or a concatenation.
-
-    Attributes:
-        op: the operation.
-        kind: "map", "fill", "alias", or "concat" (of the terms of a sum).
-        operands: numbers of the operands that it reads.
-    """
-
-    op: ir.Operation
-    kind: str
-    operands: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,36 +56,16 @@ class Product:
 
 
 @dataclasses.dataclass(eq=False)
-class Pattern:
+class Pattern(Body):
     """A body that was understood.
 
     Attributes:
-        task: where it comes from.
-        steps: by the value that each makes.
         product: the contraction; the first of them.
         products: all contractions, of one size and one first operand.
     """
 
-    task: TaskView
-    steps: dict[ir.Value, Step]
     product: Product
-    sides: Sides
     products: tuple[Product, ...] = ()
-
-    def operand_sides(self, op: ir.Operation, number: int) -> tuple[str, ...]:
-        """The side of each wide dimension of an operand of a step."""
-        return tuple(self._side(node) for node in self.sides.operand(op, number))
-
-    def value_sides(self, value: ir.Value) -> tuple[str, ...]:
-        """The side of each wide dimension of a computed tensor."""
-        return tuple(self._side(("value", value, dim)) for dim in range(len(wide_dims(shape_of(value)))))
-
-    def loop_side(self, op: ir.Operation, loop: int) -> str:
-        """The side that a loop of a step walks; "" for a loop of one iteration."""
-        return self._side(("loop", op, loop))
-
-    def _side(self, node: Hashable) -> str:
-        return self.sides.names.get(self.sides.find(node), "")
 
 
 def match(task: TaskView, dtypes: Sequence[str] = _DTYPES, one_sum: bool = False) -> Pattern:
@@ -124,8 +89,9 @@ def match(task: TaskView, dtypes: Sequence[str] = _DTYPES, one_sum: bool = False
             loaded(task, product, operand)
         if one_sum and len(product.sums) != 1:
             raise MatchFailure(f"a sum over {len(product.sums)} dimensions; one is done")
-    pattern = Pattern(task, steps, products[0], sides, tuple(products))
-    _check_outputs(pattern, products)
+    pattern = Pattern(task, steps, sides, products[0], tuple(products))
+    whole = {side for side, extent in ((ROW, pattern.product.rows), (COL, pattern.product.cols)) if extent != 1}
+    check_outputs(pattern, {product.op.results[0]: product.init for product in products}, whole)
     return pattern
 
 
@@ -155,14 +121,11 @@ def _unite_products(task: TaskView, sides: Sides, products: Sequence[Product]) -
         sums = [length for _, length in product.sums]
         return *where, product.rows, product.cols, sums, product.dtype
 
-    def loops(product: Product) -> list[Hashable]:
-        out = affine_maps(product.op)[2]
-        return [("loop", product.op, out.results[dim].position) for dim in wide_dims(shape_of(product.op.results[0]))]
-
     for other in products:
         if key(other) != key(products[0]):
             raise MatchFailure("several products of different inputs, sizes or types")
-        for one, same in zip(loops(products[0]), loops(other), strict=True):
+        results = (product.op.results[0] for product in (products[0], other))
+        for one, same in zip(*(sides.dims(result, result) for result in results), strict=True):
             sides.unite(one, same)
 
 
@@ -172,7 +135,7 @@ def _read_body(
     """The steps (by the value that each makes) and products of a task's body, in order; `sides` learns what walks together.
 
     Args:
-        dtypes, tables: as for `_read_product` and `_read_step`.
+        dtypes, tables: as for `_read_product`; tensors whose elements the engine can read by index.
 
     Raises:
         Mismatch: an operation is neither a product of these types nor element-wise.
@@ -182,7 +145,7 @@ def _read_body(
     for op in task.work():
         if op.name == "tensor.empty" or (len(op.results) and is_constant(op.results[0])):
             continue
-        step = _read_step(op, sides, tables)
+        step = read_step(op, sides, tables.__contains__)
         if step is not None:
             steps.update(dict.fromkeys(op.results, step))
             continue
@@ -191,73 +154,6 @@ def _read_body(
         products.append(_read_product(op, dtypes))
         sides.generic(op, (0, 1, 2))
     return steps, products
-
-
-def is_constant(value: ir.Value) -> bool:
-    """Whether a value is a constant: a scalar, or a tensor of one number."""
-    if isinstance(value.owner, ir.Block) or value.owner.name != "arith.constant":
-        return False
-    attribute = value.owner.attributes["value"]
-    return not isinstance(value.type, ir.ShapedType) or (
-        isinstance(attribute, ir.DenseElementsAttr) and ir.DenseElementsAttr(attribute).is_splat
-    )
-
-
-def _check_captures(op: ir.Operation, tables: Collection[ir.Value]) -> None:
-    """A body may use constants and index arithmetic from outside, and tables that it indexes."""
-    block = op.regions[0].blocks[0]
-    for inner in body_of(op):
-        for operand in inner.operands:
-            owner = operand.owner
-            outside = owner != block if isinstance(owner, ir.Block) else owner.operation.block != block
-            if inner.name == "tensor.extract" and operand in tables:
-                continue
-            if outside and not is_constant(operand) and not isinstance(operand.type, ir.IndexType):
-                raise MatchFailure(f"an element-wise body uses a {operand.type} that is computed outside of it")
-
-
-def _read_step(op: ir.Operation, sides: Sides, tables: Collection[ir.Value] = ()) -> Step | None:
-    """The step that `op` is, with its loops united; None for anything else.
-
-    Args:
-        tables: tensors whose elements the engine can read by index.
-
-    Raises:
-        Mismatch: a reshape of wide dimensions, or a body that cannot be emitted element by element.
-    """
-    if op.name in ("tensor.expand_shape", "tensor.collapse_shape"):
-        source, result = shape_of(op.operands[0]), shape_of(op.results[0])
-        if [d for d in source if d != 1] != [d for d in result if d != 1]:
-            raise MatchFailure(f"'{op.name}' splits or merges dimensions of the tile")
-        for dim, node in enumerate(sides.operand(op, 0)):
-            sides.unite(("value", op.results[0], dim), node)
-        return Step(op, "alias", (0,))
-    if op.name == "linalg.fill":
-        return Step(op, "fill", (0,))
-    if op.name == "tensor.concat":
-        return _joined(op, sides)
-    if op.name != "linalg.generic" or any(kind != "parallel" for kind in iterator_kinds(op)):
-        return None
-    inputs = len(op.operands) - len(op.results)
-    arguments = op.regions[0].blocks[0].arguments
-    # An init is read only where the body uses its argument.
-    numbers = [n for n in range(len(op.operands)) if n < inputs or len(list(arguments[n].uses))]
-    for inner in body_of(op):
-        gathers = inner.name == "tensor.extract" and inner.operands[0] in tables
-        if inner.regions or not (gathers or inner.name.startswith(("arith.", "math.", "linalg.index"))):
-            raise MatchFailure(f"an element-wise body holds '{inner.name}'")
-    _check_captures(op, tables)
-    sides.generic(op, numbers)
-    return Step(op, "map", tuple(numbers))
-
-
-def _joined(op: ir.Operation, sides: Sides) -> Step:
-    """A concatenation: each part lies along the sides of the whole."""
-    whole = wide_dims(shape_of(op.results[0]))
-    for number, part in enumerate(op.operands):
-        for dim, node in zip(wide_dims(shape_of(part)), sides.operand(op, number), strict=True):
-            sides.unite(node, ("value", op.results[0], whole.index(dim)))
-    return Step(op, "concat", tuple(range(len(op.operands))))
 
 
 def _read_product(op: ir.Operation, dtypes: Sequence[str] = _DTYPES) -> Product:
@@ -297,52 +193,8 @@ def _name_sides(sides: Sides, product: Product) -> None:
     Raises:
         Mismatch: one class is two of them.
     """
-    out = affine_maps(product.op)[2]
-    wide = [out.results[dim].position for dim in wide_dims(shape_of(product.op.results[0]))]
-    named = [*zip(reversed(wide), (COL, ROW), strict=False), *((loop, f"k{loop}") for loop, _ in product.sums)]
-    for loop, name in named:
-        root = sides.find(("loop", product.op, loop))
-        if sides.names.get(root, name) != name:
-            raise MatchFailure("one tensor is walked along two sides of the tile")
-        sides.names[root] = name
-
-
-def _check_outputs(pattern: Pattern, products: Sequence[Product]) -> None:
-    """Everything that is stored must be a whole tile, and be made of steps along its sides.
-
-    Args:
-        products: those of the task, all of one size; `pattern.product` is one of them.
-
-    Raises:
-        Mismatch: it is not.
-    """
-    product = pattern.product
-    whole = {side for side, extent in ((ROW, product.rows), (COL, product.cols)) if extent != 1}
-    inits = {product.op.results[0]: product.init for product in products}
-
-    def made_of(value: ir.Value) -> list[ir.Value]:
-        if not isinstance(value.type, ir.ShapedType):
-            return []
-        step = pattern.steps.get(value)
-        start = [inits[value]] if value in inits else []
-        if step is None and not start and pattern.task.load_of(value) is None and not is_constant(value):
-            raise MatchFailure("an element-wise operand is neither loaded nor computed")
-        if step is None:
-            return start
-        if step.kind == "concat":
-            raise MatchFailure("element-wise work on a concatenation")
-        for number in step.operands:
-            if any(side not in (ROW, COL) for side in pattern.operand_sides(step.op, number)):
-                raise MatchFailure("an element-wise operand does not lie along the rows and columns of the product")
-        return [*start, *(step.op.operands[number] for number in step.operands)]
-
-    if not pattern.task.stores:
-        raise MatchFailure("the task stores nothing")
-    for store in pattern.task.stores:
-        if pattern.task.load_of(store.tensor) is not None:
-            raise MatchFailure("a tensor is copied from memory to memory")
-        sides = pattern.value_sides(store.tensor)
-        if set(sides) != whole or len(set(sides)) != len(sides):
-            raise MatchFailure("a result is not a whole tile of the product")
-    for _ in postorder([store.tensor for store in pattern.task.stores], made_of):
-        pass
+    result = product.op.results[0]
+    nodes: list[tuple[Node, str]] = [*zip(reversed(sides.dims(result, result)), (COL, ROW), strict=False)]
+    nodes += [((product.op, loop), f"k{loop}") for loop, _ in product.sums]
+    for node, name in nodes:
+        sides.call(node, name)

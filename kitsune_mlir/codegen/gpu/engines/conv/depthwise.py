@@ -21,8 +21,8 @@ from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, constant, i32, i64, select, unpack
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
-from kitsune_mlir.codegen.gpu.engines.conv.epilogue_eval import Block, Steps, guarded, neighbours_align
-from kitsune_mlir.codegen.gpu.engines.conv.match import CHANNEL, Convolution, Sides, match, stored_sides
+from kitsune_mlir.codegen.gpu.engines.conv.epilogue_eval import Block, Sides, Steps, guarded, neighbours_align
+from kitsune_mlir.codegen.gpu.engines.conv.match import CHANNEL, Convolution, match
 from kitsune_mlir.codegen.gpu.engines.conv.tiles import depthwise_run
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
@@ -241,12 +241,12 @@ class _Tile(Steps):
             self.next_pixels()
             for number, blocks in across.items():
                 tensor = stores[number].tensor
-                blocks.append(self.evaluate(tensor, stored_sides(self.conv, tensor)))
+                blocks.append(self.evaluate(tensor, self.conv.body.value_sides(tensor)))
 
             def write() -> None:
                 for number, store in enumerate(stores):
                     if number not in across:
-                        sides = stored_sides(self.conv, store.tensor)
+                        sides = self.conv.body.value_sides(store.tensor)
                         self._write(store, sides, self.evaluate(store.tensor, sides))
 
             guarded(write, self.places[-1] < last.size if pixel and last.size % self.plan.run else None)
@@ -257,12 +257,12 @@ class _Tile(Steps):
     def _crosses(self, store: Store) -> bool:
         """Whether pixels, not channels, are neighbours in what is stored, so that an item stores its pixels of each channel."""
         last, run = len(self.conv.axes) - 1, self.plan.run
-        strides = self.strides(store, stored_sides(self.conv, store.tensor))
+        strides = self.strides(store, self.conv.body.value_sides(store.tensor))
         return strides.get(last) == 1 and strides.get(CHANNEL, 1) != 1 and self.conv.axes[-1].size % run == 0
 
     def _write_across(self, store: Store, blocks: list[Block]) -> None:
         """Store an item's pixels, channel by channel."""
-        strides, dtype = self.strides(store, stored_sides(self.conv, store.tensor)), str(store.buffer.element)
+        strides, dtype = self.strides(store, self.conv.body.value_sides(store.tensor)), str(store.buffer.element)
         size, together = element_bytes(store.buffer.element), self.plan.run
         while together > 1 and not neighbours_align(store, together):
             together //= 2

@@ -16,8 +16,8 @@ from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i64, select
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
-from kitsune_mlir.codegen.gpu.engines.conv.epilogue_eval import Block, Steps, guarded, neighbours_align
-from kitsune_mlir.codegen.gpu.engines.conv.match import CHANNEL, Sides, stored_sides
+from kitsune_mlir.codegen.gpu.engines.conv.epilogue_eval import Block, Sides, Steps, guarded, neighbours_align
+from kitsune_mlir.codegen.gpu.engines.conv.match import CHANNEL
 from kitsune_mlir.codegen.gpu.engines.conv.plan import ConvPlan
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.dialects.sizes import element_bytes
@@ -65,7 +65,7 @@ class Epilogue(Steps):
             self.columns = {0: self._column(first), 1: self._column(first + 1)}
             self.next_pixels()
             for store in self.conv.task.stores:
-                sides = stored_sides(self.conv, store.tensor)
+                sides = self.conv.body.value_sides(store.tensor)
                 self._write(store, sides, self.evaluate(store.tensor, sides))
 
     # --- where elements are ----------------------------------------------------------------------------------------------

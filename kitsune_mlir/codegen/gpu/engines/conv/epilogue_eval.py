@@ -11,20 +11,22 @@ from collections.abc import Callable
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import is_constant
+from kitsune_mlir.codegen.gpu.contraction.elementwise import is_constant, read_operands
 from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, emit_body
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i64
-from kitsune_mlir.codegen.gpu.engines.conv.match import CHANNEL, Convolution, Sides, operand_sides
+from kitsune_mlir.codegen.gpu.engines.conv.match import CHANNEL, Convolution
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.window import multiple_of
 from kitsune_mlir.dialects.sizes import element_bytes, wide_dims
 from kitsune_mlir.dialects.tile_records import Load, Store
 
-__all__ = ["Block", "Steps", "guarded", "neighbours_align"]
+__all__ = ["Block", "Sides", "Steps", "guarded", "neighbours_align"]
 
 Block = list[Value]
+Sides = tuple[int, ...]
+"""Of each dimension longer than 1: the image's dimension whose pixels are walked, or `CHANNEL`."""
 
 
 class Steps:
@@ -54,7 +56,7 @@ class Steps:
         """The block's elements of a tensor of the task."""
         if is_constant(value):
             return [constant_of(value)] * self.count
-        key = (value, sides, any(side not in (CHANNEL, None) for side in sides))
+        key = (value, sides, any(side != CHANNEL for side in sides))
         if key not in self.known:
             load = self.conv.task.load_of(value)
             if value == self.conv.op.results[0]:
@@ -62,28 +64,24 @@ class Steps:
             elif load is not None:
                 self.known[key] = self.read(load, sides)
             else:
-                self.known[key] = self._step(value, sides)
+                self.known[key] = self._step(value)
         return self.known[key]
 
     def _product(self) -> Block:
-        start = self.evaluate(self.conv.op.operands[2], self.conv.sides)
+        start = self._operand(self.conv.op, 2)
         if all(_is_zero(value) for value in start):
             return self.sums()
         return [total + begin for total, begin in zip(self.sums(), start, strict=True)]
 
-    def _step(self, value: ir.Value, sides: Sides) -> Block:
+    def _step(self, value: ir.Value) -> Block:
         op = value.owner
         result = list(op.results).index(value)
         if op.name in ("tensor.expand_shape", "tensor.collapse_shape"):
-            return self.evaluate(op.operands[0], operand_sides(op, 0, 0, sides))
+            return self._operand(op, 0)
         if op.name == "linalg.fill":
             return [constant_of(op.operands[0])] * self.count
-        arguments = op.regions[0].blocks[0].arguments
-        inputs = len(op.operands) - len(op.results)
-        blocks = [
-            self._operand(op, n, result, sides) if n < inputs or len(list(arguments[n].uses)) else None
-            for n in range(len(op.operands))
-        ]
+        read = read_operands(op)
+        blocks = [self._operand(op, n) if n in read else None for n in range(len(op.operands))]
         found: Block = []
         done: dict[tuple[int, ...], Value] = {}
         for element in range(self.count):
@@ -94,19 +92,18 @@ class Steps:
             found.append(done[same])
         return found
 
-    def _operand(self, op: ir.Operation, operand: int, result: int, sides: Sides) -> Block:
+    def _operand(self, op: ir.Operation, operand: int) -> Block:
         value = op.operands[operand]
         if not isinstance(value.type, ir.ShapedType):
             return [constant_of(value)] * self.count
-        return self.evaluate(value, operand_sides(op, operand, result, sides))
+        return self.evaluate(value, self.conv.body.operand_sides(op, operand))
 
     # --- memory ----------------------------------------------------------------------------------------------------------
 
     def strides(self, record: Load | Store, sides: Sides) -> dict[int, int]:
         """Elements of a buffer from one element to the next along each side."""
-        named = [side for side in sides if side is not None]
         strides: dict[int, int] = {}
-        for dim, side in zip(wide_dims(record.sizes), named, strict=True):
+        for dim, side in zip(wide_dims(record.sizes), sides, strict=True):
             strides[side] = strides.get(side, 0) + record.buffer.strides[dim]
         return strides
 

@@ -9,33 +9,27 @@ or, where it is depthwise,
     out[pixel.., channel] += image[pixel*stride + tap*dilation.., channel] * weight[tap.., channel]
 
 Its image may be a window of a padded tensor; the padding becomes a distance from the image's first element. Everything else
-in the body is element-wise work on the result. It is looked at by pulling: from the stores through the operations down to
-loads, every dimension of every tensor named by the *side* of the tile that it lies along: a pixel dimension (the number of
-the image's dimension), or `CHANNEL`.
+in the body is element-wise work on the result, every dimension of every tensor named by the *side* of the tile that it lies
+along: a pixel dimension (the number of the image's dimension), or `CHANNEL`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import is_constant
-from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loop_sizes, plain_loops, shape_of, static_ints
-from kitsune_mlir.dialects.contraction import conv_dims
-from kitsune_mlir.dialects.deep import postorder
+from kitsune_mlir.codegen.gpu.contraction.axes import Sides
+from kitsune_mlir.codegen.gpu.contraction.elementwise import Body, check_outputs, read_step
+from kitsune_mlir.dialects.access import loop_sizes, shape_of, static_ints
+from kitsune_mlir.dialects.contraction import ConvDims, conv_dims
 from kitsune_mlir.dialects.match_failure import MatchFailure
-from kitsune_mlir.dialects.products import body_of, is_contraction
-from kitsune_mlir.dialects.sizes import wide_dims
+from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.dialects.tile_records import Load, Offset, TaskView
 
-__all__ = ["CHANNEL", "Axis", "Convolution", "Side", "Sides", "match", "operand_sides", "stored_sides"]
+__all__ = ["CHANNEL", "Axis", "Convolution", "match"]
 
 CHANNEL = -1
-Side = int | None
-"""The image's dimension whose pixels are walked, `CHANNEL`, or None where the extent is 1."""
-Sides = tuple[Side, ...]
 
 _DTYPES = ("bf16", "f16", "f32")
 _DYNAMIC = ir.ShapedType.get_dynamic_size()
@@ -81,7 +75,7 @@ class Convolution:
         channels: that are summed, C; 1 of a depthwise convolution.
         features: channels of the tile's result.
         dtype: of both factors, "bf16", "f16" or "f32".
-        sides: of the convolution's result.
+        body: the element-wise steps around it; their sides are pixels, by the number of the image's dimension, or `CHANNEL`.
         depthwise: every channel has a weight of its own.
     """
 
@@ -93,7 +87,7 @@ class Convolution:
     channels: int
     features: int
     dtype: str
-    sides: Sides
+    body: Body
     depthwise: bool = False
 
     @property
@@ -118,12 +112,7 @@ def match(task: TaskView, depthwise: bool = False) -> Convolution:
     if len(products) != 1:
         raise MatchFailure(f"{len(products)} products in one task; one is done")
     found = _convolution(task, products[0], depthwise)
-    if not task.stores:
-        raise MatchFailure("the task stores nothing")
-    for store in task.stores:
-        if task.load_of(store.tensor) is not None:
-            raise MatchFailure("a tensor is copied from memory to memory")
-        _check(found, store.tensor, stored_sides(found, store.tensor))
+    check_outputs(found.body, {found.op.results[0]: found.op.operands[2]}, set(found.body.sides.names.values()))
     return found
 
 
@@ -142,10 +131,25 @@ def _convolution(task: TaskView, op: ir.Operation, depthwise: bool) -> Convoluti
     weight, rank = task.load_of(op.operands[1]), len(shape_of(op.operands[1]))
     if weight is None or list(weight.sizes[shared]) != list(weight.buffer.shape[shared]) or len(weight.sizes) != rank:
         raise MatchFailure("the weight is not read from memory, whole but for its features")
-    sides = {**{loop: number for number, loop in enumerate(dims.pixels)}, dims.features: CHANNEL}
-    walked = tuple(sides[loop] if sizes[loop] != 1 else None for loop in plain_loops(affine_maps(op)[2]) if loop is not None)
     channels = 1 if depthwise else sizes[dims.channels]
-    return Convolution(task, op, image, weight, axes, channels, sizes[dims.features], types[0], walked, depthwise)
+    return Convolution(
+        task, op, image, weight, axes, channels, sizes[dims.features], types[0], _body(task, op, dims), depthwise
+    )
+
+
+def _body(task: TaskView, op: ir.Operation, dims: ConvDims) -> Body:
+    """The element-wise steps around a convolution, and which of its pixels or channels each of their tensors lies along."""
+    sides, steps = Sides(task), {}
+    for other in task.work():
+        step = read_step(other, sides, positions=False) if other != op else None
+        if step is not None:
+            steps.update(dict.fromkeys(other.results, step))
+    sides.generic(op, (2,))
+    sizes = loop_sizes(op)
+    for loop, name in (*((loop, number) for number, loop in enumerate(dims.pixels)), (dims.features, CHANNEL)):
+        if sizes[loop] != 1:
+            sides.call((op, loop), name)
+    return Body(task, steps, sides)
 
 
 def _image(task: TaskView, value: ir.Value) -> tuple[Load, list[tuple[Offset, ...]], list[int], list[bool]]:
@@ -187,112 +191,3 @@ def _pads_with_zero(pad: ir.Operation) -> bool:
     if isinstance(owner, ir.Block) or owner.name != "arith.constant":
         return False
     return ir.FloatAttr(owner.attributes["value"]).value == 0
-
-
-# --- what follows the convolution ------------------------------------------------------------------------------------
-
-
-def operand_sides(op: ir.Operation, number: int, result: int, sides: Sides) -> Sides:
-    """The sides of an operand's dimensions, from those of the result of an element-wise op or a reshape by ones.
-
-    Raises:
-        Mismatch: a dimension is indexed by more than a loop.
-    """
-    value = op.operands[number]
-    if not isinstance(value.type, ir.ShapedType):
-        return ()
-    if op.name in ("tensor.expand_shape", "tensor.collapse_shape"):
-        wide = [sides[dim] for dim in wide_dims(shape_of(op.results[0]))]
-        places = dict(zip(wide_dims(shape_of(value)), wide, strict=True))
-        return tuple(places.get(dim) for dim in range(len(shape_of(value))))
-    maps = affine_maps(op)
-    loops: dict[int, Side] = {}
-    for expression, side in zip(maps[len(maps) - len(op.results) + result].results, sides, strict=True):
-        if isinstance(expression, ir.AffineDimExpr):
-            loops[expression.position] = side
-    found: list[Side] = []
-    for expression, extent in zip(maps[number].results, shape_of(value), strict=True):
-        if extent == 1:
-            found.append(None)
-        elif isinstance(expression, ir.AffineDimExpr) and expression.position in loops:
-            found.append(loops[expression.position])
-        else:
-            raise MatchFailure(f"an element-wise operand is indexed by {expression}")
-    return tuple(found)
-
-
-def stored_sides(found: Convolution, value: ir.Value) -> Sides:
-    """The sides of a stored tensor: followed up from the convolution's result, whose every wide side it must have.
-
-    Raises:
-        Mismatch: it is not made from the convolution's result, or not from all of its tile.
-    """
-    known: dict[ir.Value, Sides] = {found.op.results[0]: found.sides}
-    for op in found.task.work():
-        if op == found.op or not len(op.results):
-            continue
-        for number, operand in enumerate(op.operands):
-            if operand in known:
-                known.update(_forward(op, number, known[operand]))
-                break
-    if value not in known:
-        raise MatchFailure("a result is not made from the convolution's")
-    sides = known[value]
-    if set(sides) - {None} != set(found.sides) - {None}:
-        raise MatchFailure("a result is not a whole tile of the convolution's")
-    return sides
-
-
-def _forward(op: ir.Operation, number: int, sides: Sides) -> dict[ir.Value, Sides]:
-    """The sides of an element-wise op's results, from those of one operand."""
-    if op.name in ("tensor.expand_shape", "tensor.collapse_shape"):
-        wide = [sides[dim] for dim in wide_dims(shape_of(op.operands[0]))]
-        if len(wide) != len(wide_dims(shape_of(op.results[0]))):
-            return {}
-        places = dict(zip(wide_dims(shape_of(op.results[0])), wide, strict=True))
-        return {op.results[0]: tuple(places.get(dim) for dim in range(len(shape_of(op.results[0]))))}
-    if op.name != "linalg.generic":
-        return {}
-    maps = affine_maps(op)
-    loops = {e.position: s for e, s in zip(maps[number].results, sides, strict=True) if isinstance(e, ir.AffineDimExpr)}
-    found = {}
-    for index, result in enumerate(op.results):
-        out = maps[len(maps) - len(op.results) + index].results
-        wide = [extent != 1 for extent in shape_of(result)]
-        if all(not w or (isinstance(e, ir.AffineDimExpr) and e.position in loops) for e, w in zip(out, wide, strict=True)):
-            found[result] = tuple(loops[e.position] if w else None for e, w in zip(out, wide, strict=True))
-    return found
-
-
-def _check(found: Convolution, value: ir.Value, sides: Sides) -> None:
-    """Everything that a value is made of is the convolution, an element-wise step, a load or a constant."""
-    for _ in postorder([(value, sides)], lambda walked: _walked_by(found, *walked)):
-        pass
-
-
-def _walked_by(found: Convolution, value: ir.Value, sides: Sides) -> list[tuple[ir.Value, Sides]]:
-    """What a value walked along some sides is made of, and the sides that these values are walked along."""
-    if not isinstance(value.type, ir.ShapedType) or is_constant(value) or found.task.load_of(value) is not None:
-        return []
-    if value == found.op.results[0]:
-        if [side for side in sides if side is not None] != [side for side in found.sides if side is not None]:
-            raise MatchFailure("the convolution's result is read along other dimensions")
-        return [(found.op.operands[2], found.sides)]
-    op = value.owner
-    if isinstance(op, ir.Block):
-        raise MatchFailure("an element-wise operand is neither loaded nor computed")
-    result = list(op.results).index(value)
-    return [(op.operands[number], operand_sides(op, number, result, sides)) for number in _read_operands(op)]
-
-
-def _read_operands(op: ir.Operation) -> Sequence[int]:
-    if op.name in ("tensor.expand_shape", "tensor.collapse_shape", "linalg.fill"):
-        return (0,)
-    if op.name != "linalg.generic" or any(kind != "parallel" for kind in iterator_kinds(op)):
-        raise MatchFailure(f"'{op.name}' is neither the convolution nor element-wise")
-    for inner in body_of(op):
-        if inner.regions or not inner.name.startswith(("arith.", "math.")):
-            raise MatchFailure(f"an element-wise body holds '{inner.name}'")
-    arguments = op.regions[0].blocks[0].arguments
-    inputs = len(op.operands) - len(op.results)
-    return [n for n in range(len(op.operands)) if n < inputs or len(list(arguments[n].uses))]

@@ -6,7 +6,8 @@ import dataclasses
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL
+from kitsune_mlir.codegen.gpu.contraction.axes import COL
+from kitsune_mlir.codegen.gpu.contraction.elementwise import Step
 from kitsune_mlir.codegen.gpu.contraction.row_addition import Addition, widest
 from kitsune_mlir.dialects.access import affine_maps, shape_of
 from kitsune_mlir.dialects.match_failure import MatchFailure
@@ -20,22 +21,6 @@ QUAD = 4
 """Lanes of a warp that share a row of wgmma's accumulators."""
 SUM = "sum"
 """The side of a weight's dimension that the product sums over."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Step:
-    """An operation that is no product.
-
-    Attributes:
-        op: the operation.
-        kind: "map" (element-wise, gathers included), "reduce" (over the columns), "alias" (a unit dimension more or less),
-            "concat".
-        operands: numbers of the operands that it reads.
-    """
-
-    op: ir.Operation
-    kind: str
-    operands: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, is_constant
+from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
+from kitsune_mlir.codegen.gpu.contraction.elementwise import check_body, is_constant, read_operands
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Chain, Layer, Scatter, Step, ranges_of
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, plain_loops, shape_of
 from kitsune_mlir.dialects.contraction import contraction_dims
+from kitsune_mlir.dialects.iteration import is_reshape, is_trivial_reshape
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import body_of, constant_fill, is_contraction, is_projected_product, yield_of
 from kitsune_mlir.dialects.sizes import wide_dims
@@ -31,12 +33,12 @@ NEUTRAL = {
 }
 """What changes nothing, for each operation that may combine the elements of a row."""
 
-_DTYPES, _MOVES = ("bf16", "f16"), ("tensor.expand_shape", "tensor.collapse_shape")
+_DTYPES = ("bf16", "f16")
 
 
 def zero(value: ir.Value) -> bool:
     """Whether a tensor is filled with 0."""
-    while not isinstance(value.owner, ir.Block) and value.owner.name in _MOVES:
+    while not isinstance(value.owner, ir.Block) and is_reshape(value.owner.operation):
         value = value.owner.operands[0]
     maker = None if isinstance(value.owner, ir.Block) else constant_fill(value.owner.operation)
     return maker is not None and ir.FloatAttr(maker.attributes["value"]).value == 0
@@ -124,9 +126,9 @@ def _scatter(chain: Chain, op: ir.Operation) -> Scatter:
 
 
 def _step(chain: Chain, op: ir.Operation) -> Step:
-    if op.name in _MOVES:
+    if is_reshape(op):
         source, result = shape_of(op.operands[0]), shape_of(op.results[0])
-        if [d for d in source if d != 1] != [d for d in result if d != 1] or not 1 <= len(result) <= 2 or len(source) > 2:
+        if not is_trivial_reshape(op) or not 1 <= len(result) <= 2 or len(source) > 2:
             raise MatchFailure(f"'{op.name}' splits or merges dimensions")
         return Step(op, "alias", (0,))
     if op.name == "tensor.concat":
@@ -138,9 +140,8 @@ def _step(chain: Chain, op: ir.Operation) -> Step:
     if op.name != "linalg.generic":
         raise MatchFailure(f"'{op.name}' is no step of a chain")
     chain.sides[op] = _loops(chain, op)
-    _check_body(chain, op)
-    inputs, arguments = len(op.operands) - len(op.results), op.regions[0].blocks[0].arguments
-    numbers = tuple(n for n in range(len(op.operands)) if n < inputs or len(list(arguments[n].uses)))
+    check_body(op, lambda table: chain.task.load_of(table) is not None)
+    numbers = read_operands(op)
     for number in numbers:
         _check_operand(chain, op, number)
     if "reduction" not in iterator_kinds(op):
@@ -176,21 +177,6 @@ def _check_operand(chain: Chain, op: ir.Operation, number: int) -> None:
         wanted = [side for side, extent in zip((ROW, COL), shape_of(operand), strict=False) if extent != 1]
         if list(sides) != wanted:
             raise MatchFailure("a computed tensor is transposed")
-
-
-def _check_body(chain: Chain, op: ir.Operation) -> None:
-    block = op.regions[0].blocks[0]
-    for inner in body_of(op):
-        if inner.regions or not inner.name.startswith(("arith.", "math.", "linalg.index", "tensor.extract")):
-            raise MatchFailure(f"a body holds '{inner.name}'")
-        for operand in inner.operands:
-            owner = operand.owner
-            outside = owner != block if isinstance(owner, ir.Block) else owner.operation.block != block
-            table = inner.name == "tensor.extract" and operand == inner.operands[0]
-            if outside and table and chain.task.load_of(operand) is None:
-                raise MatchFailure("rows are taken from a computed tensor")
-            if outside and not table and not is_constant(operand) and not isinstance(operand.type, ir.IndexType):
-                raise MatchFailure(f"a body uses a {operand.type} that is computed outside of it")
 
 
 def _check(chain: Chain) -> None:
