@@ -8,6 +8,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith
 
 from kitsune_mlir.codegen.gpu.emit.approx_math import APPROXIMATIONS
+from kitsune_mlir.codegen.gpu.emit.operation import clone
 from kitsune_mlir.codegen.gpu.emit.value import Value, wrap
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.dialects.products import body_of, yield_of
@@ -50,17 +51,12 @@ def emit_body(
         if inner.name == "tensor.extract" and extract is not None:
             known[inner.results[0]] = extract(inner, [lookup(value) for value in list(inner.operands)[1:]]).ir
             continue
+        operands = [wrap(lookup(operand)) for operand in inner.operands]
         if approximate and inner.name in APPROXIMATIONS and isinstance(inner.results[0].type, ir.F32Type):
-            operands = [wrap(lookup(operand)) for operand in inner.operands]
             known[inner.results[0]] = APPROXIMATIONS[inner.name](*operands).ir
             continue
-        copy = ir.Operation.create(
-            inner.name,
-            results=[result.type for result in inner.results],
-            operands=[lookup(operand) for operand in inner.operands],
-            attributes={name: inner.attributes[name] for name in inner.attributes},
-        )
-        known.update(zip(inner.results, copy.results, strict=True))
+        copies = clone(inner, operands)
+        known.update((result, copy.ir) for result, copy in zip(inner.results, copies, strict=True))
     return [wrap(lookup(value)) for value in yield_of(op).operands]
 
 

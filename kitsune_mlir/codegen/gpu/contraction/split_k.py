@@ -17,14 +17,15 @@ from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, i64, select, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.interface.split import PartialsSlot, Split
+from kitsune_mlir.codegen.gpu.interface.split import Split
+from kitsune_mlir.codegen.gpu.interface.split_exchange import SplitExchange
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier
+from kitsune_mlir.codegen.gpu.sm90.warp_specialize import WARPGROUP_THREADS
 
 __all__ = ["Pieces", "SplitPlan"]
 
 BARRIER = 2
 """Named barrier of the first consumer; the second has the next one."""
-GROUP = 128
 MOST_LOADED = 96
 """Registers for partial results that are on their way at a time."""
 
@@ -87,17 +88,13 @@ class Pieces:
         Args:
             owner: the piece whose block adds up a register (the same for four of them): it need not write it.
         """
-        place, counters = self._place(), self.task.kernel.counters
-        before = place.before
-        if before is not None:
-            first = self._local() == 0
-            if_(first, lambda: counters.poll(i32(before[0]), before[1], self.task.number))
-            self._meet(group)
+        exchange = self._exchange(group)
+        exchange.claim()
         target = self._pointer(tile, piece, group)
 
         def write(numbers: Sequence[int]) -> None:
             for number in numbers:
-                store(vector(accumulators[number : number + 4]), offset(target, number * (4 * GROUP)))
+                store(vector(accumulators[number : number + 4]), offset(target, number * (4 * WARPGROUP_THREADS)))
 
         numbers = range(0, len(accumulators), 4)
         if owner is None:
@@ -105,30 +102,23 @@ class Pieces:
         else:
             for mine, together in itertools.groupby(numbers, owner):
                 if_(piece != mine, functools.partial(write, list(together)))
-        self._meet(group)
-        if_(self._local() == 0, lambda: counters.post(self._arrival(tile, group)))
+        exchange.sync()
+        exchange.announce(self._number(tile, group))
 
     def collect(self, tile: TileContext, piece: Value, group: Value, accumulators: list[Value]) -> list[Value]:
         """The sum of all pieces, of which the block's own, `piece`, is the last."""
         assert self.split is not None
-        counters, others = self.task.kernel.counters, self.split.pieces - 1
-        arrival = self._arrival(tile, group)
+        exchange, others = self._exchange(group), self.split.pieces - 1
         shared = piece == others  # not a whole tile
-        first = (self._local() == 0) & shared
-        if_(first, lambda: counters.poll(arrival, others, self.task.number))
-        self._meet(group)
+        exchange.wait(self._number(tile, group), others, shared)
 
         def add(piece: Value, *sums: Value) -> list[Value]:
-            source = self._pointer(tile, piece, group)
-            found: list[Value] = []
-            for number in range(0, len(sums), 4):
-                found += load_elements(offset(source, number * (4 * GROUP)), "f32", 4, align=16)
+            found = _loaded(self._pointer(tile, piece, group), range(0, len(sums), 4))
             return [mine + other for mine, other in zip(sums, found, strict=True)]
 
         # Never a loop of one iteration to the compiler: ptxas starts all loads of straight code at once, and spills.
         accumulators = for_(0, fresh(select(shared, piece, 0)), 1, add, accumulators)
-        self._meet(group)
-        if_(first, lambda: counters.post(i32(self._place().read)))
+        exchange.release(shared)
         return accumulators
 
     def alone(self, piece: Value) -> Value:
@@ -139,9 +129,7 @@ class Pieces:
     def meet(self, tile: TileContext, group: Value) -> None:
         """Wait until all pieces of the tile have announced theirs (`Split.spread`)."""
         assert self.split is not None
-        arrival, pieces = self._arrival(tile, group), self.split.pieces
-        if_(self._local() == 0, lambda: self.task.kernel.counters.poll(arrival, pieces, self.task.number))
-        self._meet(group)
+        self._exchange(group).wait(self._number(tile, group), self.split.pieces)
 
     def sums(
         self, tile: TileContext, piece: Value, group: Value, first: Value, runs: Sequence[int], own: Sequence[Value]
@@ -155,18 +143,14 @@ class Pieces:
             own: those of its block's piece.
         """
         assert self.split is not None
-        moved, count, others = i64(first) * (4 * GROUP), len(own) // len(runs), self.split.pieces - 1
+        moved, count, others = i64(first) * (4 * WARPGROUP_THREADS), len(own) // len(runs), self.split.pieces - 1
         at_once = max(1, MOST_LOADED // len(own))
 
         def load(other: Value | int) -> list[Value]:
             other = i32(other)
             number = select(other < piece, other, other + 1)
             source = offset(self._pointer(tile, number, group), moved)
-            found: list[Value] = []
-            for start in runs:
-                for number in range(start, start + count, 4):
-                    found += load_elements(offset(source, number * (4 * GROUP)), "f32", 4, align=16)
-            return found
+            return _loaded(source, [number for start in runs for number in range(start, start + count, 4)])
 
         def add(first: Value | int, many: int, sums: Sequence[Value]) -> list[Value]:
             # All loads of some pieces before the first addition: they are on their way together.
@@ -189,21 +173,19 @@ class Pieces:
 
     def done(self, group: Value) -> None:
         """The warpgroup has read all that it adds up."""
-        self._meet(group)
-        if_(self._local() == 0, lambda: self.task.kernel.counters.post(i32(self._place().read)))
+        self._exchange(group).release()
 
-    def _place(self) -> PartialsSlot:
-        assert self.task.place is not None
-        return self.task.place
+    def _exchange(self, group: Value) -> SplitExchange:
+        """Of a consumer, whose warpgroup hands over its own accumulators."""
+        sync = lambda: NamedBarrier(group + BARRIER, WARPGROUP_THREADS).sync()  # noqa: E731
+        return SplitExchange(self.task, lambda: self._local() == 0, sync)
 
     def _local(self) -> Value:
-        return self.task.thread % GROUP
+        return self.task.thread % WARPGROUP_THREADS
 
-    def _meet(self, group: Value) -> None:
-        NamedBarrier(group + BARRIER, GROUP).sync()
-
-    def _arrival(self, tile: TileContext, group: Value) -> Value:
-        return self._shared(tile) * self.plan.geometry.groups + group + self._place().arrivals
+    def _number(self, tile: TileContext, group: Value) -> Value:
+        """Number of a consumer's part of a tile among all that are shared."""
+        return self._shared(tile) * self.plan.geometry.groups + group
 
     def _shared(self, tile: TileContext) -> Value:
         """Number of a tile among those that are shared."""
@@ -212,7 +194,15 @@ class Pieces:
 
     def _pointer(self, tile: TileContext, piece: Value, group: Value) -> Value:
         """Where the calling thread's accumulators of a piece are."""
-        assert self.split is not None and self.task.partials is not None
+        assert self.split is not None
         number = (self._shared(tile) * self.split.parts + piece) * self.plan.geometry.groups + group
-        start = offset(self.task.partials, i64(number) * self.plan.partial_bytes)
-        return offset(start, self._local() * 16)
+        return offset(self._exchange(group).partials(number, self.plan.partial_bytes), self._local() * 16)
+
+
+def _loaded(source: Value, numbers: Sequence[int]) -> list[Value]:
+    """Registers of a thread that were stored at `source`: four from each of `numbers` on."""
+    return [
+        value
+        for number in numbers
+        for value in load_elements(offset(source, number * (4 * WARPGROUP_THREADS)), "f32", 4, align=16)
+    ]

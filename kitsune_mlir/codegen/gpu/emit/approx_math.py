@@ -14,11 +14,12 @@ from collections.abc import Callable
 from torch_mlir import ir
 from torch_mlir.dialects import math, nvvm
 
+from kitsune_mlir.codegen.gpu.emit.operation import create
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, constant, fma, maximum, minimum, select, wrap
 
-__all__ = ["APPROXIMATIONS", "divide_by_shared", "exp_of_change", "exp_of_difference", "reciprocal"]
+__all__ = ["APPROXIMATIONS", "LOG2_E", "divide_by_shared", "exp2", "exp_of_change", "exp_of_difference", "reciprocal"]
 
-_LOG2_E = 1.4426950408889634
+LOG2_E = 1.4426950408889634
 
 _NORMAL = (0.398676764, -0.0657197844, 0.0093166268, -0.000931544992, 6.06844718e-05, -2.27244319e-06, 3.66573746e-08)
 """The normal distribution's Phi(y) is 0.5 + y p(y^2), cut off at 0 and 1, p with these coefficients of rising powers: they are
@@ -28,12 +29,13 @@ _FAR = 2.0**126
 _SMALL, _LIFT = 2.0**-64, 2.0**64
 
 
-def _exp2(x: Value) -> Value:
+def exp2(x: Value) -> Value:
+    """2 to the power of `x`, by the hardware: 2 ulp, denormal results are 0."""
     return wrap(nvvm.ex2(x.ir, ftz=True, results=[as_type("f32")]))
 
 
 def _exp(x: Value) -> Value:
-    return _exp2(x * _LOG2_E)
+    return exp2(x * LOG2_E)
 
 
 def exp_of_difference(difference: Value) -> Value:
@@ -47,8 +49,8 @@ def exp_of_difference(difference: Value) -> Value:
     if isinstance(owner, ir.Block) or owner.name != "arith.subf":
         return _exp(difference)
     x, m = (wrap(operand) for operand in owner.operands)
-    factor = select(maximum(m, -m) < _FAR, constant(_LOG2_E, "f32"), 1.0)
-    return _exp2(wrap(math.fma(x.ir, factor.ir, (-(m * factor)).ir)))
+    factor = select(maximum(m, -m) < _FAR, constant(LOG2_E, "f32"), 1.0)
+    return exp2(wrap(math.fma(x.ir, factor.ir, (-(m * factor)).ir)))
 
 
 def exp_of_change(old: Value, new: Value) -> Value:
@@ -127,7 +129,7 @@ def _flagged(name: str) -> Callable[[Value], Value]:
 
     def make(x: Value) -> Value:
         flags = {"fastmath": ir.Attribute.parse("#arith.fastmath<afn>")}
-        return wrap(ir.Operation.create(name, results=[x.type], operands=[x.ir], attributes=flags).results[0])
+        return create(name, [x], [x.type], flags)[0]
 
     return make
 
@@ -136,7 +138,7 @@ _tanh = _flagged("math.tanh")
 
 APPROXIMATIONS: dict[str, Callable[..., Value]] = {
     "math.exp": _exp,
-    "math.exp2": _exp2,
+    "math.exp2": exp2,
     "math.erf": _erf,
     "math.sqrt": _sqrt,
     "math.tanh": _tanh,

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, cast, constant, i32, wrap
+from kitsune_mlir.codegen.gpu.emit.operation import clone
+from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, i32
 from kitsune_mlir.dialects.tile_records import Buffer, Offset, TaskView
 from kitsune_mlir.errors import UnsupportedError
 
@@ -54,9 +55,7 @@ class TileIndex:
         operands = [self.index(operand) for operand in op.operands]
         if op.name in ("arith.index_cast", "arith.index_castui"):
             return cast(operands[0], "i32", signed=op.name == "arith.index_cast")
-        attributes = {name: op.attributes[name] for name in op.attributes}
-        result = as_type("i1") if str(value.type) == "i1" else as_type("i32")
-        return wrap(ir.Operation.create(op.name, results=[result], operands=[o.ir for o in operands], attributes=attributes))
+        return clone(op, operands, ["i1" if str(value.type) == "i1" else "i32"])[0]
 
 
 def _delinearize(number: Value, grid: Sequence[int]) -> tuple[Value, ...]:

@@ -15,11 +15,11 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import if_, set_max_registers, w
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier
 
-__all__ = ["CONSUMERS", "PRODUCER_REGISTERS", "SHARED_REGISTERS", "THREADS", "Block", "specialize"]
+__all__ = ["CONSUMERS", "PRODUCER_REGISTERS", "SHARED_REGISTERS", "THREADS", "WARPGROUP_THREADS", "Block", "specialize"]
 
-GROUP = 128
+WARPGROUP_THREADS = 128
 CONSUMERS = 2
-THREADS = GROUP * (1 + CONSUMERS)
+THREADS = WARPGROUP_THREADS * (1 + CONSUMERS)
 SHARED_REGISTERS = 168
 PRODUCER_REGISTERS = 24
 FREED = NamedBarrier(15, THREADS)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from kitsune_mlir.codegen.gpu.emit.approx_math import exp2
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.convert import pack_values
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, f32, i32, maximum, minimum, select
 from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import block_count
-from kitsune_mlir.codegen.gpu.engines.attention.online_softmax import Scores, Softmax, exp2
+from kitsune_mlir.codegen.gpu.engines.attention.online_softmax import Scores, Softmax
 from kitsune_mlir.codegen.gpu.engines.attention.plan import GROUP_ROWS
 from kitsune_mlir.codegen.gpu.engines.attention.producer import PipelineState
 from kitsune_mlir.codegen.gpu.engines.attention.split_kv import Pieces, piece_blocks

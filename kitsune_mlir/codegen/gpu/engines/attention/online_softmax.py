@@ -9,27 +9,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch_mlir import ir
-from torch_mlir.dialects import nvvm
 
-from kitsune_mlir.codegen.gpu.emit.control_flow import shuffle_xor
+from kitsune_mlir.codegen.gpu.emit.approx_math import LOG2_E, exp2
 from kitsune_mlir.codegen.gpu.emit.memory import offset
-from kitsune_mlir.codegen.gpu.emit.value import (
-    Value,
-    as_type,
-    cast,
-    constant,
-    f32,
-    fma,
-    i32,
-    i64,
-    maximum,
-    minimum,
-    select,
-    wrap,
-)
+from kitsune_mlir.codegen.gpu.emit.operation import create
+from kitsune_mlir.codegen.gpu.emit.reduce import over_lanes, over_registers
+from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, f32, fma, i32, i64, maximum, minimum, select
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import causal_limit, part_of
 from kitsune_mlir.codegen.gpu.engines.attention.match import Masked
@@ -40,14 +28,10 @@ from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.scalar_tree import Tree, children
 from kitsune_mlir.machine.layouts import WgmmaAccumulator
 
-__all__ = ["Scores", "Softmax", "exp2", "over_lanes"]
+__all__ = ["ROW_LANES", "Scores", "Softmax"]
 
-LOG2_E = 1.4426950408889634
-
-
-def exp2(value: Value) -> Value:
-    """2 to the power of an f32, with the special-function unit: 2 ulp, denormal results become 0."""
-    return wrap(nvvm.ex2(value.ir, ftz=True))
+ROW_LANES = (1, 2)
+"""Differences, by exclusive or, between the four lanes that share a row of an accumulator."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +194,7 @@ class Scores:
         if node[1] in ("arith.index_cast", "arith.index_castui"):
             return cast(operands[0], type_)
         attributes = {"predicate": ir.Attribute.parse(node[2])} if node[2] else {}
-        return wrap(ir.Operation.create(node[1], [as_type(type_)], [operand.ir for operand in operands], attributes))
+        return create(node[1], operands, [type_], attributes)[0]
 
     def _position(self, side: str, half: int, key: Value) -> Value:
         return key if side == "key" else self.rows[half][int(side.removeprefix("row"))]
@@ -240,15 +224,14 @@ class Scores:
         tops, totals, factors, weights = [], [], [], list(scores)
         for half in range(2):
             mine = [register for register in range(len(scores)) if register // 2 % 2 == half]
-            top = _tree_of([scores[register] for register in mine], maximum)
-            top = over_lanes(top, maximum)
+            top = over_lanes("max", over_registers("max", [scores[register] for register in mine]), ROW_LANES)
             if before is not None:
                 top = maximum(top, before.top[half])
             safe = select(top == -math.inf, f32(0.0), top) if masked else top
             shift = safe * -factor
             for register in mine:
                 weights[register] = exp2(fma(scores[register], factor, shift) if factor != 1.0 else scores[register] + shift)
-            total = _tree_of([weights[register] for register in mine], lambda a, b: a + b)
+            total = over_registers("add", [weights[register] for register in mine])
             if before is not None:
                 old = before.top[half]
                 rescale = exp2(fma(old, factor, shift) if factor != 1.0 else old + shift)
@@ -261,7 +244,7 @@ class Scores:
 
     def finish(self, state: Softmax) -> tuple[Value, Value]:
         """One over each row's sum, over all threads that share the row."""
-        first, second = (self.inverse(over_lanes(total, lambda a, b: a + b)) for total in state.total)
+        first, second = (self.inverse(over_lanes("add", total, ROW_LANES)) for total in state.total)
         return first, second
 
     def inverse(self, total: Value) -> Value:
@@ -271,19 +254,5 @@ class Scores:
         return f32(1.0) / total
 
 
-def over_lanes(value: Value, combine: Callable[[Value, Value], Value]) -> Value:
-    """A value combined over the four lanes that share a row of an accumulator."""
-    for mask in (1, 2):
-        value = combine(value, shuffle_xor(value, mask))
-    return value
-
-
 def _is_index(type_: ir.Type) -> bool:
     return isinstance(type_, ir.IndexType)
-
-
-def _tree_of(values: list[Value], combine) -> Value:
-    """A reduction as a tree: short chains of dependent operations."""
-    while len(values) > 1:
-        values = [combine(*values[i : i + 2]) if i + 1 < len(values) else values[i] for i in range(0, len(values), 2)]
-    return values[0]

@@ -10,21 +10,24 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from kitsune_mlir.codegen.gpu.emit.approx_math import exp2
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.convert import pack_values
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
+from kitsune_mlir.codegen.gpu.emit.reduce import over_lanes
 from kitsune_mlir.codegen.gpu.emit.value import Value, f32, i32, i64, maximum, select, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
-from kitsune_mlir.codegen.gpu.engines.attention.online_softmax import Scores, Softmax, exp2, over_lanes
+from kitsune_mlir.codegen.gpu.engines.attention.online_softmax import ROW_LANES, Scores, Softmax
 from kitsune_mlir.codegen.gpu.engines.attention.plan import AttentionPlan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.interface.split_exchange import SplitExchange
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, fence_async
+from kitsune_mlir.codegen.gpu.sm90.warp_specialize import WARPGROUP_THREADS
 
 __all__ = ["Joined", "Pieces", "joined_at", "piece_blocks", "write_partial"]
 
 MEET = 5
 """Named barrier of the consumer that writes and joins."""
-GROUP = 128
 
 
 def piece_blocks(plan: AttentionPlan, piece: Value, blocks: Value) -> tuple[Value, Value]:
@@ -37,7 +40,7 @@ def piece_blocks(plan: AttentionPlan, piece: Value, blocks: Value) -> tuple[Valu
 def write_partial(plan: AttentionPlan, target: Value, row: Value, lane: Value, softmax: Softmax, sums: list[Value]) -> None:
     """Write the weighted sums, maxima and sums of a warp's 16 rows, of which a thread has `row` and `row` + 8, by rows."""
     rows, head = plan.pattern.row_count, plan.pattern.head
-    totals = [over_lanes(total, lambda a, b: a + b) for total in softmax.total]
+    totals = [over_lanes("add", total, ROW_LANES) for total in softmax.total]
     for half in range(2):
         mine = row + 8 * half
 
@@ -108,61 +111,40 @@ class Pieces:
 
     def __init__(self, plan: AttentionPlan, task: TaskContext, tile: TileContext, local: Value):
         self.plan, self.task, self.tile, self.local = plan, task, tile, local
-        self.rows, self.head = plan.pattern.row_count, plan.pattern.head
+        self.exchange = SplitExchange(task, lambda: local == 0, NamedBarrier(MEET, WARPGROUP_THREADS).sync)
 
     def claim(self) -> None:
         """One thread waits until the memory of the pieces is free. Before `leave`, with a barrier of the consumer between."""
-        assert self.task.place is not None
-        before = self.task.place.before
-        if before is not None:
-            if_(self.local == 0, lambda: self.task.kernel.counters.poll(i32(before[0]), before[1], self.task.number))
+        self.exchange.claim(sync=False)
 
     def leave(self, piece: Value, softmax: Softmax, sums: list[Value]) -> None:
         """Write what the block has found, and announce it."""
         lane = self.local & 31
         write_partial(self.plan, self.pointer(piece), self.local // 32 * 16 + lane // 4, lane, softmax, sums)
-        self._meet()
+        self.exchange.sync()
         self.announce(piece)
 
     def announce(self, piece: Value) -> None:
         """Tell the last piece that this one is there, by one thread, which has seen all of it."""
-        last = piece == self.plan.pieces - 1
-        if_((self.local == 0) & (last ^ True), lambda: self.task.kernel.counters.post(self._arrival()))
+        self.exchange.announce(self.tile.number, (piece == self.plan.pieces - 1) ^ True)
 
     def join(self, scores: Scores) -> None:
         """Join all pieces, the last block's own included, write the results and post them."""
-        place, counters, pieces = self.task.place, self.task.kernel.counters, self.plan.pieces
-        assert place is not None
-        if_(self.local == 0, lambda: counters.poll(self._arrival(), pieces - 1, self.task.number))
-        self._meet()
+        pieces, pattern = self.plan.pieces, self.plan.pattern
+        self.exchange.wait(self.tile.number, pieces - 1)
         sources = [self.pointer(i32(piece)) for piece in range(pieces)]
 
         def vector_at(number: Value) -> None:
             joined_at(self.plan, scores, sources, number).store(self.tile)
 
-        for_(self.local, self.rows * self.head // 4, GROUP, vector_at)
+        for_(self.local, pattern.row_count * pattern.head // 4, WARPGROUP_THREADS, vector_at)
         if self.task.kernel.fences:
             fence_async()
-        self._meet()
-
-        def announce() -> None:
-            self.tile.post()
-            counters.post(i32(place.read))
-
-        if_(self.local == 0, announce)
-
-    def _meet(self) -> None:
-        NamedBarrier(MEET, GROUP).sync()
-
-    def _arrival(self) -> Value:
-        assert self.task.place is not None
-        return self.tile.number + self.task.place.arrivals
+        self.exchange.release(also=self.tile.post)
 
     def pointer(self, piece: Value) -> Value:
         """Where a piece leaves what it has found."""
-        assert self.task.partials is not None
-        number = self.tile.number * self.plan.pieces + piece
-        return offset(self.task.partials, i64(number) * self.plan.partial_bytes)
+        return self.exchange.partials(self.tile.number * self.plan.pieces + piece, self.plan.partial_bytes)
 
 
 def _weighted(factors: list[Value], values: list[Value]) -> Value:

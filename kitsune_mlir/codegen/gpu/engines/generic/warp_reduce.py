@@ -9,6 +9,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, scf
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import shuffle_xor
+from kitsune_mlir.codegen.gpu.emit.operation import clone
 from kitsune_mlir.codegen.gpu.emit.value import cast, wrap
 from kitsune_mlir.codegen.gpu.engines.generic.effects import Memory, accesses
 from kitsune_mlir.codegen.gpu.engines.generic.loop_rewrites import trip_counts
@@ -133,8 +134,7 @@ def _next(op: ir.Operation) -> ir.Operation:
 
 
 def _combine(combiner: ir.Operation, a: ir.Value, b: ir.Value) -> ir.Value:
-    attributes = {name: combiner.attributes[name] for name in combiner.attributes}
-    return ir.Operation.create(combiner.name, results=[a.type], operands=[a, b], attributes=attributes).results[0]
+    return clone(combiner, [wrap(a), wrap(b)], [a.type])[0].ir
 
 
 def _shuffled(value: ir.Value, mask: int) -> ir.Value:

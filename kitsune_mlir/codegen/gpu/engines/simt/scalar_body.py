@@ -13,7 +13,8 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.approx_math import APPROXIMATIONS, divide_by_shared, exp_of_difference, reciprocal
 from kitsune_mlir.codegen.gpu.emit.convert import pack_pair, packed_source, unpack_pair
-from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, bitcast, cast, constant, element_bits, wrap
+from kitsune_mlir.codegen.gpu.emit.operation import clone
+from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, constant, element_bits
 from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Index, Linear, add, at, emit, opaque, scale
 from kitsune_mlir.codegen.gpu.engines.simt.graph import Precision
 from kitsune_mlir.errors import UnsupportedError
@@ -113,14 +114,7 @@ class ScalarEmitter:
             return pairs
         if (cheap := self._cheaper(op, lanes)) is not None:
             return self.round(cheap, result)
-        attributes = {name: op.attributes[name] for name in op.attributes}
-        type = as_type(carrier(op.results[0].type))
-
-        def make(*values: Value) -> Value:
-            created = ir.Operation.create(op.name, results=[type], operands=[v.ir for v in values], attributes=attributes)
-            return wrap(created.results[0])
-
-        made = self._each(make, lanes)
+        made = self._each(lambda *values: clone(op, values, [carrier(op.results[0].type)])[0], lanes)
         if result in _NARROW and op.name not in _EXACT and op.name != "arith.select":
             return self.round(made, result)
         return made

@@ -9,11 +9,12 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
-from kitsune_mlir.codegen.gpu.emit.memory import offset, store
-from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64
+from kitsune_mlir.codegen.gpu.emit.memory import store
+from kitsune_mlir.codegen.gpu.emit.value import Value, i64
 from kitsune_mlir.codegen.gpu.engines.simt.exchange import ITEM_BYTES, Combiner, Partial, loaded, stored
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.split import PartialsSlot, Split
+from kitsune_mlir.codegen.gpu.interface.split import Split
+from kitsune_mlir.codegen.gpu.interface.split_exchange import SplitExchange
 
 __all__ = ["Piece", "split_of"]
 
@@ -70,12 +71,7 @@ class Piece:
             writer: whether the thread writes its partial results (others have the same).
             indices: row of each partial result.
         """
-        task, place = self.tile.task, self._place()
-        counters = task.kernel.counters
-        if place.before is not None:
-            counter, posts = place.before
-            if_(task.thread == 0, lambda: counters.poll(i32(counter), posts, task.number))
-            self.sync()
+        self._exchange.claim()
 
         def write() -> None:
             for kind, index, value in self._numbers(indices, partials):
@@ -83,15 +79,12 @@ class Piece:
 
         if_(writer, write)
         self.sync()
-        if_(task.thread == 0, lambda: counters.post(self.tile.number + place.arrivals))
+        self._exchange.announce(self.tile.number)
 
     def collect(self, combiners: Sequence[Combiner], indices: Sequence[Value], partials: Sequence[Partial]) -> list[Partial]:
         """The results of all pieces, of which this is the last; all threads that work."""
-        task, place = self.tile.task, self._place()
-        counters, others = task.kernel.counters, self.split.pieces - 1
-        arrival = self.tile.number + place.arrivals
-        if_(task.thread == 0, lambda: counters.poll(arrival, others, task.number))
-        self.sync()
+        others = self.split.pieces - 1
+        self._exchange.wait(self.tile.number, others)
 
         def step(piece: Value, *flat: Value) -> list[Value]:
             mine = _nested(flat, partials)
@@ -100,8 +93,7 @@ class Piece:
             return [value for combiner, other, own in pairs for value in combiner(other, own)]
 
         flat = for_(0, others, 1, step, [value for partial in partials for value in partial])
-        self.sync()
-        if_(task.thread == 0, lambda: counters.post(i32(place.read)))
+        self._exchange.release()
         return _nested(flat, partials)
 
     @staticmethod
@@ -120,15 +112,13 @@ class Piece:
 
     def _at(self, piece: Value, kind: int, index: Value) -> Value:
         """Where a piece's number of one kind for a row is."""
-        task = self.tile.task
-        assert task.partials is not None
-        kinds = self.split.bytes // (task.view.tiles * (self.split.pieces - 1) * self.rows * ITEM_BYTES)
+        kinds = self.split.bytes // (self.tile.task.view.tiles * (self.split.pieces - 1) * self.rows * ITEM_BYTES)
         number = (i64(self.tile.number) * (self.split.pieces - 1) + i64(piece)) * kinds + kind
-        return offset(task.partials, (number * self.rows + i64(index)) * ITEM_BYTES)
+        return self._exchange.partials(number * self.rows + i64(index), ITEM_BYTES)
 
-    def _place(self) -> PartialsSlot:
-        assert self.tile.task.place is not None
-        return self.tile.task.place
+    @property
+    def _exchange(self) -> SplitExchange:
+        return SplitExchange(self.tile.task, lambda: self.tile.task.thread == 0, self.sync)
 
 
 def _nested(flat: Sequence[Value], like: Sequence[Partial]) -> list[Partial]:

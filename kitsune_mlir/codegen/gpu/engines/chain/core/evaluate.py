@@ -17,6 +17,7 @@ from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes, add_packed, 
 from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of
 from kitsune_mlir.codegen.gpu.emit.convert import pack_pair
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
+from kitsune_mlir.codegen.gpu.emit.operation import clone
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, wrap
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, Chain, Step
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
@@ -224,7 +225,8 @@ class Evaluator:
             return Lanes("f32", scalars=self.inner(op, maker.operands[0], place).wide)
         operands = [self.inner(op, operand, place) for operand in maker.operands]
         number = list(maker.results).index(value)
-        return Lanes(str(value.type), scalars=[_clone(maker, operands, lane, number) for lane in range(2 if wide else 1)])
+        lanes = [[operand.at(lane) for operand in operands] for lane in range(2 if wide else 1)]
+        return Lanes(str(value.type), scalars=[clone(maker, lane)[number] for lane in lanes])
 
     def _rounded(self, op: ir.Operation, value: ir.Value, place: FragmentIndex) -> Lanes | None:
         """A 16-bit value that is a rounded f32 value, with a ReLU before or after; None if it is made otherwise."""
@@ -374,13 +376,3 @@ def _is_zero(value: ir.Value) -> bool:
 
 def _element(value: ir.Value) -> str:
     return str(ir.ShapedType(value.type).element_type if isinstance(value.type, ir.ShapedType) else value.type)
-
-
-def _clone(maker: ir.Operation, operands: list[Lanes], lane: int, number: int) -> Value:
-    copy = ir.Operation.create(
-        maker.name,
-        results=[result.type for result in maker.results],
-        operands=[operand.at(lane).ir for operand in operands],
-        attributes={name: maker.attributes[name] for name in maker.attributes},
-    )
-    return wrap(copy.results[number])

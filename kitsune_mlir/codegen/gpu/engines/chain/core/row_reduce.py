@@ -11,7 +11,8 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.contraction.match import COL
 from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes
 from kitsune_mlir.codegen.gpu.emit.control_flow import shuffle_xor
-from kitsune_mlir.codegen.gpu.emit.value import Value, constant, select, wrap
+from kitsune_mlir.codegen.gpu.emit.operation import clone
+from kitsune_mlir.codegen.gpu.emit.value import Value, constant, select
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import Chain, Step
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.match import NEUTRAL, combination
@@ -91,10 +92,4 @@ def _of_thread(evaluator: Elements, step: Step, place: FragmentIndex) -> Value:
 
 
 def _combine(combine: ir.Operation, a: Value, b: Value) -> Value:
-    copy = ir.Operation.create(
-        combine.name,
-        results=[a.type],
-        operands=[a.ir, b.ir],
-        attributes={name: combine.attributes[name] for name in combine.attributes},
-    )
-    return wrap(copy.results[0])
+    return clone(combine, [a, b], [a.type])[0]
