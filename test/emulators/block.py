@@ -150,8 +150,8 @@ class Block:
             self.barriers += 1
         else:
             found = self.simple(op, [self.env[o] for o in op.operands], mask)
-            if op.results:
-                self.env[op.results[0]] = found
+            for number, result in enumerate(op.results):
+                self.env[result] = found[number] if len(op.results) > 1 else found
 
     def loop(self, op, mask):
         index, stop, step, *carried = (self.env[o] for o in op.operands)

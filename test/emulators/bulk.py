@@ -56,7 +56,7 @@ class BulkCopies:
             return None
         if name in ("nvvm.cp.async.bulk.commit.group", "nvvm.cp.async.bulk.wait_group"):
             return None
-        if name == "llvm.inline_asm" and str(op.attributes["asm_string"]).startswith('"mov.b32'):
+        if name == "nvvm.inline_ptx" and str(op.attributes["ptxCode"]).startswith('"mov.b32'):
             return operands[0]
         if name == "llvm.addrspacecast":
             return operands[0]

@@ -103,8 +103,9 @@ class KernelBlock(Block):
             at = np.zeros(self.threads, np.int64)
             at[mask] = byte // np.dtype(dtype).itemsize
             return self.move(space.data.view(dtype), at, mask, None if op.results else operands[0])
-        if name == "llvm.inline_asm":
-            return self.assembly(ir.StringAttr(op.attributes["asm_string"]).value, operands, mask)
+        if name in ("llvm.inline_asm", "nvvm.inline_ptx"):
+            code = op.attributes["asm_string" if name == "llvm.inline_asm" else "ptxCode"]
+            return self.assembly(ir.StringAttr(code).value, operands, mask)
         if name == "llvm.extractvalue":
             return operands[0][ir.DenseI64ArrayAttr(op.attributes["position"])[0]]
         if name == "llvm.mlir.undef":

@@ -17,7 +17,6 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import (
 from kitsune_mlir.codegen.gpu.emit.memory import (
     Cache,
     atomic,
-    compare_and_swap,
     copy_async,
     copy_async_commit,
     copy_async_wait,
@@ -28,10 +27,11 @@ from kitsune_mlir.codegen.gpu.emit.memory import (
 )
 from kitsune_mlir.codegen.gpu.emit.value import cast, constant, fma, i32, i64, maximum, minimum, select, unpack, vector, wrap
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
-from kitsune_mlir.codegen.gpu.interface.spin import STRIDE, Watchdog, post, wait_at_least
+from kitsune_mlir.codegen.gpu.interface.spin import STRIDE, post, wait_at_least
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import ELEMENT_BYTES
 from test.gpu.case import Case, finish, register, tensor
+from test.gpu.kit.watchdog import Watchdog
 
 COUNT = 4096
 UNARY = {
@@ -152,10 +152,9 @@ def atomics() -> Case:
         store(i32(1), offset(seen, old * 4))
         atomic("add", offset(misc, 24), one)
         atomic("exch", offset(misc, 28), index)
-        compare_and_swap(offset(misc, 32), i32(0), index + 1, "acq_rel")
     tensors = [
         tensor("f32", "f32", [8]), tensor("f64", "f64", [1]), tensor("bf16", "bf16", [16]), tensor("f16", "f16", [16]),
-        tensor("i32", "i32", [2]), tensor("i64", "i64", [1]), tensor("misc", "i32", [9], [0, 5000, 0, 0, -1, 0, 0, -1, 0]),
+        tensor("i32", "i32", [2]), tensor("i64", "i64", [1]), tensor("misc", "i32", [8], [0, 5000, 0, 0, -1, 0, 0, -1]),
         tensor("seen", "i32", [1024]),
     ]  # fmt: skip
     return finish(kernel, tensors, "atomics", blocks=8)
@@ -196,8 +195,8 @@ def relay(bounded: bool) -> Case:
     kernel = Kernel("relay", ["pointer"] * 3, threads=128)
     with kernel.body() as (semaphore, data, record):
         thread, block = thread_id(), block_id()
-        watchdog = Watchdog(record, 5_000_000_000, task=block) if bounded else None
-        if_(thread == 0, lambda: wait_at_least(semaphore, block, watchdog=watchdog, index=3))
+        watchdog = Watchdog(record, 5_000_000_000, task=block)
+        if_(thread == 0, lambda: watchdog.wait_at_least(semaphore, block, 3) if bounded else wait_at_least(semaphore, block))
         sync_block()
         at = offset(data, (block * 128 + thread) * 4)
         before = load_elements(at, "i32", 1)[0]
@@ -213,7 +212,7 @@ def starve() -> Case:
     kernel = Kernel("starve", ["pointer"] * 2, threads=32)
     with kernel.body() as (semaphore, record):
         watchdog = Watchdog(record, 20_000_000, task=7)
-        if_(thread_id() == 0, lambda: wait_at_least(semaphore, 5, watchdog=watchdog, index=2))
+        if_(thread_id() == 0, lambda: watchdog.wait_at_least(semaphore, 5, 2))
     tensors = [tensor("semaphore", "i32", [32]), tensor("record", "i32", [6], "host")]
     return finish(kernel, tensors, "starve", record=[1, 0, 7, 2, 5, 0])
 

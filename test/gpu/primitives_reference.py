@@ -200,7 +200,7 @@ def atomics(before, after, params) -> None:
     equal(after["i64"], like("i64", [total << 40]), "i64")
     equal(after["misc"][:6], like("misc", [total - 1, 0, total - 1, 0, 0, total]), "max, min, or, xor, and, add")
     assert after["misc"][6:7].view(torch.float32).item() == total, "f32 atom.add"
-    assert 0 <= after["misc"][7].item() < total and 1 <= after["misc"][8].item() <= total, "exch, cas"
+    assert 0 <= after["misc"][7].item() < total, "exch"
     equal(after["seen"], torch.ones_like(after["seen"]), "the values that atom.add returned")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from torch_mlir import ir
+from torch_mlir.dialects import llvm
 
 __all__ = ["expand_approximate_tanh", "set_fastmath"]
 
@@ -47,10 +48,7 @@ def _flags(attribute: str) -> set[str]:
 
 
 def expand_approximate_tanh(root: ir.Operation) -> None:
-    """Turn scalar f32 `math.tanh` with `afn` into `tanh.approx.f32` (MLIR would call libdevice's exact one regardless).
-
-    Inline PTX, because the MLIR wheel's `llvm.intr.tanh` is illegal once `convert-math-to-nvvm` has run.
-    """
+    """Turn scalar f32 `math.tanh` with `afn` into `tanh.approx.f32` (MLIR would call libdevice's exact one regardless)."""
     found: list[ir.Operation] = []
 
     def visit(operation: ir.Operation) -> ir.WalkResult:
@@ -62,14 +60,6 @@ def expand_approximate_tanh(root: ir.Operation) -> None:
     root.walk(visit)
     for operation in found:
         with ir.InsertionPoint(operation), operation.location:
-            approximate = ir.Operation.create(
-                "llvm.inline_asm",
-                results=[operation.results[0].type],
-                operands=[operation.operands[0]],
-                attributes={
-                    "asm_string": ir.StringAttr.get("tanh.approx.f32 $0, $1;"),
-                    "constraints": ir.StringAttr.get("=f,f"),
-                },
-            )
-        operation.results[0].replace_all_uses_with(approximate.results[0])
+            approximate = llvm.intr_tanh(operation.operands[0], fastmath_flags=ir.Attribute.parse("#llvm.fastmath<afn>"))
+        operation.results[0].replace_all_uses_with(approximate)
         operation.erase()

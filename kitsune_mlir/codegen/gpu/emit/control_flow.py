@@ -12,7 +12,6 @@ from typing import Any
 from torch_mlir import ir
 from torch_mlir.dialects import llvm, math, nvvm, scf
 
-from kitsune_mlir.codegen.gpu.emit.inline_ptx import inline_ptx
 from kitsune_mlir.codegen.gpu.emit.value import (
     TypeLike,
     Value,
@@ -46,7 +45,6 @@ __all__ = [
     "sync_block",
     "sync_warp",
     "thread_id",
-    "trap",
     "uniform",
     "warp_id",
     "while_",
@@ -186,7 +184,7 @@ def uniform(value: Value) -> Value:
 
 def global_timer() -> Value:
     """Nanoseconds of the device's clock, i64."""
-    return inline_ptx("mov.u64 $0, %globaltimer;", "=l", (), ["i64"])[0]
+    return wrap(nvvm.read_ptx_sreg_globaltimer(results=[as_type("i64")]))
 
 
 # --- lanes of a warp
@@ -270,8 +268,3 @@ def set_max_registers(count: int, grow: bool) -> None:
     if not (24 <= count <= 256 and count % 8 == 0):
         raise ValueError(f"a register budget is a multiple of 8 from 24 to 256, not {count}")
     nvvm.setmaxregister(count, ir.Attribute.parse(f"#nvvm<action {'increase' if grow else 'decrease'}>"))
-
-
-def trap() -> None:
-    """Stop the kernel with an error that the driver reports on the next call."""
-    inline_ptx("trap;", "")

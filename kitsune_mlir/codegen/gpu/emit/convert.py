@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import nvvm
 
-from kitsune_mlir.codegen.gpu.emit.inline_ptx import inline_ptx
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, bitcast, cast, pack, unpack, wrap
 
 __all__ = ["pack_pair", "pack_values", "packed_source", "round_to_tf32", "unpack_pair", "unpack_values"]
@@ -81,4 +80,4 @@ def unpack_values(pairs: Sequence[Value], dtype: str) -> list[Value]:
 
 def round_to_tf32(value: Value) -> Value:
     """f32 rounded to tf32 (to nearest), as i32. wgmma alone would cut the lower 13 bits off, which is biased."""
-    return inline_ptx("cvt.rna.tf32.f32 $0, $1;", "=r,f", [value], ["i32"], pure=True)[0]
+    return wrap(nvvm.convert_float_to_tf32(value.ir, rnd=ir.Attribute.parse("#nvvm.fp_rnd_mode<rna>")))

@@ -34,7 +34,6 @@ __all__ = [
     "Cache",
     "atomic",
     "byte_count",
-    "compare_and_swap",
     "copy_async",
     "copy_async_commit",
     "copy_async_wait",
@@ -111,8 +110,7 @@ def load(
     words = _hinted_words(pointer, size)
     results = ", ".join(f"${index}" for index in range(words))
     code = f"ld.global{'.nc' if constant else ''}.L2::cache_hint{_VECTOR[words]}.b32 {{{results}}}, [${words}], ${words + 1};"
-    constraints = ",".join(["=r"] * words + ["l", "l"] + ([] if constant else ["~{memory}"]))
-    loaded = inline_ptx(code, constraints, [pointer, i64(cache.value)], ["i32"] * words, pure=constant)
+    loaded = inline_ptx(code, [pointer, i64(cache.value)], ["i32"] * words, memory=not constant, pure=constant)
     return bitcast(loaded[0] if words == 1 else vector(loaded), type)
 
 
@@ -125,11 +123,8 @@ def store(value: Value, pointer: Value, align: int | None = None, cache: Cache =
     words = _hinted_words(pointer, size)
     stored = [bitcast(value, "i32")] if words == 1 else unpack(bitcast(value, f"vector<{words}xi32>"))
     operands = ", ".join(f"${index + 1}" for index in range(words))
-    inline_ptx(
-        f"st.global.L2::cache_hint{_VECTOR[words]}.b32 [$0], {{{operands}}}, ${words + 1};",
-        ",".join(["l"] + ["r"] * words + ["l", "~{memory}"]),
-        [pointer, *stored, i64(cache.value)],
-    )
+    code = f"st.global.L2::cache_hint{_VECTOR[words]}.b32 [$0], {{{operands}}}, ${words + 1};"
+    inline_ptx(code, [pointer, *stored, i64(cache.value)], memory=True)
 
 
 _VECTOR = {1: "", 2: ".v2", 4: ".v4"}
@@ -155,7 +150,6 @@ def prefetch(pointer: Value) -> None:
 # -------------------------------------------------------------------------------------------------------------
 
 _PTX_ATOMIC_TYPE = {"i32": "u32", "i64": "u64", "f32": "f32", "f64": "f64"}
-_CONSTRAINT = {"i32": "r", "i64": "l", "f32": "f", "f64": "d", "i16": "h"}
 
 
 def load_acquire(pointer: Value, type: str = "i32") -> Value:
@@ -196,19 +190,15 @@ def reduce_add(pointer: Value, values: Value | Sequence[Value], release: bool = 
         if len(items) not in (2, 4, 8):
             raise ValueError(f"a reduction adds 2, 4 or 8 {name}, not {len(items)}")
         words = unpack(bitcast(vector(items), f"vector<{len(items) // 2}xi32>"))
-        suffix, constraint = f"noftz{_VECTOR[len(words)]}.{name}x2", "r"
+        suffix = f"noftz{_VECTOR[len(words)]}.{name}x2"
     elif name in _PTX_ATOMIC_TYPE and (len(items) == 1 or (name == "f32" and len(items) in (2, 4))):
         words = items
-        suffix, constraint = f"{_VECTOR[len(words)]}.{_PTX_ATOMIC_TYPE[name]}".lstrip("."), _CONSTRAINT[name]
+        suffix = f"{_VECTOR[len(words)]}.{_PTX_ATOMIC_TYPE[name]}".lstrip(".")
     else:
         raise ValueError(f"no reduction adds {len(items)} values of {name}")
     operands = ", ".join(f"${index + 1}" for index in range(len(words)))
     braces = operands if len(words) == 1 else f"{{{operands}}}"
-    inline_ptx(
-        f"red.{order}.gpu.global.add.{suffix} [$0], {braces};",
-        ",".join(["l"] + [constraint] * len(words) + ["~{memory}"]),
-        [pointer, *words],
-    )
+    inline_ptx(f"red.{order}.gpu.global.add.{suffix} [$0], {braces};", [pointer, *words], memory=True)
 
 
 def atomic(kind: str, pointer: Value, value: Value, order: str = "relaxed") -> Value:
@@ -232,17 +222,8 @@ def atomic(kind: str, pointer: Value, value: Value, order: str = "relaxed") -> V
         raise ValueError(f"no atomic '{kind}'")
     if name not in types:
         raise ValueError(f"no atomic {kind} on {name}")
-    letter = _CONSTRAINT[name]
     code = f"atom.{order}.gpu.global.{kind}.{types[name]} $0, [$1], $2;"
-    return inline_ptx(code, f"={letter},l,{letter},~{{memory}}", [pointer, value], [name])[0]
-
-
-def compare_and_swap(pointer: Value, expected: Value, new: Value, order: str = "relaxed") -> Value:
-    """`atom.cas.gpu` on an i32 or i64 of global memory; returns the value before (equal to `expected` on success)."""
-    name = str(new.type)
-    letter = _CONSTRAINT[name]
-    code = f"atom.{order}.gpu.global.cas.b{element_bits(new.type)} $0, [$1], $2, $3;"
-    return inline_ptx(code, f"={letter},l,{letter},{letter},~{{memory}}", [pointer, expected, new], [name])[0]
+    return inline_ptx(code, [pointer, value], [name], memory=True)[0]
 
 
 # --- cp.async: copies from global to shared memory that bypass registers
@@ -261,18 +242,17 @@ def copy_async(target: Value, source: Value, bytes: int = 16, predicate: Value |
         raise ValueError(f"cp.async copies 4, 8 or 16 bytes, not {bytes}")
     level = "cg" if bytes == 16 else "ca"
     operands = [shared_address(target), source]
-    if predicate is None:
-        inline_ptx(f"cp.async.{level}.shared.global [$0], [$1], {bytes};", "r,l,~{memory}", operands)
-        return
-    size = select(predicate, constant(bytes, "i32"), 0)
-    inline_ptx(f"cp.async.{level}.shared.global [$0], [$1], {bytes}, $2;", "r,l,r,~{memory}", [*operands, size])
+    if predicate is not None:
+        operands.append(select(predicate, constant(bytes, "i32"), 0))
+    written = "" if predicate is None else ", $2"
+    inline_ptx(f"cp.async.{level}.shared.global [$0], [$1], {bytes}{written};", operands, memory=True)
 
 
 def copy_async_commit() -> None:
     """Close the group of this thread's copies started since the last commit."""
-    inline_ptx("cp.async.commit_group;", "~{memory}")
+    nvvm.cp_async_commit_group()
 
 
 def copy_async_wait(pending: int) -> None:
     """Wait until at most `pending` of this thread's groups are unfinished."""
-    inline_ptx(f"cp.async.wait_group {pending};", "~{memory}")
+    nvvm.cp_async_wait_group(pending)

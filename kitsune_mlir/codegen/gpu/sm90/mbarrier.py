@@ -57,14 +57,6 @@ class Barrier:
         """Arrive once, and let the phase also wait for `bytes` of TMA loads."""
         nvvm.mbarrier_arrive_expect_tx(self.pointer.ir, i32(bytes).ir, results=[])
 
-    def expect(self, bytes: Value | int) -> None:
-        """Let the phase wait for `bytes` more of TMA loads, without arriving.
-
-        Inline PTX: the typed operation becomes an intrinsic that LLVM 22 does not have.
-        """
-        code = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;"
-        inline_ptx(code, "r,r,~{memory}", [shared_address(self.pointer), i32(bytes)])
-
     def arrive_remote(self, block: Value | int) -> None:
         """Arrive on the same barrier of block `block` of the cluster.
 
@@ -72,7 +64,7 @@ class Barrier:
         TFLOP/s). What the arrival tells is that reads of shared memory are done, which needs no such barrier.
         """
         code = "{ .reg .b32 ra; mapa.shared::cluster.u32 ra, $0, $1; mbarrier.arrive.shared::cluster.b64 _, [ra]; }"
-        inline_ptx(code, "r,r,~{memory}", [shared_address(self.pointer), i32(block)])
+        inline_ptx(code, [shared_address(self.pointer), i32(block)], memory=True)
 
     def wait(self, parity: Value | int) -> None:
         """Wait until the phase of `parity` (0 or 1, i32) is complete."""

@@ -98,8 +98,8 @@ def reduce_tile(tensor_map: Value, source: Value, coordinates: Sequence[Value | 
     listed = ", ".join(f"${index + 2}" for index in range(len(places)))
     inline_ptx(
         f"cp.reduce.async.bulk.tensor.{len(places)}d.global.shared::cta.{kind}.tile.bulk_group [$0, {{{listed}}}], [$1];",
-        ",".join(["l", "r"] + ["r"] * len(places) + ["~{memory}"]),
         [tensor_map, shared_address(source), *places],
+        memory=True,
     )
 
 
@@ -144,8 +144,8 @@ def reduce_span(target: Value, source: Value, bytes: Value | int, dtype: str) ->
         raise ValueError(f"no bulk reduction adds {dtype}")
     inline_ptx(
         f"cp.reduce.async.bulk.global.shared::cta.bulk_group.add.{types[dtype]} [$0], [$1], $2;",
-        "l,r,r,~{memory}",
         [target, shared_address(source), i32(bytes)],
+        memory=True,
     )
 
 

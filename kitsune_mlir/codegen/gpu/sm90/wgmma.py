@@ -146,10 +146,7 @@ def multiply(
             f"wgmma.mma_async.sync.aligned.{shape}.f32.{kind}.{kind} {{{results}}}, {source}, db, {predicate}, {flags};"
         )
     lines.append("wgmma.commit_group.sync.aligned; }")
-    constraints = ["=f"] * count + [str(index) for index in range(count)]
-    constraints += (["r"] * len(a_values) if in_registers else ["l"]) + ["l", "~{memory}"]
-    values = [*start, *a_values, b.descriptor()]
-    return inline_ptx("\n".join(lines), ",".join(constraints), values, ["f32"] * count)
+    return inline_ptx("\n".join(lines), [*a_values, b.descriptor()], ["f32"] * count, memory=True, tied=start)
 
 
 def _advanced(register: str, operand: int, step: int) -> str:
@@ -163,7 +160,5 @@ def wait(pending: int, accumulators: Sequence[Value]) -> list[Value]:
     They pass through the instruction as tied operands, so that no arithmetic on them can be moved above it. With `pending` > 0
     pass those of the groups that are waited for, or none.
     """
-    count = len(accumulators)
-    constraints = ["=f"] * count + [str(index) for index in range(count)] + ["~{memory}"]
     code = f"wgmma.wait_group.sync.aligned {pending};"
-    return inline_ptx(code, ",".join(constraints), accumulators, ["f32"] * count)
+    return inline_ptx(code, results=["f32"] * len(accumulators), memory=True, tied=accumulators)
