@@ -14,14 +14,15 @@ from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from test.numerics.random_models import drawn, failure, unassembled
 from test.numerics.recorded import Model, Recorder, shrunk
+from test.rotation import todays
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", todays(range(25), 10))
 def test_host(seed: int) -> None:
     assert failure(drawn(seed), "host") is None
 
 
-@pytest.mark.parametrize("seed", range(25, 37))
+@pytest.mark.parametrize("seed", todays(range(25, 37), 5))
 def test_gpu_code(seed: int) -> None:
     with unassembled():
         assert failure(drawn(seed), "sm_90a") is None
