@@ -287,7 +287,7 @@ def transformed(
             )
             module.operation.verify()
             if options.emit == "ptx":
-                return ptx_of(module.operation)
+                return ptx_of(module.operation).removesuffix("\n")
         return module.operation.get_asm(
             enable_debug_info=options.mlir_print_debuginfo, print_generic_op_form=options.mlir_print_op_generic
         ).rstrip("\n")

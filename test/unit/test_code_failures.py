@@ -29,7 +29,8 @@ def broken(*_: object, **__: object) -> None:
 
 def failure(target: str, folder: Path) -> CompileError:
     with pytest.raises(CompileError) as caught:
-        kitsune_mlir.compile(Doubled(), (torch.randn(33, 7),), target=target, options={"reproducer_dir": str(folder)})
+        options = {"reproducer_dir": str(folder), "matmul_precision": "high", "convolution_precision": "highest"}
+        kitsune_mlir.compile(Doubled(), (torch.randn(33, 7),), target=target, options=options)
     error = caught.value
     assert "KeyError: 'a value that nobody made'" in str(error) and "test_code_failures.py" in str(error)
     assert error.reproducer is not None and Path(error.reproducer).parent == folder
@@ -47,6 +48,7 @@ def test_an_engine_fails(method: str, doing: str, tmp_path, monkeypatch, capfd) 
     monkeypatch.setattr(SimtEngine, method, broken)
     error = failure("sm_90a", tmp_path)
     assert re.search(rf"engine 'simt', {doing} task '\w+', failed", str(error))
+    assert "kitsune-to-gpu{matmul-precision=high ptxas-seconds=60.0}" in Path(error.reproducer or "").read_text()
     status, said = replayed(error, capfd)
     assert status != 0 and "a value that nobody made" in said
     monkeypatch.undo()
