@@ -9,16 +9,16 @@ import pytest
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
-from kitsune_mlir.codegen.gpu.contraction.split_k import GROUP as MMA_GROUP
 from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.engines.mma.geometry import Geometry
 from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan, _share
-from kitsune_mlir.codegen.gpu.engines.mma.rasterize import GROUP, _grouped
+from kitsune_mlir.codegen.gpu.engines.mma.rasterize import GROUP_M, _grouped
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split, lay_out
 from kitsune_mlir.codegen.gpu.interface.window import multiple_of
 from kitsune_mlir.codegen.gpu.kernel.schedule import _weights
+from kitsune_mlir.codegen.gpu.sm90.warp_specialize import WARPGROUP_THREADS
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from test.gpu.mma_programs import SMALL
@@ -214,7 +214,7 @@ def test_sums_have_the_same_order_whichever_piece_adds_them_up(monkeypatch, piec
 
     def load_elements(place: tuple[int, int], *_args, align: int) -> list[np.float32]:
         read.add(place[0])
-        return list(partials[place[0]][place[1] // (4 * MMA_GROUP) :][:4])
+        return list(partials[place[0]][place[1] // (4 * WARPGROUP_THREADS) :][:4])
 
     def for_(start, stop, step, body, carried):
         for index in range(start, stop, step):
@@ -304,7 +304,7 @@ def test_offsets_know_what_divides_them(context) -> None:
     assert (multiple_of(x), multiple_of(y), multiple_of(block.arguments[0]), multiple_of(0)) == (128, 8, 1, 0)
 
 
-@pytest.mark.parametrize(("rows", "cols"), [(GROUP * 2, 8), (GROUP + 3, 5), (GROUP * 3 + 1, 1), (17, 32)])
+@pytest.mark.parametrize(("rows", "cols"), [(GROUP_M * 2, 8), (GROUP_M + 3, 5), (GROUP_M * 3 + 1, 1), (17, 32)])
 def test_the_grouped_order_is_a_permutation(monkeypatch, rows: int, cols: int) -> None:
     monkeypatch.setattr(
         "kitsune_mlir.codegen.gpu.engines.mma.rasterize.select", lambda condition, yes, no: yes if condition else no

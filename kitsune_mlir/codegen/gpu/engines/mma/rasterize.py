@@ -7,7 +7,7 @@ from kitsune_mlir.codegen.gpu.interface.context import TileContext
 
 __all__ = ["ordered"]
 
-GROUP = 16
+GROUP_M = 16
 """Rows of tiles that are walked column by column: 16 x 8 tiles of 128 x 256 are one wave of 132 blocks."""
 
 
@@ -26,16 +26,16 @@ def ordered(tile: TileContext) -> TileContext:
 
 
 def _grouped(number: Value, rows: int, cols: int) -> Value:
-    """Row-major number of the tile at place `number` of the walk: groups of `GROUP` rows, each column by column."""
+    """Row-major number of the tile at place `number` of the walk: groups of `GROUP_M` rows, each column by column."""
     area = rows * cols
     plane, number = number // area * area, number % area
-    if rows <= GROUP:
+    if rows <= GROUP_M:
         return plane + number % rows * cols + number // rows
-    size = GROUP * cols
+    size = GROUP_M * cols
     group, inside = number // size, number % size
-    row, col = inside % GROUP, inside // GROUP
-    if rows % GROUP:  # the last group has fewer rows
-        last = group == rows // GROUP
-        row = select(last, inside % (rows % GROUP), row)
-        col = select(last, inside // (rows % GROUP), col)
-    return plane + (group * GROUP + row) * cols + col
+    row, col = inside % GROUP_M, inside // GROUP_M
+    if rows % GROUP_M:  # the last group has fewer rows
+        last = group == rows // GROUP_M
+        row = select(last, inside % (rows % GROUP_M), row)
+        col = select(last, inside // (rows % GROUP_M), col)
+    return plane + (group * GROUP_M + row) * cols + col
