@@ -5,6 +5,8 @@ Nothing here changes the IR.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch_mlir import ir
 
 from kitsune_mlir.errors import UnsupportedError
@@ -12,10 +14,10 @@ from kitsune_mlir.errors import UnsupportedError
 from .access import static_ints
 from .tile_indices import TileIndices
 from .tile_program import SIGNALS, queue_parts
-from .tile_records import Buffer, Load, NamedRows, Offset, Post, Queue, QueueUse, Semaphore, Store, TaskView, Wait
+from .tile_records import Buffer, Load, NamedRows, Offset, Post, Queue, QueueUse, Semaphore, Share, Store, TaskView, Wait
 from .verify import walk
 
-__all__ = ["MalformedProgram", "ProgramView", "TileProgram", "grid_of", "offsets_of"]
+__all__ = ["MalformedProgram", "ProgramView", "TileProgram", "grid_of", "number_of", "offsets_of", "shares_of"]
 
 _DYNAMIC = ir.ShapedType.get_dynamic_size()
 _HOLDS = "a tile program holds views, constants, semaphores and tasks"
@@ -41,6 +43,7 @@ class TileProgram:
         function: the `func.func` with attribute `kitsune.program`.
 
     Attributes:
+        mode: "temporal", "spatial" or "separate".
         inputs, results: how many arguments are that.
         arena: the buffer that is the last argument.
         buffers: by their memref, views included; semaphores, queues: by their value.
@@ -55,10 +58,13 @@ class TileProgram:
     def __init__(self, function: ir.Operation):
         self.function = function.operation
         self.name: str = ir.StringAttr(self.function.attributes["sym_name"]).value
+        mode = self.function.attributes["kitsune.mode"] if "kitsune.mode" in self.function.attributes else None
+        self.mode: str = "temporal" if mode is None else ir.StringAttr(mode).value
         self.block = self.function.regions[0].blocks[0]
         arguments = list(self.block.arguments)
-        self.inputs = self._count("kitsune.arguments", len(arguments) - 2)
-        self.results = self._count("kitsune.results", len(arguments) - 1 - self.inputs)
+        inputs, results = (number_of(self.function, f"kitsune.{name}") for name in ("arguments", "results"))
+        self.inputs = len(arguments) - 2 if inputs is None else inputs
+        self.results = len(arguments) - 1 - self.inputs if results is None else results
         if self.inputs + self.results + 1 != len(arguments):
             needed = f"{self.inputs} inputs, {self.results} results and the arena"
             raise MalformedProgram(self.function, f"has {len(arguments)} arguments, needs {needed}")
@@ -79,10 +85,6 @@ class TileProgram:
         self.arena = self.buffers[arguments[-1]]
         for op in self.block.operations:
             self._read(op.operation)
-
-    def _count(self, name: str, default: int) -> int:
-        attributes = self.function.attributes
-        return ir.IntegerAttr(attributes[name]).value if name in attributes else default
 
     def _declare(
         self, op: ir.Operation, value: ir.Value, role: str, argument: int, offset: int, name: str, source: Buffer | None = None
@@ -222,6 +224,9 @@ class ProgramView(TileProgram):
             posts=tuple(posts),
             body=tuple(body),
             buffers=self._used_buffers(op),
+            program_tasks=len(self.task_ops),
+            program_signals=bool(self.semaphores),
+            spatial=self.mode == "spatial",
         )
 
     def _window(self, view: ir.Value) -> tuple[Buffer, tuple[Offset, ...], tuple[int, ...], tuple[ir.Operation, ...]] | None:
@@ -244,6 +249,23 @@ class ProgramView(TileProgram):
                 if operand in self.buffers:
                     found[operand] = self.buffers[operand]
         return tuple(found.values())
+
+
+def number_of(op: ir.Operation, name: str) -> int | None:
+    """An integer attribute of an operation, if it has it."""
+    return ir.IntegerAttr(op.attributes[name]).value if name in op.attributes else None
+
+
+def shares_of(tasks: Iterable[ir.Operation]) -> list[Share | None]:
+    """The multiprocessors of each task of a spatial program: `workers` from `first` on, or from the end of those before."""
+    shares: list[Share | None] = []
+    end = 0
+    for task in tasks:
+        first, workers = number_of(task, "first"), number_of(task, "workers")
+        share = Share(end if first is None else first, workers) if workers else None
+        shares.append(share)
+        end = max(end, share.first + share.workers) if share else end
+    return shares
 
 
 def grid_of(task: ir.Operation) -> tuple[tuple[int, ...], tuple[ir.Value, ...]]:

@@ -15,8 +15,6 @@ from torch_mlir import ir
 from .access import constant_of
 from .sizes import element_bytes
 
-__all__ = ["Buffer", "Load", "NamedRows", "Offset", "Post", "Queue", "QueueUse", "Semaphore", "Store", "TaskView", "Wait"]
-
 Offset = int | ir.Value
 """A constant, or an `index` value computed in the task from its tile coordinates."""
 
@@ -200,6 +198,14 @@ class Post(Generic[Index]):
     slot: Index
 
 
+@dataclasses.dataclass(frozen=True, order=True)
+class Share:
+    """Multiprocessors [first, first + workers) of those that the program was planned for."""
+
+    first: int
+    workers: int
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class TaskView:
     """One `kitsune.task`.
@@ -216,6 +222,9 @@ class TaskView:
             linalg work, and any memref operation that is no plain load or store (scatter-add loops, ...). An engine declines
             a task whose body holds something that it does not know.
         buffers: buffers that the task uses, those of loads and stores included, in order of first use.
+        program_tasks: number of tasks of its program.
+        program_signals: whether the program has semaphores.
+        spatial: whether tasks of its program own shares of the multiprocessors.
     """
 
     op: ir.Operation
@@ -230,6 +239,9 @@ class TaskView:
     posts: tuple[Post[ir.Value], ...]
     body: tuple[ir.Operation, ...]
     buffers: tuple[Buffer, ...]
+    program_tasks: int
+    program_signals: bool
+    spatial: bool
 
     @property
     def tiles(self) -> int:

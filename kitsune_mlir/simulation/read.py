@@ -16,8 +16,8 @@ from kitsune_mlir.codegen.gpu.kernel.footprint import MOST_THREADS, REGISTER_FIL
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.tile_accesses import read_accesses
 from kitsune_mlir.dialects.tile_indices import Array, Points
-from kitsune_mlir.dialects.tile_reader import MalformedProgram, ProgramView
-from kitsune_mlir.dialects.tile_records import Semaphore
+from kitsune_mlir.dialects.tile_reader import MalformedProgram, ProgramView, number_of, shares_of
+from kitsune_mlir.dialects.tile_records import Semaphore, Share
 from kitsune_mlir.dialects.tile_regions import Access, Ring, Task
 from kitsune_mlir.errors import CompileError, UnsupportedError
 from kitsune_mlir.machine.stage_cost import Work, cost_of
@@ -50,18 +50,8 @@ class Choice:
 
     @staticmethod
     def from_summary(entry: Mapping[str, Any]) -> Choice:
-        """From an entry of `Program.summary["engines"]`."""
-        said = str(entry["parameters"].get("pieces", 1))  # "4", or "4 of each of 32 tiles"
-        words = said.split()
-        shared = int(words[-2]) if len(words) > 1 else entry["tiles"]
-        whole = entry["tiles"] - shared if int(words[0]) > 1 else 0
-        parameters = entry["parameters"]
-        joined, cycles = "joined" in parameters, float(parameters.get("cycles", 0.0))
-        return Choice(entry["engine"], int(words[0]), whole, _copies(parameters), joined, cycles)
-
-
-def _copies(parameters: Mapping[str, Any]) -> bool:
-    return str(parameters.get("operands", "")).startswith("copied by threads")
+        """From an entry of `Program.summary["engines"]`; an older program's says less."""
+        return Choice(**{field.name: entry[field.name] for field in dataclasses.fields(Choice) if field.name in entry})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +84,8 @@ def choices_of(function: ir.Operation, machine: Target) -> Kernel:
         Choice(
             plan.engine,
             *((plan.split.pieces, plan.split.whole) if plan.split else (1, 0)),
-            copied=_copies(plan.parameters),
-            cycles=float(plan.parameters.get("cycles", 0.0)),
+            copied=plan.copied,
+            cycles=plan.cycles,
         )
         for plan in plans
     ]
@@ -114,19 +104,15 @@ def sim_program(function: ir.Operation, kernel: Kernel, machine: Target) -> SimP
     program = read_accesses(function)
     if len(program.tasks) != len(kernel.choices):
         raise MalformedProgram(function, f"has {len(program.tasks)} tasks, {len(kernel.choices)} plans were given")
-    mode = ir.StringAttr(function.attributes["kitsune.mode"]).value if "kitsune.mode" in function.attributes else "temporal"
+    declared = program.declared
+    shares = shares_of(declared.task_ops) if declared.mode == "spatial" else [None] * len(program.tasks)
     made = {a.region.buffer.argument for t in program.tasks for a in t.accesses if a.region.buffer.role == "arena"}
     tasks: list[SimTask] = []
     # What stands for each semaphore, and for each ring: how often each of its tiles has been released.
     counters = {counter: number for number, counter in enumerate((*program.semaphores, *program.rings))}
-    end, joined = 0, False
-    for task, choice in zip(program.tasks, kernel.choices, strict=True):
-        share = None
-        if mode == "spatial" and (workers := _number(task, "workers")):
-            first = _number(task, "first")
-            share = (end if first is None else first, workers)
-            end = max(end, sum(share))
-        last = tasks[-1] if tasks and tasks[-1].launch == (_number(task, "launch") or 0) else None
+    joined = False
+    for task, choice, share in zip(program.tasks, kernel.choices, shares, strict=True):
+        last = tasks[-1] if tasks and tasks[-1].launch == (number_of(task.op, "launch") or 0) else None
         together = traits_of(choice.engine).weights_ahead == "always" or (choice.joined and joined)
         follows_on = last is not None and last.engine == choice.engine and together
         tasks.append(_task(task, choice, made, machine, share, follows_on, counters))
@@ -136,13 +122,8 @@ def sim_program(function: ir.Operation, kernel: Kernel, machine: Target) -> SimP
         dataclasses.replace(task, waits=[w for w in task.waits if launches.get(w.semaphore, task.launch) == task.launch])
         for task in tasks
     ]
-    name = ir.StringAttr(function.attributes["sym_name"]).value
     slots = [*(s.slots for s in program.semaphores), *(ring.count for ring in program.rings)]
-    return SimProgram(name, tasks, slots, kernel.resident, kernel.streaming)
-
-
-def _number(task: Task, name: str) -> int | None:
-    return ir.IntegerAttr(task.op.attributes[name]).value if name in task.op.attributes else None
+    return SimProgram(declared.name, tasks, slots, kernel.resident, kernel.streaming)
 
 
 def _task(
@@ -150,7 +131,7 @@ def _task(
     choice: Choice,
     made: set[int],
     machine: Target,
-    share: tuple[int, int] | None,
+    share: Share | None,
     follows_on: bool,
     counters: Mapping[Semaphore | Ring, int],
 ) -> SimTask:
@@ -176,7 +157,7 @@ def _task(
     )
 
     def at(values: Array) -> Array:
-        return every.take(_full(values, task))
+        return every.take(values)
 
     slots = []
     for use in task.acquires:  # the tile that had the slot before has been released by all who read it
@@ -201,8 +182,8 @@ def _task(
             *(SimPost(counters[use.ring], at(use.number)) for use in task.releases),
         ],
         touches=touches,
-        share=share,
-        launch=_number(task, "launch") or 0,
+        share=(share.first, share.workers) if share else None,
+        launch=number_of(task.op, "launch") or 0,
         ahead_bytes=min(RING_BYTES, weights) if traits_of(choice.engine).loads_ahead else 0.0,
         follows_on=follows_on,
     )
@@ -220,11 +201,6 @@ def _row_waits(task: Task, tiles: int, counters: Mapping[Semaphore | Ring, int])
         places = draws.integers(0, rows.named.extent, (named, tiles)) // rows.named.rows
         found += [SimWait(semaphore, slot, slot + 1, count) for slot in places]
     return found
-
-
-def _full(values: Array, task: Task) -> Array:
-    """An array with one axis a grid dimension (constants have none)."""
-    return values if values.ndim == len(task.extents) else np.reshape(values, (1,) * len(task.extents))
 
 
 def _asked(access: Access, counted: Counted, tiles: int) -> float:

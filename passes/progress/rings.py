@@ -1,6 +1,6 @@
 """Ring queues of a tile program: no slot is overwritten early, and the wait for a free slot never closes a circle.
 
-Order and coverage see a ring as if it had a slot for every tile (`passes.progress.program`): whatever is proved of that holds
+Order and coverage see a ring as if it had a slot for every tile (`dialects.tile_regions`): whatever is proved of that holds
 of the ring, if a slot is taken again only when all who read its tile have released it, and nobody touches a slot that it has
 not got.
 
@@ -14,7 +14,9 @@ from __future__ import annotations
 import numpy as np
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.tile_indices import Array
+from kitsune_mlir.dialects.tile_indices import Array, Points
+from kitsune_mlir.dialects.tile_reader import shares_of
+from kitsune_mlir.dialects.tile_records import Share
 from kitsune_mlir.dialects.tile_regions import Program, Ring, RingUse, Task
 from kitsune_mlir.passes.base import PassFailure
 
@@ -23,9 +25,7 @@ def check_rings(program: Program) -> None:
     """PassFailure at the first use of a ring that may overwrite a tile, or never end."""
     if not program.rings:
         return
-    function = program.op
-    mode = function.attributes["kitsune.mode"] if "kitsune.mode" in function.attributes else None
-    if mode is None or ir.StringAttr(mode).value != "spatial":
+    if program.declared.mode != "spatial":
         raise PassFailure(
             program.rings[0].queue.op, "makes a ring, which needs a spatial program: both ends must run at the same time"
         )
@@ -53,7 +53,7 @@ def _check_counts(program: Program, ring: Ring) -> None:
         for task in program.tasks:
             for use in getattr(task, kind):
                 if use.ring is ring:
-                    np.add.at(made, _flat(task, use.number), 1)
+                    np.add.at(made, Points.every(task.extents).take(use.number), 1)
         wrong = np.flatnonzero(made != wanted)
         if len(wrong):
             raise PassFailure(ring.queue.op, f"counts {wanted} {kind} of each tile; tile {wrong[0]} gets {made[wrong[0]]}")
@@ -89,10 +89,6 @@ def _same(a: Array, b: Array) -> bool:
     return bool((np.asarray(a) == np.asarray(b)).all())
 
 
-def _flat(task: Task, array: Array) -> Array:
-    return np.broadcast_to(array, task.extents).ravel()
-
-
 class _Run:
     """One run with one worker a share, each with its tiles in the order of the program."""
 
@@ -100,25 +96,19 @@ class _Run:
         self.program = program
         self.posted = {semaphore: np.zeros(semaphore.slots, np.int64) for semaphore in program.semaphores}
         self.freed = {id(ring): np.zeros(ring.count, np.int64) for ring in program.rings}
-        self.work: dict[tuple[int, int], list[_Tiles]] = {}
-        end = 0
-        for task in program.tasks:
-            workers, first = _number(task, "workers"), _number(task, "first")
-            if workers is None:
+        self.work: dict[Share, list[_Tiles]] = {}
+        for task, share in zip(program.tasks, shares_of(program.declared.task_ops), strict=True):
+            if share is None:
                 raise PassFailure(task.op, "has no 'workers', in a spatial program with rings")
-            start = end if first is None else first
-            end = max(end, start + workers)
-            self.work.setdefault((start, workers), []).append(_Tiles(task))
+            self.work.setdefault(share, []).append(_Tiles(task))
         self._check_apart()
 
     def _check_apart(self) -> None:
         shares = sorted(self.work)
-        for (start, workers), (following, _) in zip(shares, shares[1:], strict=False):
-            if start + workers > following:
-                task = self.work[following, _][0].task
-                raise PassFailure(
-                    task.op, f"has multiprocessors from {following} on, which belong to others up to {start + workers}"
-                )
+        for before, after in zip(shares, shares[1:], strict=False):
+            if (end := before.first + before.workers) > after.first:
+                text = f"has multiprocessors from {after.first} on, which belong to others up to {end}"
+                raise PassFailure(self.work[after][0].task.op, text)
 
     def check(self) -> None:
         """PassFailure at the first tile that waits for ever."""
@@ -178,11 +168,11 @@ class _Tiles:
 
     def __init__(self, task: Task):
         self.task, self.next, self.moved, self.count = task, 0, False, int(np.prod(task.extents))
-        waits = (*task.waits, *(rows.wait for rows in task.row_waits))
-        self.waits = [(wait, _flat(task, wait.lo), _flat(task, wait.hi)) for wait in waits]
-        self.posts = [(post.semaphore, _flat(task, post.slot)) for post in task.posts]
-        self.acquires = [(use, _flat(task, use.number)) for use in task.acquires]
-        self.releases = [(use.ring, _flat(task, use.number)) for use in task.releases]
+        waits, every = (*task.waits, *(rows.wait for rows in task.row_waits)), Points.every(task.extents)
+        self.waits = [(wait, every.take(wait.lo), every.take(wait.hi)) for wait in waits]
+        self.posts = [(post.semaphore, every.take(post.slot)) for post in task.posts]
+        self.acquires = [(use, every.take(use.number)) for use in task.acquires]
+        self.releases = [(use.ring, every.take(use.number)) for use in task.releases]
         self.op: ir.Operation = task.op
         self.waits_for = ""
 
@@ -190,8 +180,3 @@ class _Tiles:
     def tile(self) -> tuple[int, ...]:
         """The coordinates of the next one."""
         return tuple(int(c) for c in np.unravel_index(self.next, self.task.extents))
-
-
-def _number(task: Task, name: str) -> int | None:
-    attributes = task.op.attributes
-    return ir.IntegerAttr(attributes[name]).value if name in attributes else None

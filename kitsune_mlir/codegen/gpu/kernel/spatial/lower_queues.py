@@ -11,28 +11,17 @@ The memory of a ring is a buffer of the program, so engines load from and store 
 
 from __future__ import annotations
 
-import dataclasses
-
 from torch_mlir import ir
 from torch_mlir.dialects import arith
 
-from kitsune_mlir.dialects.tile_program import PostOp, SemaphoreOp, WaitRoundsOp, queue_parts
+from kitsune_mlir.dialects.tile_program import PostOp, SemaphoreOp, WaitRoundsOp
+from kitsune_mlir.dialects.tile_reader import TileProgram
+from kitsune_mlir.dialects.tile_records import Queue
 from kitsune_mlir.dialects.types import SemaphoreType
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["lower_queues"]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Ring:
-    """A queue's semaphores, of `depth` slots each."""
-
-    depth: int
-    pushes: int
-    pops: int
-    filled: ir.Value
-    freed: ir.Value
 
 
 def _number(value: int) -> ir.Attribute:
@@ -50,47 +39,44 @@ def lower_queues(function: ir.Operation) -> None:
         UnsupportedError: the program has queues and is not spatial. Where a block runs tiles of both ends, a full ring would
             stop it before the tiles that empty the ring.
     """
-    queues = [op for op in walk(function) if op.name == "kitsune.make_queue"]
+    program = TileProgram(function)
+    queues = program.queues
     if not queues:
         return
-    mode = function.attributes["kitsune.mode"] if "kitsune.mode" in function.attributes else None
-    if mode is None or ir.StringAttr(mode).value != "spatial":
+    if program.mode != "spatial":
         limit = "rings need producers and consumers on different multiprocessors: a spatial program"
-        raise UnsupportedError("kitsune.make_queue", limit, None if mode is None else str(mode), str(queues[0].location))
-    rings: dict[ir.Value, _Ring] = {}
+        raise UnsupportedError("kitsune.make_queue", limit, program.mode, str(next(iter(queues.values())).op.location))
     with function.context:
-        for op in queues:
-            rings[op.results[0]] = _declare(op)
+        semaphores = {value: _semaphores(queue) for value, queue in queues.items()}
         for op in list(walk(function)):
             if op.name in ("kitsune.acquire", "kitsune.pop"):
-                _wait(op, rings[op.operands[0]])
+                _wait(op, queues[op.operands[0]], *semaphores[op.operands[0]])
             elif op.name in ("kitsune.push", "kitsune.release"):
-                ring = rings[op.operands[0]]
+                filled, freed = semaphores[op.operands[0]]
                 with ir.InsertionPoint(op), op.location:
-                    PostOp(ring.filled if op.name == "kitsune.push" else ring.freed, op.operands[1])
+                    PostOp(filled if op.name == "kitsune.push" else freed, op.operands[1])
                 op.erase()
-        for op in queues:
-            op.erase()
+        for queue in queues.values():
+            queue.op.erase()
 
 
-def _declare(op: ir.Operation) -> _Ring:
-    _, depth = queue_parts(op.results[0].type)
-    with ir.InsertionPoint(op), op.location:
-        filled, freed = (SemaphoreOp(_number(depth), SemaphoreType.get()).operation.results[0] for _ in range(2))
-    pushes, pops = (ir.IntegerAttr(op.attributes[name]).value for name in ("pushes", "pops"))
-    return _Ring(depth, pushes, pops, filled, freed)
+def _semaphores(queue: Queue) -> tuple[ir.Value, ir.Value]:
+    """Of a queue's slots: how often each was filled, and freed."""
+    with ir.InsertionPoint(queue.op), queue.op.location:
+        filled, freed = (SemaphoreOp(_number(queue.depth), SemaphoreType.get()).operation.results[0] for _ in range(2))
+    return filled, freed
 
 
-def _wait(op: ir.Operation, ring: _Ring) -> None:
+def _wait(op: ir.Operation, queue: Queue, filled: ir.Value, freed: ir.Value) -> None:
     """Replace an acquire or a pop by a wait for the slot."""
     number = op.operands[1]
     with ir.InsertionPoint(op), op.location:
-        depth, one = _index(ring.depth), _index(1)
+        depth, one = _index(queue.depth), _index(1)
         slot, rounds = arith.remui(number, depth), arith.divui(number, depth)
         after = arith.addi(slot, one)
         if op.name == "kitsune.acquire":
-            WaitRoundsOp(ring.freed, slot, after, rounds, _number(ring.pops))
+            WaitRoundsOp(freed, slot, after, rounds, _number(queue.pops))
         else:
-            WaitRoundsOp(ring.filled, slot, after, arith.addi(rounds, one), _number(ring.pushes))
+            WaitRoundsOp(filled, slot, after, arith.addi(rounds, one), _number(queue.pushes))
     op.results[0].replace_all_uses_with(slot)
     op.erase()

@@ -13,25 +13,16 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch_mlir import ir
-
 from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, select
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks, Range
+from kitsune_mlir.dialects import tile_reader
 from kitsune_mlir.dialects.tile_reader import ProgramView
-from kitsune_mlir.dialects.tile_records import TaskView
+from kitsune_mlir.dialects.tile_records import Share
 from kitsune_mlir.errors import CompileError
 
 __all__ = ["Share", "Shares", "ranges", "shares_of"]
-
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Share:
-    """Multiprocessors [first, first + workers) of those that the program was planned for."""
-
-    first: int
-    workers: int
 
 
 class Shares(AllBlocks):
@@ -80,28 +71,18 @@ def shares_of(program: ProgramView) -> list[Share] | None:
     Raises:
         CompileError: a task has no workers, or shares overlap without being the same.
     """
-    attributes = program.function.attributes
-    if "kitsune.mode" not in attributes or ir.StringAttr(attributes["kitsune.mode"]).value != "spatial":
+    if program.mode != "spatial":
         return None
     shares: list[Share] = []
-    end = 0
-    for task in program.tasks:
-        workers = _number(task, "workers")
-        if not workers:
+    for task, share in zip(program.tasks, tile_reader.shares_of(program.task_ops), strict=True):
+        if share is None:
             raise CompileError(f"task '{task.name}' of spatial program '{program.name}' has no 'workers'")
-        first = _number(task, "first")
-        shares.append(Share(end if first is None else first, workers))
-        end = max(end, shares[-1].first + workers)
+        shares.append(share)
     distinct = sorted(set(shares))
     for before, after in zip(distinct, distinct[1:], strict=False):
         if before.first + before.workers > after.first:
             raise CompileError(f"spatial program '{program.name}': {before} and {after} overlap")
     return shares
-
-
-def _number(task: TaskView, name: str) -> int | None:
-    attributes = task.op.attributes
-    return ir.IntegerAttr(attributes[name]).value if name in attributes else None
 
 
 def ranges(shares: Sequence[Share], number: Value, blocks: Value) -> dict[Share, Range]:
