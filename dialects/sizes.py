@@ -9,7 +9,10 @@ from torch_mlir import ir
 
 from kitsune_mlir.errors import UnsupportedError
 
-__all__ = ["element_bytes", "tensor_bytes", "wide_dims"]
+__all__ = ["HALF_TYPES", "element_bytes", "tensor_bytes", "wide_dims"]
+
+HALF_TYPES = ("bf16", "f16")
+"""Floating-point types of 16 bits."""
 
 
 def element_bytes(type_: ir.Type) -> int:

@@ -18,7 +18,7 @@ from kitsune_mlir.codegen.gpu.emit.convert import pack_values, round_to_tf32
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.reduce import Exchange, combine, identity, over_lanes, over_registers, over_warps
 from kitsune_mlir.codegen.gpu.emit.value import Scalar, TypeLike, Value, as_value, cast, select
-from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, load_elements, store_elements
+from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, load_elements, store_elements
 from kitsune_mlir.codegen.gpu.sm90.ldmatrix import stage_accumulator
 from kitsune_mlir.machine.layouts import Layout, WgmmaAccumulator
 from kitsune_mlir.machine.shared_tile import SharedTile
@@ -231,7 +231,7 @@ class Fragment:
         parts = max(1, layout.threads // 32 // layout.row_warps)
         if parts == 1:
             return ColumnValues(layout, values)
-        size = element_bytes(self.dtype)
+        size = dtype_bytes(self.dtype)
         own = thread // (32 * layout.row_warps) * (layout.padded_cols * size)
         start = layout.thread_col(thread)
         for run in layout.runs():
@@ -303,7 +303,7 @@ class Fragment:
         Raises:
             ValueError: `dtype` has another size than the tile's elements.
         """
-        size = element_bytes(dtype)
+        size = dtype_bytes(dtype)
         if tile.element_bytes != size:
             raise ValueError(f"{dtype} has {size} bytes, the tile's elements {tile.element_bytes}")
         layout = self.layout
@@ -329,7 +329,7 @@ class Fragment:
         row: int = 0, col: int = 0,
     ) -> Fragment:  # fmt: skip
         """Read a tile that TMA or `store_swizzled` wrote; arguments as there. Padding gets any value."""
-        size = element_bytes(dtype)
+        size = dtype_bytes(dtype)
 
         def read(at_row: Value, at_col: Value, length: int) -> list[Value]:
             place = offset(pointer, tile.offset(at_row + row, at_col + col))

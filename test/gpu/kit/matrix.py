@@ -9,7 +9,8 @@ from typing import Any
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset, reduce_add
 from kitsune_mlir.codegen.gpu.emit.value import Scalar, Value, as_value, cast, i64, select
-from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, load_elements, store_elements
+from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, load_elements, store_elements
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.machine.layouts import Layout
 from test.gpu.kit.fragment import ColumnValues, Fragment, RowValues, in_tile, vector_limit
 
@@ -42,7 +43,7 @@ class GlobalMatrix:
 
     def _limit(self, layout: Layout, col: Value | int) -> int:
         """Elements of the widest vector: aligned, and inside or outside of the matrix and of the tile as a whole."""
-        limit = vector_limit(layout, max(1, min(16, self.align) // element_bytes(self.dtype)))
+        limit = vector_limit(layout, max(1, min(16, self.align) // dtype_bytes(self.dtype)))
         for number in (self.cols, col):
             if isinstance(number, int) and number:
                 limit = min(limit, number & -number)
@@ -51,7 +52,7 @@ class GlobalMatrix:
     def address(self, row: Value, col: Value | int) -> Value:
         """Pointer to an element."""
         start = offset(self.pointer, i64(row) * self.stride_bytes)
-        return offset(start, col * element_bytes(self.dtype))
+        return offset(start, col * dtype_bytes(self.dtype))
 
     def load(
         self,
@@ -78,13 +79,13 @@ class GlobalMatrix:
         return Fragment.load(layout, thread, read, self._limit(layout, col))
 
     def _register_dtype(self, wanted: str | None) -> str:
-        return wanted or ("f32" if self.dtype in ("bf16", "f16") else self.dtype)
+        return wanted or ("f32" if self.dtype in HALF_TYPES else self.dtype)
 
     def _read(self, place: Value, length: int, dtype: str, inside: Value | None, fill: Scalar | None) -> list[Value]:
         """`length` elements; where not `inside`, element (0, 0) is read instead, and `fill` returned."""
         if inside is not None:
             place = select(inside, place, self.pointer)
-        align = length * element_bytes(self.dtype)
+        align = length * dtype_bytes(self.dtype)
         values = load_elements(place, self.dtype, length, dtype, align, self.constant, self.cache)
         if inside is None or fill is None:
             return values
@@ -121,7 +122,7 @@ class GlobalMatrix:
         """Write a tile to (`row`, `col`); elements outside of the matrix, and the layout's padding, are dropped."""
 
         def write(at_row: Value, at_col: Value, values: list[Value]) -> None:
-            align = len(values) * element_bytes(self.dtype)
+            align = len(values) * dtype_bytes(self.dtype)
 
             def emit() -> None:
                 place = self.address(at_row + row, at_col + col)
@@ -138,7 +139,7 @@ class GlobalMatrix:
         Columns outside of the matrix, and the layout's padding, are dropped. Vectors of up to 16 bytes by one reduction each;
         bf16 and f16 rows need even columns.
         """
-        layout, size = fragment.layout, element_bytes(self.dtype)
+        layout, size = fragment.layout, dtype_bytes(self.dtype)
         start_row, start_col = layout.thread_row(thread), layout.thread_col(thread)
         width = 4 if self.dtype == "f32" else 8 if size == 2 else 1
         for run in layout.runs(self._limit(layout, col)):
@@ -202,7 +203,7 @@ class GlobalVector:
             if self.length is not None and not (isinstance(self.length, int) and self.length % layout.padded_cols == 0):
                 tests.append(at_col + col < self.length)
             inside = functools.reduce(lambda a, b: a & b, tests) if tests else None
-            place = offset(self.pointer, (at_col + col) * element_bytes(self.dtype))
+            place = offset(self.pointer, (at_col + col) * dtype_bytes(self.dtype))
             return matrix._read(place, count, wanted, inside, None)
 
         return ColumnValues.load(layout, thread, read, limit)
@@ -218,7 +219,7 @@ class GlobalVector:
             inside = functools.reduce(lambda a, b: a & b, tests) if tests else None
             if inside is not None:
                 place = select(inside, place, 0)
-            pointer = offset(self.pointer, i64(place) * element_bytes(self.dtype))
+            pointer = offset(self.pointer, i64(place) * dtype_bytes(self.dtype))
             value = load_elements(pointer, self.dtype, 1, None, None, self.constant)[0]
             return value if inside is None or fill is None else select(inside, value, as_value(fill, value.type))
 

@@ -22,11 +22,12 @@ from kitsune_mlir.dialects.axes import Node
 from kitsune_mlir.dialects.contraction import contraction_dims, matrix_extents
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_projected_product
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.dialects.tile_records import Load, TaskView
 
 __all__ = ["COL", "ROW", "Pattern", "Product", "Sides", "Step", "is_constant", "loaded", "match"]
 
-_DTYPES = ("bf16", "f16")
+_DTYPES = HALF_TYPES
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import shuffle_xor
 from kitsune_mlir.codegen.gpu.emit.convert import pack_pair, unpack_pair
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, pack, select, unpack, wrap
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 
 __all__ = ["Lanes", "add_packed", "exchange", "pin"]
 
@@ -42,7 +43,7 @@ class Lanes:
     @property
     def short(self) -> bool:
         """Whether the elements are 16-bit floats."""
-        return self.dtype in ("bf16", "f16")
+        return self.dtype in HALF_TYPES
 
     @property
     def uniform(self) -> bool:

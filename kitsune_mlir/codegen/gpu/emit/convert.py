@@ -8,6 +8,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import nvvm
 
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, bitcast, cast, pack, unpack, wrap
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 
 __all__ = ["pack_pair", "pack_values", "packed_source", "round_to_tf32", "unpack_pair", "unpack_values"]
 
@@ -20,7 +21,7 @@ def pack_pair(low: Value, high: Value, dtype: str, relu: bool = False) -> Value:
     Raises:
         ValueError: another type than bf16 and f16.
     """
-    if dtype not in ("bf16", "f16"):
+    if dtype not in HALF_TYPES:
         raise ValueError(f"pairs are packed as bf16 or f16, not {dtype}")
     if str(low.type) == dtype and not relu:
         return pack(low, high)

@@ -27,6 +27,7 @@ from kitsune_mlir.codegen.gpu.emit.value import (
     vector,
     wrap,
 )
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 
 __all__ = [
     "GLOBAL",
@@ -186,7 +187,7 @@ def reduce_add(pointer: Value, values: Value | Sequence[Value], release: bool = 
     order = "release" if release else "relaxed"
     if release and name not in ("i32", "i64"):
         raise ValueError(f"red.release adds integers, not {name}")
-    if name in ("bf16", "f16"):
+    if name in HALF_TYPES:
         if len(items) not in (2, 4, 8):
             raise ValueError(f"a reduction adds 2, 4 or 8 {name}, not {len(items)}")
         words = unpack(bitcast(vector(items), f"vector<{len(items) // 2}xi32>"))

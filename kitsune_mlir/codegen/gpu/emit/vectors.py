@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from kitsune_mlir.codegen.gpu.emit.convert import pack_values, unpack_values
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, element_bits, unpack, vector
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 
-__all__ = ["element_bytes", "load_elements", "store_elements"]
+__all__ = ["dtype_bytes", "load_elements", "store_elements"]
 
 
-def element_bytes(dtype: str) -> int:
+def dtype_bytes(dtype: str) -> int:
     """Bytes of one element in memory."""
     return max(8, element_bits(dtype)) // 8
 
@@ -36,14 +37,14 @@ def load_elements(
             16 bytes.
     """
     register_dtype = register_dtype or dtype
-    size = element_bytes(dtype)
+    size = dtype_bytes(dtype)
     memory_dtype = "i8" if dtype == "i1" else dtype
     values: list[Value] = []
     for start, length in _pieces(count, size, align or size):
         place = offset(pointer, start * size)
         if length == 1:
             loaded = [load(place, memory_dtype, size, constant)]
-        elif size == 2 and register_dtype == "f32" and dtype in ("bf16", "f16"):
+        elif size == 2 and register_dtype == "f32" and dtype in HALF_TYPES:
             words = _load_words(place, length * 2 // 4, constant, cache)
             values += unpack_values(words, dtype)
             continue
@@ -78,16 +79,16 @@ def store_elements(
         ValueError: `relu` with another type.
     """
     dtype = dtype or str(values[0].type)
-    size = element_bytes(dtype)
+    size = dtype_bytes(dtype)
     for start, length in _pieces(len(values), size, align or size):
         place = offset(pointer, start * size)
         piece = values[start : start + length]
-        if dtype in ("bf16", "f16") and length > 1:
+        if dtype in HALF_TYPES and length > 1:
             words = pack_values(piece, dtype, relu)
             store(words[0] if len(words) == 1 else vector(words), place, None, cache)
             continue
         if relu:
-            if dtype not in ("bf16", "f16"):
+            if dtype not in HALF_TYPES:
                 raise ValueError(f"relu is part of the conversion to bf16 or f16, not to {dtype}")
             words = pack_values([piece[0], piece[0]], dtype, relu)
             store(bitcast(cast(words[0], "i16"), dtype), place, size)

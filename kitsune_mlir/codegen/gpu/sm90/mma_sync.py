@@ -8,6 +8,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import llvm, nvvm
 
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, bitcast, wrap
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 
 __all__ = ["multiply_add"]
 
@@ -28,7 +29,7 @@ def multiply_add(sums: Sequence[Value], a: Sequence[Value], b: Sequence[Value], 
     Raises:
         ValueError: another type than bf16 and f16.
     """
-    if dtype not in ("bf16", "f16"):
+    if dtype not in HALF_TYPES:
         raise ValueError(f"mma.sync multiplies bf16 or f16 here, not {dtype}")
 
     def operands(words: Sequence[Value]) -> list[ir.Value]:

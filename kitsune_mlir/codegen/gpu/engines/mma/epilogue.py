@@ -29,6 +29,7 @@ from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90.ldmatrix import stage_accumulator
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot, fence_async, fence_async_shared
 from kitsune_mlir.dialects.products import body_of
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 
 __all__ = ["Epilogue"]
 
@@ -104,7 +105,7 @@ class Epilogue:
             count = halves * self.width // 8
             if (load.tensor, sides) in self.words or COL not in sides or count > left:
                 continue
-            if window.dtype not in ("bf16", "f16") or not self._together(window):
+            if window.dtype not in HALF_TYPES or not self._together(window):
                 continue
             left -= count
             words: dict[tuple[int | None, int], Value] = {}

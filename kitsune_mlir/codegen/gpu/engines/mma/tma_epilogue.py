@@ -7,6 +7,7 @@ import dataclasses
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Pattern
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.errors import CompileError
 
 __all__ = ["SLICES", "SLOTS", "Result", "results_of"]
@@ -53,7 +54,7 @@ def results_of(pattern: Pattern, n: int, covered_rows: int, covered_cols: int) -
 
 
 def _map(window: Window, covered_rows: int, covered_cols: int, slice: int) -> TensorMap | None:
-    if window.dtype not in ("bf16", "f16") or len(window.dims) > 5:
+    if window.dtype not in HALF_TYPES or len(window.dims) > 5:
         return None
     dims = list(window.dims)
     sides = [dim.side for dim in dims]

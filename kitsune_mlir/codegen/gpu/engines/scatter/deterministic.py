@@ -24,7 +24,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_block, while_
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i32, i64, minimum, select, unpack, vector
-from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes
+from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes
 from kitsune_mlir.codegen.gpu.engines.scatter.rows import STAGE_BYTES, RowSums
 from kitsune_mlir.codegen.gpu.engines.scatter.stable_sort import StableSort, prefix_sums
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
@@ -167,8 +167,8 @@ def _read(task: TaskView, pieces: int) -> _Sum | str:
     if max(bins, rows) > MOST_KEYS:
         return f"there are {total} rows; {MOST_KEYS * MOST_KEYS} are possible"
     buffers = [part.buffer.offset for part in whole if part is not indices]
-    align = math.gcd(16, BASE_ALIGN, columns * element_bytes(dtype), *buffers)
-    width = max(1, align // element_bytes(dtype))
+    align = math.gcd(16, BASE_ALIGN, columns * dtype_bytes(dtype), *buffers)
+    width = max(1, align // dtype_bytes(dtype))
     sums = RowSums(updates.buffer, start, store_.buffer, columns, width, SUMS[dtype], THREADS)
     return _Sum(sums, indices, pieces, bins, rows)
 
@@ -230,7 +230,7 @@ class _Piece:
 
         def entry(number: Value) -> list[Value]:
             source = start + number
-            row = cast(load(offset(memory, i64(source) * element_bytes(dtype)), dtype), "i64")
+            row = cast(load(offset(memory, i64(source) * dtype_bytes(dtype)), dtype), "i64")
             here = row.below(i64(self.total))
             row = cast(row, "i32")
             return [select(here, row // self.sum.rows, -1), source, row]

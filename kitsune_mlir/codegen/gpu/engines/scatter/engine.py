@@ -15,7 +15,7 @@ from kitsune_mlir.codegen.gpu.contraction.row_addition import Addition, widest
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset, reduce_add
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i64, minimum
-from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, load_elements
+from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, load_elements
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
@@ -74,7 +74,7 @@ def _add_row(addition: Addition, tile: TileContext, row: Value, index: Value, co
     rows = addition.destination.shape[0]
     place = cast(index, "i64", signed=True)
     wanted = (row >= tile.index(addition.first)) & place.below(rows)
-    size = element_bytes(str(addition.destination.element))
+    size = dtype_bytes(str(addition.destination.element))
     address = (place * addition.columns + cast(column, "i64", signed=False)) * size
     if_(wanted, lambda: reduce_add(offset(tile.pointer(addition.destination), address), values))
 
@@ -83,7 +83,7 @@ def _add(addition: Addition, tile: TileContext) -> None:
     vectors = addition.columns // addition.width
     items = addition.indices.sizes[0] * vectors
     dtype = str(addition.destination.element)
-    size = element_bytes(dtype)
+    size = dtype_bytes(dtype)
     assert addition.updates is not None
     updates, indices = (_start(load, tile) for load in (addition.updates, addition.indices))
     index_type = str(addition.indices.buffer.element)
@@ -97,7 +97,7 @@ def _add(addition: Addition, tile: TileContext) -> None:
             row, column = safe // vectors, safe % vectors * addition.width
             place = offset(updates, i64(safe) * (addition.width * size))
             values = load_elements(place, dtype, addition.width, align=addition.width * size)
-            index = load_elements(offset(indices, i64(row) * element_bytes(index_type)), index_type, 1)[0]
+            index = load_elements(offset(indices, i64(row) * dtype_bytes(index_type)), index_type, 1)[0]
 
             additions.append((inside, functools.partial(_add_row, addition, tile, row, index, column, values)))
         for inside, add in additions:
@@ -109,5 +109,5 @@ def _add(addition: Addition, tile: TileContext) -> None:
 def _start(load: Load, tile: TileContext) -> Value:
     """Pointer to a window's first row."""
     buffer = load.buffer
-    size = element_bytes(str(buffer.element))
+    size = dtype_bytes(str(buffer.element))
     return offset(tile.pointer(buffer), i64(tile.index(load.offsets[0])) * (buffer.strides[0] * size))

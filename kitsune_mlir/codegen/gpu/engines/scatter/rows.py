@@ -12,7 +12,7 @@ import dataclasses
 from kitsune_mlir.codegen.gpu.emit.control_flow import ballot, count_bits, for_, if_, lane_id, sync_block, while_
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, i64, minimum, select
-from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, load_elements, store_elements
+from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, load_elements, store_elements
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.dialects.tile_records import Buffer, Load
 
@@ -60,7 +60,7 @@ class RowSums:
     @property
     def size(self) -> int:
         """Bytes of an element."""
-        return element_bytes(self.dtype)
+        return dtype_bytes(self.dtype)
 
     def emit(
         self, tile: TileContext, starts: Value, sources: Value, stage: Value, first: Value, rows: Value, fresh: Value

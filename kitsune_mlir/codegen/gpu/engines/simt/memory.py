@@ -10,11 +10,12 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, vector
-from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, load_elements
+from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, load_elements
 from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Index, Linear, add, at, emit, scale
 from kitsune_mlir.codegen.gpu.engines.simt.scalar_body import Lanes, ScalarEmitter, carrier
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.operands import cache_of
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.dialects.tile_records import Buffer
 
 __all__ = ["Access", "CrossedWindow", "Memory", "SharedWindow"]
@@ -22,7 +23,6 @@ __all__ = ["Access", "CrossedWindow", "Memory", "SharedWindow"]
 _ALIGNED = {"input": 16, "result": 16, "arena": 256, "shared": 16}
 """Alignment of a program's arguments in bytes."""
 
-_NARROW = ("bf16", "f16")
 WORD = 4
 """Bytes of the smallest access that can say how L2 should treat its line."""
 
@@ -64,7 +64,7 @@ class SharedWindow:
 
     @property
     def bytes(self) -> int:
-        return math.prod(self.shape) * element_bytes(str(self.element))
+        return math.prod(self.shape) * dtype_bytes(str(self.element))
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ class CrossedWindow:
         Args:
             coordinates: one an extent, or one for each of the `parts` instead of the last.
         """
-        size = element_bytes(str(self.element))
+        size = dtype_bytes(str(self.element))
         if len(coordinates) > len(self.shape):
             rest: Index = Linear()
             for index, extent in zip(coordinates[-len(self.parts) :], self.parts, strict=True):
@@ -122,7 +122,7 @@ class CrossedWindow:
     @property
     def group(self) -> int:
         """Neighbours along `across` whose 16 bytes lie in the same order: those of one vector."""
-        return 16 // element_bytes(str(self.element))
+        return 16 // dtype_bytes(str(self.element))
 
     @property
     def pitch(self) -> int:
@@ -176,7 +176,7 @@ class Memory:
             places = [offset(first, e * step) for e in range(width)]
         else:
             places = [window.address([at(index, e) for index in coordinates]) for e in range(width if moving else 1)]
-        self.accesses.append(Access(False, len(places) * element_bytes(memory), len(places), True))
+        self.accesses.append(Access(False, len(places) * dtype_bytes(memory), len(places), True))
         return [load_elements(place, memory, 1, register)[0] for place in places]
 
     def _load(self, buffer: Buffer | SharedWindow, index: Linear, dtype: str, count: int) -> Lanes:
@@ -217,9 +217,9 @@ class Memory:
         align = self._align(buffer, index, memory)
         self._record(buffer, True, memory, len(values), align)
         place = self._pointer(buffer, index, memory)
-        size = element_bytes(memory)
+        size = dtype_bytes(memory)
         run = max(1, min(len(values), align // size, 16 // size))
-        if memory in _NARROW and run > 1:
+        if memory in HALF_TYPES and run > 1:
             words = self.scalars.words(values, memory)
             each = run // 2
             pieces = [words[i : i + each] for i in range(0, len(words), each)]
@@ -232,14 +232,14 @@ class Memory:
             store(piece[0] if len(piece) == 1 else vector(piece), where, min(16, run * size), hint)
 
     def _record(self, buffer: Buffer | SharedWindow, writes: bool, memory: str, count: int, align: int) -> None:
-        size = element_bytes(memory)
+        size = dtype_bytes(memory)
         each = max(1, min(count, align // size, 16 // size))
         self.accesses.append(Access(writes, count * size, -(-count // each), buffer.role == "shared"))
 
     @staticmethod
     def _align(buffer: Buffer | SharedWindow, index: Linear, memory: str) -> int:
         """Bytes that the address is known to be a multiple of, a power of two up to 16."""
-        known = math.gcd(index.multiple * element_bytes(memory), buffer.offset, _ALIGNED[buffer.role], 16)
+        known = math.gcd(index.multiple * dtype_bytes(memory), buffer.offset, _ALIGNED[buffer.role], 16)
         return known & -known
 
     def alignment(self, buffer: Buffer | SharedWindow, coordinates: Sequence[Index], size: int) -> int:
@@ -254,7 +254,7 @@ class Memory:
         return self._pointer(buffer, index, {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[size])
 
     def _pointer(self, buffer: Buffer | SharedWindow, index: Linear, memory: str) -> Value:
-        size = element_bytes(memory)
+        size = dtype_bytes(memory)
         wide = buffer.bytes >= 1 << 31
         key = (buffer.memory, size, index.terms)
         pointer = next((memo[key] for memo in self._known if key in memo), None)

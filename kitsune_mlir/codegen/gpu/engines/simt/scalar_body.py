@@ -17,6 +17,7 @@ from kitsune_mlir.codegen.gpu.emit.operation import clone
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, constant, element_bits
 from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Index, Linear, add, at, emit, opaque, scale
 from kitsune_mlir.codegen.gpu.engines.simt.graph import Precision
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["Lanes", "ScalarEmitter", "carrier", "materialize"]
@@ -24,7 +25,6 @@ __all__ = ["Lanes", "ScalarEmitter", "carrier", "materialize"]
 Lanes = list[Value]
 """One value a point of the vector, or one for all."""
 
-_NARROW = ("bf16", "f16")
 _PAIR = "vector<2xbf16>"
 
 # What leaves a 16-bit float representable needs no rounding afterwards.
@@ -54,7 +54,7 @@ _CASTS = ("arith.index_cast", "arith.index_castui", "arith.extsi", "arith.trunci
 def carrier(type: ir.Type) -> str:
     """The type that a scalar of `type` has in registers."""
     name = str(type)
-    if name in _NARROW:
+    if name in HALF_TYPES:
         return "f32"
     return "i32" if name == "index" else name
 
@@ -115,7 +115,7 @@ class ScalarEmitter:
         if (cheap := self._cheaper(op, lanes)) is not None:
             return self.round(cheap, result)
         made = self._each(lambda *values: clone(op, values, [carrier(op.results[0].type)])[0], lanes)
-        if result in _NARROW and op.name not in _EXACT and op.name != "arith.select":
+        if result in HALF_TYPES and op.name not in _EXACT and op.name != "arith.select":
             return self.round(made, result)
         return made
 
@@ -182,7 +182,7 @@ class ScalarEmitter:
 
     def round(self, values: Lanes, dtype: str) -> Lanes:
         """f32 values rounded to what `dtype` ("bf16" or "f16", else nothing happens) can represent, unless more is harmless."""
-        if dtype not in _NARROW or self.precision.excess:
+        if dtype not in HALF_TYPES or self.precision.excess:
             return values
         if len(values) % 2:
             return [cast(cast(value, dtype), "f32") for value in values]

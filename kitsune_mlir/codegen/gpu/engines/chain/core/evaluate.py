@@ -26,10 +26,9 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.row_reduce import reduce_rows
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.products import yield_of
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 
 __all__ = ["Evaluator"]
-
-_SHORT = ("bf16", "f16")
 
 
 class Evaluator:
@@ -217,7 +216,7 @@ class Evaluator:
         if maker.name == "tensor.extract":
             return self._extract(op, maker, place)
         wide = COL in self._inner_deps(op, value)
-        if str(value.type) in _SHORT and wide:
+        if str(value.type) in HALF_TYPES and wide:
             rounded = self._rounded(op, value, place)
             if rounded is not None:
                 return rounded

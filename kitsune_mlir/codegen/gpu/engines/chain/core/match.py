@@ -19,7 +19,7 @@ from kitsune_mlir.dialects.contraction import contraction_dims
 from kitsune_mlir.dialects.iteration import is_reshape, is_trivial_reshape
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import body_of, constant_fill, is_contraction, is_projected_product, yield_of
-from kitsune_mlir.dialects.sizes import wide_dims
+from kitsune_mlir.dialects.sizes import HALF_TYPES, wide_dims
 from kitsune_mlir.dialects.tile_records import TaskView
 
 __all__ = ['NEUTRAL', 'combination', 'match_chain', 'zero']  # fmt: skip
@@ -33,7 +33,7 @@ NEUTRAL = {
 }
 """What changes nothing, for each operation that may combine the elements of a row."""
 
-_DTYPES = ("bf16", "f16")
+_DTYPES = HALF_TYPES
 
 
 def zero(value: ir.Value) -> bool:

@@ -18,6 +18,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.panels import load_key, swizzle
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import RowsPlan, Slot, Vector
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.window import Window
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.dialects.tile_records import Load
 
 __all__ = ["RUN", "Memory", "SliceMemory", "to_integer"]
@@ -160,7 +161,7 @@ class Memory:
             pointer = offset(start, i64(self.col(first)) * window.bytes)
             # Rows by no constant load: compilers would move it to its use.
             constant = window.constant and not rows
-            if dtype in ("bf16", "f16"):
+            if dtype in HALF_TYPES:
                 words = unpack(load(pointer, "vector<4xi32>", 16, constant))
                 self.runs[known] = [Lanes(dtype, word=word) for word in words]
             else:
@@ -188,7 +189,7 @@ class Memory:
         if together:
             at = select(col < cols, col, 0) if partial else col
             pointer = offset(start, i64(at) * size)
-            if size == 2 and dtype in ("bf16", "f16"):
+            if size == 2 and dtype in HALF_TYPES:
                 return Lanes(dtype, word=load(pointer, "i32", 4, window.constant))
             return Lanes(dtype, scalars=load_elements(pointer, dtype, 2, align=min(16, 2 * size), constant=window.constant))
         values = []

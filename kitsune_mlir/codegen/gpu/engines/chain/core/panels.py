@@ -16,6 +16,7 @@ from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.dialects.tile_records import Load, Store
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine.shared_tile import SharedTile
@@ -231,7 +232,7 @@ def source_of(chain: Chain, value: ir.Value, rows: int) -> Source | None:
         return Source((value,), gather.table, window, gather, length, panels, (), "its rows are gathered")
     assert load is not None
     window = Window.of(load, sides_of(value))
-    if str(load.buffer.element) not in ("bf16", "f16"):
+    if str(load.buffer.element) not in HALF_TYPES:
         raise MatchFailure("a factor of a product is not of 16 bits")
     maps = []
     for panel in panels:

@@ -8,7 +8,7 @@ from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64, vector
-from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes, store_elements
+from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, store_elements
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
@@ -106,7 +106,7 @@ class Storer:
         window = Window.of(output.store, sides_of(value))
         start = window.start(self.tile)
         cols = shape[1] if len(shape) == 2 else 1
-        size, dtype, stride = element_bytes(window.dtype), window.dtype, window.stride(COL)
+        size, dtype, stride = dtype_bytes(window.dtype), window.dtype, window.stride(COL)
         together = stride == 1 and cols % 2 == 0 and window.align((COL,)) >= min(16, 2 * size)
         for place in evaluator.places(value):
             lanes, col = evaluator.tensor(value, place), memory.col(place)

@@ -14,7 +14,7 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.memory import offset, reduce_add
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, i32, i64, select, vector
-from kitsune_mlir.codegen.gpu.emit.vectors import element_bytes
+from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, Chain, Scatter, addition_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
@@ -34,7 +34,7 @@ def scratch_bytes(chain: Chain) -> int:
 
 
 def _row_bytes(scatter: Scatter) -> int:
-    return addition_of(scatter).columns * element_bytes(str(scatter.destination.element))
+    return addition_of(scatter).columns * dtype_bytes(str(scatter.destination.element))
 
 
 def numbers_of(
@@ -102,7 +102,7 @@ class Scatterer:
 
     @property
     def _size(self) -> int:
-        return element_bytes(str(self.scatter.destination.element))
+        return dtype_bytes(str(self.scatter.destination.element))
 
     def _at(self, place: FragmentIndex, col: Value) -> Value:
         """Where column `col` of the place's row is added."""

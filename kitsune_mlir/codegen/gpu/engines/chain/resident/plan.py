@@ -33,6 +33,7 @@ from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.dialects.tile_records import Load, Store, TaskView
 from kitsune_mlir.machine.shared_tile import SharedTile
 
@@ -87,7 +88,6 @@ class _Planner:
         self.groups = 1 if chain.rows <= GROUP_ROWS else 2
         self.maps = Maps()
         self.registers = 0
-        self.barriers: list[int] = []
 
     def plan(self) -> Plan:
         chain = self.chain
@@ -109,25 +109,17 @@ class _Planner:
         sources, outputs, vectors = layout.sources, layout.outputs, layout.vectors
         if self.task.waits and not sources:
             raise MatchFailure("it waits for other tasks, which who brings rows does, and no rows come from memory")
-        resident, stages, stage_bytes, depth, used = (
-            layout.resident,
-            layout.stages,
-            layout.stage_bytes,
-            layout.depth,
-            layout.used,
-        )
+        resident, stages, stage_bytes, used = layout.resident, layout.stages, layout.stage_bytes, layout.used
         sequence = layout.sequence
-        ring_barriers = (1,) * stages + (self.groups,) * stages
-        resident_barrier = len(ring_barriers)
-        self.barriers = [*ring_barriers, *([1] if any(offset is not None for offset in resident) else [])]
+        barriers = [*[1] * stages, *[self.groups] * stages, *([1] if any(offset is not None for offset in resident) else [])]
         slots = []
         for source in sources:
-            bytes_ = source.bytes(GROUP_ROWS)
             maps = tuple(self.maps.add(source.window, map_, COL) for map_ in source.maps)
             readers = [n for n, layer in enumerate(chain.layers) if any(part.value in source.values for part in layer.ranges)]
-            slots.append(Slot(source, used, bytes_, depth, len(self.barriers), maps, readers[-1], False))
-            self.barriers += [1] * (2 * depth * self.groups)
-            used += bytes_ * depth * self.groups
+            place = used, source.bytes(GROUP_ROWS), layout.depth, self.groups, len(barriers)
+            slots.append(Slot(*place, source, maps, readers[-1], False))
+            barriers += slots[-1].arrivals
+            used = slots[-1].end
         weight_maps = tuple(
             tuple(
                 -1 if panel.map is None else self.maps.add(weight.window, panel.map, COL if weight.transposed else SUM)
@@ -146,8 +138,8 @@ class _Planner:
         waves = self.task.tiles / self.options.workers
         halves = self.groups == 2 and not sequence and 1 < waves <= MOST_WAVES
         plan = ChainPlan(
-            chain, self.order, self.groups, vectors, outputs, weights, resident, stages, stage_bytes, sequence,
-            tuple(slots), layout.held, staging, layout.staging_bytes, turns, weight_maps, resident_barrier, halves,
+            chain, self.order, self.groups, vectors, outputs, stages, stage_bytes, weights, resident, sequence,
+            tuple(slots), layout.held, staging, layout.staging_bytes, turns, weight_maps, 2 * stages, halves,
         )  # fmt: skip
         return Plan(
             engine=self.engine,
@@ -155,7 +147,7 @@ class _Planner:
             shared_bytes=used + layout.vector_bytes,
             threads=roles.THREADS,
             registers=roles.SHARED_REGISTERS,
-            barriers=tuple(self.barriers),
+            barriers=tuple(barriers),
             tensor_maps=tuple(self.maps.uses),
             async_reads=any(source.maps and not source.window.constant for source in sources),
             async_writes=any(output.map is not None for output in outputs),
@@ -177,7 +169,7 @@ class _Planner:
         def size(value) -> int:
             shape = shape_of(value)
             blocks = align(shape[1], 8) // 8 if len(shape) == 2 else 1
-            short = str(value.type.element_type) in ("bf16", "f16")
+            short = str(value.type.element_type) in HALF_TYPES
             return blocks * (2 if short else 4 if len(shape) == 2 else 2)
 
         most = 0
@@ -206,7 +198,7 @@ class _Planner:
 
     def _output(self, store: Store, compact: bool) -> Output:
         shape = shape_of(store.tensor)
-        if len(shape) != 2 or shape[1] < 16 or str(store.buffer.element) not in ("bf16", "f16"):
+        if len(shape) != 2 or shape[1] < 16 or str(store.buffer.element) not in HALF_TYPES:
             return Output(store, None, None)
         window = Window.of(store, sides_of(store.tensor))
         if compact and shape[1] % (8 * QUAD) == 0 and window.stride(COL) == 1 and window.align((COL,)) == 16:

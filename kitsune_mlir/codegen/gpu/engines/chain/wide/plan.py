@@ -15,13 +15,15 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.match import COL
+from kitsune_mlir.codegen.gpu.emit.value import Value, i32, select
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Chain, Layer, addition_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import vectors_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import Order, order_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.match import match_chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import RUN
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import Source, align, sides_of, source_of
-from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS, Output, RowsPlan
+from kitsune_mlir.codegen.gpu.engines.chain.core.places import Places
+from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS, Output, RingPlan
 from kitsune_mlir.codegen.gpu.engines.chain.core.scatter_rows import scratch_bytes
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import check_seams
 from kitsune_mlir.codegen.gpu.engines.chain.resident.plan import Maps
@@ -31,6 +33,7 @@ from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.dialects.tile_records import Store, TaskView
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine.shared_tile import SharedTile
@@ -110,24 +113,21 @@ class WideLayer:
 
 
 @dataclasses.dataclass(frozen=True)
-class WidePlan(RowsPlan):
+class WidePlan(RingPlan):
     """What the engine decided.
 
     Attributes:
         layers: of the chain.
         sources: what the first layer reads, and its tensor map.
         stays: whether all of it fits the places for panels; else it is loaded again for every pass, place after place.
-        slots: places for panels of a warpgroup.
-        stages, stage_bytes: of the ring of weights, which lies first in shared memory.
+        rows: the places for panels.
         by_rows: what follows the last product is done row by row (`chain.wide.epilogue`).
     """
 
     layers: tuple[WideLayer, ...]
     sources: tuple[tuple[Source, int], ...]
     stays: bool
-    slots: int
-    stages: int
-    stage_bytes: int
+    rows: Places
     by_rows: bool
     run: ClassVar[int] = RUN
 
@@ -137,9 +137,21 @@ class WidePlan(RowsPlan):
         return self.layers[0].panels * (1 if self.stays else len(self.layers[0].passes))
 
     @property
-    def rows_offset(self) -> int:
-        """Where the warpgroups' rows lie, `slots` panels each."""
-        return self.stages * self.stage_bytes
+    def slots(self) -> int:
+        """Places for panels of a warpgroup."""
+        return self.rows.depth
+
+    def place(self, load: Value) -> Value:
+        """Where a tile's load of that number goes."""
+        return load if self.stays else load % self.slots
+
+    def parity(self, load: Value, count: Value) -> Value:
+        """Parity of "full" for load number `load` of a block's tile number `count`."""
+        if self.stays:
+            return count & 1
+        turns, more = divmod(self.loads, self.slots)
+        each = select(load % self.slots < more, i32(turns + 1), i32(turns)) if more else i32(turns)
+        return (count * each + load // self.slots) & 1
 
 
 def make_wide_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
@@ -173,22 +185,22 @@ def make_wide_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
     rows_bytes = groups * slots * PANEL_BYTES
     vectors, vector_bytes = vectors_of(chain, True)
     stages = min(MOST_STAGES, (options.shared_bytes - rows_bytes - vector_bytes) // stage_bytes)
-    vectors_offset = stages * stage_bytes + rows_bytes
-    vectors = {key: dataclasses.replace(v, offset=v.offset + vectors_offset) for key, v in vectors.items()}
+    rows = Places(stages * stage_bytes, PANEL_BYTES, slots, groups, 2 * stages)
+    vectors = {key: dataclasses.replace(v, offset=v.offset + rows.end) for key, v in vectors.items()}
     if stages < LEAST_STAGES:
         raise MatchFailure(f"rows of {rows_bytes} bytes leave no room for {LEAST_STAGES} stages of {stage_bytes} bytes")
     plan = WidePlan(
-        chain, order, groups, vectors, outputs, layers,
+        chain, order, groups, vectors, outputs, stages, stage_bytes, layers,
         tuple((source, maps.add(source.window, source.maps[0], COL)) for source in sources),
-        layers[0].panels <= slots, slots, stages, stage_bytes, _by_rows(chain, order, layers[-1], slots),
+        layers[0].panels <= slots, rows, _by_rows(chain, order, layers[-1], slots),
     )  # fmt: skip
     return Plan(
         engine=engine,
         task=task,
-        shared_bytes=vectors_offset + vector_bytes,
+        shared_bytes=rows.end + vector_bytes,
         threads=roles.THREADS,
         registers=roles.SHARED_REGISTERS,
-        barriers=(*[1] * stages, *[groups] * stages, *[1] * (2 * groups * slots)),
+        barriers=(*[1] * stages, *[groups] * stages, *rows.arrivals),
         tensor_maps=tuple(maps.uses),
         scratch_bytes=scratch_bytes(chain),
         async_reads=any(not source.window.constant for source in sources),
@@ -254,7 +266,7 @@ def _check_factor(chain: Chain, order: Order, number: int) -> None:
 
 def _output(store: Store) -> Output:
     shape, window = shape_of(store.tensor), Window.of(store, sides_of(store.tensor))
-    if len(shape) != 2 or shape[1] % WARP_COLS or window.dtype not in ("bf16", "f16"):
+    if len(shape) != 2 or shape[1] % WARP_COLS or window.dtype not in HALF_TYPES:
         raise MatchFailure(f"a result of shape {shape} of {window.dtype}")
     if window.stride(COL) != 1 or window.align((COL,)) != 16:
         raise MatchFailure("a result whose rows are not aligned to 16 bytes")
@@ -280,7 +292,7 @@ def settled_of(chain: Chain, order: Order, number: int) -> tuple[ir.Value, ...]:
             for result in step.op.results:
                 if len(shape_of(result)) != 2 or order.ready[result] != number:
                     raise MatchFailure("sums are combined with those of another layer")
-                if str(ir.ShapedType(result.type).element_type) in ("bf16", "f16"):
+                if str(ir.ShapedType(result.type).element_type) in HALF_TYPES:
                     found[result] = None
                 elif result not in pending:
                     pending.append(result)
