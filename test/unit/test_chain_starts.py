@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.engines.chain.wide import emit as chain_wide
+from kitsune_mlir.codegen.gpu.engines.chain.wide import consumer as chain_wide
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
 from test.programs.compiled import planned
@@ -35,7 +35,7 @@ def polls(text: str) -> int:
 def polls_without(monkeypatch: pytest.MonkeyPatch, text: str) -> int:
     """The same if nobody waited for what sums start from."""
     with monkeypatch.context() as patch:
-        patch.setattr(chain_wide._Consumer, "_wait_for_others", lambda *_: None)
+        patch.setattr(chain_wide.Consumer, "_wait_for_others", lambda *_: None)
         return polls(text)
 
 

@@ -14,8 +14,9 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan
 from kitsune_mlir.codegen.gpu.engines.chain.resident.consumer import Consumer
 from kitsune_mlir.codegen.gpu.engines.chain.resident.plan import make_plan
 from kitsune_mlir.codegen.gpu.engines.chain.resident.producer import Producer
-from kitsune_mlir.codegen.gpu.engines.chain.wide.emit import emit_wide
+from kitsune_mlir.codegen.gpu.engines.chain.wide.consumer import Consumer as WideConsumer
 from kitsune_mlir.codegen.gpu.engines.chain.wide.plan import WidePlan, make_wide_plan
+from kitsune_mlir.codegen.gpu.engines.chain.wide.producer import Producer as WideProducer
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
@@ -28,8 +29,8 @@ from kitsune_mlir.machine.rates import ENGINES
 
 __all__ = ["ChainEngine"]
 
-TMA_REGISTERS, COPY_REGISTERS = 24, 56
-"""Registers of the moving warpgroup: TMA alone needs few, copies by threads more. The rest is the computing warpgroups'."""
+COPY_REGISTERS = 56
+"""Registers of a moving warpgroup whose threads copy. The rest is the computing warpgroups'."""
 
 
 class ChainEngine(Engine):
@@ -52,11 +53,12 @@ class ChainEngine(Engine):
         fence_async_shared()
         task.sync()
         if isinstance(plan.private, WidePlan):
-            emit_wide(plan.private, task)
+            wide = plan.private
+            roles.specialize(task, WideProducer(wide, task).run, lambda group: WideConsumer(wide, task, group).run())
             return
         chain: ChainPlan = plan.private
         copies = any(not slot.source.maps for slot in chain.slots)
-        registers = COPY_REGISTERS if copies else TMA_REGISTERS
+        registers = COPY_REGISTERS if copies else roles.PRODUCER_REGISTERS
 
         def work() -> None:
             roles.specialize(task, Producer(chain, task).run, lambda group: Consumer(chain, task, group).run(), registers)

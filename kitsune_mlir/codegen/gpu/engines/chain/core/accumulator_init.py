@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
+from collections.abc import Iterable
 
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, is_constant
-from kitsune_mlir.codegen.gpu.engines.chain.core.body import Chain
+from kitsune_mlir.codegen.gpu.emit.value import Value
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import Chain, Layer
+from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
+from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.match import zero
 from kitsune_mlir.dialects.access import affine_maps
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.products import yield_of
 
-__all__ = ["Term", "bias_of", "reads_made", "row_reads", "terms_of"]
+__all__ = ["Starts", "Term", "row_reads"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +37,49 @@ class Term:
     value: ir.Value
 
 
-def terms_of(chain: Chain, result: ir.Value) -> list[Term]:
-    """What element-wise steps add to a product's `result` before they do anything else, if it comes from memory."""
-    layer = next(layer for layer in chain.layers if layer.result == result)
+class Starts:
+    """What the sums of a chain's products start from.
+
+    Args:
+        bias: of what is added to a product, only one vector along the columns; else everything from memory.
+
+    Attributes:
+        terms: by the product's result.
+        folded: by the value of a body that such sums already are, the product's result.
+    """
+
+    def __init__(self, chain: Chain, bias: bool = False):
+        self.chain = chain
+        found = {layer.result: _terms_of(chain, layer) for layer in chain.layers}
+        self.terms = {result: _bias_of(chain, terms) if bias else terms for result, terms in found.items()}
+        self.folded = {term.total: result for result, terms in self.terms.items() for term in terms}
+
+    def read_made(self, layer: Layer) -> bool:
+        """Whether a layer's sums start from what another task of the program makes: then the waits come first."""
+        terms = self.terms[layer.result]
+        if terms:
+            return any(_reads_made(self.chain, term) for term in terms)
+        return not zero(layer.start) and not is_constant(layer.start)
+
+    def sums(self, evaluator: Evaluator, layer: Layer, blocks: Iterable[int]) -> list[Value] | None:
+        """A layer's sums of blocks of 8 columns before its product, in the order of tensor cores; None for zeros."""
+        terms = self.terms[layer.result]
+        if not terms and zero(layer.start):
+            return None
+        sums: list[Value] = []
+        for block in blocks:
+            for half in range(2):
+                place = FragmentIndex(half, block)
+                parts = [evaluator.inner(term.op, term.value, place) for term in terms]
+                parts = parts or [evaluator.tensor(layer.start, place)]
+                sums += [functools.reduce(operator.add, [part.at(lane) for part in parts]) for lane in range(2)]
+        return sums
+
+
+def _terms_of(chain: Chain, layer: Layer) -> list[Term]:
+    """What element-wise steps add to a product's result before they do anything else, if it comes from memory."""
     terms: list[Term] = []
-    value: ir.Value | None = result if zero(layer.start) else None
+    value: ir.Value | None = layer.result if zero(layer.start) else None
     while value is not None and (term := _added(chain, value)) is not None:
         terms.append(term)
         yielded = list(yield_of(term.op).operands)
@@ -43,17 +87,16 @@ def terms_of(chain: Chain, result: ir.Value) -> list[Term]:
     return terms
 
 
-def bias_of(chain: Chain, result: ir.Value) -> Term | None:
-    """The same where it is one vector along the columns, read by the only step that follows."""
-    terms = terms_of(chain, result)
+def _bias_of(chain: Chain, terms: list[Term]) -> list[Term]:
+    """The first of the terms if it is one vector along the columns."""
     if not terms:
-        return None
+        return []
     op, value = terms[0].op, terms[0].value
     bias = value if isinstance(value.owner, ir.Block) or value.owner.name != "arith.extf" else value.owner.operands[0]
     if not isinstance(bias.owner, ir.Block) or bias.owner != op.regions[0].blocks[0]:
-        return None
+        return []
     at = list(op.regions[0].blocks[0].arguments).index(bias)
-    return None if is_constant(op.operands[at]) or ROW in chain.operand_sides(op, at) else terms[0]
+    return [] if is_constant(op.operands[at]) or ROW in chain.operand_sides(op, at) else terms[:1]
 
 
 def row_reads(chain: Chain, term: Term) -> tuple[ir.Value, ...]:
@@ -76,8 +119,8 @@ def row_reads(chain: Chain, term: Term) -> tuple[ir.Value, ...]:
     return tuple(found)
 
 
-def reads_made(chain: Chain, term: Term) -> bool:
-    """Whether a term reads what another task of the program makes: then the waits come first."""
+def _reads_made(chain: Chain, term: Term) -> bool:
+    """Whether a term reads what another task of the program makes."""
     block = term.op.regions[0].blocks[0]
     pending, seen = [term.value], set()
     while pending:

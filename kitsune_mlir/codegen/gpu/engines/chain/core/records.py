@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import Chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import Order
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import Source, Weight, WeightPanel
+from kitsune_mlir.codegen.gpu.engines.chain.core.places import Places
+from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.interface.window import Window
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier
 from kitsune_mlir.dialects.tile_records import Load, Store
 from kitsune_mlir.machine.shared_tile import SharedTile
 
-__all__ = ["GROUP_ROWS", "ChainPlan", "Output", "RowsPlan", "Slot", "Stage", "Vector"]
+__all__ = ["GROUP_ROWS", "ChainPlan", "Output", "RingPlan", "RowsPlan", "Slot", "Stage", "Vector"]
 
 GROUP_ROWS = 64
 """Rows of one wgmma, and of a warpgroup: with two of them ptxas copies registers between their products (C7517)."""
@@ -32,28 +36,32 @@ class Stage:
 
 
 @dataclasses.dataclass(frozen=True)
-class Slot:
-    """A source's places in shared memory: `depth` for each warpgroup, one after the other.
+class Slot(Places):
+    """A source's places: one for each warpgroup, or two if the next tile's rows come while this one's are read.
 
     Attributes:
         source: what they hold.
-        offset: of the first.
-        bytes: of one.
-        depth: 1, or 2 if the next tile's rows come while this one's are read.
-        barrier: number of the first mbarrier: "full" of each place, then "empty" of each.
         maps: numbers of the tensor maps, a panel each.
         last: number of the last product that reads it.
         read: element-wise steps read it too, so it is released at the end of the tile.
     """
 
     source: Source
-    offset: int
-    bytes: int
-    depth: int
-    barrier: int
     maps: tuple[int, ...]
     last: int
     read: bool
+
+    def place(self, count: Value) -> Value:
+        """The place of tile `count` of a block."""
+        return count % self.depth
+
+    def parity(self, count: Value) -> Value:
+        """Parity of "full" for that tile."""
+        return count // self.depth & 1
+
+    def empty(self, task: TaskContext, group: Value, place: Value | int) -> Barrier:
+        # By the place's number, which is there already: "full" and "empty" of a place are used one after the other.
+        return self._barrier(task, self.barrier, group * self.depth + place + self.depth * self.groups)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,14 +131,25 @@ class RowsPlan:
 
 
 @dataclasses.dataclass(frozen=True)
-class ChainPlan(RowsPlan):
+class RingPlan(RowsPlan):
+    """What streams weights has a ring, which lies first in shared memory, and whose mbarriers are the task's first.
+
+    Attributes:
+        stages: of the ring; 0 without one.
+        stage_bytes: of one.
+    """
+
+    stages: int
+    stage_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ChainPlan(RingPlan):
     """What the engine decided.
 
     Attributes:
         weights: of the layers.
         resident: offset of each layer's weight in shared memory; None where it streams.
-        stages: of the ring; 0 without one.
-        stage_bytes: of one.
         sequence: what streams through the ring for a tile.
         slots: places of sources.
         held: rows that are read into registers, a tile ahead, and stay there for the whole tile.
@@ -143,8 +162,6 @@ class ChainPlan(RowsPlan):
 
     weights: tuple[Weight, ...]
     resident: tuple[int | None, ...]
-    stages: int
-    stage_bytes: int
     sequence: tuple[Stage, ...]
     slots: tuple[Slot, ...]
     held: tuple[Load, ...]

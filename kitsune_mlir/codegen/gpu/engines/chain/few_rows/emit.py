@@ -8,8 +8,6 @@ always under way, also while warps meet between two layers.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import operator
 from collections.abc import Callable, Iterator
 
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
@@ -17,7 +15,7 @@ from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.emit.memory import copy_async, copy_async_commit, copy_async_wait, load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, i64, minimum, pack, select, unpack
-from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import Term, terms_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import Starts
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
@@ -77,8 +75,7 @@ class FewRows:
         self.stream = WeightStream(plan.ring, tile.task, group, shared, first_barrier, turn) if plan.ring else None
         self.warp, self.lane = warp_id(group.thread), lane_id(group.thread)
         self.line, self.quad = self.lane >> 2, self.lane & 3
-        self.terms = {part.layer.result: terms_of(plan.chain, part.layer.result) for part in plan.layers}
-        self.folded = {term.total: result for result, terms in self.terms.items() for term in terms}
+        self.starts = Starts(plan.chain)
 
     def run(self, write: Write) -> None:
         """All layers; `write` gets the last one's results. All threads of the group call it."""
@@ -125,21 +122,13 @@ class FewRows:
     def _evaluator(self, unit: _Unit) -> Evaluator:
         memory = SliceMemory(self.plan, self.tile, self.shared, self.lane, i32(0), {})
         memory.first_col = unit.column
-        return Evaluator(self.plan.chain, memory, self.tile.index, self.folded)
+        return Evaluator(self.plan.chain, memory, self.tile.index, self.starts.folded)
 
     def _start(self, unit: _Unit, evaluator: Evaluator) -> list[list[Value]]:
         """What the sums of each block start from."""
-        terms: list[Term] = self.terms[unit.layer.layer.result]
-        if not terms:
-            return [[constant(0.0, "f32")] * 4 for _ in range(unit.layer.blocks)]
-        sums = []
-        for block in range(unit.layer.blocks):
-            values: list[Value] = []
-            for half in range(2):
-                lanes = [evaluator.inner(term.op, term.value, FragmentIndex(half, block)) for term in terms]
-                values += [functools.reduce(operator.add, [item.at(lane) for item in lanes]) for lane in range(2)]
-            sums.append(values)
-        return sums
+        blocks = range(unit.layer.blocks)
+        sums = self.starts.sums(evaluator, unit.layer.layer, blocks) or [constant(0.0, "f32")] * (4 * len(blocks))
+        return [sums[4 * block : 4 * block + 4] for block in blocks]
 
     # --- what comes from memory -----------------------------------------------------------------------------------------
 

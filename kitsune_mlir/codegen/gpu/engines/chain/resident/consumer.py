@@ -4,74 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch_mlir import ir
-
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, is_constant
+from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, i32, i64, minimum, select, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
-from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import Term, bias_of, reads_made
-from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Layer, Range, Scatter
+from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import Starts
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Range, Scatter
 from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import copy_vectors
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
-from kitsune_mlir.codegen.gpu.engines.chain.core.match import zero
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import WeightPanel, align, load_key, swizzled
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan, Slot
 from kitsune_mlir.codegen.gpu.engines.chain.core.results import Storer
 from kitsune_mlir.codegen.gpu.engines.chain.core.scatter_rows import ROWS, Scatterer, numbers_of
-from kitsune_mlir.codegen.gpu.engines.chain.resident.producer import slot_barriers, slot_pointer
+from kitsune_mlir.codegen.gpu.engines.chain.core.warpgroups import BOTH, GROUP, PAIR, TURN
+from kitsune_mlir.codegen.gpu.engines.chain.core.warpgroups import Consumer as ChainConsumer
 from kitsune_mlir.codegen.gpu.engines.chain.resident.tail_split import TailSplit
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
-from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, Ring, fence_async, fence_async_shared
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, fence_async_shared
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot as RingSlot
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.tile_records import Load
 
 __all__ = ["Consumer"]
 
-GROUP = 128
-BOTH = 2 * GROUP
-TURN, OWN, PAIR = 2, 4, 6
-"""Named barriers: whose turn it is (two), each warpgroup's own (two), both warpgroups."""
 
-
-class Consumer:
-    """Emits the computing warpgroups of a task.
-
-    Args:
-        group: number of the warpgroup, 0 or 1 (i32, the same for the whole warpgroup).
-    """
+class Consumer(ChainConsumer):
+    """Emits the computing warpgroups of a task."""
 
     def __init__(self, plan: ChainPlan, task: TaskContext, group: Value):
-        self.plan, self.task, self.group = plan, task, group
-        self.ring = Ring(task.barrier_base, plan.stages)
-        self.thread = task.thread & (GROUP - 1)
-        self.elected = self.thread == 0
-        self.own = NamedBarrier(group + OWN, GROUP)
+        super().__init__(plan, task, group, Starts(plan.chain, bias=True))
+        self.plan = plan
         self.deal = TailSplit.of(task, group, plan.halves)
         self._last: Value | None = None
-        self.folded: dict[ir.Value, ir.Value] = {}
-        self.starts: dict[ir.Value, Term] = {}
-        for layer in plan.chain.layers:
-            found = bias_of(plan.chain, layer.result)
-            if found is not None:
-                self.folded[found.total], self.starts[layer.result] = layer.result, found
 
-    def run(self) -> None:
-        """All threads of the warpgroup call it."""
-        plan = self.plan
-        self._prepare()
-        if plan.groups == 1:
-            if_(self.group == 0, self._tiles)
-        else:
-            self._tiles()
-
-    def _tiles(self) -> None:
+    def tiles(self) -> None:
         plan, task = self.plan, self.task
         turns = any(plan.turns)
         if turns:
@@ -95,7 +66,7 @@ class Consumer:
 
     # --- once a task -------------------------------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """Vectors along the columns, and weights that TMA cannot load, into shared memory; then both warpgroups meet."""
         plan = self.plan
         thread = self.group * GROUP + self.thread
@@ -164,11 +135,11 @@ class Consumer:
         tile.resolve()
         for scatter in plan.chain.scatters:
             tile.index(scatter.op.operands[2])
-        slots = {slot: slot_pointer(self.task, slot, self.group, count) for slot in plan.slots}
+        slots = {slot: slot.pointer(self.task, self.group, slot.place(count)) for slot in plan.slots}
         memory = Memory(plan, tile, self.task.shared, fresh(self.thread), self.group, slots)
         for (load, place), word in zip(self._held(), held, strict=True):
             memory.held[load_key(load), place.half, place.block] = word
-        evaluator = Evaluator(plan.chain, memory, tile.index, self.folded)
+        evaluator = Evaluator(plan.chain, memory, tile.index, self.starts.folded)
         ring, filled = RingSlot(stage, parity), set()
         scatterers: dict[Scatter, Scatterer] = {}
         for number in range(len(plan.chain.layers)):
@@ -195,8 +166,7 @@ class Consumer:
         return [count + 1, *ring.values, *following]
 
     def _release(self, slot: Slot, count: Value) -> None:
-        empty = slot_barriers(self.plan, self.task, slot, self.group, count)[1]
-        if_(self.elected, empty.arrive)
+        if_(self.elected, slot.empty(self.task, self.group, slot.place(count)).arrive)
 
     def _release_read(self, number: int, count: Value) -> None:
         """Give back what product `number` was the last to read."""
@@ -208,7 +178,7 @@ class Consumer:
                 assert self._last is not None
                 self.ring.empty(self._last).arrive()
             for slot in done:
-                slot_barriers(plan, self.task, slot, self.group, count)[1].arrive()
+                slot.empty(self.task, self.group, slot.place(count)).arrive()
 
         if done or plan.resident[number] is None:
             if_(self.elected, release)
@@ -219,10 +189,7 @@ class Consumer:
             return
         if any(output.map is not None for output in self.plan.outputs):
             if_(self.elected, lambda: tma.wait(0))
-        if self.task.kernel.fences:
-            fence_async()
-        NamedBarrier(PAIR, GROUP * self.plan.groups).sync()
-        if_(self.elected & (self.group == 0), post)
+        self.post(post)
 
     # --- a product ---------------------------------------------------------------------------------------------------
 
@@ -233,13 +200,12 @@ class Consumer:
         apart = [part for part in layer.ranges if self._slot(part) is None]
         if not number and (self.task.view.waits or self.task.kernel.dependent):
             if apart:
-                self._wait_for_others(count, filled)
-            elif self._starts_from_others(layer):
-                full, _, parity = slot_barriers(self.plan, self.task, self.plan.slots[0], self.group, count)
-                full.wait(parity)
+                self._wait_slot(plan.slots[0], count, filled)  # the warp that brings rows waits for the other tasks
+            elif self.starts.read_made(layer):
+                self._wait_slot(plan.slots[0], count, set())
         words = {n: self._words(evaluator, part) for n, part in enumerate(layer.ranges) if self._slot(part) is None}
         self._wait_weights(number, ring)
-        sums = self._start(evaluator, number)
+        sums = self.starts.sums(evaluator, layer, range(align(layer.cols, 8) // 8))
         if plan.turns[number]:
             NamedBarrier(self.group + TURN, BOTH).sync()
         for slot in plan.slots:
@@ -264,13 +230,8 @@ class Consumer:
         return ring
 
     def _wait_slot(self, slot: Slot, count: Value, filled: set[Slot]) -> None:
-        full, _, parity = slot_barriers(self.plan, self.task, slot, self.group, count)
-        full.wait(parity)
+        slot.full(self.task, self.group, slot.place(count)).wait(slot.parity(count))
         filled.add(slot)
-
-    def _wait_for_others(self, count: Value, filled: set[Slot]) -> None:
-        """Before the first read of another task's results beside the rows: the warp that brings rows waits for these tasks."""
-        self._wait_slot(self.plan.slots[0], count, filled)
 
     def _wait_weights(self, number: int, ring: RingSlot) -> None:
         """Wait for a layer's first panels, before the sums' start is read.
@@ -323,30 +284,6 @@ class Consumer:
         number = slot.source.panels.index(panel.panel)
         tile = swizzled(rows, panel.panel.box)
         return wgmma.SharedOperand(tile, pointer, distance=slot.source.panel_offset(number, rows))
-
-    def _starts_from_others(self, layer: Layer) -> bool:
-        """Whether a layer's sums start from what another task makes."""
-        folded = self.starts.get(layer.result)
-        if folded is not None:
-            return reads_made(self.plan.chain, folded)
-        return not zero(layer.start) and not is_constant(layer.start)
-
-    def _start(self, evaluator: Evaluator, number: int) -> list[Value] | None:
-        """What a product's sums start from; None for zeros."""
-        layer = self.plan.chain.layers[number]
-        folded = self.starts.get(layer.result)
-        if folded is None and zero(layer.start):
-            return None
-        sums: list[Value] = []
-        for block in range(align(layer.cols, 8) // 8):
-            for half in range(2):
-                place = FragmentIndex(half, block)
-                if folded is not None:
-                    lanes = evaluator.inner(folded.op, folded.value, place)
-                else:
-                    lanes = evaluator.tensor(layer.start, place)
-                sums += [lanes.at(0), lanes.at(1)]
-        return sums
 
     def _words(self, evaluator: Evaluator, part: Range) -> list[Value]:
         """A computed factor as wgmma's A, packed pairs, with zeros beyond its columns."""

@@ -11,7 +11,7 @@ import functools
 import math
 
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
-from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, shuffle, sync_warp, warp_id
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, shuffle, sync_warp
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh, pinned
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, copy_async, copy_async_commit, copy_async_wait, load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i16, i32, i64, minimum, select
@@ -21,50 +21,27 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentI
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory, to_integer
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import Panel, Source, Weight, align, swizzled
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan, Slot, Stage
+from kitsune_mlir.codegen.gpu.engines.chain.core.warpgroups import Producer as ChainProducer
 from kitsune_mlir.codegen.gpu.engines.chain.resident.tail_split import TailSplit
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.sm90 import tma
-from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Ring, fence_async_shared
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async_shared
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot as RingSlot
 
-__all__ = ["Producer", "slot_barriers", "slot_pointer"]
+__all__ = ["Producer"]
 
 UNROLL, DIVIDED = 16, 4
 """Steps that are unrolled: where a row has a power of two of pieces, and where each step needs a division."""
 
 
-def slot_barriers(plan: ChainPlan, task: TaskContext, slot: Slot, group: Value, count: Value) -> tuple[Barrier, Barrier, Value]:
-    """The "full" and "empty" barriers of a slot's place for tile `count` of this block, and the parity of "full"."""
-    place = group * slot.depth + count % slot.depth
-    base = offset(task.barrier_base, Barrier.BYTES * slot.barrier)
-    full = Barrier(offset(base, place * Barrier.BYTES))
-    empty = Barrier(offset(base, (place + plan.groups * slot.depth) * Barrier.BYTES))
-    return full, empty, count // slot.depth & 1
-
-
-def slot_pointer(task: TaskContext, slot: Slot, group: Value, count: Value) -> Value:
-    """Where the rows of a slot are for tile `count` of this block."""
-    place = group * slot.depth + count % slot.depth
-    return offset(offset(task.shared, slot.offset), place * slot.bytes)
-
-
-class Producer:
+class Producer(ChainProducer):
     """Emits the moving warpgroup of a task."""
 
     def __init__(self, plan: ChainPlan, task: TaskContext):
-        self.plan, self.task = plan, task
-        self.ring = Ring(task.barrier_base, plan.stages)
+        super().__init__(plan, task, moves_rows=bool(plan.slots))
+        self.plan = plan
 
-    def run(self) -> None:
-        """All threads of the warpgroup call it."""
-        warp, lane = warp_id(self.task.thread), self.task.thread & 31
-        if_((warp == 0) & (lane == 0), self._weights)
-        if self.plan.slots:
-            if_((warp - 1).below(self.plan.groups), lambda: self._rows(warp - 1, lane))
-
-    # --- weights -----------------------------------------------------------------------------------------------------
-
-    def _weights(self) -> None:
+    def weights(self) -> None:
         plan, task = self.plan, self.task
         stay = [(n, place) for n, place in enumerate(plan.resident) if place is not None and not plan.weights[n].why]
         if stay:
@@ -74,25 +51,18 @@ class Producer:
                 for number, panel in enumerate(plan.weights[n].panels):
                     self._load_panel(n, number, offset(task.shared, place), barrier)
                     place += panel.bytes
-        if not plan.sequence:
-            return
+        if plan.sequence:
+            self.stream(self._tile_weights)
 
-        def tile(_: TileContext, stage: Value, parity: Value) -> list[Value]:
-            slot = RingSlot(stage, parity)
-            for part in plan.sequence:
-                self.ring.empty(slot.stage).wait(slot.parity)
-                self.ring.full(slot.stage).arrive_and_expect(part.box_bytes)
-                self._load_stage(part, slot.stage)
-                slot = self.ring.next(slot)
-            return slot.values
+    def _tile_weights(self, slot: RingSlot) -> RingSlot:
+        for part in self.plan.sequence:
+            slot = self.bring(slot, part.box_bytes, functools.partial(self._load_stage, part))
+        return slot
 
-        task.for_each_tile(tile, self.ring.producer_start().values)
-
-    def _load_stage(self, part: Stage, stage: Value) -> None:
-        start = offset(self.task.shared, stage * self.plan.stage_bytes)
+    def _load_stage(self, part: Stage, start: Value, full: Barrier) -> None:
         panels = self.plan.weights[part.layer].panels
         for panel, place in part.panels:
-            self._load_panel(part.layer, panels.index(panel), offset(start, place), self.ring.full(stage))
+            self._load_panel(part.layer, panels.index(panel), offset(start, place), full)
 
     def _load_panel(self, layer: int, number: int, target: Value, barrier: Barrier) -> None:
         """TMA of one panel: one box, or one for each panel of columns of a transposed weight."""
@@ -109,9 +79,7 @@ class Producer:
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
-    def _rows(self, group: Value, lane: Value) -> None:
-        """One warp, for the rows of one warpgroup."""
-
+    def rows(self, group: Value, lane: Value) -> None:
         def tile(tile: TileContext, count: Value) -> Value:
             tile.resolve()
             if self.task.view.waits or self.task.kernel.dependent:
@@ -122,9 +90,10 @@ class Producer:
                     copies[slot] = _Copy(self.plan, slot.source, tile, group, fresh(lane))
             copied = []
             for slot in self.plan.slots:
-                full, empty, parity = slot_barriers(self.plan, self.task, slot, group, count)
-                empty.wait(parity ^ 1)
-                target = slot_pointer(self.task, slot, group, count)
+                place = slot.place(count)
+                full = slot.full(self.task, group, place)
+                slot.empty(self.task, group, place).wait(slot.parity(count) ^ 1)
+                target = slot.pointer(self.task, group, place)
                 if slot.source.maps:
                     if_(lane == 0, functools.partial(self._load_rows, slot, tile, group, target, full))
                 else:

@@ -1,185 +1,63 @@
-"""Emitting a chain of wide layers (`chain.wide.plan`): who moves what, and what the two computing warpgroups do in a tile."""
+"""The computing warpgroups of a chain of wide layers: passes over columns, and the rows that they leave in shared memory."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import operator
-
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import ROW
-from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, warp_id
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
-from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset, store
+from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, select, vector
-from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import reads_made, terms_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import Starts
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, Scatter
 from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import copy_vectors
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory
-from kitsune_mlir.codegen.gpu.engines.chain.core.panels import Source, swizzled
+from kitsune_mlir.codegen.gpu.engines.chain.core.panels import swizzled
 from kitsune_mlir.codegen.gpu.engines.chain.core.results import store_piece
 from kitsune_mlir.codegen.gpu.engines.chain.core.scatter_rows import ROWS, Scatterer, numbers_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.warpgroups import BOTH, GROUP, PAIR
+from kitsune_mlir.codegen.gpu.engines.chain.core.warpgroups import Consumer as ChainConsumer
 from kitsune_mlir.codegen.gpu.engines.chain.wide.epilogue import Finisher, reads_of
-from kitsune_mlir.codegen.gpu.engines.chain.wide.plan import PANEL, PANEL_BYTES, WARP_COLS, Pass, WidePlan, weight_tile
+from kitsune_mlir.codegen.gpu.engines.chain.wide.plan import (
+    PANEL,
+    PANEL_BYTES,
+    WARP_COLS,
+    Pass,
+    WideLayer,
+    WidePlan,
+    weight_tile,
+)
 from kitsune_mlir.codegen.gpu.engines.chain.wide.prefetch_init import fetch_ahead
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
-from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
-from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, Ring, fence_async, fence_async_shared
+from kitsune_mlir.codegen.gpu.sm90 import wgmma
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, fence_async_shared
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot as RingSlot
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.products import body_of
 
-__all__ = ["emit_wide"]
+__all__ = ["Consumer"]
 
-GROUP = 128
-OWN, PAIR = 4, 6
-"""Named barriers: each warpgroup's own (two), both warpgroups."""
-PRODUCER_REGISTERS = 24
 AHEAD = 8
 """Pieces of 16 bytes of a row that are on their way before they are used."""
 
 
-def emit_wide(plan: WidePlan, task: TaskContext) -> None:
-    """Emit the task; all threads of the block call it."""
-    roles.specialize(task, _Producer(plan, task).run, lambda group: _Consumer(plan, task, group).run(), PRODUCER_REGISTERS)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Places:
-    """Shared memory and mbarriers of a task."""
-
-    plan: WidePlan
-    task: TaskContext
-
-    @property
-    def ring(self) -> Ring:
-        """The stages of weights."""
-        return Ring(self.task.barrier_base, self.plan.stages)
-
-    def rows(self, group: Value) -> Value:
-        """A warpgroup's rows: the plan's slots, a panel each."""
-        return offset(offset(self.task.shared, self.plan.rows_offset), group * (self.plan.slots * PANEL_BYTES))
-
-    def full(self, slot: Value | int, group: Value) -> Barrier:
-        """Tells that a panel has come."""
-        return self._barrier(slot, group, 0)
-
-    def empty(self, slot: Value | int, group: Value) -> Barrier:
-        """Tells that a panel has been read."""
-        return self._barrier(slot, group, self.plan.slots * self.plan.groups)
-
-    def _barrier(self, slot: Value | int, group: Value, first: int) -> Barrier:
-        base = offset(self.task.barrier_base, Barrier.BYTES * (2 * self.plan.stages + first))
-        return Barrier(offset(base, (group * self.plan.slots + slot) * Barrier.BYTES))
-
-    def slot(self, load: Value) -> Value:
-        """Place of a tile's load of that number."""
-        return load if self.plan.stays else load % self.plan.slots
-
-    def parity(self, load: Value, count: Value) -> Value:
-        """Parity of "full" for load number `load` of the block's tile number `count`."""
-        if self.plan.stays:
-            return count & 1
-        turns, more = divmod(self.plan.loads, self.plan.slots)
-        each = select(load % self.plan.slots < more, i32(turns + 1), i32(turns)) if more else i32(turns)
-        return (count * each + load // self.plan.slots) & 1
-
-
-class _Producer:
-    """The moving warpgroup: one thread streams weights, one for each computing warpgroup brings its rows."""
-
-    def __init__(self, plan: WidePlan, task: TaskContext):
-        self.plan, self.task, self.places = plan, task, _Places(plan, task)
-
-    def run(self) -> None:
-        warp, lane = warp_id(self.task.thread), self.task.thread & 31
-        if_((warp == 0) & (lane == 0), self._weights)
-        if_((warp - 1).below(self.plan.groups), lambda: self._rows(warp - 1, lane))
-
-    def _weights(self) -> None:
-        def tile(_: TileContext, *state: Value) -> list[Value]:
-            slot = list(state)
-            for layer in self.plan.layers:
-                for part, map_ in zip(layer.passes, layer.maps, strict=True):
-                    step = functools.partial(self._weight_panel, part, map_)
-                    slot = for_(0, layer.panels + (layer.tail > 0), 1, step, slot)
-            return slot
-
-        self.task.for_each_tile(tile, self.places.ring.producer_start().values)
-
-    def _weight_panel(self, part: Pass, map_: int, panel: Value, stage: Value, parity: Value) -> list[Value]:
-        """Bring a pass's columns of one panel of a weight's sum."""
-        ring, tile = self.places.ring, weight_tile(part)
-        ring.empty(stage).wait(parity)
-        full = ring.full(stage)
-        full.arrive_and_expect(tile.bytes)
-        start = offset(self.task.shared, stage * self.plan.stage_bytes)
-        for pair in range(4):
-            place = [part.first // WARP_COLS, 0, pair, 0, panel * PANEL]
-            target = offset(start, pair * (tile.bytes // 4))
-            tma.load_tile(target, self.task.tensor_map(map_), full, place, cache=Cache.KEEP)
-        return ring.next(RingSlot(stage, parity)).values
-
-    def _rows(self, group: Value, lane: Value) -> None:
-        """One warp: all waits for other tasks, then a warpgroup's rows."""
-        plan, rows = self.plan, self.places.rows(group)
-
-        def panel(tile: TileContext, count: Value, source: Source, map_: int, number: Value, load: Value) -> Value:
-            slot = self.places.slot(load)
-            self.places.empty(slot, group).wait(self.places.parity(load, count) ^ 1)
-            full = self.places.full(slot, group)
-            full.arrive_and_expect(PANEL_BYTES)
-            start = next((tile.index(dim.start) for dim in source.window.dims if dim.side == ROW), i32(0))
-            place = [start + group * plan.group_rows, number * PANEL]
-            tma.load_tile(offset(rows, slot * PANEL_BYTES), self.task.tensor_map(map_), full, place)
-            return load + 1
-
-        def loads(tile: TileContext, count: Value) -> None:
-            load = i32(0)
-            for _ in range(plan.loads // plan.layers[0].panels):
-                for source, map_ in plan.sources:
-                    step = functools.partial(panel, tile, count, source, map_)
-                    load = for_(0, source.length // PANEL, 1, step, [load])[0]
-
-        def tile(tile: TileContext, count: Value) -> Value:
-            tile.resolve()
-            if self.task.view.waits:
-                tile.poll_by_warp(lane)
-            if_(lane == 0, lambda: loads(tile, count))
-            return count + 1
-
-        self.task.for_each_tile(tile, [i32(0)])
-
-
-class _Consumer:
-    """A computing warpgroup, number `group`."""
+class Consumer(ChainConsumer):
+    """Emits the computing warpgroups of a task."""
 
     def __init__(self, plan: WidePlan, task: TaskContext, group: Value):
-        self.plan, self.task, self.group = plan, task, group
-        self.places = _Places(plan, task)
-        self.thread = task.thread & (GROUP - 1)
-        self.elected = self.thread == 0
-        self.own = NamedBarrier(group + OWN, GROUP)
-        self.starts = {layer.result: terms_of(plan.chain, layer.result) for layer in plan.chain.layers}
-        self.folded = {term.total: result for result, terms in self.starts.items() for term in terms}
+        super().__init__(plan, task, group, Starts(plan.chain))
+        self.plan = plan
 
-    def run(self) -> None:
-        """All threads of the warpgroup call it."""
+    def prepare(self) -> None:
+        """Vectors along the columns into shared memory; then both warpgroups meet."""
         if self.plan.vectors:
-            copy_vectors(self.plan.vectors.values(), self.task, self.group * GROUP + self.thread, 2 * GROUP)
-            NamedBarrier(PAIR, 2 * GROUP).sync()
+            copy_vectors(self.plan.vectors.values(), self.task, self.group * GROUP + self.thread, BOTH)
+            NamedBarrier(PAIR, BOTH).sync()
 
-        def tiles() -> None:
-            self.task.for_each_tile(self._tile, [i32(0), *self.places.ring.consumer_start().values])
-
-        if self.plan.groups == 1:
-            if_(self.group == 0, tiles)
-        else:
-            tiles()
+    def tiles(self) -> None:
+        self.task.for_each_tile(self._tile, [i32(0), *self.ring.consumer_start().values])
 
     def _tile(self, tile: TileContext, count: Value, stage: Value, parity: Value) -> list[Value]:
         plan, chain = self.plan, self.plan.chain
@@ -187,11 +65,11 @@ class _Consumer:
         for scatter in chain.scatters:
             tile.index(scatter.op.operands[2])
         memory = Memory(plan, tile, self.task.shared, fresh(self.thread), self.group, {})
-        evaluator = Evaluator(chain, memory, tile.index, self.folded)
+        evaluator = Evaluator(chain, memory, tile.index, self.starts.folded)
         ring = RingSlot(stage, parity)
         numbers: dict[Scatter, dict[FragmentIndex, Value]] = {}
         finisher: Finisher | None = None
-        if any(reads_made(chain, term) for term in self.starts[plan.layers[0].layer.result]):
+        if self.starts.read_made(chain.layers[0]):
             self._wait_for_others(count)
         for number, layer in enumerate(plan.layers):
             for op, extract in self._gathers(number):
@@ -217,7 +95,7 @@ class _Consumer:
             elif finisher is not None:
                 fetched = finisher.fetch(i32(0))
                 self._write_rows(evaluator, finisher.settled)
-                finisher.run(self.places.rows(self.group), fetched, self.folded)
+                finisher.run(plan.rows.all_of(self.task, self.group), fetched, self.starts.folded)
                 fence_async_shared()
                 self.own.sync()
                 self._release_rows()
@@ -235,7 +113,7 @@ class _Consumer:
 
         def wait() -> None:
             first = i32(0)
-            self.places.full(self.places.slot(first), self.group).wait(self.places.parity(first, count))
+            self.plan.rows.full(self.task, self.group, self.plan.place(first)).wait(self.plan.parity(first, count))
 
         alike = all(wait.constant is not None for wait in self.task.view.waits)  # then the first tile has waited for all
         if_(count == 0, wait) if alike else wait()
@@ -255,9 +133,7 @@ class _Consumer:
         stores, scatters = order.stores[number], order.scatters[number]
         if not stores and not scatters:
             return
-        places = [
-            FragmentIndex(half, block) for block in range(0, chain.layers[number].cols // 8, QUAD) for half in range(2)
-        ]
+        places = [FragmentIndex(half, block) for block in range(0, chain.layers[number].cols // 8, QUAD) for half in range(2)]
         values = [*(record.tensor for record in stores), *(scatter.updates for scatter in scatters)]
         reads = reads_of(plan, plan.layers[number].settled, values, number)
 
@@ -285,17 +161,10 @@ class _Consumer:
                 scatterers[scatter].add_piece(place)
 
     def _post(self, tile: TileContext) -> None:
-        """The task's posts, after both warpgroups have written everything."""
-
-        def post() -> None:
-            if self.task.kernel.fences:
-                fence_async()
-            NamedBarrier(PAIR, GROUP * self.plan.groups).sync()
-            if_(self.elected & (self.group == 0), tile.post)
-
+        """The task's posts."""
         if self.task.view.posts:
             closing = tile.closing
-            post() if closing is None else if_(closing, post)
+            self.post(tile.post) if closing is None else if_(closing, lambda: self.post(tile.post))
 
     # --- a product ---------------------------------------------------------------------------------------------------
 
@@ -307,11 +176,11 @@ class _Consumer:
         base = index * layer.panels if not number and not plan.stays else 0
 
         def multiply(sums: list[Value] | None, panel: Value, slot: RingSlot, width: int) -> list[Value]:
-            self.places.ring.full(slot.stage).wait(slot.parity)
-            place = panel if number else self.places.slot(panel + base)
+            self.ring.full(slot.stage).wait(slot.parity)
+            place = panel if number else plan.place(panel + base)
             if loaded:
-                self.places.full(place, self.group).wait(self.places.parity(panel + base, count))
-            rows = offset(self.places.rows(self.group), place * PANEL_BYTES)
+                plan.rows.full(self.task, self.group, place).wait(plan.parity(panel + base, count))
+            rows = offset(plan.rows.all_of(self.task, self.group), place * PANEL_BYTES)
             a = wgmma.SharedOperand(swizzled(plan.group_rows, PANEL), rows)
             b = wgmma.SharedOperand(weight_tile(part), offset(self.task.shared, slot.stage * plan.stage_bytes))
             return wgmma.multiply(sums, a, b, part.cols, layer.layer.dtype, width // 16)
@@ -320,29 +189,29 @@ class _Consumer:
             """The product with a panel is complete."""
 
             def arrive() -> None:
-                self.places.ring.empty(slot.stage).arrive()
+                self.ring.empty(slot.stage).arrive()
                 if not number and not plan.stays:
                     load = panel + base
-                    if_(load + plan.slots < plan.loads, self.places.empty(self.places.slot(load), self.group).arrive)
+                    if_(load + plan.slots < plan.loads, plan.rows.empty(self.task, self.group, plan.place(load)).arrive)
 
             if_(self.elected, arrive)
 
         def step(panel: Value, stage: Value, parity: Value, *sums: Value) -> list[Value]:
             before = RingSlot(stage, parity)
-            now = self.places.ring.next(before)
+            now = self.ring.next(before)
             started = multiply(list(sums), panel, now, PANEL)
             wgmma.wait(1, ())
             release(panel - 1, before)
             return [*now.values, *started]
 
-        sums = multiply(self._start(evaluator, number, part), i32(0), slot, PANEL if layer.panels else layer.tail)
-        fetch_ahead(evaluator, self.starts[layer.layer.result], layer, index + 1)
+        sums = multiply(self._start(evaluator, layer, part), i32(0), slot, PANEL if layer.panels else layer.tail)
+        fetch_ahead(evaluator, self.starts.terms[layer.layer.result], layer, index + 1)
         last = max(layer.panels, 1) - 1
         if last:
             stage, parity, *sums = for_(1, layer.panels, 1, step, [*slot.values, *sums])
             slot = RingSlot(stage, parity)
         if layer.tail and layer.panels:
-            now = self.places.ring.next(slot)
+            now = self.ring.next(slot)
             sums = multiply(sums, i32(layer.panels), now, layer.tail)
             wgmma.wait(1, ())
             release(i32(last), slot)
@@ -353,21 +222,12 @@ class _Consumer:
         for register, place in enumerate(part.registers()):
             placed[part.first // 2 + place] = flat[register]
         evaluator.sums[layer.layer.result] = placed
-        return self.places.ring.next(slot)
+        return self.ring.next(slot)
 
-    def _start(self, evaluator: Evaluator, number: int, part: Pass) -> list[Value] | None:
+    def _start(self, evaluator: Evaluator, layer: WideLayer, part: Pass) -> list[Value] | None:
         """What a pass's sums start from, in wgmma's order; None for zeros."""
-        terms = self.starts[self.plan.chain.layers[number].result]
-        if not terms:
-            return None
-        sums: list[Value] = []
-        for block in part.blocks:
-            for half in range(2):
-                lanes = [evaluator.inner(term.op, term.value, FragmentIndex(half, block)) for term in terms]
-                for lane in range(2):
-                    values = [item.at(lane) for item in lanes]
-                    sums.append(functools.reduce(operator.add, values))
-        return [sums[place] for place in part.registers()]
+        sums = self.starts.sums(evaluator, layer.layer, part.blocks)
+        return None if sums is None else [sums[place] for place in part.registers()]
 
     # --- rows in shared memory ---------------------------------------------------------------------------------------
 
@@ -375,14 +235,13 @@ class _Consumer:
         """Put a layer's results where what it read was. All products that read there are complete."""
         groups = shape_of(value)[1] // WARP_COLS
         memory, tile = evaluator.memory, swizzled(self.plan.group_rows, PANEL)
-        target = self.places.rows(self.group)
+        target = self.plan.rows.all_of(self.task, self.group)
         odd = (memory.local_row & 1) == 1
         for half in range(2):
             row = memory.local_row + 8 * half
             for first in range(0, groups, 2):
                 pieces = [
-                    evaluator.piece(value, FragmentIndex(half, QUAD * group))
-                    for group in range(first, min(groups, first + 2))
+                    evaluator.piece(value, FragmentIndex(half, QUAD * group)) for group in range(first, min(groups, first + 2))
                 ]
                 # Neighbouring rows' pieces lie in the same banks: odd rows write their two in the other order.
                 for number in range(len(pieces)):
@@ -398,6 +257,6 @@ class _Consumer:
 
         def release() -> None:
             for slot in range(min(self.plan.slots, self.plan.loads)):
-                self.places.empty(slot, self.group).arrive()
+                self.plan.rows.empty(self.task, self.group, slot).arrive()
 
         if_(self.elected, release)
