@@ -181,7 +181,7 @@ def counted_times(code: Code) -> dict[str, float]:
     summary = code.summary
     if len(code.tiles.stages.summary["stages"]) < 2:
         return {}
-    counted = {engine["task"] for engine in summary.get("engines", ()) if "cycles" in engine["parameters"]}
+    counted = {engine["task"] for engine in summary.get("engines", ()) if engine["cycles"]}
     return {
         task["task"]: 1e-3 * task["microseconds"] + 1e3 * code.machine.launch_seconds
         for task in summary.get("slow", ())

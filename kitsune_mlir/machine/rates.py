@@ -304,7 +304,7 @@ DISAGREEMENTS = (
         "blocks that share a tile meet",
         ("MMA_MEET", "MEET", "CONV_EXCHANGE_CYCLES"),
         "Nothing was measured alone. `MEET` is for `conv` too, whose last piece adds all the others' sums, "
-        "where `stage_cost.SHARING` counts it as one whose pieces each add a part.",
+        "where `Traits.spreads_sums` says that each adds a part.",
     ),
     Disagreement("partial results, a multiprocessor", ("MMA_PARTIAL_RATE", "PARTIAL_RATE", "PARTS_PARTIAL_RATE")),
     Disagreement("operands from memory", ("MMA_DRAM_RATE", "Target.dram_rate", "DRAM_SHARE")),

@@ -79,7 +79,7 @@ def work_of_task(task: TaskView, plan: Plan) -> Work:
         write_bytes=written,
         distinct_bytes=sum(min(task.tiles * bytes_, whole[place]) for place, bytes_ in asked.items()),
         pieces=plan.split.pieces if plan.split else plan.cluster,
-        cycles=float(plan.parameters.get("cycles", 0.0)),
+        cycles=plan.cycles,
         **counted.fields,
     )
 

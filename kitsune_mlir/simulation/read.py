@@ -50,18 +50,8 @@ class Choice:
 
     @staticmethod
     def from_summary(entry: Mapping[str, Any]) -> Choice:
-        """From an entry of `Program.summary["engines"]`."""
-        said = str(entry["parameters"].get("pieces", 1))  # "4", or "4 of each of 32 tiles"
-        words = said.split()
-        shared = int(words[-2]) if len(words) > 1 else entry["tiles"]
-        whole = entry["tiles"] - shared if int(words[0]) > 1 else 0
-        parameters = entry["parameters"]
-        joined, cycles = "joined" in parameters, float(parameters.get("cycles", 0.0))
-        return Choice(entry["engine"], int(words[0]), whole, _copies(parameters), joined, cycles)
-
-
-def _copies(parameters: Mapping[str, Any]) -> bool:
-    return str(parameters.get("operands", "")).startswith("copied by threads")
+        """From an entry of `Program.summary["engines"]`; an older program's says less."""
+        return Choice(**{field.name: entry[field.name] for field in dataclasses.fields(Choice) if field.name in entry})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +84,8 @@ def choices_of(function: ir.Operation, machine: Target) -> Kernel:
         Choice(
             plan.engine,
             *((plan.split.pieces, plan.split.whole) if plan.split else (1, 0)),
-            copied=_copies(plan.parameters),
-            cycles=float(plan.parameters.get("cycles", 0.0)),
+            copied=plan.copied,
+            cycles=plan.cycles,
         )
         for plan in plans
     ]

@@ -161,4 +161,4 @@ def test_an_invalid_change_is_found(context: ir.Context):
     stage.attributes["tile"] = ir.DenseI64ArrayAttr.get([0])
     with pytest.raises(ir.MLIRError) as caught:
         module.operation.verify()
-    assert caught.value.error_diagnostics[0].message == "'kitsune.stage' op tile sizes must be positive, got array<i64: 0>"
+    assert caught.value.error_diagnostics[0].message == "'kitsune.stage' op 'tile' must be at least 1, got array<i64: 0>"

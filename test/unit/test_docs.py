@@ -24,7 +24,7 @@ def test_every_op_attribute_and_type_is_documented():
     for name in ["#kitsune.buffer", "#kitsune.sync", "!kitsune.semaphore", "!kitsune.queue"]:
         assert f"### `{name}`\n\n`{name}" in page
     wait = page[page.index("### `kitsune.wait`") : page.index("### `kitsune.post`")]
-    assert "- Operands: `sem` (`!kitsune.semaphore`), `lo`, `hi`\n- Attributes: `count`" in wait
+    assert "- Operands: `sem` (`!kitsune.semaphore`), `lo`, `hi`\n" in wait and "\n| `count` | Posts of a slot" in wait
 
 
 @pytest.mark.parametrize("name", PASSES)

@@ -43,7 +43,7 @@ class Count(Pass):
     def run(self, module: ir.Operation) -> None:
         number = len(named(module, "arith.addi"))
         with module.context:
-            module.attributes[f"kitsune.{self.key}"] = ir.Attribute.parse(f'"{number} {self.target}"')
+            module.attributes[f"test.{self.key}"] = ir.Attribute.parse(f'"{number} {self.target}"')
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def module() -> ir.Module:
 
 
 def attribute(module: ir.Module, key: str = "count") -> str:
-    return ir.StringAttr(module.operation.attributes[f"kitsune.{key}"]).value
+    return ir.StringAttr(module.operation.attributes[f"test.{key}"]).value
 
 
 def test_python_and_upstream_passes_run_in_order(module: ir.Module):
@@ -231,7 +231,7 @@ def test_a_wrong_pipeline_is_refused_before_anything_runs(module: ir.Module, pip
     with pytest.raises(PipelineError) as caught:
         run_pipeline(module, f"builtin.module(cse,kitsune-count,{pipeline})")
     assert message in str(caught.value)
-    assert "kitsune.count" not in module.operation.attributes and len(named(module.operation, "arith.addi")) == 2
+    assert "test.count" not in module.operation.attributes and len(named(module.operation, "arith.addi")) == 2
 
 
 def test_flags_are_nested_in_the_operation_they_need():

@@ -30,6 +30,8 @@ class EngineChoice:
         tiles: number of its tiles.
         parameters: what the engine decided (tile shapes, stages, ...).
         declined: (engine, reason) of those asked before.
+        pieces, whole: blocks that share a tile; tiles at the beginning that are not shared.
+        cycles, copied, joined: as the plan has them (`interface.plan.Plan`).
     """
 
     task: str
@@ -37,6 +39,11 @@ class EngineChoice:
     tiles: int
     parameters: dict[str, Any]
     declined: tuple[tuple[str, str], ...]
+    pieces: int = 1
+    whole: int = 0
+    copied: bool = False
+    joined: bool = False
+    cycles: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,4 +161,6 @@ def ptx_of(module: ir.Operation) -> str:
 def _choice(decision: Decision) -> EngineChoice:
     plan = decision.plan
     declined = tuple((decline.engine, decline.reason) for decline in decision.declined)
-    return EngineChoice(plan.task.name, plan.engine, plan.task.tiles, dict(plan.parameters), declined)
+    shares = (plan.split.pieces, plan.split.whole) if plan.split else (1, 0)
+    figures = (*shares, plan.copied, plan.joined, plan.cycles)
+    return EngineChoice(plan.task.name, plan.engine, plan.task.tiles, dict(plan.parameters), declined, *figures)

@@ -100,6 +100,9 @@ class Plan:
             waits, and before that reads nothing that other tasks write and writes nothing. A kernel of such a task that
             follows another one then begins before that one has ended.
         halves: tiles count twice in posts: two blocks may do one.
+        cycles: that a tile takes, where the engine has counted them itself; 0: the cost model counts.
+        copied: threads copy the operands of its products, because no bulk copy can.
+        joined: it shares a ring with the tasks beside it, in one loop.
         private: the engine's own data for `emit`.
     """
 
@@ -120,6 +123,9 @@ class Plan:
     dependent: bool = False
     halves: bool = False
     cluster: int = 1
+    cycles: int = 0
+    copied: bool = False
+    joined: bool = False
     private: Any = None
 
     @property

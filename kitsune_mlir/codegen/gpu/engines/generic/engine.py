@@ -67,7 +67,7 @@ class GenericEngine(Engine):
             lowered = _lower(task, min(SHARED_BYTES, options.shared_bytes))
         except KitsuneError as error:
             return Decline(self.name, str(error))
-        storage = lowered.storage
+        storage, cycles = lowered.storage, round(_cycles(lowered, task.tiles, options))
         return Plan(
             engine=self.name,
             task=task,
@@ -77,8 +77,9 @@ class GenericEngine(Engine):
             registers=REGISTERS,
             parameters={
                 "temporaries": {"shared": storage.shared_bytes, "scratch": storage.scratch_bytes},
-                "cycles": round(_cycles(lowered, task.tiles, options)),
+                "cycles": cycles,
             },
+            cycles=cycles,
             private=lowered,
         )
 

@@ -224,6 +224,7 @@ def make_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
         async_writes=bool(mma.results),
         parameters=parameters,
         split=mma.split,
+        copied=mma.boxes is None,
         private=mma,
     )
 

@@ -54,6 +54,7 @@ def join_plans(plans: Sequence[Plan], options: KernelOptions) -> list[Plan] | No
                 shared_bytes=stages * room + staging,
                 barriers=private.barriers,
                 parameters={**plan.parameters, "stages": stages, "joined": len(plans)},
+                joined=True,
                 private=private,
             )
         )

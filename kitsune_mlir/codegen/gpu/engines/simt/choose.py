@@ -20,7 +20,6 @@ from kitsune_mlir.codegen.gpu.engines.simt.choose_rows import (
     choose_rows,
     registers_of,
     shared_bytes,
-    tasks_of,
 )
 from kitsune_mlir.codegen.gpu.engines.simt.dry_run import probe
 from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph, generic_sizes, reduced_size
@@ -96,13 +95,12 @@ class Choice:
     @property
     def alone(self) -> bool:
         """Whether the launch has a block for each tile, which one pass of its threads does (see `Plan.streaming`)."""
-        (schedule, *others), block = self.schedules, self.graph.task.op.block
-        if others or not isinstance(schedule, RowSchedule) or self.staging is not None or tasks_of(self.graph) > 1:
+        (schedule, *others), task = self.schedules, self.graph.task
+        if others or not isinstance(schedule, RowSchedule) or self.staging is not None:
             return False
-        function = block.owner
-        spatial = "kitsune.mode" in function.attributes and "spatial" in str(function.attributes["kitsune.mode"])
-        counts = any(op.operation.name == "kitsune.make_semaphore" for op in block.operations)
-        return schedule.resident and schedule.rows_at_once >= schedule.space.row_count and not spatial and not counts
+        if task.program_tasks > 1 or task.program_signals or task.spatial:
+            return False
+        return schedule.resident and schedule.rows_at_once >= schedule.space.row_count
 
     @property
     def table_start(self) -> int:

@@ -35,7 +35,7 @@ from kitsune_mlir.dialects.tile_records import Load, Store
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.errors import UnsupportedError
 
-__all__ = ["DEFAULTS", "RowChoice", "Overrides", "choose_rows", "registers_of", "row_schedule", "shared_bytes", "tasks_of"]
+__all__ = ["DEFAULTS", "RowChoice", "Overrides", "choose_rows", "registers_of", "row_schedule", "shared_bytes"]
 
 THREADS = 256
 MOST_THREADS = 1024
@@ -207,7 +207,7 @@ def _cluster_blocks(
 ) -> int:
     """Blocks that share each row, in a program of its own: where no block can keep a row, or rows are fewer than workers."""
     task = graph.task
-    alone = tasks_of(graph) == 1 and not task.waits and not task.posts
+    alone = task.program_tasks == 1 and not task.waits and not task.posts
     ragged = any(_row_bytes(window, space) % EDGE for window in windows)
     if not alone or levels + bool(space.full) < 2 or space.row_count > 1 or ragged:
         return 1
@@ -275,12 +275,7 @@ def _rows_of_memory(graph: Graph, space: RowSpace) -> tuple[list[Load], list[Sto
 
 def _most_threads(graph: Graph) -> int:
     """Threads of a block: in a kernel with other tasks, which may want many registers a thread, only `THREADS`."""
-    return MOST_THREADS if tasks_of(graph) == 1 else THREADS
-
-
-def tasks_of(graph: Graph) -> int:
-    """Tasks of the program."""
-    return sum(op.operation.name == "kitsune.task" for op in graph.task.op.block.operations)
+    return MOST_THREADS if graph.task.program_tasks == 1 else THREADS
 
 
 def _reads_weights(graph: Graph, space: RowSpace) -> bool:
