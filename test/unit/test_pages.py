@@ -153,6 +153,7 @@ def test_the_readme_s_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     file.parent.mkdir(parents=True)
     file.write_text(MODEL)
     (tmp_path / "in.mlir").write_text(IR)
+    (tmp_path / "tiles.mlir").write_text((ROOT / "test/lit/passes/kitsune-to-gpu.mlir").read_text())
     lines = re.findall(r"^    (kitsune(?:-opt)? .+)$", PAGES[0].read_text(), re.MULTILINE)
     assert len(lines) >= 7
     for line in lines:
