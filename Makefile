@@ -52,7 +52,7 @@ demo: $(STAMP)
 lint: $(STAMP)
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m ruff format --check .
-	@$(BIN)/python -m pyright
+	@$(BIN)/python -m pyright --threads $(JOBS)
 
 # pytest runs the lit tests too (test/test_lit.py); its summary is the last thing printed.
 test: lint
