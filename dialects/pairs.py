@@ -231,7 +231,7 @@ def _reads_by_index(op: ir.Operation | None, rank: int) -> bool:
     """Whether a generic's elements are read from one tensor by index, and nothing else is done with them."""
     if op is None or not is_generic(op) or len(op.results) != 1 or "reduction" in iterator_kinds(op):
         return False
-    if len(shape_of(op.results[0])) != rank or not str(affine_maps(op)[-1]) == str(ir.AffineMap.get_identity(rank)):
+    if len(shape_of(op.results[0])) != rank or plain_loops(affine_maps(op)[-1]) != list(range(rank)):
         return False
     found = [inner for inner in body_of(op) if inner.name == "tensor.extract"]
     return len(found) == 1 and yield_of(op).operands[0] == found[0].results[0] and is_tensor(found[0].operands[0])

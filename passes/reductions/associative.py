@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
-from kitsune_mlir.dialects.access import access_of, affine_maps, iterator_kinds, loops_in, shape_of
+from kitsune_mlir.dialects.access import access_of, affine_maps, iterator_kinds, loop_sizes, loops_in, shape_of
 from kitsune_mlir.dialects.attribute_table import COMBINE, PARTIAL
 from kitsune_mlir.dialects.products import body_of, is_generic, yield_of
 
@@ -61,20 +61,12 @@ def reduction_of(op: ir.Operation) -> Reduction | str | None:
 def splittable_loop(reduction: Reduction) -> tuple[int, int] | None:
     """The longest loop of a reduction that is summed over and indexes operands by itself; (loop, extent)."""
     op = reduction.op
-    extents: dict[int, int] = {}
-    mixed: set[int] = set()
-    for value, map_ in zip(op.operands, affine_maps(op), strict=True):
-        for extent, expression in zip(shape_of(value), map_.results, strict=True):
-            if isinstance(expression, ir.AffineDimExpr):
-                extents[expression.position] = extent
-            else:
-                mixed |= loops_in(expression)
-    sums = [loop for loop, kind in enumerate(iterator_kinds(op)) if kind == "reduction"]
-    found = [(extents[loop], loop) for loop in sums if loop in extents and loop not in mixed]
-    if not found:
-        return None
-    extent, loop = max(found)
-    return loop, extent
+    indices = [index for map_ in affine_maps(op) for index in map_.results]
+    mixed = {loop for index in indices if not isinstance(index, ir.AffineDimExpr) for loop in loops_in(index)}
+    kinds, extents = iterator_kinds(op), loop_sizes(op, unknown=-1)
+    sums = [loop for loop, kind in enumerate(kinds) if kind == "reduction" and extents[loop] >= 0 and loop not in mixed]
+    extent, loop = max(((extents[loop], loop) for loop in sums), default=(0, -1))
+    return (loop, extent) if sums else None
 
 
 def constant_like(element: ir.Type, value: float | str) -> ir.Value:

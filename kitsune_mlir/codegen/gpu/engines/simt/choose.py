@@ -32,7 +32,7 @@ from kitsune_mlir.codegen.gpu.engines.simt.staging import Staging
 from kitsune_mlir.codegen.gpu.engines.simt.transpose import crossed_loads
 from kitsune_mlir.codegen.gpu.engines.simt.widths import best_width
 from kitsune_mlir.codegen.gpu.interface.split import Split
-from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loops_in, plain_loops, shape_of
 from kitsune_mlir.dialects.sizes import element_bytes
 from kitsune_mlir.dialects.tile_records import Store, TaskView
 from kitsune_mlir.dialects.verify import walk
@@ -173,8 +173,8 @@ def _is_private(op: ir.Operation) -> bool:
         return reduced_size(op) <= PRIVATE
     for map_ in affine_maps(op):
         for expression in map_.results:
-            moving = [loop for loop in range(len(kinds)) if f"d{loop}" in _names(expression)]
-            if not isinstance(expression, ir.AffineDimExpr) and any(kinds[loop] == "reduction" for loop in moving):
+            moving = loops_in(expression) if not isinstance(expression, ir.AffineDimExpr) else ()
+            if any(kinds[loop] == "reduction" for loop in moving):
                 return reduced_size(op) <= PRIVATE
     return False
 
@@ -183,16 +183,11 @@ def _reads_by_index(op: ir.Operation) -> bool:
     """Whether a reduction goes over elements that its body reads by index, such as the windows of a padded image."""
     kinds = iterator_kinds(op)
     for operand, map_ in zip(op.operands, affine_maps(op), strict=True):
-        loops = {e.position for e in map_.results if isinstance(e, ir.AffineDimExpr)}
+        loops = {loop for loop in plain_loops(map_) if loop is not None}
         empty = not isinstance(operand.owner, ir.Block) and operand.owner.name == "tensor.empty"
         if not empty and (len(loops) < len(map_.results) or any(kinds[loop] == "reduction" for loop in loops)):
             return False
     return any(inner.name == "tensor.extract" for inner in walk(op))
-
-
-def _names(expression: ir.AffineExpr) -> set[str]:
-    text = str(expression)
-    return {word for word in text.replace("(", " ").replace(")", " ").split() if word.startswith("d")}
 
 
 # --- maps
