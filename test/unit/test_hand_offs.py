@@ -13,6 +13,8 @@ from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks
 from kitsune_mlir.codegen.gpu.kernel.schedule import make_schedule
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
+from test.emulators.block import Space
+from test.emulators.kernel import KernelBlock, Machine, run_blocks
 from test.gpu import cases, cases_bodies
 from test.gpu.tile_text import buffer, offset, post, program, rows, semaphore, store_rows, task, wait_all, wait_one
 from test.programs.view import view
@@ -64,17 +66,40 @@ def test_semaphores_that_are_waited_for_as_a_whole():
     assert not make_schedule(tiles, KernelOptions(), AllBlocks(), ENGINES, lambda task, own: choose(task, own)).whole
 
 
-def test_one_post_for_all_tiles_of_a_block_and_one_look():
-    whole, part = code(two(wait_all("s", 1, 4))), code(two(wait_all("s", 1, 3)))
-    # The amount of a whole post is computed: tiles that the block has had.
-    assert whole.count("arith.div") == part.count("arith.div") + 1
+class Counting(KernelBlock):
+    """Notes what it posts, and how often it looks at semaphores."""
 
-    def branches(text: str) -> int:
-        return text.count("scf.if")
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.posted, self.looks = [], 0
 
-    assert branches(whole) == branches(part) + 1  # whether it is the last tile
-    by_tile = code(two(wait_one("s"), 4, "i"))
-    assert branches(by_tile) == branches(part) - 1  # each tile waits for something else: no branch around the poll
+    def assembly(self, text, operands, mask):
+        if text.startswith("red.release"):
+            self.posted += operands[1][mask].tolist()
+        self.looks += "ld.acquire" in text
+        return super().assembly(text, operands, mask)
+
+
+def traffic(view: ProgramView, count: int) -> list[tuple[list[int], int]]:
+    """What each of so many blocks posts, and how often it looks."""
+    made, machine = build(view, "k", KernelOptions(), {"greedy": Greedy(1024)}), Machine()
+    manifest, module = made.manifest, made.module.operation
+    sizes = [*manifest.input_bytes, *manifest.result_bytes, manifest.arena_bytes, manifest.workspace_bytes(count)]
+    pointers = [machine.add(Space(size, checked=False)) for size in sizes]
+    machine.spaces[-1].data[: manifest.cleared_bytes] = 0
+    machine.define(module)
+    blocks = [Counting(machine, module, manifest.threads, n, count, manifest.shared_bytes) for n in range(count)]
+    run_blocks(blocks, module.context, manifest.kernel, pointers)
+    return [(block.posted, block.looks) for block in blocks]
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_one_post_for_all_tiles_of_a_block_and_one_look(blocks: int):
+    """Four tiles, dealt out evenly: a whole semaphore gets what a block has done at once, others a post a tile."""
+    each = 4 // blocks
+    assert traffic(two(wait_all("s", 1, 4)), blocks) == [([each], 1)] * blocks
+    assert traffic(two(wait_all("s", 1, 3)), blocks) == [([1] * each, 1)] * blocks
+    assert traffic(two(wait_one("s"), 4, "i"), blocks) == [([1] * each, each)] * blocks  # each tile waits for something else
 
 
 @pytest.mark.parametrize("shared, numbered", [(SHARED_LIMIT // 2 + 1024, True), (4096, False)])

@@ -1,7 +1,7 @@
 """Tiles of memory-bound stages: the model against times that were recorded, and what it chooses.
 
-The model's constants were fitted to `RECORDED`: that it is near them says only that nobody has changed it by mistake. The stages
-of bench/results/tiles-h200.json are not among them.
+The model's constants were fitted to `RECORDED`: that it is near them says only that nobody has changed it by mistake. The
+stages of bench/results/tiles-h200.json are not among them.
 """
 
 import dataclasses
