@@ -33,6 +33,7 @@ from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.dialects.tile_records import Load, Store, TaskView
 from kitsune_mlir.machine.shared_tile import SharedTile
 
@@ -168,7 +169,7 @@ class _Planner:
         def size(value) -> int:
             shape = shape_of(value)
             blocks = align(shape[1], 8) // 8 if len(shape) == 2 else 1
-            short = str(value.type.element_type) in ("bf16", "f16")
+            short = str(value.type.element_type) in HALF_TYPES
             return blocks * (2 if short else 4 if len(shape) == 2 else 2)
 
         most = 0
@@ -197,7 +198,7 @@ class _Planner:
 
     def _output(self, store: Store, compact: bool) -> Output:
         shape = shape_of(store.tensor)
-        if len(shape) != 2 or shape[1] < 16 or str(store.buffer.element) not in ("bf16", "f16"):
+        if len(shape) != 2 or shape[1] < 16 or str(store.buffer.element) not in HALF_TYPES:
             return Output(store, None, None)
         window = Window.of(store, sides_of(store.tensor))
         if compact and shape[1] % (8 * QUAD) == 0 and window.stride(COL) == 1 and window.align((COL,)) == 16:

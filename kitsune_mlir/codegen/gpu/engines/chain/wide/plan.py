@@ -33,6 +33,7 @@ from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.dialects.tile_records import Store, TaskView
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine.shared_tile import SharedTile
@@ -265,7 +266,7 @@ def _check_factor(chain: Chain, order: Order, number: int) -> None:
 
 def _output(store: Store) -> Output:
     shape, window = shape_of(store.tensor), Window.of(store, sides_of(store.tensor))
-    if len(shape) != 2 or shape[1] % WARP_COLS or window.dtype not in ("bf16", "f16"):
+    if len(shape) != 2 or shape[1] % WARP_COLS or window.dtype not in HALF_TYPES:
         raise MatchFailure(f"a result of shape {shape} of {window.dtype}")
     if window.stride(COL) != 1 or window.align((COL,)) != 16:
         raise MatchFailure("a result whose rows are not aligned to 16 bytes")
@@ -291,7 +292,7 @@ def settled_of(chain: Chain, order: Order, number: int) -> tuple[ir.Value, ...]:
             for result in step.op.results:
                 if len(shape_of(result)) != 2 or order.ready[result] != number:
                     raise MatchFailure("sums are combined with those of another layer")
-                if str(ir.ShapedType(result.type).element_type) in ("bf16", "f16"):
+                if str(ir.ShapedType(result.type).element_type) in HALF_TYPES:
                     found[result] = None
                 elif result not in pending:
                     pending.append(result)
