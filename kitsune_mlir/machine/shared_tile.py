@@ -9,7 +9,12 @@ import dataclasses
 
 from kitsune_mlir.machine.layouts import Index
 
-__all__ = ["Descriptor", "SharedTile"]
+__all__ = ["Descriptor", "PANEL_BYTES", "PANEL_COLS", "SharedTile"]
+
+PANEL_BYTES = 128
+"""Bytes of a row of a panel: the width of the widest swizzle."""
+PANEL_COLS = PANEL_BYTES // 2
+"""Columns of a panel of 16-bit numbers."""
 
 
 @dataclasses.dataclass(frozen=True)

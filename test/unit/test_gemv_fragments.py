@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from kitsune_mlir.codegen.gpu.engines.gemv import multiply as gemv_multiply
-from kitsune_mlir.codegen.gpu.engines.gemv.plan import CONSUMERS, PANEL, Geometry
+from kitsune_mlir.codegen.gpu.engines.gemv.plan import CONSUMERS, Geometry
+from kitsune_mlir.machine.shared_tile import PANEL_BYTES
 
 LANES = 32
 
@@ -17,8 +18,8 @@ def fill(memory: np.ndarray, start: int, panel_bytes: int, matrix: np.ndarray, s
     """Write the rows of a matrix as TMA does: panels of 128 bytes a row, 16-byte pieces permuted by the row."""
     for row, values in enumerate(matrix):
         for k, value in enumerate(values):
-            panel, byte = divmod(k * size, PANEL)
-            place = start + panel * panel_bytes + row * PANEL + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15)
+            panel, byte = divmod(k * size, PANEL_BYTES)
+            place = start + panel * panel_bytes + row * PANEL_BYTES + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15)
             memory[place // size] = value
 
 
@@ -99,7 +100,7 @@ def test_every_element_is_multiplied_once(monkeypatch, rows, pass_cols, panels, 
     inputs = generator.standard_normal((rows, geometry.chunk))
     # What no copy fills is poison: it must not get into any sum that is used. Behind the stage lie other bytes of the block.
     memory = np.full((geometry.stage_bytes + 8192) // 2, 1e30)
-    fill(memory, 0, geometry.lines * PANEL, weights, 2)
+    fill(memory, 0, geometry.lines * PANEL_BYTES, weights, 2)
     fill(memory, geometry.weights_bytes, geometry.activations_panel, inputs, 2)
     partial = np.full(geometry.sum_bytes // 4, np.nan)
     recorder = Recorder(monkeypatch, memory, partial)

@@ -13,7 +13,7 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, wrap
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.dialects.products import body_of, yield_of
 
-__all__ = ["constant_of", "emit_body"]
+__all__ = ["constant_of", "emit_body", "is_zero"]
 
 
 def emit_body(
@@ -67,6 +67,13 @@ def constant_of(value: ir.Value) -> Value:
         attribute = ir.DenseElementsAttr(attribute).get_splat_value()
         return wrap(arith.constant(ir.ShapedType(value.type).element_type, attribute))
     return wrap(arith.constant(value.type, attribute))
+
+
+def is_zero(value: ir.Value) -> bool:
+    """Whether a number is the constant 0 (or -0, which a sum does not tell from it)."""
+    if isinstance(value.owner, ir.Block) or value.owner.name != "arith.constant" or not isinstance(value.type, ir.FloatType):
+        return False
+    return ir.FloatAttr(value.owner.attributes["value"]).value == 0
 
 
 def _outside(value: ir.Value, tile: TileContext) -> ir.Value:

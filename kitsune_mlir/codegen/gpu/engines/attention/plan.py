@@ -20,12 +20,11 @@ from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.errors import CompileError
-from kitsune_mlir.machine.shared_tile import SharedTile
+from kitsune_mlir.machine.shared_tile import PANEL_COLS, SharedTile
 
-__all__ = ["GROUP_ROWS", "PANEL", "AttentionPlan", "Box", "make_plan"]
+__all__ = ["GROUP_ROWS", "AttentionPlan", "Box", "make_plan"]
 
 GROUP_ROWS = 64
-PANEL = 64  # columns of a panel: 128 bytes, the width of the swizzle
 MOST_SLOTS = 12
 WARPS = 4  # of a consumer
 MERGED_THREADS = 128
@@ -213,7 +212,7 @@ def _choose(pattern: Pattern, options: KernelOptions, once: bool) -> AttentionPl
         raise MatchFailure(f"a tile of {rows} rows; {2 * GROUP_ROWS} are done")
     if not split and len(pattern.rows) > 1:
         raise MatchFailure("more than 64 rows in several dimensions")
-    wide, deep = (-(-size // PANEL) * PANEL for size in (pattern.width, pattern.head))
+    wide, deep = (-(-size // PANEL_COLS) * PANEL_COLS for size in (pattern.width, pattern.head))
     partial = rows * (pattern.head + 2) * 4
     ways = [(False, block) for block in _block_sizes(pattern, split)]
     if rows <= FEW_ROWS and rows * pattern.head <= FEW_ELEMENTS:
@@ -276,12 +275,14 @@ def _block_sizes(pattern: Pattern, split: bool) -> tuple[int, ...]:
 
 def _keys_box(window: Window, block: int, side: str, elements: int, once: bool) -> Box:
     """A panel of a block of keys or values; `once`: one block of threads reads it, so L2 needs no more than the box."""
-    return _box(window, (("key", block), (side, PANEL)), elements // PANEL, PANEL * window.bytes if once else 256)
+    return _box(
+        window, (("key", block), (side, PANEL_COLS)), elements // PANEL_COLS, PANEL_COLS * window.bytes if once else 256
+    )
 
 
 def _rows_box(pattern: Pattern, window: Window, side: str, elements: int, most: int = 2 * GROUP_ROWS) -> Box:
     sides = [(f"row{number}", min(extent, most)) for number, extent in enumerate(pattern.rows)]
-    return _box(window, (*sides, (side, PANEL)), elements // PANEL)
+    return _box(window, (*sides, (side, PANEL_COLS)), elements // PANEL_COLS)
 
 
 def _result_boxes(pattern: Pattern, split: bool, deep: int) -> tuple[Box, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.elementwise import is_constant, read_operands
-from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, emit_body
+from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, emit_body, is_zero
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i64
@@ -69,7 +69,7 @@ class Steps:
 
     def _product(self) -> Block:
         start = self._operand(self.conv.op, 2)
-        if all(_is_zero(value) for value in start):
+        if all(is_zero(value.ir) for value in start):
             return self.sums()
         return [total + begin for total, begin in zip(self.sums(), start, strict=True)]
 
@@ -140,11 +140,3 @@ def guarded(write: Callable[[], None], *conditions: Value | None) -> None:
 
 def _no_index(loop: int) -> Value:
     raise AssertionError(f"no body that was taken asks for loop {loop}")
-
-
-def _is_zero(value: Value) -> bool:
-    """Whether a value is the constant 0 (or -0, which an f32 sum does not tell from it)."""
-    owner = value.ir.owner
-    if isinstance(owner, ir.Block) or owner.name != "arith.constant":
-        return False
-    return ir.FloatAttr(owner.attributes["value"]).value == 0

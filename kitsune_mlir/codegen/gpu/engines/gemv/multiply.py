@@ -16,10 +16,11 @@ from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh, pinned
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.reduce import over_lanes
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, constant, fma, i32, unpack
-from kitsune_mlir.codegen.gpu.engines.gemv.plan import CONSUMERS, PANEL
+from kitsune_mlir.codegen.gpu.engines.gemv.plan import CONSUMERS
 from kitsune_mlir.codegen.gpu.engines.gemv.producer import Stages
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot
 from kitsune_mlir.codegen.gpu.sm90.mma_sync import multiply_add
+from kitsune_mlir.machine.shared_tile import PANEL_BYTES
 
 __all__ = ["Multiplier", "multiplier"]
 
@@ -71,7 +72,7 @@ class Multiplier:
 
     def _piece(self, panel: Value, line: Value | int, piece: Value) -> Value:
         """16 bytes of a line of a swizzled panel, as four i32."""
-        return load(offset(panel, ((piece ^ (line & 7)) << 4) + line * PANEL), "vector<4xi32>")
+        return load(offset(panel, ((piece ^ (line & 7)) << 4) + line * PANEL_BYTES), "vector<4xi32>")
 
     def _place(self, copy: Value | int, row: Value | int, line: Value) -> Value:
         """Pointer to a partial sum."""
@@ -101,7 +102,7 @@ class _Tensor(Multiplier):
                 # Rows beyond the last are never stored; there is no memory for them beside a single one.
                 row = line + first_row + 8 * block if geometry.rows > 1 else 0
                 b.append(unpack(self._piece(rows, row, piece)))
-            lines = offset(weights, panel * (geometry.lines * PANEL))
+            lines = offset(weights, panel * (geometry.lines * PANEL_BYTES))
             for group in range(self.groups):
                 low, high = (unpack(self._piece(lines, line + (16 * group + more), piece)) for more in (0, 8))
                 for block in range(self.blocks):
@@ -145,7 +146,7 @@ class _Fma(Multiplier):
         piece = self.lane % 8
         for step in range(0, geometry.panels, 4):
             panel = self.lane // 8 + step
-            lines = offset(weights, panel * (geometry.lines * PANEL))
+            lines = offset(weights, panel * (geometry.lines * PANEL_BYTES))
             rows = offset(source, panel * geometry.activations_panel)
             own = [_numbers(self._piece(lines, self.warp + CONSUMERS * index, piece)) for index in range(self.own)]
             for row in range(geometry.rows):

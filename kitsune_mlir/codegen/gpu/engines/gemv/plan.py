@@ -22,8 +22,9 @@ from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine import rates
+from kitsune_mlir.machine.shared_tile import PANEL_BYTES
 
-__all__ = ["CONSUMERS", "PANEL", "Geometry", "GemvPlan", "Source", "make_plan", "share_ring"]
+__all__ = ["CONSUMERS", "Geometry", "GemvPlan", "Source", "make_plan", "share_ring"]
 
 DTYPES = ("bf16", "f16", "f32")
 """Element types of the operands; sums are f32."""
@@ -32,8 +33,6 @@ CONSUMERS = 8
 """Warps that multiply; two more load."""
 THREADS = 32 * (CONSUMERS + 2)
 REGISTERS = 168
-PANEL = 128
-"""Bytes of a column's weights in a panel: the width of the swizzle."""
 MOST_BOX = 256
 """Elements of a box along one dimension (`sm90.tensor_map`)."""
 PANELS = (8, 4, 2)
@@ -92,7 +91,7 @@ class Geometry:
     @property
     def panel(self) -> int:
         """Elements of the sum in a panel."""
-        return PANEL // self.bytes
+        return PANEL_BYTES // self.bytes
 
     @property
     def chunk(self) -> int:
@@ -122,12 +121,12 @@ class Geometry:
     @property
     def weights_bytes(self) -> int:
         """Shared memory of a stage's weights."""
-        return self.panels * self.lines * PANEL
+        return self.panels * self.lines * PANEL_BYTES
 
     @property
     def activations_panel(self) -> int:
         """Bytes of a panel of activations in a stage: whole eights of rows, or one row, whose panels then are neighbours."""
-        return PANEL if self.rows == 1 else _up(self.rows, 8) * PANEL
+        return PANEL_BYTES if self.rows == 1 else _up(self.rows, 8) * PANEL_BYTES
 
     @property
     def input_panels(self) -> int:
@@ -138,7 +137,7 @@ class Geometry:
     @property
     def stage_bytes(self) -> int:
         """Shared memory of a stage: whole patterns of the swizzle."""
-        return _up(self.weights_bytes + self.panels * self.activations_panel, 8 * PANEL)
+        return _up(self.weights_bytes + self.panels * self.activations_panel, 8 * PANEL_BYTES)
 
     @property
     def deep(self) -> bool:
@@ -255,7 +254,7 @@ def make_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
     if product.rows > MOST_ROWS:
         raise MatchFailure(f"a tile of {product.rows} rows; up to {MOST_ROWS} are done")
     geometry = _choose(pattern, options)
-    swizzle = 0 if product.rows == 1 else PANEL
+    swizzle = 0 if product.rows == 1 else PANEL_BYTES
     input = _source(pattern, 0, product.a, ROW, product.rows, geometry.panel * geometry.input_panels, swizzle)
     weights = tuple(
         _source(pattern, number, one.b, COL, geometry.box_cols, geometry.panel) for number, one in enumerate(pattern.products)
@@ -303,7 +302,9 @@ def share_ring(plans: Sequence[Plan], options: KernelOptions) -> list[Plan] | No
     ]
 
 
-def _source(pattern: Pattern, number: int, operand: int, side: str, rows: int, columns: int, swizzle: int = PANEL) -> Source:
+def _source(
+    pattern: Pattern, number: int, operand: int, side: str, rows: int, columns: int, swizzle: int = PANEL_BYTES
+) -> Source:
     """An operand of a product, if TMA can read boxes of `rows` along its side and `columns` along the sum."""
     product = pattern.products[number]
     inner, depth = f"k{product.sums[0][0]}", product.sums[0][1]
@@ -324,7 +325,7 @@ def _source(pattern: Pattern, number: int, operand: int, side: str, rows: int, c
         raise MatchFailure(f"an operand of {len(dims)} dimensions; TMA has 5")
     box = (*(1 for _ in dims[:-2]), rows, columns)
     try:
-        tensor_map = TensorMap(window.dtype, tuple(dim.extent for dim in dims), strides, box, swizzle, promotion=PANEL)
+        tensor_map = TensorMap(window.dtype, tuple(dim.extent for dim in dims), strides, box, swizzle, promotion=PANEL_BYTES)
     except CompileError as error:
         raise MatchFailure(str(error)) from error
     return Source(window, tensor_map, dims)

@@ -16,10 +16,11 @@ from kitsune_mlir.codegen.gpu.contraction.match import COL
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i1, i32, minimum, select
-from kitsune_mlir.codegen.gpu.engines.gemv.plan import PANEL, GemvPlan, Source
+from kitsune_mlir.codegen.gpu.engines.gemv.plan import GemvPlan, Source
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Ring, Slot
+from kitsune_mlir.machine.shared_tile import PANEL_BYTES
 
 __all__ = ["ActivationStream", "Stages", "WeightStream", "number_waits"]
 
@@ -120,7 +121,7 @@ class WeightStream(_Stream):
         lines = boxes * (geometry.products * geometry.box_cols)
         self.ring.empty(slot.stage).wait(slot.parity)
         self._keep_window(number, slot)
-        if_(self.lane == 0, lambda: full.arrive_and_expect(lines * (geometry.panels * PANEL)))
+        if_(self.lane == 0, lambda: full.arrive_and_expect(lines * (geometry.panels * PANEL_BYTES)))
         sync_warp()
         for place, source in enumerate(self.plan.weights):
 
@@ -128,7 +129,7 @@ class WeightStream(_Stream):
                 panel, box = index % geometry.panels, index // geometry.panels
                 line = panel * geometry.lines + box * geometry.box_cols + place * geometry.pass_cols
                 moved = {COL: column + box * geometry.box_cols, "": chunk * geometry.chunk + panel * geometry.panel}
-                self._load(tile, offset(stage, line * PANEL), place, source, moved, full, Cache.STREAM)
+                self._load(tile, offset(stage, line * PANEL_BYTES), place, source, moved, full, Cache.STREAM)
 
             for_(self.lane, boxes * geometry.panels, 32, copy)
         return self.ring.next(slot)
@@ -185,7 +186,7 @@ class ActivationStream(_Stream):
         geometry, full = self.geometry, self.stages.loaded(slot)
         base, chunk = self.stages.activations(slot), number % geometry.chunks
         self.ring.empty(slot.stage).wait(slot.parity)
-        if_(self.lane == 0, lambda: full.arrive_and_expect(geometry.rows * geometry.panels * PANEL))
+        if_(self.lane == 0, lambda: full.arrive_and_expect(geometry.rows * geometry.panels * PANEL_BYTES))
         sync_warp()
 
         def copy(index: Value) -> None:

@@ -16,7 +16,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.gather import extract_pair, tables_of, walked_loop
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Step, is_constant
-from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, emit_body
+from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, emit_body, is_zero
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import load as read
 from kitsune_mlir.codegen.gpu.emit.memory import offset
@@ -226,7 +226,7 @@ class Epilogue:
         first = 4 * (pair.block + number * self.width // 8) + 2 * pair.half
         sums = self.accumulators[first : first + 2]
         start = self._operand(self.pattern.products[number].op, 2, pair)
-        if _is_zero(start[0]):
+        if is_zero(start[0].ir):
             return sums
         return [value + start[lane % len(start)] for lane, value in enumerate(sums)]
 
@@ -339,11 +339,3 @@ class Epilogue:
                 inside = column if inside is None else inside & column
             write = functools.partial(store_elements, piece, target, dtype, len(piece) * size)
             write() if inside is None else if_(inside, write)
-
-
-def _is_zero(value: Value) -> bool:
-    """Whether a value is the constant 0 (or -0, which an f32 sum does not tell from it)."""
-    owner = value.ir.owner
-    if isinstance(owner, ir.Block) or owner.name != "arith.constant":
-        return False
-    return ir.FloatAttr(owner.attributes["value"]).value == 0

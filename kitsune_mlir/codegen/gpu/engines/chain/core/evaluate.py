@@ -14,7 +14,7 @@ from torch_mlir.dialects import arith
 
 from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, is_constant
 from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes, add_packed, exchange, pin
-from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of
+from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, is_zero
 from kitsune_mlir.codegen.gpu.emit.convert import pack_pair
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.operation import clone
@@ -346,7 +346,7 @@ def relu_of(value: ir.Value) -> ir.Value | None:
     """What `value` is the ReLU of, or None."""
     if _is(value, "arith.maximumf"):
         a, b = value.owner.operands
-        return a if _is_zero(b) else b if _is_zero(a) else None
+        return a if is_zero(b) else b if is_zero(a) else None
     if _is(value, "arith.select") and _is(value.owner.operands[0], "arith.cmpf"):
         test, yes, no = value.owner.operands
         a, b = test.owner.operands
@@ -355,8 +355,8 @@ def relu_of(value: ir.Value) -> ir.Value | None:
         if (
             greater
             and a == yes
-            and _is_zero(b)
-            and _is_zero(no)
+            and is_zero(b)
+            and is_zero(no)
             and ir.IntegerAttr(test.owner.attributes["predicate"]).value == 9
         ):
             return a
@@ -365,12 +365,6 @@ def relu_of(value: ir.Value) -> ir.Value | None:
 
 def _is(value: ir.Value, name: str) -> bool:
     return not isinstance(value.owner, ir.Block) and value.owner.name == name
-
-
-def _is_zero(value: ir.Value) -> bool:
-    if not _is(value, "arith.constant") or not isinstance(value.type, ir.FloatType):
-        return False
-    return ir.FloatAttr(value.owner.attributes["value"]).value == 0
 
 
 def _element(value: ir.Value) -> str:

@@ -24,12 +24,10 @@ from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Ring
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
-from kitsune_mlir.machine.shared_tile import SharedTile
+from kitsune_mlir.machine.shared_tile import PANEL_COLS, SharedTile
 
 __all__ = ["WeightRing", "WeightStream", "plan_ring"]
 
-PANEL = 64
-"""Terms of a panel: rows of 128 bytes."""
 LEAST_SLOTS, MOST_SLOTS = 2, 8
 MOST_BOX = 256
 """Rows of one box of TMA."""
@@ -88,14 +86,14 @@ def plan_ring(weights: Mapping[int, Window], room: int) -> WeightRing | None:
         cols = next(dim.extent for dim in window.dims if dim.side == COL)
         if not window.constant or cols % min(cols, MOST_BOX) or any(dim.start != 0 for dim in window.dims):
             continue
-        map_ = matrix_map(window, (COL, SUM), (min(cols, MOST_BOX), PANEL), 2 * PANEL)
+        map_ = matrix_map(window, (COL, SUM), (min(cols, MOST_BOX), PANEL_COLS), 2 * PANEL_COLS)
         if isinstance(map_, TensorMap):
             maps[number] = map_
     if not maps:
         return None
-    slot_bytes = max(2 * PANEL * map_.shape[0] for map_ in maps.values())
-    fit = {number: slot_bytes // (2 * PANEL * map_.shape[0]) for number, map_ in maps.items()}
-    terms = {number: min(fit[number], -(-map_.shape[1] // PANEL)) * PANEL for number, map_ in maps.items()}
+    slot_bytes = max(2 * PANEL_COLS * map_.shape[0] for map_ in maps.values())
+    fit = {number: slot_bytes // (2 * PANEL_COLS * map_.shape[0]) for number, map_ in maps.items()}
+    terms = {number: min(fit[number], -(-map_.shape[1] // PANEL_COLS)) * PANEL_COLS for number, map_ in maps.items()}
     pieces = tuple((number, first) for number in sorted(maps) for first in range(0, maps[number].shape[1], terms[number]))
     slots = min(room // slot_bytes, MOST_SLOTS, len(pieces))
     if slots < min(LEAST_SLOTS, len(pieces)):
@@ -150,7 +148,7 @@ class WeightStream:
         self.barriers.empty(slot).wait(self._parity(number) ^ 1)
         boxes = [
             (column, term)
-            for term in range(first, min(first + self.ring.terms[layer], map_.shape[1]), PANEL)
+            for term in range(first, min(first + self.ring.terms[layer], map_.shape[1]), PANEL_COLS)
             for column in range(0, map_.shape[0], map_.box[0])
         ]
         full.arrive_and_expect(len(boxes) * map_.box_bytes)
