@@ -2,7 +2,7 @@
 // RUN: kitsune-opt %s --kitsune-to-gpu | FileCheck %s
 // RUN: kitsune-opt %s --kitsune-to-gpu="debug=true" | FileCheck %s --check-prefix=DEBUG
 
-// CHECK: gpu.module @main_p0 attributes {kitsune.manifest = "{{.*}}main_p0{{.*}}workspace{{.*}}scale{{.*}}generic{{.*}}
+// CHECK: gpu.module @main_p0 [#nvvm.target<{{.*}}>] attributes {kitsune.manifest = "{{.*}}main_p0{{.*}}workspace{{.*}}scale{{.*}}generic{{.*}}
 // CHECK: llvm.mlir.global external @smem() {addr_space = 3 : i32, alignment = 1024 : i64}
 
 // The parameters: input, result, arena, workspace.
