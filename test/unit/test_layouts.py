@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kitsune_mlir.machine.layouts import TF32_K_ORDER, RowLayout, WgmmaA, WgmmaAccumulator, choose_row_layout
+from kitsune_mlir.machine.layouts import WgmmaAccumulator
 from kitsune_mlir.machine.shared_tile import Descriptor, SharedTile
+from test.gpu.kit.layouts import TF32_K_ORDER, RowLayout, WgmmaA, choose_row_layout
 
 ACCUMULATORS = [WgmmaAccumulator(n, vector) for vector in (2, 4, 8) for n in range(4 * vector, 257, 4 * vector)]
 ROW_LAYOUTS = [

@@ -13,15 +13,19 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch_mlir import ir
+from torch_mlir.dialects import nvvm
+
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
-from kitsune_mlir.codegen.gpu.emit.convert import pack_values, round_to_tf32
+from kitsune_mlir.codegen.gpu.emit.convert import pack_values
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.reduce import Exchange, combine, identity, over_lanes, over_registers, over_warps
-from kitsune_mlir.codegen.gpu.emit.value import Scalar, TypeLike, Value, as_value, cast, select
+from kitsune_mlir.codegen.gpu.emit.value import Scalar, TypeLike, Value, as_value, cast, select, wrap
 from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, load_elements, store_elements
 from kitsune_mlir.codegen.gpu.sm90.ldmatrix import stage_accumulator
-from kitsune_mlir.machine.layouts import Layout, WgmmaAccumulator
+from kitsune_mlir.machine.layouts import WgmmaAccumulator
 from kitsune_mlir.machine.shared_tile import SharedTile
+from test.gpu.kit.layouts import Layout
 
 __all__ = ["ColumnValues", "Fragment", "RowValues", "in_tile", "vector_limit"]
 
@@ -287,7 +291,7 @@ class Fragment:
         if relu:
             raise ValueError("relu is part of the conversion to bf16 or f16, not to tf32")
         order = (0, 2, 1, 3)
-        return [round_to_tf32(self.registers[4 * step + i]) for step in range(self.layout.n // 8) for i in order]
+        return [_round_to_tf32(self.registers[4 * step + i]) for step in range(self.layout.n // 8) for i in order]
 
     def store_swizzled(
         self, thread: Value, tile: SharedTile, pointer: Value, dtype: str, row: int = 0, col: int = 0, relu: bool = False
@@ -339,3 +343,8 @@ class Fragment:
             return load_elements(place, dtype, length, register_dtype, align=length * size)
 
         return Fragment.load(layout, thread, read, vector_limit(layout, 16 // size))
+
+
+def _round_to_tf32(value: Value) -> Value:
+    """f32 rounded to tf32 (to nearest), as i32. wgmma alone would cut the lower 13 bits off, which is biased."""
+    return wrap(nvvm.convert_float_to_tf32(value.ir, rnd=ir.Attribute.parse("#nvvm.fp_rnd_mode<rna>")))

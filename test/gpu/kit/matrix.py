@@ -11,8 +11,8 @@ from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset, reduce_add
 from kitsune_mlir.codegen.gpu.emit.value import Scalar, Value, as_value, cast, i64, select
 from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, load_elements, store_elements
 from kitsune_mlir.dialects.sizes import HALF_TYPES
-from kitsune_mlir.machine.layouts import Layout
 from test.gpu.kit.fragment import ColumnValues, Fragment, RowValues, in_tile, vector_limit
+from test.gpu.kit.layouts import Layout
 
 __all__ = ["GlobalMatrix", "GlobalVector"]
 

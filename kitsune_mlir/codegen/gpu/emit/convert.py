@@ -10,7 +10,7 @@ from torch_mlir.dialects import nvvm
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, bitcast, cast, pack, unpack, wrap
 from kitsune_mlir.dialects.sizes import HALF_TYPES
 
-__all__ = ["pack_pair", "pack_values", "packed_source", "round_to_tf32", "unpack_pair", "unpack_values"]
+__all__ = ["pack_pair", "pack_values", "packed_source", "unpack_pair", "unpack_values"]
 
 
 def pack_pair(low: Value, high: Value, dtype: str, relu: bool = False) -> Value:
@@ -77,8 +77,3 @@ def pack_values(values: Sequence[Value], dtype: str, relu: bool = False) -> list
 def unpack_values(pairs: Sequence[Value], dtype: str) -> list[Value]:
     """The f32 values of packed pairs, in order."""
     return [value for pair in pairs for value in unpack_pair(pair, dtype)]
-
-
-def round_to_tf32(value: Value) -> Value:
-    """f32 rounded to tf32 (to nearest), as i32. wgmma alone would cut the lower 13 bits off, which is biased."""
-    return wrap(nvvm.convert_float_to_tf32(value.ir, rnd=ir.Attribute.parse("#nvvm.fp_rnd_mode<rna>")))
