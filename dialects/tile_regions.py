@@ -139,7 +139,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Ring:
-    """A queue, seen as if it had a slot for every tile (`passes.progress.rings` proves that it may be seen so).
+    """A queue, seen as if it had a slot for every tile (`passes.spatial.check_rings` proves that it may be seen so).
 
     `count` tiles go through it: `buffer` has a place for each, and a slot of `semaphore` says that it is complete.
     """

@@ -10,7 +10,7 @@ from kitsune_mlir.dialects.tile_reader import MalformedProgram
 from kitsune_mlir.passes.progress.coverage import Coverage
 from kitsune_mlir.passes.progress.memory import Conflicts
 from kitsune_mlir.passes.progress.order import Order
-from kitsune_mlir.passes.progress.rings import check_rings
+from kitsune_mlir.passes.spatial.check_rings import check_rings
 
 from .base import Pass, PassFailure
 

@@ -17,7 +17,7 @@ from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, results_of, yielded
 from kitsune_mlir.dialects.tile_program import PostOp, TaskOp, WaitOp
 from kitsune_mlir.dialects.verify import captures
-from kitsune_mlir.passes.modes.rings import Rings
+from kitsune_mlir.passes.spatial.rings import Rings
 from kitsune_mlir.passes.tile_program.memrefs import i64, index, memref_of, reshape, shape_of_type, subview
 from kitsune_mlir.passes.tile_program.scatter import ScatterAdd, emit_addition, emit_start, emit_sums, scatter_add_of
 from kitsune_mlir.passes.tile_program.signals import MANY_SLOTS, Signals, semaphore, wait_for

@@ -139,7 +139,7 @@ class PartitionStreams(Pass):
 
     Tile sizes follow from capacity: a tile and its neighbours stay close to a worker, and there are enough tiles for all
     workers. The mode is the one of the least time by the stages' costs (`passes/modes/choice.py`), temporal unless another is
-    clearly faster; multiprocessors are dealt out by an integer program (`passes/modes/allocation.py`). `--remarks` prints the
+    clearly faster; multiprocessors are dealt out by an integer program (`passes/spatial/allocation.py`). `--remarks` prints the
     choices, the bottleneck, and what would be the next one. Options: `target`; `tiles`, sizes that replace the choice for
     stages by name, as in `tiles=product_0:64x128,reduce_1:8` (what `kitsune_mlir.tuning` measured); `times`, microseconds that
     stages take alone in a launch, instead of the model's, as in `times=product_0:12.5`; `mode`: `temporal` (all stages take

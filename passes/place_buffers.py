@@ -12,7 +12,7 @@ from kitsune_mlir.dialects.edges import grid_of, producer_of, readers_of, stages
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.stage_graph import mode_of, results_of, yielded
 from kitsune_mlir.dialects.verify import walk
-from kitsune_mlir.passes.modes.rings import RingEdge, ring_edge
+from kitsune_mlir.passes.spatial.rings import RingEdge, ring_edge
 
 from .base import Pass, PassFailure
 

@@ -20,8 +20,8 @@ from kitsune_mlir.machine.stage_work import work_of_stage
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.base import PassFailure
 from kitsune_mlir.passes.remarks import remark
+from kitsune_mlir.passes.spatial.allocation import Allocation, Budget, Flow, Stage, allocate
 
-from .allocation import Allocation, Budget, Flow, Stage, allocate
 from .times import Launches, busy_seconds, launches_of, limits_of, temporal_seconds
 
 LOOKING = 256

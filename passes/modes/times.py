@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kitsune_mlir.machine import rates
-
-from .allocation import Budget, Flow, Stage
+from kitsune_mlir.passes.spatial.allocation import Budget, Flow, Stage
 
 __all__ = ["Launches", "busy_seconds", "launches_of", "limits_of", "separate_seconds", "temporal_seconds"]
 

@@ -10,9 +10,9 @@ import pytest
 
 from kitsune_mlir.machine.rates import LAUNCH_GAP
 from kitsune_mlir.machine.target import find_target
-from kitsune_mlir.passes.modes.allocation import CHOICES, Allocation, Budget, Flow, Stage, allocate, worker_choices
 from kitsune_mlir.passes.modes.choice import choose, scaled
 from kitsune_mlir.passes.modes.times import MOST_STAGES, launches_of, limits_of, separate_seconds, temporal_seconds
+from kitsune_mlir.passes.spatial.allocation import CHOICES, Allocation, Budget, Flow, Stage, allocate, worker_choices
 
 H200 = Budget(132, 4.3e12, 7e12, 3.1e12, 9 << 20, 50 << 20, 1e-6)
 US = 1e-6

@@ -23,7 +23,7 @@ MODELS = [
 ]
 """Modules, or packages of modules, that estimate times."""
 MARGINS = {
-    *("passes.modes.allocation.SECONDS", "passes.modes.allocation.GAP"),  # of the solver
+    *("passes.spatial.allocation.SECONDS", "passes.spatial.allocation.GAP"),  # of the solver
     *("passes.modes.choice.CLEARLY_SEPARATE", "passes.modes.choice.CLEARLY_SPATIAL", "passes.modes.gathers.CLEARLY"),
     *("passes.hoist_gathers.MARGIN", "passes.split_reductions.MARGIN", "passes.tiles.mma.NARROWER"),
 }

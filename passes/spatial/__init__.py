@@ -1,0 +1,1 @@
+"""Spatial pipelines: how many multiprocessors each stage owns, and results that go through rings."""
