@@ -95,8 +95,9 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
         again = plan(imported, machine, heard, planning, phases)
         if str(again.module) == str(stages.module):
             break
-        for remark in remarks if listener else ():
-            listener(remark)
+        if listener is not None:
+            for remark in remarks:
+                listener(remark)
         stages = replace(again, options=options)
     return program_of(imported, code, phases, planning.replanned)
 
