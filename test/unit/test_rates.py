@@ -15,7 +15,15 @@ from test.unit.test_layering import MODULES, PACKAGE
 ROOT = Path(__file__).parents[2]
 MODELS = [
     *("machine.stage_cost", "machine.stage_work", "machine.slow_stages", "passes.hoist_gathers", "passes.split_reductions"),
-    *("passes.modes", "passes.stages", "passes.tiles", "passes.pairs", "passes.partition_streams", "simulation"),
+    *(
+        "passes.modes",
+        "passes.spatial",
+        "passes.stages",
+        "passes.tiles",
+        "passes.pairs",
+        "passes.partition_streams",
+        "simulation",
+    ),
     *(
         f"codegen.gpu.engines.{name}"
         for name in ("mma.cost", "mma.plan", "conv", "generic.cost", "gemv", "attention.kv_schedule")
