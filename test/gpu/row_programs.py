@@ -42,7 +42,7 @@ class Case:
 
 CASES = {
     "pairs_tiles": Case(5000, (64, 256, 64), 9),  # up to three a block
-    "pairs_deep": Case(5000, (512, 256, 64), 3),
+    "pairs_deep": Case(2048, (512, 256, 64), 3),
     "pairs_uneven": Case(777, (96, 288, 64), 4),  # pieces that terms do not fill, columns that warps take turns for
     "pairs_layers": Case(1000, (64, 64, 64, 64), 5),
     "pairs_short": Case(1000, (27, 64, 32), 6),
