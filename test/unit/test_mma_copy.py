@@ -8,8 +8,9 @@ import pytest
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
+from kitsune_mlir.codegen.gpu.contraction import tf32x3
 from kitsune_mlir.codegen.gpu.engines.mma import producer_copy as mma_copy
-from kitsune_mlir.codegen.gpu.engines.mma import producer_tf32x3 as mma_halves
+from kitsune_mlir.codegen.gpu.engines.mma.producer_tf32x3 import SmallPartProducer
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
@@ -114,16 +115,16 @@ def test_every_f32_operand_gets_its_rest(monkeypatch, bytes: int, small_part_thr
         "load": lambda source, _: source,
         "unpack": lambda source: [source],
         "vector": lambda values: values[0],
-        "_rest": lambda source: f"rest of {source}",
+        "_small_part": lambda source: f"rest of {source}",
         "store": store,
     }
     for name, function in replace.items():
-        monkeypatch.setattr(mma_halves, name, function)
+        monkeypatch.setattr(tf32x3, name, function)
     plan = types.SimpleNamespace(small_part_threads=small_part_threads, operand_bytes=bytes)
     first, count = small_part_threads
     for thread in range(first, first + count):
         task = types.SimpleNamespace(thread=thread)
-        mma_halves.SmallPartProducer(plan, task, None)._halve(SHARED)  # type: ignore[arg-type]
+        SmallPartProducer(plan, task, None)._halve(SHARED)  # type: ignore[arg-type]
     assert rests == {SHARED + bytes + at: f"rest of {SHARED + at}" for at in range(0, bytes, 16)}
 
 

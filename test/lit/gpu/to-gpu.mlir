@@ -1,6 +1,11 @@
 // One persistent kernel from two tasks: counters, the tile loops in order, a wait and a post.
 // RUN: kitsune-opt %s --kitsune-to-gpu | FileCheck %s
 // RUN: kitsune-opt %s --kitsune-to-gpu="debug=true" | FileCheck %s --check-prefix=DEBUG
+// RUN: kitsune-opt %s --kitsune-to-gpu="workers=4 shared-bytes=65536 threads=256 timestamps=true matmul-precision=high convolution-precision=medium ptxas-seconds=30" | FileCheck %s --check-prefix=TIMES
+// RUN: kitsune-opt %s --kitsune-to-gpu | FileCheck %s --check-prefix=UNTIMED
+
+// TIMES: nvvm.read.ptx.sreg.globaltimer
+// UNTIMED-NOT: globaltimer
 
 // CHECK: gpu.module @main_p0 [#nvvm.target<{{.*}}>] attributes {kitsune.manifest = "{{.*}}main_p0{{.*}}workspace{{.*}}scale{{.*}}generic{{.*}}
 // CHECK: llvm.mlir.global external @smem() {addr_space = 3 : i32, alignment = 1024 : i64}
