@@ -10,9 +10,9 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.contraction import tf32x3
 from kitsune_mlir.codegen.gpu.engines.mma import producer_copy as mma_copy
-from kitsune_mlir.codegen.gpu.engines.mma.producer_tf32x3 import SmallPartProducer
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.engines.mma.plan import MmaPlan
+from kitsune_mlir.codegen.gpu.engines.mma.producer_tf32x3 import SmallPartProducer
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
