@@ -31,8 +31,8 @@ from kitsune_mlir.codegen.gpu.kernel import executor
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.frontend import import_model
+from kitsune_mlir.passes.registry import PIPELINE
 from kitsune_mlir.passmanager.manager import run_pipeline
-from kitsune_mlir.targets import LOWER, PLAN
 from test.emulators.vector import run_kernel
 from test.gpu.conv_programs import CASES, Case
 from test.rotation import todays
@@ -45,7 +45,7 @@ MODULES: list[ir.Module] = []
 def lowered(case: Case) -> ir.Module:
     """The tile program of a case."""
     module = import_model(case.model(), case.inputs(), context=new_context()).module
-    run_pipeline(module, f"builtin.module({','.join([*PLAN, *LOWER])})", target="sm_90a")
+    run_pipeline(module, f"builtin.module({','.join(PIPELINE)})", target="sm_90a")
     MODULES.append(module)
     return module
 
@@ -201,7 +201,7 @@ def test_depthwise_tiles_give_all_threads_work(batch: int, size: int, channels: 
 def test_wide_factors_are_declined() -> None:
     model, inputs = Case(1, 16, 8, 8, 16).model().double(), (torch.randn(1, 16, 8, 8, dtype=torch.float64),)
     module = import_model(model, inputs, context=new_context()).module
-    run_pipeline(module, f"builtin.module({','.join([*PLAN, *LOWER])})", target="sm_90a")
+    run_pipeline(module, f"builtin.module({','.join(PIPELINE)})", target="sm_90a")
     with module.context, ir.Location.unknown():
         answers = [ConvEngine().plan(task, KernelOptions()) for task in ProgramView(program_of(module)).tasks]
     assert all(isinstance(answer, Decline) for answer in answers)
