@@ -161,6 +161,11 @@ def ptx_of(module: ir.Operation) -> str:
 def _choice(decision: Decision) -> EngineChoice:
     plan = decision.plan
     declined = tuple((decline.engine, decline.reason) for decline in decision.declined)
-    shares = (plan.split.pieces, plan.split.whole) if plan.split else (1, 0)
-    figures = (*shares, plan.copied, plan.joined, plan.cycles)
-    return EngineChoice(plan.task.name, plan.engine, plan.task.tiles, dict(plan.parameters), declined, *figures)
+    return EngineChoice(
+        *(plan.task.name, plan.engine, plan.task.tiles, dict(plan.parameters), declined),
+        pieces=plan.split.pieces if plan.split else 1,
+        whole=plan.split.whole if plan.split else 0,
+        copied=plan.copied,
+        joined=plan.joined,
+        cycles=plan.cycles,
+    )
