@@ -78,12 +78,13 @@ def _built(kind: str, name: str, folder: str) -> str:
             from bench.cases import select
             from bench.suite import build
 
-            build(Path(folder), select([name]))
-        else:
-            chosen = [] if name == ALL else ARGUMENTS.get(kind, lambda name: [name])(name)
-            command = [f"test.gpu.{kind}", "build", str(Path(folder, kind)), *chosen]
-            with mock.patch.object(sys, "argv", command), contextlib.suppress(SystemExit):
-                runpy.run_module(command[0], run_name="__main__")
+            return "not built" * bool(build(Path(folder), select([name])))
+        chosen = [] if name == ALL else ARGUMENTS.get(kind, lambda name: [name])(name)
+        command = [f"test.gpu.{kind}", "build", str(Path(folder, kind)), *chosen]
+        with mock.patch.object(sys, "argv", command):
+            runpy.run_module(command[0], run_name="__main__")
+    except SystemExit as end:
+        return "not built" * bool(end.code)
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
     return ""

@@ -57,6 +57,14 @@ class Barrier:
         """Arrive once, and let the phase also wait for `bytes` of TMA loads."""
         nvvm.mbarrier_arrive_expect_tx(self.pointer.ir, i32(bytes).ir, results=[])
 
+    def expect(self, bytes: Value | int) -> None:
+        """Let the phase wait for `bytes` more of TMA loads, without arriving.
+
+        Inline PTX: the typed operation becomes an intrinsic that LLVM 22 does not have.
+        """
+        code = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;"
+        inline_ptx(code, [shared_address(self.pointer), i32(bytes)], memory=True)
+
     def arrive_remote(self, block: Value | int) -> None:
         """Arrive on the same barrier of block `block` of the cluster.
 
