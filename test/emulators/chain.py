@@ -83,6 +83,8 @@ class Party(VectorBlock):
         name = op.name
         if name in ("nvvm.setmaxregister", "nvvm.prefetch", "nvvm.bar.warp.sync", "nvvm.cp.async.bulk.commit.group"):
             return None
+        if name in ("nvvm.cp.async.commit.group", "nvvm.cp.async.wait.group"):  # copies happen at once
+            return None
         if name == "nvvm.shfl.sync":
             lane = np.arange(self.threads)
             kind = str(op.attributes["kind"])

@@ -24,6 +24,8 @@ class Warps(VectorBlock):
             return None
         if op.name == "nvvm.shfl.sync" and "idx" in str(op.attributes["kind"]):
             return operands[1][(np.arange(self.threads) & ~31) + (operands[2] & 31)]
+        if op.name in ("nvvm.cp.async.commit.group", "nvvm.cp.async.wait.group"):  # copies happen at once
+            return None
         if op.name == "llvm.ptrtoint":
             return (operands[0] & ((1 << SHIFT) - 1)).astype(np.int32)
         if op.name == "llvm.extractvalue":

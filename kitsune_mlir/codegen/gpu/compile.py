@@ -9,6 +9,7 @@ from typing import Any
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.backend.cubin import KernelResources, assemble_best
+from kitsune_mlir.codegen.gpu.backend.ptx import check_chip
 from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize, to_assembly
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision
@@ -105,9 +106,11 @@ def compile_gpu(
     Raises:
         AssemblyTimeout: ptxas takes longer than it may.
         CompileError: there is no such program, no engine takes a task, or LLVM or ptxas reject the code.
+        TargetError: there is no such chip.
         UnsupportedError: the program holds something that the contract does not have.
     """
     options = options or KernelOptions()
+    check_chip(options.chip)
     with module.context, ir.Location.unknown():
         clone = module.operation.clone().operation
         functions = program_functions(clone)
