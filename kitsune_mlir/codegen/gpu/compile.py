@@ -8,14 +8,13 @@ from typing import Any
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.backend.cubin import KernelResources, assemble_best
-from kitsune_mlir.codegen.gpu.backend.ptx import check_chip
+from kitsune_mlir.codegen.gpu.backend.cubin import CHIPS, KernelResources, assemble_best
 from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize, to_assembly
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision
 from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches
 from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
-from kitsune_mlir.errors import AssemblyTimeout, CompileError
+from kitsune_mlir.errors import AssemblyTimeout, CompileError, TargetError
 from kitsune_mlir.runtime.manifest import Manifest
 
 __all__ = ["EngineChoice", "GpuCode", "compile_gpu", "compile_launches", "joined", "ptx_of"]
@@ -110,7 +109,8 @@ def compile_gpu(
         UnsupportedError: the program holds something that the contract does not have.
     """
     options = options or KernelOptions()
-    check_chip(options.chip)
+    if options.chip not in CHIPS:
+        raise TargetError(f"no target machine for '{options.chip}'; known: {', '.join(sorted(CHIPS))}")
     with module.context, ir.Location.unknown():
         clone = module.operation.clone().operation
         functions = program_functions(clone)

@@ -23,7 +23,7 @@ from kitsune_mlir.codegen.gpu.backend.libdevice import link_libdevice
 from kitsune_mlir.codegen.gpu.backend.llvm_compat import downgrade_floats, mark_inline_asm
 from kitsune_mlir.errors import CompileError, TargetError
 
-__all__ = ["PIPELINE", "check_chip", "to_llvm_ir", "to_ptx", "translate"]
+__all__ = ["PIPELINE", "to_llvm_ir", "to_ptx", "translate"]
 
 TRIPLE = "nvptx64-nvidia-cuda"
 
@@ -122,12 +122,6 @@ def to_ptx(llvm_ir: str, chip: str = "sm_90a", ptx: str = PTX, opt: int = 2, unr
     text = machine.emit_assembly(module)
     _check_calls(text, module)
     return text
-
-
-def check_chip(chip: str, ptx: str = PTX) -> None:
-    """Raises TargetError: LLVM cannot make PTX for the processor."""
-    _initialize()
-    _machine(chip, ptx)
 
 
 @functools.cache
