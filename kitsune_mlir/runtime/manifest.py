@@ -160,7 +160,7 @@ class Manifest:
     def cleared_bytes(self) -> int:
         """How much of the workspace must be zero before the first launch; nothing, where nothing is counted.
 
-        Partial results too, where nothing was counted in a run before: their marks would be others' (`mma_exchange`).
+        Partial results too, where nothing was counted in a run before: their marks would be others' (`contraction.split_k`).
         """
         return self.scratch_offset if self.slots or self.debug else 0
 

@@ -52,7 +52,7 @@ class Sides(Axes):
         """Unite the loops of a generic with the dimensions of its operands `numbers` and of its results.
 
         Raises:
-            Mismatch: an operand is indexed by more than plain loops.
+            MatchFailure: an operand is indexed by more than plain loops.
         """
         maps = affine_maps(op)
         inputs = len(op.operands) - len(op.results)

@@ -1,6 +1,6 @@
 """Element-wise work around products: the steps that a task's body consists of, and along what each of their operands lies.
 
-Every step names its operands by their SSA values; what comes from memory is the value of a `tile_view.Load`.
+Every step names its operands by their SSA values; what comes from memory is the value of a `tile_records.Load`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Reading the body of a task for tensor cores: which steps it consists of, and along which side of the tile each tensor lies.
 
 A body is a list of steps in the order of the program: products, element-wise maps, reshapes that only add or drop unit
-dimensions. Every step names its operands by their SSA values; what comes from memory is the value of a `tasks.Load`. Loops
-that walk the same data are united, so each dimension of each tensor belongs to one *side*: the rows or the columns of the
-product's tile, its sum (`k`), or to nothing, where the extent is 1.
+dimensions (`contraction.elementwise`). Loops that walk the same data are united, so each dimension of each tensor belongs to
+one *side*: the rows or the columns of the product's tile, its sum (`k`), or to nothing, where the extent is 1.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from kitsune_mlir.dialects.products import body_of, is_contraction, is_projected
 from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.dialects.tile_records import Load, TaskView
 
-__all__ = ["COL", "ROW", "Pattern", "Product", "Sides", "Step", "is_constant", "loaded", "match"]
+__all__ = ["Pattern", "Product", "loaded", "match"]
 
 _DTYPES = HALF_TYPES
 
@@ -77,7 +76,7 @@ def match(task: TaskView, dtypes: Sequence[str] = _DTYPES, one_sum: bool = False
         one_sum: both operands are loaded, without rows that an index names, and the sum is over one dimension.
 
     Raises:
-        Mismatch: it is no product of them, or several of one operand, with element-wise work around it.
+        MatchFailure: it is no product of them, or several of one operand, with element-wise work around it.
     """
     sides = Sides(task)
     steps, products = _read_body(task, sides, dtypes, () if one_sum else tables_of(task))
@@ -100,7 +99,7 @@ def loaded(task: TaskView, product: Product, number: int) -> Load:
     """The load that an operand of a product is.
 
     Raises:
-        Mismatch: it is none.
+        MatchFailure: it is none.
     """
     load = task.load_of(product.op.operands[number])
     if load is None:
@@ -112,7 +111,7 @@ def _unite_products(task: TaskView, sides: Sides, products: Sequence[Product]) -
     """Rows and columns of products of one first operand and one size are the same rows and columns of the tile.
 
     Raises:
-        Mismatch: their first operands, sizes or types differ.
+        MatchFailure: their first operands, sizes or types differ.
     """
 
     def key(product: Product) -> tuple:
@@ -139,7 +138,7 @@ def _read_body(
         dtypes, tables: as for `_read_product`; tensors whose elements the engine can read by index.
 
     Raises:
-        Mismatch: an operation is neither a product of these types nor element-wise.
+        MatchFailure: an operation is neither a product of these types nor element-wise.
     """
     steps: dict[ir.Value, Step] = {}
     products: list[Product] = []
@@ -164,7 +163,7 @@ def _read_product(op: ir.Operation, dtypes: Sequence[str] = _DTYPES) -> Product:
         dtypes: element types of the operands that the engine does; the sum is f32.
 
     Raises:
-        Mismatch: it is none, or of other types.
+        MatchFailure: it is none, or of other types.
     """
     if not is_projected_product(op):
         raise MatchFailure("a convolution: its operands are not indexed by plain loops")
@@ -192,7 +191,7 @@ def _name_sides(sides: Sides, product: Product) -> None:
     """Name the classes of loops that are the rows, the columns and the sums of a product.
 
     Raises:
-        Mismatch: one class is two of them.
+        MatchFailure: one class is two of them.
     """
     result = product.op.results[0]
     nodes: list[tuple[Node, str]] = [*zip(reversed(sides.dims(result, result)), (COL, ROW), strict=False)]

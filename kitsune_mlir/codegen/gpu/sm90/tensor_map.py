@@ -38,7 +38,7 @@ class TensorMap:
         strides_bytes: distance in bytes between neighbours, for every dimension but the last (which is contiguous).
         box: elements that one instruction moves, by dimension, at most 256 each.
         swizzle: bytes of the span within which 16-byte pieces are permuted in shared memory: 0, 32, 64 or 128. The
-            shared-memory layout is `layouts.SharedTile`'s.
+            shared-memory layout is `shared_tile.SharedTile`'s.
         fill: what reading outside of the shape gives: "zero" or "nan". Writing outside does nothing.
         steps: take every so manieth element of the box, by dimension; empty is every one. The last dimension's is 1.
         promotion: bytes that L2 brings from DRAM at a time: 64, 128 or 256. Boxes of narrow rows that lie far apart come 9 %

@@ -106,7 +106,7 @@ def match(task: TaskView, depthwise: bool = False) -> Convolution:
         depthwise: only a depthwise convolution is taken, else only one of all channels.
 
     Raises:
-        Mismatch: it is no single convolution of bf16, f16 or f32 with channels innermost and element-wise work after it.
+        MatchFailure: it is no single convolution of bf16, f16 or f32 with channels innermost and element-wise work after it.
     """
     products = [op for op in task.work() if is_contraction(op)]
     if len(products) != 1:

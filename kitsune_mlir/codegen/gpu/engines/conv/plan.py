@@ -103,7 +103,7 @@ def make_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
-        Mismatch: it is no convolution, or nothing for tensor cores or TMA.
+        MatchFailure: it is no convolution, or nothing for tensor cores or TMA.
     """
     if options.chip != "sm_90a":
         raise MatchFailure(f"wgmma needs sm_90a, not {options.chip}")

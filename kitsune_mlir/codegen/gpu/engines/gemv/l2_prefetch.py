@@ -8,7 +8,7 @@ the warps that multiply did the norm, 1.8 %.
 
 from __future__ import annotations
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL
+from kitsune_mlir.codegen.gpu.contraction.axes import COL
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.engines.gemv.plan import GemvPlan, Source

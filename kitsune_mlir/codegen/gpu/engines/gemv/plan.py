@@ -12,7 +12,8 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Pattern, match
+from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
+from kitsune_mlir.codegen.gpu.contraction.match import Pattern, match
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
@@ -247,7 +248,7 @@ def make_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
-        Mismatch: it is no product of few rows, or one whose operands TMA cannot read.
+        MatchFailure: it is no product of few rows, or one whose operands TMA cannot read.
     """
     pattern = match(task, DTYPES, one_sum=True)
     product = pattern.product

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL
+from kitsune_mlir.codegen.gpu.contraction.axes import COL
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i1, i32, minimum, select

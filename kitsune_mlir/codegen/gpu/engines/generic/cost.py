@@ -26,7 +26,7 @@ __all__ = ["SPREAD", "tile_cycles"]
 SECTOR = 32
 """Bytes that come from L2 at once: steps that are closer find the next element near."""
 SPREAD = 3
-"""Blocks that share a multiprocessor, and its pipes, where there are tiles enough (`generic.REGISTERS`)."""
+"""Blocks that share a multiprocessor, and its pipes, where there are tiles enough (`engine.REGISTERS`)."""
 
 _SPECIAL = ("math.", "arith.div", "arith.rem", "arith.ceildiv", "arith.floordiv")
 _FREE = ("arith.constant", "arith.index_cast", "arith.index_castui", "scf.yield", "scf.reduce")

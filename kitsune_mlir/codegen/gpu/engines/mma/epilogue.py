@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
+from kitsune_mlir.codegen.gpu.contraction.elementwise import Step, is_constant
 from kitsune_mlir.codegen.gpu.contraction.gather import extract_pair, tables_of, walked_loop
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Step, is_constant
 from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, emit_body, is_zero
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import load as read

@@ -43,7 +43,7 @@ class Geometry:
         """Share a tile of up to 128 x 256.
 
         Raises:
-            Mismatch: several products whose columns can not lie behind each other.
+            MatchFailure: several products whose columns can not lie behind each other.
         """
         unit = 64 if b_transposed else 8
         if products > 1:

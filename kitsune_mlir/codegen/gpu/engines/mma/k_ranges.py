@@ -15,8 +15,9 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith
 
 from kitsune_mlir.codegen.gpu.contraction.axes import ROW
+from kitsune_mlir.codegen.gpu.contraction.elementwise import is_constant
 from kitsune_mlir.codegen.gpu.contraction.gather import tables_of, walked_loop
-from kitsune_mlir.codegen.gpu.contraction.match import Pattern, Product, is_constant
+from kitsune_mlir.codegen.gpu.contraction.match import Pattern, Product
 from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, emit_body
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset
@@ -86,7 +87,7 @@ def ranges_of(pattern: Pattern, product: Product) -> tuple[Range, ...] | None:
     """The ranges of a product's rows, without those that are zeros; None where the rows are one tensor that is loaded.
 
     Raises:
-        Mismatch: they are neither loaded, nor joined or gathered from what is.
+        MatchFailure: they are neither loaded, nor joined or gathered from what is.
     """
     value = product.op.operands[product.a]
     if pattern.task.load_of(value) is not None:

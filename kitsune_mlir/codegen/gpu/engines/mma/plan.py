@@ -6,7 +6,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Pattern, Product, loaded, match
+from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
+from kitsune_mlir.codegen.gpu.contraction.match import Pattern, Product, loaded, match
 from kitsune_mlir.codegen.gpu.engines.mma.cost import HELD_BYTES, Work, choose_pieces
 from kitsune_mlir.codegen.gpu.engines.mma.geometry import Geometry, up
 from kitsune_mlir.codegen.gpu.engines.mma.k_ranges import Range, ranges_of
@@ -189,7 +190,7 @@ def make_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
-        Mismatch: it is nothing for tensor cores, or too large.
+        MatchFailure: it is nothing for tensor cores, or too large.
     """
     if options.chip != "sm_90a":
         raise MatchFailure(f"wgmma needs sm_90a, not {options.chip}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, Pattern
+from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
+from kitsune_mlir.codegen.gpu.contraction.match import Pattern
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.sizes import HALF_TYPES

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, is_constant
+from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
+from kitsune_mlir.codegen.gpu.contraction.elementwise import is_constant
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import Chain, Layer
 from kitsune_mlir.codegen.gpu.engines.chain.core.evaluate import Evaluator

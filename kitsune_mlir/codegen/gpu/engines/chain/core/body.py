@@ -15,7 +15,7 @@ from kitsune_mlir.dialects.products import yield_of
 from kitsune_mlir.dialects.sizes import wide_dims
 from kitsune_mlir.dialects.tile_records import Buffer, Load, TaskView
 
-__all__ = ["Chain", "Gather", "Layer", "QUAD", "Range", "SUM", "Scatter", "Step", "addition_of", "ranges_of"]
+__all__ = ["Chain", "Gather", "Layer", "QUAD", "Range", "SUM", "Scatter", "addition_of", "ranges_of"]
 
 QUAD = 4
 """Lanes of a warp that share a row of wgmma's accumulators."""
@@ -155,7 +155,7 @@ def addition_of(scatter: Scatter) -> Addition:
     """How rows are added.
 
     Raises:
-        Mismatch: there is no instruction for it.
+        MatchFailure: there is no instruction for it.
     """
     dtype, cols = str(scatter.destination.element), shape_of(scatter.updates)[1]
     width = widest(dtype, cols, [scatter.destination.offset])

@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import arith
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW, is_constant
+from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
+from kitsune_mlir.codegen.gpu.contraction.elementwise import Step, is_constant
 from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes, add_packed, exchange, pin
 from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, is_zero
 from kitsune_mlir.codegen.gpu.emit.convert import pack_pair
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.operation import clone
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, wrap
-from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, Chain, Step
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, Chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import RUN, Memory, to_integer
 from kitsune_mlir.codegen.gpu.engines.chain.core.row_reduce import reduce_rows

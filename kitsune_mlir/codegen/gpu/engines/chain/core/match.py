@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
-from kitsune_mlir.codegen.gpu.contraction.elementwise import check_body, is_constant, read_operands
-from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Chain, Layer, Scatter, Step, ranges_of
+from kitsune_mlir.codegen.gpu.contraction.elementwise import Step, check_body, is_constant, read_operands
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Chain, Layer, Scatter, ranges_of
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, plain_loops, shape_of
 from kitsune_mlir.dialects.contraction import contraction_dims
 from kitsune_mlir.dialects.iteration import is_reshape, is_trivial_reshape
@@ -48,7 +48,7 @@ def match_chain(task: TaskView) -> Chain:
     """Read the body of a task.
 
     Raises:
-        Mismatch: it is no chain of products of bf16 or f16.
+        MatchFailure: it is no chain of products of bf16 or f16.
     """
     work = [op for op in task.work() if op.name != "tensor.empty" and not (len(op.results) and is_constant(op.results[0]))]
     products = [op for op in work if is_contraction(op)]
@@ -156,7 +156,7 @@ def combination(op: ir.Operation) -> tuple[ir.Operation, ir.Value]:
     """The operation that combines a reduction's result with the next element, and that element.
 
     Raises:
-        Mismatch: it is none that has a neutral element.
+        MatchFailure: it is none that has a neutral element.
     """
     combine = yield_of(op).operands[0].owner
     out = op.regions[0].blocks[0].arguments[len(op.operands) - 1]

@@ -6,7 +6,7 @@ import dataclasses
 
 from torch_mlir.dialects import arith
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
+from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
 from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes
 from kitsune_mlir.codegen.gpu.emit.control_flow import shuffle
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset

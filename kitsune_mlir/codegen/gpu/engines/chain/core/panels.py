@@ -10,7 +10,7 @@ import dataclasses
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
+from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Chain, Gather, Layer
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
@@ -220,7 +220,7 @@ def source_of(chain: Chain, value: ir.Value, rows: int) -> Source | None:
     """The source that `value` is, for a warpgroup of `rows` rows; None if it is computed in registers.
 
     Raises:
-        Mismatch: a product's factor is not of 16 bits.
+        MatchFailure: a product's factor is not of 16 bits.
     """
     gather, load = chain.gather(value), chain.task.load_of(value)
     if load is None and gather is None:

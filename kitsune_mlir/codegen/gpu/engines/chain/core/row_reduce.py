@@ -8,12 +8,13 @@ from typing import Protocol
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL
+from kitsune_mlir.codegen.gpu.contraction.axes import COL
+from kitsune_mlir.codegen.gpu.contraction.elementwise import Step
 from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes
 from kitsune_mlir.codegen.gpu.emit.control_flow import shuffle_xor
 from kitsune_mlir.codegen.gpu.emit.operation import clone
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, select
-from kitsune_mlir.codegen.gpu.engines.chain.core.body import Chain, Step
+from kitsune_mlir.codegen.gpu.engines.chain.core.body import Chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.match import NEUTRAL, combination
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import Memory

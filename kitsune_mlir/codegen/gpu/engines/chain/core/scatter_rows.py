@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from kitsune_mlir.codegen.gpu.contraction.match import ROW
+from kitsune_mlir.codegen.gpu.contraction.axes import ROW
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.memory import offset, reduce_add

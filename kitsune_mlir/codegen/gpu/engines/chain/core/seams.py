@@ -17,7 +17,7 @@ def check_seams(chain: Chain, multiple: int | None) -> None:
     """Joined tensors begin at multiples of `multiple` columns where others than products read them; None: products only may.
 
     Raises:
-        Mismatch: they do not.
+        MatchFailure: they do not.
     """
     read = {step.op.operands[number] for step in chain.steps.values() if step.kind != "concat" for number in step.operands}
     read |= {layer.start for layer in chain.layers} | {scatter.updates for scatter in chain.scatters}

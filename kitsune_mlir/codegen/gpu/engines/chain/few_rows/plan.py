@@ -11,7 +11,7 @@ import dataclasses
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import ROW
+from kitsune_mlir.codegen.gpu.contraction.axes import ROW
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Layer
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.match import match_chain, zero
@@ -100,7 +100,7 @@ def plan_few_rows(task: TaskView, warps: int, room: int) -> FewRowsPlan:
     """Plan a task, or a part of one, for some warps, in `room` bytes of shared memory if these are enough.
 
     Raises:
-        Mismatch: it is no sequence of layers of a few rows with element-wise steps between them.
+        MatchFailure: it is no sequence of layers of a few rows with element-wise steps between them.
     """
     chain = match_chain(task)
     order = order_of(chain)

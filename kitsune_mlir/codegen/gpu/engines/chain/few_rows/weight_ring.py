@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL
+from kitsune_mlir.codegen.gpu.contraction.axes import COL
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, lane_id, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32

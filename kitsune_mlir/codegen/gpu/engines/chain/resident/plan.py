@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
+from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, SUM, addition_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import vectors_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
@@ -73,7 +73,7 @@ def make_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
-        Mismatch: it is no chain, or too large for a block.
+        MatchFailure: it is no chain, or too large for a block.
     """
     if options.chip != "sm_90a":
         raise MatchFailure(f"wgmma needs sm_90a, not {options.chip}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
+from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, shuffle, sync_warp
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh, pinned
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, copy_async, copy_async_commit, copy_async_wait, load, offset, store

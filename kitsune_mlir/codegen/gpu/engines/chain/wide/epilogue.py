@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL, ROW
+from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
 from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, shuffle, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset

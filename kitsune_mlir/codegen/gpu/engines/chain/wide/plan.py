@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.match import COL
+from kitsune_mlir.codegen.gpu.contraction.axes import COL
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, select
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM, Chain, Layer, addition_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import vectors_of
@@ -158,7 +158,7 @@ def make_wide_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
-        Mismatch: it is no chain of wide layers, or too large for a block.
+        MatchFailure: it is no chain of wide layers, or too large for a block.
     """
     if options.chip != "sm_90a":
         raise MatchFailure(f"wgmma needs sm_90a, not {options.chip}")
@@ -277,7 +277,7 @@ def settled_of(chain: Chain, order: Order, number: int) -> tuple[ir.Value, ...]:
     """The 16-bit tensors that element-wise steps make of a layer's sums, block by block.
 
     Raises:
-        Mismatch: something else reads the sums before they are rounded, or there are too many tensors.
+        MatchFailure: something else reads the sums before they are rounded, or there are too many tensors.
     """
     found: dict[ir.Value, None] = {}
     pending = [chain.layers[number].result]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from kitsune_mlir.codegen.gpu.contraction.match import ROW
+from kitsune_mlir.codegen.gpu.contraction.axes import ROW
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.memory import Cache, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32
