@@ -14,10 +14,10 @@ from torch_mlir import ir
 from .access import affine_maps, is_tensor, iterator_kinds
 from .factors import Flat, flat, unify
 from .iteration import is_reshape
-from .match_failure import MatchFailure
+from .match_failure import require
 from .products import body_of, defining_op, is_contraction, is_generic, is_projected_product, yield_of
 from .scalar_tree import Node, Tree, TreeReader, generic_loops, walked
-from .softmax_tree import Step, read_softmax, require, unrounded
+from .softmax_tree import Step, read_softmax, unrounded
 
 __all__ = ["Attention", "Operand", "Step", "read_attention"]
 
@@ -81,15 +81,8 @@ def read_attention(weighted: ir.Operation) -> Attention:
     """The attention whose second product is `weighted`.
 
     Raises:
-        NoAttention: it is none, or of a form that is not known.
+        MatchFailure: it is none, or of a form that is not known.
     """
-    try:
-        return _read(weighted)
-    except MatchFailure as error:
-        raise MatchFailure(str(error)) from error
-
-
-def _read(weighted: ir.Operation) -> Attention:
     require(is_projected_product(weighted), "no product by plain maps")
     product, number = _score_product(weighted)
     require(is_projected_product(product), "the scores are no product by plain maps")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kitsune_mlir.dialects.match_failure import MatchFailure
+from .match_failure import MatchFailure
 
 __all__ = ["Factor", "Factors", "Flat", "flat", "fresh", "unify"]
 
@@ -67,7 +67,7 @@ def unify(first: Sequence[Factor], second: Sequence[Factor]) -> None:
     """State that two dimensions are walked by the same loops.
 
     Raises:
-        FactorError: their factors do not divide each other.
+        MatchFailure: their factors do not divide each other.
     """
     left, right = list(flat(first)), list(flat(second))
     while left and right:

@@ -11,17 +11,25 @@ import dataclasses
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.match_failure import MatchFailure
-
 from .access import affine_maps, is_tensor, iterator_kinds, plain_loops, shape_of
 from .contraction import subscripts
-from .products import body_of, constant_fill, defining_op, is_contraction, is_generic, is_projected_product, yield_of
+from .match_failure import require
+from .products import (
+    body_of,
+    constant_fill,
+    defining_op,
+    fills_zero,
+    is_contraction,
+    is_generic,
+    is_projected_product,
+    yield_of,
+)
+from .sizes import HALF_TYPES
 
 __all__ = ["Columns", "Pairs", "Vectors", "maker_of", "read_pairs"]
 
 STEP = 32  # elements of a vector that two products of a warp take
 MOST_VECTORS = 64
-TYPES = ("bf16", "f16")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -140,40 +148,39 @@ def read_pairs(joined: ir.Operation) -> Pairs:
     """What the concatenation `joined` makes.
 
     Raises:
-        NoPairs: something else.
+        MatchFailure: something else.
     """
     result = joined.results[0]
-    _require(joined.name == "tensor.concat" and len(shape_of(result)) == 2, "no concatenation of columns")
-    _require(ir.IntegerAttr(joined.attributes["dim"]).value == 1, "no concatenation of columns")
+    require(joined.name == "tensor.concat" and len(shape_of(result)) == 2, "no concatenation of columns")
+    require(ir.IntegerAttr(joined.attributes["dim"]).value == 1, "no concatenation of columns")
     columns = tuple(_columns(value) for value in joined.operands)
     sources = {part.extract.operands[0] for part in columns if part.kind == "picks"}
-    _require(len(sources) == 1, "not one tensor of products that is picked from")
+    require(len(sources) == 1, "not one tensor of products that is picked from")
     rounded = sources.pop()
     rounding = defining_op(rounded)
-    _require(_rounds(rounding), "products that are not rounded alone")
+    require(_rounds(rounding), "products that are not rounded alone")
     assert rounding is not None
     product = defining_op(rounding.operands[0])
-    _require(product is not None and is_contraction(product) and is_projected_product(product), "no product")
+    require(product is not None and is_contraction(product) and is_projected_product(product), "no product")
     assert product is not None
-    _require(subscripts(product) == "bmk,bnk->bmn", "no product of all pairs in a batch")
-    _require(product.operands[0] == product.operands[1], "a product of different vectors")
-    start = constant_fill(defining_op(product.operands[2]))
-    _require(start is not None and _is_zero(start), "a product that is added to something")
+    require(subscripts(product) == "bmk,bnk->bmn", "no product of all pairs in a batch")
+    require(product.operands[0] == product.operands[1], "a product of different vectors")
+    require(fills_zero(defining_op(product.operands[2])), "a product that is added to something")
     gathered = product.operands[0]
     maker = defining_op(gathered)
     inner = maker is not None and maker.name == "tensor.concat"
-    _require(not inner or ir.IntegerAttr(maker.attributes["dim"]).value == 1, "vectors joined otherwise")  # type: ignore[union-attr]
+    require(not inner or ir.IntegerAttr(maker.attributes["dim"]).value == 1, "vectors joined otherwise")  # type: ignore[union-attr]
     vectors = tuple(_vectors(value) for value in (list(maker.operands) if inner else [gathered]))  # type: ignore[union-attr]
     rows, count, width = shape_of(gathered)
     ops = [part.gather for part in vectors if part.gather is not None] + ([maker] if inner else [])
     ops += [product, rounding, *(part.op for part in columns if part.op is not None and part.kind == "picks"), joined]
     pairs = Pairs(vectors, columns, result, tuple(ops), rows, width)  # type: ignore[arg-type]
     types = {str(ir.ShapedType(value.type).element_type) for value in (gathered, rounded, result)}
-    _require(types == {pairs.dtype} and pairs.dtype in TYPES, f"vectors and products of {', '.join(sorted(types))}")
-    _require(count <= MOST_VECTORS, f"{count} vectors; up to {MOST_VECTORS} are done")
-    _require(width % STEP == 0, f"vectors of {width} elements; multiples of {STEP} are done")
+    require(types == {pairs.dtype} and pairs.dtype in HALF_TYPES, f"vectors and products of {', '.join(sorted(types))}")
+    require(count <= MOST_VECTORS, f"{count} vectors; up to {MOST_VECTORS} are done")
+    require(width % STEP == 0, f"vectors of {width} elements; multiples of {STEP} are done")
     for part in columns:
-        _require(part.kind != "rows" or part.width % 8 == 0, f"{part.width} columns of memory; multiples of 8 are done")
+        require(part.kind != "rows" or part.width % 8 == 0, f"{part.width} columns of memory; multiples of 8 are done")
     return pairs
 
 
@@ -181,16 +188,6 @@ def maker_of(vectors: ir.Value) -> ir.Value:
     """The tensor [rows, width] that one vector of each sample is; `vectors` itself where it is no reshape."""
     op = defining_op(vectors)
     return op.operands[0] if op is not None and op.name == "tensor.expand_shape" else vectors
-
-
-def _require(condition: bool, reason: str) -> None:
-    if not condition:
-        raise MatchFailure(reason)
-
-
-def _is_zero(constant: ir.Operation) -> bool:
-    attribute = constant.attributes["value"]
-    return isinstance(attribute, ir.FloatAttr) and ir.FloatAttr(attribute).value == 0.0
 
 
 def _rounds(op: ir.Operation | None) -> bool:
@@ -202,17 +199,16 @@ def _rounds(op: ir.Operation | None) -> bool:
 
 def _columns(value: ir.Value) -> Columns:
     op, width = defining_op(value), shape_of(value)[1]
-    filled = constant_fill(op)
-    if filled is not None:
-        _require(_is_zero(filled), "columns of another constant than zero")
+    if constant_fill(op) is not None:
+        require(fills_zero(op), "columns of another constant than zero")
         return Columns("zeros", value, None, width)
     if _reads_by_index(op, 2) and len(shape_of(_extracted(op).operands[0])) == 3:  # type: ignore[arg-type]
         assert op is not None
         first, *others = list(_extracted(op).operands)[1:]
-        _require(_loop(first) == 0 and all(_loop(index) is None for index in others), "picks of other samples")
-        _require(_walks(op, {1}) and not _positions(op, 0, first), "picks that differ from sample to sample")
+        require(_loop(first) == 0 and all(_loop(index) is None for index in others), "picks of other samples")
+        require(_walks(op, {1}) and not _positions(op, 0, first), "picks that differ from sample to sample")
         return Columns("picks", value, op, width)
-    _require(op is None or op.name != "arith.constant", "columns of a constant tensor")
+    require(op is None or op.name != "arith.constant", "columns of a constant tensor")
     return Columns("rows", value, None, width)
 
 
@@ -222,8 +218,8 @@ def _vectors(value: ir.Value) -> Vectors:
         return Vectors(value, None, count)
     assert op is not None
     table, *indices = list(_extracted(op).operands)
-    _require(_loop(indices[-1]) == 2 and shape_of(table)[-1] == width, "parts of a table's rows")
-    _require(_walks(op, {0, 1}) and not _positions(op, 2, indices[-1]), "elements of vectors that are gathered one by one")
+    require(_loop(indices[-1]) == 2 and shape_of(table)[-1] == width, "parts of a table's rows")
+    require(_walks(op, {0, 1}) and not _positions(op, 2, indices[-1]), "elements of vectors that are gathered one by one")
     return Vectors(value, op, count)
 
 

@@ -72,6 +72,12 @@ def constant_fill(op: ir.Operation | None) -> ir.Operation | None:
     return maker if maker is not None and maker.name == "arith.constant" else None
 
 
+def fills_zero(op: ir.Operation | None) -> bool:
+    """Whether a generic or fill fills its result with the number 0.0."""
+    constant = constant_fill(op)
+    return constant is not None and isinstance(value := constant.attributes["value"], ir.FloatAttr) and value.value == 0
+
+
 def is_movement(op: ir.Operation | None) -> bool:
     """Whether a generic only moves or widens one input: yields it, perhaps through one widening cast, by plain maps."""
     if op is None or not is_generic(op) or len(op.operands) != 2 or len(op.results) != 1:

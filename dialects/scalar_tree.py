@@ -59,7 +59,7 @@ def walked(dims: list[Factors], map_: ir.AffineMap, loops: list[Factors]) -> Non
     """Unite the dimensions of a tensor with the loops that walk it.
 
     Raises:
-        FactorError: a dimension is indexed by something else than a loop.
+        MatchFailure: a dimension is indexed by something else than a loop.
     """
     for dim, expression in zip(dims, map_.results, strict=True):
         if isinstance(expression, ir.AffineDimExpr):
@@ -148,7 +148,7 @@ class TreeReader:
         """The node of a tensor, with all below it.
 
         Raises:
-            FactorError: dimensions do not fit.
+            MatchFailure: dimensions do not fit.
         """
         return evaluate(self._node(value))
 
@@ -184,7 +184,7 @@ class TreeReader:
         """The tree of an element; what is used several times is one object in it.
 
         Raises:
-            FactorError: an operation is neither element-wise nor a plain reduction.
+            MatchFailure: an operation is neither element-wise nor a plain reduction.
         """
         return evaluate(self._tree(node))
 

@@ -7,13 +7,12 @@ import math
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.match_failure import MatchFailure
-
 from .deep import postorder
 from .factors import Flat
+from .match_failure import require
 from .scalar_tree import Tree, children
 
-__all__ = ["Step", "read_softmax", "require", "unrounded"]
+__all__ = ["Step", "read_softmax", "unrounded"]
 
 _FLIPPED = {0: 1, 1: 0, 2: 5, 3: 4, 4: 3, 5: 2, 6: 9, 7: 8, 8: 7, 9: 6}  # predicate of arith.cmpi -> its opposite
 _LESS, _LESS_EQUAL, _GREATER, _GREATER_EQUAL = (2, 6), (3, 7), (4, 8), (5, 9)
@@ -41,12 +40,6 @@ class Step:
     row: Flat = ()
     terms: tuple[tuple[ir.Value, int], ...] = ()
     constant: int = 0
-
-
-def require(condition: bool, reason: str) -> None:
-    """Raise `MatchFailure` unless the condition holds."""
-    if not condition:
-        raise MatchFailure(reason)
 
 
 def unrounded(tree: Tree) -> Tree:

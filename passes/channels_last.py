@@ -8,14 +8,13 @@ from torch_mlir.dialects import linalg, tensor
 
 from kitsune_mlir.dialects.access import affine_maps, shape_of, static_ints
 from kitsune_mlir.dialects.attribute_table import CALLER_ORDER, ORDER
-from kitsune_mlir.dialects.products import defining_op
+from kitsune_mlir.dialects.products import defining_op, fills_zero
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.layouts.argument_orders import attributes_of, is_weight, set_attribute, settle_type
 from kitsune_mlir.passes.layouts.by_index import block_diagonal, padded_by_index
 from kitsune_mlir.passes.layouts.images import (
     channels_of,
-    fills_zero,
     is_convolution,
     is_depthwise,
     is_element_wise,
@@ -216,7 +215,7 @@ class _Rewriter:
     def _addend(self, start: ir.Value) -> tuple[ir.Value, ir.AffineMap] | None:
         """What a convolution starts from, as an operand of an addition afterwards; None for zeros."""
         maker = defining_op(start)
-        if maker is not None and fills_zero(maker):
+        if fills_zero(maker):
             return None
         if maker is not None and maker.name == "linalg.broadcast" and len(shape_of(maker.operands[0])) == 1:
             kept = set(range(4)) - set(ir.DenseI64ArrayAttr(maker.attributes["dimensions"]))

@@ -3,7 +3,7 @@
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
-from kitsune_mlir.dialects.products import body_of, constant_fill, defining_op
+from kitsune_mlir.dialects.products import body_of, defining_op, fills_zero
 
 MOST_GROUPS = 8  # that are done as one: so many times the work, but on tensor cores
 STRIDE_BYTES = 16  # the least stride that TMA takes
@@ -46,7 +46,7 @@ def is_grouped(op: ir.Operation | None) -> bool:
     if op is None or op.name != "linalg.conv_2d_ngchw_gfchw" or len(list(op.results[0].uses)) != 1:
         return False
     *makers, start = [defining_op(value) for value in op.operands]
-    if start is None or (start.name != "tensor.expand_shape" and not fills_zero(start)):
+    if start is None or not (start.name == "tensor.expand_shape" or fills_zero(start)):
         return False
     types = {str(ir.ShapedType(value.type).element_type) for value in list(op.operands)[:2]}
     groups, channels = shape_of(op.operands[0])[1:3]
@@ -67,8 +67,3 @@ def is_element_wise(op: ir.Operation) -> bool:
         and all(map_ == identity for map_ in affine_maps(op)[-len(op.results) :])
         and all(inner.name.startswith(("arith.", "math.")) for inner in body_of(op))
     )
-
-
-def fills_zero(op: ir.Operation) -> bool:
-    constant = constant_fill(op)
-    return constant is not None and ir.FloatAttr(constant.attributes["value"]).value == 0

@@ -6,6 +6,7 @@ be tiled (`dialects/iteration.py`).
 
 from torch_mlir import ir
 
+from kitsune_mlir.dialects.access import constant_of
 from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.verify import walk
 
@@ -23,12 +24,7 @@ def index_own_rows(module: ir.Operation) -> None:
         if cast is None or cast.name != "arith.index_cast" or test is None or test.name != "arith.cmpi":
             continue
         index = defining_op(cast.operands[0])
-        if index is None or index.name != "linalg.index" or test.operands[0] != position or not _is_zero(test.operands[1]):
+        if index is None or index.name != "linalg.index" or test.operands[0] != position or constant_of(test.operands[1]) != 0:
             continue
         if ir.IntegerAttr(test.attributes["predicate"]).value == LESS:
             op.results[0].replace_all_uses_with(index.results[0])
-
-
-def _is_zero(value: ir.Value) -> bool:
-    op = defining_op(value)
-    return op is not None and op.name == "arith.constant" and ir.IntegerAttr(op.attributes["value"]).value == 0
