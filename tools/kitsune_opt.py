@@ -26,7 +26,7 @@ from kitsune_mlir.dialects.attribute_table import misplaced
 from kitsune_mlir.errors import KitsuneError, UnsupportedError
 from kitsune_mlir.machine.target import TARGETS, find_target
 from kitsune_mlir.passes.registry import PASSES
-from kitsune_mlir.passmanager.diagnostics import Diagnostic, diagnostic_at, from_error, from_mlir
+from kitsune_mlir.passmanager.diagnostics import Diagnostic, error_on, from_error, from_mlir
 from kitsune_mlir.passmanager.instrumentation import IRPrinting, Timing
 from kitsune_mlir.passmanager.manager import PassPipelineError, implicitly_nested, plan, run_pipeline
 from kitsune_mlir.passmanager.options import options_of
@@ -263,7 +263,7 @@ def transformed(
             module = parse(source, chunk, context)
             wrong = list(misplaced(module.operation))
             for op, message in wrong:
-                report.add(diagnostic_at(op.location, "error", f"'{op.name}' op {message}"))
+                report.add(error_on(op, message))
             if wrong:
                 return None
             run_pipeline(

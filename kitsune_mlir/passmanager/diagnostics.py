@@ -83,6 +83,11 @@ def diagnostic_at(location: ir.Location, severity: str, message: str) -> Diagnos
     return Diagnostic(severity, message, *place_of(location))
 
 
+def error_on(op: ir.Operation, message: str) -> Diagnostic:
+    """An error about an operation, in the words that MLIR's own verifiers begin with."""
+    return diagnostic_at(op.location, "error", f"'{op.name}' op {message}")
+
+
 def from_mlir(source: ir.Diagnostic | ir.DiagnosticInfo) -> Diagnostic:
     """A diagnostic that MLIR made, notes included."""
     notes = tuple(from_mlir(n) for n in source.notes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from kitsune_mlir.errors import CompileError, KitsuneError
 from kitsune_mlir.passes.base import Pass, PassFailure
 from kitsune_mlir.passes.registry import PASSES
 from kitsune_mlir.passes.remarks import collect_remarks
-from kitsune_mlir.passmanager.diagnostics import Diagnostic, diagnostic_at, from_error, from_mlir
+from kitsune_mlir.passmanager.diagnostics import Diagnostic, diagnostic_at, error_on, from_error, from_mlir
 from kitsune_mlir.passmanager.instrumentation import NO_PRINTING, IRPrinting, Timing
 from kitsune_mlir.passmanager.options import make_pass, pass_text
 from kitsune_mlir.passmanager.pipeline_text import ROOT, Node, PassNode, PipelineError, leaves, nested, parse_pipeline
@@ -115,7 +115,7 @@ def run_pipeline(
             # The input is kept as a copy: writing it out before every pass would cost more than most passes.
             saved = None if reproducer_dir is False else root.clone(ip=False)
             try:
-                with _timed(timing, step.label):
+                with timing.measure(step.label) if timing is not None else nullcontext():
                     _run_step(root, step, verify_each, on_diagnostic)
             except PassPipelineError as error:
                 if printing.after_failure or after(step):
@@ -187,7 +187,7 @@ def implicitly_nested(name: str, options: str = "") -> str:
 def _check_name(leaf: PassNode, anchors: tuple[str, ...], text: str) -> None:
     """Refuse a pass of this project nested in an operation, and names that look like one and are not."""
     if leaf.name in PASSES:
-        if any(op not in (ROOT, "any") for op in anchors) or anchors:
+        if anchors:
             raise PipelineError(f"'{leaf.name}' runs on '{ROOT}', it cannot be nested in '{anchors[-1]}'", text, leaf.column)
     elif leaf.name.startswith("kitsune-"):
         near = difflib.get_close_matches(leaf.name, PASSES, 1)
@@ -203,10 +203,7 @@ def _instance(node: PassNode, text: str, target: str | None) -> Pass:
 
 
 def _python_step(pass_: Pass) -> Step:
-    def run(root: ir.Operation) -> None:
-        pass_.run(root)
-
-    return Step(pass_text(pass_), f"{type(pass_).__name__} ({pass_.name})", (pass_.name,), run, python=True)
+    return Step(pass_text(pass_), f"{type(pass_).__name__} ({pass_.name})", (pass_.name,), pass_.run, python=True)
 
 
 def _upstream_step(nodes: list[Node]) -> Step:
@@ -238,9 +235,10 @@ def _run_step(root: ir.Operation, step: Step, verify_each: bool, sink: Sink | No
             step.run(root)
             if verify_each and step.python:
                 root.verify()
-                verify_attributes(root)
+                for op, message in misplaced(root):
+                    raise PassFailure(op, message)
     except PassFailure as failure:
-        raise PassPipelineError(name, [*errors, diagnostic_at(failure.location, "error", _message(failure))]) from failure
+        raise PassPipelineError(name, [*errors, error_on(failure.op, failure.message)]) from failure
     except ir.MLIRError as error:
         found = errors + from_error(error) or [diagnostic_at(root.location, "error", f"pass '{name}' failed: {error}")]
         raise PassPipelineError(name, found) from error
@@ -249,16 +247,6 @@ def _run_step(root: ir.Operation, step: Step, verify_each: bool, sink: Sink | No
     except Exception as error:  # a mistake in a pass: still a diagnostic and a reproducer, with the traceback as the cause
         text = f"internal error in pass '{name}': {type(error).__name__}: {error}"
         raise PassPipelineError(name, [*errors, diagnostic_at(root.location, "error", text)]) from error
-
-
-def verify_attributes(root: ir.Operation) -> None:
-    """Raise PassFailure at the first operation whose `kitsune.` attributes are not as the dialect declares them."""
-    for op, message in misplaced(root):
-        raise PassFailure(op, message)
-
-
-def _message(failure: PassFailure) -> str:
-    return f"'{failure.op.name}' op {failure.message}"
 
 
 @contextmanager
@@ -283,12 +271,3 @@ def _collected(context: ir.Context, errors: list[Diagnostic], sink: Sink | None)
                 yield
     finally:
         handler.detach()
-
-
-@contextmanager
-def _timed(timing: Timing | None, label: str) -> Iterator[None]:
-    if timing is None:
-        yield
-    else:
-        with timing.measure(label):
-            yield

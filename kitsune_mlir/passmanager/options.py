@@ -83,12 +83,8 @@ def _unknown(cls: type[Pass], name: str) -> str:
     names = [o.name for o in options]
     listed = ", ".join(f"{o.name} ({o.type})" for o in options) or "none"
     near = difflib.get_close_matches(name.replace("_", "-"), names, 1)
-    guess = f"; did you mean '{near[0]}'?" if near else ""
-    return (
-        f"pass '{cls.name}' has no option '{name}'{guess} Its options: {listed}"
-        if guess
-        else (f"pass '{cls.name}' has no option '{name}'; its options: {listed}")
-    )
+    rest = f"did you mean '{near[0]}'? Its options" if near else "its options"
+    return f"pass '{cls.name}' has no option '{name}'; {rest}: {listed}"
 
 
 def _convert(cls: type[Pass], name: str, hint: Any, text: str | None) -> Any:
@@ -109,7 +105,7 @@ def _value(hint: Any, text: str) -> Any:
     """`text` as a value of type `hint`, or ValueError."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is bool:
-        return {"true": True, "1": True, "false": False, "0": False}.get(text.lower()) if text.lower() in _BOOLS else _bad()
+        return _BOOLS[text.lower()] if text.lower() in _BOOLS else _bad()
     if hint is int:
         return int(text, 0)
     if hint is float:
@@ -126,7 +122,7 @@ def _value(hint: Any, text: str) -> Any:
     raise TypeError(f"options of type {hint} cannot be written in a pipeline")
 
 
-_BOOLS = ("true", "1", "false", "0")
+_BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def _bad() -> Any:
