@@ -26,7 +26,6 @@ from test.gpu.tile_text import (
 __all__ = ["BODY_CASES"]
 
 ONE = "affine_map<(d0) -> (d0)>"
-SCALAR = "affine_map<(d0) -> ()>"
 
 # name -> (MLIR op, torch function, filling)
 FLOAT_FUNCTIONS = {

@@ -7,24 +7,10 @@ import torch
 
 from kitsune_mlir import pipeline
 from kitsune_mlir.passes.reductions.associative import NEUTRAL
+from test.gpu.reduction_programs import Call, normalised
 
 SIZES = (1, 7, 129, 1000)
 PASS = "kitsune-split-reductions"
-
-
-class Call(torch.nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
-
-
-def normalised(x: torch.Tensor) -> torch.Tensor:
-    return (x - x.mean(0)) / (x.var(0, unbiased=False) + 1e-5).sqrt()
 
 
 FLOATS: dict[str, Callable] = {

@@ -9,12 +9,6 @@ import pytest
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.axes import Axes, Node
-from kitsune_mlir.dialects.register import new_context
-
-
-@pytest.fixture(scope="module")
-def context():
-    return new_context()
 
 
 def map_of(context: ir.Context, text: str) -> ir.AffineMap:

@@ -17,17 +17,15 @@ from kitsune_mlir.dialects.contraction import (
     subscripts,
 )
 from kitsune_mlir.dialects.match_failure import MatchFailure
-from kitsune_mlir.dialects.register import new_context
+from test.programs.kept import kept
 
 PARALLEL, SUM = "parallel", "reduction"
 
 
-@pytest.fixture(scope="module")
-def context():
-    return new_context()
+pytestmark = pytest.mark.usefixtures("context")
 
 
-def generic(context: ir.Context, loops: str, sums: str, shapes: list[list[int]], *maps: str) -> ir.Operation:
+def generic(loops: str, sums: str, shapes: list[list[int]], *maps: str) -> ir.Operation:
     """`out += a * b` (or an element-wise copy of one input) on f32 tensors; `sums` are the loops that are reduced."""
     names = loops.split()
     kinds = ", ".join(f'"{SUM if name in sums.split() else PARALLEL}"' for name in names)
@@ -45,14 +43,8 @@ def generic(context: ir.Context, loops: str, sums: str, shapes: list[list[int]],
       }} -> {types[-1]}
       return %r : {types[-1]}
     }}"""
-    module = ir.Module.parse(text, context)
-    op = module.body.operations[0].regions[0].blocks[0].operations[0].operation
-    KEPT.append(module)
-    return op
+    return kept(text).regions[0].blocks[0].operations[0].operation
 
-
-KEPT: list[ir.Module] = []
-"""Operations live as long as their modules."""
 
 PRODUCTS = {
     "rows by a transposed weight": (("m n k", "k", [[4, 8], [6, 8], [4, 6]], "m, k", "n, k", "m, n"), "mk,nk->mn"),
@@ -78,9 +70,9 @@ PRODUCTS = {
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_products(context, name):
+def test_products(name):
     (loops, sums, shapes, *maps), wanted = PRODUCTS[name]
-    op = generic(context, loops, sums, shapes, *maps)
+    op = generic(loops, sums, shapes, *maps)
     assert subscripts(op) == wanted
     names = loops.split()
     dims, sizes = contraction_dims(op), dict(zip(names, loop_sizes(op), strict=True))
@@ -95,18 +87,18 @@ def test_products(context, name):
     )
 
 
-def test_extents_of_a_tile(context):
-    op = generic(context, "m n k", "k", [[64, 8], [96, 8], [64, 96]], "m, k", "n, k", "m, n")
+def test_extents_of_a_tile():
+    op = generic("m n k", "k", [[64, 8], [96, 8], [64, 96]], "m, k", "n, k", "m, n")
     assert matrix_extents(op) == (64, 96, 8)
     assert matrix_extents(op, [16, 32, 8]) == (16, 32, 8)
 
 
-def test_what_is_no_product(context):
-    copy = generic(context, "m n", "", [[4, 6], [4, 6]], "m, n", "m, n")
+def test_what_is_no_product():
+    copy = generic("m n", "", [[4, 6], [4, 6]], "m, n", "m, n")
     for asked in (contraction_dims, subscripts, matrix_extents):
         with pytest.raises(ValueError, match="is no product: it has 2 operands"):
             asked(copy)
-    added = generic(context, "m n", "", [[4, 6], [4, 6], [4, 6]], "m, n", "m, n", "m, n")
+    added = generic("m n", "", [[4, 6], [4, 6], [4, 6]], "m, n", "m, n", "m, n")
     assert contraction_dims(added) == ContractionDims((0, 1), (), (), ())  # maps alone: nothing is summed
 
 
@@ -140,9 +132,9 @@ CONVOLUTIONS = {
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_convolutions(context, name):
+def test_convolutions(name):
     given, wanted = CONVOLUTIONS[name]
-    op = generic(context, *given)
+    op = generic(*given)
     assert conv_dims(op) == wanted
     assert wanted.depthwise == (name == "depthwise")
     rows, columns, terms = matrix_extents(op)
@@ -182,13 +174,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_no_convolutions(context, name):
+def test_no_convolutions(name):
     given, reason = REFUSED[name]
     with pytest.raises(MatchFailure, match=reason):
-        conv_dims(generic(context, *given))
+        conv_dims(generic(*given))
 
 
-def test_plain_loops(context):
-    op = generic(context, *CONVOLUTIONS["3 x 3"][0])
+def test_plain_loops():
+    op = generic(*CONVOLUTIONS["3 x 3"][0])
     map_ = ir.AffineMapAttr(ir.ArrayAttr(op.attributes["indexing_maps"])[0]).value
     assert plain_loops(map_) == [0, None, None, 6]

@@ -7,10 +7,9 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.elementwise import check_body, is_constant, read_operands
 from kitsune_mlir.dialects.match_failure import MatchFailure
-from kitsune_mlir.dialects.register import new_context
+from test.programs.kept import kept
 
-KEPT: list[ir.Module] = []
-"""Operations live as long as their modules."""
+pytestmark = pytest.mark.usefixtures("context")
 
 
 def generic(body: str) -> ir.Operation:
@@ -29,8 +28,7 @@ def generic(body: str) -> ir.Operation:
       }} -> tensor<4x8xf32>
       return
     }}"""
-    KEPT.append(ir.Module.parse(text, new_context()))
-    operations = KEPT[-1].body.operations[0].regions[0].blocks[0].operations
+    operations = kept(text).regions[0].blocks[0].operations
     return next(op.operation for op in operations if op.operation.name == "linalg.generic")
 
 

@@ -1,7 +1,6 @@
 """What a wait and a post cost: looked at once, made once, by blocks that are spread over the machine."""
 
 import pytest
-from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.engines.registry import ENGINES, choose
@@ -11,7 +10,6 @@ from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.codegen.gpu.kernel.footprint import Footprint
 from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks
 from kitsune_mlir.codegen.gpu.kernel.schedule import make_schedule
-from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from test.emulators.block import Space
 from test.emulators.kernel import KernelBlock, Machine, run_blocks
@@ -19,11 +17,7 @@ from test.gpu import cases, cases_bodies
 from test.gpu.tile_text import buffer, offset, post, program, rows, semaphore, store_rows, task, wait_all, wait_one
 from test.programs.view import view
 
-
-@pytest.fixture(autouse=True)
-def context():
-    with new_context(), ir.Location.unknown():
-        yield
+pytestmark = pytest.mark.usefixtures("context")
 
 
 def two(wait: str, slots: int = 1, slot: str = "first") -> ProgramView:
@@ -59,11 +53,11 @@ def code(view: ProgramView, shared_bytes: int = 1024) -> str:
 
 def test_semaphores_that_are_waited_for_as_a_whole():
     made = view(cases_bodies.everybody_waits(16, 4, 4, 3).text)
-    schedule = make_schedule(made, KernelOptions(), AllBlocks(), ENGINES, lambda task, own: choose(task, own))
+    schedule = make_schedule(made, KernelOptions(), AllBlocks(), ENGINES, choose)
     # Stages 0 and 2 post to one slot, stage 1 to one a tile.
     assert schedule.whole == {task.posts[0].semaphore.first for task in made.tasks[:3:2]}
     tiles = view(cases.two_stages(20, 8, 5, 4).text)
-    assert not make_schedule(tiles, KernelOptions(), AllBlocks(), ENGINES, lambda task, own: choose(task, own)).whole
+    assert not make_schedule(tiles, KernelOptions(), AllBlocks(), ENGINES, choose).whole
 
 
 class Counting(KernelBlock):
@@ -122,7 +116,7 @@ def test_short_stages_that_follow_each_other_have_one_block_on_each_multiprocess
 
     def planned(text: str) -> tuple[int, list[int]]:
         made, limits = view(text), KernelOptions()
-        schedule = make_schedule(made, limits, AllBlocks(), ENGINES, lambda task, own: choose(task, own))
+        schedule = make_schedule(made, limits, AllBlocks(), ENGINES, choose)
         manifest = Footprint(made, "k", limits, schedule, AllBlocks()).manifest()
         return manifest.tiles, [plan.parameters["unroll"] for plan in schedule.plans]
 

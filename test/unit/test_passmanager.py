@@ -128,7 +128,7 @@ def test_neighbouring_upstream_passes_are_one_step():
         assert [s.text for s in alone] == ["cse", "func.func(cse)", "func.func(canonicalize)", "kitsune-count", "cse"]
 
 
-def test_a_failing_pass_is_a_diagnostic_at_its_op(module: ir.Module, tmp_path: Path):
+def test_a_failing_pass_is_a_diagnostic_at_its_op(module: ir.Module):
     with pytest.raises(PassPipelineError) as caught:
         run_pipeline(module, "cse,kitsune-refuse,canonicalize{max-iterations=3}", target="host")
     (diagnostic,) = caught.value.diagnostics

@@ -3,7 +3,7 @@
 import itertools
 import random
 
-from kitsune_mlir.passes.progress import shortest as _progress_shortest
+from kitsune_mlir.passes.progress import shortest
 from kitsune_mlir.passes.progress.shortest import Shortest, run_of
 
 TILES, SLOTS = 8, 5
@@ -43,13 +43,13 @@ def test_no_smaller_set_is_enough():
 
 
 def test_a_search_that_is_cut_off_says_so(monkeypatch):
-    monkeypatch.setattr(_progress_shortest, "BUDGET", 3)
+    monkeypatch.setattr(shortest, "BUDGET", 3)
     tiles = [(0, n) for n in range(12)]
     chains = {tile: {(0, 1 + tile[1] // 2): 1} for tile in tiles if tile[1] % 2 == 0}
     posts = {(0, 0): {tile: 1 for tile in tiles if tile[1] % 2 == 0}, **{(0, 1 + n): {(0, 2 * n + 1): 1} for n in range(6)}}
     waits = {**chains, (1, 0): {(0, 0): 3}}
     searched = Shortest(lambda tile: waits.get(tile, {}), lambda slot: posts[slot], [(1, 0)], tiles)
     assert not searched.exact and len(searched.best) == 12
-    monkeypatch.setattr(_progress_shortest, "BUDGET", 600)
+    monkeypatch.setattr(shortest, "BUDGET", 600)
     searched = Shortest(lambda tile: waits.get(tile, {}), lambda slot: posts[slot], [(1, 0)], tiles)
     assert searched.exact and len(searched.best) == 6

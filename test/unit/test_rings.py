@@ -19,9 +19,7 @@ from test.unit.test_gpu_executor import Emulated
 QUEUE = "!kitsune.queue<tensor<{tile}x{n}xf32>, {depth} : i64>"
 
 
-def ringed(
-    tiles: int = 9, tile: int = 4, n: int = 8, depth: int = 2, readers: int = 1, pops: int = 0, workers=(2, 3, 2)
-) -> Case:
+def ringed(tiles: int = 9, tile: int = 4, n: int = 8, depth: int = 2, readers: int = 1, workers=(2, 3, 2)) -> Case:
     """x → ring → one result a reader, tile by tile."""
     m = tiles * tile
     queue = QUEUE.format(tile=tile, n=n, depth=depth)

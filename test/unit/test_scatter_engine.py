@@ -7,17 +7,7 @@ import torch
 
 import kitsune_mlir
 from kitsune_mlir.codegen.gpu.contraction.row_addition import widest
-
-
-class Sum(torch.nn.Module):
-    """Rows added to zeros at indices."""
-
-    def __init__(self, rows: int, columns: int, dtype: torch.dtype):
-        super().__init__()
-        self.shape, self.dtype = (rows, columns), dtype
-
-    def forward(self, updates, indices):
-        return torch.zeros(self.shape, dtype=self.dtype, device=updates.device).index_add(0, indices, updates)
+from test.unit.test_scatter_ordered import Sum
 
 
 def compiled(columns: int, dtype: torch.dtype, updates: int = 1000):

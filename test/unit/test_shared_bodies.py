@@ -11,19 +11,14 @@ from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks
 from kitsune_mlir.codegen.gpu.kernel.schedule import make_schedule
 from kitsune_mlir.codegen.gpu.kernel.task_equality import equal_tasks
-from kitsune_mlir.dialects import new_context
 from test.gpu.cases_layers import layers
 from test.programs.view import view
 
-
-@pytest.fixture(autouse=True)
-def context():
-    with new_context(), ir.Location.unknown():
-        yield
+pytestmark = pytest.mark.usefixtures("context")
 
 
-def schedule(text: str, engine: str = "simt"):
-    return make_schedule(view(text), KernelOptions(), AllBlocks(), ENGINES, lambda task, own: choose(task, own))
+def schedule(text: str):
+    return make_schedule(view(text), KernelOptions(), AllBlocks(), ENGINES, choose)
 
 
 @pytest.mark.parametrize("count", [12, 32])

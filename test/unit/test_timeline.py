@@ -17,7 +17,7 @@ TASKS = [("product_0", "mma", 3), ("map_1", "simt", 1)]
 TIMES = np.array([[[0.0, 2.0], [2.0, 5.0]], [[0.5, 4.0], [4.0, 4.0]]])
 
 
-def test_a_table_has_a_line_a_task(tmp_path) -> None:
+def test_a_table_has_a_line_a_task() -> None:
     timeline = Timeline(TASKS, TIMES)
     head, first, second = timeline.table().splitlines()
     assert timeline.total == 5.0
