@@ -17,7 +17,16 @@ from .tile_program import SIGNALS, queue_parts
 from .tile_records import Buffer, Load, NamedRows, Offset, Post, Queue, QueueUse, Semaphore, Share, Store, TaskView, Wait
 from .verify import walk
 
-__all__ = ["MalformedProgram", "ProgramView", "TileProgram", "grid_of", "number_of", "offsets_of", "shares_of"]
+__all__ = [
+    "MalformedProgram",
+    "ProgramView",
+    "TileProgram",
+    "grid_of",
+    "number_of",
+    "offsets_of",
+    "program_functions",
+    "shares_of",
+]
 
 _DYNAMIC = ir.ShapedType.get_dynamic_size()
 _HOLDS = "a tile program holds views, constants, semaphores and tasks"
@@ -249,6 +258,12 @@ class ProgramView(TileProgram):
                 if operand in self.buffers:
                     found[operand] = self.buffers[operand]
         return tuple(found.values())
+
+
+def program_functions(module: ir.Operation) -> list[ir.Operation]:
+    """The tile programs of a module."""
+    operations = [op.operation for op in module.regions[0].blocks[0].operations]
+    return [op for op in operations if op.name == "func.func" and "kitsune.program" in op.attributes]
 
 
 def number_of(op: ir.Operation, name: str) -> int | None:

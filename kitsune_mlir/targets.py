@@ -13,8 +13,8 @@ from torch_mlir.dialects.builtin import ModuleOp
 from kitsune_mlir.codegen.gpu.compile import compile_launches, joined
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision
-from kitsune_mlir.codegen.gpu.lower import program_functions
 from kitsune_mlir.codegen.host.compile import compile_host
+from kitsune_mlir.dialects.tile_reader import program_functions
 from kitsune_mlir.errors import TargetError
 from kitsune_mlir.machine.slow_stages import slow_task
 from kitsune_mlir.machine.target import Target

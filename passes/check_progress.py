@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.tile_accesses import read_accesses
-from kitsune_mlir.dialects.tile_reader import MalformedProgram
+from kitsune_mlir.dialects.tile_reader import MalformedProgram, program_functions
 from kitsune_mlir.passes.progress.coverage import Coverage
 from kitsune_mlir.passes.progress.memory import Conflicts
 from kitsune_mlir.passes.progress.order import Order
@@ -30,9 +30,8 @@ class CheckProgress(Pass):
 
     def run(self, module: ir.Operation) -> None:
         with module.context, ir.Location.unknown():
-            for op in module.regions[0].blocks[0].operations:
-                if op.operation.name == "func.func" and "kitsune.program" in op.operation.attributes:
-                    self._check(op.operation)
+            for function in program_functions(module):
+                self._check(function)
 
     def _check(self, function: ir.Operation) -> None:
         try:

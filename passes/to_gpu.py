@@ -9,7 +9,8 @@ from kitsune_mlir.codegen.gpu.backend.cubin import CHIPS
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision
 from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches
-from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
+from kitsune_mlir.codegen.gpu.lower import replace_program
+from kitsune_mlir.dialects.tile_reader import program_functions
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.machine.slow_stages import slow_task
 from kitsune_mlir.machine.stage_cost import REFERENCE

@@ -161,20 +161,18 @@ def cost_of(work: Work, target: Target) -> Cost:
     return cost
 
 
-def stage_seconds(
-    work: Work, target: Target, workers: int | None = None, dram_share: float = 1.0, l2_share: float = 1.0
-) -> float:
+def stage_seconds(work: Work, target: Target, workers: int | None = None, dram_share: float = 1.0) -> float:
     """Time of a whole stage that starts at once on `workers` multiprocessors (all, if not said).
 
     Args:
-        dram_share, l2_share: of the machine's bandwidth that this stage is given.
+        dram_share: of the bandwidth of the machine's memory, what this stage is given.
     """
     cost = cost_of(work, target)
     count = workers or target.workers
     tiles = math.ceil(work.tiles * work.pieces / count)
     alone = cost.seconds + (tiles - 1) * cost.step
     streaming = cost.dram_bytes / (target.dram_rate * dram_share)
-    caching = cost.l2_bytes / (bulk_rate(target) * l2_share)
+    caching = cost.l2_bytes / bulk_rate(target)
     return max(alone, streaming + cost.start, caching + cost.start)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch_mlir import ir
 
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import program_functions
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.machine.target import Target, find_machine
 from kitsune_mlir.runtime.manifest_check import read_manifest
@@ -55,7 +56,7 @@ def simulate_program(program: SimProgram, machine: Target, cold: bool = False) -
 
 
 def _read(module: ir.Operation, machine: Target, program: Program | None = None) -> SimProgram:
-    found = [op.operation for op in module.regions[0].blocks[0].operations if "kitsune.program" in op.operation.attributes]
+    found = program_functions(module)
     if len(found) != 1:
         raise ArgumentError(f"a module with one tile program can be simulated; this one holds {len(found)}")
     kernel = _kernel(program, machine) if program is not None and "engines" in program.summary else None

@@ -9,9 +9,8 @@ from torch_mlir import ir
 import kitsune_mlir
 from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
-from kitsune_mlir.codegen.gpu.lower import program_functions
 from kitsune_mlir.dialects import new_context
-from kitsune_mlir.dialects.tile_reader import ProgramView
+from kitsune_mlir.dialects.tile_reader import ProgramView, program_functions
 from test.numerics.random_models import drawn, failure, unassembled
 from test.numerics.recorded import Model, Recorder, shrunk
 from test.rotation import todays

@@ -2,8 +2,7 @@
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.lower import program_functions
-from kitsune_mlir.dialects.tile_reader import ProgramView
+from kitsune_mlir.dialects.tile_reader import ProgramView, program_functions
 
 _modules: list[ir.Module] = []
 

@@ -7,7 +7,8 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.chain.wide import consumer as chain_wide
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
-from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
+from kitsune_mlir.codegen.gpu.lower import replace_program
+from kitsune_mlir.dialects.tile_reader import program_functions
 from test.programs.compiled import planned
 from test.unit.test_chain_engine import Normalised, WideEdges, tiles, wide_edges
 

@@ -13,9 +13,9 @@ from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.kernel.executor import build
-from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
+from kitsune_mlir.codegen.gpu.lower import replace_program
 from kitsune_mlir.dialects import new_context
-from kitsune_mlir.dialects.tile_reader import ProgramView
+from kitsune_mlir.dialects.tile_reader import ProgramView, program_functions
 from kitsune_mlir.errors import CompileError, TargetError, UnsupportedError
 from kitsune_mlir.runtime.manifest import COUNTERS
 from kitsune_mlir.runtime.manifest_check import read_manifest

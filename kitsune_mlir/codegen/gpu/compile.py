@@ -13,7 +13,8 @@ from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize, to_assembly
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision
 from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches
-from kitsune_mlir.codegen.gpu.lower import program_functions, replace_program
+from kitsune_mlir.codegen.gpu.lower import replace_program
+from kitsune_mlir.dialects.tile_reader import program_functions
 from kitsune_mlir.errors import AssemblyTimeout, CompileError, TargetError
 from kitsune_mlir.runtime.manifest import Manifest
 

@@ -14,7 +14,7 @@ from kitsune_mlir.codegen.gpu.kernel.spatial.lower_queues import lower_queues
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.runtime.manifest import Manifest
 
-__all__ = ["Emitted", "MANIFEST", "program_functions", "replace_program"]
+__all__ = ["Emitted", "MANIFEST", "replace_program"]
 
 MANIFEST = "kitsune.manifest"
 """Attribute of a `gpu.module`: the kernel's manifest as JSON."""
@@ -30,12 +30,6 @@ class Emitted:
     op: ir.Operation
     manifest: Manifest
     decisions: tuple[Decision, ...]
-
-
-def program_functions(module: ir.Operation) -> list[ir.Operation]:
-    """The tile programs of a module."""
-    operations = [op.operation for op in module.regions[0].blocks[0].operations]
-    return [op for op in operations if op.name == "func.func" and "kitsune.program" in op.attributes]
 
 
 def replace_program(function: ir.Operation, options: KernelOptions, watch: Callable[[Decision], None] | None = None) -> Emitted:

@@ -7,6 +7,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.host.lower import emit_object, to_llvm_ir
 from kitsune_mlir.codegen.host.machine import Machine, this_machine
 from kitsune_mlir.codegen.host.program import FACTS, SIZES, lower_programs
+from kitsune_mlir.dialects.tile_reader import program_functions
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.runtime.host_code import HostCode, host_cpu
 
@@ -27,10 +28,9 @@ def compile_host(module: ir.Module, name: str, *, level: int = 2, machine: Machi
     """
     clone = module.operation.clone().operation
     with clone.context, ir.Location.unknown():
-        for op in list(clone.regions[0].blocks[0].operations):
-            symbol = op.operation.attributes["sym_name"] if "sym_name" in op.operation.attributes else None
-            if "kitsune.program" in op.operation.attributes and ir.StringAttr(symbol).value != name:
-                op.operation.erase()
+        for program in program_functions(clone):
+            if ir.StringAttr(program.attributes["sym_name"]).value != name:
+                program.erase()
         lower_programs(clone, machine or this_machine())
         worker = _find(clone, f"{name}_worker", name)
         facts = {key: ir.IntegerAttr(worker.attributes[f"kitsune.{key}"]).value for key in FACTS}

@@ -9,6 +9,7 @@ from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.outline import read_program
 from kitsune_mlir.codegen.host.scheduler import HELPERS, build_scheduler, control_words
 from kitsune_mlir.dialects.sizes import tensor_bytes
+from kitsune_mlir.dialects.tile_reader import program_functions
 from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["FACTS", "SIZES", "lower_programs"]
@@ -30,7 +31,7 @@ def lower_programs(module: ir.Operation, machine: Machine) -> None:
         UnsupportedError: a program breaks the contract, or has too many tiles.
     """
     block = module.regions[0].blocks[0]
-    programs = [op.operation for op in block.operations if "kitsune.program" in op.operation.attributes]
+    programs = program_functions(module)
     with module.context, module.location:
         if programs:
             for op in ir.Module.parse(HELPERS).body.operations:

@@ -133,19 +133,19 @@ def _register(name: str) -> Value:
     return wrap(getattr(nvvm, f"read_ptx_sreg_{name}")(results=[as_type("i32")]))
 
 
-def thread_id(axis: str = "x") -> Value:
-    """Index of the thread in its block, i32."""
-    return _register(f"tid_{axis}")
+def thread_id() -> Value:
+    """Index of the thread in its block, i32; blocks are one-dimensional."""
+    return _register("tid_x")
 
 
-def block_id(axis: str = "x") -> Value:
+def block_id() -> Value:
     """Index of the block in the grid, i32."""
-    return _register(f"ctaid_{axis}")
+    return _register("ctaid_x")
 
 
-def grid_size(axis: str = "x") -> Value:
+def grid_size() -> Value:
     """Number of blocks of the grid, i32."""
-    return _register(f"nctaid_{axis}")
+    return _register("nctaid_x")
 
 
 def cluster_rank() -> Value:
@@ -164,13 +164,12 @@ def sm_count() -> Value:
 
 
 def lane_id(thread: Value | None = None) -> Value:
-    """Index of the thread in its warp (0 to 31), i32; blocks are one-dimensional."""
+    """Index of the thread in its warp (0 to 31), i32."""
     return (thread_id() if thread is None else thread) & 31
 
 
-def warp_id(thread: Value | None = None, warps_per_group: int = 1) -> Value:
+def warp_id(thread: Value, warps_per_group: int = 1) -> Value:
     """Index of the thread's warp, or of its group of `warps_per_group` warps (4: its warpgroup), uniform over the warp."""
-    thread = thread_id() if thread is None else thread
     return uniform(thread // (32 * warps_per_group))
 
 

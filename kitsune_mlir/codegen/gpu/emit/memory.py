@@ -153,11 +153,10 @@ def prefetch(pointer: Value) -> None:
 _PTX_ATOMIC_TYPE = {"i32": "u32", "i64": "u64", "f32": "f32", "f64": "f64"}
 
 
-def load_acquire(pointer: Value, type: str = "i32") -> Value:
-    """`ld.acquire.gpu`: what the other side wrote before its release is visible after this."""
+def load_acquire(pointer: Value) -> Value:
+    """`ld.acquire.gpu` of an i32: what the other side wrote before its release is visible after this."""
     acquire = ir.Attribute.parse("4 : i64")
-    size = byte_count(type)
-    return wrap(llvm.load(as_type(type), pointer.ir, alignment=size, ordering=acquire, syncscope="device"))
+    return wrap(llvm.load(as_type("i32"), pointer.ir, alignment=4, ordering=acquire, syncscope="device"))
 
 
 def store_release(value: Value, pointer: Value) -> None:

@@ -244,9 +244,9 @@ def affine(expression: ir.AffineExpr, loops: list[Index], width: int) -> Index:
     raise UnsupportedError("affine map", "sums, multiples, quotients and remainders of loops", str(expression))
 
 
-def opaque(values: list[Value], bound: int | None = None) -> Index:
+def opaque(values: list[Value]) -> Index:
     """Numbers computed by the program, one for all points or one a point, as an index."""
-    indices = tuple(Linear.of(Atom(cast(value, "i32"), 1, bound)) for value in values)
+    indices = tuple(Linear.of(Atom(cast(value, "i32"), 1, None)) for value in values)
     return indices[0] if len(indices) == 1 else indices
 
 
