@@ -6,10 +6,12 @@ Coordinates may be `int` (in tests) or anything with Python's integer operators 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
-from kitsune_mlir.machine.layouts import Index
+__all__ = ["Descriptor", "Index", "PANEL_BYTES", "PANEL_COLS", "SharedTile"]
 
-__all__ = ["Descriptor", "PANEL_BYTES", "PANEL_COLS", "SharedTile"]
+Index = Any
+"""An `int`, or a value with the operators +, *, //, %, &, >>, ^."""
 
 PANEL_BYTES = 128
 """Bytes of a row of a panel: the width of the widest swizzle."""

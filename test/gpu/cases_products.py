@@ -30,11 +30,10 @@ from kitsune_mlir.codegen.gpu.sm90.mbarrier import (
     sync_cluster,
 )
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
-from kitsune_mlir.machine.layouts import WgmmaAccumulator
 from kitsune_mlir.machine.shared_tile import SharedTile
 from test.gpu.case import Case, finish, register, tensor
 from test.gpu.kit.fragment import Fragment
-from test.gpu.kit.layouts import WgmmaA
+from test.gpu.kit.layouts import WgmmaA, WgmmaAccumulator
 from test.gpu.kit.matrix import GlobalMatrix, GlobalVector
 
 ELEMENT_BYTES = {"bf16": 2, "f16": 2, "tf32": 4}

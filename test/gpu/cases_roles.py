@@ -12,11 +12,11 @@ from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.sm90 import wgmma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Ring, Slot, initialize
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import THREADS, specialize
-from kitsune_mlir.machine.layouts import WgmmaAccumulator
 from kitsune_mlir.machine.shared_tile import SharedTile
 from test.gpu.case import Case, finish, register, tensor
 from test.gpu.cases_products import load_panels, panel_map
 from test.gpu.kit.fragment import Fragment
+from test.gpu.kit.layouts import WgmmaAccumulator
 from test.gpu.kit.matrix import GlobalMatrix
 
 M, N, K, STAGES = 256, 256, 320, 4

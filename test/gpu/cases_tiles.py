@@ -14,11 +14,10 @@ from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.sm90 import tma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async_shared, initialize
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import ELEMENT_BYTES, TensorMap
-from kitsune_mlir.machine.layouts import WgmmaAccumulator
 from kitsune_mlir.machine.shared_tile import SharedTile
 from test.gpu.case import Case, finish, register, tensor
 from test.gpu.kit.fragment import Fragment
-from test.gpu.kit.layouts import Layout, RowLayout
+from test.gpu.kit.layouts import Layout, RowLayout, WgmmaAccumulator
 from test.gpu.kit.matrix import GlobalMatrix, GlobalVector
 
 LAYOUTS: dict[str, Layout] = {

@@ -8,11 +8,10 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import thread_id
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
-from kitsune_mlir.machine.layouts import WgmmaAccumulator
 from kitsune_mlir.machine.shared_tile import SharedTile
 from test.emulators.native import run_natively
 from test.gpu.kit.fragment import Fragment
-from test.gpu.kit.layouts import RowLayout
+from test.gpu.kit.layouts import RowLayout, WgmmaAccumulator
 from test.gpu.kit.matrix import GlobalMatrix, GlobalVector
 
 GUARD = 4096  # elements around every array that must neither count nor change

@@ -22,7 +22,6 @@ from kitsune_mlir.codegen.gpu.sm90.dsmem import push_span
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, fence_async_shared, sync_cluster
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
-from kitsune_mlir.machine.layouts import WgmmaAccumulator
 from kitsune_mlir.machine.shared_tile import SharedTile
 from test.gpu import (
     cases_products,  # noqa: F401
@@ -32,7 +31,7 @@ from test.gpu import (
 )
 from test.gpu.case import CASES
 from test.gpu.kit.fragment import Fragment
-from test.gpu.kit.layouts import RowLayout
+from test.gpu.kit.layouts import RowLayout, WgmmaAccumulator
 from test.rotation import todays
 
 

@@ -23,9 +23,8 @@ from kitsune_mlir.codegen.gpu.emit.reduce import Exchange, combine, identity, ov
 from kitsune_mlir.codegen.gpu.emit.value import Scalar, TypeLike, Value, as_value, cast, select, wrap
 from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, load_elements, store_elements
 from kitsune_mlir.codegen.gpu.sm90.ldmatrix import stage_accumulator
-from kitsune_mlir.machine.layouts import WgmmaAccumulator
 from kitsune_mlir.machine.shared_tile import SharedTile
-from test.gpu.kit.layouts import Layout
+from test.gpu.kit.layouts import Layout, WgmmaAccumulator
 
 __all__ = ["ColumnValues", "Fragment", "RowValues", "in_tile", "vector_limit"]
 

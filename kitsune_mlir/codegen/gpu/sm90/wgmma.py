@@ -4,6 +4,9 @@ The 128 threads of a warpgroup execute everything here together. A is in shared 
 memory, both as `SharedTile`s. `multiply` emits one asynchronous group of instructions as a single block of inline PTX:
 nothing can move between them, and the accumulators are tied operands. The results may be used after `wait`.
 
+Thread t of the warpgroup has in register i of the accumulators (of A in registers, too) row 16 * (t / 32) + t % 32 / 4 +
+8 * (i / 2 % 2) and column 2 * (t % 4) + `register_column(i)`: PTX ISA, "Register fragments and shared memory matrix layouts".
+
 Between a thread's last write to registers or shared memory and the product: `barriers.fence_async_shared` and a barrier for
 shared memory; for registers the `wgmma.fence` at the start of each block.
 """
@@ -20,11 +23,16 @@ from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, i64, undefined, wrap
 from kitsune_mlir.machine.shared_tile import SharedTile
 
-__all__ = ["SharedOperand", "multiply", "wait"]
+__all__ = ["SharedOperand", "multiply", "register_column", "wait"]
 
 _KINDS = {"bf16": ("bf16", 2), "f16": ("f16", 2), "tf32": ("tf32", 4)}
 STEP_BYTES = 32
 """Bytes along k of one instruction: 16 elements of bf16 or f16, 8 of tf32."""
+
+
+def register_column(register: int) -> int:
+    """Column of an accumulator's register, from the thread's first one on; `mma_sync`'s blocks of 8 columns have the same."""
+    return 8 * (register // 4) + register % 2
 
 
 @dataclasses.dataclass(frozen=True)

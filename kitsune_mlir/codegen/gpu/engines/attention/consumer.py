@@ -36,7 +36,7 @@ MERGED = 4
 class State:
     """What a consumer carries from block to block: its place in the ring, softmax, weights of the last block, and sums.
 
-    The weights are A of the next product as they are: an accumulator's layout and A's are the same (`layouts.WgmmaA`).
+    The weights are A of the next product as they are: an accumulator's layout and A's are the same (`sm90.wgmma`).
     """
 
     slot: Slot

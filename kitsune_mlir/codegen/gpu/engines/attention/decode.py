@@ -57,7 +57,7 @@ class _Warp:
         thread = pipeline.task.thread
         self.local, self.lane = thread & (32 * WARPS - 1), thread & 31
         self.number = self.local // 32
-        self.scores = Scores(plan, tile, self.lane // 4, self.lane, KEYS, self.number * KEYS)
+        self.scores = Scores(plan, tile, self.lane // 4, self.lane, self.number * KEYS)
         self.ring = pipeline.ring(group)
         self.dtype = plan.pattern.attention.dtype
         self.steps = -(-plan.pattern.width // 16)

@@ -1,6 +1,6 @@
 """Scores in registers: scaling, biases and masks, and the online softmax over blocks of keys.
 
-A thread holds pairs of neighbouring keys in two rows, 8 apart (`layouts.WgmmaAccumulator`). All exponentials are powers of 2:
+A thread holds pairs of neighbouring keys in two rows, 8 apart (`sm90.wgmma`). All exponentials are powers of 2:
 the scale and log2(e) are one factor, which an FMA applies on the way.
 """
 
@@ -23,10 +23,10 @@ from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import causal_limit,
 from kitsune_mlir.codegen.gpu.engines.attention.match import Masked
 from kitsune_mlir.codegen.gpu.engines.attention.plan import AttentionPlan
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
+from kitsune_mlir.codegen.gpu.sm90.wgmma import register_column
 from kitsune_mlir.dialects.attention import Step
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.scalar_tree import Tree, children
-from kitsune_mlir.machine.layouts import WgmmaAccumulator
 
 __all__ = ["ROW_LANES", "Scores", "Softmax"]
 
@@ -63,16 +63,12 @@ class Scores:
         tile: the tile.
         row: first of the thread's rows in the tile, i32; the other is row + 8.
         lane: index of the thread in its warp.
-        keys: how many of a block's keys it has scores of; all, if not said.
-        first_key: the first of these.
+        first_key: the first of a block's keys that it has scores of.
     """
 
-    def __init__(
-        self, plan: AttentionPlan, tile: TileContext, row: Value, lane: Value, keys: int = 0, first_key: Value | int = 0
-    ):
+    def __init__(self, plan: AttentionPlan, tile: TileContext, row: Value, lane: Value, first_key: Value | int = 0):
         self.plan, self.tile = plan, tile
         self.attention = plan.pattern.attention
-        self.layout = WgmmaAccumulator(keys or plan.block)
         self.col = (lane & 3) * 2 + first_key
         self.rows = [self._rows(row + 8 * half) for half in range(2)]
         self.steps = self.attention.steps
@@ -131,7 +127,7 @@ class Scores:
         changed = list(scores)
         for register in range(len(scores)):
             half = register // 2 % 2
-            key = base + (self.layout.register_col(register) + self.col)
+            key = base + (register_column(register) + self.col)
             changed[register] = self._element(scores[register], half, key, inside)
         return changed
 

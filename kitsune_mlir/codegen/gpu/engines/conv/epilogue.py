@@ -1,6 +1,6 @@
 """From a convolution's accumulators to memory: element-wise steps on blocks of two features by two columns.
 
-A thread has, of each eight columns, two neighbouring ones of two rows of the product (`layouts.WgmmaAccumulator`). With paired
+A thread has, of each eight columns, two neighbouring ones of two rows of the product (`sm90.wgmma`). With paired
 features (`conv.plan`) the two rows are neighbours in memory too. Columns are pixels, or the space between rows of pixels.
 A block (`conv.epilogue_eval`) is feature f and column p, f and p + 1, f + 1 and p, f + 1 and p + 1 (f + 8 if features are not
 paired).

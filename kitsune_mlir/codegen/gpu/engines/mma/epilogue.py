@@ -1,7 +1,7 @@
 """From accumulators to memory: the element-wise steps of a body, evaluated in registers, and what consumers do to store.
 
 Results that TMA stores are staged in shared memory, slice by slice, for the storing thread (`mma.store_warp`); others are
-stored here. A thread holds pairs of neighbouring columns in two rows, 8 apart (`layouts.WgmmaAccumulator`). Each pair is worked
+stored here. A thread holds pairs of neighbouring columns in two rows, 8 apart (`sm90.wgmma`). Each pair is worked
 on from the accumulators to the store before the next, so that few registers are live; what depends only on the column, or only
 on the row, is computed once.
 """
