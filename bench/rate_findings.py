@@ -20,7 +20,7 @@ LEAST_DEPTH = 256
 """From here on what the products take hides most of what the store does."""
 ENDS = ("MMA_LOAD_RATE", "CONV_LINK_RATE", "ENGINES['mma'].load_rate", "ENGINES['chain'].load_rate", "PARTS_LOAD_RATE")
 SUMS = ("MMA_SUSTAINED_LOADS", "CONV_CACHE_RATE", "Target.bulk_rate", "Target.cache_rate")
-TURNS = ("MMA_TURN", "ENGINES['mma'].turn", "CHAIN_TURN")
+TURNS = ("MMA_TURN", "ENGINES['mma'].turn")
 MEETS = ("MMA_MEET", "MEET", "CONV_EXCHANGE_CYCLES")
 PARTIALS = ("MMA_PARTIAL_RATE", "PARTIAL_RATE")
 
@@ -126,7 +126,8 @@ def _steps(cases: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
             yield Finding(f"a tile of {tile} more, sums of {depth}", step, TIME)
         start, _ = line({depth: step for depth, step in steps.items() if depth >= LEAST_DEPTH})
         beyond[int(match[1]) * int(match[2])] = start
-        yield Finding(f"a tile of {tile} more, beside its products", start, TIME)
+        used = ("CHAIN_TURN",) if tile == "128 x 128" else ()
+        yield Finding(f"a tile of {tile} more, beside its products", start, TIME, used)
     if len(beyond) > 1:
         start, slope = line(beyond)
         yield Finding("from a tile to the next, beside products and what grows with the tile", start, TIME, TURNS)
@@ -148,7 +149,8 @@ def _meetings(cases: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
             start, slope = line(times)
             yield Finding(f"{pieces} blocks meet, beside their partial results", start, TIME, MEETS)
             yield Finding(f"partial results of {pieces} blocks, written and read, each", 2e-3 / slope, RATE, PARTIALS)
-            yield Finding("the same of all blocks, each byte once", grid * 1e-3 / slope, RATE, ("PARTS_PARTIAL_RATE",))
+            together = f"partial results of {pieces} blocks, all together, each byte once"
+            yield Finding(together, grid * 1e-3 / slope, RATE, ("PARTS_PARTIAL_RATE",))
     if case := cases.get("writes"):
         for grid in map(int, case["grids"]):
             each, busy = case["bytes"] / _median(case, "round", grid), "alone" if grid == 1 else f"each of {grid}"
