@@ -65,7 +65,8 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     text, bases = page.read_text(), folders(page)
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (page.parent / target).exists(), target
-    for name in [*spans(page), *re.findall(r"\bdocs/[\w-]+\.md", text)]:
+    drawn = [name for line in text.splitlines() if re.search("[│▼├└]", line) for name in re.findall(r"[\w/]+\.py", line)]
+    for name in [*spans(page), *drawn, *re.findall(r"\bdocs/[\w-]+\.md", text)]:
         if FILE.fullmatch(name) or re.fullmatch(r"(\w+/)+", name):
             assert any((base / name).exists() for base in bases) or name.endswith("-DEVICE.json"), name
 
@@ -73,8 +74,8 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_names_in_a_page_are_defined_by_the_code(page: Path) -> None:
     for name in spans(page):
-        if re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*(\(\))?", name) and not FILE.fullmatch(name):
-            assert is_defined(name.removesuffix("()")), name
+        if re.fullmatch(r"(\w+/(?=.*\.))*[A-Za-z_]\w*(\.\w+)*(\(\))?", name) and not FILE.fullmatch(name):
+            assert is_defined(name.removesuffix("()").replace("/", ".")), name
 
 
 class Parsed(Exception):
@@ -186,7 +187,9 @@ def test_the_readme_s_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     [
         (test_files_that_a_page_names_exist, "`no_such_file.py`"),
         (test_files_that_a_page_names_exist, "`kernel/kernel.py`"),  # there is one, but in a folder that the page does not name
+        (test_files_that_a_page_names_exist, "      ▼ no_such_file.py"),
         (test_names_in_a_page_are_defined_by_the_code, "`no_such_name()`"),
+        (test_names_in_a_page_are_defined_by_the_code, "`passes/modes/times.no_such_name`"),
         (test_names_in_a_page_are_defined_by_the_code, "`Plan.no_such_name`"),
         (test_names_in_a_page_are_defined_by_the_code, "`deliberately`"),  # a word of some comment
         (test_names_in_a_page_are_defined_by_the_code, "`torch.no_such_name`"),
@@ -201,5 +204,5 @@ def test_the_readme_s_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_page_that_is_wrong_is_found(check, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
     page.write_text(wrong)
-    with pytest.raises(AssertionError, match=re.escape(wrong.strip("`").removesuffix("()").removeprefix("python -m "))):
+    with pytest.raises(AssertionError, match=re.escape(wrong.strip("`▼ ").removesuffix("()").removeprefix("python -m "))):
         check(page, *([monkeypatch] if check is test_command_lines_that_a_page_gives_are_taken else []))
