@@ -134,6 +134,17 @@ def test_only_the_top_of_the_gpu_code_knows_the_kernel():
     assert {m for m in users if m.startswith(GPU)} <= {f"{GPU}lower", f"{GPU}compile"}, users
 
 
+def test_the_picture_of_the_layers():
+    """docs/architecture.md draws all layers, and all rooms of codegen/gpu, from the top down."""
+    section = (ROOT / "docs" / "architecture.md").read_text().partition("\n## Layers\n")[2].partition("\n## ")[0]
+    lines = [re.findall(r"([\w/*]+)(?:/|\.py)(?=\s)", line) for line in section.splitlines() if line.startswith("    ")]
+    names = [[f"{PACKAGE}.{name.replace('/', '.')}" for name in line] for line in lines]
+    layers = [layer_of(name) for line in names for name in line]
+    assert layers == sorted(layers) and set(layers) == set(range(len(LAYERS)))
+    rooms = [" ".join(name.removeprefix(GPU) for name in line) for line in names if line[0].startswith(GPU)]
+    assert rooms == ROOMS[::-1]
+
+
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     """The strongly connected parts of a graph that have more than one node, or a node that leads to itself."""
     order: list[str] = []
