@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from kitsune_mlir.codegen.gpu.backend.llvm_compat import downgrade_floats
-from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir
+from kitsune_mlir.codegen.gpu.backend.to_llvm import to_llvm_ir
 from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 

@@ -14,7 +14,8 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.backend.cubin import assemble, find_ptxas
 from kitsune_mlir.codegen.gpu.backend.llvm_compat import downgrade_floats, mark_inline_asm
-from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
+from kitsune_mlir.codegen.gpu.backend.ptx import to_ptx
+from kitsune_mlir.codegen.gpu.backend.to_llvm import to_llvm_ir
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, set_max_registers, thread_id
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import constant, i32

@@ -9,7 +9,8 @@ import torch
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.backend.cubin import assemble_best
-from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
+from kitsune_mlir.codegen.gpu.backend.ptx import to_ptx
+from kitsune_mlir.codegen.gpu.backend.to_llvm import to_llvm_ir
 from kitsune_mlir.codegen.gpu.emit.value import i32
 from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Atom, Linear, add, at, clamp, divmod_index, scale
 from kitsune_mlir.codegen.gpu.engines.simt.choose_rows import Overrides

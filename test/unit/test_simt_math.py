@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
+from kitsune_mlir.codegen.gpu.backend.ptx import to_ptx
+from kitsune_mlir.codegen.gpu.backend.to_llvm import to_llvm_ir
 from kitsune_mlir.codegen.gpu.emit import approx_math as simt_math
 from test.gpu.simt_cases import Case, rows
 from test.gpu.simt_programs import compile_case

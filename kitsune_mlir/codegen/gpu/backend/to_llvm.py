@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 
 from torch_mlir import ir, passmanager
+from torch_mlir.dialects import llvm
 
 from kitsune_mlir.codegen.gpu.backend.divisions import without_branches
 from kitsune_mlir.codegen.gpu.backend.fastmath import expand_approximate_tanh, set_fastmath
-from kitsune_mlir.codegen.gpu.backend.ptx import PIPELINE, PTX, to_ptx, translate
+from kitsune_mlir.codegen.gpu.backend.ptx import PTX, to_ptx
 from kitsune_mlir.codegen.gpu.backend.relax_atomics import relax_atomics
 from kitsune_mlir.errors import CompileError
 
-__all__ = ["MEMREF_PIPELINE", "finalize", "target_attribute", "to_assembly"]
+__all__ = ["finalize", "target_attribute", "to_assembly", "to_llvm_ir"]
 
-
-MEMREF_PIPELINE: tuple[str, ...] = (
+PIPELINE = (
     "convert-vector-to-scf",
     "expand-strided-metadata",
     "lower-affine",
@@ -24,12 +24,24 @@ MEMREF_PIPELINE: tuple[str, ...] = (
     "convert-scf-to-cf",  # first: generic atomics become loops of basic blocks
     "finalize-memref-to-llvm",
     "convert-complex-to-llvm",
+    "arith-expand",
+    "convert-math-to-funcs{min-width-of-fpowi-exponent=65}",  # ipowi only
+    "convert-math-to-nvvm",  # libdevice calls
+    "convert-math-to-llvm",  # what is left: trunc, ctpop, ...
+    "convert-vector-to-llvm",
+    "convert-index-to-llvm",
+    "convert-nvvm-to-llvm",  # operations that become inline PTX
+    "convert-arith-to-llvm",
+    "convert-cf-to-llvm",
+    "convert-ub-to-llvm",
+    "convert-func-to-llvm",
+    "reconcile-unrealized-casts",
 )
-"""What brings memrefs to pointers; `ptx.PIPELINE` comes after it."""
+"""The MLIR passes that `finalize` runs on a `builtin.module`, in this order: memrefs become pointers first."""
 
 
 def finalize(module: ir.Operation, fastmath: str = "contract") -> None:
-    """Lower every `gpu.module` in a module to the LLVM dialect.
+    """Lower all kernels of a module to the LLVM dialect.
 
     Args:
         fastmath: flags added to those of all arith and math operations (`fastmath.set_fastmath`).
@@ -40,15 +52,25 @@ def finalize(module: ir.Operation, fastmath: str = "contract") -> None:
     with module.context:
         set_fastmath(module, fastmath)
         expand_approximate_tanh(module)
-        pipeline = ",".join((*MEMREF_PIPELINE, *PIPELINE))
         try:
-            passes = passmanager.PassManager.parse(f"builtin.module({pipeline})")
+            passes = passmanager.PassManager.parse(f"builtin.module({','.join(PIPELINE)})")
             passes.enable_verifier(False)  # after each pass it takes a third of the time; the result is verified below
             passes.run(module)
             module.verify()
         except ir.MLIRError as error:
             raise CompileError(f"lowering to LLVM failed: {error}") from error
         relax_atomics(module)
+
+
+def to_llvm_ir(module: ir.Module, fastmath: str = "contract") -> str:
+    """Lower a module of `llvm.func` kernels (marked `nvvm.kernel`), which is left unchanged, to LLVM IR text; as `finalize`.
+
+    Raises:
+        CompileError: a pass failed, or an operation has no lowering (all such operations are named).
+    """
+    clone = module.operation.clone().operation
+    finalize(clone, fastmath)
+    return _translate(clone)
 
 
 def target_attribute(chip: str, unroll: bool) -> ir.Attribute:
@@ -70,5 +92,35 @@ def to_assembly(holder: ir.Operation) -> tuple[str, str]:
         module = ir.Module.create()
         for op in holder.regions[0].blocks[0].operations:
             op.operation.clone(ir.InsertionPoint(module.body))
-        llvm_ir = translate(module.operation)
+        llvm_ir = _translate(module.operation)
     return llvm_ir, without_branches(to_ptx(llvm_ir, named[1], unroll="unroll" in target))
+
+
+def _translate(module: ir.Operation) -> str:
+    """LLVM IR text (LLVM 24's spelling) of a module in the LLVM dialect.
+
+    Raises:
+        CompileError: the module holds operations of other dialects (all of them are named).
+    """
+    left = _foreign_operations(module)
+    if left:
+        # Translating these would end the process, not raise.
+        raise CompileError(f"no lowering to LLVM IR for: {', '.join(sorted(left))}")
+    with module.context:
+        text = llvm.translate_module_to_llvmir(module)
+    if text is None:
+        raise CompileError("the module could not be translated to LLVM IR")
+    return text
+
+
+def _foreign_operations(root: ir.Operation) -> set[str]:
+    found: set[str] = set()
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        name = operation.name
+        if not name.startswith(("llvm.", "nvvm.")) and name != "builtin.module":
+            found.add(name)
+        return ir.WalkResult.ADVANCE
+
+    root.walk(visit)
+    return found

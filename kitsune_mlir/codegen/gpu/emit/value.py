@@ -5,7 +5,7 @@ cheaper, so `//`, `%` and `>>` are **unsigned**; comparisons (`<`, `<=`, ...) ar
 name of its own: `divide_signed`, `remainder_signed`, `shift_right_signed`, `below` (unsigned `<`).
 
 Everything works on vectors of the same element types too. Floating-point operations carry no fastmath flags here:
-`ptx.to_llvm_ir` sets those of a whole module.
+`to_llvm.finalize` sets those of a whole module.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from torch_mlir import ir
 from torch_mlir.dialects import llvm
 
 from kitsune_mlir.codegen.gpu.backend.cubin import Cubin, assemble
-from kitsune_mlir.codegen.gpu.backend.ptx import to_llvm_ir, to_ptx
+from kitsune_mlir.codegen.gpu.backend.ptx import to_ptx
+from kitsune_mlir.codegen.gpu.backend.to_llvm import to_llvm_ir
 from kitsune_mlir.codegen.gpu.emit.memory import GLOBAL, SHARED, offset
 from kitsune_mlir.codegen.gpu.emit.smem import SharedArena, SharedSpan
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, wrap
