@@ -22,6 +22,7 @@ from typing import Any
 from bench.case import LIMITS, BenchCase
 from bench.cases import all_cases
 from bench.forked import answer_of
+from bench.tables import MODES
 from bench.timing import environment, graphed, note_commit, sample_calls
 
 CASES = (
@@ -29,7 +30,6 @@ CASES = (
     "llama8b_prefill_128", "stitch_4096x1024", "zoo_bert_layer", "zoo_resnet_block", "zoo_moe", "attention_block_1024",
     "mlp_512x4_1000", "ffn_1024_256", "llama8b_stack8_tok_b1",
 )  # fmt: skip
-MODES = ("temporal", "spatial", "separate")
 SECONDS = 12
 QUEUED = 20
 """Replays in a row whose time is divided by their number."""

@@ -16,25 +16,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from bench.sweeps import Function
 from test.gpu.driver import program_main, spilled_bytes
 
 PASS = "kitsune-split-reductions"
 FORMS = {"whole": (1, "temporal"), "temporal": (0, "temporal"), "separate": (0, "separate")}
 """By name of a form: the pass's option `parts`, and the mode."""
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float32: 1e-5, torch.float64: 1e-12, torch.int64: 0.0}
-
-
-class Call(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[..., Tensor]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Tensor:
-        return self.function(*args)
 
 
 def normalised(x: Tensor) -> Tensor:
@@ -97,7 +87,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
     for name in names or CASES:
         for form, (parts, mode) in FORMS.items():
             options = {"mode": mode, "passes": {PASS: f"parts={parts}"} if parts else {}}
-            program = kitsune_mlir.compile(Call(CASES[name][0]), inputs(name, "cpu", 0), target="sm_90a", options=options)
+            program = kitsune_mlir.compile(Function(CASES[name][0]), inputs(name, "cpu", 0), target="sm_90a", options=options)
             program.save(folder / f"{name}.{form}.kit", ir=False)
             bad += spilled_bytes(program) > 0
             engines = ", ".join(f"{e['task']} {e['engine']} {e['tiles']}" for e in program.summary["engines"])

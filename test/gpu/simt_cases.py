@@ -49,17 +49,6 @@ class Case:
         return made
 
 
-class Model(torch.nn.Module):
-    """A function as a module."""
-
-    def __init__(self, run: Callable[..., Any]):
-        super().__init__()
-        self.run = run
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        return self.run(*inputs)
-
-
 def stitch(x, y, weight, bias, b):
     """LayerNorm, sigmoid gate, GELU, softmax, a weighted sum and tanh: one row, one pass."""
     h = F.layer_norm(x + y, x.shape[-1:], weight, bias) * torch.sigmoid(b)

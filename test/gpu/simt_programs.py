@@ -25,7 +25,8 @@ from typing import Any
 
 import torch
 
-from test.gpu.simt_cases import CASES, DTYPES, TOLERANCE, Case, Model, error_of
+from bench.sweeps import Function
+from test.gpu.simt_cases import CASES, DTYPES, TOLERANCE, Case, error_of
 from test.gpu.simt_timed import TIMED, check, measure
 
 TARGET = "h200"
@@ -47,7 +48,7 @@ def plan_case(case: Case):
     from kitsune_mlir.passes.place_buffers import PlaceBuffers
     from kitsune_mlir.passes.synchronize import Synchronize
 
-    model = import_model(Model(case.run), tuple(case.make("cpu", empty=True)), context=new_context())
+    model = import_model(Function(case.run), tuple(case.make("cpu", empty=True)), context=new_context())
     planning = (Normalize(), FormStages(target=TARGET), PartitionStreams(target=TARGET), PlaceBuffers(), Synchronize())
     for step in (*planning, Materialize()):
         step.run(model.module.operation)

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from bench.sweeps import Function
 from kitsune_mlir import pipeline
 from kitsune_mlir.passes.reductions.associative import NEUTRAL
-from test.gpu.reduction_programs import Call, normalised
+from test.gpu.reduction_programs import normalised
 
 SIZES = (1, 7, 129, 1000)
 PASS = "kitsune-split-reductions"
@@ -35,7 +36,7 @@ INTEGERS: dict[str, Callable] = {
 
 def compiled(function: Callable, parts: int, *args: torch.Tensor):
     """The program, every reduction in about as many parts."""
-    return pipeline.compile(Call(function), args, target="host", options={"passes": {PASS: f"parts={parts}"}})
+    return pipeline.compile(Function(function), args, target="host", options={"passes": {PASS: f"parts={parts}"}})
 
 
 @pytest.mark.parametrize("rows", SIZES)
