@@ -32,6 +32,7 @@ from kitsune_mlir.codegen.gpu.sm90.mbarrier import (
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.machine.shared_tile import SharedTile
 from test.gpu.case import Case, finish, register, tensor
+from test.gpu.kit.bulk import arrive_remote, drain
 from test.gpu.kit.fragment import Fragment
 from test.gpu.kit.layouts import WgmmaA, WgmmaAccumulator
 from test.gpu.kit.matrix import GlobalMatrix, GlobalVector
@@ -216,7 +217,7 @@ def pipeline(
 
             end = tiles(tile_body, ring.producer_start().values)
             if cluster > 1:
-                ring.drain(Slot(*end))
+                drain(ring, Slot(*end))
 
         def producer() -> None:
             set_max_registers(40, grow=False)
@@ -232,7 +233,7 @@ def pipeline(
                 if cluster == 1:
                     if_(local == 0, ring.empty(stage).arrive)
                 else:
-                    if_(local < cluster, lambda: ring.empty(stage).arrive_remote(local))
+                    if_(local < cluster, lambda: arrive_remote(ring.empty(stage), local))
 
             def chunk(accumulators, slot):
                 ring.full(slot.stage).wait(slot.parity)

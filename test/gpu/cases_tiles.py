@@ -7,7 +7,6 @@ import math
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, sync_block, thread_id
 from kitsune_mlir.codegen.gpu.emit.memory import offset
-from kitsune_mlir.codegen.gpu.emit.reduce import Exchange
 from kitsune_mlir.codegen.gpu.emit.value import fma
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
@@ -16,6 +15,8 @@ from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async_shared, 
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import ELEMENT_BYTES, TensorMap
 from kitsune_mlir.machine.shared_tile import SharedTile
 from test.gpu.case import Case, finish, register, tensor
+from test.gpu.kit import bulk
+from test.gpu.kit.exchange import Exchange
 from test.gpu.kit.fragment import Fragment
 from test.gpu.kit.layouts import Layout, RowLayout, WgmmaAccumulator
 from test.gpu.kit.matrix import GlobalMatrix, GlobalVector
@@ -188,7 +189,7 @@ def tma_box(shape: tuple[int, ...], box: tuple[int, ...], at: tuple[int, ...], d
             tma.load_tile(kernel.shared(span), x, barrier, at)
             barrier.wait(0)
             tma.store_span(y, kernel.shared(span), count * size)
-            tma.reduce_tile(z, kernel.shared(span), to)
+            bulk.reduce_tile(z, kernel.shared(span), to)
             tma.store_tile(w, kernel.shared(span), to)
             tma.commit()
             tma.wait(0)
@@ -214,7 +215,7 @@ def spans(dtype: str, count: int = 512) -> Case:
         initialize([(barrier, 1)])
 
         def copy() -> None:
-            tma.prefetch_span(x, count * size)
+            bulk.prefetch_span(x, count * size)
             barrier.arrive_and_expect(count * size)
             tma.load_span(kernel.shared(span), x, count * size, barrier)
 
@@ -231,7 +232,7 @@ def spans(dtype: str, count: int = 512) -> Case:
         sync_block()
 
         def give() -> None:
-            tma.reduce_span(y, kernel.shared(span), count * size, dtype)
+            bulk.reduce_span(y, kernel.shared(span), count * size, dtype)
             tma.store_span(z, kernel.shared(span), count * size)
             tma.commit()
             tma.wait(0)

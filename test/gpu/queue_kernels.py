@@ -11,9 +11,9 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64, select, unpack,
 from kitsune_mlir.codegen.gpu.interface.semaphores import Semaphores
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.kernel.placement import by_multiprocessor
-from kitsune_mlir.codegen.gpu.sm90.dsmem import push_span
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, fence_async_shared, initialize, sync_cluster
 from kitsune_mlir.runtime.manifest import COUNTERS, SLOT_STRIDE
+from test.gpu.kit.bulk import push_span
 from test.gpu.kit.ring import L2Ring
 
 PAIRS = 66

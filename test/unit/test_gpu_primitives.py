@@ -18,7 +18,6 @@ from kitsune_mlir.codegen.gpu.emit.vectors import _pieces, load_elements, store_
 from kitsune_mlir.codegen.gpu.interface.spin import post, wait_at_least
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
-from kitsune_mlir.codegen.gpu.sm90.dsmem import push_span
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, fence_async_shared, sync_cluster
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
@@ -30,6 +29,7 @@ from test.gpu import (
     cases_tiles,  # noqa: F401
 )
 from test.gpu.case import CASES
+from test.gpu.kit import bulk
 from test.gpu.kit.fragment import Fragment
 from test.gpu.kit.layouts import RowLayout, WgmmaAccumulator
 from test.rotation import todays
@@ -86,15 +86,15 @@ MAP = TensorMap.contiguous("bf16", (256, 256), (64, 64))
             r"multicast::cluster\.L2::cache_hint",
         ),
         (lambda k, m: tma.store_tile(m, k.shared(0), [0, 8]), [MAP], r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta"),
-        (lambda k, m: tma.reduce_tile(m, k.shared(0), [0, 8]), [MAP], r"cp\.reduce\.async\.bulk\.tensor\.2d.*\.add"),
-        (lambda k, p: tma.reduce_span(p, k.shared(0), 64, "bf16"), ["pointer"], r"bulk_group\.add\.noftz\.bf16"),
+        (lambda k, m: bulk.reduce_tile(m, k.shared(0), [0, 8]), [MAP], r"cp\.reduce\.async\.bulk\.tensor\.2d.*\.add"),
+        (lambda k, p: bulk.reduce_span(p, k.shared(0), 64, "bf16"), ["pointer"], r"bulk_group\.add\.noftz\.bf16"),
         (lambda k, p: post(p, async_writes=True), ["pointer"], r"fence\.proxy\.async\.global;(.|\n)*red\.release\.gpu"),
         (lambda k, p: wait_at_least(p, 3), ["pointer"], r"ld\.acquire\.gpu\.global\.b32"),
         (lambda k, p: NamedBarrier(3, 128).sync(), ["pointer"], r"bar(rier)?\.sync\s+3, 128"),
         (lambda k, p: fence_async_shared(), ["pointer"], r"fence\.proxy\.async\.shared::cta"),
-        (lambda k, p: Barrier(k.shared(0)).arrive_remote(1), ["pointer"], r"mbarrier\.arrive\.shared::cluster\.b64 _"),
+        (lambda k, p: bulk.arrive_remote(Barrier(k.shared(0)), 1), ["pointer"], r"mbarrier\.arrive\.shared::cluster\.b64 _"),
         (
-            lambda k, p: push_span(k.shared(1024), k.shared(1024), 64, Barrier(k.shared(0)), 1),
+            lambda k, p: bulk.push_span(k.shared(1024), k.shared(1024), 64, Barrier(k.shared(0)), 1),
             ["pointer"],
             r"mapa\.shared::cluster(.|\n)*cp\.async\.bulk\.shared::cluster\.shared::cta\.mbarrier::complete_tx::bytes",
         ),
@@ -119,7 +119,7 @@ def test_coordinates_are_written_outermost_first(context):
 
 def test_tma_writes_nothing_that_starts_before_the_tensor(context):
     def build(kernel, tensor_map):
-        for write in (tma.store_tile, tma.reduce_tile):
+        for write in (tma.store_tile, bulk.reduce_tile):
             with pytest.raises(ValueError, match=r"starts before the tensor: coordinates \['0', '-8'\]"):
                 write(tensor_map, kernel.shared(0), [0, -8])
         tma.load_tile(kernel.shared(0), tensor_map, Barrier(kernel.shared(0)), [-8, -8])

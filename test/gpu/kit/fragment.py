@@ -19,11 +19,12 @@ from torch_mlir.dialects import nvvm
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.convert import pack_values
 from kitsune_mlir.codegen.gpu.emit.memory import offset
-from kitsune_mlir.codegen.gpu.emit.reduce import Exchange, combine, identity, over_lanes, over_registers, over_warps
+from kitsune_mlir.codegen.gpu.emit.reduce import combine, identity, over_lanes, over_registers
 from kitsune_mlir.codegen.gpu.emit.value import Scalar, TypeLike, Value, as_value, cast, select, wrap
 from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, load_elements, store_elements
 from kitsune_mlir.codegen.gpu.sm90.ldmatrix import stage_accumulator
 from kitsune_mlir.machine.shared_tile import SharedTile
+from test.gpu.kit.exchange import Exchange, over_warps
 from test.gpu.kit.layouts import Layout, WgmmaAccumulator
 
 __all__ = ["ColumnValues", "Fragment", "RowValues", "in_tile", "vector_limit"]

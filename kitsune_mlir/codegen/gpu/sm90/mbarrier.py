@@ -65,15 +65,6 @@ class Barrier:
         code = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;"
         inline_ptx(code, [shared_address(self.pointer), i32(bytes)], memory=True)
 
-    def arrive_remote(self, block: Value | int) -> None:
-        """Arrive on the same barrier of block `block` of the cluster.
-
-        Inline PTX: the typed operation makes it `.release.cluster`, a full memory barrier each time (700 -> 570
-        TFLOP/s). What the arrival tells is that reads of shared memory are done, which needs no such barrier.
-        """
-        code = "{ .reg .b32 ra; mapa.shared::cluster.u32 ra, $0, $1; mbarrier.arrive.shared::cluster.b64 _, [ra]; }"
-        inline_ptx(code, [shared_address(self.pointer), i32(block)], memory=True)
-
     def wait(self, parity: Value | int) -> None:
         """Wait until the phase of `parity` (0 or 1, i32) is complete."""
         ticks = constant(_SUSPEND_NANOSECONDS, "i32")
@@ -162,15 +153,6 @@ class Ring:
         following = slot.stage + 1
         wraps = following == self.stages
         return Slot(select(wraps, i32(0), following), select(wraps, slot.parity ^ 1, slot.parity))
-
-    def drain(self, slot: Slot) -> None:
-        """The producer waits until every slot has been released.
-
-        A block of a cluster does this before it exits: others may still arrive on its barriers.
-        """
-        for _ in range(self.stages):
-            self.empty(slot.stage).wait(slot.parity)
-            slot = self.next(slot)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Bulk copies by the tensor memory accelerator: 1-D spans and tiles of 1 to 5 dimensions, both ways, and reductions.
+"""Bulk copies by the tensor memory accelerator: 1-D spans and tiles of 1 to 5 dimensions, both ways.
 
-One thread starts a copy. A load reports its bytes to an mbarrier. Stores and reductions join this thread's bulk group:
-`commit`, then `wait`. Shared memory that threads wrote needs `barriers.fence_async_shared` (by each writer, then a
+One thread starts a copy. A load reports its bytes to an mbarrier. Stores join this thread's bulk group:
+`commit`, then `wait`. Shared memory that threads wrote needs `mbarrier.fence_async_shared` (by each writer, then a
 barrier) before a store reads it. Coordinates are elements, outermost first, as in `TensorMap`. A tile may stick out of
 the tensor at the end of any dimension; before its start (negative coordinates) only a load may: a store or reduction
 there ends with "illegal instruction" (CUDA C++ Programming Guide, "Tensor Memory Access", reading and writing out of
@@ -14,26 +14,21 @@ from collections.abc import Sequence
 
 from torch_mlir.dialects import llvm, nvvm
 
-from kitsune_mlir.codegen.gpu.emit.inline_ptx import inline_ptx
-from kitsune_mlir.codegen.gpu.emit.memory import Cache, shared_address
+from kitsune_mlir.codegen.gpu.emit.memory import Cache
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, i16, i32, i64, wrap
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier
 
 __all__ = [
     "commit",
+    "innermost_first",
     "load_span",
     "load_tile",
     "prefetch_map",
-    "prefetch_span",
     "prefetch_tile",
-    "reduce_span",
-    "reduce_tile",
     "store_span",
     "store_tile",
     "wait",
 ]
-
-_REDUCTIONS = {"add": "add", "min": "min", "max": "max"}
 
 
 def _cluster_pointer(pointer: Value) -> Value:
@@ -45,7 +40,8 @@ def _hint(cache: Cache) -> dict:
     return {} if cache is Cache.DEFAULT else {"l2_cache_hint": i64(cache.value).ir}
 
 
-def _innermost_first(coordinates: Sequence[Value | int], written: bool = False) -> list[Value]:
+def innermost_first(coordinates: Sequence[Value | int], written: bool = False) -> list[Value]:
+    """Coordinates as instructions take them; `written`: none may be negative."""
     if not 1 <= len(coordinates) <= 5:
         raise ValueError(f"a tile has 1 to 5 coordinates, not {len(coordinates)}")
     if written and any(isinstance(coordinate, int) and coordinate < 0 for coordinate in coordinates):
@@ -70,7 +66,7 @@ def load_tile(
     nvvm.cp_async_bulk_tensor_shared_cluster_global(
         _cluster_pointer(target).ir,
         tensor_map.ir,
-        [coordinate.ir for coordinate in _innermost_first(coordinates)],
+        [coordinate.ir for coordinate in innermost_first(coordinates)],
         barrier.pointer.ir,
         [],
         multicast_mask=None if multicast is None else i16(multicast).ir,
@@ -80,27 +76,8 @@ def load_tile(
 
 def store_tile(tensor_map: Value, source: Value, coordinates: Sequence[Value | int], cache: Cache = Cache.DEFAULT) -> None:
     """Store a box from shared memory at `coordinates`, none of them negative; what lies outside of the tensor is dropped."""
-    places = [coordinate.ir for coordinate in _innermost_first(coordinates, written=True)]
+    places = [coordinate.ir for coordinate in innermost_first(coordinates, written=True)]
     nvvm.cp_async_bulk_tensor_global_shared_cta(tensor_map.ir, source.ir, places, **_hint(cache))
-
-
-def reduce_tile(tensor_map: Value, source: Value, coordinates: Sequence[Value | int], kind: str = "add") -> None:
-    """Combine a box in shared memory with the tensor ("add", "min" or "max"), atomically by element; bf16, f16, f32, i32, ...
-
-    Coordinates as in `store_tile`. Inline PTX: the intrinsic has another name in LLVM 22.
-
-    Raises:
-        ValueError: another `kind`.
-    """
-    if kind not in _REDUCTIONS:
-        raise ValueError(f"a bulk reduction is one of {', '.join(_REDUCTIONS)}, not {kind}")
-    places = _innermost_first(coordinates, written=True)
-    listed = ", ".join(f"${index + 2}" for index in range(len(places)))
-    inline_ptx(
-        f"cp.reduce.async.bulk.tensor.{len(places)}d.global.shared::cta.{kind}.tile.bulk_group [$0, {{{listed}}}], [$1];",
-        [tensor_map, shared_address(source), *places],
-        memory=True,
-    )
 
 
 def prefetch_map(tensor_map: Value) -> None:
@@ -108,10 +85,10 @@ def prefetch_map(tensor_map: Value) -> None:
     nvvm.prefetch(tensor_map.ir, tensormap=True)
 
 
-def prefetch_tile(tensor_map: Value, coordinates: Sequence[Value | int], cache: Cache = Cache.DEFAULT) -> None:
+def prefetch_tile(tensor_map: Value, coordinates: Sequence[Value | int]) -> None:
     """Bring the box at `coordinates` into L2; nothing waits for it."""
-    places = [coordinate.ir for coordinate in _innermost_first(coordinates)]
-    nvvm.cp_async_bulk_tensor_prefetch(tensor_map.ir, places, [], **_hint(cache))
+    places = [coordinate.ir for coordinate in innermost_first(coordinates)]
+    nvvm.cp_async_bulk_tensor_prefetch(tensor_map.ir, places, [])
 
 
 def load_span(target: Value, source: Value, bytes: Value | int, barrier: Barrier, cache: Cache = Cache.DEFAULT) -> None:
@@ -121,32 +98,9 @@ def load_span(target: Value, source: Value, bytes: Value | int, barrier: Barrier
     )
 
 
-def store_span(target: Value, source: Value, bytes: Value | int, cache: Cache = Cache.DEFAULT) -> None:
+def store_span(target: Value, source: Value, bytes: Value | int) -> None:
     """Copy `bytes` (a multiple of 16) from shared to global memory, both aligned to 16."""
-    nvvm.cp_async_bulk_global_shared_cta(target.ir, source.ir, i32(bytes).ir, **_hint(cache))
-
-
-def prefetch_span(source: Value, bytes: Value | int, cache: Cache = Cache.DEFAULT) -> None:
-    """Bring `bytes` (a multiple of 16) of global memory into L2."""
-    nvvm.cp_async_bulk_prefetch(source.ir, i32(bytes).ir, **_hint(cache))
-
-
-def reduce_span(target: Value, source: Value, bytes: Value | int, dtype: str) -> None:
-    """Add `bytes` (a multiple of 16) of shared memory to global memory, atomically by element of `dtype`.
-
-    `dtype` is f32, f64, bf16, f16, i32 or i64. 16-bit floats do not flush denormals.
-
-    Raises:
-        ValueError: another type.
-    """
-    types = {"f32": "f32", "f64": "f64", "bf16": "noftz.bf16", "f16": "noftz.f16", "i32": "u32", "i64": "u64"}
-    if dtype not in types:
-        raise ValueError(f"no bulk reduction adds {dtype}")
-    inline_ptx(
-        f"cp.reduce.async.bulk.global.shared::cta.bulk_group.add.{types[dtype]} [$0], [$1], $2;",
-        [target, shared_address(source), i32(bytes)],
-        memory=True,
-    )
+    nvvm.cp_async_bulk_global_shared_cta(target.ir, source.ir, i32(bytes).ir)
 
 
 def commit() -> None:
