@@ -27,7 +27,7 @@ from kitsune_mlir.codegen.gpu.emit.memory import (
 )
 from kitsune_mlir.codegen.gpu.emit.value import cast, constant, fma, i32, i64, maximum, minimum, select, unpack, vector, wrap
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
-from kitsune_mlir.codegen.gpu.interface.spin import STRIDE, post, wait_at_least
+from kitsune_mlir.codegen.gpu.interface.semaphores import post, wait_at_least
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import ELEMENT_BYTES
 from test.gpu.case import Case, finish, register, tensor
@@ -203,7 +203,7 @@ def relay(bounded: bool) -> Case:
         store(before + block, offset(at, 512))
         sync_block()
         if_(thread == 0, lambda: post(semaphore))
-    tensors = [tensor("semaphore", "i32", [STRIDE // 4]), tensor("data", "i32", [65 * 128]), tensor("record", "i32", [6])]
+    tensors = [tensor("semaphore", "i32", [32]), tensor("data", "i32", [65 * 128]), tensor("record", "i32", [6])]
     return finish(kernel, tensors, "relay", blocks=64)
 
 

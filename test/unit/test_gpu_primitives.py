@@ -15,10 +15,10 @@ from kitsune_mlir.codegen.gpu.emit.memory import Cache, load, load_acquire, offs
 from kitsune_mlir.codegen.gpu.emit.smem import SHARED_LIMIT, SharedArena
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, i32, maximum, select
 from kitsune_mlir.codegen.gpu.emit.vectors import _pieces, load_elements, store_elements
-from kitsune_mlir.codegen.gpu.interface.spin import post, wait_at_least
+from kitsune_mlir.codegen.gpu.interface.semaphores import post, wait_at_least
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
-from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, fence_async_shared, sync_cluster
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, NamedBarrier, fence_async, fence_async_shared, sync_cluster
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine.shared_tile import SharedTile
@@ -88,7 +88,7 @@ MAP = TensorMap.contiguous("bf16", (256, 256), (64, 64))
         (lambda k, m: tma.store_tile(m, k.shared(0), [0, 8]), [MAP], r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta"),
         (lambda k, m: bulk.reduce_tile(m, k.shared(0), [0, 8]), [MAP], r"cp\.reduce\.async\.bulk\.tensor\.2d.*\.add"),
         (lambda k, p: bulk.reduce_span(p, k.shared(0), 64, "bf16"), ["pointer"], r"bulk_group\.add\.noftz\.bf16"),
-        (lambda k, p: post(p, async_writes=True), ["pointer"], r"fence\.proxy\.async\.global;(.|\n)*red\.release\.gpu"),
+        (lambda k, p: (fence_async(), post(p)), ["pointer"], r"fence\.proxy\.async\.global;(.|\n)*red\.release\.gpu"),
         (lambda k, p: wait_at_least(p, 3), ["pointer"], r"ld\.acquire\.gpu\.global\.b32"),
         (lambda k, p: NamedBarrier(3, 128).sync(), ["pointer"], r"bar(rier)?\.sync\s+3, 128"),
         (lambda k, p: fence_async_shared(), ["pointer"], r"fence\.proxy\.async\.shared::cta"),

@@ -36,7 +36,7 @@ class Watchdog:
     FIELDS = ("gave_up", "block", "task", "semaphore", "target", "seen")
 
     def wait_at_least(self, semaphore: Value, target: Value | int, index: Value | int = 0) -> None:
-        """`interface.spin.wait_at_least`, bounded; `index` names the semaphore in the record."""
+        """`interface.semaphores.wait_at_least`, bounded; `index` names the semaphore in the record."""
         target, start = i32(target), global_timer()
 
         def waiting(seen: Value, elapsed: Value) -> Value:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import dataclasses
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, for_, grid_size, if_, sync_block, thread_id, while_
-from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
-from kitsune_mlir.codegen.gpu.emit.memory import atomic, load, load_acquire, offset, store, store_release
+from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh, inline_ptx
+from kitsune_mlir.codegen.gpu.emit.memory import atomic, load, load_acquire, offset, reduce_add, store, store_release
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i32, i64
-from kitsune_mlir.codegen.gpu.interface import spin as semaphore
 from kitsune_mlir.runtime.manifest import COUNTERS, REPORT_BYTES, SLOT_STRIDE
 
-__all__ = ["Semaphores"]
+__all__ = ["Semaphores", "post", "wait_at_least"]
 
 POLL_LIMIT = 1 << 22
 """Polls before a debug build gives up: some seconds."""
@@ -77,7 +76,7 @@ class Semaphores:
         """The calling thread waits until `slot` has `count` posts; what was written before these is then visible to it."""
         address = self.address(slot)
         if not self.debug:
-            semaphore.wait_at_least(address, count)
+            wait_at_least(address, count)
             return
         # When one wait gives up, all that are not satisfied are reported, one a block: the first of them in the program's order
         # is what others hang on. Then nobody waits any more, so that the kernel ends and the host can read the report.
@@ -107,7 +106,28 @@ class Semaphores:
 
     def post(self, slot: Value, amount: Value | int = 1) -> None:
         """Add to `slot`, after everything that the calling thread wrote or saw written."""
-        semaphore.post(self.address(slot), amount)
+        post(self.address(slot), amount)
+
+
+def post(counter: Value, amount: Value | int = 1) -> None:
+    """Add to an i32 in global memory with release at gpu scope, by one thread, after a barrier over the threads that wrote.
+
+    What TMA wrote must be complete (`tma.wait(0)`, not `read=True`), and a `fence_async` come before.
+    """
+    reduce_add(counter, i32(amount), release=True)
+
+
+def wait_at_least(counter: Value, target: Value | int) -> None:
+    """Poll with acquire at gpu scope until the counter is at least `target` (signed). One thread calls it; then a barrier.
+
+    One thread only: every acquire drops the multiprocessor's L1 cache.
+    """
+    # The loop is PTX, because LLVM would rotate and duplicate the poll; the braces make its label local.
+    code = (
+        "{ .reg .pred waiting; .reg .b32 seen; SPIN: ld.acquire.gpu.global.b32 seen, [$0]; "
+        "setp.lt.s32 waiting, seen, $1; @waiting bra SPIN; }"
+    )
+    inline_ptx(code, [counter, i32(target)], memory=True)
 
 
 def _all(first: Value, *rest: Value) -> Value:
