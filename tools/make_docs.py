@@ -20,7 +20,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import ext
 
 from kitsune_mlir.dialects import attributes, new_context, stage_graph, tile_program, types
-from kitsune_mlir.dialects.attribute_table import ATTRIBUTES, AttributeSpec
+from kitsune_mlir.dialects.attribute_table import ATTRIBUTES, AttributeSpec, declared
 from kitsune_mlir.dialects.kitsune import Kitsune
 from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import find_machine
@@ -94,7 +94,7 @@ def dialect_page() -> str:
             parts += [_op(cls) for cls in _classes(module, Kitsune.Operation)]
         parts.append("## Attributes\n")
         parts += [_entry(f"#{Kitsune.DIALECT_NAMESPACE}.", cls) for cls in _classes(attributes, Kitsune.Attribute)]
-        parts += [NOTES_INTRO, *_attributes(spec for spec in ATTRIBUTES if spec.name.startswith("kitsune."))]
+        parts += [NOTES_INTRO, _attributes(spec for spec in ATTRIBUTES if spec.name.startswith("kitsune."))]
         parts.append("## Types\n")
         parts += [_entry(f"!{Kitsune.DIALECT_NAMESPACE}.", cls) for cls in _classes(types, Kitsune.Type)]
     return "\n".join(parts)
@@ -104,14 +104,14 @@ def rates_page() -> str:
     """docs/rates.md."""
     parts = [WRITTEN.format(source="kitsune_mlir/machine/rates.py"), RATES_INTRO]
     rows = [(f"`{n}`", _value(r), r.unit, r.meaning, r.source, r.device, r.date) for n, r in rates.rates().items()]
-    parts += _table(("rate", "value", "unit", "of what", "source", "device", "date"), rows)
+    parts.append(_table(("rate", "value", "unit", "of what", "source", "device", "date"), rows))
     fields = [f.name for f in dataclasses.fields(rates.EngineRates) if f.type == "float"]
     sources = {f"{engine.source} ({engine.device}, {engine.date})" for engine in rates.ENGINES.values()}
     parts += ["## Engines\n", f"{inspect.getdoc(rates.EngineRates)}\n", f"Here {'; '.join(sorted(sources))}.\n"]
     rows = [(f"`{n}`", *(_value(getattr(e, f)) for f in fields)) for n, e in rates.ENGINES.items()]
-    parts += [*_table(("engine", *fields), rows), DISAGREEMENTS_INTRO]
+    parts += [_table(("engine", *fields), rows), DISAGREEMENTS_INTRO]
     rows = [(d.quantity, ", ".join(map(_used, d.used)), d.measured) for d in rates.DISAGREEMENTS]
-    return "\n".join([*parts, *_table(("quantity", "used", "measured"), rows)])
+    return "\n".join([*parts, _table(("quantity", "used", "measured"), rows)])
 
 
 def _used(name: str) -> str:
@@ -131,12 +131,12 @@ def _value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float | int) else str(value)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
-    return ["\n".join(lines) + "\n"]
+    return "\n".join(lines) + "\n"
 
 
-def _attributes(specs: Iterable[AttributeSpec]) -> list[str]:
+def _attributes(specs: Iterable[AttributeSpec]) -> str:
     """A table of attributes."""
     rows = [(f"`{s.name}`", s.meaning, ", ".join(s.on), _allowed(s), s.written, s.read) for s in specs]
     return _table(("attribute", "meaning", "on", "type", "written by", "read by"), rows)
@@ -193,18 +193,17 @@ def _full_name(prefix: str, cls: type, name: str | None) -> str:
 
 
 def _op(cls: type) -> str:
-    rows: dict[str, list[str]] = {"Operands": [], "Attributes": [], "Results": [], "Regions": []}
+    rows: dict[str, list[str]] = {"Operands": [], "Results": [], "Regions": []}
     for name, hint in _hints(cls).items():
         base = typing.get_origin(_without_none(hint)) or hint
         optional = " (may be missing)" if type(None) in typing.get_args(hint) else ""
         kinds = {ext.Region: "Regions", ir.OpResult: "Results", ir.Value: "Operands"}
-        rows[kinds.get(base, "Attributes")].append(f"`{name}`{_of(hint)}{optional}")
-    rows["Attributes"] = []  # in the table
-    specs = [spec for spec in ATTRIBUTES if cls.OPERATION_NAME in spec.on]  # type: ignore[attr-defined]
+        if base in kinds:  # attributes are in the table
+            rows[kinds[base]].append(f"`{name}`{_of(hint)}{optional}")
+    op: str = cls.OPERATION_NAME  # type: ignore[attr-defined]
+    specs = declared(op).values()
     listed = [f"- {kind}: {', '.join(names)}" for kind, names in rows.items() if names]
-    return f"### `{cls.OPERATION_NAME}`\n\n{inspect.getdoc(cls)}\n\n" + "\n".join(
-        [*listed, *(["", *_attributes(specs)] if specs else [""])]
-    )  # type: ignore[attr-defined]
+    return "\n".join([f"### `{op}`\n\n{inspect.getdoc(cls)}\n", *listed, "", *([_attributes(specs)] if specs else [])])
 
 
 def _hints(cls: type) -> dict[str, typing.Any]:
