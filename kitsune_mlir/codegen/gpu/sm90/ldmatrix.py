@@ -29,7 +29,7 @@ def stage_accumulator(
 
     Args:
         thread: index of the thread in the warpgroup.
-        tile, pointer: where to; see `Fragment.store_swizzled`.
+        tile, pointer: where to: a tile and its place, aligned as its swizzle asks.
         col: the first of the columns there, a multiple of 16; `row` of the rows, a multiple of 8.
     """
     lane = thread & 31
