@@ -213,7 +213,7 @@ def programs(folder: Path, case: str) -> dict[str, Any]:
     from kitsune_mlir.runtime.cuda_executor import CudaExecutor
     from kitsune_mlir.runtime.manifest_check import read_manifest
 
-    calls, errors = {}, []
+    calls, errors, kept = {}, [], []  # what a graph replays lives as long as the graph
     for path in sorted(folder.glob(f"{case}.*.json")):
         name = path.name.removesuffix(".json")
         facts = json.loads(path.read_text())
@@ -225,6 +225,7 @@ def programs(folder: Path, case: str) -> dict[str, Any]:
         def call(executor: Any = executor, tensors: tuple[Any, ...] = (a, b, result)) -> None:
             executor.run([tensor.data_ptr() for tensor in tensors], torch.cuda.current_stream().cuda_stream)
 
+        kept.append(call)
         calls[name.removeprefix(f"{case}.")] = graphed(call)
         calls[name.removeprefix(f"{case}.")]()
         wanted = a.double() @ b.double().T

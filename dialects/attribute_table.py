@@ -21,7 +21,6 @@ WORKER = ("func.func", "llvm.func")
 ANY = "any operation"
 
 MODES = ("temporal", "spatial", "separate")
-ENGINES = ("mma", "chain", "conv", "depthwise", "simt", "gemv", "attention", "pairs", "generic")
 KINDS_OF_ARGUMENTS = ("parameter", "buffer", "constant", "input")
 
 # Names that several modules write or read.
@@ -91,8 +90,7 @@ ATTRIBUTES = (
         "Who runs the stages: every block tiles of every stage, shares of the multiprocessors, or several kernels. "
         "`temporal` where it is absent.", one_of=MODES),
     AttributeSpec("arena", (PIPELINE,), "an integer", PLACE, MATERIALIZE, "Bytes of the buffer of all intermediates.", 0),
-    AttributeSpec("engine", (STAGE,), "a string", PARTITION, MATERIALIZE + ", cost models", "Who is asked first to do it.",
-        one_of=ENGINES),
+    AttributeSpec("engine", (STAGE,), "a string", PARTITION, MATERIALIZE + ", cost models", "Who does it, by its offer."),
     AttributeSpec("tile", (STAGE,), "array<i64: ...>", PARTITION, MATERIALIZE + ", cost models",
         "Tile sizes of the dimensions that its operations share.", 1),
     AttributeSpec(GROUPS, (STAGE,), "an integer", PARTITION, MATERIALIZE,

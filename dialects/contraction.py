@@ -11,9 +11,19 @@ from torch_mlir.dialects import linalg
 
 from .access import affine_maps, iterator_kinds, loop_sizes, plain_loops, terms_of
 from .match_failure import MatchFailure
+from .products import is_projected_product
 from .unchanged import remembered
 
-__all__ = ["ContractionDims", "ConvDims", "contraction_dims", "conv_dims", "matrix_extents", "subscripts"]
+__all__ = [
+    "ContractionDims",
+    "ConvDims",
+    "contraction_dims",
+    "conv_dims",
+    "is_dot",
+    "matrix_extents",
+    "operand_bytes",
+    "subscripts",
+]
 
 
 @dataclass(frozen=True)
@@ -142,3 +152,16 @@ def conv_dims(op: ir.Operation) -> ConvDims:
         raise MatchFailure("the weight differs from pixel to pixel")
     loops, strides, seen, dilations = zip(*found, strict=True) if found else ((), (), (), ())
     return ConvDims(loops, strides, seen, dilations, features, channels)  # type: ignore[arg-type]
+
+
+def operand_bytes(op: ir.Operation) -> int:
+    """Bytes of an element of a contraction's operands: 2, or 4 for what is no 16-bit float."""
+    return 2 if all(str(ir.ShapedType(value.type).element_type) in ("bf16", "f16") for value in list(op.operands)[:2]) else 4
+
+
+def is_dot(op: ir.Operation) -> bool:
+    """Whether a contraction has neither rows nor columns: sums of products of two vectors, which tensor cores do badly."""
+    if not is_projected_product(op):
+        return False
+    dims, sizes = contraction_dims(op), loop_sizes(op)
+    return all(sizes[loop] == 1 for loop in (*dims.m, *dims.n))

@@ -5,6 +5,7 @@ either by that dimension or whole, can run for a tile of it without leaving the 
 ops are one *dimension* when a value passes between them along it.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -199,3 +200,28 @@ def _ordered(classes: Axes, dims: dict, yielded, position, accesses) -> list[Dim
                 if root in dims and root not in order:
                     order.append(root)
     return [dims[root] for root in order]
+
+
+def root_of(value: ir.Value) -> ir.Value:
+    """The value that a chain of reshapes shows."""
+    maker = defining_op(value)
+    while maker is not None and is_reshape(maker):
+        value = maker.operands[0]
+        maker = defining_op(value)
+    return value
+
+
+def inner_elements(space: Space) -> int:
+    """Points of the widest op of the stage that do not belong to a shared dimension (a row's length, for row-local ops)."""
+    widest = 1
+    for n, op in enumerate(space.ops):
+        access = space.accesses[n]
+        tensors = [r for r in op.results if is_tensor(r)]
+        if access is not None and tensors:
+            shared = {d.loops[n] for d in space.dims if n in d.loops}
+            widest = max(widest, math.prod(s for loop, s in enumerate(access.sizes) if loop not in shared))
+        # What is always written whole has no loop: what a concatenation joins.
+        for r in range(len(op.results) if tensors else 0):
+            sizes = zip(shape_of(op.results[r]), space.result_dims(n, r), strict=True)
+            widest = max(widest, math.prod(size for size, dim in sizes if dim is None))
+    return widest

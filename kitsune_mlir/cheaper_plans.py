@@ -1,4 +1,4 @@
-"""What a program is planned like when a kernel's code takes ptxas too long: smaller kernels, then smaller stages.
+"""What a program is planned like when a plan fails: a kernel's code takes ptxas too long, or an engine breaks its offer.
 
 How long that takes is not known before: a chain of 7,600 instructions took 80 s, one of 23,000 took 8 s. So the plan that is
 thought fastest is tried first. Then a kernel of several stages becomes several kernels, which also shows whose code it is, and
@@ -15,7 +15,7 @@ from torch_mlir import ir
 from torch_mlir.dialects.builtin import ModuleOp
 
 from kitsune_mlir.dialects.verify import walk
-from kitsune_mlir.errors import AssemblyTimeout
+from kitsune_mlir.errors import AssemblyTimeout, BrokenOffer
 from kitsune_mlir.passmanager.diagnostics import Diagnostic, diagnostic_at
 
 __all__ = ["MOST_PLANS", "Planning", "report"]
@@ -32,6 +32,7 @@ class Planning:
         mode: who runs the stages, as in `Options`.
         cut: option `cut` of `kitsune-form-stages`.
         tried: what was cut: a stage's name, its parts (as `_parts` has them), and how many of them should stay.
+        settled: stages that are as small as they can be: the engine that takes anything may do them.
         replanned: a sentence for each plan that was given up.
         times: milliseconds of stages by name, where planning cannot know them: of those that only the generic engine took.
     """
@@ -39,6 +40,7 @@ class Planning:
     mode: str
     cut: tuple[str, ...] = ()
     tried: tuple[tuple[str, str, int, int], ...] = ()
+    settled: frozenset[str] = frozenset()
     replanned: tuple[str, ...] = ()
     times: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
@@ -56,13 +58,36 @@ class Planning:
         why = f"kernel '{error.kernel}' took ptxas more than {error.limit:g} s"
         if len(held) > 1 and self.mode == "auto":
             return self._after(f"{why}: planned again with launches for its {len(held)} stages", mode="separate")
-        unit, parts, name = max((*_parts(stage), stage["name"]) for stage in held) if held else ("", 1, "")
+        name = max((*_parts(stage), stage["name"]) for stage in held)[-1] if held else ""
+        smaller = self._smaller(name, why, held)
+        if smaller is None:
+            before = "".join(f"\n  before: {sentence}" for sentence in self.replanned)
+            raise AssemblyTimeout(error.kernel, error.limit, error.seconds, error.stages, before) from error
+        return smaller
+
+    def without(self, error: BrokenOffer, stages: Sequence[Mapping[str, Any]]) -> Planning:
+        """The plan to try after one in which an engine declined what it had offered: the stage is made of fewer ops.
+
+        A stage that cannot be made smaller is settled. Those of one op are so from the start (`accepted`).
+        """
+        why = f"engine '{error.engine}' declines what became of stage '{error.stages[0]}' ({error.reason})"
+        smaller = self._smaller(error.stages[0], why, stages)
+        if smaller is None:
+            return dataclasses.replace(self, settled=self.settled | {error.stages[0]})
+        return smaller
+
+    def accepted(self, stages: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+        """The stages of a plan that the engine that takes anything may do: no smaller ones can be made of them."""
+        return self.settled | {stage["name"] for stage in stages if _parts(stage)[1] < 2}
+
+    def _smaller(self, name: str, why: str, stages: Sequence[Mapping[str, Any]]) -> Planning | None:
+        """The plan with half as many products, or ops, in stages like the one of that name; None if there is none."""
+        unit, parts = next((_parts(stage) for stage in stages if stage["name"] == name), ("", 1))
         most = parts // 2
         while (step := (name, unit, parts, most)) in self.tried:  # the passes did not make anything else of it
             most //= 2
         if not most or len(self.replanned) == MOST_PLANS:
-            before = "".join(f"\n  before: {sentence}" for sentence in self.replanned)
-            raise AssemblyTimeout(error.kernel, error.limit, error.seconds, error.stages, before) from error
+            return None
         size = f"{most} {unit}" + "s" * (most > 1)
         sentence = f"{why}: planned again with at most {size} in stages like {name}"
         return self._after(sentence, cut=(*self.cut, f"{name}:{most}"), tried=(*self.tried, step))

@@ -107,6 +107,20 @@ class AssemblyTimeout(CompileError):
         )
 
 
+class BrokenOffer(KitsuneError):
+    """An engine offered to do a stage, and declined the tasks that the stage became.
+
+    Attributes:
+        stages: the stage's name.
+        engine: whose offer it was.
+        reason: why it declined.
+    """
+
+    def __init__(self, stage: str, engine: str, reason: str):
+        self.stages, self.engine, self.reason = (stage,), engine, reason
+        super().__init__(f"engine '{engine}' offered to do stage '{stage}', and declined: {reason}")
+
+
 class TargetError(KitsuneError):
     """A target does not exist, is not usable on this machine, or lacks a component (named in the message)."""
 

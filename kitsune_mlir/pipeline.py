@@ -21,7 +21,7 @@ from kitsune_mlir import tuning
 from kitsune_mlir.calling_convention import memory_layouts, signature_of
 from kitsune_mlir.cheaper_plans import Planning, report
 from kitsune_mlir.dialects import new_context
-from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, PerformanceWarning, TargetError
+from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, BrokenOffer, PerformanceWarning, TargetError
 from kitsune_mlir.frontend import ImportedModel, import_model
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.options import Options, Phases, options_of
@@ -80,10 +80,12 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
     while True:
         tiles = phases.run("lower", lower, stages)
         try:
-            code = phases.run("codegen", generate, tiles)
-        except AssemblyTimeout as error:
-            planning = planning.cheaper(error, stages.summary["stages"])
-            report(tiles.module, error.stages, planning.replanned[-1], options.on_remark)
+            code = phases.run("codegen", generate, tiles, None, planning.accepted(stages.summary["stages"]))
+        except (AssemblyTimeout, BrokenOffer) as error:
+            known, held = planning.replanned, stages.summary["stages"]
+            planning = planning.without(error, held) if isinstance(error, BrokenOffer) else planning.cheaper(error, held)
+            for sentence in planning.replanned[len(known) :]:
+                report(tiles.module, error.stages, sentence, options.on_remark)
             stages = plan(imported, machine, options, planning, phases)
             continue
         known = planning.mode != "auto" or planning.times or options.tune or options.tuned_for

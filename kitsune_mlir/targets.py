@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from torch_mlir import ir
@@ -15,7 +15,8 @@ from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision
 from kitsune_mlir.codegen.host.compile import compile_host
 from kitsune_mlir.dialects.tile_reader import program_functions
-from kitsune_mlir.errors import TargetError
+from kitsune_mlir.errors import BrokenOffer, TargetError
+from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.slow_stages import slow_task
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.options import Options
@@ -59,6 +60,9 @@ __all__ = [
 _made = [PASSES[name]() for name in PIPELINE]
 _partition, _materialize = PIPELINE.index(PartitionStreams.name), PIPELINE.index("kitsune-materialize")
 FORM, SCHEDULE, LOWER = _made[:_partition], _made[_partition + 1 : _materialize], _made[_materialize:]
+
+WORTH_ANOTHER_PLAN = 2 * rates.CHAIN_HAND_OFF
+"""Seconds above its floor from which on a stage of a broken offer is planned again: its parts are a hand-off apart, or two."""
 
 PROGRAM = "main_p0"
 """The tile program: the first, and only, pipeline of the frontend's function."""
@@ -138,21 +142,23 @@ def lower(stages: Stages) -> TileProgram:
     return TileProgram(module, stages)
 
 
-def generate(tiles: TileProgram, machine: Target | None = None) -> Code:
+def generate(tiles: TileProgram, machine: Target | None = None, settled: Container[str] | None = None) -> Code:
     """Tile program -> code. Needs no GPU; running does.
 
     Args:
         machine: what the code is for; None is what the tile program is planned for. Any machine can run any tile program.
+        settled: stages whose broken offers are accepted; None is all.
 
     Raises:
         CompileError: the code generator failed (names task, engine and a reproducer).
+        BrokenOffer: an engine declined what it had offered to do, and without it the stage is slow.
         AssemblyTimeout: a kernel's code takes ptxas too long.
         ArgumentError: an option of the kernel has no such value.
     """
     machine = machine or tiles.stages.machine
     if not tiles.computes:
         return Code(tiles, machine, {}, {}, *make_runner(machine.chip or machine.name, {}))
-    return _gpu_code(tiles, machine) if machine.is_gpu else _host_code(tiles, machine)
+    return _gpu_code(tiles, machine, settled) if machine.is_gpu else _host_code(tiles, machine)
 
 
 def partitioned_code(module: ir.Module, partitioning: PartitionStreams, machine: Target, options: Options) -> Code:
@@ -187,7 +193,7 @@ def _host_code(tiles: TileProgram, machine: Target) -> Code:
     return Code(tiles, machine, {"llvm": code.llvm_ir}, HostRunner.artifacts(code), HostRunner(code, options.threads))
 
 
-def _gpu_code(tiles: TileProgram, machine: Target) -> Code:
+def _gpu_code(tiles: TileProgram, machine: Target, settled: Container[str] | None) -> Code:
     """gpu and nvvm dialects -> LLVM -> PTX -> cubin."""
     from kitsune_mlir.runtime.cuda_runner import CudaRunner
 
@@ -195,9 +201,14 @@ def _gpu_code(tiles: TileProgram, machine: Target) -> Code:
     slow: list[dict[str, Any]] = []
 
     def watch(decision: Decision) -> None:
-        if (found := slow_task(decision.plan, decision.declined, machine)) is not None:
-            file, line, _ = place_of(found.location)
-            slow.append({**found.figures, "source": f"{file}:{line}" if line else ""})
+        found = slow_task(decision.plan, decision.declined, machine)
+        if found is None:
+            return
+        broken = next((d for d in decision.declined if d.engine == decision.plan.task.requested_engine), None)
+        if broken is not None and settled is not None and found.task not in settled and found.lost > WORTH_ANOTHER_PLAN:
+            raise BrokenOffer(found.task, broken.engine, broken.reason)
+        file, line, _ = place_of(found.location)
+        slow.append({**found.figures, "source": f"{file}:{line}" if line else ""})
 
     passes = [ToGpu(**dataclasses.asdict(options)), FinalizeNvvm()]
     with reproduced(tiles.module, passes, machine.name, tiles.stages.options.reproducer_dir):

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.engines.attention.tiles import JOINED_ROWS
 from kitsune_mlir.dialects.attention import Attention, read_attention
 from kitsune_mlir.dialects.attribute_table import ATTENTION
 from kitsune_mlir.dialects.match_failure import MatchFailure
@@ -19,7 +20,6 @@ from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.attention.write import write_attention
-from kitsune_mlir.passes.tiles.attention import JOINED_ROWS
 
 from .base import Pass
 from .normalize import run_upstream

@@ -11,26 +11,19 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.access import is_tensor
+from kitsune_mlir.codegen.gpu.engines.chain.layers import FEW_ROWS
+from kitsune_mlir.codegen.gpu.engines.pairs.tiles import KEPT_BYTES, samples_that_fit
 from kitsune_mlir.dialects.attribute_table import PAIRS
-from kitsune_mlir.dialects.edges import edge_of, grid_of
-from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.pairs import Pairs, read_pairs
-from kitsune_mlir.dialects.products import is_contraction
-from kitsune_mlir.dialects.stage_graph import inputs_of
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.passes.pairs.layers import layer_bytes, layers_before
-from kitsune_mlir.passes.stages.gemm_chains import FEW_ROWS
 
 from .base import Pass
 from .remarks import remark
 
-__all__ = ["FusePairs", "find_pairs", "pairs_tile"]
-
-KEPT_BYTES = 16 << 10  # shared memory that is not for samples: tables, barriers
-BUSY_SHARE = 3  # multiprocessors are left to a stage that has tiles for one in so many at most
+__all__ = ["FusePairs", "find_pairs"]
 
 
 def obstacle(pairs: Pairs, target: Target) -> str | None:
@@ -53,16 +46,6 @@ def _outermost(user: ir.Operation, beside: ir.Operation) -> ir.Operation:
     return user
 
 
-def samples_that_fit(pairs: Pairs, target: Target) -> int:
-    """Samples that a block can hold."""
-    return (target.fast_bytes - KEPT_BYTES) // (pairs.sample_bytes + pairs.product_bytes)
-
-
-def makes_a_vector(pairs: Pairs, ops: Sequence[ir.Operation]) -> bool:
-    """Whether layers among the operations of a stage make one of the vectors."""
-    return any(is_contraction(op) and op not in pairs.ops for op in ops)
-
-
 def with_layers(pairs: Pairs, target: Target) -> list[ir.Operation] | str:
     """The operations of layers that the stage should do itself; a reason if it should not."""
     ops = layers_before(pairs, target)
@@ -80,26 +63,6 @@ def find_pairs(ops: Sequence[ir.Operation]) -> list[list[ir.Operation]]:
         if PAIRS in op.attributes:
             found.setdefault(ir.IntegerAttr(op.attributes[PAIRS]).value, []).append(op)
     return list(found.values())
-
-
-def pairs_tile(stage: ir.Operation, space: Space, target: Target) -> list[int] | None:
-    """Samples a tile of a stage that was marked; None for any other stage.
-
-    One tile for every multiprocessor, if they fit; one for those that have no tile of a stage that it waits for, if these fit:
-    they read what is gathered while the others make the rest.
-    """
-    joined = next((op for op in reversed(space.ops) if PAIRS in op.attributes and any(is_tensor(r) for r in op.results)), None)
-    if joined is None or len(space.dims) != 1:
-        return None
-    pairs = read_pairs(joined)
-    if makes_a_vector(pairs, space.ops):
-        return [min(pairs.rows, FEW_ROWS)]
-    fit, workers = samples_that_fit(pairs, target), target.workers
-    edges = [edge for value in inputs_of(stage) if (edge := edge_of(stage, space, value)) is not None]
-    busy = max((grid_of(edge.producer).tasks for edge in edges), default=0)
-    if busy <= workers // BUSY_SHARE and -(-pairs.rows // (workers - busy)) <= fit:
-        workers -= busy
-    return [max(1, min(fit, -(-pairs.rows // workers)))]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import arith, func, memref
 
+from kitsune_mlir.codegen.gpu.engines.registry import engine_of, for_maps, for_updates
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.attribute_table import GROUPS, INTO, ORDERED, UPDATES
 from kitsune_mlir.dialects.edges import Edge, Grid, Slice, grid_of, producer_of, readers_of, stages_of, trace_views
@@ -187,7 +188,7 @@ class _Program:
         rows = min(size, ROWS_COPIED)
         copied = semaphore(1)
         name = ir.StringAttr(stage.attributes["sym_name"]).value
-        with self._new_task(stage, f"{name}_start", [-(-size // rows)], "simt") as coordinates:
+        with self._new_task(stage, f"{name}_start", [-(-size // rows)], for_maps()) as coordinates:
             self._waits(edges_of(stage, self.by_name, inputs), grid_of(stage), Tiling(grid_of(stage), [], lambda v, s: v))
             offset = tile_offset(coordinates[0], rows, size)
             offsets = [offset, *[0] * (len(shape_of_type(result.type)) - 1)]
@@ -205,7 +206,7 @@ class _Program:
         result = self.buffers[results_of(stage)[0]]
         name = ir.StringAttr(stage.attributes["sym_name"]).value
         grid = self.signals[hash(stage)].grid
-        with self._new_task(stage, name, grid.extents, "scatter") as coordinates:
+        with self._new_task(stage, name, grid.extents, for_updates("atomic")) as coordinates:
             self._waits(self.edges[hash(stage)], grid_of(stage), Tiling(grid_of(stage), [], lambda v, s: v))
             WaitOp(copied, index(0), index(1), i64(count))
             offset = tile_offset(coordinates[0], grid.tile[0], scatter.rows)
@@ -221,7 +222,8 @@ class _Program:
         result = self.buffers[results_of(stage)[0]]
         grid = self.signals[hash(stage)].grid
         rows = grid.tile[0]
-        with self._new_task(stage, ir.StringAttr(stage.attributes["sym_name"]).value, grid.extents, "ordered") as coordinates:
+        name = ir.StringAttr(stage.attributes["sym_name"]).value
+        with self._new_task(stage, name, grid.extents, for_updates(ORDERED)) as coordinates:
             self._waits(self.edges[hash(stage)], grid_of(stage), Tiling(grid_of(stage), [], lambda v, s: v))
             shape = shape_of_type(result.type)
             offset = tile_offset(coordinates[0], rows, shape[0])
@@ -240,11 +242,8 @@ class _Program:
         self, stage: ir.Operation, name: str, extents: list[int], requested_engine: str = ""
     ) -> Iterator[list[ir.Value]]:
         """A task whose body is written inside the `with` block; gives its coordinates."""
-        requested_engine = requested_engine or (
-            ir.StringAttr(stage.attributes["engine"]).value if "engine" in stage.attributes else "generic"
-        )
         task = TaskOp(ir.StringAttr.get(name), ir.DenseI64ArrayAttr.get(extents), loc=stage.location)
-        task.operation.attributes["engine"] = ir.StringAttr.get(requested_engine)
+        task.operation.attributes["engine"] = ir.StringAttr.get(requested_engine or engine_of(stage))
         owner = self._fused_into(stage) or stage
         for word in ("workers", "launch"):
             if self.mode != "temporal" and word in owner.attributes:

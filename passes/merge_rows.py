@@ -13,11 +13,10 @@ from torch_mlir.dialects import tensor
 
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, reassociation, shape_of
 from kitsune_mlir.dialects.attribute_table import ATTENTION
-from kitsune_mlir.dialects.iteration import is_view
+from kitsune_mlir.dialects.iteration import is_view, root_of
 from kitsune_mlir.dialects.products import constant_fill, defining_op, is_contraction, is_generic
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
-from kitsune_mlir.passes.stages.copies import root_of
 
 from .base import Pass
 from .normalize import run_upstream

@@ -12,6 +12,7 @@ from typing import ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
+from kitsune_mlir.codegen.gpu.engines.chain import layers as gpu_chains
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.attribute_table import NO_FUSION, ORDER, PADDED
 from kitsune_mlir.dialects.contraction import subscripts
@@ -23,7 +24,6 @@ from kitsune_mlir.passes.layouts.by_index import parallel_generic
 
 from .base import Pass
 from .remarks import remark
-from .stages import gemm_chains as gpu_chains
 
 ROW_BYTES = 16
 LEAST_SUM = 64  # elements: shorter sums are one chunk, and copied quickly

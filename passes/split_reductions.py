@@ -7,9 +7,11 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.mma.cost import CHUNK_BYTES, Work, choose_pieces, microseconds
+from kitsune_mlir.codegen.gpu.engines.mma.tiles import mma_tile
+from kitsune_mlir.codegen.gpu.interface.few_rows import few_rows
 from kitsune_mlir.dialects.access import access_of, affine_maps, iterator_kinds, loop_sizes, plain_loops, shape_of
 from kitsune_mlir.dialects.attribute_table import ATTENTION
-from kitsune_mlir.dialects.contraction import contraction_dims
+from kitsune_mlir.dialects.contraction import contraction_dims, is_dot, matrix_extents
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.dialects.verify import captures, walk
@@ -17,12 +19,8 @@ from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.passes.reductions.associative import Reduction, reduction_of, splittable_loop
 from kitsune_mlir.passes.reductions.parts import in_parts
-from kitsune_mlir.passes.stages.grouping import product_of
-from kitsune_mlir.passes.tiles.gemv import few_rows
-from kitsune_mlir.passes.tiles.mma import mma_tile, sum_terms
 
 from .base import Pass
-from .partition_streams import is_dot
 from .remarks import remark
 
 STRIDED = 32  # columns that a tile has at least where terms lie a row apart: a line of memory
@@ -99,7 +97,7 @@ class SplitReductions(Pass):
         tiles = tiles_of(op)
         if tiles * 2 > target.workers:
             return 1  # the machine is busy
-        apart = product_of(shape_of(op.results[0])) < -(-target.workers // 4)  # so few rows that form-stages joins nothing
+        apart = math.prod(shape_of(op.results[0])) < -(-target.workers // 4)  # so few rows that form-stages joins nothing
         if not is_product(op) and (apart or not is_read_back(op)):
             remark(op, f"stays whole: its {tiles} tiles can be shared by blocks inside one stage")
             return 1
@@ -147,7 +145,7 @@ def is_convolution(op: ir.Operation) -> bool:
 
 def tiles_of(op: ir.Operation) -> int:
     """About how many tiles a reduction has: its results, in lines of memory where its terms lie a row apart."""
-    points = product_of(shape_of(op.results[0]))
+    points = math.prod(shape_of(op.results[0]))
     if is_product(op):
         return max(1, -(-points // (64 * STRIDED)))
     kinds = iterator_kinds(op)
@@ -164,7 +162,7 @@ def is_read_back(op: ir.Operation) -> bool:
 
     Such a stage has the reduction's tiles for everything in it, and its blocks cannot share them.
     """
-    points, pending, seen = product_of(shape_of(op.results[0])), list(op.results), set()
+    points, pending, seen = math.prod(shape_of(op.results[0])), list(op.results), set()
     while pending:
         for use in pending.pop().uses:
             user = use.owner.operation
@@ -174,7 +172,7 @@ def is_read_back(op: ir.Operation) -> bool:
                 continue
             seen.add(hash(user))
             access = access_of(user)
-            if access is not None and product_of(access.sizes) > points:
+            if access is not None and math.prod(access.sizes) > points:
                 return True
             pending += list(user.results)
     return False
@@ -186,7 +184,7 @@ def estimate(op: ir.Operation, extent: int, tiles: int, target: Target) -> Estim
     candidates = [n for n in range(2, most + 1) if extent % n == 0]
     time = _product_seconds if is_product(op) else _moving_seconds
     whole = time(op, 1, tiles, target)
-    points = product_of(shape_of(op.results[0]))
+    points = math.prod(shape_of(op.results[0]))
     best = min(((time(op, n, tiles, target) + _combine_seconds(points, n, target), n) for n in candidates), default=(whole, 1))
     return Estimate(whole, best[1], best[0])
 
@@ -214,14 +212,14 @@ def _product_seconds(op: ir.Operation, parts: int, tiles: int, target: Target) -
     types = {str(ir.ShapedType(v.type).element_type) for v in op.operands}
     if not is_projected_product(op) or not types <= set(TENSOR_TYPES):
         workers = min(target.workers, tiles * parts)
-        return max(moving, rates.PARTS_START + product_of(loop_sizes(op)) / (workers * rates.PARTS_SCALAR_RATE))
+        return max(moving, rates.PARTS_START + math.prod(loop_sizes(op)) / (workers * rates.PARTS_SCALAR_RATE))
     if parts == 1 and (found := few_rows(op)) is not None:
         columns = loop_sizes(op)[found.columns]
         return rates.PARTS_START + _bytes_read(op) / min(target.dram_rate, max(1, columns // 16) * rates.PARTS_LOAD_RATE)
     dims, sizes = contraction_dims(op), loop_sizes(op)
     rows, cols, batch = (math.prod(sizes[loop] for loop in loops) for loops in (dims.m, dims.n, dims.batch))
     bytes_ = max(element_bytes(v.type) for v in list(op.operands)[:2])
-    terms = sum_terms(op) // parts
+    terms = matrix_extents(op)[2] // parts
     tile = mma_tile([batch * parts, rows, cols], ["batch", "m", "n"], terms, target, bytes_)
     work = Work(
         batch * parts * -(-rows // tile[1]) * -(-cols // tile[2]),

@@ -159,7 +159,7 @@ CONV_STEP_CYCLES = Rate(350, "cycle", "2026-11-21", CONV_FIT,
 CONV_EXCHANGE_CYCLES = Rate(3000, "cycle", "2026-11-21", CONV_FIT,
     "until the last piece of a tile has the partial results of the others")
 
-# --- What becomes one stage: passes/stages/gemm_chains.py
+# --- What becomes one stage: kitsune_mlir/codegen/gpu/engines/chain/layers.py
 
 CHAIN_TURN = Rate(0.7e-6, "s", "2026-11-21", CHAIN_FIT, "from a block's one tile of 128 x 128 of a product to its next")
 CHAIN_WIDE_LAYER = Rate(1.5e-6, "s", "2026-11-22", CHAIN_FIT,

@@ -46,6 +46,11 @@ class SlowTask:
     floor: float
 
     @property
+    def lost(self) -> float:
+        """Seconds above the floor."""
+        return self.seconds - self.floor
+
+    @property
     def figures(self) -> dict[str, str | int | float]:
         """All but the location, as plain values."""
         return {

@@ -9,7 +9,9 @@ from typing import Any
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.engines.registry import engine_of, for_maps, for_updates
 from kitsune_mlir.dialects.access import access_of, is_tensor, iterator_kinds, loop_sizes, shape_of
+from kitsune_mlir.dialects.attribute_table import INTO, ORDERED, UPDATES
 from kitsune_mlir.dialects.contraction import matrix_extents
 from kitsune_mlir.dialects.edges import Grid, stage_space, tile_sizes, uses_in
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, is_movement
@@ -95,12 +97,11 @@ def work_of_stage(stage: ir.Operation, engine: str | None = None, tile: Sequence
         engine, tile: instead of the stage's own attributes.
     """
     adding = next((op for op in stage.regions[0].blocks[0].operations if op.operation.name == "tm_tensor.scatter"), None)
-    if adding is not None and any(word in stage.attributes for word in ("updates", "into", "ordered")):
+    if adding is not None and any(word in stage.attributes for word in (UPDATES, INTO, ORDERED)):
         return _work_of_scatter(stage, adding.operation)
     space = stage_space(stage)
     grid = Grid(space, list(tile) if tile is not None else tile_sizes(stage, space))
-    if engine is None:
-        engine = ir.StringAttr(stage.attributes["engine"]).value if "engine" in stage.attributes else "simt"
+    engine = engine or engine_of(stage, for_maps())
     counted = count(space.ops)
     tiles = grid.tasks
     # The last tile of a dimension that tiles do not divide overlaps the one before, which is then done twice.
@@ -148,13 +149,13 @@ def _work_of_scatter(stage: ir.Operation, op: ir.Operation) -> Work:
     """A scatter-add whose rows are added by tasks of its own; where those of another stage add them, what starts the sums."""
     updates, indices, original = list(op.operands)
     whole, rows = tensor_bytes(original.type), shape_of(updates)[0]
-    if "into" in stage.attributes:
+    if INTO in stage.attributes:
         tiles = max(1, whole // START_BYTES)
-        return Work("simt", tiles, read_bytes=0.0, write_bytes=whole / tiles)
+        return Work(for_maps(), tiles, read_bytes=0.0, write_bytes=whole / tiles)
     moved = tensor_bytes(updates.type)
-    if "ordered" in stage.attributes:
+    if ORDERED in stage.attributes:
         return Work(
-            engine="ordered",
+            engine=for_updates(ORDERED),
             tiles=1,
             pieces=ORDERED_PIECES,
             vector_ops=64.0 * rows,  # instructions to sort an index twice
@@ -164,9 +165,9 @@ def _work_of_scatter(stage: ir.Operation, op: ir.Operation) -> Work:
             distinct_bytes=moved + whole + tensor_bytes(indices.type),
             element_bytes=tensor_bytes(updates.type, [1]),
         )
-    tiles = math.ceil(rows / ir.IntegerAttr(stage.attributes["updates"]).value)
+    tiles = math.ceil(rows / ir.IntegerAttr(stage.attributes[UPDATES]).value)
     return Work(
-        engine="scatter",
+        engine=for_updates("atomic"),
         tiles=tiles,
         vector_ops=math.prod(shape_of(updates)) / tiles,
         read_bytes=(moved + tensor_bytes(indices.type)) / tiles,

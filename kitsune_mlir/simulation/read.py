@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.engines.registry import choose, traits_of
+from kitsune_mlir.codegen.gpu.engines.registry import choose, engine_of, for_maps, traits_of
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.kernel.footprint import MOST_THREADS, REGISTER_FILE
 from kitsune_mlir.dialects.sizes import tensor_bytes
@@ -77,9 +77,7 @@ def choices_of(function: ir.Operation, machine: Target) -> Kernel:
         plans: list[Plan] = [choose(task, options)[0] for task in view.tasks]
     except (CompileError, UnsupportedError):  # planned for another target, or with queues that are not lowered yet
         tasks = [op.operation for op in function.regions[0].blocks[0].operations if op.operation.name == "kitsune.task"]
-        return Kernel(
-            [Choice(ir.StringAttr(t.attributes["engine"]).value if "engine" in t.attributes else "simt") for t in tasks]
-        )
+        return Kernel([Choice(engine_of(task, for_maps())) for task in tasks])
     choices = [
         Choice(
             plan.engine,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.engines.registry import traits_of
+from kitsune_mlir.codegen.gpu.engines.registry import engine_of, traits_of
 from kitsune_mlir.dialects.attribute_table import INDEXED, INTO, ORDERED, UPDATES
 from kitsune_mlir.dialects.edges import Edge, edge_of, grid_of, producer_of, stage_space, stages_of, trace_views
 from kitsune_mlir.dialects.named_rows import Named
@@ -87,7 +87,7 @@ def _gathers(stage: ir.Operation) -> list[tuple[ir.Operation, tuple[Named, ...]]
 
 def _refused(stage: ir.Operation, producer: ir.Operation) -> str | None:
     """Why a stage's tiles cannot wait for rows; None if they can."""
-    engine = ir.StringAttr(stage.attributes["engine"]).value
+    engine = engine_of(stage)
     if not traits_of(engine).polls_with_all_threads:
         return f"few threads of engine {engine} would read its indices"
     if any(word in producer.attributes for word in (INTO, UPDATES, ORDERED)):

@@ -9,19 +9,19 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.engines.chain.layers import (
+    FEW_ROWS,
+    few_rows_reason,
+    few_rows_seconds,
+    layer_of,
+    row_local_layers,
+)
 from kitsune_mlir.dialects.access import is_tensor
 from kitsune_mlir.dialects.iteration import is_free, iteration_space
 from kitsune_mlir.dialects.pairs import Pairs, maker_of
 from kitsune_mlir.dialects.products import defining_op, is_contraction
 from kitsune_mlir.machine.target import Target
-from kitsune_mlir.passes.stages.gemm_chains import (
-    FEW_ROWS,
-    few_rows_reason,
-    few_rows_seconds,
-    layer_of,
-    product_seconds,
-    row_local_layers,
-)
+from kitsune_mlir.passes.stages.estimates import product_seconds
 
 __all__ = ["layer_bytes", "layers_before"]
 

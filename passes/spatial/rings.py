@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch_mlir import ir
 from torch_mlir.dialects import arith, memref
 
-from kitsune_mlir.codegen.gpu.engines.registry import traits_of
+from kitsune_mlir.codegen.gpu.engines.registry import engine_of, traits_of
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.attribute_table import INTO, ORDERED, UPDATES
 from kitsune_mlir.dialects.edges import Edge, edge_of, grid_of
@@ -39,8 +39,8 @@ def ring_edge(stage: ir.Operation) -> RingEdge | str:
     if len(results) != 1 or any(word in stage.attributes for word in (INTO, ORDERED, UPDATES)):
         return "only a stage of one result that adds no rows fills a ring"
     value, grid = results[0], grid_of(stage)
-    if not traits_of(_engine(stage)).keeps_order:
-        return f"engine {_engine(stage)} does not keep the order of its tiles"
+    if not traits_of(engine_of(stage)).keeps_order:
+        return f"engine {engine_of(stage)} does not keep the order of its tiles"
     made = yielded(stage)[0]
     maker = next(n for n, op in enumerate(grid.space.ops) if made in list(op.results))
     along = grid.space.result_dims(maker, list(grid.space.ops[maker].results).index(made))
@@ -56,7 +56,7 @@ def ring_edge(stage: ir.Operation) -> RingEdge | str:
             user = user.parent.operation
         reads = grid_of(user)
         edge = edge_of(user, reads.space, value)
-        if not traits_of(_engine(user)).keeps_order or edge is None or edge.policy not in ("tile", "row"):
+        if not traits_of(engine_of(user)).keeps_order or edge is None or edge.policy not in ("tile", "row"):
             return f"{user.attributes['sym_name']} does not read it tile by tile"
         same = reads.moving[:1] == [edge.dim] and reads.tile[edge.dim] == grid.tile[first]
         if not same or reads.space.dims[edge.dim].size != grid.space.dims[first].size:
@@ -67,10 +67,6 @@ def ring_edge(stage: ir.Operation) -> RingEdge | str:
     if not pops:
         return "nobody reads it"
     return RingEdge(grid.tile[first], grid.tasks // grid.extents[0], pops)
-
-
-def _engine(stage: ir.Operation) -> str:
-    return ir.StringAttr(stage.attributes["engine"]).value if "engine" in stage.attributes else "generic"
 
 
 def _readers(stage: ir.Operation, value: ir.Value) -> list[ir.Operation]:

@@ -4,7 +4,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import tensor
 
 from kitsune_mlir.dialects.access import shape_of
-from kitsune_mlir.dialects.iteration import is_free, is_reshape, is_view
+from kitsune_mlir.dialects.iteration import is_free, is_view, root_of
 from kitsune_mlir.dialects.products import defining_op
 
 
@@ -30,15 +30,6 @@ def identity_generic(value: ir.Value) -> ir.Value:
     with ir.InsertionPoint(block):
         ir.Operation.create("linalg.yield", [], [block.arguments[0]])
     return op.results[0]
-
-
-def root_of(value: ir.Value) -> ir.Value:
-    """The value that a chain of reshapes shows."""
-    maker = defining_op(value)
-    while maker is not None and is_reshape(maker):
-        value = maker.operands[0]
-        maker = defining_op(value)
-    return value
 
 
 def settle_results(block: ir.Block) -> None:

@@ -1,13 +1,19 @@
 """Which ops become one stage: groups of ops that share parallel dimensions, joined greedily while nothing speaks against it."""
 
+import math
 from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.access import is_tensor, shape_of
+from kitsune_mlir.codegen.gpu.engines.chain.layers import layer_of
+from kitsune_mlir.codegen.gpu.engines.registry import traits_of
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
+from kitsune_mlir.codegen.gpu.interface.plan import Decline
+from kitsune_mlir.codegen.offers import offer_for
+from kitsune_mlir.dialects.access import is_tensor
 from kitsune_mlir.dialects.attribute_table import NO_FUSION
 from kitsune_mlir.dialects.deep import postorder
-from kitsune_mlir.dialects.iteration import Space, is_free, is_reshape, is_view, iteration_space
+from kitsune_mlir.dialects.iteration import Space, inner_elements, is_free, is_reshape, is_view, iteration_space, root_of
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.unchanged import remembered, unchanged
@@ -17,10 +23,8 @@ from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.fuse_attention import find_attention
 from kitsune_mlir.passes.fuse_pairs import find_pairs
 from kitsune_mlir.passes.reductions.associative import keeps_apart
-from kitsune_mlir.passes.stages import gemm_chains as gpu_chains
 
-from .copies import root_of
-from .grouped_gemms import share_a_pass
+from .estimates import moving_seconds, product_seconds
 from .short_reductions import made_again
 from .small_stages import one_row, worth_a_hand_off
 
@@ -37,14 +41,6 @@ def reads(op: ir.Operation) -> list[ir.Value]:
 @remembered
 def _read(op: ir.Operation) -> tuple[ir.Value, ...]:
     return tuple(dict.fromkeys([*op.operands, *captures(op)]))
-
-
-def product_of(sizes) -> int:
-    """The product of some sizes; 1 for none."""
-    result = 1
-    for size in sizes:
-        result *= size
-    return result
 
 
 class Grouping:
@@ -75,6 +71,7 @@ class Grouping:
         self._spaces: dict[int, Space] = {}  # of groups, as they are now
         self._tried: tuple[int, int, Space] | None = None
         self._times: dict[int, float] = {}
+        self._offers: dict[int, Offer | None] = {}
 
     def sources(self, op: ir.Operation) -> list[ir.Operation]:
         """The grouped ops that `op` reads, looking through free ops and views."""
@@ -185,8 +182,17 @@ class Grouping:
             return reason
         if self.target.is_gpu and merged.dims and (reason := made_again(self.members[a], self.members[b])) is not None:
             return reason
-        if self.chains != "true" and (reason := self._needs_chain(group, merged)) is not None:
-            return reason if self.chains == "false" else self._chain_reason(a, b, merged)
+        candidate = Candidate(merged)
+        if self.chains == "false" and candidate.contractions:
+            if (reason := candidate.several_passes()) is not None:
+                return reason
+        elif self.chains == "cost" and candidate.contractions:
+            offer, declined = offer_for(candidate, self.target)
+            if offer is None or traits_of(offer.engine).catches_all:
+                if (reason := self._lost(a, b, candidate, declined)) is not None:
+                    return reason
+            elif traits_of(offer.engine).several_products:
+                return self._slower(a, b, offer)
         for part in (a, b):
             alone, together = _tiles(self._space_of(part)), _tiles(merged)
             if together < min(alone, -(-self.target.workers // 4)) and not small:
@@ -204,31 +210,28 @@ class Grouping:
             return False
         values = {v for op in group for v in [*op.operands, *op.results] if is_tensor(v)}
         bytes_ = sum(tensor_bytes(v.type) for v in values)
-        return worth_a_hand_off(bytes_, product_of(d.size for d in space.dims), self.target)
+        return worth_a_hand_off(bytes_, math.prod(d.size for d in space.dims), self.target)
 
-    def _needs_chain(self, group: list[ir.Operation], merged: Space) -> str | None:
-        """Why a group is no single product whose factors come from memory and whose columns are tiled; None if it is."""
-        products = [op for op in group if is_contraction(op)]
-        if len(products) > 1 and not share_a_pass(products):
-            return "a stage holds one product on this target"
-        if any(self._fed_inside(op, group) for op in products):
-            return "a product's inputs come from memory on this target"
-        if products and len(merged.dims) < len(self.space([products[0]]).dims):
-            return "it would take the product's columns away from its tiles"
-        return None
+    def _lost(self, a: int, b: int, candidate: Candidate, declined: Sequence[Decline]) -> str | None:
+        """What is lost if groups a and b become one that only the engine takes which takes anything: why the engines of the
+        two declined. None if that engine is theirs already."""
+        products = [g for g in (a, b) if any(map(is_contraction, self.members[g]))]
+        engines = [found.engine for g in products if (found := self._offer(g)) is not None]
+        own = [one for one in declined if one.engine in engines]
+        if not own and candidate.several_passes() is None:
+            return None
+        return next((one.reason for one in declined if traits_of(one.engine).several_products), own[0].reason)
 
-    def _chain_reason(self, a: int, b: int, merged: Space) -> str | None:
-        """Why groups a and b do not become one chain: the engine could not hold it, or apart they are faster."""
-        layers = gpu_chains.layers_of(merged)
-        if isinstance(layers, str):
-            return layers
-        if len(layers) == 1 and layers[0].columns > gpu_chains.WIDTH:
-            return "one wide layer is no chain: its product reads what is joined or gathered in place"
-        together = gpu_chains.chain_seconds(layers, self.target)
-        apart = self._seconds(a) + self._seconds(b)
-        if together > apart:
-            return f"as one chain they would take {together * 1e6:.1f} us, apart {apart * 1e6:.1f} us"
-        return None
+    def _slower(self, a: int, b: int, offer: Offer) -> str | None:
+        """Why groups a and b stay apart although an engine does their products one after the other: they are faster so."""
+        together, apart = offer.seconds or 0.0, self._seconds(a) + self._seconds(b)
+        return f"as one chain they would take {together * 1e6:.1f} us, apart {apart * 1e6:.1f} us" if together > apart else None
+
+    def _offer(self, g: int) -> Offer | None:
+        """The offer for a group as it is."""
+        if g not in self._offers:
+            self._offers[g] = offer_for(Candidate(self._space_of(g)), self.target)[0]
+        return self._offers[g]
 
     def _seconds(self, g: int) -> float:
         """Estimated time of a group on a GPU."""
@@ -238,25 +241,14 @@ class Grouping:
 
     def _find_seconds(self, g: int) -> float:
         group = self.members[g]
-        space, products = self._space_of(g), [op for op in group if is_contraction(op)]
+        products = [op for op in group if is_contraction(op)]
         if not products:
             values = {v for op in group for v in [*reads(op), *op.results] if is_tensor(v)}
-            return gpu_chains.moving_seconds(sum(tensor_bytes(v.type) for v in values), self.target)
-        if self._needs_chain(group, space) is not None and isinstance(layers := gpu_chains.layers_of(space), list):
-            return rates.CHAIN_HAND_OFF + gpu_chains.chain_seconds(layers, self.target)
-        return sum(gpu_chains.product_seconds(gpu_chains.layer_of(op), self.target) for op in products)
-
-    def _fed_inside(self, product: ir.Operation, group: list[ir.Operation]) -> bool:
-        """Whether one of a product's two factors (not its start value) is made by the group itself."""
-        inside = {hash(op) for op in group}
-        pending = [v for v in list(product.operands)[:2]]
-        while pending:
-            maker = defining_op(pending.pop())
-            if maker is not None and hash(maker) in inside:
-                return True
-            if maker is not None and hash(maker) not in self.group_of and is_free(maker):
-                pending += reads(maker)
-        return False
+            return moving_seconds(sum(tensor_bytes(v.type) for v in values), self.target)
+        offer = self._offer(g)
+        if offer is not None and offer.seconds is not None and traits_of(offer.engine).several_products:
+            return rates.CHAIN_HAND_OFF + offer.seconds
+        return sum(product_seconds(layer_of(op), self.target) for op in products)
 
     def _through_view(self, a: int, b: int) -> bool:
         """Whether an op of group b reads a view of what group a makes, others may read it as it is."""
@@ -284,7 +276,7 @@ class Grouping:
         rows = MIN_ROWS if any(is_contraction(op) for op in group) else 1
         # Several dimensions: tiles are cut along the last one too, and rows are all those before it (a batch of matrices).
         leading = space.dims[:-1] if self.target.is_gpu and len(space.dims) > 1 else space.dims[:1]
-        lead = product_of(d.size for d in leading)
+        lead = math.prod(d.size for d in leading)
         inside = [r for op in group for r in op.results if is_tensor(r)]
         sizes = [tensor_bytes(v.type) * min(rows, lead) // lead for v in inside]
         if self.target.is_gpu and len(space.dims) > 1:  # tiled along the last one too
@@ -298,6 +290,7 @@ class Grouping:
         for g in (a, b):
             self._spaces.pop(g, None)
             self._times.pop(g, None)
+            self._offers.pop(g, None)
         if self._tried is not None and self._tried[:2] == (a, b):
             self._spaces[b] = self._tried[2]
         self._tried = None
@@ -371,23 +364,7 @@ class Grouping:
         return sorted(done, key=lambda g: (level[g], g in late, g not in readers))
 
 
-def inner_elements(space: Space) -> int:
-    """Points of the widest op of the stage that do not belong to a shared dimension (a row's length, for row-local ops)."""
-    widest = 1
-    for n, op in enumerate(space.ops):
-        access = space.accesses[n]
-        tensors = [r for r in op.results if is_tensor(r)]
-        if access is not None and tensors:
-            shared = {d.loops[n] for d in space.dims if n in d.loops}
-            widest = max(widest, product_of(s for loop, s in enumerate(access.sizes) if loop not in shared))
-        # What is always written whole has no loop: what a concatenation joins.
-        for r in range(len(op.results) if tensors else 0):
-            sizes = zip(shape_of(op.results[r]), space.result_dims(n, r), strict=True)
-            widest = max(widest, product_of(size for size, dim in sizes if dim is None))
-    return widest
-
-
 def _tiles(space: Space) -> int:
     """How many tiles of the smallest useful size a space gives: rows, or vectors of 32 where there is nothing but columns."""
-    points = product_of(d.size for d in space.dims)
+    points = math.prod(d.size for d in space.dims)
     return points if inner_elements(space) > 1 else max(1, points // 32)

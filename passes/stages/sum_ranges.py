@@ -7,13 +7,13 @@ here, and is then part of its stage like any other operation that costs nothing.
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.interface.few_rows import few_rows
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.attribute_table import IN_PLACE
 from kitsune_mlir.dialects.products import constant_fill, defining_op, is_contraction, is_projected_product
 from kitsune_mlir.dialects.sizes import element_bytes
 from kitsune_mlir.passes.hoist_gathers import gather_of
 from kitsune_mlir.passes.remarks import remark
-from kitsune_mlir.passes.tiles.gemv import few_rows
 
 from .grouping import Grouping
 

@@ -1,9 +1,11 @@
 """A scheduled stage graph in figures: what `explain` says and what the tests of the planner look at."""
 
+import math
 from typing import Any
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.engines.registry import engine_of
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.edges import Grid, grid_of, producer_of, stages_of, trace_views, uses_in
 from kitsune_mlir.dialects.products import defining_op, is_contraction
@@ -11,8 +13,6 @@ from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, results_of, yielded
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import Target
-
-from .grouping import product_of
 
 
 def words(attribute: ir.Attribute) -> list[str]:
@@ -35,7 +35,7 @@ def operations_of(grid: Grid) -> int:
     for n, op in enumerate(grid.space.ops):
         access = grid.space.accesses[n]
         if access is not None and is_contraction(op):
-            total += 2 * product_of(access.sizes)
+            total += 2 * math.prod(access.sizes)
     return total
 
 
@@ -95,7 +95,7 @@ def _stage(stage: ir.Operation, pipeline: ir.Operation) -> dict[str, Any]:
     return {
         "name": ir.StringAttr(stage.attributes["sym_name"]).value,
         "ops": kinds,
-        "engine": ir.StringAttr(stage.attributes["engine"]).value if "engine" in stage.attributes else "generic",
+        "engine": engine_of(stage),
         "sizes": [d.size for d in grid.space.dims],
         "tile": list(grid.tile),
         "tasks": grid.tasks,

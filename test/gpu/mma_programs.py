@@ -159,8 +159,8 @@ def build(folder: Path, names: list[str]) -> int:
 
 def planned(layer: Layer) -> Layer:
     """The layer with the planner's tile, if it has none."""
+    from kitsune_mlir.codegen.gpu.engines.mma.tiles import mma_tile
     from kitsune_mlir.machine.target import find_target
-    from kitsune_mlir.passes.tiles.mma import mma_tile
 
     if layer.tile:
         return layer

@@ -14,6 +14,7 @@ from kitsune_mlir.codegen.gpu.compile import GpuCode, compile_gpu
 from kitsune_mlir.codegen.gpu.engines.attention.engine import AttentionEngine
 from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import tile_costs, tile_order
 from kitsune_mlir.codegen.gpu.engines.attention.plan import AttentionPlan, _pieces
+from kitsune_mlir.codegen.gpu.engines.attention.tiles import best_rows
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.attention import Attention, read_attention
@@ -24,7 +25,6 @@ from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.passes.registry import PIPELINE
-from kitsune_mlir.passes.tiles.attention import best_rows
 from kitsune_mlir.passmanager.manager import run_pipeline
 from test.gpu.attention_cases import SMALL, TIMED, Case, inputs_of, model_of
 from test.numerics.compare import exact, problems

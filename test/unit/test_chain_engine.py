@@ -13,6 +13,7 @@ from torch_mlir import ir
 
 import kitsune_mlir
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
+from kitsune_mlir.codegen.gpu.engines.chain import layers as gpu_chains
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.match import match_chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import panels_of
@@ -24,7 +25,6 @@ from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.dialects.tile_records import TaskView
-from kitsune_mlir.passes.stages import gemm_chains as gpu_chains
 from test.emulators.chain import run_chain
 from test.gpu.chain_programs import CASES, Edge, Gated, Joined, Normalised, WideEdges, mlp
 from test.programs.compiled import planned

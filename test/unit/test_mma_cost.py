@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from kitsune_mlir.codegen.gpu.engines.mma.cost import Work, choose_pieces, microseconds
+from kitsune_mlir.codegen.gpu.engines.mma.tiles import mma_tile
 from kitsune_mlir.machine.target import H200
-from kitsune_mlir.passes.tiles.mma import mma_tile
 
 # (m, n, k, rows, cols, pieces, and tiles done alone before if any): microseconds, operands in L2 where they fit. The first are
 # medians of 30 replays of a graph; where a product was measured in two runs, the second is scaled by the library's time (the

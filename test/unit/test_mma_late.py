@@ -9,6 +9,7 @@ import torch
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
+from kitsune_mlir.codegen.gpu.engines.mma.column_groups import MOST, column_groups
 from kitsune_mlir.codegen.gpu.engines.mma.deferred_waits import late_waits
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, Plan
@@ -17,7 +18,6 @@ from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.registry import PIPELINE
-from kitsune_mlir.passes.tiles.column_groups import MOST, column_groups
 from kitsune_mlir.passmanager.manager import run_pipeline
 
 H200 = find_target("h200")

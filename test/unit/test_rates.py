@@ -19,21 +19,32 @@ MODELS = [
         "passes.modes",
         "passes.spatial",
         "passes.stages",
-        "passes.tiles",
         "passes.pairs",
         "passes.partition_streams",
         "simulation",
     ),
+    *("codegen.gpu.interface.memory_tiles", "codegen.gpu.interface.loop_tile"),
     *(
         f"codegen.gpu.engines.{name}"
-        for name in ("mma.cost", "mma.plan", "conv", "generic.cost", "gemv", "attention.kv_schedule")
+        for name in (
+            "mma.cost",
+            "mma.plan",
+            "mma.tiles",
+            "conv",
+            "generic.cost",
+            "gemv",
+            "attention.kv_schedule",
+            "attention.tiles",
+            "chain.layers",
+            "simt.tiles",
+        )
     ),
 ]
 """Modules, or packages of modules, that estimate times."""
 MARGINS = {
     *("passes.spatial.allocation.SECONDS", "passes.spatial.allocation.GAP"),  # of the solver
     *("passes.modes.choice.CLEARLY_SEPARATE", "passes.modes.choice.CLEARLY_SPATIAL", "passes.modes.gathers.CLEARLY"),
-    *("passes.hoist_gathers.MARGIN", "passes.split_reductions.MARGIN", "passes.tiles.mma.NARROWER"),
+    *("passes.hoist_gathers.MARGIN", "passes.split_reductions.MARGIN", "codegen.gpu.engines.mma.tiles.NARROWER"),
 }
 """By how much a choice must be better: no rates of a machine."""
 NAMED = re.compile(r"(^|_)(RATE|SECONDS|CYCLES|LATENCY|HAND_?OFF|TURN|MEET|GAP|POST|START|LAUNCH)$")

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
-from kitsune_mlir.codegen.gpu.contraction.match import COL
+from kitsune_mlir.codegen.gpu.contraction.axes import COL
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import SUM
 from kitsune_mlir.codegen.gpu.engines.chain.few_rows import weight_ring as row_layers_ring
 from kitsune_mlir.codegen.gpu.engines.chain.few_rows.plan import _deal
+from kitsune_mlir.codegen.gpu.engines.chain.layers import Layer, few_rows_reason
 from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
-from kitsune_mlir.passes.stages.gemm_chains import Layer, few_rows_reason
 from test.emulators.vector import run_kernel
 from test.emulators.warp import Warps
 from test.gpu.row_programs import Recommender

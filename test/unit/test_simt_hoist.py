@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kitsune_mlir.codegen.gpu.engines.simt.schedule import levels_of
-from kitsune_mlir.passes.tiles import simt as tiles_simt
+from kitsune_mlir.codegen.gpu.interface import memory_tiles as tiles_simt
 from test.gpu.simt_cases import Case, rows
 from test.gpu.simt_programs import compile_case
 from test.unit.test_simt_engine import check

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from kitsune_mlir.codegen.gpu.backend.cubin import assemble_best
 from kitsune_mlir.codegen.gpu.backend.ptx import to_ptx
 from kitsune_mlir.codegen.gpu.backend.to_llvm import to_llvm_ir
-from kitsune_mlir.passes.tiles import simt as tiles_simt
+from kitsune_mlir.codegen.gpu.interface import memory_tiles as tiles_simt
 from test.gpu.simt_cases import Case, rows, stitch_case
 from test.gpu.simt_programs import compile_case
 from test.unit.test_simt_engine import check

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kitsune_mlir.codegen.gpu.interface.memory_tiles import Figures, row_tile, seconds, tile_of
 from kitsune_mlir.machine.target import find_target
-from kitsune_mlir.passes.tiles.simt import Figures, row_tile, seconds, tile_of
 
 H200 = find_target("h200")
 GIGABYTE = 1 << 30

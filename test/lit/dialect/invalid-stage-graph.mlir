@@ -177,17 +177,6 @@ func.func @f(%x: tensor<4xf32>) {
 
 // -----
 
-// An engine is one that exists.
-func.func @f(%x: tensor<4xf32>) {
-  // expected-error@+1 {{'kitsune.stage' op 'engine' must be one of mma, chain, conv, depthwise, simt, gemv, attention, pairs, generic, got 'steam'}}
-  %s = "kitsune.stage"() ({
-    "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
-  }) {sym_name = "s", engine = "steam"} : () -> tensor<4xf32>
-  return
-}
-
-// -----
-
 // An engine is a string.
 func.func @f(%x: tensor<4xf32>) {
   // expected-error@+1 {{'kitsune.stage' op 'engine' must be a string, got 1 : i64}}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+
+from torch_mlir import ir
 
 from kitsune_mlir.codegen.failures import named
 from kitsune_mlir.codegen.gpu.engines.attention.engine import AttentionEngine
@@ -17,35 +21,98 @@ from kitsune_mlir.codegen.gpu.engines.scatter.deterministic import OrderedEngine
 from kitsune_mlir.codegen.gpu.engines.scatter.engine import ScatterEngine
 from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer, Offering
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.dialects.tile_records import TaskView
-from kitsune_mlir.errors import CompileError
+from kitsune_mlir.errors import ArgumentError, CompileError
+from kitsune_mlir.machine.target import Target
 
-__all__ = ["ENGINES", "choose", "traits_of"]
+__all__ = ["ENGINES", "catch_all", "choose", "engine_of", "for_maps", "for_updates", "offers", "registered", "traits_of"]
 
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
-        *(AttentionEngine(), ChainEngine(), ConvEngine(), MmaEngine(), GemvEngine(), PairsEngine()),
-        *(DepthwiseEngine(), ScatterEngine(), OrderedEngine(), SimtEngine(), GenericEngine()),
+        *(AttentionEngine(), PairsEngine(), ConvEngine(), DepthwiseEngine(), ChainEngine(), GemvEngine(), MmaEngine()),
+        *(ScatterEngine(), OrderedEngine(), SimtEngine(), GenericEngine()),
     )
 }
-"""Every engine by its name, which is what a task's `engine` attribute says."""
+"""Every engine by its name, which is what the `engine` attribute of stages and tasks says. In this order they are asked what
+they offer: those that take the fewest stages come first."""
 
 
 def traits_of(name: str) -> Traits:
     """Properties of an engine; of one that there is not, those of the engine that takes anything."""
-    return ENGINES[name if name in ENGINES else _catches_all()].traits
+    return ENGINES[name if name in ENGINES else catch_all()].traits
 
 
-def _catches_all() -> str:
+def catch_all() -> str:
+    """The engine that takes anything."""
     return next(name for name, engine in ENGINES.items() if engine.traits.catches_all)
 
 
+def engine_of(op: ir.Operation, otherwise: str = "") -> str:
+    """Whom a stage or a task asks first; where it does not say, `otherwise`, or the engine that takes anything."""
+    return ir.StringAttr(op.attributes["engine"]).value if "engine" in op.attributes else otherwise or catch_all()
+
+
+def for_maps() -> str:
+    """The engine of element-wise tasks that passes write: the first that is asked for anything."""
+    return next(name for name, engine in ENGINES.items() if engine.traits.general)
+
+
+def for_updates(kind: str) -> str:
+    """The engine of tasks that add rows at indices, "atomic" or "ordered"."""
+    return next(name for name, engine in ENGINES.items() if engine.traits.row_updates == kind)
+
+
+def registered(engine: Engine, before: str) -> AbstractContextManager[None]:
+    """Have an engine in the registry, in front of another one, while a `with` block runs.
+
+    Raises:
+        ArgumentError: there is one of its name, or none of the other's.
+    """
+    if engine.name in ENGINES:
+        raise ArgumentError(f"there is an engine '{engine.name}'")
+    if before not in ENGINES:
+        raise ArgumentError(f"there is no engine '{before}' to stand in front of; engines are {', '.join(ENGINES)}")
+    return _registered(engine, before)
+
+
+@contextlib.contextmanager
+def _registered(engine: Engine, before: str) -> Iterator[None]:
+    kept = dict(ENGINES)
+    names = list(ENGINES)
+    names.insert(names.index(before), engine.name)
+    every = {**kept, engine.name: engine}
+    ENGINES.clear()
+    ENGINES.update({name: every[name] for name in names})
+    try:
+        yield
+    finally:
+        ENGINES.clear()
+        ENGINES.update(kept)
+
+
+def offers(
+    candidate: Candidate, machine: Target, options: KernelOptions, engines: Iterable[Offering]
+) -> tuple[Offer | None, list[Decline]]:
+    """The first offer for a candidate, and why those who were asked before declined."""
+    declined: list[Decline] = []
+    for engine in engines:
+        answer = engine.offer(candidate, machine, options)
+        if isinstance(answer, Offer):
+            return answer, declined
+        declined.append(answer)
+    return None, declined
+
+
 def _order(requested: str, engines: Mapping[str, Engine]) -> list[str]:
-    """Who is asked for a task: the engine that it requests, those that this one hands on to, then the general ones."""
-    asked_next = engines[requested].traits.asked_next if requested in engines else ()
+    """Who is asked for a task: the engine that it requests, those that this one hands on to, then the general ones.
+
+    A task that was planned for another machine requests an engine that this one has not: then all are asked.
+    """
+    asked_next = engines[requested].traits.asked_next if requested in engines else engines if requested else ()
     general = (name for name, engine in engines.items() if engine.traits.general)
     return [name for name in dict.fromkeys([requested, *asked_next, *general]) if name]
 

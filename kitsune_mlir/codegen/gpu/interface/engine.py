@@ -29,9 +29,11 @@ from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.dialects.tile_records import TaskView
+from kitsune_mlir.machine.target import Target
 
 __all__ = ["Engine"]
 
@@ -43,6 +45,13 @@ class Engine:
     traits: ClassVar[Traits] = Traits()
     prefetches: ClassVar[bool] = False
     """Whether `prefetch` does anything."""
+
+    def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
+        """Take or decline what may become a stage, before there is a task: writes no IR, and takes about a millisecond.
+
+        Who is asked first is the registry's order. An engine that does only tasks which passes make for it declines all.
+        """
+        return Decline(self.name, "no stage asks for it")
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         """Decide whether and how to do `task`. Must not change the IR."""

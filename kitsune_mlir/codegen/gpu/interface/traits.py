@@ -31,6 +31,9 @@ class Traits:
         concurrent: successive tasks that read one tensor and do not wait for each other are planned to run side by side.
         spreads_sums: blocks that share a tile add up a part of its columns each.
         f32_products: products of tf32 numbers that one of f32 numbers takes (3xTF32).
+        several_products: it does products one after the other in a stage, which has to pay: there are fewer tiles.
+        adds_rows: its tasks add rows of their result to another tensor at indices, instead of storing them.
+        row_updates: it does the tasks that add rows at indices, "atomic" ones or "ordered" ones.
         beside_columns: columns up to which gathers and additions to rows run beside its products; None: always.
     """
 
@@ -46,4 +49,7 @@ class Traits:
     concurrent: bool = False
     spreads_sums: bool = False
     f32_products: int = 1
+    several_products: bool = False
+    adds_rows: bool = False
+    row_updates: str = ""
     beside_columns: int | None = None

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.value import Value
+from kitsune_mlir.codegen.gpu.engines.attention import tiles
 from kitsune_mlir.codegen.gpu.engines.attention.consumer import consume_tiles
 from kitsune_mlir.codegen.gpu.engines.attention.decode import consume_few
 from kitsune_mlir.codegen.gpu.engines.attention.kv_schedule import KvSchedule
@@ -19,6 +20,7 @@ from kitsune_mlir.codegen.gpu.engines.attention.plan import AttentionPlan, make_
 from kitsune_mlir.codegen.gpu.engines.attention.producer import PipelineState, ask_for_cached, load_tiles, store_tiles
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
@@ -26,6 +28,7 @@ from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async_shared
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.rates import ENGINES
+from kitsune_mlir.machine.target import Target
 
 __all__ = ["AttentionEngine"]
 
@@ -36,6 +39,9 @@ class AttentionEngine(Engine):
     name: ClassVar[str] = "attention"
     traits: ClassVar[Traits] = Traits(ENGINES["attention"])
     prefetches: ClassVar[bool] = True
+
+    def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
+        return tiles.offer(self.name, candidate, machine)
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:

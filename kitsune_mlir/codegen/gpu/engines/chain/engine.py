@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
+from kitsune_mlir.codegen.gpu.engines.chain import layers
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import ChainPlan
 from kitsune_mlir.codegen.gpu.engines.chain.resident.consumer import Consumer
 from kitsune_mlir.codegen.gpu.engines.chain.resident.plan import make_plan
@@ -19,6 +20,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.wide.plan import WidePlan, make_wide
 from kitsune_mlir.codegen.gpu.engines.chain.wide.producer import Producer as WideProducer
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
@@ -26,6 +28,7 @@ from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async_shared
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.rates import ENGINES
+from kitsune_mlir.machine.target import Target
 
 __all__ = ["ChainEngine"]
 
@@ -37,7 +40,12 @@ class ChainEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "chain"
-    traits: ClassVar[Traits] = Traits(ENGINES["chain"], keeps_order=True, beside_columns=256)
+    traits: ClassVar[Traits] = Traits(
+        ENGINES["chain"], keeps_order=True, several_products=True, adds_rows=True, beside_columns=256
+    )
+
+    def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
+        return layers.offer(self.name, candidate, machine)
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:

@@ -21,17 +21,20 @@ from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, constant, i32, i64, select, unpack
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
+from kitsune_mlir.codegen.gpu.engines.conv import stage_tiles
 from kitsune_mlir.codegen.gpu.engines.conv.epilogue_eval import Block, Sides, Steps, guarded, neighbours_align
 from kitsune_mlir.codegen.gpu.engines.conv.match import CHANNEL, Convolution, match
 from kitsune_mlir.codegen.gpu.engines.conv.tiles import depthwise_run
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.sizes import element_bytes
 from kitsune_mlir.dialects.tile_records import Load, Store, TaskView
 from kitsune_mlir.machine.rates import ENGINES
+from kitsune_mlir.machine.target import Target
 
 __all__ = ["DepthwiseEngine"]
 
@@ -73,6 +76,9 @@ class DepthwiseEngine(Engine):
 
     name: ClassVar[str] = "depthwise"
     traits: ClassVar[Traits] = Traits(ENGINES["depthwise"])
+
+    def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
+        return stage_tiles.offer(self.name, candidate, machine, depthwise=True)
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:

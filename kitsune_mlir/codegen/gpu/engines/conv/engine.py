@@ -15,11 +15,13 @@ from typing import ClassVar
 from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.value import Value
+from kitsune_mlir.codegen.gpu.engines.conv import stage_tiles
 from kitsune_mlir.codegen.gpu.engines.conv.epilogue import Epilogue
 from kitsune_mlir.codegen.gpu.engines.conv.mainloop import Stages
 from kitsune_mlir.codegen.gpu.engines.conv.plan import HALVERS, ConvPlan, make_plan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, fence_async, fence_async_shared
@@ -27,6 +29,7 @@ from kitsune_mlir.codegen.gpu.sm90.warp_specialize import specialize
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.rates import ENGINES
+from kitsune_mlir.machine.target import Target
 
 __all__ = ["ConvEngine"]
 
@@ -40,6 +43,9 @@ class ConvEngine(Engine):
 
     name: ClassVar[str] = "conv"
     traits: ClassVar[Traits] = Traits(ENGINES["conv"], loads_ahead=True, spreads_sums=True, f32_products=3)
+
+    def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
+        return stage_tiles.offer(self.name, candidate, machine)
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:

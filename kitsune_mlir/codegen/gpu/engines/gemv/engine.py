@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32
+from kitsune_mlir.codegen.gpu.engines.gemv import tiles
 from kitsune_mlir.codegen.gpu.engines.gemv.epilogue import MULTIPLIERS, store_pass
 from kitsune_mlir.codegen.gpu.engines.gemv.l2_prefetch import fetch_ahead
 from kitsune_mlir.codegen.gpu.engines.gemv.multiply import multiplier
@@ -22,12 +23,14 @@ from kitsune_mlir.codegen.gpu.engines.gemv.plan import CONSUMERS, make_plan, sha
 from kitsune_mlir.codegen.gpu.engines.gemv.producer import ActivationStream, Stages, WeightStream, number_waits
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot, fence_async
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.rates import ENGINES
+from kitsune_mlir.machine.target import Target
 
 __all__ = ["GemvEngine"]
 
@@ -38,6 +41,9 @@ class GemvEngine(Engine):
     name: ClassVar[str] = "gemv"
     traits: ClassVar[Traits] = Traits(ENGINES["gemv"], asked_next=("mma",), loads_ahead=True, weights_ahead="always")
     prefetches: ClassVar[bool] = True
+
+    def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
+        return tiles.offer(self.name, candidate, machine)
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:

@@ -29,11 +29,15 @@ from kitsune_mlir.codegen.gpu.engines.generic.outline import call, outline
 from kitsune_mlir.codegen.gpu.engines.generic.storage import Storage, place, rewrite
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.loop_tile import loop_tile
+from kitsune_mlir.codegen.gpu.interface.memory_tiles import memory_tile
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.machine.rates import ENGINES
+from kitsune_mlir.machine.target import Target
 
 __all__ = ["GenericEngine", "finish"]
 
@@ -61,6 +65,11 @@ class GenericEngine(Engine):
     traits: ClassVar[Traits] = Traits(
         ENGINES["generic"], general=True, catches_all=True, keeps_order=True, polls_with_all_threads=True
     )
+
+    def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
+        space = candidate.space
+        tile = loop_tile(space, machine) if candidate.products else memory_tile(space, candidate.alone, machine)
+        return Offer(self.name, tuple(tile))
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:

@@ -1,8 +1,7 @@
 """Waits of a product that can come late: for columns of its rows, which it reads only when its sum has come to them.
 
-A product that counts its columns in groups (`passes/tiles/column_groups.py`) posts to as many slots for a row of tiles, and who
-reads the rows has a wait for each group, in order. Nothing but the rows may depend on the waits put off.
-
+A product that counts its columns in groups (`mma.column_groups`) posts to as many slots for a row of tiles, and who reads the
+rows has a wait for each group, in order. Nothing but the rows may depend on the waits put off.
 Only tasks that share a ring with the one before put waits off: 1536 x 1024 x 4096 and back takes 47.7 us instead of 49.8 on an
 H200, 2048 x 1024 x 4096 56.5 instead of 58.2, 2048 x 2048 x 8192 181.4 instead of 183.3. Where blocks begin a task anew it is
 no gain: 768 x 2048 x 8192 and back took 80.1 us with waits put off and 78.6 without, others the same.

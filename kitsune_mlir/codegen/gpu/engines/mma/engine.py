@@ -19,6 +19,7 @@ from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, warp_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.value import Value, select
+from kitsune_mlir.codegen.gpu.engines.mma import tiles
 from kitsune_mlir.codegen.gpu.engines.mma.epilogue import Epilogue
 from kitsune_mlir.codegen.gpu.engines.mma.mainloop import Stages
 from kitsune_mlir.codegen.gpu.engines.mma.plan import STORING_THREAD, MmaPlan, make_plan
@@ -30,6 +31,7 @@ from kitsune_mlir.codegen.gpu.engines.mma.store_warp import Storer, StoreRing
 from kitsune_mlir.codegen.gpu.engines.mma.task_fusion import join_plans
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot
@@ -37,6 +39,7 @@ from kitsune_mlir.codegen.gpu.sm90.warp_specialize import specialize
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.rates import ENGINES
+from kitsune_mlir.machine.target import Target
 
 __all__ = ["MmaEngine"]
 
@@ -58,6 +61,9 @@ class MmaEngine(Engine):
         spreads_sums=True,
         f32_products=3,
     )
+
+    def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
+        return tiles.offer(self.name, candidate, machine)
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:

@@ -18,10 +18,12 @@ from kitsune_mlir.codegen.gpu.emit.convert import pack_pair
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, i32, minimum, select, unpack
 from kitsune_mlir.codegen.gpu.engines.chain.few_rows.emit import FewRows
+from kitsune_mlir.codegen.gpu.engines.pairs import tiles
 from kitsune_mlir.codegen.gpu.engines.pairs.memory import PairsMemory
 from kitsune_mlir.codegen.gpu.engines.pairs.plan import LAYER_WARPS, PairsPlan, picks_wait, read_plan
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.thread_group import ThreadGroup
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
@@ -30,6 +32,7 @@ from kitsune_mlir.codegen.gpu.sm90.mma_sync import multiply_add
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.rates import ENGINES
+from kitsune_mlir.machine.target import Target
 
 __all__ = ["PairsEngine"]
 
@@ -46,6 +49,9 @@ class PairsEngine(Engine):
 
     name: ClassVar[str] = "pairs"
     traits: ClassVar[Traits] = Traits(ENGINES["pairs"])
+
+    def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
+        return tiles.offer(self.name, candidate, machine)
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:

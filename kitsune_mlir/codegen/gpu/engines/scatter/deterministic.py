@@ -110,7 +110,7 @@ class OrderedEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "ordered"
-    traits: ClassVar[Traits] = Traits(ENGINES["ordered"])
+    traits: ClassVar[Traits] = Traits(ENGINES["ordered"], row_updates="ordered")
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         found = _read(task, min(options.workers, THREADS))

@@ -33,7 +33,7 @@ class ScatterEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "scatter"
-    traits: ClassVar[Traits] = Traits(ENGINES["scatter"])
+    traits: ClassVar[Traits] = Traits(ENGINES["scatter"], row_updates="atomic")
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         addition = _read(task)

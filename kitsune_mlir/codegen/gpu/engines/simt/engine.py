@@ -23,6 +23,7 @@ from typing import ClassVar
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value
+from kitsune_mlir.codegen.gpu.engines.simt import tiles
 from kitsune_mlir.codegen.gpu.engines.simt.cached import Kept, Windows
 from kitsune_mlir.codegen.gpu.engines.simt.choose import Choice, choose
 from kitsune_mlir.codegen.gpu.engines.simt.choose_rows import DEFAULTS, Overrides
@@ -34,11 +35,13 @@ from kitsune_mlir.codegen.gpu.engines.simt.split_rows import Piece
 from kitsune_mlir.codegen.gpu.engines.simt.staging import Pipeline
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.machine.rates import ENGINES
+from kitsune_mlir.machine.target import Target
 
 __all__ = ["SimtEngine"]
 
@@ -54,6 +57,9 @@ class SimtEngine(Engine):
 
     def __init__(self, tuning: Overrides = DEFAULTS):
         self.tuning = tuning
+
+    def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
+        return tiles.offer(self.name, candidate, machine)
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:

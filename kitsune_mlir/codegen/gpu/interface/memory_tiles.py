@@ -10,17 +10,15 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.tile_sizes import even, fit, spread
 from kitsune_mlir.dialects.access import is_tensor, iterator_kinds, shape_of
-from kitsune_mlir.dialects.iteration import Space
+from kitsune_mlir.dialects.iteration import Space, inner_elements
 from kitsune_mlir.dialects.products import is_generic
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target
-from kitsune_mlir.passes.stages.grouping import inner_elements, product_of
 
-from .sizes import even, fit, spread
-
-__all__ = ["Figures", "figures_of", "row_tile", "seconds", "simt_tile", "tile_of"]
+__all__ = ["Figures", "figures_of", "memory_tile", "row_tile", "seconds", "tile_of"]
 
 THREADS = 256
 VECTOR_BYTES = 16
@@ -78,7 +76,7 @@ class Figures:
 
     @property
     def points(self) -> int:
-        return product_of(self.sizes) * self.inner
+        return math.prod(self.sizes) * self.inner
 
 
 def seconds(figures: Figures, points: int, target: Target) -> float:
@@ -145,7 +143,7 @@ def _longer_runs(figures: Figures, tile: list[int], target: Target) -> list[int]
     if beside is None or beside in (figures.crossed or ()) or tile[last] < sizes[last]:
         return tile
     rows = min(sizes[beside], CROSSED_BYTES // figures.narrowest // sizes[last])
-    others = product_of(-(-size // t) for dim, (size, t) in enumerate(zip(sizes, tile, strict=True)) if dim != beside)
+    others = math.prod(-(-size // t) for dim, (size, t) in enumerate(zip(sizes, tile, strict=True)) if dim != beside)
     while rows > 1 and others * -(-sizes[beside] // rows) < CROSSED_TILES * target.workers:
         rows //= 2
     tile[beside] = even([sizes[beside]], [max(1, rows)], 1)[0]
@@ -161,16 +159,16 @@ def _column_tile(figures: Figures, target: Target) -> list[int]:
     return even(sizes, spread(sizes, tile, target.workers, least), 8)
 
 
-def simt_tile(space: Space, target: Target, alone: bool) -> list[int]:
-    """Tile sizes of a stage without products."""
-    return tile_of(figures_of(space, alone), target) if space.dims else []
+def memory_tile(space: Space, alone: bool, machine: Target) -> list[int]:
+    """Tile sizes of the shared dimensions of a stage without products; `alone`: no other stage waits for its tiles."""
+    return tile_of(figures_of(space, alone), machine) if space.dims else []
 
 
 def figures_of(space: Space, alone: bool) -> Figures:
     """A stage in figures; see `Figures`."""
     inner = inner_elements(space)
     sizes = tuple(d.size for d in space.dims)
-    points = product_of(sizes) * inner
+    points = math.prod(sizes) * inner
     inside = {r for op in space.ops for r in op.results}
     read = {v for op in space.ops for v in op.operands if is_tensor(v) and v not in inside}
     used = {v for op in space.ops for v in op.operands}
@@ -178,7 +176,7 @@ def figures_of(space: Space, alone: bool) -> Figures:
     tensors = [*read, *written]
     moved = sum(tensor_bytes(v.type) for v in tensors)
     levels = sum(is_generic(op) and "reduction" in iterator_kinds(op) for op in space.ops)
-    weights = inner > 1 and any(product_of(shape_of(v)) == inner for v in read)
+    weights = inner > 1 and any(math.prod(shape_of(v)) == inner for v in read)
     narrowest = min((element_bytes(v.type) for v in tensors), default=4)
     crossed, beside = (None if levels else crossed_dimensions(space)) or (None, None)
     columns = _over_columns(space)
@@ -205,7 +203,7 @@ def _over_columns(space: Space) -> bool:
         if access is None or not is_generic(op) or "reduction" not in iterator_kinds(op):
             continue
         last = space.along(n, access.operands[0])
-        size = product_of(access.sizes)
+        size = math.prod(access.sizes)
         if last and size > found[0]:
             found = (size, last[-1][0] == len(space.dims) - 1)
     return found[1]

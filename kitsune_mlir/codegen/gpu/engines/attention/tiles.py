@@ -8,6 +8,8 @@ import math
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
+from kitsune_mlir.codegen.gpu.interface.plan import Decline
 from kitsune_mlir.dialects.access import affine_maps, plain_loops
 from kitsune_mlir.dialects.attention import read_attention
 from kitsune_mlir.dialects.attribute_table import ATTENTION
@@ -21,6 +23,14 @@ WIDEST_HEAD = 128
 """Longer heads leave two warpgroups with keys of their own no room for blocks of a good size."""
 JOINED_ROWS = 64
 """Up to this many rows that read the same keys are one tile, even those of several heads."""
+
+
+def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
+    """A stage that `kitsune-fuse-attention` has written."""
+    tile = attention_tile(candidate.space, machine)
+    if tile is None:
+        return Decline(name, "it is no attention that 'kitsune-fuse-attention' has found")
+    return Offer(name, tuple(tile))
 
 
 def attention_tile(space: Space, target: Target) -> list[int] | None:

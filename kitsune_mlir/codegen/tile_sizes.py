@@ -1,6 +1,6 @@
 """Tile sizes from a number of points or of tiles: what the choices for every target start from."""
 
-from kitsune_mlir.passes.stages.grouping import product_of
+import math
 
 __all__ = ["even", "fit", "spread"]
 
@@ -19,7 +19,7 @@ def spread(sizes: list[int], tile: list[int], wanted: int, least: list[int]) -> 
     """Halve the leading tile sizes until there are `wanted` tiles, none below `least`."""
     tile = list(tile)
     for i in range(len(sizes)):
-        while product_of(-(-s // t) for s, t in zip(sizes, tile, strict=True)) < wanted and tile[i] // 2 >= least[i]:
+        while math.prod(-(-s // t) for s, t in zip(sizes, tile, strict=True)) < wanted and tile[i] // 2 >= least[i]:
             tile[i] = -(-tile[i] // 2)
     return tile
 

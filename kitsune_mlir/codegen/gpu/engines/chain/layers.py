@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
+from kitsune_mlir.codegen.gpu.interface.plan import Decline
 from kitsune_mlir.dialects.access import is_tensor, shape_of
 from kitsune_mlir.dialects.contraction import contraction_dims, matrix_extents
 from kitsune_mlir.dialects.iteration import Space, is_free
@@ -20,7 +22,7 @@ from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, 
 from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target
 
-from .wide_chains import MOST_COLUMNS, wide_reason
+from .wide_layers import MOST_COLUMNS, wide_reason
 
 TILE_ROWS = (128, 64)  # two warpgroups of 64 rows, or one
 WIDTH = 256  # columns of a layer that is multiplied in one pass: 64 x 256 accumulators are half of a warpgroup's registers
@@ -48,6 +50,20 @@ class Layer:
     def weight_bytes(self) -> int:
         """Bytes of the weights, 16 bits an element."""
         return 2 * self.depth * self.columns
+
+
+def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
+    """Row-local products one after the other, or one whose rows are whole in a tile: what reads them needs all columns."""
+    if not candidate.products:
+        return Decline(name, "it holds no product")
+    if candidate.several_passes() is None:
+        return Decline(name, "its one product can be tiled along its columns, too")
+    layers = layers_of(candidate.space)
+    if isinstance(layers, str):
+        return Decline(name, layers)
+    if len(layers) == 1 and layers[0].columns > WIDTH:
+        return Decline(name, "one wide layer is no chain: its product reads what is joined or gathered in place")
+    return Offer(name, (tile_rows(candidate.space.dims[0].size, machine),), chain_seconds(layers, machine))
 
 
 def layers_of(space: Space) -> list[Layer] | str:
@@ -167,18 +183,3 @@ def few_rows_reason(layers: list[Layer]) -> str | None:
         if layer.depth % FEW_UNIT and (number or layer.depth > FEW_SHORT):
             return f"sums over {layer.depth} terms, no multiple of {FEW_UNIT}"
     return None
-
-
-def product_seconds(layer: Layer, target: Target) -> float:
-    """Time of one product as a stage of its own: tiles of 128 x 128, or its bytes, and the way in and out."""
-    tiles = -(-layer.rows // 128) * -(-layer.columns // 128)
-    waves = -(-tiles // target.workers)
-    rate = target.matrix_rate / target.workers
-    bytes_ = layer.weight_bytes + 2 * layer.rows * (layer.depth + layer.columns)
-    one = 2 * 128 * min(128, max(8, layer.columns)) * layer.depth / rate
-    return rates.CHAIN_HAND_OFF + max(waves * one + (waves - 1) * rates.CHAIN_TURN, bytes_ / target.dram_rate)
-
-
-def moving_seconds(bytes_: int, target: Target) -> float:
-    """Time of a stage without products that moves `bytes_`."""
-    return rates.CHAIN_HAND_OFF + bytes_ / target.dram_rate

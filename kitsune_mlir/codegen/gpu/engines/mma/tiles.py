@@ -3,18 +3,15 @@
 import math
 from collections.abc import Sequence
 
-from torch_mlir import ir
-
+from kitsune_mlir.codegen.gpu.engines.mma.column_groups import column_groups
 from kitsune_mlir.codegen.gpu.engines.mma.cost import CHUNK_BYTES, Work, choose_pieces, microseconds
-from kitsune_mlir.dialects.access import shape_of
-from kitsune_mlir.dialects.contraction import matrix_extents
-from kitsune_mlir.dialects.iteration import Space
-from kitsune_mlir.dialects.products import is_contraction
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
+from kitsune_mlir.codegen.gpu.interface.plan import Decline
+from kitsune_mlir.dialects.contraction import matrix_extents, operand_bytes
+from kitsune_mlir.dialects.products import is_projected_product
 from kitsune_mlir.machine.target import Target
 
-from .gemv import few_rows
-
-__all__ = ["ROWS", "beats_gemv", "mma_tile", "operand_bytes", "sum_terms"]
+__all__ = ["ROWS", "mma_tile", "offer"]
 
 ROWS, COLUMNS = (128, 64), (256, 128, 64, 32)
 BETWEEN, FEW_WAVES = (224, 192, 160, 112, 96), 4
@@ -24,8 +21,6 @@ MOST_EXACT_COLUMNS = 128
 """Wider tiles of f32 leave room for two stages only."""
 NARROW = (48,)
 """Widths for up to 64 rows: more blocks ask for weights."""
-GEMV_ROWS = 32
-"""Up to so many rows `gemv` streams weights faster."""
 SHARE_UNIT = 16
 """Widths are multiples of this: the narrowest slice of a result that TMA stores."""
 NARROWER = 0.01
@@ -34,27 +29,20 @@ NEAR_BYTES = 8 << 20
 """Operands of together as many bytes are read again from L2 at full speed: then tiles of 64 rows pay, which read more."""
 
 
-def sum_terms(op: ir.Operation) -> int:
-    """The number of terms of each element of a contraction."""
-    return matrix_extents(op)[2]
-
-
-def operand_bytes(op: ir.Operation) -> int:
-    """Bytes of an element of a contraction's operands: 2, or 4 for what is no 16-bit float."""
-    return 2 if all(str(ir.ShapedType(value.type).element_type) in ("bf16", "f16") for value in list(op.operands)[:2]) else 4
-
-
-def beats_gemv(space: Space) -> bool:
-    """Whether a stage that the `gemv` engine could do is faster on tiles of tensor cores, as measured on an H200.
-
-    64 rows, through layers of 1024 x 4096: 1.13 times as fast; 2048 x 8192: 1.03; 4096 x 16384: 1.04; 6144 x 12288: 1.10.
-    """
-    products = [op for op in space.ops if is_contraction(op)]
-    found = few_rows(products[0]) if len(products) == 1 else None
-    if found is None:
-        return False
-    rows = shape_of(products[0].operands[found.input])
-    return operand_bytes(products[0]) == 2 and math.prod(rows[:-1]) > GEMV_ROWS
+def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
+    """A stage of one product, or of several of one input, whose factors come from memory and whose columns are tiled."""
+    products = candidate.products
+    if not any(map(is_projected_product, products)):
+        return Decline(name, "it holds no product of matrices")
+    if (reason := candidate.several_passes()) is not None:
+        return Decline(name, reason)
+    dims, product = candidate.space.dims, products[0]
+    roles = candidate.roles(product)
+    sizes = [d.size for d in dims]
+    terms, count = matrix_extents(product)[2], len(candidate.contractions)
+    tile = list(candidate.tile or mma_tile(sizes, roles, terms, machine, operand_bytes(product), count))
+    groups = column_groups(roles, [-(-size // each) for size, each in zip(sizes, tile, strict=True)], machine)
+    return Offer(name, tuple(tile), column_groups=groups)
 
 
 def mma_tile(

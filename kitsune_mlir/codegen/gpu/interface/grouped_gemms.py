@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.interface.few_rows import OPERANDS, ROWS, RUN_BYTES, few_rows
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.contraction import subscripts
+from kitsune_mlir.dialects.iteration import root_of
 from kitsune_mlir.dialects.products import is_projected_product
-from kitsune_mlir.passes.tiles.gemv import OPERANDS, ROWS, RUN_BYTES, few_rows
-
-from .copies import root_of
 
 MOST = 3
 """Products that share a pass: each needs registers for its sums."""

@@ -1,15 +1,17 @@
-"""Tiles of convolutions on a GPU: which stages ask for engine `conv`, and how many pixels and features a tile has."""
+"""Which stages engines `conv` and `depthwise` take, and how many pixels and features a tile has."""
 
 import dataclasses
 
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.conv.tiles import Problem, choose_tile, depthwise_tile
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
+from kitsune_mlir.codegen.gpu.interface.plan import Decline
 from kitsune_mlir.dialects.access import loop_sizes, static_ints
 from kitsune_mlir.dialects.contraction import conv_dims
 from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.match_failure import MatchFailure
-from kitsune_mlir.dialects.products import defining_op, is_contraction, is_projected_product
+from kitsune_mlir.dialects.products import defining_op, is_projected_product
 from kitsune_mlir.machine.target import Target
 
 BYTES = {"bf16": 2, "f16": 2, "f32": 4}
@@ -17,29 +19,37 @@ VECTOR_BYTES = 16
 STAGE_BYTES = 4096  # shared memory that the kernel keeps for itself
 
 
-def conv_tile(space: Space, target: Target) -> tuple[str, list[int]] | None:
-    """Engine and tile sizes of a stage that is one channels-last convolution of bf16, f16 or f32; None for other stages."""
-    products = [n for n, op in enumerate(space.ops) if is_contraction(op)]
-    if len(products) != 1 or is_projected_product(space.ops[products[0]]):
-        return None
-    op = space.ops[products[0]]
-    found = convolution_of(op)
-    if found is None:
-        return None
-    problem, loops, depthwise = found
+def offer(name: str, candidate: Candidate, machine: Target, depthwise: bool = False) -> Offer | Decline:
+    """A stage of one channels-last convolution of bf16, f16 or f32.
+
+    Args:
+        depthwise: whether it is the engine for convolutions of which every feature is of one channel.
+    """
+    contractions, space = candidate.contractions, candidate.space
+    if len(contractions) != 1 or is_projected_product(contractions[0]):
+        return Decline(name, "it holds no convolution, or other products beside one")
+    op = contractions[0]
+    if (found := convolution_of(op)) is None:
+        return Decline(name, "its convolution is none of bf16, f16 or f32 with channels innermost")
+    problem, loops, per_channel = found
+    if per_channel != depthwise:
+        return Decline(name, "each feature is of one channel" if per_channel else "its features are of several channels")
+    if (reason := candidate.several_passes()) is not None:
+        return Decline(name, reason)
     if depthwise:
-        chosen = depthwise_tile(problem, max(1, VECTOR_BYTES // problem.element_bytes), target.workers)
+        chosen = depthwise_tile(problem, max(1, VECTOR_BYTES // problem.element_bytes), machine.workers)
     else:
         problem = dataclasses.replace(problem, inside=not _pads_last(op, space)).merged()
-        chosen = choose_tile(problem, target.workers, target.fast_bytes - STAGE_BYTES)
+        chosen = choose_tile(problem, machine.workers, machine.fast_bytes - STAGE_BYTES)
     if chosen is None:
-        return None
+        return Decline(name, f"no tile of it fits {machine.fast_bytes - STAGE_BYTES} bytes of shared memory")
     tile = dict(zip(loops, (*chosen[0], chosen[1]), strict=True))
-    shared = {d.loops.get(products[0]) for d in space.dims}
+    number = space.ops.index(op)
+    shared = {d.loops.get(number) for d in space.dims}
     whole = dict(zip(loops, (*problem.pixels, problem.features), strict=True))
     if any(tile[loop] != whole[loop] and loop not in shared for loop in loops) or not shared <= set(loops):
-        return None
-    return "depthwise" if depthwise else "conv", [tile[d.loops[products[0]]] for d in space.dims]
+        return Decline(name, "tiles are cut along pixels and features, which not all of its operations share")
+    return Offer(name, tuple(tile[d.loops[number]] for d in space.dims))
 
 
 def _pads_last(op: ir.Operation, space: Space) -> bool:

@@ -1,0 +1,122 @@
+"""What a planner asks an engine before there is a task: a candidate, and the engine's offer for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import ClassVar, Protocol
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.interface.grouped_gemms import share_a_pass
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions
+from kitsune_mlir.codegen.gpu.interface.traits import Traits
+from kitsune_mlir.dialects.access import is_tensor, iterator_kinds
+from kitsune_mlir.dialects.contraction import contraction_dims, is_dot
+from kitsune_mlir.dialects.iteration import Space, is_free
+from kitsune_mlir.dialects.products import defining_op, is_contraction
+from kitsune_mlir.dialects.verify import captures
+from kitsune_mlir.machine.target import Target
+
+__all__ = ["Candidate", "Offer", "Offering"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """Operations that may become one stage, or are one.
+
+    Attributes:
+        space: the linalg and tensor ops, and the iteration space that they share; the planner has not written anything yet.
+        alone: it is the only stage of its pipeline.
+        stage: the stage that it is; None while the planner still groups ops.
+        before: the stage before it in the pipeline; None of the first, and while the planner groups ops.
+        tile: sizes of the shared dimensions that were measured to be best; None for the engine's own choice.
+    """
+
+    space: Space
+    alone: bool = False
+    stage: ir.Operation | None = None
+    before: ir.Operation | None = None
+    tile: tuple[int, ...] | None = None
+
+    @functools.cached_property
+    def contractions(self) -> list[ir.Operation]:
+        """All sums of products, in order."""
+        return [op for op in self.space.ops if is_contraction(op)]
+
+    @functools.cached_property
+    def products(self) -> list[ir.Operation]:
+        """Those that have rows or columns. Tensor cores do sums of products of two vectors badly."""
+        return [op for op in self.contractions if not is_dot(op)]
+
+    def opaque(self, pads: bool = True) -> bool:
+        """Whether some op on tensors is no loop nest that is known (sort, scan, scatter, ...), or, with `pads`, pads."""
+        space = self.space
+        return (pads and any(op.name == "tensor.pad" for op in space.ops)) or any(
+            access is None and any(is_tensor(r) for r in op.results) and op.name not in ("arith.constant", "tensor.pad")
+            for op, access in zip(space.ops, space.accesses, strict=True)
+        )
+
+    def several_passes(self) -> str | None:
+        """Why its products are not done by one pass over operands in memory; None if they are."""
+        if len(self.contractions) > 1 and not share_a_pass(self.contractions):
+            return "a stage holds one product on this target"
+        if self._fed_inside():
+            return "a product's inputs come from memory on this target"
+        if self.products and not all(map(self._tiled, self.products)):
+            return "it would take the product's columns away from its tiles"
+        return None
+
+    def _tiled(self, product: ir.Operation) -> bool:
+        n = self.space.ops.index(product)
+        access = self.space.accesses[n]
+        tiled = {d.loops.get(n) for d in self.space.dims}
+        kinds = enumerate(iterator_kinds(product))
+        return access is None or all(loop in tiled or access.sizes[loop] == 1 for loop, kind in kinds if kind == "parallel")
+
+    def _fed_inside(self) -> bool:
+        """Whether a factor of a product (not its start value) is made by another op of the candidate."""
+        inside = set(self.space.ops)
+        pending = [value for op in self.contractions for value in list(op.operands)[:2]]
+        while pending:
+            maker = defining_op(pending.pop())
+            if maker is None:
+                continue
+            if not is_free(maker):
+                if maker in inside:
+                    return True
+            else:
+                pending += [*maker.operands, *captures(maker)]
+        return False
+
+    def roles(self, product: ir.Operation) -> list[str]:
+        """What each shared dimension is to a product: "m", "n" (a convolution's pixels, too), or "batch"."""
+        n, dims = self.space.ops.index(product), contraction_dims(product)
+        return [dims.role(d.loops[n]) or "n" if n in d.loops else "batch" for d in self.space.dims]
+
+
+@dataclasses.dataclass(frozen=True)
+class Offer:
+    """An engine takes a candidate: `Engine.plan` will plan the tasks that become of it.
+
+    Attributes:
+        engine: its name.
+        tile: sizes of the candidate's shared dimensions.
+        seconds: how long it takes, from the first load to the last store; None where the engine has no model of its own and
+            `machine.stage_cost` is asked.
+        column_groups: groups of a product's columns that are counted apart (`engines/mma/column_groups.py`).
+    """
+
+    engine: str
+    tile: tuple[int, ...]
+    seconds: float | None = None
+    column_groups: int = 1
+
+
+class Offering(Protocol):
+    """Who can be asked: an engine of a GPU's kernel, or the host's code generator."""
+
+    name: ClassVar[str]
+    traits: ClassVar[Traits]
+
+    def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline: ...

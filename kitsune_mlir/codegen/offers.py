@@ -1,0 +1,32 @@
+"""Who does a stage: the engines of a machine are asked in order, and the first offer is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kitsune_mlir.codegen.gpu.engines.registry import ENGINES, offers
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions
+from kitsune_mlir.codegen.host.offer import LoopNests
+from kitsune_mlir.errors import ArgumentError
+from kitsune_mlir.machine.target import Target
+
+__all__ = ["offer_for"]
+
+HOST = LoopNests()
+
+
+def offer_for(candidate: Candidate, machine: Target, without: Collection[str] = ()) -> tuple[Offer | None, list[Decline]]:
+    """The offer that is taken, None if there is none; and why those who were asked before declined.
+
+    Args:
+        without: names of engines that are not asked.
+
+    Raises:
+        ArgumentError: an engine of `without` does not exist.
+    """
+    if unknown := set(without) - {*ENGINES, HOST.name}:
+        raise ArgumentError(f"there is no engine {', '.join(sorted(unknown))}; engines are {', '.join(ENGINES)}")
+    engines = ENGINES.values() if machine.is_gpu else (HOST,)
+    asked = (engine for engine in engines if engine.name not in without)
+    return offers(candidate, machine, KernelOptions(workers=machine.workers), asked)

@@ -1,1 +1,0 @@
-"""Tiles of stages, by engine."""
