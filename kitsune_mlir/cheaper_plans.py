@@ -1,4 +1,4 @@
-"""What a program is planned like when a plan fails: a kernel's code takes ptxas too long, or an engine breaks its offer.
+"""What a program is planned like when a plan fails: ptxas takes too long or spills, or an engine breaks its offer.
 
 How long that takes is not known before: a chain of 7,600 instructions took 80 s, one of 23,000 took 8 s. So the plan that is
 thought fastest is tried first. Then a kernel of several stages becomes several kernels, which also shows whose code it is, and
@@ -22,6 +22,10 @@ __all__ = ["MOST_PLANS", "Planning", "report"]
 
 MOST_PLANS = 8
 """Plans that are given up before the program is: each takes as long as ptxas may."""
+
+
+SPILLED = 64
+"""Bytes that a thread spills, from which on a smaller stage may be worth its hand-off."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +79,24 @@ class Planning:
         if smaller is None:
             return dataclasses.replace(self, settled=self.settled | {error.stages[0]})
         return smaller
+
+    def lighter(self, kernels: Sequence[Mapping[str, Any]], stages: Sequence[Mapping[str, Any]]) -> Planning | None:
+        """The plan to try after one of whose kernels one spills registers: the next rung, with fewer products or ops in its
+        largest stage. None if none spills enough to be worth a hand-off, or nothing smaller can be made of it.
+
+        Args:
+            kernels: those of the program, as its summary has them.
+            stages: see `cheaper`.
+        """
+        for kernel in kernels:
+            held = [stage for stage in stages if stage["name"] in kernel["tasks"]]
+            if kernel["spill_store_bytes"] < SPILLED or not held:
+                continue
+            name = max((*_parts(stage), stage["name"]) for stage in held)[-1]
+            why = f"kernel '{kernel['name']}' spills {kernel['spill_store_bytes']} bytes a thread"
+            if (smaller := self._smaller(name, why, stages)) is not None:
+                return smaller
+        return None
 
     def accepted(self, stages: Sequence[Mapping[str, Any]]) -> frozenset[str]:
         """The stages of a plan that the engine that takes anything may do: no smaller ones can be made of them."""

@@ -76,7 +76,7 @@ def compile(
 def compile_imported(imported: ImportedModel, machine: Target, options: Options, phases: Phases) -> Program:
     """The compiler behind the frontend: used by `compile` and by the Dynamo backend."""
     planning = Planning(options.mode)
-    stages = plan(imported, machine, options, planning, phases)
+    stages, best = plan(imported, machine, options, planning, phases), None
     while True:
         tiles = phases.run("lower", lower, stages)
         try:
@@ -86,6 +86,12 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
             planning = planning.without(error, held) if isinstance(error, BrokenOffer) else planning.cheaper(error, held)
             for sentence in planning.replanned[len(known) :]:
                 report(tiles.module, error.stages, sentence, options.on_remark)
+            stages = plan(imported, machine, options, planning, phases)
+            continue
+        best = code if best is None or spilled_bytes(code) <= spilled_bytes(best) else best
+        if (lighter := planning.lighter(code.summary.get("kernels", ()), stages.summary["stages"])) is not None:
+            planning = lighter
+            report(tiles.module, (), planning.replanned[-1], options.on_remark)
             stages = plan(imported, machine, options, planning, phases)
             continue
         known = planning.mode != "auto" or planning.times or options.tune or options.tuned_for
@@ -101,7 +107,7 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
             for remark in remarks:
                 listener(remark)
         stages = replace(again, options=options)
-    return program_of(imported, code, phases, planning.replanned)
+    return program_of(imported, best, phases, planning.replanned)
 
 
 def plan(
@@ -177,6 +183,11 @@ def warn_if_slow(summary: Mapping[str, Any], stacklevel: int = 3) -> None:
     """Warn, once a program, of stages that will be far slower than the chip needs to be."""
     if summary.get("slow"):
         warnings.warn(slow_text(summary["slow"]), PerformanceWarning, stacklevel=stacklevel)
+
+
+def spilled_bytes(code: Code) -> int:
+    """What all kernels write to local memory, a thread, because registers ran out."""
+    return sum(kernel["spill_store_bytes"] for kernel in code.summary.get("kernels", ()))
 
 
 def counted_times(code: Code) -> dict[str, float]:

@@ -218,7 +218,14 @@ def _gpu_code(tiles: TileProgram, machine: Target, settled: Container[str] | Non
     summary = {
         "matmul_precision": options.matmul_precision,
         "convolution_precision": options.convolution_precision,
-        "kernels": [{"threads": code.manifest.threads, **dataclasses.asdict(code.resources)} for code in kernels],
+        "kernels": [
+            {
+                "threads": code.manifest.threads,
+                **dataclasses.asdict(code.resources),
+                "tasks": [choice.task for choice in code.engines],
+            }
+            for code in kernels
+        ],
         "launches": len(kernels),
         "engines": [dataclasses.asdict(choice) for code in kernels for choice in code.engines],
         "slow": slow,

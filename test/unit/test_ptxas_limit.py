@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import kitsune_mlir
-from kitsune_mlir.cheaper_plans import MOST_PLANS, Planning
+from kitsune_mlir.cheaper_plans import MOST_PLANS, SPILLED, Planning
 from kitsune_mlir.codegen.gpu.backend import cubin, ptxas
 from kitsune_mlir.codegen.gpu.backend.cubin import assemble, assemble_best, find_ptxas
 from kitsune_mlir.codegen.gpu.backend.divisions import FEW, NARROW, without_branches
@@ -304,3 +304,17 @@ def test_a_wide_residual_network_compiles_within_the_limit():
     program = compiled(Gated(4, 256), 65536, 256, ptxas_seconds=20.0)
     assert time.monotonic() - begun < 150
     assert sum(products_of(program)) == 4 and not any(kernel["spill_store_bytes"] for kernel in program.summary["kernels"])
+
+
+def test_what_spills_much_is_made_of_smaller_stages():
+    def kernel(bytes_: int, *tasks: str) -> dict:
+        return {"name": "k", "spill_store_bytes": bytes_, "tasks": tasks}
+
+    stages = [stage("map_0", generic=2), stage("product_1", product=3, generic=5), stage("reduce_2", generic=1)]
+    planning = Planning("auto")
+    assert planning.lighter([kernel(SPILLED - 1, "product_1")], stages) is None
+    assert planning.lighter([kernel(SPILLED, "reduce_2")], stages) is None  # of one op
+    smaller = planning.lighter([kernel(0, "map_0"), kernel(100, "product_1", "reduce_2")], stages)
+    assert smaller is not None and smaller.cut == ("product_1:1",)
+    assert "kernel 'k' spills 100 bytes a thread: planned again with at most 1 product" in smaller.replanned[0]
+    assert smaller.lighter([kernel(100, "product_1")], stages) is None  # as if cutting changed nothing

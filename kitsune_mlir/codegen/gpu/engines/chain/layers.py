@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.engines.chain.core.registers import REGISTERS
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline
@@ -69,10 +70,26 @@ def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
 def layers_of(space: Space) -> list[Layer] | str:
     """The products of a row-local group; a reason where it is none that the chain engine takes."""
     layers = row_local_layers(space)
-    if not isinstance(layers, str) and any(layer.columns > WIDTH for layer in layers):
-        reason = wide_reason(space)
-        return layers if reason is None else reason
+    if isinstance(layers, str):
+        return layers
+    reason = _registers_reason(space)
+    if reason is not None or any(layer.columns > WIDTH for layer in layers):
+        wide = wide_reason(space)
+        return layers if wide is None else reason or wide
     return layers
+
+
+def _registers_reason(space: Space) -> str | None:
+    """Why a layer and the factor that is computed for it do not fit the registers; None if they do."""
+    inside = {result for op in space.ops if not is_free(op) for result in op.results}
+    for op in space.ops:
+        if not is_contraction(op) or not any(value in inside for value in list(op.operands)[:2]):
+            continue
+        _, columns, depth = matrix_extents(op)
+        needed = 2 * -(-depth // 8) + 4 * -(-columns // 8)  # of 16 and 32 bits, two rows a thread
+        if needed > REGISTERS:
+            return f"a layer of {columns} columns and its factor of {depth} take {needed} registers; there are {REGISTERS}"
+    return None
 
 
 def row_local_layers(space: Space) -> list[Layer] | str:

@@ -24,7 +24,7 @@ from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.engines.conv import stage_tiles
 from kitsune_mlir.codegen.gpu.engines.conv.epilogue_eval import Block, Sides, Steps, guarded, neighbours_align
 from kitsune_mlir.codegen.gpu.engines.conv.match import CHANNEL, Convolution, match
-from kitsune_mlir.codegen.gpu.engines.conv.tiles import depthwise_run
+from kitsune_mlir.codegen.gpu.engines.conv.tiles import FEW_TAPS, depthwise_run
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
@@ -172,25 +172,44 @@ class _Tile(Steps):
         last = axes[-1]
         zero = constant(0.0, "f32")
         totals = [[zero] * plan.width for _ in range(plan.run)]
-        for outer, taps in enumerate(itertools.product(*(range(axis.taps) for axis in axes[:-1]))):
+
+        def add_line(outer: Value | int, taps: Sequence[Value | int], totals: list[Block]) -> list[Block]:
+            """What the taps of one line of the image add."""
             line, exists = self._line(places[:-1], taps)
             seen: dict[int, list[Value]] = {}
             for tap in range(last.taps):
                 number = outer * last.taps + tap
-                raw = (
-                    self._raw(self._weight(number))
-                    if kept is None
-                    else [fresh(word) if str(word.type) == "i32" else word for word in kept[number]]
-                )
+                if kept is None or isinstance(number, Value):
+                    raw = self._raw(self._weight(number))
+                else:
+                    raw = [fresh(word) if str(word.type) == "i32" else word for word in kept[number]]
                 weight = self._values(raw)
                 for pixel in range(plan.run):
                     column = pixel * last.stride + tap * last.dilation
                     if column not in seen:
                         seen[column] = self._pixels(line, exists, self.starts[-1] + first * last.stride + column)
                     totals[pixel] = [t + x * w for t, x, w in zip(totals[pixel], seen[column], weight, strict=True)]
+            return totals
+
+        extents = [axis.taps for axis in axes[:-1]]
+        if kept is None and plan.conv.taps > FEW_TAPS:
+            # A loop: unrolled, loads of all lines come first, and 5 x 5 taps spill 700 bytes.
+            def step(outer: Value, *flat: Value) -> list[Value]:
+                taps, rest = [], outer
+                for extent in reversed(extents):
+                    taps.append(rest % extent if extent > 1 else i32(0))
+                    rest = rest // extent if extent > 1 else rest
+                blocks = [list(flat[n : n + plan.width]) for n in range(0, len(flat), plan.width)]
+                return [value for block in add_line(outer, taps[::-1], blocks) for value in block]
+
+            flat = for_(0, math.prod(extents), 1, step, [value for block in totals for value in block])
+            totals = [flat[n : n + plan.width] for n in range(0, len(flat), plan.width)]
+        else:
+            for outer, taps in enumerate(itertools.product(*map(range, extents))):
+                totals = add_line(outer, taps, totals)
         self._store(places[:-1], first, totals)
 
-    def _line(self, places: Sequence[Value], taps: Sequence[int]) -> tuple[Value, Value | None]:
+    def _line(self, places: Sequence[Value], taps: Sequence[Value | int]) -> tuple[Value, Value | None]:
         """Elements from the image's first to a line of pixels, and whether there is such a line."""
         total: Value = self.tile.index(self.plan.conv.image.offsets[-1]) + self.channel
         exists: Value | None = None
@@ -214,7 +233,7 @@ class _Tile(Steps):
             ]
         return self._values(raw)
 
-    def _weight(self, tap: int) -> Value:
+    def _weight(self, tap: Value | int) -> Value:
         """Pointer to a vector of the weight."""
         buffer = self.plan.conv.weight.buffer
         place, rest = 0, tap

@@ -26,6 +26,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.panels import (
     weight_of,
 )
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS, ChainPlan, Output, Slot, Stage, Vector
+from kitsune_mlir.codegen.gpu.engines.chain.core.registers import REGISTERS
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM, check_seams
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.window import Window
@@ -46,8 +47,6 @@ MOST_COLS = 256
 STAGE_BYTES = 32768
 MOST_STAGES = 8
 LEAST_STAGES = 3
-REGISTERS = 216
-"""Of a computing warpgroup's registers, those for sums, factors and tensors between layers."""
 TURN_WORK = 1 << 14
 """Columns x depth of a product from which on the warpgroups take turns at the tensor cores."""
 
