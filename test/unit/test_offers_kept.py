@@ -92,7 +92,7 @@ def made(seed: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
 
 
 def complaints(seed: int) -> list[str]:
-    """What is wrong with the program of a seed: tasks that only the engine that takes anything did, broken offers, and spills."""
+    """What is wrong with a program: tasks that only the engine that takes anything did, broken offers, and spills."""
     model, args = made(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

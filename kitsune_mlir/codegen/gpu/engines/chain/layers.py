@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.engines.chain.core.registers import REGISTERS
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM
+from kitsune_mlir.codegen.gpu.engines.chain.footprint import registers_reason, rows_reason, shared_reason
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline
 from kitsune_mlir.dialects.access import is_tensor, shape_of
@@ -64,7 +64,11 @@ def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
         return Decline(name, layers)
     if len(layers) == 1 and layers[0].columns > WIDTH:
         return Decline(name, "one wide layer is no chain: its product reads what is joined or gathered in place")
-    return Offer(name, (tile_rows(candidate.space.dims[0].size, machine),), chain_seconds(layers, machine))
+    rows = candidate.space.dims[0].size
+    tile = tile_rows(rows, machine)
+    if shared_reason(candidate.space, tile) is not None:
+        tile = min(rows, TILE_ROWS[-1])
+    return Offer(name, (tile,), chain_seconds(layers, machine))
 
 
 def layers_of(space: Space) -> list[Layer] | str:
@@ -72,24 +76,11 @@ def layers_of(space: Space) -> list[Layer] | str:
     layers = row_local_layers(space)
     if isinstance(layers, str):
         return layers
-    reason = _registers_reason(space)
+    reason = registers_reason(space) or rows_reason(space) or shared_reason(space, min(layers[0].rows, TILE_ROWS[-1]))
     if reason is not None or any(layer.columns > WIDTH for layer in layers):
         wide = wide_reason(space)
         return layers if wide is None else reason or wide
     return layers
-
-
-def _registers_reason(space: Space) -> str | None:
-    """Why a layer and the factor that is computed for it do not fit the registers; None if they do."""
-    inside = {result for op in space.ops if not is_free(op) for result in op.results}
-    for op in space.ops:
-        if not is_contraction(op) or not any(value in inside for value in list(op.operands)[:2]):
-            continue
-        _, columns, depth = matrix_extents(op)
-        needed = 2 * -(-depth // 8) + 4 * -(-columns // 8)  # of 16 and 32 bits, two rows a thread
-        if needed > REGISTERS:
-            return f"a layer of {columns} columns and its factor of {depth} take {needed} registers; there are {REGISTERS}"
-    return None
 
 
 def row_local_layers(space: Space) -> list[Layer] | str:

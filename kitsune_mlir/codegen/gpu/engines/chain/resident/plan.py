@@ -12,6 +12,7 @@ import dataclasses
 from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, SUM, addition_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.column_vectors import vectors_of
+from kitsune_mlir.codegen.gpu.engines.chain.core.limits import LEAST_STAGES, REGISTERS, STAGE_BYTES
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.match import match_chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import (
@@ -26,7 +27,6 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.panels import (
     weight_of,
 )
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS, ChainPlan, Output, Slot, Stage, Vector
-from kitsune_mlir.codegen.gpu.engines.chain.core.registers import REGISTERS
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM, check_seams
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.window import Window
@@ -44,9 +44,7 @@ MOST_WAVES = 16
 """Waves of tiles of which the last is done in halves where it is short: of more it is little, and 59 waves of two layers of 128
 columns took 153 us instead of 144 on an H200 when warpgroups had tiles of their own."""
 MOST_COLS = 256
-STAGE_BYTES = 32768
 MOST_STAGES = 8
-LEAST_STAGES = 3
 TURN_WORK = 1 << 14
 """Columns x depth of a product from which on the warpgroups take turns at the tensor cores."""
 

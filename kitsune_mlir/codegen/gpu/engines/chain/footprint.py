@@ -1,0 +1,92 @@
+"""What a chain will take of a block, known before there is a task: registers of computed factors, and shared memory.
+
+The plan (`resident.plan`) divides shared memory to the byte; here is the least that it needs, from the shapes alone.
+"""
+
+from collections.abc import Iterator
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.engines.chain.core.limits import LEAST_STAGES, REGISTERS, STAGE_BYTES
+from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
+from kitsune_mlir.dialects.access import is_tensor, shape_of
+from kitsune_mlir.dialects.contraction import matrix_extents
+from kitsune_mlir.dialects.iteration import Space, is_free
+from kitsune_mlir.dialects.products import defining_op, is_contraction
+
+__all__ = ["registers_reason", "rows_reason", "shared_reason"]
+
+STAGING_BYTES = 8192
+"""Of a warpgroup, for results that TMA stores: 64 rows of 64 columns."""
+
+
+def registers_reason(space: Space) -> str | None:
+    """Why a layer and the factor that is computed for it do not fit the registers; None if they do."""
+    inside = _made(space)
+    for op in _layers(space):
+        if not any(value in inside for value in list(op.operands)[:2]):
+            continue
+        _, columns, depth = matrix_extents(op)
+        needed = 2 * _blocks(depth) + 4 * _blocks(columns)  # of 16 and 32 bits, two rows a thread
+        if needed > REGISTERS:
+            return f"a layer of {columns} columns and its factor of {depth} take {needed} registers; there are {REGISTERS}"
+    return None
+
+
+def rows_reason(space: Space) -> str | None:
+    """Why nobody can wait for other stages: who brings rows from memory does, and no product reads any. None if one does,
+    or if all that is read is there from the beginning."""
+    inside = {result for op in space.ops for result in op.results}
+    read = {value for op in space.ops for value in op.operands if is_tensor(value) and value not in inside}
+    if next(_sources(space), None) is not None or all(isinstance(value.owner, ir.Block) for value in read):
+        return None
+    return "it reads what other stages make, but no product's rows are among that"
+
+
+def shared_reason(space: Space, rows: int) -> str | None:
+    """Why tiles of so many rows do not fit shared memory; None if they do."""
+    groups = -(-rows // GROUP_ROWS)
+    read = sum(2 * GROUP_ROWS * _up(shape_of(value)[-1], 16) for value in set(_sources(space))) * groups
+    inside = {result for op in space.ops for result in op.results}
+    outside = {value for op in space.ops for value in op.operands if is_tensor(value) and value not in inside}
+    vectors = sum(4 * _up(shape_of(value)[0], 8) for value in outside if len(shape_of(value)) == 1)
+    weights, kept = 0, 0
+    for op in _layers(space):
+        _, columns, depth = matrix_extents(op)
+        size = 2 * _up(columns, 8) * _up(depth, 16)
+        weights += size
+        kept += size if 2 * depth % 16 else 0  # TMA has no such rows
+    least = min(weights, kept + LEAST_STAGES * STAGE_BYTES)
+    needed, limit = read + vectors + least + STAGING_BYTES * groups, KernelOptions().shared_bytes
+    return None if needed <= limit else f"rows of {read} bytes and {least} bytes of weights do not fit a block's {limit}"
+
+
+def _layers(space: Space) -> list[ir.Operation]:
+    return [op for op in space.ops if is_contraction(op)]
+
+
+def _made(space: Space) -> set[ir.Value]:
+    return {result for op in space.ops if not is_free(op) for result in op.results}
+
+
+def _sources(space: Space) -> Iterator[ir.Value]:
+    """Tensors in memory whose rows products read, alone or joined with others."""
+    inside = {result for op in space.ops for result in op.results}
+    for op in _layers(space):
+        number = space.ops.index(op)
+        access = space.accesses[number]
+        for operand, value in enumerate(list(op.operands)[:2]):
+            if access is None or all(dim != 0 for dim, *_ in space.along(number, access.operands[operand])):
+                continue
+            maker = defining_op(value)
+            joined = maker is not None and value in inside and maker.name == "tensor.concat"
+            yield from (part for part in (list(maker.operands) if joined and maker else [value]) if part not in inside)
+
+
+def _blocks(columns: int) -> int:
+    return -(-columns // 8)
+
+
+def _up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
