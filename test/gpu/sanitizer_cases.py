@@ -195,6 +195,7 @@ CASES: dict[str, Case] = {
     "convolution_stride_f32": convolution("conv", "stride_f32"),
     "convolution_tf32": convolution("conv", "odd_tf32"),
     "depthwise": convolution("depthwise", "depthwise_odd"),
+    "depthwise_loop": convolution("depthwise", "depthwise_five_odd"),
     "depthwise_f32": convolution("depthwise", "depthwise_f32"),
     "inverted": convolution("depthwise", "inverted_24_f32"),
     "scatter": added(1000, 64, 129, BF16, False),
