@@ -24,7 +24,7 @@ from kitsune_mlir.codegen.gpu.emit.convert import pack_values
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import inline_ptx
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, reduce_add, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, i64, select, unpack, vector
-from kitsune_mlir.codegen.gpu.interface.spin import STRIDE, post, wait_at_least
+from kitsune_mlir.codegen.gpu.interface.semaphores import post, wait_at_least
 from kitsune_mlir.codegen.gpu.kernel.kernel import Kernel
 from kitsune_mlir.codegen.gpu.sm90 import tma, wgmma
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, Ring, Slot, fence_async, fence_async_shared, initialize
@@ -34,6 +34,8 @@ from kitsune_mlir.machine.shared_tile import SharedTile
 __all__ = ["PROBES", "Probe"]
 
 BLOCKS = 132
+STRIDE = 128
+"""Bytes between the counters of two blocks: a line each."""
 ALONE = 120 << 10
 """Bytes of shared memory of which two blocks do not fit one multiprocessor."""
 NOTES, PARTS = 8, 4

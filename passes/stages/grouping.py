@@ -220,7 +220,8 @@ class Grouping:
         own = [one for one in declined if one.engine in engines]
         if not own and candidate.several_passes() is None:
             return None
-        return next((one.reason for one in declined if traits_of(one.engine).several_products), own[0].reason)
+        several = [one for one in declined if traits_of(one.engine).several_products]
+        return (several or own or declined)[0].reason
 
     def _slower(self, a: int, b: int, offer: Offer) -> str | None:
         """Why groups a and b stay apart although an engine does their products one after the other: they are faster so."""

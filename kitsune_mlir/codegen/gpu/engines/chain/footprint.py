@@ -13,7 +13,7 @@ from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.dialects.access import is_tensor, shape_of
 from kitsune_mlir.dialects.contraction import matrix_extents
 from kitsune_mlir.dialects.iteration import Space, is_free
-from kitsune_mlir.dialects.products import defining_op, is_contraction
+from kitsune_mlir.dialects.products import body_of, defining_op, is_contraction, is_generic
 
 __all__ = ["registers_reason", "rows_reason", "shared_reason"]
 
@@ -36,12 +36,20 @@ def registers_reason(space: Space) -> str | None:
 
 def rows_reason(space: Space) -> str | None:
     """Why nobody can wait for other stages: who brings rows from memory does, and no product reads any. None if one does,
-    or if all that is read is there from the beginning."""
-    inside = {result for op in space.ops for result in op.results}
-    read = {value for op in space.ops for value in op.operands if is_tensor(value) and value not in inside}
-    if next(_sources(space), None) is not None or all(isinstance(value.owner, ir.Block) for value in read):
+    or if factors are made of what is there from the beginning."""
+    if next(_sources(space), None) is not None:
         return None
-    return "it reads what other stages make, but no product's rows are among that"
+    inside = {result for op in space.ops for result in op.results}
+    pending, seen = [value for op in _layers(space) for value in list(op.operands)[:2]], set()
+    while pending:
+        value = pending.pop()
+        if value not in inside:
+            if not isinstance(value.owner, ir.Block):
+                return "factors of its products are made of what other stages make, and none is read from memory as it is"
+        elif value not in seen:
+            seen.add(value)
+            pending += value.owner.operands
+    return None
 
 
 def shared_reason(space: Space, rows: int) -> str | None:
@@ -50,7 +58,7 @@ def shared_reason(space: Space, rows: int) -> str | None:
     read = sum(2 * GROUP_ROWS * _up(shape_of(value)[-1], 16) for value in set(_sources(space))) * groups
     inside = {result for op in space.ops for result in op.results}
     outside = {value for op in space.ops for value in op.operands if is_tensor(value) and value not in inside}
-    vectors = sum(4 * _up(shape_of(value)[0], 8) for value in outside if len(shape_of(value)) == 1)
+    vectors = sum(4 * _up(shape_of(value)[0], 8) for value in outside if _is_column_vector(value, space.dims[0].size))
     weights, kept = 0, 0
     for op in _layers(space):
         _, columns, depth = matrix_extents(op)
@@ -81,7 +89,18 @@ def _sources(space: Space) -> Iterator[ir.Value]:
                 continue
             maker = defining_op(value)
             joined = maker is not None and value in inside and maker.name == "tensor.concat"
-            yield from (part for part in (list(maker.operands) if joined and maker else [value]) if part not in inside)
+            parts = list(maker.operands) if joined and maker else [value]
+            yield from (part for part in parts if part not in inside or _is_gathered(part))
+
+
+def _is_gathered(value: ir.Value) -> bool:
+    maker = defining_op(value)
+    return maker is not None and is_generic(maker) and any(op.name == "tensor.extract" for op in body_of(maker))
+
+
+def _is_column_vector(value: ir.Value, rows: int) -> bool:
+    type_ = ir.RankedTensorType(value.type)
+    return type_.rank == 1 and type_.shape[0] != rows and isinstance(type_.element_type, ir.FloatType)
 
 
 def _blocks(columns: int) -> int:
