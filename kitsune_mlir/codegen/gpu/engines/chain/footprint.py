@@ -12,7 +12,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.dialects.access import is_tensor, shape_of
 from kitsune_mlir.dialects.contraction import matrix_extents
-from kitsune_mlir.dialects.iteration import Space, is_free
+from kitsune_mlir.dialects.iteration import Space, is_free, root_of
 from kitsune_mlir.dialects.products import body_of, defining_op, is_contraction, is_generic
 
 __all__ = ["registers_reason", "rows_reason", "shared_reason"]
@@ -44,7 +44,8 @@ def rows_reason(space: Space) -> str | None:
     while pending:
         value = pending.pop()
         if value not in inside:
-            if not isinstance(value.owner, ir.Block):
+            maker = defining_op(root_of(value))
+            if maker is not None and not is_free(maker):
                 return "factors of its products are made of what other stages make, and none is read from memory as it is"
         elif value not in seen:
             seen.add(value)

@@ -65,8 +65,8 @@ def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
     if len(layers) == 1 and layers[0].columns > WIDTH:
         return Decline(name, "one wide layer is no chain: its product reads what is joined or gathered in place")
     rows = candidate.space.dims[0].size
-    tile = tile_rows(rows, machine)
-    if shared_reason(candidate.space, tile) is not None:
+    tile, wide = tile_rows(rows, machine), any(layer.columns > WIDTH for layer in layers)
+    if not wide and shared_reason(candidate.space, tile) is not None:
         tile = min(rows, TILE_ROWS[-1])
     return Offer(name, (tile,), chain_seconds(layers, machine))
 
