@@ -14,7 +14,7 @@ from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.dialects.access import is_tensor, iterator_kinds
 from kitsune_mlir.dialects.contraction import contraction_dims, is_dot
 from kitsune_mlir.dialects.iteration import Space, is_free
-from kitsune_mlir.dialects.products import defining_op, is_contraction
+from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.machine.target import Target
 
@@ -65,6 +65,19 @@ class Candidate:
             return "a product's inputs come from memory on this target"
         if self.products and not all(map(self._tiled, self.products)):
             return "it would take the product's columns away from its tiles"
+        return None
+
+    def after_products(self) -> str | None:
+        """Why what follows the products is more than element-wise work on a tile of their results; None if it is not."""
+        made = {result for op in self.contractions for result in op.results}
+        for op in self.space.ops:
+            if is_contraction(op) or not any(value in made for value in op.operands):
+                continue
+            made.update(op.results)
+            if op.name in ("tensor.concat", "tensor.pad", "tensor.insert_slice"):
+                return f"'{op.name}' of what a product makes"
+            if is_generic(op) and "reduction" in iterator_kinds(op):
+                return "a reduction of what a product makes"
         return None
 
     def _tiled(self, product: ir.Operation) -> bool:
