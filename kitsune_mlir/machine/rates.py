@@ -22,6 +22,7 @@ QUEUES = "bench/results/queues-h200.json, `python -m test.gpu.queue_programs run
 CONV_FIT = "fitted with the `conv` engine, no record was kept"
 CHAIN_FIT = "fitted with the `chain` engine, no record was kept"
 ATTENTION_FIT = "fitted with the `attention` engine, no record was kept"
+RATES = "bench/results/rates-h200.json, `python -m bench.rates run DIR`"
 PARTS_GUESS = "set with `kitsune-split-reductions`, no record was kept"
 
 
@@ -92,8 +93,9 @@ COPY_RATE = Rate(3.4e9, "B/s", "2026-11-21", ZOO_FIT,
     "of a product's operands that threads copy, element by element, where no bulk copy can")
 BLOCK_SHARE = Rate(0.5, "share", "2026-11-21", ZOO_FIT,
     "of a multiprocessor's pipes that one block keeps busy: so many blocks side by side do not slow each other down")
-PARTIAL_RATE = Rate(5.2e10, "B/s", "2026-11-21", ZOO_FIT, "of partial results that a multiprocessor writes or reads")
-MEET = Rate(1.5e-6, "s", "2026-11-21", ZOO_FIT, "until the blocks that share a tile have each other's partial results")
+PARTIAL_RATE = Rate(5.3e10, "B/s", "2026-11-23", RATES, "of partial results that a multiprocessor writes or reads")
+MEET = Rate(1.77e-6, "s", "2026-11-23", RATES,
+    "that blocks which share a tile take longer than one with a whole tile, beside writing and reading partial results")
 BULK_RATE = Rate(1.5, "times", "2026-11-21", "the ratio of the H200's `bulk_rate` and `cache_rate` in machine/target.py",
     "the rate of the caches at which bulk copies come from L2, where a machine's own is not known")
 GATHERED_RATE = Rate(4.0e10, "B/s", "2026-11-22", ZOO_FIT, "gathered by a chain too wide to gather beside its products")
@@ -136,9 +138,9 @@ MMA_STORE_RATE = Rate(2.24e4, "B/us", "2026-11-22", MMA_FIT,
 MMA_TURN = Rate(0.13, "us", "2026-11-22", MMA_FIT,
     "from a block's one tile to its next, beside what of the store stands in the way of its products ...")
 MMA_STORE_SHARE = Rate(0.64, "share", "2026-11-22", MMA_FIT, "... that part of it")
-MMA_MEET = Rate(0.7, "us", "2026-11-22", MMA_FIT, "from one block's announcement of its partial results to others' sums")
-MMA_PARTIAL_RATE = Rate(5.3e4, "B/us", "2026-11-22", MMA_FIT,
-    "of partial results that a multiprocessor writes or reads: all that it has, and as many of others")
+MMA_MEET = Rate(0.7, "us", "2026-11-22", MMA_FIT,
+    "from one block's announcement of its partial results until another one knows: the part of `MEET` that the rest of this "
+    "model does not have already")
 MMA_HALVING_RATE = Rate(2.7e4, "B/us", "2026-11-21", MMA_FIT,
     "of f32 operands that a multiprocessor halves (`contraction.tf32x3`)")
 MMA_SHARING = Rate(1.015, "times", "2026-11-22", MMA_FIT,
@@ -156,8 +158,6 @@ CONV_TILE_CYCLES = Rate(1800, "cycle", "2026-11-21", CONV_FIT,
 CONV_COLUMN_CYCLES = Rate(6, "cycle", "2026-11-21", CONV_FIT, "of the stores, a column")
 CONV_STEP_CYCLES = Rate(350, "cycle", "2026-11-21", CONV_FIT,
     "from one step to the next at least: barriers, and starting the products")
-CONV_EXCHANGE_CYCLES = Rate(3000, "cycle", "2026-11-21", CONV_FIT,
-    "until the last piece of a tile has the partial results of the others")
 
 # --- What becomes one stage: kitsune_mlir/codegen/gpu/engines/chain/layers.py
 
@@ -284,32 +284,46 @@ DISAGREEMENTS = (
     Disagreement(
         "hand-off between stages of one kernel",
         ("CHAIN_HAND_OFF", "MODE_HAND_OFF", "STREAMED_HAND_OFF", "POST"),
-        "1.49 and 1.47 us between layers of 256 and 1024 columns (handoff_256, handoff_1024; bench/results/handoff-h200.json). "
-        "A tile of 16 KB there, its writing and reading included, 1.96 us (handoff_l2_16k of bench/results/queues-h200.json). "
+        "A post and its wait 0.68 us; from the last store to another block's operands by TMA 1.43 us where threads store "
+        "and 1.61 where TMA does; from one sum to the next 1.73 and 1.89 (hand_off_* of bench/results/rates-h200.json). "
+        "They are different parts of one way: `POST`, then `MODE_HAND_OFF`; `STREAMED_HAND_OFF` has its weights already. "
         "`CHAIN_HAND_OFF` and `PARTS_START` also hold a stage's own start and finish.",
     ),
     Disagreement(
         "L2 to one multiprocessor, alone",
         ("MMA_LOAD_RATE", "CONV_LINK_RATE", "ENGINES['mma'].load_rate", "ENGINES['chain'].load_rate", "PARTS_LOAD_RATE"),
-        "",
+        "Alone 211 to 225 GB/s, by loads of 16 bytes, spans and boxes; with all 132 at work 70 by boxes, 74 by spans and "
+        "112 by loads, of 16 MB that each reads from a place of its own (reads_* of bench/results/rates-h200.json). "
+        "Products read the same lines at the same time, and get more: the fitted rates are between.",
     ),
     Disagreement(
         "L2 to all multiprocessors together",
         ("MMA_SUSTAINED_LOADS", "CONV_CACHE_RATE", "Target.bulk_rate", "Target.cache_rate"),
-        "3.13 TB/s through rings of 66 pairs, each byte written and read: a lower bound (pairs_64k_4_wide; "
-        "bench/results/queues-h200.json).",
+        "9.2 TB/s by boxes, 9.5 by spans, 14.1 by loads of 16 bytes (reads_* of bench/results/rates-h200.json, as above).",
     ),
-    Disagreement("from a block's one tile of a product to its next", ("MMA_TURN", "ENGINES['mma'].turn", "CHAIN_TURN")),
+    Disagreement(
+        "from a block's one tile of a product to its next",
+        ("MMA_TURN", "ENGINES['mma'].turn", "CHAIN_TURN"),
+        "A tile of 128 x 64 takes 0.12 us beside its products, of 128 x 128 0.27, of 128 x 256 0.75: it grows with what "
+        "is stored, 76 GB/s (step_* of bench/results/rates-h200.json). `mma.cost` counts the store apart, `ENGINES` and "
+        "`CHAIN_TURN` hold it.",
+    ),
     Disagreement(
         "blocks that share a tile meet",
-        ("MMA_MEET", "MEET", "CONV_EXCHANGE_CYCLES"),
-        "Nothing was measured alone. `MEET` is for `conv` too, whose last piece adds all the others' sums, "
-        "where `Traits.spreads_sums` says that each adds a part.",
+        ("MMA_MEET", "MEET"),
+        "Without data 0.61 us for 2 blocks and 0.74 for 4 and 8; the blocks of a product 1.77 us (exchange_*, split_* of "
+        "bench/results/rates-h200.json), of which `mma.cost` has a part in its other terms. `MEET` is for `conv` too, "
+        "whose last piece adds all the others' sums, where `Traits.spreads_sums` says that each adds a part.",
     ),
-    Disagreement("partial results, a multiprocessor", ("MMA_PARTIAL_RATE", "PARTIAL_RATE", "PARTS_PARTIAL_RATE")),
+    Disagreement(
+        "partial results, of one multiprocessor and of all",
+        ("PARTS_PARTIAL_RATE", "PARTIAL_RATE"),
+        "3.4 to 4.2 TB/s, each byte written and read (exchange_* of bench/results/rates-h200.json); the fitted rate is of "
+        "stages that also wait for each other.",
+    ),
     Disagreement("operands from memory", ("MMA_DRAM_RATE", "Target.dram_rate", "DRAM_SHARE")),
 )
-"""Where models differ, for whoever measures: values are used as they are until a run on a device decides."""
+"""Where models have several values for what looks like one quantity, and what a run on a device says of it."""
 
 
 def rates() -> dict[str, Rate | RateTable]:

@@ -104,7 +104,7 @@ def test_a_record_gives_back_what_it_was_made_from():
 
 def test_rates_in_use_are_in_one_unit():
     assert in_use("POST", TIME) == pytest.approx(1e6 * rates.POST)
-    assert in_use("CONV_EXCHANGE_CYCLES", TIME) == pytest.approx(1e6 * rates.CONV_EXCHANGE_CYCLES / rates.CLOCK)
+    assert in_use("MEET", TIME) == pytest.approx(1e6 * rates.MEET)
     assert in_use("MMA_LOAD_RATE", RATE) == pytest.approx(rates.MMA_LOAD_RATE / 1e3)
     assert in_use("ENGINES['mma'].load_rate", RATE) == 175 and in_use("Target.cache_rate", RATE) == 7000
     for each in DISAGREEMENTS:

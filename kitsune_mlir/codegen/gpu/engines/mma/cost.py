@@ -93,7 +93,7 @@ def microseconds(work: Work, pieces: int, workers: int, whole: int = 0) -> float
     # All tiles but the last are stored while others are loaded.
     time += rates.MMA_START + store + (alone + waves - 1) * (rates.MMA_TURN + rates.MMA_STORE_SHARE * store)
     if pieces > 1:
-        time = rates.MMA_SHARING * (time + waves * (rates.MMA_MEET + 2 * area * 4 / rates.MMA_PARTIAL_RATE))
+        time = rates.MMA_SHARING * (time + waves * (rates.MMA_MEET + 2 * area * 4 / (1e-6 * rates.PARTIAL_RATE)))
     return time
 
 
