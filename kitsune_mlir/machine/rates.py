@@ -94,7 +94,7 @@ COPY_RATE = Rate(3.4e9, "B/s", "2026-11-21", ZOO_FIT,
 BLOCK_SHARE = Rate(0.5, "share", "2026-11-21", ZOO_FIT,
     "of a multiprocessor's pipes that one block keeps busy: so many blocks side by side do not slow each other down")
 PARTIAL_RATE = Rate(5.3e10, "B/s", "2026-11-23", RATES, "of partial results that a multiprocessor writes or reads")
-MEET = Rate(1.77e-6, "s", "2026-11-23", RATES,
+MEET = Rate(1.75e-6, "s", "2026-11-23", RATES,
     "that blocks which share a tile take longer than one with a whole tile, beside writing and reading partial results")
 BULK_RATE = Rate(1.5, "times", "2026-11-21", "the ratio of the H200's `bulk_rate` and `cache_rate` in machine/target.py",
     "the rate of the caches at which bulk copies come from L2, where a machine's own is not known")
@@ -181,7 +181,7 @@ PARTS_SHARED_TILES = Rate(1.3, "times", "2026-11-21", PARTS_FIT,
     "longer that long sums take where blocks share tiles than `mma.cost` says, which knows shorter ones")
 PARTS_LATENCY = Rate(2.1e-6, "s", "2026-11-21", PARTS_FIT, "from asking for a chunk to having it, while all ask")
 
-# --- Tiles of memory-bound stages, attention and gemv: passes/tiles, engines/attention, engines/gemv
+# --- Tiles of memory-bound stages, attention and gemv: interface/memory_tiles.py, engines/attention, engines/gemv
 
 SIMT_TILE = Rate(1.0e-6, "s", "2026-11-21", SIMT_FIT, "of a tile, from the start of its loads to the end of its stores ...")
 SIMT_LEVEL = Rate(0.5e-6, "s", "2026-11-21", SIMT_FIT, "... and what each reduction adds: shuffles, or a barrier")
@@ -311,7 +311,7 @@ DISAGREEMENTS = (
     Disagreement(
         "blocks that share a tile meet",
         ("MMA_MEET", "MEET"),
-        "Without data 0.61 us for 2 blocks and 0.74 for 4 and 8; the blocks of a product 1.77 us (exchange_*, split_* of "
+        "Without data 0.6 to 0.75 us, 2, 4 or 8 blocks; the blocks of a product 1.75 us (exchange_*, split_* of "
         "bench/results/rates-h200.json), of which `mma.cost` has a part in its other terms. `MEET` is for `conv` too, "
         "whose last piece adds all the others' sums, where `Traits.spreads_sums` says that each adds a part.",
     ),

@@ -23,7 +23,7 @@ MANY_SLOTS = 4
 class Signals:
     """The semaphores a stage posts to: slots for each tile of its first grid dimension, and one slot for the whole stage.
 
-    A stage's second grid dimension may be cut into `groups` (`passes.tiles.column_groups`): `rows` then has the slots of all
+    A stage's second grid dimension may be cut into `groups` (`mma.column_groups`): `rows` then has the slots of all
     first tiles for the first group, then those for the next one, so that who reads a row can begin before the last of it is
     there.
     """

@@ -48,8 +48,14 @@ func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x16xf32>, %z: tensor<64x16xf
 
 def spans(page: Path) -> list[str]:
     """What a page has in backticks inside of lines."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     return [" ".join(found.split()) for found in re.findall(r"`([^`]+)`", text)]
+
+
+def test_listings_are_no_spans(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("`a`\n\n   ```python\n   b\n   ```\n\n   `c` and\n```\nd\n```\n`e`\n")
+    assert spans(page) == ["a", "c", "e"]
 
 
 def folders(page: Path) -> list[Path]:
