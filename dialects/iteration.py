@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch_mlir import ir
 
 from .access import WHOLE, Access, Along, access_of, is_tensor, reassociation, shape_of
-from .attribute_table import HALO, IN_PLACE
+from .attribute_table import HALO, IN_PLACE, NO_FUSION
 from .axes import Axes, Node
 from .products import constant_fill, defining_op, is_generic
 from .unchanged import remembered
@@ -50,7 +50,7 @@ def is_free(op: ir.Operation) -> bool:
 
     Constants, scalars, empty tensors, constant fills, slices, reshapes by ones, and small tensors made from indices alone.
     """
-    if op.regions and op.name.startswith("scf."):
+    if (op.regions and op.name.startswith("scf.")) or NO_FUSION in op.attributes:
         return False
     if op.results and not any(is_tensor(r) for r in op.results):
         return True

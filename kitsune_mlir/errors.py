@@ -8,6 +8,7 @@ from __future__ import annotations
 __all__ = [
     "ArgumentError",
     "AssemblyTimeout",
+    "BrokenOffer",
     "CompileError",
     "DynamicShapeError",
     "FrontendError",

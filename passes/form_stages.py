@@ -12,7 +12,7 @@ from kitsune_mlir.dialects.products import defining_op, is_contraction, is_gener
 from kitsune_mlir.dialects.stage_graph import PipelineOp, StageOp, YieldOp, pack, unpack
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.machine.target import Target, find_target
-from kitsune_mlir.passes.stages.copies import settle_results, settle_views
+from kitsune_mlir.passes.stages.copies import settle_results, settle_scatters, settle_views
 from kitsune_mlir.passes.stages.grouping import Grouping, reads
 from kitsune_mlir.passes.stages.halo import gather_pads, mark_halos
 from kitsune_mlir.passes.stages.pool_windows import read_windows
@@ -78,6 +78,7 @@ class FormStages(Pass):
         if target.is_gpu:
             mark_halos(block)
             read_windows(block)
+            settle_scatters(block)
             gather_pads(block)
         every = [op.operation for op in block.operations]
         terminator = every.pop()

@@ -17,6 +17,7 @@ from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
 from kitsune_mlir.frontend.attention import scaled_dot_product_attention
 from kitsune_mlir.frontend.fallbacks import FALLBACKS, with_scalars
+from kitsune_mlir.frontend.scatters import SCATTERS
 
 __all__ = ["decomposition_table"]
 
@@ -328,6 +329,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     table.update({op: _in_f32(op, table.get(op)) for op in _ACCUMULATING})
     table.update(_OWN)
     table.update(FALLBACKS)
+    table.update(SCATTERS)
     table.update(with_scalars(table))
     for op in _KEPT:
         table.pop(op, None)

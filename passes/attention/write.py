@@ -15,7 +15,7 @@ from kitsune_mlir.dialects.factors import Factor, Flat
 from kitsune_mlir.dialects.iteration import is_free
 from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.scalar_tree import Tree, children, nodes_of
-from kitsune_mlir.passes.stages.copies import identity_generic
+from kitsune_mlir.passes.stages.copies import copy_of
 
 __all__ = ["write_attention"]
 
@@ -205,7 +205,7 @@ def view(operand: Operand) -> Viewed:
     if maker is not None and maker.name == "tensor.extract_slice" and (part := _part_of(maker)) is not None:
         value, dims, index = _parts_apart(maker, *part, operand.dims)
     elif maker is not None and is_free(maker):
-        value = identity_generic(value)
+        value = copy_of(value)
     element = ir.ShapedType(value.type).element_type
     shape = shape_of(value)
     if index is None and len(dims) != len(shape):

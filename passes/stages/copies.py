@@ -4,31 +4,41 @@ from torch_mlir import ir
 from torch_mlir.dialects import tensor
 
 from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.attribute_table import NO_FUSION
 from kitsune_mlir.dialects.iteration import is_free, is_view, root_of
 from kitsune_mlir.dialects.products import defining_op
+from kitsune_mlir.passes.tile_program.scatter import constant_start
 
 
-def identity_generic(value: ir.Value) -> ir.Value:
-    """An element-wise linalg.generic that copies `value`, made at the insertion point."""
+def copy_of(value: ir.Value) -> ir.Value:
+    """An element-wise linalg.generic that copies `value`, made at the insertion point; of a constant it has no input, so that
+    it is cut into tiles as any other."""
     type_ = ir.RankedTensorType(value.type)
-    rank = type_.rank
+    maker = defining_op(value)
+    number = constant_start(maker) if maker is not None else None
+    read = [] if number is not None else [value]
     empty = tensor.empty(shape_of(value), type_.element_type)
-    map_ = ir.AffineMapAttr.get(ir.AffineMap.get_identity(rank))
+    map_ = ir.AffineMapAttr.get(ir.AffineMap.get_identity(type_.rank))
     parallel = ir.Attribute.parse("#linalg.iterator_type<parallel>")
     op = ir.Operation.create(
         "linalg.generic",
         [value.type],
-        [value, empty],
+        [*read, empty],
         {
-            "indexing_maps": ir.ArrayAttr.get([map_, map_]),
-            "iterator_types": ir.ArrayAttr.get([parallel] * rank),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 1]),
+            "indexing_maps": ir.ArrayAttr.get([map_] * (len(read) + 1)),
+            "iterator_types": ir.ArrayAttr.get([parallel] * type_.rank),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(read), 1]),
+            **({} if read else {NO_FUSION: ir.UnitAttr.get()}),  # it would be free, and written again wherever it is read
         },
         regions=1,
     )
-    block = op.regions[0].blocks.append(type_.element_type, type_.element_type, arg_locs=[ir.Location.current] * 2)
+    places = [type_.element_type] * (len(read) + 1)
+    block = op.regions[0].blocks.append(*places, arg_locs=[ir.Location.current] * len(places))
     with ir.InsertionPoint(block):
-        ir.Operation.create("linalg.yield", [], [block.arguments[0]])
+        made = block.arguments[0]
+        if number is not None:
+            made = ir.Operation.create("arith.constant", [type_.element_type], [], {"value": number}).results[0]
+        ir.Operation.create("linalg.yield", [], [made])
     return op.results[0]
 
 
@@ -43,7 +53,7 @@ def settle_results(block: ir.Block) -> None:
         maker = defining_op(root)
         if maker is None or is_free(maker) or root in seen:
             with ir.InsertionPoint(terminator), value.owner.location if maker else ir.Location.unknown():
-                terminator.operands[i] = identity_generic(value)
+                terminator.operands[i] = copy_of(value)
             continue
         seen.add(root)
 
@@ -56,4 +66,17 @@ def settle_views(block: ir.Block) -> None:
         maker = defining_op(root_of(op.operands[0]))
         if maker is not None and is_free(maker):
             with ir.InsertionPoint(op), op.location:
-                op.operands[0] = identity_generic(op.operands[0])
+                op.operands[0] = copy_of(op.operands[0])
+
+
+def settle_scatters(block: ir.Block) -> None:
+    """Copy rows and indices of scatters that no stage holds in memory: a slice (`edge_index[1]`), a fill. Tasks that add rows
+    side by side read them there."""
+    for op in [o.operation for o in block.operations]:
+        if op.name != "tm_tensor.scatter":
+            continue
+        for number in (0, 1):
+            maker = defining_op(root_of(op.operands[number]))
+            if maker is not None and is_free(maker):
+                with ir.InsertionPoint(op), op.location:
+                    op.operands[number] = copy_of(op.operands[number])

@@ -69,6 +69,31 @@ CASES |= {
         [floats(27, 13, dtype=F32), numbers(27, 129, 13), floats(129, 13, dtype=F32)],
         dtype=F32,
     ),
+    "scatter_add_rows": Case(
+        lambda x, i, y: x.scatter_add(0, i[:, None].expand(-1, 27), y),
+        [floats(129, 27, dtype=F32), numbers(129, 1000), floats(1000, 27, dtype=F32)],
+        dtype=F32,
+    ),
+    "scatter_mean_rows": Case(
+        lambda x, i, y: x.scatter_reduce(0, i[:, None].expand(-1, 27), y, "mean", include_self=False),
+        [floats(129, 27, dtype=F32), numbers(129, 1000), floats(1000, 27, dtype=F32)],
+        dtype=F32,
+    ),
+    "scatter_add_1": Case(
+        lambda x, i, y: x.scatter_add(1, i, y),
+        [floats(27, 13, dtype=F32), numbers(13, 27, 129), floats(27, 129, dtype=F32)],
+        dtype=F32,
+    ),
+    "index_add_slice": Case(
+        lambda x, e, y: x.index_add(0, e[1], y),
+        [floats(129, 7, dtype=F32), numbers(129, 2, 1000), floats(1000, 7, dtype=F32)],
+        dtype=F32,
+    ),
+    "index_add_ones": Case(
+        lambda x, i: x.index_add(0, i, torch.ones(1000, 1, device=x.device)),
+        [floats(129, 1, dtype=F32), numbers(129, 1000)],
+        dtype=F32,
+    ),
     "index_add": Case(lambda x, i, y: x.index_add(0, i, y), [floats(27, 64), numbers(27, 129), floats(129, 64)]),
     "index_add_ordered": Case(
         lambda x, i, y: x.index_add(0, i, y),
