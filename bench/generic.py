@@ -42,26 +42,12 @@ def _half(*shape: int) -> Tensor:
     return torch.randn(*shape).to(torch.bfloat16)
 
 
-def _scatter_rows(nodes: int, columns: int) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda i, x: torch.zeros(nodes, columns).scatter_add(0, i[:, None].expand(-1, columns), x)
-
-
 def _scatter_most(nodes: int, columns: int) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda i, x: torch.zeros(nodes, columns).scatter_reduce(0, i[:, None].expand(-1, columns), x, "amax")
 
 
 CASES: dict[str, Callable[[], Case]] = {
-    "scatter_add_1000x16": lambda: (_scatter_rows(500, 16), (_index(500, 1000), torch.randn(1000, 16))),
-    "scatter_add_4000x64": lambda: (_scatter_rows(1000, 64), (_index(1000, 4000), torch.randn(4000, 64))),
     "scatter_amax_2000x32": lambda: (_scatter_most(500, 32), (_index(500, 2000), torch.randn(2000, 32))),
-    "index_add_slice_4000x64": lambda: (
-        lambda e, x: torch.zeros(1000, 64).index_add(0, e[1], x),
-        (_index(1000, 2, 4000), torch.randn(4000, 64)),
-    ),
-    "index_add_slice_500x7": lambda: (
-        lambda e, x: torch.zeros(100, 7).index_add(0, e[1], x),
-        (_index(100, 2, 500), torch.randn(500, 7)),
-    ),
     "index_copy_cache": lambda: (lambda c, i, k: c.index_copy(1, i, k), (_half(8, 256, 64), _index(256, 1), _half(8, 1, 64))),
     "slice_scatter_512x64": lambda: (
         lambda x, y: torch.slice_scatter(x, y, 1, 3, 67),

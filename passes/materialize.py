@@ -27,7 +27,7 @@ from kitsune_mlir.passes.tile_program.waits import edges_of, needed_edges, stage
 
 from .base import Pass, PassFailure
 
-ROWS_COPIED = 64  # rows a task of the copy that starts a scatter-add
+ROWS_COPIED, ELEMENTS_COPIED = 64, 4096  # a task of the copy that starts a scatter-add: rows, or more where they are short
 WANTED = {"all": ("whole",), "indexed": ("rows", "indexed")}  # of a producer's semaphores, by an edge's policy; else rows
 
 
@@ -185,7 +185,7 @@ class _Program:
         """The task that copies the destination's old rows to the result; its semaphore, and the posts that complete it."""
         result = self.buffers[results_of(stage)[0]]
         size = shape_of_type(result.type)[0]
-        rows = min(size, ROWS_COPIED)
+        rows = min(size, max(ROWS_COPIED, ELEMENTS_COPIED // scatter.columns))
         copied = semaphore(1)
         name = ir.StringAttr(stage.attributes["sym_name"]).value
         with self._new_task(stage, f"{name}_start", [-(-size // rows)], for_maps()) as coordinates:

@@ -20,7 +20,7 @@ from .base import Pass, PassFailure
 from .modes import gathers
 from .remarks import remark
 
-UPDATE_ROWS = 64  # rows of a scatter-add a task
+UPDATE_ROWS, UPDATE_ELEMENTS = 64, 4096  # of a scatter-add a task: rows, or more of them where they are short
 CHOICES = ("auto", "temporal", "spatial", "separate")
 
 
@@ -86,7 +86,8 @@ class PartitionStreams(Pass):
             if producer is not None and traits_of(engine_of(producer)).adds_rows:
                 stage.attributes[INTO] = producer.attributes["sym_name"]
                 remark(stage, f"rows are added by {producer.attributes['sym_name']} as it makes them")
-            rows = max(1, min(UPDATE_ROWS, -(-scatter.rows // (2 * target.workers))))
+            most = max(UPDATE_ROWS, UPDATE_ELEMENTS // scatter.columns)
+            rows = max(1, min(most, -(-scatter.rows // (2 * target.workers))))
             stage.attributes[UPDATES] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), rows)
             remark(stage, f"rows are added with atomics, {rows} a task")
         sizes = "x".join(str(d.size) for d in space.dims) or "nothing parallel"

@@ -7,6 +7,7 @@ associative, so the last bits of the result may differ from run to run, as torch
 blocks.
 """
 
+import math
 from dataclasses import dataclass
 
 from torch_mlir import ir
@@ -40,6 +41,11 @@ class ScatterAdd:
     def rows(self) -> int:
         """How many rows are added."""
         return shape_of(self.updates)[0]
+
+    @property
+    def columns(self) -> int:
+        """Elements of a row."""
+        return max(1, math.prod(shape_of(self.original)[1:]))
 
 
 def constant_start(maker: ir.Operation) -> ir.Attribute | None:

@@ -90,7 +90,7 @@ CASES |= {
         dtype=F32,
     ),
     "index_add_ones": Case(
-        lambda x, i: x.index_add(0, i, torch.ones(1000, 1, device=x.device)),
+        lambda x, i: x.index_add(0, i, torch.ones(1000, 1, dtype=x.dtype, device=x.device)),
         [floats(129, 1, dtype=F32), numbers(129, 1000)],
         dtype=F32,
     ),
