@@ -34,15 +34,15 @@ from test.rotation import todays
 BF16 = torch.bfloat16
 
 
-def compiled(model: nn.Module, *args: torch.Tensor, dtype: torch.dtype = BF16):
+def compiled(model: nn.Module, *args: torch.Tensor, dtype: torch.dtype = BF16, **passes: str):
     """A model whose row-local ops all become chains, compiled up to its tile program."""
     given = tuple(a.to(dtype) if a.is_floating_point() else a for a in args)
-    return planned(model.to(dtype).eval(), *given, passes={"kitsune-form-stages": "chains=true"})
+    return planned(model.to(dtype).eval(), *given, passes={"kitsune-form-stages": "chains=true", **passes})
 
 
-def tiles(model: nn.Module, *args: torch.Tensor, dtype: torch.dtype = BF16) -> str:
+def tiles(model: nn.Module, *args: torch.Tensor, dtype: torch.dtype = BF16, **passes: str) -> str:
     """The tile program of a model whose row-local ops all become chains."""
-    return compiled(model, *args, dtype=dtype).ir("tiles")
+    return compiled(model, *args, dtype=dtype, **passes).ir("tiles")
 
 
 def task_of(text: str, number: int = -1) -> TaskView:
@@ -260,7 +260,8 @@ def test_tensors_joined_between_the_lanes_columns_are_for_products_only(left: in
     x, model = torch.randn(1000, 64), Joined(64, left, 64)
     chosen = kitsune_mlir.compile(model.to(BF16), (x.to(BF16),), target="sm_90a")
     assert "chain" not in [engine["engine"] for engine in chosen.summary["engines"]]
-    declined = ChainEngine().plan(task_of(tiles(model, x)), KernelOptions())
+    rows = {"kitsune-partition-streams": "tiles=product_0:128"}  # it offers nothing for this stage
+    declined = ChainEngine().plan(task_of(tiles(model, x, **rows)), KernelOptions())
     assert isinstance(declined, Decline) and f"joined at columns [{left}]" in declined.reason
 
 

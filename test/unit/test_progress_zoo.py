@@ -90,7 +90,7 @@ def chosen(name: str, target: str) -> list[str]:
 
 
 def test_there_are_faults_of_every_kind() -> None:
-    kinds = kinds_of("dlrm", "sm_90a")
+    kinds = kinds_of("nerf", "sm_90a")
     for kind in ("drop post", "wait for one post more", "wait for one slot less", "wait for the next tile", "view bytes later"):
         assert len(kinds[kind]) >= 3, kinds
 

@@ -1,5 +1,10 @@
 // Products of few rows: tiles of all rows and a multiprocessor's share of the columns, and products of one input together.
 // RUN: kitsune-opt %s --split-input-file --kitsune-normalize --kitsune-form-stages="target=h200" --kitsune-partition-streams="target=h200" | FileCheck %s
+// RUN: kitsune-opt %s --split-input-file --kitsune-normalize --kitsune-form-stages="target=h200" --kitsune-partition-streams="target=h200 without=gemv" | FileCheck %s --check-prefix=WITHOUT
+// An engine that is not asked does nothing; the next one does.
+// WITHOUT-NOT: engine = "gemv"
+// WITHOUT: engine = "mma"
+// WITHOUT-NOT: engine = "gemv"
 
 // CHECK-LABEL: func.func @share_of_columns
 // CHECK: engine = "gemv", {{.*}}tile = array<i64: 7, 32>

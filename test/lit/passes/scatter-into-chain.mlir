@@ -7,7 +7,7 @@
 // CHECK: engine = "simt"
 // CHECK-SAME: sym_name = "scatter_1_start"
 // CHECK: "kitsune.task"
-// CHECK: "kitsune.wait"({{.*}}) {count = 4 : i64}
+// CHECK: "kitsune.wait"({{.*}}) {count = 2 : i64}
 // CHECK: %[[FIRST:.*]] = arith.subi
 // CHECK: "kitsune.scatter_add"(%{{.*}}, %{{.*}}, %[[FIRST]], %{{.*}}) {kind = "addf"} : (tensor<128x32xbf16>, tensor<128xi64>, index, memref<200x32xbf16>)
 // CHECK: engine = "chain"

@@ -62,13 +62,13 @@ def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
     layers = layers_of(candidate.space)
     if isinstance(layers, str):
         return Decline(name, layers)
-    if len(layers) == 1 and layers[0].columns > WIDTH:
-        return Decline(name, "one wide layer is no chain: its product reads what is joined or gathered in place")
     rows = candidate.space.dims[0].size
     tile, wide = tile_rows(rows, machine), any(layer.columns > WIDTH for layer in layers)
     if not wide and shared_reason(candidate.space, tile) is not None:
         tile = min(rows, TILE_ROWS[-1])
-    return Offer(name, (tile,), chain_seconds(layers, machine))
+    # One wide layer alone never pays: as a product it reads what is joined or gathered in place.
+    seconds = math.inf if wide and len(layers) == 1 else chain_seconds(layers, machine)
+    return Offer(name, (tile,), seconds)
 
 
 def layers_of(space: Space) -> list[Layer] | str:
