@@ -101,8 +101,8 @@ func.func @wide(%x: tensor<8192x64xbf16>, %w: tensor<4096x64xbf16>, %v: tensor<3
 #x = affine_map<(m, n, k) -> (m, k)>
 #w = affine_map<(m, n, k) -> (n, k)>
 #o = affine_map<(m, n, k) -> (m, n)>
-func.func @few_rows(%x: tensor<16x768xbf16>, %w: tensor<256x768xbf16>, %v: tensor<256x256xbf16>, %e: tensor<16x256xbf16>) -> tensor<16x256xbf16> {
-  %p = linalg.generic {indexing_maps = [#x, #w, #o], iterator_types = ["parallel", "parallel", "reduction"]} ins(%x, %w : tensor<16x768xbf16>, tensor<256x768xbf16>) outs(%e : tensor<16x256xbf16>) {
+func.func @few_rows(%x: tensor<16x896xbf16>, %w: tensor<256x896xbf16>, %v: tensor<256x256xbf16>, %e: tensor<16x256xbf16>) -> tensor<16x256xbf16> {
+  %p = linalg.generic {indexing_maps = [#x, #w, #o], iterator_types = ["parallel", "parallel", "reduction"]} ins(%x, %w : tensor<16x896xbf16>, tensor<256x896xbf16>) outs(%e : tensor<16x256xbf16>) {
   ^bb0(%a: bf16, %b: bf16, %c: bf16):
     %d = arith.mulf %a, %b : bf16
     %s = arith.addf %c, %d : bf16
