@@ -53,7 +53,7 @@ def forms(n: int, e: int, d: int, dtype: torch.dtype) -> dict[str, tuple[Callabl
 
 
 @pytest.mark.parametrize(
-    "sizes, dtype", todays([(s, t) for s in SIZES for t in (torch.float32, torch.float64, torch.int64)], 4), ids=str
+    "sizes, dtype", todays([(s, t) for s in SIZES for t in (torch.float32, torch.float64, torch.int64)], 2), ids=str
 )
 def test_scatters_are_torchs(sizes, dtype):
     torch.manual_seed(sum(sizes))
