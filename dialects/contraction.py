@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from torch_mlir import ir
 from torch_mlir.dialects import linalg
 
+from kitsune_mlir.dialects.sizes import HALF_TYPES
+
 from .access import affine_maps, iterator_kinds, loop_sizes, plain_loops, terms_of
 from .match_failure import MatchFailure
 from .products import is_projected_product
@@ -156,7 +158,7 @@ def conv_dims(op: ir.Operation) -> ConvDims:
 
 def operand_bytes(op: ir.Operation) -> int:
     """Bytes of an element of a contraction's operands: 2, or 4 for what is no 16-bit float."""
-    return 2 if all(str(ir.ShapedType(value.type).element_type) in ("bf16", "f16") for value in list(op.operands)[:2]) else 4
+    return 2 if all(str(ir.ShapedType(value.type).element_type) in HALF_TYPES for value in list(op.operands)[:2]) else 4
 
 
 def is_dot(op: ir.Operation) -> bool:

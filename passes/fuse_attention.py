@@ -6,7 +6,6 @@ result but its last: q, k and v are read where they lie in memory, whatever the 
 keys read the same keys. The operations are marked, and `form-stages` makes one stage of each mark.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +13,6 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.attention.tiles import JOINED_ROWS
 from kitsune_mlir.dialects.attention import Attention, read_attention
-from kitsune_mlir.dialects.attribute_table import ATTENTION
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.products import is_contraction
 from kitsune_mlir.dialects.verify import walk
@@ -25,7 +23,7 @@ from .base import Pass
 from .normalize import run_upstream
 from .remarks import remark
 
-__all__ = ["FuseAttention", "find_attention", "obstacle"]
+__all__ = ["FuseAttention", "obstacle"]
 
 WIDEST_HEAD = 256
 TMA_DIMENSIONS = 5
@@ -63,15 +61,6 @@ def _shared_rows(attention: Attention) -> int:
     for factor in attention.outer:
         rows *= 1 if factor in seen else factor.size
     return rows
-
-
-def find_attention(ops: Sequence[ir.Operation]) -> list[list[ir.Operation]]:
-    """The operations of each attention among `ops`, by the marks of `kitsune-fuse-attention`."""
-    found: dict[int, list[ir.Operation]] = {}
-    for op in ops:
-        if ATTENTION in op.attributes:
-            found.setdefault(ir.IntegerAttr(op.attributes[ATTENTION]).value, []).append(op)
-    return list(found.values())
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ and another concatenation: four passes over memory. `dialects/pairs.py` reads it
 `form-stages` makes one stage of each mark, for the `pairs` engine.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,7 +22,7 @@ from kitsune_mlir.passes.pairs.layers import layer_bytes, layers_before
 from .base import Pass
 from .remarks import remark
 
-__all__ = ["FusePairs", "find_pairs"]
+__all__ = ["FusePairs"]
 
 
 def obstacle(pairs: Pairs, target: Target) -> str | None:
@@ -54,15 +53,6 @@ def with_layers(pairs: Pairs, target: Target) -> list[ir.Operation] | str:
     free = target.fast_bytes - KEPT_BYTES - FEW_ROWS * pairs.sample_bytes
     free -= max(FEW_ROWS * pairs.product_bytes, layer_bytes(pairs, ops))  # products come when the layers are done
     return ops if free >= 0 else f"{FEW_ROWS} samples and their layers need {-free} bytes more than there are on chip"
-
-
-def find_pairs(ops: Sequence[ir.Operation]) -> list[list[ir.Operation]]:
-    """The operations of each of `kitsune-fuse-pairs`'s marks among `ops`."""
-    found: dict[int, list[ir.Operation]] = {}
-    for op in ops:
-        if PAIRS in op.attributes:
-            found.setdefault(ir.IntegerAttr(op.attributes[PAIRS]).value, []).append(op)
-    return list(found.values())
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ from typing import ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
-from kitsune_mlir.codegen.gpu.engines.chain import layers as gpu_chains
+from kitsune_mlir.codegen.gpu.engines.chain.layers import WIDTH
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.attribute_table import NO_FUSION, ORDER, PADDED
 from kitsune_mlir.dialects.contraction import subscripts
 from kitsune_mlir.dialects.products import defining_op, is_projected_product
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.layouts.argument_orders import attributes_of, is_weight, set_attribute, settle_type
@@ -53,13 +54,13 @@ class PadSums(Pass):
         rows, weight = op.operands[0], op.operands[1]
         joined, type_ = defining_op(rows), ir.ShapedType(weight.type).element_type
         width, rest = shape_of(rows)[1], shape_of(rows)[1] * 2 % ROW_BYTES
-        if str(type_) not in ("bf16", "f16") or not rest or width < LEAST_SUM or shape_of(rows)[0] < LEAST_ROWS:
+        if str(type_) not in HALF_TYPES or not rest or width < LEAST_SUM or shape_of(rows)[0] < LEAST_ROWS:
             return
         if joined is None or joined.name != "tensor.concat" or ir.IntegerAttr(joined.attributes["dim"]).value != 1:
             return
         if defining_op(weight) is not None or len(list(joined.results[0].uses)) != 1:
             return
-        if shape_of(op.results[0])[1] <= gpu_chains.WIDTH:
+        if shape_of(op.results[0])[1] <= WIDTH:
             return  # a layer of a chain reads what is joined where it lies
         more = (ROW_BYTES - rest) // 2
         with ir.InsertionPoint(joined), joined.location:

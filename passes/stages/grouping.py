@@ -11,7 +11,7 @@ from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline
 from kitsune_mlir.codegen.offers import offer_for
 from kitsune_mlir.dialects.access import is_tensor
-from kitsune_mlir.dialects.attribute_table import NO_FUSION
+from kitsune_mlir.dialects.attribute_table import ATTENTION, NO_FUSION, PAIRS
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.iteration import Space, inner_elements, is_free, is_reshape, is_view, iteration_space, root_of
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic, is_projected_product
@@ -20,8 +20,6 @@ from kitsune_mlir.dialects.unchanged import remembered, unchanged
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target
-from kitsune_mlir.passes.fuse_attention import find_attention
-from kitsune_mlir.passes.fuse_pairs import find_pairs
 from kitsune_mlir.passes.reductions.associative import keeps_apart
 
 from .estimates import moving_seconds, product_seconds
@@ -309,7 +307,7 @@ class Grouping:
 
     def _run(self) -> None:
         closed = {self.group_of[hash(op)] for op in self.ops if NO_FUSION in op.attributes}
-        for ops in (*find_attention(self.ops), *find_pairs(self.ops)):
+        for ops in (*_marked(self.ops, ATTENTION), *_marked(self.ops, PAIRS)):
             into = self.group_of[hash(ops[-1])]
             for op in ops[:-1]:
                 self.merge(self.group_of[hash(op)], into)
@@ -363,6 +361,15 @@ class Grouping:
                 level[g] = max(0, min(level[reader] for reader in readers[g]) - 1)
                 late |= {g} if level[g] else set()
         return sorted(done, key=lambda g: (level[g], g in late, g not in readers))
+
+
+def _marked(ops: Sequence[ir.Operation], mark: str) -> list[list[ir.Operation]]:
+    """The operations of each group that an earlier pass has marked, by the mark's number."""
+    found: dict[int, list[ir.Operation]] = {}
+    for op in ops:
+        if mark in op.attributes:
+            found.setdefault(ir.IntegerAttr(op.attributes[mark]).value, []).append(op)
+    return list(found.values())
 
 
 def _tiles(space: Space) -> int:

@@ -13,7 +13,7 @@ from torch_mlir import ir
 
 import kitsune_mlir
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
-from kitsune_mlir.codegen.gpu.engines.chain import layers as gpu_chains
+from kitsune_mlir.codegen.gpu.engines.chain import layers
 from kitsune_mlir.codegen.gpu.engines.chain.core.liveness import order_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.match import match_chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import panels_of
@@ -303,7 +303,7 @@ EMULATED = {
 def test_emulated_kernels_are_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     make, height = EMULATED[name]
-    monkeypatch.setattr(gpu_chains, "tile_rows", lambda rows, target: min(rows, height))
+    monkeypatch.setattr(layers, "tile_rows", lambda rows, target: min(rows, height))
     model, args = make()
     program = compiled(model, *args)
     state = dict(model.named_parameters())

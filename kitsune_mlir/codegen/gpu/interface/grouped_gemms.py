@@ -9,11 +9,10 @@ from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.contraction import subscripts
 from kitsune_mlir.dialects.iteration import root_of
 from kitsune_mlir.dialects.products import is_projected_product
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 
 MOST = 3
 """Products that share a pass: each needs registers for its sums."""
-DTYPES = ("bf16", "f16")
-"""Element types of products of many rows that share a pass."""
 
 
 def share_a_pass(products: Sequence[ir.Operation]) -> bool:
@@ -43,7 +42,7 @@ def _operands(op: ir.Operation) -> tuple[int, int] | None:
     types = {str(ir.ShapedType(v.type).element_type) for v in list(op.operands)[:2]}
     # Memory runs along the sum, in both: the products' columns then lie behind each other in shared memory.
     weights = {"mk,nk->mn": 1, "mk,nk->nm": 0}.get(subscripts(op))
-    if len(types) > 1 or not types <= set(DTYPES) or weights is None:
+    if len(types) > 1 or not types <= set(HALF_TYPES) or weights is None:
         return None
     height, terms = shape_of(op.operands[1 - weights])
     return (1 - weights, weights) if height > ROWS and terms * OPERANDS[types.pop()] % RUN_BYTES == 0 else None

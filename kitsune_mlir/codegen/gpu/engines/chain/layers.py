@@ -20,6 +20,7 @@ from kitsune_mlir.dialects.contraction import contraction_dims, matrix_extents
 from kitsune_mlir.dialects.iteration import Space, is_free
 from kitsune_mlir.dialects.joined import read_beside_products
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, is_projected_product
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target
 
@@ -29,7 +30,6 @@ TILE_ROWS = (128, 64)  # two warpgroups of 64 rows, or one
 WIDTH = 256  # columns of a layer that is multiplied in one pass: 64 x 256 accumulators are half of a warpgroup's registers
 DEPTH = 1024  # columns that one product sums over
 RESIDENT_BYTES = 160 << 10  # weights that stay in shared memory for all tiles of a block
-OPERANDS = ("bf16", "f16")
 FEW_ROWS = 16  # rows of layers beside pairs: one product of a warp (codegen/gpu/engines/chain/few_rows/plan.py)
 FEW_UNIT, FEW_SHORT = 32, 64  # its sums are of multiples of 32 terms, or, in the first layer, of up to 64
 
@@ -108,8 +108,8 @@ def _layer(op: ir.Operation, sizes: tuple[int, ...], loop: int | None) -> Layer 
     if not is_projected_product(op):
         return "a convolution's rows need their neighbours"
     types = [str(ir.ShapedType(v.type).element_type) for v in op.operands]
-    if types[0] != types[1] or types[0] not in OPERANDS:
-        return f"a chain has products of {' or '.join(OPERANDS)}, not of {types[0]} and {types[1]}"
+    if types[0] != types[1] or types[0] not in HALF_TYPES:
+        return f"a chain has products of {' or '.join(HALF_TYPES)}, not of {types[0]} and {types[1]}"
     dims = contraction_dims(op)
     if loop is None or loop not in (*dims.m, *dims.n):
         return "a batched product has no common weights for its rows"

@@ -12,11 +12,11 @@ from kitsune_mlir.dialects.contraction import subscripts
 from kitsune_mlir.dialects.iteration import Space, is_free
 from kitsune_mlir.dialects.joined import read_beside_products
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 
 MOST_COLUMNS = 512
 COLUMN_UNIT = 32  # the four lanes of a row have 8 columns each
 DEPTH_UNIT = 64  # columns of a panel of rows
-SHORT = ("bf16", "f16")
 
 
 def wide_reason(space: Space) -> str | None:
@@ -90,7 +90,7 @@ def _sums_reason(
             for result in user.results:
                 if len(shape_of(result)) != 2 or times[result] != number:
                     return "f32 sums of a wide layer are combined with another layer's"
-                if str(ir.ShapedType(result.type).element_type) in SHORT:
+                if str(ir.ShapedType(result.type).element_type) in HALF_TYPES:
                     short.add(result)
                 else:
                     pending.append(result)
