@@ -21,7 +21,7 @@ LEAST_DEPTH = 256
 ENDS = ("MMA_LOAD_RATE", "CONV_LINK_RATE", "ENGINES['mma'].load_rate", "ENGINES['chain'].load_rate", "PARTS_LOAD_RATE")
 SUMS = ("MMA_SUSTAINED_LOADS", "CONV_CACHE_RATE", "Target.bulk_rate", "Target.cache_rate")
 TURNS = ("MMA_TURN", "ENGINES['mma'].turn")
-MEETS = ("MMA_MEET", "MEET")
+MEETS = ("MMA_MEET", "MEET", "CONV_EXCHANGE_CYCLES")
 PARTIALS = ("PARTIAL_RATE",)
 
 

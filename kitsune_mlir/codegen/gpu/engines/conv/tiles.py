@@ -202,7 +202,7 @@ def cycles(problem: Problem, geometry: Geometry, active: int, pieces: int = 1) -
     total = max(tensor, shared, cache, steps // geometry.weight_taps * rates.CONV_STEP_CYCLES)
     total += rates.CONV_TILE_CYCLES + rates.CONV_COLUMN_CYCLES * geometry.columns
     if pieces > 1:
-        total += rates.MEET * rates.CLOCK + pieces * geometry.groups * geometry.partial_bytes / min(
+        total += rates.CONV_EXCHANGE_CYCLES + pieces * geometry.groups * geometry.partial_bytes / min(
             rates.CONV_LINK_RATE, rates.CONV_CACHE_RATE / active
         )
     return total
