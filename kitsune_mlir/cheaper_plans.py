@@ -62,7 +62,7 @@ class Planning:
         why = f"kernel '{error.kernel}' took ptxas more than {error.limit:g} s"
         if len(held) > 1 and self.mode == "auto":
             return self._after(f"{why}: planned again with launches for its {len(held)} stages", mode="separate")
-        name = max((*_parts(stage), stage["name"]) for stage in held)[-1] if held else ""
+        name = _largest(held) if held else ""
         smaller = self._smaller(name, why, held)
         if smaller is None:
             before = "".join(f"\n  before: {sentence}" for sentence in self.replanned)
@@ -92,7 +92,7 @@ class Planning:
             held = [stage for stage in stages if stage["name"] in kernel["tasks"]]
             if kernel["spill_store_bytes"] < SPILLED or not held:
                 continue
-            name = max((*_parts(stage), stage["name"]) for stage in held)[-1]
+            name = _largest(held)
             why = f"kernel '{kernel['name']}' spills {kernel['spill_store_bytes']} bytes a thread"
             if (smaller := self._smaller(name, why, stages)) is not None:
                 return smaller
@@ -122,6 +122,11 @@ def _parts(stage: Mapping[str, Any]) -> tuple[str, int]:
     """What a stage is cut into, and how many of them it has. ("product" > "op": products are most of the code.)"""
     products = stage["ops"].get("product", 0)
     return ("product", products) if products > 1 else ("op", sum(stage["ops"].values()))
+
+
+def _largest(stages: Sequence[Mapping[str, Any]]) -> str:
+    """The name of the stage of most parts."""
+    return max((*_parts(stage), stage["name"]) for stage in stages)[-1]
 
 
 def report(module: ModuleOp, stages: Sequence[str], sentence: str, listener: Callable[[Diagnostic], None] | None) -> None:

@@ -112,7 +112,7 @@ class BrokenOffer(KitsuneError):
     """An engine offered to do a stage, and declined the tasks that the stage became.
 
     Attributes:
-        stages: the stage's name.
+        stages: the name of the stage, which is one.
         engine: whose offer it was.
         reason: why it declined.
     """

@@ -76,23 +76,25 @@ def compile(
 def compile_imported(imported: ImportedModel, machine: Target, options: Options, phases: Phases) -> Program:
     """The compiler behind the frontend: used by `compile` and by the Dynamo backend."""
     planning = Planning(options.mode)
-    stages, best = plan(imported, machine, options, planning, phases), None
+    stages = plan(imported, machine, options, planning, phases)
+    best: Code | None = None
     while True:
         tiles = phases.run("lower", lower, stages)
+        held, where = stages.summary["stages"], ()
         try:
-            code = phases.run("codegen", generate, tiles, None, planning.accepted(stages.summary["stages"]))
+            code = phases.run("codegen", generate, tiles, None, planning.accepted(held))
         except (AssemblyTimeout, BrokenOffer) as error:
-            known, held = planning.replanned, stages.summary["stages"]
-            planning = planning.without(error, held) if isinstance(error, BrokenOffer) else planning.cheaper(error, held)
-            for sentence in planning.replanned[len(known) :]:
-                report(tiles.module, error.stages, sentence, options.on_remark)
-            stages = plan(imported, machine, options, planning, phases)
-            continue
-        best = code if best is None or spilled_bytes(code) <= spilled_bytes(best) else best
-        if (lighter := planning.lighter(code.summary.get("kernels", ()), stages.summary["stages"])) is not None:
-            planning = lighter
-            report(tiles.module, (), planning.replanned[-1], options.on_remark)
-            stages = plan(imported, machine, options, planning, phases)
+            other = planning.without(error, held) if isinstance(error, BrokenOffer) else planning.cheaper(error, held)
+            where = error.stages
+        else:
+            best = code if best is None or spilled_bytes(code) <= spilled_bytes(best) else best
+            other = planning.lighter(code.summary.get("kernels", ()), held)
+        if other is not None:
+            for sentence in other.replanned[len(planning.replanned) :]:
+                report(tiles.module, where, sentence, options.on_remark)
+            changed = other.replanned != planning.replanned
+            planning = other
+            stages = plan(imported, machine, options, planning, phases) if changed else stages
             continue
         known = planning.mode != "auto" or planning.times or options.tune or options.tuned_for
         if known or not (times := counted_times(code)):
@@ -107,7 +109,7 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
             for remark in remarks:
                 listener(remark)
         stages = replace(again, options=options)
-    return program_of(imported, best, phases, planning.replanned)
+    return program_of(imported, best or code, phases, planning.replanned)
 
 
 def plan(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
-from kitsune_mlir.codegen.gpu.engines.registry import ENGINES, offers
-from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
+from kitsune_mlir.codegen.gpu.engines.registry import ENGINES
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer, Offering
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions
 from kitsune_mlir.codegen.host.offer import LoopNests
 from kitsune_mlir.errors import ArgumentError
@@ -27,6 +27,13 @@ def offer_for(candidate: Candidate, machine: Target, without: Collection[str] = 
     """
     if unknown := set(without) - {*ENGINES, HOST.name}:
         raise ArgumentError(f"there is no engine {', '.join(sorted(unknown))}; engines are {', '.join(ENGINES)}")
-    engines = ENGINES.values() if machine.is_gpu else (HOST,)
-    asked = (engine for engine in engines if engine.name not in without)
-    return offers(candidate, machine, KernelOptions(workers=machine.workers), asked)
+    options, declined = KernelOptions(workers=machine.workers), list[Decline]()
+    engines: Iterable[Offering] = ENGINES.values() if machine.is_gpu else (HOST,)
+    for engine in engines:
+        if engine.name in without:
+            continue
+        answer = engine.offer(candidate, machine, options)
+        if isinstance(answer, Offer):
+            return answer, declined
+        declined.append(answer)
+    return None, declined

@@ -2,7 +2,10 @@
 
 import math
 
-__all__ = ["even", "fit", "spread"]
+__all__ = ["contiguous", "even", "fit", "spread"]
+
+LINE = 256
+"""Elements of the last dimension that a tile keeps: 32 lanes times a 16-byte vector of bf16, whole lines for whole warps."""
 
 
 def fit(sizes: list[int], elements: int) -> list[int]:
@@ -30,3 +33,14 @@ def even(sizes: list[int], tile: list[int], unit: int = 8) -> list[int]:
     equal = [-(-s // -(-s // t)) for s, t in zip(sizes, tile, strict=True)]
     equal[-1] = min(sizes[-1], -(-equal[-1] // unit) * unit)
     return equal
+
+
+def contiguous(sizes: list[int], elements: int, wanted: int, lines: bool = True) -> list[int]:
+    """Equal tiles of about `elements` points, `wanted` of them if there are so many; with `lines`, none of parts of a line."""
+    if not sizes:
+        return []
+    tile = fit(sizes, elements)
+    least = [1] * len(sizes)
+    if lines:
+        least[-1] = min(tile[-1], LINE)
+    return even(sizes, spread(sizes, tile, wanted, least))

@@ -253,12 +253,12 @@ def _masked_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, acc
 
 
 def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
-    """Unlike `index_put`, it takes no negative indices: nothing to make positive."""
+    """Rows of the first dimension, whichever it is along: those are added by many tasks side by side. Unlike `index_put`, it
+    takes no negative indices: nothing to make positive."""
     if x.ndim == 0:
         return aten.index_add(x.reshape(1), 0, index.reshape(-1), source.reshape(-1), alpha=alpha).reshape(())
-    before: list[Tensor | None] = [None] * (dim % x.ndim)
-    index = index.reshape(-1)
-    return aten._unsafe_index_put(x, [*before, index], _scaled(source, alpha), True)
+    moved, added = x.transpose(0, dim), _scaled(source, alpha).transpose(0, dim)
+    return aten._unsafe_index_put(moved, [index.reshape(-1)], added, True).transpose(0, dim)
 
 
 def _constant_pad(x: Tensor, pad: Sequence[int], value: Any = 0) -> Tensor:

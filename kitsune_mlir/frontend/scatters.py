@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -19,11 +20,12 @@ def _scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     dim %= x.ndim
     source = source[tuple(slice(0, size) for size in index.shape)]
     if (rows := _rows(x, dim, index)) is not None:
-        return torch.index_add(x.transpose(0, dim), 0, rows, source.transpose(0, dim)).transpose(0, dim)
-    place = index * _stride(x, dim)
+        return torch.index_add(x, dim, rows, source)
+    strides = [math.prod(x.shape[d + 1 :]) for d in range(x.ndim)]
+    place = index * strides[dim]
     for d in range(x.ndim):
         if d != dim:
-            steps = torch.arange(index.shape[d], device=index.device) * _stride(x, d)
+            steps = torch.arange(index.shape[d], device=index.device) * strides[d]
             place = place + steps.reshape([-1 if each == d else 1 for each in range(x.ndim)])
     return torch.index_add(x.reshape(-1), 0, place.reshape(-1), source.reshape(-1)).reshape(x.shape)
 
@@ -36,14 +38,6 @@ def _rows(x: Tensor, dim: int, index: Tensor) -> Tensor | None:
     for d in reversed(others):
         index = index.select(d, 0)
     return index
-
-
-def _stride(x: Tensor, dim: int) -> int:
-    """Elements from one to the next along a dimension, were the tensor contiguous."""
-    stride = 1
-    for size in x.shape[dim + 1 :]:
-        stride *= size
-    return stride
 
 
 def _scatter_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:

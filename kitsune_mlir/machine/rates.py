@@ -306,8 +306,8 @@ DISAGREEMENTS = (
     Disagreement(
         "from a block's one tile of a product to its next",
         ("MMA_TURN", "ENGINES['mma'].turn", "CHAIN_TURN"),
-        "A tile of 128 x 64 takes 0.12 us beside its products, of 128 x 128 0.28, of 128 x 256 0.7: it grows with what "
-        "is stored, 76 GB/s (step_* of bench/results/rates-h200.json). `mma.cost` counts the store apart, `ENGINES` and "
+        "A tile of 128 x 128 takes 0.28 us beside its products, of 128 x 256 0.84: it grows with what is stored (step_* of "
+        "bench/results/rates-h200.json; of 128 x 64 nothing is left). `mma.cost` counts the store apart, `ENGINES` and "
         "`CHAIN_TURN` hold it.",
     ),
     Disagreement(
@@ -321,7 +321,7 @@ DISAGREEMENTS = (
     Disagreement(
         "partial results, of one multiprocessor and of all",
         ("PARTS_PARTIAL_RATE", "PARTIAL_RATE"),
-        "3.4 to 4.2 TB/s, each byte written and read (exchange_* of bench/results/rates-h200.json); the fitted rate is of "
+        "3.3 to 4.3 TB/s, each byte written and read (exchange_* of bench/results/rates-h200.json); the fitted rate is of "
         "stages that also wait for each other.",
     ),
     Disagreement("operands from memory", ("MMA_DRAM_RATE", "Target.dram_rate", "DRAM_SHARE")),

@@ -61,22 +61,22 @@ def settle_results(block: ir.Block) -> None:
 def settle_views(block: ir.Block) -> None:
     """Copy what a view shows where no stage holds it in memory: a slice, a fill, a constant."""
     for op in [o.operation for o in block.operations]:
-        if not is_view(op):
-            continue
-        maker = defining_op(root_of(op.operands[0]))
-        if maker is not None and is_free(maker):
-            with ir.InsertionPoint(op), op.location:
-                op.operands[0] = copy_of(op.operands[0])
+        if is_view(op):
+            _settle(op, 0)
 
 
 def settle_scatters(block: ir.Block) -> None:
     """Copy rows and indices of scatters that no stage holds in memory: a slice (`edge_index[1]`), a fill. Tasks that add rows
     side by side read them there."""
     for op in [o.operation for o in block.operations]:
-        if op.name != "tm_tensor.scatter":
-            continue
-        for number in (0, 1):
-            maker = defining_op(root_of(op.operands[number]))
-            if maker is not None and is_free(maker):
-                with ir.InsertionPoint(op), op.location:
-                    op.operands[number] = copy_of(op.operands[number])
+        if op.name == "tm_tensor.scatter":
+            _settle(op, 0)
+            _settle(op, 1)
+
+
+def _settle(op: ir.Operation, number: int) -> None:
+    """Copy an operand that each stage would make for itself."""
+    maker = defining_op(root_of(op.operands[number]))
+    if maker is not None and is_free(maker):
+        with ir.InsertionPoint(op), op.location:
+            op.operands[number] = copy_of(op.operands[number])

@@ -182,7 +182,7 @@ class Grouping:
             return reason
         candidate = Candidate(merged)
         if self.chains == "false" and candidate.contractions:
-            if (reason := candidate.several_passes()) is not None:
+            if (reason := candidate.several_passes) is not None:
                 return reason
         elif self.chains == "cost" and candidate.contractions:
             offer, declined = offer_for(candidate, self.target)
@@ -216,7 +216,7 @@ class Grouping:
         products = [g for g in (a, b) if any(map(is_contraction, self.members[g]))]
         engines = [found.engine for g in products if (found := self._offer(g)) is not None]
         own = [one for one in declined if one.engine in engines]
-        if not own and candidate.several_passes() is None:
+        if not own and candidate.several_passes is None:
             return None
         several = [one for one in declined if traits_of(one.engine).several_products]
         return (several or own or declined)[0].reason

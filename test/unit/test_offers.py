@@ -8,7 +8,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch_mlir import ir
 
@@ -25,6 +24,7 @@ from kitsune_mlir.frontend import import_model
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.pipeline import lower, plan
 from test.emulators.vector import run_kernel
+from test.programs.layers import Layers
 from test.programs.toy_engine import BreakingEngine, ToyEngine
 
 H200 = find_target("h200")
@@ -80,17 +80,6 @@ def like(engine: str, candidate, machine, options) -> Offer | Decline:
     return dataclasses.replace(found, engine=BreakingEngine.name)
 
 
-class Layers(nn.Module):
-    def __init__(self, width: int, depth: int = 3):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = F.relu(layer(x))
-        return x
-
-
 def test_a_stage_whose_engine_breaks_its_offer_is_made_smaller():
     """No engine of our own breaks one in this model; one that always does stands in front of `chain`."""
 
@@ -100,7 +89,7 @@ def test_a_stage_whose_engine_breaks_its_offer_is_made_smaller():
         def offer(self, candidate, machine, options):
             return like("chain", candidate, machine, options)
 
-    model, args = Layers(64).bfloat16(), (torch.randn(1000, 64).bfloat16(),)
+    model, args = Layers(3).bfloat16(), (torch.randn(1000, 64).bfloat16(),)
     remarks = []
     with registered(Breaking(), before="chain"), warnings.catch_warnings():
         warnings.simplefilter("error")  # nothing is slow at the end
@@ -122,7 +111,7 @@ def test_a_broken_offer_for_a_single_op_is_settled():
 
 
 def test_engines_that_are_not_asked():
-    model, args = Layers(64, 1).bfloat16(), (torch.randn(7, 64).bfloat16(),)
+    model, args = Layers(1).bfloat16(), (torch.randn(7, 64).bfloat16(),)
     assert engines_of(model, *args) == {"product_0": "gemv"}
     assert engines_of(model, *args, passes={"kitsune-partition-streams": "without=gemv"}) == {"product_0": "mma"}
     with pytest.raises(ArgumentError, match="there is no engine steam"):
@@ -140,7 +129,7 @@ def test_offers_write_no_ir_and_are_quick():
     from kitsune_mlir.dialects.edges import stage_space
     from kitsune_mlir.dialects.verify import walk
 
-    model, args = Layers(256, 6).bfloat16(), (torch.randn(1000, 256).bfloat16(),)
+    model, args = Layers(6, 256).bfloat16(), (torch.randn(1000, 256).bfloat16(),)
     module = plan(import_model(model.eval(), args, context=new_context()), H200).module
     with module.context:
         before = str(module)

@@ -7,7 +7,7 @@ from typing import ClassVar
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
-from kitsune_mlir.codegen.tile_sizes import even, fit, spread
+from kitsune_mlir.codegen.tile_sizes import contiguous, even, spread
 from kitsune_mlir.dialects.iteration import inner_elements
 from kitsune_mlir.machine.target import Target
 
@@ -30,16 +30,11 @@ class LoopNests:
         """Tiles that stay close to a core, and enough of them for all cores."""
         space = candidate.space
         sizes = [d.size for d in space.dims]
-        if not sizes:
-            return Offer(self.name, ())
-        least = [1] * len(sizes)
-        if candidate.products:
+        if candidate.products and sizes:
             roles = candidate.roles(candidate.products[0])
             tile = [min(size, MOST[role]) for size, role in zip(sizes, roles, strict=True)]
             least = [min(LEAST[role], size) for role, size in zip(roles, tile, strict=True)]
             return Offer(self.name, tuple(even(sizes, spread(sizes, tile, 4 * machine.workers, least))))
         inner = inner_elements(space)
-        tile = fit(sizes, TILE_ELEMENTS // inner)
-        if len(sizes) > 1 or inner == 1:
-            least[-1] = min(tile[-1], 256)
-        return Offer(self.name, tuple(even(sizes, spread(sizes, tile, 2 * machine.workers, least))))
+        lines = len(sizes) > 1 or inner == 1
+        return Offer(self.name, tuple(contiguous(sizes, TILE_ELEMENTS // inner, 2 * machine.workers, lines)))

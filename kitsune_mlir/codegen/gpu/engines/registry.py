@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from torch_mlir import ir
@@ -21,14 +21,12 @@ from kitsune_mlir.codegen.gpu.engines.scatter.deterministic import OrderedEngine
 from kitsune_mlir.codegen.gpu.engines.scatter.engine import ScatterEngine
 from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
-from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer, Offering
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.errors import ArgumentError, CompileError
-from kitsune_mlir.machine.target import Target
 
-__all__ = ["ENGINES", "catch_all", "choose", "engine_of", "for_maps", "for_updates", "offers", "registered", "traits_of"]
+__all__ = ["ENGINES", "catch_all", "choose", "engine_of", "for_maps", "for_updates", "registered", "traits_of"]
 
 ENGINES: dict[str, Engine] = {
     engine.name: engine
@@ -92,19 +90,6 @@ def _registered(engine: Engine, before: str) -> Iterator[None]:
     finally:
         ENGINES.clear()
         ENGINES.update(kept)
-
-
-def offers(
-    candidate: Candidate, machine: Target, options: KernelOptions, engines: Iterable[Offering]
-) -> tuple[Offer | None, list[Decline]]:
-    """The first offer for a candidate, and why those who were asked before declined."""
-    declined: list[Decline] = []
-    for engine in engines:
-        answer = engine.offer(candidate, machine, options)
-        if isinstance(answer, Offer):
-            return answer, declined
-        declined.append(answer)
-    return None, declined
 
 
 def _order(requested: str, engines: Mapping[str, Engine]) -> list[str]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.tile_sizes import even, fit, spread
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate
+from kitsune_mlir.codegen.tile_sizes import LINE, contiguous, even, fit, spread
 from kitsune_mlir.dialects.access import is_tensor, iterator_kinds, shape_of
 from kitsune_mlir.dialects.iteration import Space, inner_elements
 from kitsune_mlir.dialects.products import is_generic
@@ -34,6 +35,8 @@ CROSSED_TILES = 8
 """Tiles for each worker that a permuting map has at least before they become larger."""
 SHARED_TILE = 8192
 """Points of a tile where tiles hand over to other stages: each then costs posts and waits."""
+LOOP_TILE = 8192
+"""Points of a tile of products that threads do: 32 a thread of a block of 256, enough loads in flight for a multiprocessor."""
 COLUMN_BYTES = 512
 """Bytes that a tile of a reduction over columns reads side by side: a vector for each lane of a warp."""
 UNIT = 8
@@ -121,7 +124,7 @@ def tile_of(figures: Figures, target: Target) -> list[int]:
     tile = fit(sizes, points // figures.inner)
     least = [1] * len(sizes)
     if len(sizes) > 1 or figures.inner == 1:
-        least[-1] = min(tile[-1], 256)  # 32 lanes times a 16-byte vector of bf16: whole warps read whole lines
+        least[-1] = min(tile[-1], LINE)
     elif figures.inner < THREADS:
         least[-1] = min(tile[-1], max(1, LEAST_POINTS // figures.inner))
     spaced = spread(sizes, tile, 2 * target.workers, least)
@@ -159,9 +162,12 @@ def _column_tile(figures: Figures, target: Target) -> list[int]:
     return even(sizes, spread(sizes, tile, target.workers, least), 8)
 
 
-def memory_tile(space: Space, alone: bool, machine: Target) -> list[int]:
-    """Tile sizes of the shared dimensions of a stage without products; `alone`: no other stage waits for its tiles."""
-    return tile_of(figures_of(space, alone), machine) if space.dims else []
+def memory_tile(candidate: Candidate, machine: Target) -> list[int]:
+    """Tile sizes of the shared dimensions of a stage whose elements threads make one by one, whatever it holds."""
+    space = candidate.space
+    if candidate.products:
+        return contiguous([d.size for d in space.dims], LOOP_TILE, 2 * machine.workers)
+    return tile_of(figures_of(space, candidate.alone), machine) if space.dims else []
 
 
 def figures_of(space: Space, alone: bool) -> Figures:

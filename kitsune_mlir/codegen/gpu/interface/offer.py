@@ -57,6 +57,7 @@ class Candidate:
             for op, access in zip(space.ops, space.accesses, strict=True)
         )
 
+    @functools.cached_property
     def several_passes(self) -> str | None:
         """Why its products are not done by one pass over operands in memory; None if they are."""
         if len(self.contractions) > 1 and not share_a_pass(self.contractions):
@@ -67,6 +68,7 @@ class Candidate:
             return "it would take the product's columns away from its tiles"
         return None
 
+    @functools.cached_property
     def after_products(self) -> str | None:
         """Why what follows the products is more than element-wise work on a tile of their results; None if it is not."""
         made = {result for op in self.contractions for result in op.results}

@@ -11,7 +11,7 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, cast, constant, i32
 from kitsune_mlir.dialects.tile_records import Buffer, Offset, TaskView
 from kitsune_mlir.errors import UnsupportedError
 
-__all__ = ["TileIndex"]
+__all__ = ["TileIndex", "delinearize"]
 
 
 class TileIndex:
@@ -28,7 +28,7 @@ class TileIndex:
         self.number = number
         self.rank = number
         self.pointer = pointer
-        self.coordinates = _delinearize(number, view.grid)
+        self.coordinates = delinearize(number, view.grid)
         self._values: dict[ir.Value, Value] = dict(zip(view.coordinates, self.coordinates, strict=True))
 
     def index(self, value: Offset) -> Value:
@@ -58,8 +58,8 @@ class TileIndex:
         return clone(op, operands, ["i1" if str(value.type) == "i1" else "i32"])[0]
 
 
-def _delinearize(number: Value, grid: Sequence[int]) -> tuple[Value, ...]:
-    """Row-major coordinates of tile `number`."""
+def delinearize(number: Value, grid: Sequence[int]) -> tuple[Value, ...]:
+    """Row-major coordinates of the element of that number in a grid: `number` is below its size."""
     coordinates: list[Value] = []
     for extent in reversed(grid[1:]):
         coordinates.append(number % extent if extent > 1 else i32(0))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.chain.core.limits import LEAST_STAGES, REGISTERS, STAGE_BYTES
+from kitsune_mlir.codegen.gpu.engines.chain.core.panels import align
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.dialects.access import is_tensor, shape_of
@@ -23,12 +24,12 @@ STAGING_BYTES = 8192
 
 def registers_reason(space: Space) -> str | None:
     """Why a layer and the factor that is computed for it do not fit the registers; None if they do."""
-    inside = _made(space)
+    made = {value for value in _inside(space) if not is_free(value.owner)}
     for op in _layers(space):
-        if not any(value in inside for value in list(op.operands)[:2]):
+        if not any(value in made for value in list(op.operands)[:2]):
             continue
         _, columns, depth = matrix_extents(op)
-        needed = 2 * _blocks(depth) + 4 * _blocks(columns)  # of 16 and 32 bits, two rows a thread
+        needed = (2 * align(depth, 8) + 4 * align(columns, 8)) // 8  # of 16 and 32 bits, two rows a thread
         if needed > REGISTERS:
             return f"a layer of {columns} columns and its factor of {depth} take {needed} registers; there are {REGISTERS}"
     return None
@@ -39,7 +40,7 @@ def rows_reason(space: Space) -> str | None:
     or if factors are made of what is there from the beginning."""
     if next(_sources(space), None) is not None:
         return None
-    inside = {result for op in space.ops for result in op.results}
+    inside = _inside(space)
     pending, seen = [value for op in _layers(space) for value in list(op.operands)[:2]], set()
     while pending:
         value = pending.pop()
@@ -56,14 +57,14 @@ def rows_reason(space: Space) -> str | None:
 def shared_reason(space: Space, rows: int) -> str | None:
     """Why tiles of so many rows do not fit shared memory; None if they do."""
     groups = -(-rows // GROUP_ROWS)
-    read = sum(2 * GROUP_ROWS * _up(shape_of(value)[-1], 16) for value in set(_sources(space))) * groups
-    inside = {result for op in space.ops for result in op.results}
+    read = sum(2 * GROUP_ROWS * align(shape_of(value)[-1], 16) for value in set(_sources(space))) * groups
+    inside = _inside(space)
     outside = {value for op in space.ops for value in op.operands if is_tensor(value) and value not in inside}
-    vectors = sum(4 * _up(shape_of(value)[0], 8) for value in outside if _is_column_vector(value, space.dims[0].size))
+    vectors = sum(4 * align(shape_of(value)[0], 8) for value in outside if _is_column_vector(value, space.dims[0].size))
     weights, kept = 0, 0
     for op in _layers(space):
         _, columns, depth = matrix_extents(op)
-        size = 2 * _up(columns, 8) * _up(depth, 16)
+        size = 2 * align(columns, 8) * align(depth, 16)
         weights += size
         kept += size if 2 * depth % 16 else 0  # TMA has no such rows
     least = min(weights, kept + LEAST_STAGES * STAGE_BYTES)
@@ -75,13 +76,13 @@ def _layers(space: Space) -> list[ir.Operation]:
     return [op for op in space.ops if is_contraction(op)]
 
 
-def _made(space: Space) -> set[ir.Value]:
-    return {result for op in space.ops if not is_free(op) for result in op.results}
+def _inside(space: Space) -> set[ir.Value]:
+    return {result for op in space.ops for result in op.results}
 
 
 def _sources(space: Space) -> Iterator[ir.Value]:
     """Tensors in memory whose rows products read, alone or joined with others."""
-    inside = {result for op in space.ops for result in op.results}
+    inside = _inside(space)
     for op in _layers(space):
         number = space.ops.index(op)
         access = space.accesses[number]
@@ -102,11 +103,3 @@ def _is_gathered(value: ir.Value) -> bool:
 def _is_column_vector(value: ir.Value, rows: int) -> bool:
     type_ = ir.RankedTensorType(value.type)
     return type_.rank == 1 and type_.shape[0] != rows and isinstance(type_.element_type, ir.FloatType)
-
-
-def _blocks(columns: int) -> int:
-    return -(-columns // 8)
-
-
-def _up(number: int, unit: int) -> int:
-    return -(-number // unit) * unit

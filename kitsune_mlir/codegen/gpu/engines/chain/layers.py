@@ -57,15 +57,15 @@ def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
     """Row-local products one after the other, or one whose rows are whole in a tile: what reads them needs all columns."""
     if not candidate.products:
         return Decline(name, "it holds no product")
-    if candidate.several_passes() is None:
+    if candidate.several_passes is None:
         return Decline(name, "its one product can be tiled along its columns, too")
     layers = layers_of(candidate.space)
     if isinstance(layers, str):
         return Decline(name, layers)
     rows = candidate.space.dims[0].size
     tile, wide = tile_rows(rows, machine), any(layer.columns > WIDTH for layer in layers)
-    if not wide and shared_reason(candidate.space, tile) is not None:
-        tile = min(rows, TILE_ROWS[-1])
+    if not wide and tile > TILE_ROWS[-1] and shared_reason(candidate.space, tile) is not None:
+        tile = TILE_ROWS[-1]
     # One wide layer alone never pays: as a product it reads what is joined or gathered in place.
     seconds = math.inf if wide and len(layers) == 1 else chain_seconds(layers, machine)
     return Offer(name, (tile,), seconds)

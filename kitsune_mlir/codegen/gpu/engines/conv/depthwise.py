@@ -29,6 +29,7 @@ from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
+from kitsune_mlir.codegen.gpu.interface.tile_index import delinearize
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.sizes import element_bytes
@@ -153,11 +154,7 @@ class _Tile(Steps):
         def item(number: Value) -> None:
             # Neighbouring threads have neighbouring channels or, where results have pixels innermost, neighbouring pixels.
             extents = (plan.groups, *plan.counts) if crossed else (*plan.counts, plan.groups)
-            rest, places = number, []
-            for extent in reversed(extents):
-                places.append(rest % extent if extent > 1 else i32(0))
-                rest = rest // extent if extent > 1 else rest
-            places.reverse()
+            places = [*delinearize(number, extents)]
             group = places.pop(0 if crossed else -1)
             self._item(places, group * plan.width, kept)
 
@@ -195,12 +192,8 @@ class _Tile(Steps):
         if kept is None and plan.conv.taps > FEW_TAPS:
             # A loop: unrolled, loads of all lines come first, and 5 x 5 taps spill 700 bytes.
             def step(outer: Value, *flat: Value) -> list[Value]:
-                taps, rest = [], outer
-                for extent in reversed(extents):
-                    taps.append(rest % extent if extent > 1 else i32(0))
-                    rest = rest // extent if extent > 1 else rest
                 blocks = [list(flat[n : n + plan.width]) for n in range(0, len(flat), plan.width)]
-                return [value for block in add_line(outer, taps[::-1], blocks) for value in block]
+                return [value for block in add_line(outer, delinearize(outer, extents), blocks) for value in block]
 
             flat = for_(0, math.prod(extents), 1, step, [value for block in totals for value in block])
             totals = [flat[n : n + plan.width] for n in range(0, len(flat), plan.width)]

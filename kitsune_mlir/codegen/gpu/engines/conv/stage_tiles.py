@@ -34,7 +34,7 @@ def offer(name: str, candidate: Candidate, machine: Target, depthwise: bool = Fa
     problem, loops, per_channel = found
     if per_channel != depthwise:
         return Decline(name, "each feature is of one channel" if per_channel else "its features are of several channels")
-    if (reason := candidate.several_passes() or candidate.after_products()) is not None:
+    if (reason := candidate.several_passes or candidate.after_products) is not None:
         return Decline(name, reason)
     if depthwise:
         chosen = depthwise_tile(problem, max(1, VECTOR_BYTES // problem.element_bytes), machine.workers)

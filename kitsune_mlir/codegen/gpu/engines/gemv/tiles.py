@@ -27,7 +27,7 @@ def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
     products = candidate.contractions
     if not candidate.products:
         return Decline(name, "it holds no product")
-    if (reason := candidate.several_passes() or candidate.after_products()) is not None:
+    if (reason := candidate.several_passes or candidate.after_products) is not None:
         return Decline(name, reason)
     tile = gemv_tile(candidate.space, products, machine)
     if tile is None:

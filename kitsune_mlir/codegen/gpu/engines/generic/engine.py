@@ -29,7 +29,6 @@ from kitsune_mlir.codegen.gpu.engines.generic.outline import call, outline
 from kitsune_mlir.codegen.gpu.engines.generic.storage import Storage, place, rewrite
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
-from kitsune_mlir.codegen.gpu.interface.loop_tile import loop_tile
 from kitsune_mlir.codegen.gpu.interface.memory_tiles import memory_tile
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
@@ -67,9 +66,7 @@ class GenericEngine(Engine):
     )
 
     def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
-        space = candidate.space
-        tile = loop_tile(space, machine) if candidate.products else memory_tile(space, candidate.alone, machine)
-        return Offer(self.name, tuple(tile))
+        return Offer(self.name, tuple(memory_tile(candidate, machine)))
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:

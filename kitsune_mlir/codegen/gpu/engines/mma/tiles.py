@@ -34,7 +34,7 @@ def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
     products = candidate.products
     if not any(map(is_projected_product, products)):
         return Decline(name, "it holds no product of matrices")
-    if (reason := candidate.several_passes() or candidate.after_products()) is not None:
+    if (reason := candidate.several_passes or candidate.after_products) is not None:
         return Decline(name, reason)
     dims, product = candidate.space.dims, products[0]
     roles = candidate.roles(product)

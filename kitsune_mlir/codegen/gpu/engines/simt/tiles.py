@@ -5,7 +5,6 @@ import math
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.simt.fill_idle import tile_for_idle
-from kitsune_mlir.codegen.gpu.interface.loop_tile import loop_tile
 from kitsune_mlir.codegen.gpu.interface.memory_tiles import memory_tile
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline
@@ -22,13 +21,13 @@ WINDOW_TERMS = 64
 def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
     """A stage without products, or with sums of products that a thread makes alone: of vectors, or of short windows."""
     space, products = candidate.space, candidate.products
-    if candidate.contractions and (reason := candidate.several_passes()) is not None:
+    if candidate.contractions and (reason := candidate.several_passes) is not None:
         return Decline(name, reason)
     if not all(map(_is_short_window, products)):
         return Decline(name, "it holds a product for tensor cores")
     if candidate.opaque(pads=not products):
         return Decline(name, "it holds an operation that is no loop nest")
-    tile = loop_tile(space, machine) if products else memory_tile(space, candidate.alone, machine)
+    tile = memory_tile(candidate, machine)
     if candidate.stage is not None:
         tile = tile_for_idle(candidate.stage, space, tile, candidate.before, machine) or tile
     return Offer(name, tuple(tile))
