@@ -32,6 +32,7 @@ class BenchCase:
         unread: bytes of weights that a run does not read (rows of a table that no index names).
         undecided: for rows of the results, whether rounding decides them (which expert comes first); those are counted, and not
             compared with float64.
+        by_eager: the limit of the error is twice that of PyTorch's own result, not one of `LIMITS`.
         operations: floating-point operations, where PyTorch's counter does not know better (causal attention does half).
     """
 
@@ -44,4 +45,5 @@ class BenchCase:
     folds: bool = False
     unread: Callable[[nn.Module, tuple[Tensor, ...]], int] | None = None
     undecided: Callable[[nn.Module, tuple[Tensor, ...]], Tensor] | None = None
+    by_eager: bool = False
     operations: int | None = None

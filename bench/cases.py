@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.breadth.cases import breadth
 from bench.case import DTYPES, BenchCase, Inputs
 from bench.models import ZOO, make
 from bench.modules import MixtureOfExperts
@@ -98,7 +99,7 @@ def zoo() -> list[BenchCase]:
 def all_cases() -> dict[str, BenchCase]:
     """Every case by name."""
     found = {}
-    for case in [*headline(), *layers(), *zoo(), *sweeps()]:
+    for case in [*headline(), *layers(), *zoo(), *sweeps(), *breadth()]:
         assert case.name not in found, case.name
         found[case.name] = case
     return found

@@ -9,7 +9,7 @@
 
 A pattern is the name of a case or of a group, with `*` and `?`; without one, `build` takes the headline cases and `run` all
 that DIR holds. Groups: headline, zoo, small, roofline, mlp, ffn, product, map, rows, gemv, attention, conv,
-conv_last, conv_pair, conv_pair_last, depthwise.
+conv_last, conv_pair, conv_pair_last, depthwise, breadth.
 
 Peers: `none`, `graph` (eager and compile, each in a CUDA graph), `quick` (eager and compile, each with and without a graph),
 `all` (and max-autotune in a graph: minutes of compilation for a large model), or names between semicolons:
