@@ -125,7 +125,7 @@ ATTRIBUTES = (
     AttributeSpec("extent", ("kitsune.wait_rows",), "an integer", MATERIALIZE, CODE, "Rows that an index can name.", 1),
     AttributeSpec("pushes", ("kitsune.make_queue",), "an integer", MATERIALIZE, CODE, "Producers of a part of each tile.", 1),
     AttributeSpec("pops", ("kitsune.make_queue",), "an integer", MATERIALIZE, CODE, "Readers of each tile.", 1),
-    AttributeSpec("kind", ("kitsune.scatter_add", "kitsune.ordered_add"), "a string", MATERIALIZE, CODE, "The addition.",
+    AttributeSpec("kind", ("kitsune.scatter", "kitsune.ordered_scatter"), "a string", MATERIALIZE, CODE, "The addition.",
         one_of=("addf", "addi")),
     AttributeSpec("kitsune.program", (PROGRAM,), "a unit", MATERIALIZE, CODE + ", `kitsune-check-progress`",
         "The function is a tile program."),

@@ -143,8 +143,8 @@ def _adds_rows(op: ir.OpView, updates: ir.Value, indices: ir.Value) -> bool:
     return True
 
 
-class ScatterAddOp(Kitsune.Operation, name="scatter_add"):
-    """`kitsune.scatter_add(updates, indices, first, destination) {kind}`: destination[indices[r]] += updates[r], r >= first.
+class ScatterOp(Kitsune.Operation, name="scatter"):
+    """`kitsune.scatter(updates, indices, first, destination) {kind}`: destination[indices[r]] += updates[r], r >= first.
 
     `updates` is a tensor [R, ...] of the task, `indices` an integer tensor [R], `destination` a memref [N, ...]. Additions are
     atomic, in any order; rows whose index is not in [0, N) are left out. `first` keeps a tile that overlaps the one before
@@ -171,8 +171,8 @@ class ScatterAddOp(Kitsune.Operation, name="scatter_add"):
         return _adds_rows(self, updates, indices)
 
 
-class OrderedAddOp(Kitsune.Operation, name="ordered_add"):
-    """`%sums = kitsune.ordered_add(start, updates, indices, first) {kind}`: rows added in the order in which they come.
+class OrderedScatterOp(Kitsune.Operation, name="ordered_scatter"):
+    """`%sums = kitsune.ordered_scatter(start, updates, indices, first) {kind}`: rows added in the order in which they come.
 
     `start` is a tensor [R, ...], rows [first, first + R) of a larger one; `updates` [E, ...] and `indices` [E] are all rows
     that are added to the larger one. sums[r] is start[r] + updates[e0] + updates[e1] ... for all e, rising, with

@@ -20,7 +20,7 @@ from kitsune_mlir.dialects.tile_program import PostOp, TaskOp, WaitOp
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.passes.spatial.rings import Rings
 from kitsune_mlir.passes.tile_program.memrefs import i64, index, memref_of, reshape, shape_of_type, subview
-from kitsune_mlir.passes.tile_program.scatter import ScatterAdd, emit_addition, emit_start, emit_sums, scatter_add_of
+from kitsune_mlir.passes.tile_program.scatter import Scatter, emit_addition, emit_start, emit_sums, scatter_of
 from kitsune_mlir.passes.tile_program.signals import MANY_SLOTS, Signals, semaphore, wait_for
 from kitsune_mlir.passes.tile_program.tiling import Tiling
 from kitsune_mlir.passes.tile_program.waits import edges_of, needed_edges, stages_by_name
@@ -158,7 +158,7 @@ class _Program:
         if producer is not None:
             return grid_of(producer)
         for word in (UPDATES, ORDERED):
-            if word in stage.attributes and (scatter := scatter_add_of(stage)) is not None:
+            if word in stage.attributes and (scatter := scatter_of(stage)) is not None:
                 rows = scatter.rows if word == UPDATES else shape_of(scatter.original)[0]
                 return Grid(Space([], [], [Dim(rows, {})]), [ir.IntegerAttr(stage.attributes[word]).value])
         return grid_of(stage)
@@ -171,7 +171,7 @@ class _Program:
         return next(s for s in self.stages if ir.StringAttr(s.attributes["sym_name"]).value == name)
 
     def _task(self, stage: ir.Operation) -> None:
-        scatter = scatter_add_of(stage) if UPDATES in stage.attributes or ORDERED in stage.attributes else None
+        scatter = scatter_of(stage) if UPDATES in stage.attributes or ORDERED in stage.attributes else None
         if self._fused_into(stage) is not None:
             return  # done with its producer
         if scatter is not None and ORDERED in stage.attributes:
@@ -181,7 +181,7 @@ class _Program:
         else:
             self._tiled_task(stage)
 
-    def _start(self, stage: ir.Operation, scatter: ScatterAdd, inputs: list[ir.Value]) -> tuple[ir.Value, int]:
+    def _start(self, stage: ir.Operation, scatter: Scatter, inputs: list[ir.Value]) -> tuple[ir.Value, int]:
         """The task that copies the destination's old rows to the result; its semaphore, and the posts that complete it."""
         result = self.buffers[results_of(stage)[0]]
         size = shape_of_type(result.type)[0]
@@ -198,7 +198,7 @@ class _Program:
             PostOp(copied, index(0))
         return copied, -(-size // rows)
 
-    def _scatter_tasks(self, stage: ir.Operation, scatter: ScatterAdd) -> None:
+    def _scatter_tasks(self, stage: ir.Operation, scatter: Scatter) -> None:
         """Two tasks: the destination's old rows are copied to the result, then the updates are added to them."""
         for value in inputs_of(stage):
             self.buffer(value)
@@ -215,7 +215,7 @@ class _Program:
             emit_addition(scatter, updates, places, repeated(coordinates[0], grid.tile[0], scatter.rows, offset), result)
             self._posts(stage, coordinates)
 
-    def _ordered_task(self, stage: ir.Operation, scatter: ScatterAdd) -> None:
+    def _ordered_task(self, stage: ir.Operation, scatter: Scatter) -> None:
         """One task: tiles are rows of the result, and each adds what is added to its rows, in order."""
         for value in inputs_of(stage):
             self.buffer(value)
@@ -263,7 +263,7 @@ class _Program:
             self.buffer(value)
         name = ir.StringAttr(stage.attributes["sym_name"]).value
         added = [s for s in self.stages if INTO in s.attributes and self._fused_into(s) == stage]
-        fused = [(s, scatter) for s in added if (scatter := scatter_add_of(s))]
+        fused = [(s, scatter) for s in added if (scatter := scatter_of(s))]
         for _, scatter in fused:
             self.buffer(scatter.indices)
         started = [self._start(s, scatter, [scatter.original]) for s, scatter in fused]
@@ -288,7 +288,7 @@ class _Program:
             for s, _ in fused:
                 self._posts(s, coordinates)
 
-    def _add_rows(self, tiling: Tiling, coordinates: list[ir.Value], stage: ir.Operation, scatter: ScatterAdd) -> None:
+    def _add_rows(self, tiling: Tiling, coordinates: list[ir.Value], stage: ir.Operation, scatter: Scatter) -> None:
         """Add a tile of the rows that a fused scatter-add takes from the stage that is being tiled."""
         value, _ = trace_views(scatter.updates)
         producer, number = producer_of(value)
@@ -325,11 +325,11 @@ class _Program:
     def _view(self, tiling: Tiling, buffer: ir.Value, slices: list[Slice]) -> ir.Value:
         shape = list(ir.ShapedType(buffer.type).shape)
         offsets, sizes = tiling.place(slices, shape)
-        if sizes == shape:
+        if sizes == shape and not any(part.dropped for part in slices):
             return buffer
         row = self.rings.row(buffer)
         offsets = offsets if row is None else [row, *offsets[1:]]
-        return subview(buffer, offsets, sizes)
+        return subview(buffer, offsets, sizes, [d for d, part in enumerate(slices) if part.dropped])
 
     def _waits(self, edges: list[Edge], grid: Grid, tiling: Tiling) -> None:
         for edge in edges:

@@ -14,7 +14,7 @@ from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.passes.modes.choice import set_mode
-from kitsune_mlir.passes.tile_program.scatter import producer_that_adds, scatter_add_of
+from kitsune_mlir.passes.tile_program.scatter import producer_that_adds, scatter_of
 
 from .base import Pass, PassFailure
 from .modes import gathers
@@ -76,7 +76,7 @@ class PartitionStreams(Pass):
         stage.attributes["tile"] = ir.DenseI64ArrayAttr.get(list(tile))
         if offer.column_groups > 1:
             stage.attributes[GROUPS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), offer.column_groups)
-        scatter = scatter_add_of(stage) if target.is_gpu else None
+        scatter = scatter_of(stage) if target.is_gpu else None
         if scatter is not None and self.deterministic:
             rows = ir.RankedTensorType(scatter.original.type).shape[0]
             stage.attributes[ORDERED] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), rows)

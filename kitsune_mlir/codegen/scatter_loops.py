@@ -1,6 +1,6 @@
 """Additions of rows at indices as loops, for code that is lowered by upstream.
 
-`kitsune.scatter_add` is a loop over its elements with an atomic addition each, `kitsune.ordered_add` a loop over rows in order.
+`kitsune.scatter` is a loop over its elements with an atomic addition each, `kitsune.ordered_scatter` a loop over rows in order.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from torch_mlir.dialects import arith, linalg, scf, tensor
 
 from kitsune_mlir.dialects.verify import walk
 
-__all__ = ["expand_scatter_adds"]
+__all__ = ["expand_scatters"]
 
 _KINDS = {"addf": 0, "addi": 1}
 """`arith::AtomicRMWKind`, which the bindings do not name."""
 
 
-def expand_scatter_adds(function: ir.Operation) -> None:
-    """Replace each `kitsune.scatter_add` of a function by a parallel loop, each `kitsune.ordered_add` by one in order."""
-    for op in [op for op in walk(function) if op.name in ("kitsune.scatter_add", "kitsune.ordered_add")]:
+def expand_scatters(function: ir.Operation) -> None:
+    """Replace each `kitsune.scatter` of a function by a parallel loop, each `kitsune.ordered_scatter` by one in order."""
+    for op in [op for op in walk(function) if op.name in ("kitsune.scatter", "kitsune.ordered_scatter")]:
         with ir.InsertionPoint(op), op.location:
-            if op.name == "kitsune.ordered_add":
+            if op.name == "kitsune.ordered_scatter":
                 op.results[0].replace_all_uses_with(_in_order(op))
             else:
                 _loop(op)

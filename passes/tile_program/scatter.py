@@ -17,7 +17,7 @@ from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.edges import producer_of, stage_space, trace_views
 from kitsune_mlir.dialects.products import constant_fill, defining_op
 from kitsune_mlir.dialects.stage_graph import inputs_of, yielded
-from kitsune_mlir.dialects.tile_program import OrderedAddOp, ScatterAddOp
+from kitsune_mlir.dialects.tile_program import OrderedScatterOp, ScatterOp
 
 ADDITIONS = ("arith.addf", "arith.addi")
 ATOMIC_KINDS = {"arith.addf": "addf", "arith.addi": "addi"}
@@ -25,7 +25,7 @@ ATOMIC_ELEMENTS = ("f32", "f64", "bf16", "f16", "i32", "i64")
 
 
 @dataclass(frozen=True)
-class ScatterAdd:
+class Scatter:
     """A stage that adds rows of `updates` [E, 1, ...] to `original` [N, ...] at `indices` [E, 1] (or [E]).
 
     `start` is the constant that fills `original` where it is made by the stage itself.
@@ -57,7 +57,7 @@ def constant_start(maker: ir.Operation) -> ir.Attribute | None:
     return filled.attributes["value"] if filled is not None else None
 
 
-def scatter_add_of(stage: ir.Operation) -> ScatterAdd | None:
+def scatter_of(stage: ir.Operation) -> Scatter | None:
     """The scatter-add that a stage consists of, or None."""
     value = yielded(stage)
     op = defining_op(value[0]) if len(value) == 1 else None
@@ -79,10 +79,10 @@ def scatter_add_of(stage: ir.Operation) -> ScatterAdd | None:
     body = [o.operation for o in op.regions[0].blocks[0].operations]
     if len(body) != 2 or body[0].name not in ADDITIONS or str(ir.ShapedType(original.type).element_type) not in ATOMIC_ELEMENTS:
         return None
-    return ScatterAdd(updates, indices, original, ATOMIC_KINDS[body[0].name], start)
+    return Scatter(updates, indices, original, ATOMIC_KINDS[body[0].name], start)
 
 
-def producer_that_adds(stage: ir.Operation, scatter: ScatterAdd) -> ir.Operation | None:
+def producer_that_adds(stage: ir.Operation, scatter: Scatter) -> ir.Operation | None:
     """The stage whose tasks could add their own rows, as soon as they have them; None where there is no such stage.
 
     Its tiles are rows of the updates, and it needs nothing else from other stages: indices and start are there before it.
@@ -103,12 +103,12 @@ def result_slices(stage: ir.Operation, result: int) -> list[int | None]:
     return space.result_dims(n, r)
 
 
-def emit_start(scatter: ScatterAdd, original: ir.Value | None, result: ir.Value) -> None:
+def emit_start(scatter: Scatter, original: ir.Value | None, result: ir.Value) -> None:
     """The body of one task: copy (or fill) the view `result` from the view `original` of the same shape."""
     _store(_started(scatter, original, result), result)
 
 
-def _started(scatter: ScatterAdd, original: ir.Value | None, result: ir.Value) -> ir.Value:
+def _started(scatter: Scatter, original: ir.Value | None, result: ir.Value) -> ir.Value:
     """What a tile of the result starts from, as a tensor."""
     shape, element = list(ir.ShapedType(result.type).shape), ir.ShapedType(result.type).element_type
     if scatter.start is not None:
@@ -125,17 +125,17 @@ def _store(tile: ir.Value, result: ir.Value) -> None:
 
 
 def emit_sums(
-    scatter: ScatterAdd, original: ir.Value | None, rows: ir.Value, places: ir.Value, first: ir.Value, result: ir.Value
+    scatter: Scatter, original: ir.Value | None, rows: ir.Value, places: ir.Value, first: ir.Value, result: ir.Value
 ) -> None:
     """The body of one task of a scatter-add in order: the view `result`, whose first row is `first`, is what it starts from
     (the view `original`, of the same shape) and all of `rows` that `places` puts there."""
     start = _started(scatter, original, result)
     kind = ir.StringAttr.get(scatter.kind)
-    _store(OrderedAddOp(start, rows, places, first, kind, start.type).operation.results[0], result)
+    _store(OrderedScatterOp(start, rows, places, first, kind, start.type).operation.results[0], result)
 
 
-def emit_addition(scatter: ScatterAdd, rows: ir.Value, places: ir.Value, first: ir.Value | None, result: ir.Value) -> None:
+def emit_addition(scatter: Scatter, rows: ir.Value, places: ir.Value, first: ir.Value | None, result: ir.Value) -> None:
     """Add the tensor `rows` to the memref `result` at the rows named by the tensor `places`, but for those before `first`."""
     if first is None:
         first = arith.constant(ir.IndexType.get(), 0)
-    ScatterAddOp(rows, places, first, result, ir.StringAttr.get(scatter.kind))
+    ScatterOp(rows, places, first, result, ir.StringAttr.get(scatter.kind))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
-from kitsune_mlir.codegen.scatter_loops import expand_scatter_adds
+from kitsune_mlir.codegen.scatter_loops import expand_scatters
 from kitsune_mlir.dialects.cloning import clone_with
 from kitsune_mlir.dialects.tile_program import SIGNALS
 from kitsune_mlir.dialects.tile_reader import ProgramView
@@ -126,7 +126,7 @@ def _body_function(
                 clone_with(op.operation, mapping)
         with task.location:
             func.ReturnOp([])
-    expand_scatter_adds(function.operation)
+    expand_scatters(function.operation)
     _drop_unused(entry)
     return function
 

@@ -6,15 +6,15 @@
 // CHECK: sym_name = "map_0"
 // CHECK: "kitsune.wait"
 // CHECK: memref.subview %arg2[%[[FIRST:.*]], 0] [201, 32]
-// CHECK: %[[SUMS:.*]] = "kitsune.ordered_add"(%{{.*}}, %{{.*}}, %{{.*}}, %[[FIRST]]) {kind = "addf"} : (tensor<201x32xf32>, tensor<65500x32xf32>, tensor<65500xi64>, index) -> tensor<201x32xf32>
+// CHECK: %[[SUMS:.*]] = "kitsune.ordered_scatter"(%{{.*}}, %{{.*}}, %{{.*}}, %[[FIRST]]) {kind = "addf"} : (tensor<201x32xf32>, tensor<65500x32xf32>, tensor<65500xi64>, index) -> tensor<201x32xf32>
 // CHECK: bufferization.materialize_in_destination %[[SUMS]]
 // CHECK: engine = "ordered", grid = array<i64: 1>, {{.*}}sym_name = "scatter_1"
-// CHECK-NOT: kitsune.scatter_add
+// CHECK-NOT: kitsune.scatter
 
 // A host's one task adds in order anyway.
 // HOST-LABEL: func.func @map_p0
 // HOST: tm_tensor.scatter
-// HOST-NOT: kitsune.ordered_add
+// HOST-NOT: kitsune.ordered_scatter
 #id = affine_map<(m, n) -> (m, n)>
 func.func @map(%x: tensor<65500x32xf32>, %i: tensor<65500x1xi64>, %d: tensor<201x32xf32>) -> tensor<201x32xf32> {
   %e = tensor.empty() : tensor<65500x32xf32>
@@ -37,7 +37,7 @@ func.func @map(%x: tensor<65500x32xf32>, %i: tensor<65500x1xi64>, %d: tensor<201
 // What is no addition of rows stays one task, which keeps the order too.
 // CHECK-LABEL: func.func @maximum_p0
 // CHECK: tm_tensor.scatter
-// CHECK-NOT: kitsune.ordered_add
+// CHECK-NOT: kitsune.ordered_scatter
 func.func @maximum(%u: tensor<100x1x32xf32>, %i: tensor<100x1xi64>, %d: tensor<20x32xf32>) -> tensor<20x32xf32> {
   %r = tm_tensor.scatter {dimension_map = array<i64: 0>} unique_indices(false) ins(%u, %i : tensor<100x1x32xf32>, tensor<100x1xi64>) outs(%d : tensor<20x32xf32>) {
   ^bb0(%a: f32, %b: f32):

@@ -22,7 +22,7 @@ WIDTHS = {"bf16": (8, 4, 2), "f16": (8, 4, 2), "f32": (4, 2, 1), "f64": (1,), "i
 
 @dataclasses.dataclass(frozen=True)
 class Addition:
-    """A `kitsune.scatter_add` of rows that lie in memory.
+    """A `kitsune.scatter` of rows that lie in memory.
 
     Attributes:
         updates, indices: what is loaded; `updates` is None where the task computes the rows.

@@ -13,7 +13,7 @@ import dataclasses
 from torch_mlir import ir, passmanager
 from torch_mlir.dialects import bufferization, func, memref
 
-from kitsune_mlir.codegen.scatter_loops import expand_scatter_adds
+from kitsune_mlir.codegen.scatter_loops import expand_scatters
 from kitsune_mlir.dialects.tile_records import Buffer, TaskView
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import CompileError
@@ -111,7 +111,7 @@ def _outline(task: TaskView) -> Body:
     for op in list(inner.operations):
         op.operation.move_before(end.operation)
     clone.erase()
-    expand_scatter_adds(function.operation)
+    expand_scatters(function.operation)
     return Body(module, function.operation, task.buffers)
 
 

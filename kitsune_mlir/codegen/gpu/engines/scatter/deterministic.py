@@ -49,7 +49,7 @@ SUMS = {"bf16": "f32", "f16": "f32", "f32": "f32", "f64": "f64", "i32": "i32", "
 
 @dataclasses.dataclass(frozen=True)
 class _Sum:
-    """A `kitsune.ordered_add`.
+    """A `kitsune.ordered_scatter`.
 
     Attributes:
         sums: how rows are added.
@@ -144,7 +144,7 @@ class OrderedEngine(Engine):
 def _read(task: TaskView, pieces: int) -> _Sum | str:
     """The ordered sum that a task consists of; a reason where it is none that this engine does."""
     work = [op for op in task.work() if op.name not in ("tensor.empty", "linalg.fill")]
-    if len(work) != 1 or work[0].name != "kitsune.ordered_add" or len(task.stores) != 1 or len(task.grid) != 1:
+    if len(work) != 1 or work[0].name != "kitsune.ordered_scatter" or len(task.stores) != 1 or len(task.grid) != 1:
         return "the task is no ordered sum alone"
     op, store_ = work[0], task.stores[0]
     updates, indices = (task.load_of(value) for value in list(op.operands)[1:3])

@@ -53,7 +53,7 @@ class ScatterEngine(Engine):
 def _read(task: TaskView) -> Addition | str:
     """The addition that a task consists of; a reason where it is none that this engine does."""
     work = task.work()
-    if len(work) != 1 or work[0].name != "kitsune.scatter_add" or task.stores:
+    if len(work) != 1 or work[0].name != "kitsune.scatter" or task.stores:
         return "the task is no scatter-add alone"
     op = work[0]
     updates, indices = (task.load_of(value) for value in list(op.operands)[:2])

@@ -91,7 +91,7 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scatter:
-    """Rows of a computed tensor that are added to rows of a buffer; the fields are those of `kitsune.scatter_add`."""
+    """Rows of a computed tensor that are added to rows of a buffer; the fields are those of `kitsune.scatter`."""
 
     op: ir.Operation
     updates: ir.Value
