@@ -9,10 +9,12 @@ waits for all of the one before, which has waited for those before it, a task ma
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.attribute_table import PDL_PRIMARY, PDL_SECONDARY
-from kitsune_mlir.dialects.verify import walk
+from kitsune_mlir.dialects.verify import captures, walk
 
 __all__ = ["cut_launches", "launches_of"]
 
@@ -37,23 +39,67 @@ def cut_launches(function: ir.Operation) -> list[ir.Operation]:
     if not numbers:
         return [function]
     name = ir.StringAttr(function.attributes["sym_name"]).value
-    parts = []
-    for place, number in enumerate(numbers):
-        with function.context, function.location:
-            part = function.clone(ip=ir.InsertionPoint(function)).operation
-            part.attributes["sym_name"] = ir.StringAttr.get(f"{name}_{place}")
-            del part.attributes["kitsune.mode"]
-            if place > 0:
-                part.attributes[PDL_SECONDARY] = ir.UnitAttr.get()
-            if place < len(numbers) - 1:
-                part.attributes[PDL_PRIMARY] = ir.UnitAttr.get()
-        for task in _tasks(part):
-            if _launch(task) != number:
-                task.erase()
-        _drop_signals(part)
-        parts.append(part)
+    tasks: dict[int, list[ir.Operation]] = {number: [] for number in numbers}
+    for task in _tasks(function):
+        tasks[_launch(task)].append(task)
+    others = [op.operation for op in function.regions[0].blocks[0].operations if op.operation.name != "kitsune.task"]
+    order = {op: number for number, op in enumerate(others)}
+    parts = [_part(function, f"{name}_{place}", own, order) for place, own in enumerate(tasks.values())]
+    with function.context:
+        for part in parts[1:]:
+            part.attributes[PDL_SECONDARY] = ir.UnitAttr.get()
+        for part in parts[:-1]:
+            part.attributes[PDL_PRIMARY] = ir.UnitAttr.get()
     function.erase()
     return parts
+
+
+def _part(function: ir.Operation, name: str, tasks: list[ir.Operation], order: dict[ir.Operation, int]) -> ir.Operation:
+    """A program before `function` that takes over some of its tasks, and has copies of what these use.
+
+    Args:
+        order: the place of each other operation of the program; the last one returns.
+    """
+    arguments = list(function.regions[0].blocks[0].arguments)
+    with function.context, function.location:
+        attributes = {key: function.attributes[key] for key in function.attributes if key != "kitsune.mode"}
+        attributes["sym_name"] = ir.StringAttr.get(name)
+        part = ir.Operation.create("func.func", attributes=attributes, regions=1, ip=ir.InsertionPoint(function))
+        block = part.regions[0].blocks.append(*(a.type for a in arguments), arg_locs=[a.location for a in arguments])
+    new = dict(zip(arguments, block.arguments, strict=True))
+    _drop_signals(tasks)
+    wanted = _with_sources(value for task in tasks for value in captures(task))
+    end = ir.InsertionPoint(block)
+    for op in sorted({value.owner for value in wanted if value not in new}, key=order.__getitem__):
+        copy = op.clone(end)
+        _replace_operands(copy, new)
+        new |= zip(op.results, copy.results, strict=True)
+    for task in tasks:
+        task.detach_from_parent()
+        end.insert(task)
+        for op in walk(task):
+            _replace_operands(op, new)
+    next(reversed(order)).clone(end)  # the return
+    return part
+
+
+def _with_sources(values: Iterable[ir.Value]) -> list[ir.Value]:
+    """Values, and those that they are made of, up to the program's arguments."""
+    found = dict.fromkeys(values)
+    waiting = list(found)
+    while waiting:
+        owner = waiting.pop().owner
+        for operand in [] if isinstance(owner, ir.Block) else owner.operands:
+            if operand not in found:
+                found[operand] = None
+                waiting.append(operand)
+    return list(found)
+
+
+def _replace_operands(op: ir.Operation, new: Mapping[ir.Value, ir.Value]) -> None:
+    for number, operand in enumerate(op.operands):
+        if operand in new:
+            op.operands[number] = new[operand]
 
 
 def _tasks(function: ir.Operation) -> list[ir.Operation]:
@@ -64,15 +110,16 @@ def _launch(task: ir.Operation) -> int:
     return ir.IntegerAttr(task.attributes["launch"]).value
 
 
-def _drop_signals(function: ir.Operation) -> None:
-    """Leave out waits for posts that no task makes, posts that no task waits for, and what nobody uses then."""
-    signals = [op for op in walk(function) if op.name in (*_WAITS, "kitsune.post")]
+def _drop_signals(tasks: list[ir.Operation]) -> None:
+    """Leave out waits for posts that none of these tasks makes, posts that none waits for, and what nobody uses then."""
+    inner = [op for task in tasks for op in walk(task)]
+    signals = [op for op in inner if op.name in (*_WAITS, "kitsune.post")]
     made = {op.operands[0] for op in signals if op.name == "kitsune.post"}
     wanted = {op.operands[0] for op in signals if op.name in _WAITS}
+    free = [op for op in inner if op.name.startswith(("arith.", "memref.")) and op.results]
     for op in signals:
         if op.operands[0] not in made & wanted:
             op.erase()
-    for op in reversed(list(walk(function))):
-        free = op.name.startswith(("arith.", "memref.")) or op.name == "kitsune.make_semaphore"
-        if free and op.results and not any(list(result.uses) for result in op.results):
+    for op in reversed(free):
+        if not any(list(result.uses) for result in op.results):
             op.erase()
