@@ -6,6 +6,8 @@ Values carried through a loop come in as arguments and go out as the returned se
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +37,7 @@ __all__ = [
     "global_timer",
     "grid_size",
     "if_",
+    "if_all",
     "lane_id",
     "same_lanes",
     "set_max_registers",
@@ -85,6 +88,15 @@ def if_(
     if otherwise is not None:
         side(operation.else_block, otherwise)
     return [wrap(result) for result in operation.results]
+
+
+def if_all(conditions: Sequence[Value | None], then: Callable[[], Any]) -> None:
+    """Emit `then` under all conditions that there are; without any, as it is."""
+    wanted = [condition for condition in conditions if condition is not None]
+    if wanted:
+        if_(functools.reduce(operator.and_, wanted), then)
+    else:
+        then()
 
 
 def for_(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from torch_mlir import ir
 
@@ -26,14 +26,14 @@ class Dim:
     """One dimension of a window.
 
     Attributes:
-        side: "row", "col", "k<loop>", or "" where the window has one element.
+        side: "row", "col", "k<loop>", or as the engine names it; "" where the window has one element.
         size: elements in the window.
         extent: elements in the buffer.
         stride: elements between neighbours in memory.
         start: first element of the window in the buffer.
     """
 
-    side: str
+    side: Hashable
     size: int
     extent: int
     stride: int
@@ -48,7 +48,7 @@ class Window:
     dims: tuple[Dim, ...]
 
     @staticmethod
-    def of(record: Load | Store, sides: Sequence[str]) -> Window:
+    def of(record: Load | Store, sides: Sequence[Hashable]) -> Window:
         """The window of a load or store; `sides` are those of the tensor's wide dimensions, in order."""
         named = dict(zip(wide_dims(record.sizes), sides, strict=True))
         buffer = record.buffer
@@ -73,20 +73,20 @@ class Window:
         """Whether nobody writes there while the kernel runs: the program's inputs."""
         return self.buffer.role == "input"
 
-    def stride(self, side: str) -> int:
+    def stride(self, side: Hashable) -> int:
         """Elements from one element along a side to the next; 0 where the window does not lie along it."""
         return sum(dim.stride for dim in self.dims if dim.side == side)
 
-    def along(self, side: str) -> bool:
+    def along(self, side: Hashable) -> bool:
         """Whether the window lies along a side."""
         return any(dim.side == side for dim in self.dims)
 
-    def align(self, moving: Sequence[str]) -> int:
+    def align(self, moving: Sequence[Hashable]) -> int:
         """Bytes, at most 16, that divide the address of every element of the window but for steps along the sides `moving`."""
         parts = [BASE_ALIGN, self.buffer.offset]
         for dim in self.dims:
             parts.append(dim.stride * multiple_of(dim.start) * self.bytes)
-            if dim.side and dim.side not in moving:
+            if dim.side != "" and dim.side not in moving:
                 parts.append(dim.stride * self.bytes)
         return min(16, math.gcd(*parts) & -math.gcd(*parts))
 

@@ -15,14 +15,16 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kitsune_mlir.codegen.gpu.emit.control_flow import for_
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.contraction.evaluate import Evaluator, Sides
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_all
 from kitsune_mlir.codegen.gpu.emit.convert import unpack_values
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, constant, i32, i64, select, unpack
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.engines.conv import stage_tiles
-from kitsune_mlir.codegen.gpu.engines.conv.epilogue_eval import Block, Sides, Steps, guarded, neighbours_align
 from kitsune_mlir.codegen.gpu.engines.conv.match import CHANNEL, Convolution, match
 from kitsune_mlir.codegen.gpu.engines.conv.tiles import FEW_TAPS, depthwise_run
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
@@ -31,9 +33,10 @@ from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_index import delinearize
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
+from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.dialects.match_failure import MatchFailure
-from kitsune_mlir.dialects.sizes import element_bytes
-from kitsune_mlir.dialects.tile_records import Load, Store, TaskView
+from kitsune_mlir.dialects.sizes import element_bytes, wide_dims
+from kitsune_mlir.dialects.tile_records import Load, TaskView
 from kitsune_mlir.machine.rates import ENGINES
 from kitsune_mlir.machine.target import Target
 
@@ -113,38 +116,42 @@ class DepthwiseEngine(Engine):
 
 def _width(conv: Convolution) -> int:
     """Channels that one access takes."""
-    records = [conv.image, conv.weight]
-    width = VECTOR_BYTES // element_bytes(conv.image.buffer.element)
-    while width > 1:
-        whole = conv.features % width == 0 and all(record.buffer.strides[-1] == 1 for record in records)
-        if whole and all(neighbours_align(record, width) for record in records):
-            return width
-        width //= 2
-    return 1
+    size = element_bytes(conv.image.buffer.element)
+    width = VECTOR_BYTES // size
+    for window in map(_window, (conv.image, conv.weight)):
+        width = min(width, window.align((CHANNEL,)) // size if window.stride(CHANNEL) in (0, 1) else 1)
+    return math.gcd(width, conv.features)
 
 
-class _Tile(Steps):
-    """Emits one tile."""
+def _window(load: Load) -> Window:
+    """The image or the weight, whose last dimension is the channels."""
+    dims = wide_dims(load.sizes)
+    return Window.of(load, [CHANNEL if dim == len(load.sizes) - 1 else dim for dim in dims])
+
+
+class _Tile(Evaluator[int]):
+    """Emits one tile; places are numbers of an item's pixels."""
 
     def __init__(self, plan: DepthwisePlan, tile: TileContext):
-        super().__init__(plan.conv, tile, count=plan.width)
+        super().__init__(plan.conv.body, tile, [plan.conv.op])
         self.plan = plan
+        self.stores = [Window.of(store, self.body.value_sides(store.tensor)) for store in self.body.task.stores]
         self.size = element_bytes(plan.conv.image.buffer.element)
-        self.weight = self.start(plan.conv.weight)
+        self.weight = _window(plan.conv.weight).start(tile)
         self.starts = [
             functools.reduce(lambda a, b: a + b, [i32(-axis.low), *map(tile.index, axis.starts)]) for axis in plan.conv.axes
         ]
         self.image = tile.pointer(plan.conv.image.buffer)
         self.places: list[Value] = []
         self.channel: Value = i32(0)
-        self.totals: Block = []
+        self.totals: list[list[Value]] = []
 
     def run(self) -> None:
         """All items, dealt out to the threads."""
         plan, task = self.plan, self.tile.task
         count = plan.groups * math.prod(plan.counts)
         words = plan.conv.taps * plan.width * self.size // 4
-        crossed = any(self._crosses(store) for store in plan.conv.task.stores)
+        crossed = any(map(self._crosses, self.stores))
         if task.threads % plan.groups == 0 and words <= MOST_KEPT and not crossed:
             self.channel = task.thread % plan.groups * plan.width
             kept = [self._raw(self._weight(tap)) for tap in range(plan.conv.taps)]
@@ -170,7 +177,7 @@ class _Tile(Steps):
         zero = constant(0.0, "f32")
         totals = [[zero] * plan.width for _ in range(plan.run)]
 
-        def add_line(outer: Value | int, taps: Sequence[Value | int], totals: list[Block]) -> list[Block]:
+        def add_line(outer: Value | int, taps: Sequence[Value | int], totals: list[list[Value]]) -> list[list[Value]]:
             """What the taps of one line of the image add."""
             line, exists = self._line(places[:-1], taps)
             seen: dict[int, list[Value]] = {}
@@ -251,85 +258,75 @@ class _Tile(Steps):
 
     # --- what follows ----------------------------------------------------------------------------------------------------
 
-    def _store(self, outer: Sequence[Value], first: Value, totals: list[Block]) -> None:
-        last, stores = self.plan.conv.axes[-1], self.conv.task.stores
-        across: dict[int, list[Block]] = {number: [] for number, store in enumerate(stores) if self._crosses(store)}
-        for pixel, sums in enumerate(totals):
-            self.places, self.totals = [*outer, first + pixel], sums
-            self.next_pixels()
-            for number, blocks in across.items():
-                tensor = stores[number].tensor
-                blocks.append(self.evaluate(tensor, self.conv.body.value_sides(tensor)))
+    def _store(self, outer: Sequence[Value], first: Value, totals: list[list[Value]]) -> None:
+        last, self.totals = self.plan.conv.axes[-1], totals
+        stores = [(window, store.tensor) for window, store in zip(self.stores, self.body.task.stores, strict=True)]
+        across: list[list[list[Value]]] = [[] for _ in stores]
+        for pixel in range(self.plan.run):
+            self.places = [*outer, first + pixel]
+            for found, (window, tensor) in zip(across, stores, strict=True):
+                if self._crosses(window):
+                    found.append(self.evaluate(tensor, pixel))
 
-            def write() -> None:
-                for number, store in enumerate(stores):
-                    if number not in across:
-                        sides = self.conv.body.value_sides(store.tensor)
-                        self._write(store, sides, self.evaluate(store.tensor, sides))
+            def write(pixel: int = pixel) -> None:
+                for window, tensor in stores:
+                    if not self._crosses(window):
+                        self._write(window, self.evaluate(tensor, pixel))
 
-            guarded(write, self.places[-1] < last.size if pixel and last.size % self.plan.run else None)
+            if_all([self.places[-1] < last.size if pixel and last.size % self.plan.run else None], write)
         self.places = [*outer, first]
-        for number, blocks in across.items():
-            self._write_across(stores[number], blocks)
+        for found, (window, _) in zip(across, stores, strict=True):
+            if found:
+                self._write_across(window, found)
 
-    def _crosses(self, store: Store) -> bool:
+    def _crosses(self, window: Window) -> bool:
         """Whether pixels, not channels, are neighbours in what is stored, so that an item stores its pixels of each channel."""
-        last, run = len(self.conv.axes) - 1, self.plan.run
-        strides = self.strides(store, self.conv.body.value_sides(store.tensor))
-        return strides.get(last) == 1 and strides.get(CHANNEL, 1) != 1 and self.conv.axes[-1].size % run == 0
+        last, run = len(self.plan.conv.axes) - 1, self.plan.run
+        return window.stride(last) == 1 and window.stride(CHANNEL) not in (0, 1) and self.plan.conv.axes[-1].size % run == 0
 
-    def _write_across(self, store: Store, blocks: list[Block]) -> None:
+    def _write_across(self, window: Window, found: list[list[Value]]) -> None:
         """Store an item's pixels, channel by channel."""
-        strides, dtype = self.strides(store, self.conv.body.value_sides(store.tensor)), str(store.buffer.element)
-        size, together = element_bytes(store.buffer.element), self.plan.run
-        while together > 1 and not neighbours_align(store, together):
-            together //= 2
-        place = self.start(store)
-        for dim, at in enumerate(self.places):
-            if dim in strides:
-                place = offset(place, i64(at * strides[dim]) * size)
-        place = offset(place, i64(self.channel * strides[CHANNEL]) * size)
+        align, step = window.align((len(self.plan.conv.axes) - 1,)), window.stride(CHANNEL) * window.bytes
+        place = self._start(window)
         for n in range(self.plan.width):
-            values = [block[n] for block in blocks]
-            store_elements(values, offset(place, n * strides[CHANNEL] * size), dtype, min(16, together * size))
+            store_elements([values[n] for values in found], offset(place, n * step), window.dtype, align)
 
-    def sums(self) -> Block:
-        return self.totals
+    def where(self, sides: Sides, place: int) -> int | None:
+        return place if any(side != CHANNEL for side in sides) else None
 
-    def read(self, load: Load, sides: Sides) -> Block:
-        strides = self.strides(load, sides)
-        constant_ = load.buffer.role == "input"
-        return self._access(
-            load,
-            strides,
-            lambda place, count, align: load_elements(place, str(load.buffer.element), count, None, align, constant_),
-        )
+    def distinct(self, sides: Sides) -> list[int]:
+        return [element if CHANNEL in sides else 0 for element in range(self.plan.width)]
 
-    def _write(self, store: Store, sides: Sides, block: Block) -> None:
-        strides, dtype = self.strides(store, sides), str(store.buffer.element)
-        taken = iter(block)
-        self._access(
-            store,
-            strides,
-            lambda place, count, align: store_elements([next(taken) for _ in range(count)], place, dtype, align) or [],
-        )
+    def sums(self, product: ir.Operation, place: int) -> list[Value]:
+        return self.totals[place]
 
-    def _access(self, record: Load | Store, strides: dict[int, int], access) -> Block:
-        """Load or store an item's elements of a tensor at the current pixel: by one access where they are neighbours."""
-        size, width = element_bytes(record.buffer.element), self.plan.width
-        place = self.start(record)
-        for dim, at in enumerate(self.places):
-            if dim in strides:
-                place = offset(place, i64(at * strides[dim]) * size)
-        if CHANNEL not in strides:
-            return access(place, 1, size) * width
-        place = offset(place, i64(self.channel * strides[CHANNEL]) * size)
-        if strides[CHANNEL] == 1:
-            together = width
-            while together > 1 and not neighbours_align(record, together):
-                together //= 2
-            return access(place, width, min(16, together * size))
-        return [value for n in range(width) for value in access(offset(place, n * strides[CHANNEL] * size), 1, size)]
+    def read(self, load: Load, sides: Sides, place: int) -> list[Value]:
+        window = Window.of(load, sides)
+        read = functools.partial(load_elements, dtype=window.dtype, constant=window.constant)
+        found = [value for place, count, align in self._accesses(window) for value in read(place, count=count, align=align)]
+        return found if window.along(CHANNEL) else found * self.plan.width
+
+    def _write(self, window: Window, values: Sequence[Value]) -> None:
+        taken = iter(values)
+        for place, count, align in self._accesses(window):
+            store_elements([next(taken) for _ in range(count)], place, window.dtype, align)
+
+    def _accesses(self, window: Window) -> list[tuple[Value, int, int]]:
+        """Pointers to an item's elements of a tensor at the current pixel, how many are at each, and their alignment."""
+        place, width, size = self._start(window), self.plan.width, window.bytes
+        if not window.along(CHANNEL):
+            return [(place, 1, size)]
+        if window.stride(CHANNEL) == 1:
+            return [(place, width, window.align((CHANNEL,)))]
+        return [(offset(place, n * window.stride(CHANNEL) * size), 1, size) for n in range(width)]
+
+    def _start(self, window: Window) -> Value:
+        """Pointer to an item's first element at the current pixel."""
+        place = window.start(self.tile)
+        for dim, at in [*enumerate(self.places), (CHANNEL, self.channel)]:
+            if window.along(dim):
+                place = offset(place, i64(at * window.stride(dim)) * window.bytes)
+        return place
 
 
 def _within(at: Value, extent: int, padded: bool, exists: Value | None, ragged: bool = False) -> tuple[Value, Value | None]:

@@ -1,9 +1,9 @@
-"""From a convolution's accumulators to memory: element-wise steps on blocks of two features by two columns.
+"""From a convolution's accumulators to memory: element-wise steps on two features by two columns at a time.
 
 A thread has, of each eight columns, two neighbouring ones of two rows of the product (`sm90.wgmma`). With paired
 features (`conv.plan`) the two rows are neighbours in memory too. Columns are pixels, or the space between rows of pixels.
-A block (`conv.epilogue_eval`) is feature f and column p, f and p + 1, f + 1 and p, f + 1 and p + 1 (f + 8 if features are not
-paired).
+Of eight columns a thread evaluates feature f and column p, f and p + 1, f + 1 and p, f + 1 and p + 1 (f + 8 if features are not
+paired) together.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.contraction.evaluate import Evaluator, Sides
+from kitsune_mlir.codegen.gpu.emit.control_flow import if_all
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i64, select
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
-from kitsune_mlir.codegen.gpu.engines.conv.epilogue_eval import Block, Sides, Steps, guarded, neighbours_align
 from kitsune_mlir.codegen.gpu.engines.conv.match import CHANNEL
 from kitsune_mlir.codegen.gpu.engines.conv.plan import ConvPlan
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.dialects.sizes import element_bytes
-from kitsune_mlir.dialects.tile_records import Load, Store
+from kitsune_mlir.codegen.gpu.interface.window import Window
+from kitsune_mlir.dialects.tile_records import Load
 
 __all__ = ["Epilogue"]
 
@@ -34,8 +37,8 @@ class _Column:
     inside: Value | None
 
 
-class Epilogue(Steps):
-    """Emits the stores of one warpgroup's part of a tile.
+class Epilogue(Evaluator[int]):
+    """Emits the stores of one warpgroup's part of a tile; places are numbers of eight columns.
 
     Args:
         plan: what was decided.
@@ -45,8 +48,8 @@ class Epilogue(Steps):
     """
 
     def __init__(self, plan: ConvPlan, tile: TileContext, group: Value, accumulators: Sequence[Value]):
-        super().__init__(plan.conv, tile, count=4)
-        self.plan, self.accumulators, self.number = plan, accumulators, 0
+        super().__init__(plan.conv.body, tile, [plan.conv.op])
+        self.plan, self.accumulators = plan, accumulators
         geometry = plan.geometry
         thread = tile.task.thread % 128
         row = thread // 32 * 16 + (thread % 32 // 4) * (2 if plan.paired else 1)
@@ -56,17 +59,15 @@ class Epilogue(Steps):
         if not geometry.by_features:
             self.column = self.column + group * geometry.columns
         self.features_inside = self._features_inside()
-        self.columns: dict[int, _Column] = {}
+        self.columns: list[_Column] = []
 
     def store(self) -> None:
         """Write every result of the task."""
         for number in range(self.plan.geometry.columns // 8):
-            self.number, first = number, 8 * number
-            self.columns = {0: self._column(first), 1: self._column(first + 1)}
-            self.next_pixels()
-            for store in self.conv.task.stores:
-                sides = self.conv.body.value_sides(store.tensor)
-                self._write(store, sides, self.evaluate(store.tensor, sides))
+            self.columns = [self._column(8 * number), self._column(8 * number + 1)]
+            for store in self.body.task.stores:
+                window = Window.of(store, self.body.value_sides(store.tensor))
+                self._write(window, self.evaluate(store.tensor, number))
 
     # --- where elements are ----------------------------------------------------------------------------------------------
 
@@ -108,70 +109,75 @@ class Epilogue(Steps):
 
     # --- values ----------------------------------------------------------------------------------------------------------
 
-    def sums(self) -> Block:
-        return list(self.accumulators[4 * self.number : 4 * self.number + 4])
+    def where(self, sides: Sides, place: int) -> int | None:
+        return place if _walks_pixels(sides) else None
+
+    def distinct(self, sides: Sides) -> list[int]:
+        features, columns = CHANNEL in sides, _walks_pixels(sides)
+        return [2 * half * features + column * columns for half in range(2) for column in range(2)]
+
+    def sums(self, product: ir.Operation, place: int) -> list[Value]:
+        return list(self.accumulators[4 * place : 4 * place + 4])
+
+    def read(self, load: Load, sides: Sides, place: int) -> list[Value]:
+        window, distinct = Window.of(load, sides), self.distinct(sides)
+        dtype, constant = window.dtype, window.constant
+        found: dict[int, Value] = {}
+        for column in range(2):
+            if column not in distinct:
+                continue
+            if self._pairs(window):
+                pointer = self._pointer(window, 0, column, clamped=True)
+                pair = load_elements(pointer, dtype, 2, align=min(16, 2 * window.bytes), constant=constant)
+                found[column], found[2 + column] = pair
+                continue
+            for half in range(2 if CHANNEL in sides else 1):
+                pointer = self._pointer(window, half, column, clamped=True)
+                found[2 * half + column] = load_elements(pointer, dtype, 1, constant=constant)[0]
+        return [found[element] for element in distinct]
 
     # --- memory ----------------------------------------------------------------------------------------------------------
 
-    def _place(self, record: Load | Store, strides: dict[int, int], half: int, column: int, clamped: bool) -> Value:
+    def _pointer(self, window: Window, half: int, column: int, clamped: bool) -> Value:
         """Pointer to an element; to the tile's first where there is none and `clamped`."""
-        size = element_bytes(record.buffer.element)
         pixel = self.columns[column]
         total: Value | None = None
-        for dim, place in enumerate(pixel.places):
-            if dim in strides:
-                moved = place * strides[dim]
+        for dim, at in enumerate(pixel.places):
+            if window.along(dim):
+                moved = at * window.stride(dim)
                 total = moved if total is None else total + moved
         if total is not None and clamped and pixel.inside is not None:
             total = select(pixel.inside, total, 0)
         feature = self.feature + self.apart * half
-        if CHANNEL in strides:
+        if window.along(CHANNEL):
             inside = self.features_inside[half]
             moved = feature if not clamped or inside is None else select(inside, feature, 0)
-            moved = moved * strides[CHANNEL]
+            moved = moved * window.stride(CHANNEL)
             total = moved if total is None else total + moved
-        pointer = self.start(record)
-        return pointer if total is None else offset(pointer, i64(total) * size)
+        pointer = window.start(self.tile)
+        return pointer if total is None else offset(pointer, i64(total) * window.bytes)
 
-    def _pairs(self, record: Load | Store, strides: dict[int, int]) -> bool:
+    def _pairs(self, window: Window) -> bool:
         """Whether a thread's two features are one aligned access."""
-        if not self.plan.paired or strides.get(CHANNEL) != 1 or self.plan.problem.features % 2:
+        if not self.plan.paired or window.stride(CHANNEL) != 1 or self.plan.problem.features % 2:
             return False
-        return neighbours_align(record, 2)
+        return window.align((CHANNEL,)) >= min(16, 2 * window.bytes)
 
-    def read(self, load: Load, sides: Sides) -> Block:
-        strides = self.strides(load, sides)
-        dtype, constant = str(load.buffer.element), load.buffer.role == "input"
-        size = element_bytes(load.buffer.element)
-        moves = any(side != CHANNEL for side in strides)
-        found: dict[tuple[int, int], Value] = {}
-        for column in range(2 if moves else 1):
-            if self._pairs(load, strides):
-                place = self._place(load, strides, 0, column, clamped=True)
-                pair = load_elements(place, dtype, 2, align=min(16, 2 * size), constant=constant)
-                found[0, column], found[1, column] = pair
-                continue
-            for half in range(2 if CHANNEL in strides else 1):
-                place = self._place(load, strides, half, column, clamped=True)
-                found[half, column] = load_elements(place, dtype, 1, constant=constant)[0]
-        return [
-            found[half if (half, 0) in found else 0, column if (0, column) in found else 0]
-            for half in (0, 1)
-            for column in (0, 1)
-        ]
-
-    def _write(self, store: Store, sides: Sides, block: Block) -> None:
-        strides = self.strides(store, sides)
-        dtype, size = str(store.buffer.element), element_bytes(store.buffer.element)
+    def _write(self, window: Window, values: Sequence[Value]) -> None:
+        dtype, size = window.dtype, window.bytes
         for column in range(2):
             inside = self.columns[column].inside
-            if self._pairs(store, strides):
-                pair = [block[column], block[2 + column]]
-                place = self._place(store, strides, 0, column, clamped=False)
-                write = functools.partial(store_elements, pair, place, dtype, 2 * size)
-                guarded(write, inside, self.features_inside[0])
+            if self._pairs(window):
+                pointer = self._pointer(window, 0, column, clamped=False)
+                write = functools.partial(store_elements, [values[column], values[2 + column]], pointer, dtype, 2 * size)
+                if_all([inside, self.features_inside[0]], write)
                 continue
             for half in range(2):
-                place = self._place(store, strides, half, column, clamped=False)
-                write = functools.partial(store_elements, [block[2 * half + column]], place, dtype, size)
-                guarded(write, inside, self.features_inside[half])
+                pointer = self._pointer(window, half, column, clamped=False)
+                write = functools.partial(store_elements, [values[2 * half + column]], pointer, dtype, size)
+                if_all([inside, self.features_inside[half]], write)
+
+
+def _walks_pixels(sides: Sides) -> bool:
+    """Whether a tensor lies along some dimension of the image."""
+    return any(side != CHANNEL for side in sides)
