@@ -31,6 +31,8 @@ class Along:
 
 
 WHOLE = Along(None)
+ALONG_ROWS = ("tm_tensor.scan", "tm_tensor.sort")
+"""Ops that do each row along their `dimension` by itself, in an order."""
 
 
 @dataclass(frozen=True)
@@ -175,27 +177,47 @@ def static_ints(op: ir.Operation, name: str) -> list[int]:
     return list(ir.DenseI64ArrayAttr(op.attributes[name]))
 
 
+def dropped_dims(op: ir.Operation) -> tuple[int, ...]:
+    """The dimensions of extent 1 that a tensor.extract_slice or a memref.subview of static sizes leaves out of its result.
+
+    Where it could be one or another, those that come first stay (MLIR's `computeRankReductionMask`).
+    """
+    shape, kept, dropped = shape_of(op.results[0]), 0, []
+    for dim, size in enumerate(static_ints(op, "static_sizes")):
+        if kept < len(shape) and shape[kept] == size:
+            kept += 1
+        else:
+            dropped.append(dim)
+    return tuple(dropped)
+
+
 def _slice_access(op: ir.Operation) -> Access | None:
-    """extract_slice: a dimension taken in full passes through. Dropped unit dimensions make the whole op opaque."""
-    source, result = shape_of(op.operands[0]), shape_of(op.results[0])
+    """extract_slice: a dimension taken in full passes through."""
     if len(op.operands) > 1:
         return None
+    source, dropped = shape_of(op.operands[0]), dropped_dims(op)
     sizes, strides = static_ints(op, "static_sizes"), static_ints(op, "static_strides")
     loops: list[int] = []
     along_source, along_result = [WHOLE] * len(source), []
-    at = 0
-    for d in range(len(source)):
-        dropped = len(source) != len(result) and sizes[d] == 1 and (at >= len(result) or result[at] != 1)
-        full = sizes[d] == source[d] and strides[d] == 1 and not dropped
-        if full:
+    for d, extent in enumerate(source):
+        if sizes[d] == extent and strides[d] == 1 and d not in dropped:
             along_source[d] = Along(len(loops))
-            loops.append(source[d])
-        if not dropped:
-            along_result.append(along_source[d] if full else WHOLE)
-            at += 1
-    if len(along_result) != len(result):
-        return None
+            loops.append(extent)
+        if d not in dropped:
+            along_result.append(along_source[d])
     return Access((True,) * len(loops), tuple(loops), (tuple(along_source),), (tuple(along_result),))
+
+
+def _row_access(op: ir.Operation) -> Access:
+    """`tm_tensor.scan`, `tm_tensor.sort`: rows along a dimension, each whole; operands without that dimension have the others."""
+    shape, dim = shape_of(op.results[0]), ir.IntegerAttr(op.attributes["dimension"]).value
+
+    def along(value: ir.Value) -> tuple[Along, ...]:
+        loops = range(len(shape))
+        return tuple(Along(loop) for loop in loops if len(shape_of(value)) == len(shape) or loop != dim)
+
+    parallel = tuple(loop != dim for loop in range(len(shape)))
+    return Access(parallel, tuple(shape), tuple(map(along, op.operands)), tuple(map(along, op.results)))
 
 
 @remembered
@@ -216,6 +238,8 @@ def access_of(op: ir.Operation) -> Access | None:
         return _kept_dims(op, [a == 0 and b == 0 for a, b in zip(low, high, strict=True)])
     if name == "tensor.extract_slice":
         return _slice_access(op)
+    if name in ALONG_ROWS:
+        return _row_access(op)
     return None
 
 

@@ -82,7 +82,8 @@ def grid_of(stage: ir.Operation) -> Grid:
 class Slice:
     """What a tile reads of one tensor dimension: `scale * offset(dim)` onwards, `size(tile)` elements.
 
-    Where `dim` is None it is the same for every tile: `length` elements from `start`, or everything without a length.
+    Where `dim` is None it is the same for every tile: `length` elements from `start`, or everything without a length. A
+    dimension of which one element is read may be `dropped`: the tile's tensor is without it.
     """
 
     dim: int | None
@@ -90,6 +91,7 @@ class Slice:
     extent: int = 1
     start: int = 0
     length: int | None = None
+    dropped: bool = False
 
     def size(self, tile: int) -> int:
         """Elements read for a tile of the shared dimension."""

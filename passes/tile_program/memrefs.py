@@ -1,5 +1,7 @@
 """Memrefs of the tile program: types, windows and reshaped views of contiguous buffers; constants beside them."""
 
+from collections.abc import Collection
+
 from torch_mlir import ir
 from torch_mlir.dialects import arith, memref
 
@@ -25,7 +27,7 @@ def memref_of(type_: ir.Type) -> ir.Type:
     return ir.MemRefType.get(list(ir.ShapedType(type_).shape), ir.ShapedType(type_).element_type)
 
 
-def subview(buffer: ir.Value, offsets: list[ir.Value | int], sizes: list[int], dropped: range = range(0)) -> ir.Value:
+def subview(buffer: ir.Value, offsets: list[ir.Value | int], sizes: list[int], dropped: Collection[int] = ()) -> ir.Value:
     """memref.subview of a contiguous memref with unit strides; dimensions `dropped`, of extent 1, are left out."""
     shape = list(ir.ShapedType(buffer.type).shape)
     strides = [1] * len(shape)

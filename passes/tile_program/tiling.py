@@ -9,7 +9,7 @@ from collections.abc import Callable
 from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
-from kitsune_mlir.dialects.access import is_tensor, shape_of, static_ints
+from kitsune_mlir.dialects.access import dropped_dims, is_tensor, shape_of, static_ints
 from kitsune_mlir.dialects.cloning import replace_uses_inside
 from kitsune_mlir.dialects.edges import Grid, Slice
 from kitsune_mlir.dialects.iteration import is_halo
@@ -50,16 +50,20 @@ class Tiling:
             self.mapping.update(zip(op.results, copy.results, strict=True))
 
     def _load_slice(self, n: int, op: ir.Operation) -> bool:
-        """Read only what a slice of an outside tensor keeps, where it is a box of the same rank; whether that was so."""
+        """Read only what a slice of an outside tensor keeps, where it is a box; whether that was so."""
         source, sizes = op.operands[0], static_ints(op, "static_sizes")
         access = self.grid.space.accesses[n]
         strided = any(s != 1 for s in static_ints(op, "static_strides"))
-        if access is None or strided or len(op.operands) > 1 or not _is_outside(source) or sizes != shape_of(op.results[0]):
+        if access is None or strided or len(op.operands) > 1 or not _is_outside(source):
             return False
-        starts = static_ints(op, "static_offsets")
+        starts, dropped = static_ints(op, "static_offsets"), dropped_dims(op)
         slices = [
-            Slice(d, a.scale, a.extent) if d is not None else Slice(None, start=start, length=size)
-            for (d, a), start, size in zip(self.grid.space.along(n, access.operands[0]), starts, sizes, strict=True)
+            Slice(shared, a.scale, a.extent)
+            if shared is not None
+            else Slice(None, start=start, length=size, dropped=dim in dropped)
+            for dim, ((shared, a), start, size) in enumerate(
+                zip(self.grid.space.along(n, access.operands[0]), starts, sizes, strict=True)
+            )
         ]
         self.mapping[op.results[0]] = self.load(source, slices)
         return True

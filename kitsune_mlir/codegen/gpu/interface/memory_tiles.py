@@ -5,7 +5,9 @@ start of its loads to the end of its stores; as many tiles are under way as regi
 only to threads that ask for little at a time. Its rates are `rates.SIMT_*`, fitted to times on an H200.
 """
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch_mlir import ir
@@ -57,8 +59,8 @@ class Figures:
         bytes: read and written for each point.
         narrowest: bytes of the smallest element.
         levels: ops that reduce.
-        crossed: (shared dimension that neighbours in memory of the result run along, the same of an input), if they differ.
-        beside: the shared dimension that lies outside of that of the input.
+        crossed: the shared dimensions from the outermost to that which neighbours in memory run along, of the result and of an
+            input, where the last ones differ.
         columns: it reduces along dimensions whose neighbours lie apart in memory: neighbours run along the last shared one.
         weights: it reads tensors as long as a row, the same for all rows.
         alone: no other stage waits for its tiles.
@@ -70,11 +72,10 @@ class Figures:
     bytes: float
     narrowest: int
     levels: int = 0
-    crossed: tuple[int, int] | None = None
+    crossed: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     weights: bool = False
     alone: bool = True
     columns: bool = False
-    beside: int | None = None
     running: bool = False
 
     @property
@@ -112,12 +113,7 @@ def tile_of(figures: Figures, target: Target) -> list[int]:
     """Tile sizes of the shared dimensions."""
     sizes = list(figures.sizes)
     if figures.crossed is not None:
-        tile = [1] * len(sizes)
-        for dim in figures.crossed:
-            wanted = CROSSED_BYTES // figures.narrowest
-            equal = -(-sizes[dim] // -(-sizes[dim] // wanted))
-            tile[dim] = min(sizes[dim], -(-equal // 8) * 8)
-        return _longer_runs(figures, tile, target)
+        return _crossed_tile(figures, figures.crossed, target)
     if figures.columns:
         return _column_tile(figures, target)
     points = row_tile(figures, target)
@@ -140,16 +136,28 @@ def tile_of(figures: Figures, target: Target) -> list[int]:
     return even(sizes, spaced, min(UNIT, max(1, points // figures.inner)))
 
 
-def _longer_runs(figures: Figures, tile: list[int], target: Target) -> list[int]:
-    """Short rows of the input, all of which a tile has, come with the next ones, which lie behind them in memory."""
-    sizes, (_, last), beside = figures.sizes, figures.crossed or (0, 0), figures.beside
-    if beside is None or beside in (figures.crossed or ()) or tile[last] < sizes[last]:
-        return tile
-    rows = min(sizes[beside], CROSSED_BYTES // figures.narrowest // sizes[last])
-    others = math.prod(-(-size // t) for dim, (size, t) in enumerate(zip(sizes, tile, strict=True)) if dim != beside)
-    while rows > 1 and others * -(-sizes[beside] // rows) < CROSSED_TILES * target.workers:
-        rows //= 2
-    tile[beside] = even([sizes[beside]], [max(1, rows)], 1)[0]
+def _crossed_tile(figures: Figures, crossed: tuple[tuple[int, ...], ...], target: Target) -> list[int]:
+    """Runs of `CROSSED_BYTES` in the memory of the result and of the input: of short dimensions, with those that lie outside."""
+    sizes, tile = figures.sizes, [1] * len(figures.sizes)
+
+    def tiles(dim: int, rows: int) -> int:
+        return math.prod(-(-s // (rows if d == dim else t)) for d, (s, t) in enumerate(zip(sizes, tile, strict=True)))
+
+    for order in crossed:
+        wanted = max(1, CROSSED_BYTES // figures.narrowest)
+        dim = order[-1]
+        equal = -(-sizes[dim] // -(-sizes[dim] // wanted))
+        tile[dim] = max(tile[dim], min(sizes[dim], -(-equal // UNIT) * UNIT))
+    for order in crossed:
+        wanted = max(1, CROSSED_BYTES // figures.narrowest) // tile[order[-1]]
+        for inner, dim in zip(reversed(order), reversed(order[:-1]), strict=False):
+            if tile[inner] < sizes[inner] or wanted <= 1:
+                break
+            rows = max(tile[dim], min(sizes[dim], wanted))
+            while rows > tile[dim] and tiles(dim, rows) < CROSSED_TILES * target.workers and math.prod(tile) * rows > THREADS:
+                rows //= 2
+            tile[dim] = max(tile[dim], even([sizes[dim]], [max(1, rows)], 1)[0])
+            wanted //= tile[dim]
     return tile
 
 
@@ -184,14 +192,14 @@ def figures_of(space: Space, alone: bool) -> Figures:
     levels = sum(is_generic(op) and "reduction" in iterator_kinds(op) for op in space.ops)
     weights = inner > 1 and any(math.prod(shape_of(v)) == inner for v in read)
     narrowest = min((element_bytes(v.type) for v in tensors), default=4)
-    crossed, beside = (None if levels else crossed_dimensions(space)) or (None, None)
+    crossed = None if levels else crossed_dimensions(space)
     columns = _over_columns(space)
     running = (
         levels >= MANY_LEVELS
         and {str(ir.ShapedType(v.type).element_type) for v in tensors} == {"bf16"}
         and any(map(_is_maximum, space.ops))
     )
-    return Figures(sizes, inner, moved / max(1, points), narrowest, levels, crossed, weights, alone, columns, beside, running)
+    return Figures(sizes, inner, moved / max(1, points), narrowest, levels, crossed, weights, alone, columns, running)
 
 
 def _is_maximum(op) -> bool:
@@ -215,18 +223,26 @@ def _over_columns(space: Space) -> bool:
     return found[1]
 
 
-def crossed_dimensions(space: Space) -> tuple[tuple[int, int], int | None] | None:
-    """The last dimensions of a map's result and of an input, where they differ, and the one before the input's last."""
+def crossed_dimensions(space: Space) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The dimensions of a map's result and of an input in their memory's order, where the last ones differ.
+
+    Those outside of a dimension that is not shared are left out: their neighbours are not neighbours in memory.
+    """
     for n, op in enumerate(space.ops):
         access = space.accesses[n]
         if access is None or not is_generic(op) or "reduction" in iterator_kinds(op):
             continue
-        results = space.result_dims(n, 0)
-        if not results or results[-1] is None:
+        results = _innermost(space.result_dims(n, 0))
+        if not results:
             continue
         for number, value in enumerate(op.operands):
             if is_tensor(value) and len(shape_of(value)) > 1:
-                *_, (beside, *_), (last, *_) = space.along(n, access.operands[number])
-                if last is not None and last != results[-1]:
-                    return (results[-1], last), beside
+                found = _innermost([dim for dim, *_ in space.along(n, access.operands[number])])
+                if found and found[-1] != results[-1]:
+                    return results, found
     return None
+
+
+def _innermost(dims: Sequence[int | None]) -> tuple[int, ...]:
+    """The last of some dimensions, up to one that is not shared."""
+    return tuple(reversed(list(itertools.takewhile(lambda dim: dim is not None, reversed(dims)))))

@@ -1,0 +1,141 @@
+"""Convolutions in the forms that the engines know: of images by plain products or by one two-dimensional convolution.
+
+A convolution as wide as its stride (patch embedding) is a product of patches. One dimension is an image of one line; the depth of
+a kernel of three dimensions becomes channels; a transposed convolution is a plain one that makes a tile of `stride` results
+around each point of its input, so that nothing is multiplied with zeros that were put between the points (Shi et al.,
+arXiv 1609.05158, section 3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["convolution"]
+
+aten = torch.ops.aten
+
+
+def convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Any:
+    """The decomposition of `aten.convolution`: images [batch, channels, *extents], weights [out, channels / groups, *kernel]
+    ([channels, out / groups, *kernel] where `transposed`). One that is plain and two-dimensional stays as it is."""
+    spatial = x.ndim - 2
+    if spatial < 1 or spatial > 3 or not x.dtype.is_floating_point or 0 in (*x.shape, *weight.shape):
+        return NotImplemented
+    stride, padding, dilation, output_padding = (
+        list(v) * (spatial if len(v) == 1 else 1) for v in (stride, padding, dilation, output_padding)
+    )
+    if transposed:
+        return _transposed(x, weight, bias, stride, padding, dilation, output_padding, groups)
+    kernel = list(weight.shape[2:])
+    if spatial == 1:
+        image = aten.convolution(
+            *(x.unsqueeze(2), weight.unsqueeze(2), bias),
+            *([1, *stride], [0, *padding], [1, *dilation], False, [0, 0], groups),
+        )
+        return image.squeeze(2)
+    if kernel == stride and math.prod(kernel) > 1 and not any(padding) and all(d == 1 for d in dilation) and groups == 1:
+        return _patches(x, weight, bias, kernel)
+    return _depth_as_channels(x, weight, bias, stride, padding, dilation, groups) if spatial == 3 else NotImplemented
+
+
+def _patches(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: list[int]) -> Tensor:
+    """Rows of patches by a matrix of weights."""
+    spatial = len(kernel)
+    counts = [extent // k for extent, k in zip(x.shape[2:], kernel, strict=True)]
+    for dim, (count, k) in enumerate(zip(counts, kernel, strict=True)):
+        x = x.narrow(2 + dim, 0, count * k)
+    parts = [size for pair in zip(counts, kernel, strict=True) for size in pair]
+    order = [0, *range(2, 2 + 2 * spatial, 2), 1, *range(3, 3 + 2 * spatial, 2)]
+    rows = x.reshape(*x.shape[:2], *parts).permute(order).reshape(-1, math.prod(weight.shape[1:]))
+    product = F.linear(rows, weight.reshape(weight.shape[0], -1), bias)
+    return product.reshape(x.shape[0], *counts, weight.shape[0]).movedim(-1, 1)
+
+
+def _depth_as_channels(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+) -> Tensor:
+    """Each slice of the result from an image whose channels are those of all slices that it needs."""
+    batch, channels, _, *image = x.shape
+    out, per_group, taps, *kernel = weight.shape
+    x = aten.constant_pad_nd(x, [0, 0, 0, 0, padding[0], padding[0]]) if padding[0] else x
+    count = (x.shape[2] - dilation[0] * (taps - 1) - 1) // stride[0] + 1
+    reach = (count - 1) * stride[0] + 1
+    shown = [x[:, :, tap * dilation[0] : tap * dilation[0] + reach : stride[0]] for tap in range(taps)]
+    stacked = torch.stack(shown, 2)  # [batch, channels, taps, count, *image]
+    images = stacked.permute(0, 3, 1, 2, 4, 5).reshape(batch * count, channels * taps, *image)
+    matrix = weight.reshape(out, per_group * taps, *kernel)
+    made = aten.convolution(images, matrix, bias, stride[1:], padding[1:], dilation[1:], False, [0, 0], groups)
+    return made.reshape(batch, count, *made.shape[1:]).transpose(1, 2)
+
+
+def _transposed(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    output_padding: list[int],
+    groups: int,
+) -> Tensor:
+    """Result s·q + r of a dimension of stride s sums input q - t times weight s·t + r over t: s results for each q."""
+    spatial, channels = len(stride), x.shape[1]
+    for dim, d in enumerate(dilation):
+        weight = _spread(weight, 2 + dim, d)
+    kernel = list(weight.shape[2:])
+    taps = [-(-k // s) for k, s in zip(kernel, stride, strict=True)]
+    wanted = [
+        (n - 1) * s - 2 * p + k + more
+        for n, s, p, k, more in zip(x.shape[2:], stride, padding, kernel, output_padding, strict=True)
+    ]
+    lacking = [s * t - k for s, t, k in zip(stride, taps, kernel, strict=True)]
+    weight = aten.constant_pad_nd(weight, [v for n in reversed(lacking) for v in (0, n)]) if any(lacking) else weight
+    # [groups, channels, out, t, s, ...] to [groups, out, *s, channels, *t], the last input first
+    out = weight.shape[1]
+    split = weight.reshape(groups, channels // groups, out, *(v for pair in zip(taps, stride, strict=True) for v in pair))
+    split = split.flip([3 + 2 * dim for dim in range(spatial)])
+    order = [0, 2, *(4 + 2 * dim for dim in range(spatial)), 1, *(3 + 2 * dim for dim in range(spatial))]
+    matrix = split.permute(order).reshape(groups * out * math.prod(stride), channels // groups, *taps)
+    ones = [1] * spatial
+    counts = [n + t - 1 for n, t in zip(x.shape[2:], taps, strict=True)]
+    short = [max(0, p + n - c * s) for p, n, c, s in zip(padding, wanted, counts, stride, strict=True)]
+    early = None if bias is None or any(short) else bias.repeat_interleave(math.prod(stride))
+    made = aten.convolution(x, matrix, early, ones, [t - 1 for t in taps], ones, False, [0] * spatial, groups)
+    made = made.reshape(x.shape[0], groups * out, *stride, *counts)
+    order = [0, 1, *(v for dim in range(spatial) for v in (2 + spatial + dim, 2 + dim))]
+    whole = made.permute(order).reshape(x.shape[0], groups * out, *(n * s for n, s in zip(counts, stride, strict=True)))
+    whole = aten.constant_pad_nd(whole, [v for n in reversed(short) for v in (0, n)]) if any(short) else whole
+    for dim, (p, n) in enumerate(zip(padding, wanted, strict=True)):
+        whole = whole.narrow(2 + dim, p, n)
+    return whole if bias is None or early is not None else whole + bias.reshape(-1, *ones)
+
+
+def _spread(weight: Tensor, dim: int, dilation: int) -> Tensor:
+    """A kernel with the zeros of its dilation between its taps."""
+    if dilation == 1 or weight.shape[dim] == 1:
+        return weight
+    beside = [0, 0] * (weight.ndim - dim - 1)
+    spread = aten.constant_pad_nd(weight.unsqueeze(dim + 1), [*beside, 0, dilation - 1]).flatten(dim, dim + 1)
+    return spread.narrow(dim, 0, spread.shape[dim] - dilation + 1)
