@@ -6,14 +6,10 @@ neighbouring columns.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
-from kitsune_mlir.codegen.gpu.contraction.elementwise import Step, is_constant
-from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, emit_body
+from kitsune_mlir.codegen.gpu.contraction.evaluate import Evaluator, Sides
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.reduce import over_registers
@@ -24,7 +20,7 @@ from kitsune_mlir.codegen.gpu.engines.gemv.producer import Stages
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.window import Window
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier
-from kitsune_mlir.dialects.tile_records import Load, Store
+from kitsune_mlir.dialects.tile_records import Load
 
 __all__ = ["MULTIPLIERS", "store_pass"]
 
@@ -61,59 +57,44 @@ def store_pass(stages: Stages, tile: TileContext, number: Value, first_row: int)
     for_(thread, rows * geometry.pass_cols, 32 * CONSUMERS, element)
 
 
-class Element:
+class Element(Evaluator[None]):
     """Evaluates and stores the results of one element of the tile.
 
     Args:
         plan: what was decided.
         tile: the tile.
         row, col: the element's place in the tile, i32.
-        sums: the products' sums over `depth`, by the products' results.
+        totals: the products' sums over `depth`, by the products' results.
     """
 
-    def __init__(self, plan: GemvPlan, tile: TileContext, row: Value, col: Value, sums: dict[ir.Value, Value]):
-        self.pattern, self.tile, self.row, self.col, self.sums = plan.pattern, tile, row, col, sums
-        self.inits = {product.op.results[0]: product.op for product in plan.pattern.products}
-        self.known: dict[ir.Value, Value] = {}
+    def __init__(self, plan: GemvPlan, tile: TileContext, row: Value, col: Value, totals: dict[ir.Value, Value]):
+        super().__init__(plan.pattern, tile, [product.op for product in plan.pattern.products])
+        self.at, self.totals = {ROW: row, COL: col}, totals
 
     def store(self) -> None:
         """Write every result of the task."""
-        for store in self.pattern.task.stores:
-            value = self._evaluate(store.tensor)
-            window, place = self._address(store, self.pattern.value_sides(store.tensor))
-            store_elements([value], place, window.dtype)
+        for store in self.body.task.stores:
+            window = Window.of(store, self.body.value_sides(store.tensor))
+            store_elements(self.evaluate(store.tensor, None), self._pointer(window), window.dtype)
 
-    def _evaluate(self, value: ir.Value) -> Value:
-        if is_constant(value):
-            return constant_of(value)
-        if value not in self.known:
-            if value in self.inits:
-                self.known[value] = self._operand(self.inits[value], 2) + self.sums[value]
-            else:
-                step = self.pattern.steps[value]
-                self.known.update(zip(step.op.results, self._step(step), strict=True))
-        return self.known[value]
+    def where(self, sides: Sides, place: None) -> None:
+        return None
 
-    def _step(self, step: Step) -> list[Value]:
-        operands = {number: self._operand(step.op, number) for number in step.operands}
-        if step.kind in ("alias", "fill"):
-            return [operands[0]]
-        elements = [operands.get(number) for number in range(len(step.op.operands))]
-        return emit_body(step.op, elements, self.tile, functools.partial(self._index, step))
+    def distinct(self, sides: Sides) -> list[int]:
+        return [0]
 
-    def _index(self, step: Step, loop: int) -> Value:
-        side = self.pattern.loop_side(step.op, loop)
-        return self.row if side == ROW else self.col if side == COL else i32(0)
+    def sums(self, product: ir.Operation, place: None) -> list[Value]:
+        return [self.totals[product.results[0]]]
 
-    def _operand(self, op: ir.Operation, number: int) -> Value:
-        value = op.operands[number]
-        source = self.pattern.task.load_of(value)
-        if source is None:
-            return self._evaluate(value)
-        window, place = self._address(source, self.pattern.operand_sides(op, number))
-        return load_elements(place, window.dtype, 1, constant=window.constant)[0]
+    def read(self, load: Load, sides: Sides, place: None) -> list[Value]:
+        window = Window.of(load, sides)
+        return load_elements(self._pointer(window), window.dtype, 1, constant=window.constant)
 
-    def _address(self, record: Load | Store, sides: Sequence[str]) -> tuple[Window, Value]:
-        window = Window.of(record, sides)
-        place = offset(window.start(self.tile), i64(self.row) * (window.stride(ROW) * window.bytes))
-        return window, offset(place, i64(self.col) * (window.stride(COL) * window.bytes))
+    def index(self, side: str, place: None, element: int) -> Value:
+        return self.at.get(side, i32(0))
+
+    def _pointer(self, window: Window) -> Value:
+        place = window.start(self.tile)
+        for side, at in self.at.items():
+            place = offset(place, i64(at) * (window.stride(side) * window.bytes))
+        return place
