@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
-from kitsune_mlir.codegen.gpu.contraction.elementwise import Step, is_constant
+from kitsune_mlir.codegen.gpu.contraction.elementwise import Step
+from kitsune_mlir.codegen.gpu.contraction.evaluate import Evaluator, Sides
 from kitsune_mlir.codegen.gpu.contraction.gather import extract_pair, tables_of, walked_loop
-from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, emit_body, is_zero
-from kitsune_mlir.codegen.gpu.emit.control_flow import if_, sync_warp
+from kitsune_mlir.codegen.gpu.emit.control_flow import if_, if_all, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import load as read
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, i32, i64, select, unpack
@@ -31,6 +31,7 @@ from kitsune_mlir.codegen.gpu.sm90.ldmatrix import stage_accumulator
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot, fence_async, fence_async_shared
 from kitsune_mlir.dialects.products import body_of
 from kitsune_mlir.dialects.sizes import HALF_TYPES
+from kitsune_mlir.dialects.tile_records import Load
 
 __all__ = ["Epilogue"]
 
@@ -57,8 +58,8 @@ class Pair:
     cols_inside: tuple[Value, Value] | None
 
 
-class Epilogue:
-    """Evaluates and stores a tile.
+class Epilogue(Evaluator[Pair]):
+    """Evaluates and stores a tile, pair by pair.
 
     Args:
         plan: what was decided.
@@ -68,11 +69,10 @@ class Epilogue:
     """
 
     def __init__(self, plan: MmaPlan, tile: TileContext, group: Value, share: Value | None = None):
-        self.plan, self.tile = plan, tile
+        approximate = all(str(store.buffer.element) == "bf16" for store in plan.pattern.task.stores)
+        super().__init__(plan.pattern, tile, [product.op for product in plan.pattern.products], approximate)
+        self.plan, self.group = plan, group
         self.accumulators: list[Value] = []
-        self.pattern = plan.pattern
-        self.group = group
-        self.approximate = all(str(store.buffer.element) == "bf16" for store in self.pattern.task.stores)
         geometry = plan.geometry
         self.thread = tile.task.thread % 128
         local, lane = self.thread, tile.task.thread % 32
@@ -85,22 +85,20 @@ class Epilogue:
         self.width = geometry.width if share is None else plan.share
         if share is not None:
             self.col = self.col + share * plan.share
-        self.known: dict[tuple, list[Value]] = {}
         self.words: dict[tuple, dict[tuple[int | None, int], Value]] = {}  # pairs by half and 8-column block
         self.addresses: dict[tuple, Value] = {}
         self.windows: dict[tuple, Window] = {}
         self.tables = tables_of(plan.pattern.task)
-        self.sums = {product.op.results[0]: number for number, product in enumerate(plan.pattern.products)}
 
     def preload(self) -> None:
         """Start to load pairs that the steps read (a bias, a residual): they come while the last products are made."""
         left = PRELOADED
-        uses = [(step.op, number) for step in dict.fromkeys(self.pattern.steps.values()) for number in step.operands]
-        for op, number in [*((product.op, 2) for product in self.pattern.products), *uses]:
-            load = self.pattern.task.load_of(op.operands[number])
+        uses = [(step.op, number) for step in dict.fromkeys(self.body.steps.values()) for number in step.operands]
+        for op, number in [*((op, 2) for op in self.products.values()), *uses]:
+            load = self.body.task.load_of(op.operands[number])
             if load is None:
                 continue
-            sides = self.pattern.operand_sides(op, number)
+            sides = self.body.operand_sides(op, number)
             window = self._window((load.tensor, sides), load, sides)
             halves = 2 if ROW in sides else 1
             count = halves * self.width // 8
@@ -128,16 +126,16 @@ class Epilogue:
         staged = {result.number for result in self.plan.results}
         step = self.plan.slice or 8
         for first in range(0, self.width, step):
-            for number, store in enumerate(self.pattern.task.stores):
+            for number, store in enumerate(self.body.task.stores):
                 if number in staged:
                     self._stage(store.tensor, first // 8, slot)
                     slot = StoreRing(self.plan, self.tile.task).ring(0).next(slot)
             for block in range(first // 8, (first + step) // 8):
-                for number, store in enumerate(self.pattern.task.stores):
+                for number, store in enumerate(self.body.task.stores):
                     if number not in staged:
-                        window = self._window(("store", number), store, self.pattern.value_sides(store.tensor))
+                        window = self._window(("store", number), store, self.body.value_sides(store.tensor))
                         for pair in self._pairs(block):
-                            self._write(window, number, pair, self._evaluate(store.tensor, pair))
+                            self._write(window, number, pair, self.evaluate(store.tensor, pair))
         return slot
 
     def _pairs(self, block: int) -> list[Pair]:
@@ -164,18 +162,17 @@ class Epilogue:
         values: list[Value] = []
         for number in (2 * step, 2 * step + 1):
             for pair in self._pairs(block + number):
-                pieces = self._evaluate(value, pair)
-                values += pieces * (2 // len(pieces))
+                values += self.evaluate(value, pair)
         return values
 
     def _reads_elements(self) -> bool:
         """Whether some step reads a matrix, or a table by index."""
-        for step in dict.fromkeys(self.pattern.steps.values()):
+        for step in dict.fromkeys(self.body.steps.values()):
             if step.kind == "map" and any(inner.name == "tensor.extract" for inner in body_of(step.op)):
                 return True
             for number in step.operands:
-                load = self.pattern.task.load_of(step.op.operands[number])
-                if load is not None and set(self.pattern.operand_sides(step.op, number)) == {ROW, COL}:
+                load = self.body.task.load_of(step.op.operands[number])
+                if load is not None and set(self.body.operand_sides(step.op, number)) == {ROW, COL}:
                     return True
         return False
 
@@ -210,80 +207,42 @@ class Epilogue:
 
     # --- values ------------------------------------------------------------------------------------------------------
 
-    def _evaluate(self, value: ir.Value, pair: Pair) -> list[Value]:
-        """The pair's two elements of a computed tensor; one, if it does not depend on the column."""
-        sides = self.pattern.value_sides(value)
-        key = (value, pair.half if ROW in sides else None, pair.block if COL in sides else None)
-        if key not in self.known:
-            if value in self.sums:
-                self.known[key] = self._product(self.sums[value], pair)
-            elif is_constant(value):
-                self.known[key] = [constant_of(value)]
-            else:
-                self.known.update(self._step(self.pattern.steps[value], key[1:], pair))
-        return self.known[key]
+    def where(self, sides: Sides, place: Pair) -> tuple[int | None, int | None]:
+        return place.half if ROW in sides else None, place.block if COL in sides else None
 
-    def _product(self, number: int, pair: Pair) -> list[Value]:
-        first = 4 * (pair.block + number * self.width // 8) + 2 * pair.half
-        sums = self.accumulators[first : first + 2]
-        start = self._operand(self.pattern.products[number].op, 2, pair)
-        if is_zero(start[0].ir):
-            return sums
-        return [value + start[lane % len(start)] for lane, value in enumerate(sums)]
+    def distinct(self, sides: Sides) -> list[int]:
+        return [0, int(COL in sides)]
 
-    def _step(self, step: Step, key: tuple, pair: Pair) -> dict[tuple, list[Value]]:
-        operands = {number: self._operand(step.op, number, pair) for number in step.operands}
-        if step.kind in ("alias", "fill"):
-            return {(step.op.results[0], *key): operands[0]}
-        lanes = 1 if key[1] is None else 2
-        yielded = []
-        for lane in range(lanes):
-            elements = [
-                operands[number][lane % len(operands[number])] if number in operands else None
-                for number in range(len(step.op.operands))
-            ]
-            index = functools.partial(self._index, step, pair, lane)
-            extract = functools.partial(self._extract, step, pair, lane)
-            yielded.append(emit_body(step.op, elements, self.tile, index, extract, self.approximate))
-        return {(result, *key): [lane[number] for lane in yielded] for number, result in enumerate(step.op.results)}
+    def sums(self, product: ir.Operation, place: Pair) -> list[Value]:
+        number = list(self.products.values()).index(product)
+        first = 4 * (place.block + number * self.width // 8) + 2 * place.half
+        return self.accumulators[first : first + 2]
 
-    def _index(self, step: Step, pair: Pair, lane: int, loop: int) -> Value:
-        side = self.pattern.loop_side(step.op, loop)
-        return pair.row if side == ROW else pair.col + lane if side == COL else i32(0)
+    def index(self, side: str, place: Pair, element: int) -> Value:
+        return place.row if side == ROW else place.col + element if side == COL else i32(0)
 
-    def _extract(self, step: Step, pair: Pair, lane: int, inner: ir.Operation, indices: Sequence[ir.Value]) -> Value:
+    def extract(self, step: Step, place: Pair, element: int, op: ir.Operation, indices: Sequence[ir.Value]) -> Value:
         """What a body reads by index; where the last index is the column, both elements of the pair at once."""
-        table = self.tables[inner.operands[0]]
-        loop = walked_loop(inner.operands[len(inner.operands) - 1])
-        together = loop is not None and self.pattern.loop_side(step.op, loop) == COL
+        table = self.tables[op.operands[0]]
+        loop = walked_loop(op.operands[len(op.operands) - 1])
+        together = loop is not None and self.body.loop_side(step.op, loop) == COL
         together = together and table.buffer.shape[-1] % 2 == 0 and self._even_columns()
-        key = (inner, pair.half, pair.block) if together else (inner, pair.half, pair.block, lane)
+        key = (op, place.half, place.block, 0 if together else element)
         if key not in self.known:
             self.known[key] = extract_pair(self.tile, table, indices, together)
-        return self.known[key][lane if together else 0]
+        return self.known[key][element if together else 0]
 
     def _even_columns(self) -> bool:
         """Whether each pair of columns starts at an even column of the whole: a store says so."""
-        store = self.pattern.task.stores[0]
-        return self._together(self._window(("store", 0), store, self.pattern.value_sides(store.tensor)))
+        store = self.body.task.stores[0]
+        return self._together(self._window(("store", 0), store, self.body.value_sides(store.tensor)))
 
-    def _operand(self, op: ir.Operation, number: int, pair: Pair) -> list[Value]:
-        """The pair's elements of an operand: loaded, constant or computed."""
-        value = op.operands[number]
-        if is_constant(value):
-            return [constant_of(value)]
-        load = self.pattern.task.load_of(value)
-        if load is None:
-            return self._evaluate(value, pair)
-        sides = self.pattern.operand_sides(op, number)
-        key = (load.tensor, sides, pair.half if ROW in sides else None, pair.block if COL in sides else None)
-        if key not in self.known:
-            window = self._window((load.tensor, sides), load, sides)
-            if key[:2] in self.words:
-                self.known[key] = unpack(bitcast(self.words[key[:2]][key[2], pair.block], f"vector<2x{window.dtype}>"))
-            else:
-                self.known[key] = self._read(window, key[:2], pair)
-        return self.known[key]
+    def read(self, load: Load, sides: Sides, place: Pair) -> list[Value]:
+        window = self._window((load.tensor, sides), load, sides)
+        words = self.words.get((load.tensor, sides))
+        if words is not None:
+            return unpack(bitcast(words[place.half if ROW in sides else None, place.block], f"vector<2x{window.dtype}>"))
+        return self._read(window, (load.tensor, sides), place)
 
     # --- memory ------------------------------------------------------------------------------------------------------
 
@@ -314,7 +273,7 @@ class Epilogue:
         place = self._address(window, key, pair)
         size, dtype = window.bytes, window.dtype
         if not window.along(COL):
-            return load_elements(place, dtype, 1, constant=window.constant)
+            return load_elements(place, dtype, 1, constant=window.constant) * 2
         if self._together(window):
             return load_elements(place, dtype, 2, align=min(16, 2 * size), constant=window.constant)
         step = window.stride(COL) * size
@@ -326,17 +285,11 @@ class Epilogue:
     def _write(self, window: Window, number: int, pair: Pair, values: list[Value]) -> None:
         place = self._address(window, ("store", number), pair)
         size, dtype = window.bytes, window.dtype
-        if len(values) == 1:
-            values = values * 2
         pieces = (
             [(place, values, 0)]
             if self._together(window)
             else [(offset(place, lane * window.stride(COL) * size), values[lane : lane + 1], lane) for lane in range(2)]
         )
         for target, piece, lane in pieces:
-            inside = pair.row_inside
-            if pair.cols_inside is not None:
-                column = pair.cols_inside[lane]
-                inside = column if inside is None else inside & column
-            write = functools.partial(store_elements, piece, target, dtype, len(piece) * size)
-            write() if inside is None else if_(inside, write)
+            column = None if pair.cols_inside is None else pair.cols_inside[lane]
+            if_all([pair.row_inside, column], functools.partial(store_elements, piece, target, dtype, len(piece) * size))
