@@ -58,10 +58,6 @@ CASES: dict[str, Callable[[], Case]] = {
         (torch.randn(64, 2100), torch.randn(64, 2000)),
     ),
     "slice_scatter_rows": lambda: (lambda x, y: torch.slice_scatter(x, y, 0, 100, 1100), (_half(2000, 128), _half(1000, 128))),
-    "cumsum_256x512": lambda: (lambda x: x.cumsum(1), (torch.randn(256, 512),)),
-    "cumsum_20000": lambda: (lambda x: x.cumsum(0), (torch.randn(20000),)),
-    "cumsum_columns_1000x64": lambda: (lambda x: x.cumsum(0), (torch.randn(1000, 64),)),
-    "cumprod_64x100": lambda: (lambda x: x.cumprod(1), (torch.randn(64, 100),)),
     "logcumsumexp_64x128": lambda: (lambda x: x.logcumsumexp(1), (torch.randn(64, 128),)),
     "sort_16x64": lambda: (lambda x: x.sort(1)[0], (torch.randn(16, 64),)),
     "sort_64x32": lambda: (lambda x: x.sort(1), (torch.randn(64, 32),)),
@@ -81,7 +77,6 @@ CASES: dict[str, Callable[[], Case]] = {
         (torch.randn(4, 8, 56, 56), torch.randn(8, 8, 3, 3)),
     ),
     "median_200x31": lambda: (lambda x: x.median(1)[0], (torch.randn(200, 31),)),
-    "unfold": lambda: (lambda x: x.unfold(1, 16, 4).contiguous().cumsum(2), (torch.randn(64, 400),)),
 }
 """By name: a function and its inputs, made when they are asked for."""
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
+from kitsune_mlir.dialects.access import ALONG_ROWS
 from kitsune_mlir.dialects.cloning import clone_with
 from kitsune_mlir.dialects.iteration import is_reshape
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic
@@ -28,6 +29,8 @@ def stage_name(group: list[ir.Operation]) -> str:
     """A word for what a group mainly does."""
     if any(is_contraction(op) for op in group):
         return "product"
+    if along := [op for op in group if op.name in ALONG_ROWS]:
+        return along[0].name.split(".")[-1]
     kinds = {str(k) for op in group if is_generic(op) for k in ir.ArrayAttr(op.attributes["iterator_types"])}
     if any("reduction" in k for k in kinds):
         return "reduce"

@@ -23,6 +23,7 @@ CONV_FIT = "fitted with the `conv` engine, no record was kept"
 CHAIN_FIT = "fitted with the `chain` engine, no record was kept"
 ATTENTION_FIT = "fitted with the `attention` engine, no record was kept"
 RATES = "bench/results/rates-h200.json, `python -m bench.rates run DIR`"
+SCAN_GUESS = "set with the engine, no record was kept"
 PARTS_GUESS = "set with `kitsune-split-reductions`, no record was kept"
 
 
@@ -262,6 +263,7 @@ ENGINES: dict[str, EngineRates] = {
     "depthwise": EngineRates(1.1e-6, 0.4e-6, 0.5e-6, 0.7e-6, 0.03, 0.9,  0.0, 6.0e10,  5.0e10),
     "scatter": EngineRates(1.2e-6, 0.6e-6, 0.4e-6, 0.7e-6, 0.1,    0.8,  0.0, 4.5e10,  3.0e10),
     "ordered": EngineRates(4.0e-6, 1.0e-6, 2.0e-6, 0.7e-6, 0.1,    0.8,  0.0, 4.5e10,  3.0e10),
+    "scan": EngineRates(   1.5e-6, 0.4e-6, 0.6e-6, 0.7e-6, 0.1,    0.5,  0.0, 3.0e10,  3.0e10, source=SCAN_GUESS),
     "generic": EngineRates(1.0e-6, 0.4e-6, 0.3e-6, 0.7e-6, 0.0025, 0.06, 1.0, 2.0e10,  2.0e10, 0.5e-6),
 }  # fmt: skip
 """By the engine's name."""

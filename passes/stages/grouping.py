@@ -10,7 +10,7 @@ from kitsune_mlir.codegen.gpu.engines.registry import traits_of
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline
 from kitsune_mlir.codegen.offers import offer_for
-from kitsune_mlir.dialects.access import is_tensor
+from kitsune_mlir.dialects.access import ALONG_ROWS, is_tensor
 from kitsune_mlir.dialects.attribute_table import ATTENTION, NO_FUSION, PAIRS
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.iteration import Space, inner_elements, is_free, is_reshape, is_view, iteration_space, root_of
@@ -172,7 +172,8 @@ class Grouping:
         merged = self.space(group)
         self._tried = a, b, merged
         small = self._small(group, merged)
-        if not merged.dims and not small:
+        along = self.target.is_gpu and any(op.name in ALONG_ROWS for op in group)
+        if not merged.dims and not small and not along:
             return "they share no parallel dimension"
         if self.would_cycle(a, b):
             return "another stage runs between them"
@@ -184,6 +185,8 @@ class Grouping:
         if self.chains == "false" and candidate.contractions:
             if (reason := candidate.several_passes) is not None:
                 return reason
+        elif along:
+            return self._along_rows(a, b, candidate)
         elif self.chains == "cost" and candidate.contractions:
             offer, declined = offer_for(candidate, self.target)
             if offer is None or traits_of(offer.engine).catches_all:
@@ -198,6 +201,16 @@ class Grouping:
         needed = self._bytes_per_tile(group, merged)
         if needed > self.target.fast_bytes:
             return f"a tile would need {needed} bytes on chip, there are {self.target.fast_bytes}"
+        return None
+
+    def _along_rows(self, a: int, b: int, candidate: Candidate) -> str | None:
+        """Why a scan or a sort stays without what is around it: its engine does not do that on the way."""
+        rows = [self._space_of(g) for g in (a, b) if any(op.name in ALONG_ROWS for op in self.members[g])]
+        if any(_tiles(candidate.space) < _tiles(space) for space in rows):
+            return "its rows would no longer be tiles"
+        offer, declined = offer_for(candidate, self.target)
+        if offer is None or traits_of(offer.engine).catches_all:
+            return next((one.reason for one in declined if traits_of(one.engine).along_rows), "no engine does both")
         return None
 
     def _small(self, group: list[ir.Operation], space: Space) -> bool:

@@ -10,6 +10,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from test.gpu import attention_cases, chain_programs, conv_programs, gemv_programs, queue_programs, range_programs, row_programs
 
@@ -209,7 +210,10 @@ CASES: dict[str, Case] = {
     "transpose": function("simt", lambda x, y: x.t() + y, matrices((129, 77), (77, 129))),
     "argmax": function("simt", lambda x: torch.argmax(x, -1), matrices((100, 1000))),
     "map": function("simt", lambda x, y: torch.relu(x + y), matrices((1000, 129), (129,))),
-    "generic": function("generic", lambda x: torch.cumsum(x, -1), matrices((7, 129))),
+    "scan": function("scan", lambda x: torch.cumsum(x, -1), matrices((7, 2100))),
+    "scan_columns": function("scan", lambda x: torch.cumsum(x, 0), matrices((300, 33), dtype=BF16)),
+    "scan_pieces": function("scan", lambda x: torch.cumsum(x, 1), matrices((2, 70001))),
+    "generic": function("generic", lambda x: F.max_pool2d(x, 3, return_indices=True)[1], matrices((2, 3, 27, 29))),
     "debug": dataclasses.replace(layers("mma", "temporal", 129, 256, 512, 256), options={"debug": True}),
     "timestamps": dataclasses.replace(layers("mma", "temporal", 129, 256, 512, 256), options={"timestamps": True}),
 }

@@ -11,7 +11,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.interface.grouped_gemms import share_a_pass
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
-from kitsune_mlir.dialects.access import is_tensor, iterator_kinds
+from kitsune_mlir.dialects.access import ALONG_ROWS, is_tensor, iterator_kinds
 from kitsune_mlir.dialects.contraction import contraction_dims, is_dot
 from kitsune_mlir.dialects.iteration import Space, is_free
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic
@@ -52,7 +52,8 @@ class Candidate:
     def opaque(self, pads: bool = True) -> bool:
         """Whether some op on tensors is no loop nest that is known (sort, scan, scatter, ...), or, with `pads`, pads."""
         space = self.space
-        return (pads and any(op.name == "tensor.pad" for op in space.ops)) or any(
+        others = ("tensor.pad", *ALONG_ROWS) if pads else ALONG_ROWS
+        return any(op.name in others for op in space.ops) or any(
             access is None and any(is_tensor(r) for r in op.results) and op.name not in ("arith.constant", "tensor.pad")
             for op, access in zip(space.ops, space.accesses, strict=True)
         )

@@ -34,6 +34,7 @@ class Traits:
         several_products: it does products one after the other in a stage, which has to pay: there are fewer tiles.
         adds_rows: its tasks add rows of their result to another tensor at indices, instead of storing them.
         row_updates: it does the tasks that add rows at indices, "atomic" ones or "ordered" ones.
+        along_rows: it does what goes along rows in an order: scans, sorts.
         beside_columns: columns up to which gathers and additions to rows run beside its products; None: always.
     """
 
@@ -53,3 +54,4 @@ class Traits:
     adds_rows: bool = False
     row_updates: str = ""
     beside_columns: int | None = None
+    along_rows: bool = False

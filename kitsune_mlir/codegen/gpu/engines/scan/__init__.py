@@ -1,0 +1,1 @@
+"""Running sums, products and extremes along a dimension: `tm_tensor.scan`."""

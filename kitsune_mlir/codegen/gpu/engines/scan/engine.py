@@ -1,0 +1,173 @@
+"""The scan engine: `tm_tensor.scan` with the maps around it, every line by the threads of a block together.
+
+A thread has a few neighbours of a line, which it combines one after the other. Threads of a warp add up what comes before by
+shuffles, warps through shared memory, and what a block did before is carried from chunk to chunk (Harris, Sengupta and Owens,
+"Parallel prefix sum (scan) with CUDA", GPU Gems 3). Where there are few lines, blocks share each of them: every one combines
+its piece, announces that, waits for the pieces before its own, and reads its elements again (Merrill and Garland,
+"Single-pass parallel prefix scan with decoupled look-back", without the second level: pieces are no more than blocks).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.emit.reduce import KINDS
+from kitsune_mlir.codegen.gpu.engines.scan.emit import ScanTile
+from kitsune_mlir.codegen.gpu.engines.scan.layout import Layout, layout_of, pieces_of
+from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
+from kitsune_mlir.codegen.gpu.interface.elements import follows, needed_for, unreadable
+from kitsune_mlir.codegen.gpu.interface.engine import Engine
+from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
+from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
+from kitsune_mlir.codegen.gpu.interface.split import Split
+from kitsune_mlir.codegen.gpu.interface.traits import Traits
+from kitsune_mlir.codegen.tile_sizes import even, fit, spread
+from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.sizes import element_bytes
+from kitsune_mlir.dialects.tile_records import TaskView
+from kitsune_mlir.machine.rates import ENGINES
+from kitsune_mlir.machine.target import Target
+
+__all__ = ["ScanEngine"]
+
+TILE_ELEMENTS = 4096
+"""Of a tile with short lines: a block's chunk."""
+COLUMNS = 32
+"""Lines of a tile that are neighbours in memory: a warp's."""
+_COMBINING = {
+    "arith.addf": "add",
+    "arith.addi": "add",
+    "arith.mulf": "mul",
+    "arith.muli": "mul",
+    "arith.maximumf": "max",
+    "arith.maxsi": "max",
+    "arith.minimumf": "min",
+    "arith.minsi": "min",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scan:
+    """A scan that the engine does.
+
+    Attributes:
+        op: the operation. axis: its dimension.
+        kind: how elements are combined (`emit.reduce`).
+        type: of what is combined.
+    """
+
+    op: ir.Operation
+    axis: int
+    kind: str
+    type: ir.Type
+
+
+def read(ops: list[ir.Operation]) -> Scan | str:
+    """The one scan among some ops, with maps before and after it; a reason where it is more, or other, than that."""
+    scans = [op for op in ops if op.name == "tm_tensor.scan"]
+    if len(scans) != 1:
+        return "it holds no scan" if not scans else "it holds several scans"
+    (op,) = scans
+    inner = [o.operation for o in op.regions[0].blocks[0].operations]
+    if len(inner) != 2 or inner[0].name not in _COMBINING or "true" not in str(op.attributes["inclusive"]):
+        return "its scan combines by more than one operation"
+    if list(op.results[1].uses):
+        return "the scan's last elements are read apart"
+    place = ops.index(op)
+    starts = {o for init in list(op.operands)[1:] for o in needed_for(init, ops[:place])}
+    before = [o for o in ops[:place] if o not in starts or o in needed_for(op.operands[0], ops[:place])]
+    after = ops[place + 1 :]
+    if (reason := unreadable([*before, *after]) or follows(after, [op.results[0]])) is not None:
+        return reason
+    kind = _COMBINING[inner[0].name]
+    assert kind in KINDS
+    axis = ir.IntegerAttr(op.attributes["dimension"]).value
+    return Scan(op, axis, kind, ir.RankedTensorType(op.operands[0].type).element_type)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Planned:
+    scan: Scan
+    layout: Layout
+    pieces: int
+
+
+class ScanEngine(Engine):
+    """See the module's docstring."""
+
+    name: ClassVar[str] = "scan"
+    traits: ClassVar[Traits] = Traits(ENGINES["scan"], keeps_order=True, along_rows=True)
+
+    def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
+        scan = read(candidate.space.ops)
+        if isinstance(scan, str):
+            return Decline(self.name, scan)
+        shape = shape_of(scan.op.results[0])
+        place = candidate.space.ops.index(scan.op)
+        along = candidate.space.result_dims(place, 0)
+        dims = [d for d, dim in enumerate(along) if dim is not None]
+        if [along[d] for d in dims] != list(range(len(candidate.space.dims))):
+            return Decline(self.name, "its lines are dealt out in another order than they lie in memory")
+        outer = [shape[d] for d in dims if d < scan.axis]
+        inner = [shape[d] for d in dims if d > scan.axis]
+        columns = fit(inner, COLUMNS)
+        wide = 1
+        for size in columns:
+            wide *= size
+        rows = fit(outer, max(1, TILE_ELEMENTS // (shape[scan.axis] * wide)))
+        sizes = [*outer, *inner]
+        if not sizes:
+            return Offer(self.name, ())
+        least = [*[1] * len(outer), *columns]
+        return Offer(self.name, tuple(even(sizes, spread(sizes, [*rows, *columns], 2 * machine.workers, least), 1)))
+
+    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
+        scan = read(task.work())
+        if isinstance(scan, str):
+            return Decline(self.name, scan)
+        made = {result for op in task.work()[task.work().index(scan.op) :] for result in op.results}
+        if not task.stores or any(store.tensor not in made for store in task.stores):
+            return Decline(self.name, "it stores what the scan does not make")
+        shape = shape_of(scan.op.results[0])
+        others = [size for dim, size in enumerate(shape) if dim != scan.axis]
+        bytes_ = min(element_bytes(window.buffer.element) for window in (*task.loads, *task.stores))
+        layout = layout_of(others, scan.axis, shape[scan.axis], bytes_)
+        pieces = pieces_of(layout, task.tiles, options.workers)
+        split = None
+        if pieces > 1:
+            parts = task.tiles * pieces
+            split = Split(pieces, parts * layout.lines * 8, parts, parts, spread=True)
+        return Plan(
+            self.name,
+            task,
+            shared_bytes=ScanTile.shared_bytes(layout),
+            threads=layout.threads,
+            registers=80,
+            parameters={"segments": layout.segments, "elements": layout.elements, "lines": layout.at_once, "pieces": pieces},
+            split=split,
+            streaming=pieces == 1,
+            private=_Planned(scan, layout, pieces),
+        )
+
+    def emit(self, plan: Plan, task: TaskContext) -> None:
+        planned: _Planned = plan.private
+        scan = planned.scan
+
+        def piece(tile: TileContext, number) -> None:
+            tile.resolve()
+            tile.wait()
+            ScanTile(tile, scan.op, scan.axis, scan.kind, scan.type, planned.layout).emit_piece(number, planned.pieces)
+
+        def whole(tile: TileContext) -> None:
+            tile.resolve()
+            tile.wait()
+            ScanTile(tile, scan.op, scan.axis, scan.kind, scan.type, planned.layout).emit()
+            tile.finish()
+
+        if plan.split is not None:
+            task.for_each_piece(piece)
+        else:
+            task.for_each_tile(whole)

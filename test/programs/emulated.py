@@ -1,0 +1,52 @@
+"""A function compiled for the GPU, its kernel run thread by thread on the processor (`test.emulators.vector`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_mlir import ir
+
+import kitsune_mlir
+from bench.sweeps import Function
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
+from kitsune_mlir.codegen.gpu.kernel.executor import build
+from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import ProgramView
+from kitsune_mlir.runtime.program import Program
+from test.emulators.vector import VectorBlock, run_kernel
+from test.gpu.unassembled import unassembled
+
+__all__ = ["compiled", "emulated"]
+
+
+def compiled(function: Callable[..., Any], args: Sequence[Tensor], **options: Any) -> Program:
+    """The program for sm_90a, not assembled; in one launch."""
+    with unassembled():
+        return kitsune_mlir.compile(Function(function), args, target="sm_90a", options={"mode": "temporal", **options})
+
+
+def engines(program: Program) -> list[str]:
+    """Who does each stage."""
+    return [engine["engine"] for engine in program.summary["engines"]]
+
+
+def _words(tensor: Tensor) -> np.ndarray:
+    tensor = tensor.detach().contiguous()
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def emulated(
+    program: Program, args: Sequence[Tensor], like: Sequence[Tensor], blocks: int = 3, block: type[VectorBlock] = VectorBlock
+) -> list[Tensor]:
+    """The results of a program without weights that is one kernel; `like` has their shapes and types."""
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(program.ir("tiles"))
+        function = next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
+        emitted = build(ProgramView(function), "kernel", KernelOptions(workers=blocks))
+        results = [np.zeros_like(_words(one)) for one in like]
+        run_kernel(emitted.module.operation, emitted.manifest, [_words(a) for a in args], results, blocks, block)
+    return [torch.from_numpy(found).view(one.dtype) for found, one in zip(results, like, strict=True)]
