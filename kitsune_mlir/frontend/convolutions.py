@@ -1,7 +1,7 @@
 """Convolutions in the forms that the engines know: of images by plain products or by one two-dimensional convolution.
 
-A convolution as wide as its stride (patch embedding) is a product of patches. One dimension is an image of one line; the depth of
-a kernel of three dimensions becomes channels; a transposed convolution is a plain one that makes a tile of `stride` results
+A convolution as wide as its stride (patch embedding) is a product of patches. One dimension is an image of one line; the depth
+of a kernel of three dimensions becomes channels; a transposed convolution is a plain one that makes a tile of `stride` results
 around each point of its input, so that nothing is multiplied with zeros that were put between the points (Shi et al.,
 arXiv 1609.05158, section 3).
 """
