@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
+from .scatter_kinds import KINDS
+
 __all__ = ["ATTRIBUTES", "AttributeSpec", "declared", "misplaced"]
 
 PIPELINE, STAGE, TASK = "kitsune.pipeline", "kitsune.stage", "kitsune.task"
@@ -125,8 +127,8 @@ ATTRIBUTES = (
     AttributeSpec("extent", ("kitsune.wait_rows",), "an integer", MATERIALIZE, CODE, "Rows that an index can name.", 1),
     AttributeSpec("pushes", ("kitsune.make_queue",), "an integer", MATERIALIZE, CODE, "Producers of a part of each tile.", 1),
     AttributeSpec("pops", ("kitsune.make_queue",), "an integer", MATERIALIZE, CODE, "Readers of each tile.", 1),
-    AttributeSpec("kind", ("kitsune.scatter", "kitsune.ordered_scatter"), "a string", MATERIALIZE, CODE, "The addition.",
-        one_of=("addf", "addi")),
+    AttributeSpec("kind", ("kitsune.atomic_scatter", "kitsune.ordered_scatter"), "a string", MATERIALIZE, CODE,
+        "What becomes of two values that meet, as in `arith::AtomicRMWKind`.", one_of=KINDS),
     AttributeSpec("kitsune.program", (PROGRAM,), "a unit", MATERIALIZE, CODE + ", `kitsune-check-progress`",
         "The function is a tile program."),
     AttributeSpec("kitsune.mode", (PROGRAM,), "a string", MATERIALIZE, CODE,

@@ -31,7 +31,7 @@ _ACCESSES = {
     "memref.store": (1, "write"),
     "memref.atomic_rmw": (1, "atomic"),
     "memref.generic_atomic_rmw": (0, "atomic"),
-    "kitsune.scatter": (3, "atomic"),
+    "kitsune.atomic_scatter": (3, "atomic"),
 }
 
 

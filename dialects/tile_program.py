@@ -143,12 +143,13 @@ def _adds_rows(op: ir.OpView, updates: ir.Value, indices: ir.Value) -> bool:
     return True
 
 
-class ScatterOp(Kitsune.Operation, name="scatter"):
-    """`kitsune.scatter(updates, indices, first, destination) {kind}`: destination[indices[r]] += updates[r], r >= first.
+class AtomicScatterOp(Kitsune.Operation, name="atomic_scatter"):
+    """`kitsune.atomic_scatter(updates, indices, first, destination) {kind}`: destination[indices[r]] ∘= updates[r], r >= first.
 
-    `updates` is a tensor [R, ...] of the task, `indices` an integer tensor [R], `destination` a memref [N, ...]. Additions are
-    atomic, in any order; rows whose index is not in [0, N) are left out. `first` keeps a tile that overlaps the one before
-    from adding rows twice. `kind` is `addf` or `addi`.
+    `updates` is a tensor [R, ...] of the task, `indices` an integer tensor [R], `destination` a memref [N, ...]. Each element
+    is combined by itself, atomically, in any order; rows whose index is not in [0, N) are left out. `first` keeps a tile that
+    overlaps the one before from combining rows twice. `kind` says how, as in `arith::AtomicRMWKind`; with `assign` each
+    element becomes one of those that are put there.
     """
 
     updates: ext.Operand[Any]
@@ -164,7 +165,7 @@ class ScatterOp(Kitsune.Operation, name="scatter"):
         if not are_indices(self, [first]):
             return False
         if not isinstance(updates.type, ir.RankedTensorType) or not isinstance(destination.type, ir.MemRefType):
-            return fail(self, f"adds a tensor to a memref, not {updates.type} to {destination.type}")
+            return fail(self, f"puts a tensor into a memref, not {updates.type} to {destination.type}")
         rows, memory = ir.ShapedType(updates.type), ir.ShapedType(destination.type)
         if rows.element_type != memory.element_type or list(rows.shape)[1:] != list(memory.shape)[1:]:
             return fail(self, f"rows of {updates.type} do not fit {destination.type}")
@@ -172,11 +173,12 @@ class ScatterOp(Kitsune.Operation, name="scatter"):
 
 
 class OrderedScatterOp(Kitsune.Operation, name="ordered_scatter"):
-    """`%sums = kitsune.ordered_scatter(start, updates, indices, first) {kind}`: rows added in the order in which they come.
+    """`%sums = kitsune.ordered_scatter(start, updates, indices, first) {kind}`: rows combined in the order in which they come.
 
     `start` is a tensor [R, ...], rows [first, first + R) of a larger one; `updates` [E, ...] and `indices` [E] are all rows
-    that are added to the larger one. sums[r] is start[r] + updates[e0] + updates[e1] ... for all e, rising, with
-    indices[e] == first + r: the same bits on every run. 16-bit floats may be added in a wider type. `kind` is `addf` or `addi`.
+    that are put into the larger one. sums[r] is start[r] ∘ updates[e0] ∘ updates[e1] ... for all e, rising, with
+    indices[e] == first + r: the same bits on every run. 16-bit floats may be combined in a wider type. `kind` is as for
+    `kitsune.atomic_scatter`; with `assign` the last row stays.
     """
 
     start: ext.Operand[Any]
@@ -193,7 +195,7 @@ class OrderedScatterOp(Kitsune.Operation, name="ordered_scatter"):
         if not are_indices(self, [first]):
             return False
         if not all(isinstance(v.type, ir.RankedTensorType) for v in (start, updates, indices)):
-            return fail(self, f"adds tensors, not {start.type}, {updates.type}, {indices.type}")
+            return fail(self, f"combines tensors, not {start.type}, {updates.type}, {indices.type}")
         rows, added = ir.ShapedType(start.type), ir.ShapedType(updates.type)
         if self.operation.results[0].type != start.type:
             return fail(self, f"sums have the type of what they start from, {start.type}")

@@ -20,7 +20,7 @@ from kitsune_mlir.dialects.tile_program import PostOp, TaskOp, WaitOp
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.passes.spatial.rings import Rings
 from kitsune_mlir.passes.tile_program.memrefs import i64, index, memref_of, reshape, shape_of_type, subview
-from kitsune_mlir.passes.tile_program.scatter import Scatter, emit_addition, emit_start, emit_sums, scatter_of
+from kitsune_mlir.passes.tile_program.scatter import Scatter, emit_scatter, emit_start, emit_sums, scatter_of
 from kitsune_mlir.passes.tile_program.signals import MANY_SLOTS, Signals, semaphore, wait_for
 from kitsune_mlir.passes.tile_program.tiling import Tiling
 from kitsune_mlir.passes.tile_program.waits import edges_of, needed_edges, stages_by_name
@@ -212,7 +212,7 @@ class _Program:
             offset = tile_offset(coordinates[0], grid.tile[0], scatter.rows)
             updates = self._rows(self.buffer(scatter.updates), offset, grid.tile[0], len(shape_of_type(result.type)))
             places = self._rows(self.buffer(scatter.indices), offset, grid.tile[0])
-            emit_addition(scatter, updates, places, repeated(coordinates[0], grid.tile[0], scatter.rows, offset), result)
+            emit_scatter(scatter, updates, places, repeated(coordinates[0], grid.tile[0], scatter.rows, offset), result)
             self._posts(stage, coordinates)
 
     def _ordered_task(self, stage: ir.Operation, scatter: Scatter) -> None:
@@ -300,7 +300,7 @@ class _Program:
             offset, tile = moving, tiling.grid.tile[dim]
             first = repeated(coordinates[tiling.grid.moving.index(dim)], tile, scatter.rows, offset)
         places = self._rows(self.buffer(scatter.indices), offset, tile)
-        emit_addition(scatter, tiling.mapping[made], places, first, self.buffers[results_of(stage)[0]])
+        emit_scatter(scatter, tiling.mapping[made], places, first, self.buffers[results_of(stage)[0]])
 
     def _rows(self, buffer: ir.Value, offset: ir.Value, rows: int, rank: int = 1) -> ir.Value:
         """Rows [offset, offset + rows) of a buffer as a tensor of a rank: without dimensions of extent 1 after the first."""

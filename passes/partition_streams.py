@@ -10,6 +10,7 @@ from kitsune_mlir.codegen.gpu.interface.offer import Candidate
 from kitsune_mlir.codegen.offers import offer_for
 from kitsune_mlir.dialects.attribute_table import GROUPS, INTO, ORDERED, UPDATES
 from kitsune_mlir.dialects.edges import stage_space, stages_of
+from kitsune_mlir.dialects.scatter_kinds import ORDER_MATTERS
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.machine.target import Target, find_target
@@ -77,10 +78,10 @@ class PartitionStreams(Pass):
         if offer.column_groups > 1:
             stage.attributes[GROUPS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), offer.column_groups)
         scatter = scatter_of(stage) if target.is_gpu else None
-        if scatter is not None and self.deterministic:
+        if scatter is not None and self.deterministic and scatter.kind in ORDER_MATTERS:
             rows = ir.RankedTensorType(scatter.original.type).shape[0]
             stage.attributes[ORDERED] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), rows)
-            remark(stage, f"{scatter.rows} rows are added in order, by all blocks together")
+            remark(stage, f"{scatter.rows} rows are {scatter.participle} in order, by all blocks together")
         elif scatter is not None:
             producer = producer_that_adds(stage, scatter)
             if producer is not None and traits_of(engine_of(producer)).adds_rows:
@@ -89,7 +90,7 @@ class PartitionStreams(Pass):
             most = max(UPDATE_ROWS, UPDATE_ELEMENTS // scatter.columns)
             rows = max(1, min(most, -(-scatter.rows // (2 * target.workers))))
             stage.attributes[UPDATES] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), rows)
-            remark(stage, f"rows are added with atomics, {rows} a task")
+            remark(stage, f"rows are {scatter.participle} with atomics, {rows} a task")
         sizes = "x".join(str(d.size) for d in space.dims) or "nothing parallel"
         remark(stage, f"engine {engine}, tiles of {'x'.join(map(str, tile)) or 'everything'} over {sizes}")
 

@@ -1,24 +1,27 @@
-"""Additions of rows at indices as loops, for code that is lowered by upstream.
+"""Rows put into others at indices as loops, for code that is lowered by upstream.
 
-`kitsune.scatter` is a loop over its elements with an atomic addition each, `kitsune.ordered_scatter` a loop over rows in order.
+`kitsune.atomic_scatter` is a loop over its elements with an atomic operation each, `kitsune.ordered_scatter` a loop over rows
+in order.
 """
 
 from __future__ import annotations
 
 from torch_mlir import ir
-from torch_mlir.dialects import arith, linalg, scf, tensor
+from torch_mlir.dialects import arith, memref, scf, tensor
 
+from kitsune_mlir.dialects.scatter_kinds import ASSIGN, COMBINING
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.dialects.verify import walk
 
 __all__ = ["expand_scatters"]
 
-_KINDS = {"addf": 0, "addi": 1}
-"""`arith::AtomicRMWKind`, which the bindings do not name."""
+_ATOMICS = {"addf": 0, "addi": 1, "maxs": 6, "mins": 10}
+"""`arith::AtomicRMWKind`, which the bindings do not name: those that LLVM has for every type."""
 
 
 def expand_scatters(function: ir.Operation) -> None:
-    """Replace each `kitsune.scatter` of a function by a parallel loop, each `kitsune.ordered_scatter` by one in order."""
-    for op in [op for op in walk(function) if op.name in ("kitsune.scatter", "kitsune.ordered_scatter")]:
+    """Replace each `kitsune.atomic_scatter` of a function by a parallel loop, `kitsune.ordered_scatter` by one in order."""
+    for op in [op for op in walk(function) if op.name in ("kitsune.atomic_scatter", "kitsune.ordered_scatter")]:
         with ir.InsertionPoint(op), op.location:
             if op.name == "kitsune.ordered_scatter":
                 op.results[0].replace_all_uses_with(_in_order(op))
@@ -55,15 +58,56 @@ def _in_order(op: ir.Operation) -> ir.Value:
         # As unsigned numbers, those before the tile are large.
         inside = scf.IfOp(arith.cmpi(arith.CmpIPredicate.ult, target, _index(rows)), [start.type], has_else=True)
         with ir.InsertionPoint(inside.then_block):
-            add = linalg.add(
-                row_of(sums, target), row_of(updates, row), outs=[tensor.empty([1, *columns], row_type.element_type)]
-            )
-            slice_ = tensor.InsertSliceOp(add, sums, [target], [], [], [dynamic, *[0] * rest], [1, *columns], [1] * (rest + 1))
+            new = _combined_rows(ir.StringAttr(op.attributes["kind"]).value, row_of(sums, target), row_of(updates, row))
+            slice_ = tensor.InsertSliceOp(new, sums, [target], [], [], [dynamic, *[0] * rest], [1, *columns], [1] * (rest + 1))
             scf.YieldOp([slice_.result])
         with ir.InsertionPoint(inside.else_block):
             scf.YieldOp([sums])
         scf.YieldOp([inside.results[0]])
     return loop.results_[0]
+
+
+def _combined_rows(kind: str, old: ir.Value, new: ir.Value) -> ir.Value:
+    """Two rows combined, element by element."""
+    if kind == ASSIGN:
+        return new
+    type_ = ir.RankedTensorType(old.type)
+    map_ = ir.AffineMapAttr.get(ir.AffineMap.get_identity(type_.rank))
+    parallel = ir.Attribute.parse("#linalg.iterator_type<parallel>")
+    attributes = {
+        "indexing_maps": ir.ArrayAttr.get([map_] * 3),
+        "iterator_types": ir.ArrayAttr.get([parallel] * type_.rank),
+        "operandSegmentSizes": ir.DenseI32ArrayAttr.get([2, 1]),
+    }
+    empty = tensor.empty(list(type_.shape), type_.element_type)
+    made = ir.Operation.create("linalg.generic", [type_], [old, new, empty], attributes, regions=1)
+    elements = [type_.element_type] * 3
+    block = made.regions[0].blocks.append(*elements, arg_locs=[ir.Location.current] * 3)
+    with ir.InsertionPoint(block):
+        value = ir.Operation.create(COMBINING[kind], [type_.element_type], list(block.arguments)[:2]).results[0]
+        ir.Operation.create("linalg.yield", [], [value])
+    return made.results[0]
+
+
+def _put(kind: str, value: ir.Value, destination: ir.Value, place: list[ir.Value]) -> None:
+    """Combine a value with one in memory."""
+    if kind == ASSIGN:
+        memref.store(value, destination, place)
+        return
+    narrow = str(value.type) in HALF_TYPES
+    if kind in _ATOMICS and not narrow:
+        number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), _ATOMICS[kind])
+        ir.Operation.create("memref.atomic_rmw", [value.type], [value, destination, *place], {"kind": number})
+        return
+    element = value.type
+    atomic = ir.Operation.create("memref.generic_atomic_rmw", [element], [destination, *place], regions=1)
+    block = atomic.regions[0].blocks.append(element, arg_locs=[ir.Location.current])
+    with ir.InsertionPoint(block):
+        old = block.arguments[0]
+        if narrow:
+            old, value = (arith.extf(ir.F32Type.get(), each) for each in (old, value))
+        made = ir.Operation.create(COMBINING[kind], [value.type], [old, value]).results[0]
+        ir.Operation.create("memref.atomic_yield", [], [arith.truncf(element, made) if narrow else made])
 
 
 def _loop(op: ir.Operation) -> None:
@@ -89,8 +133,7 @@ def _loop(op: ir.Operation) -> None:
             inside = scf.IfOp(arith.cmpi(arith.CmpIPredicate.ult, target, rows))
             with ir.InsertionPoint(inside.then_block):
                 value = tensor.extract(updates, [row, *columns])
-                kind = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), _KINDS[ir.StringAttr(op.attributes["kind"]).value])
-                ir.Operation.create("memref.atomic_rmw", [value.type], [value, destination, target, *columns], {"kind": kind})
+                _put(ir.StringAttr(op.attributes["kind"]).value, value, destination, [target, *columns])
                 scf.YieldOp([])
             scf.YieldOp([])
         ir.Operation.create("scf.reduce", [], [])

@@ -16,7 +16,9 @@ from torch import Tensor
 from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
 from kitsune_mlir.frontend.attention import scaled_dot_product_attention
+from kitsune_mlir.frontend.convolutions import convolution
 from kitsune_mlir.frontend.fallbacks import FALLBACKS, with_scalars
+from kitsune_mlir.frontend.products import linear, matmul
 from kitsune_mlir.frontend.scatters import SCATTERS
 
 __all__ = ["decomposition_table"]
@@ -227,40 +229,6 @@ def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool =
     return torch.cat(values, dim).to(dtype), torch.cat(indices, dim)
 
 
-def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
-    """Makes negative indices positive, which torch-mlir's scatter takes as they are, and masks a `where`."""
-    given = [i for i in indices if i is not None]
-    if any(i.dtype in (torch.bool, torch.uint8) for i in given):
-        return _masked_put(x, indices, values, accumulate)
-    wrapped = [
-        None if index is None else torch.where(index < 0, index + size, index)
-        for size, index in zip(x.shape, indices, strict=False)
-    ]
-    # The twin of the same meaning is not decomposed again; `prepare.name_twins` turns it back.
-    return aten._unsafe_index_put(x, wrapped, values, accumulate)
-
-
-def _masked_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool) -> Tensor:
-    before = next(i for i, index in enumerate(indices) if index is not None)
-    mask = indices[before]
-    assert mask is not None
-    after = x.ndim - before - mask.ndim
-    if len(indices) > before + 1 or values.ndim > after:
-        raise NotImplementedError("assignment of several values through a mask: how many depends on the mask's contents")
-    put = values.to(x.dtype)
-    mask = (mask != 0).reshape(*mask.shape, *[1] * after)
-    return torch.where(mask, x + put if accumulate else put, x)
-
-
-def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
-    """Rows of the first dimension, whichever it is along: those are added by many tasks side by side. Unlike `index_put`, it
-    takes no negative indices: nothing to make positive."""
-    if x.ndim == 0:
-        return aten.index_add(x.reshape(1), 0, index.reshape(-1), source.reshape(-1), alpha=alpha).reshape(())
-    moved, added = x.transpose(0, dim), _scaled(source, alpha).transpose(0, dim)
-    return aten._unsafe_index_put(moved, [index.reshape(-1)], added, True).transpose(0, dim)
-
-
 def _constant_pad(x: Tensor, pad: Sequence[int], value: Any = 0) -> Tensor:
     """Crops first where an amount is negative: torch-mlir would insert the tensor into one that it does not fit in."""
     if all(amount >= 0 for amount in pad):
@@ -308,18 +276,18 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten._native_batch_norm_legit_no_training.default: _batch_norm_no_training,
     aten.gelu.default: _gelu,
     aten.constant_pad_nd.default: _constant_pad,
+    aten.convolution.default: convolution,
+    aten.linear.default: linear,
+    aten.matmul.default: matmul,
     aten.addmm.default: _addmm,
     aten.baddbmm.default: _baddbmm,
     aten.pow.Tensor_Scalar: _pow_scalar,
     aten.topk.default: _topk,
-    aten.index_add.default: _index_add,
-    aten.index_put.default: _index_put,
     aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
 }
 
-# Kept whole: `prepare.fold_index_lists` evaluates the first two when importing, rather than in 18 operations at run
-# time, and `prepare.name_twins` renames the third.
-_KEPT = (aten.tril_indices.default, aten.triu_indices.default, aten._unsafe_index_put.default)
+# Kept whole: `prepare.fold_index_lists` evaluates them when importing, rather than in 18 operations at run time.
+_KEPT = (aten.tril_indices.default, aten.triu_indices.default)
 
 
 @functools.cache

@@ -22,7 +22,6 @@ __all__ = [
     "fold_index_lists",
     "lift_attributes",
     "merge_tied",
-    "name_twins",
     "remove_bookkeeping",
     "tidy_dimensions",
 ]
@@ -145,12 +144,6 @@ def tidy_dimensions(graph: fx.Graph) -> None:
                 node.update_arg(place, counted)
             else:
                 node.update_kwarg(argument.name, counted)
-
-
-def name_twins(graph: fx.Graph) -> None:
-    """Gives `_unsafe_index_put`, which the decompositions leave, the name that torch-mlir knows."""
-    for node in graph.find_nodes(op="call_function", target=aten._unsafe_index_put.default):
-        node.target = aten.index_put.default
 
 
 def fold_index_lists(graph_module: fx.GraphModule) -> None:

@@ -1,66 +1,280 @@
-"""Scatters as `index_add`, which adds rows by many tasks side by side: torch-mlir writes one index for each element instead."""
+"""Scatters of every form as `scatter_rows`, which many tasks do side by side.
+
+A tensor is seen as rows of those last dimensions that are put there whole; where a row goes is calculated from all indices.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from kitsune_mlir.frontend.scatter_rows import scatter_rows
+
 __all__ = ["SCATTERS"]
 
 aten = torch.ops.aten
+_REDUCTIONS = {"sum": "sum", "add": "sum", "mean": "sum", "prod": "prod", "multiply": "prod", "amax": "amax", "amin": "amin"}
+_COMBINED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64)
+"""Types that are combined as they are; narrower integers are in 32 bits."""
+
+
+def _put_rows(x: Tensor, place: Tensor, source: Tensor, reduce: str) -> Tensor:
+    """`scatter_rows` of any type, where x and source [E, ...] have rows of the same elements."""
+    if x.dtype.is_complex and reduce != "set":
+        raise NotImplementedError(f"a scatter that combines {x.dtype}; real numbers and assignments are supported")
+    if reduce == "set" or x.dtype in _COMBINED:
+        return scatter_rows(x, place, source, reduce)
+    return scatter_rows(x.to(torch.int32), place, source.to(torch.int32), reduce).to(x.dtype)
+
+
+def _put(x: Tensor, indices: Sequence[tuple[int, Tensor]], put: int, source: Tensor, reduce: str) -> Tensor:
+    """Elements or rows put into x.
+
+    Args:
+        indices: dimension of x, and the index along it, of at least 0; all of the shape of source but its last dimensions.
+        put: last dimensions of x that are put there whole; source has them last.
+    """
+    rows = x.ndim - put
+    if source.numel() == 0:
+        return x.clone()
+    width = math.prod(x.shape[rows:])
+    place: Tensor | None = None
+    for dim, index in indices:
+        step = math.prod(x.shape[dim + 1 : rows])
+        part = index if step == 1 else index * step
+        place = part if place is None else place + part
+    assert place is not None
+    if x.numel() // width < 2**31 and len(indices) > 1:
+        place = place.to(torch.int32)  # it is calculated and kept: half of the bytes
+    place = place.expand(source.shape[: source.ndim - put]).reshape(-1)
+    window = list(x.shape[rows:]) if rows == 1 else [width] * (put > 0)
+    out = _put_rows(x.reshape([-1, *window]), place, source.reshape([-1, *window]), reduce)
+    return out.reshape(x.shape)
+
+
+def _numbers(x: Tensor, dim: int, shape_ndim: int, at: int) -> Tensor:
+    """The numbers of x's elements along a dimension, as dimension `at` of so many."""
+    count = torch.arange(x.shape[dim], device=x.device)
+    return count.reshape([-1 if d == at else 1 for d in range(shape_ndim)])
+
+
+def _along(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str) -> Tensor:
+    """torch's scatters: an index of x's rank says for each element of source where along `dim` it goes."""
+    if x.ndim == 0:
+        return _along(x.reshape(1), 0, index.reshape(-1), source.reshape(-1), reduce).reshape(())
+    if index.ndim == 0:
+        index, source = index.reshape(1), source.reshape(1)
+    dim %= x.ndim
+    source = source[tuple(slice(0, size) for size in index.shape)]
+    put = 0
+    while (d := x.ndim - 1 - put) > dim and index.shape[d] == x.shape[d] and (index.stride(d) == 0 or x.shape[d] == 1):
+        put += 1
+    for _ in range(put):
+        index = index.select(-1, 0)
+    rows = x.ndim - put
+    each = [(d, index if d == dim else _numbers(x, d, rows, d)[_part(index, d)]) for d in range(rows)]
+    return _put(x, [(d, i) for d, i in each if x.shape[d] != 1 or d == dim], put, source, reduce)
+
+
+def _part(index: Tensor, dim: int) -> tuple[slice, ...]:
+    """Of the numbers along a dimension those that an index has."""
+    return tuple(slice(0, index.shape[dim]) if d == dim else slice(None) for d in range(index.ndim))
 
 
 def _scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    """Rows, where one index is expanded along all other dimensions (PyG's way); else elements, by their place in memory."""
-    if x.ndim == 0 or index.numel() == 0:
-        return NotImplemented
-    dim %= x.ndim
-    source = source[tuple(slice(0, size) for size in index.shape)]
-    if (rows := _rows(x, dim, index)) is not None:
-        return torch.index_add(x, dim, rows, source)
-    strides = [math.prod(x.shape[d + 1 :]) for d in range(x.ndim)]
-    place = index * strides[dim]
-    for d in range(x.ndim):
-        if d != dim:
-            steps = torch.arange(index.shape[d], device=index.device) * strides[d]
-            place = place + steps.reshape([-1 if each == d else 1 for each in range(x.ndim)])
-    return torch.index_add(x.reshape(-1), 0, place.reshape(-1), source.reshape(-1)).reshape(x.shape)
+    return _along(x, dim, index, source, "sum")
 
 
-def _rows(x: Tensor, dim: int, index: Tensor) -> Tensor | None:
-    """The one index that is expanded along all other dimensions; None where they have indices of their own."""
-    others = [d for d in range(x.ndim) if d != dim]
-    if any(index.shape[d] != x.shape[d] or (index.stride(d) != 0 and x.shape[d] != 1) for d in others):
-        return None
-    for d in reversed(others):
-        index = index.select(d, 0)
-    return index
+def _scatter(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str = "set") -> Tensor:
+    return _along(x, dim, index, source, _REDUCTIONS.get(reduce, reduce))
+
+
+def _scatter_value(x: Tensor, dim: int, index: Tensor, value: Any, reduce: str = "set") -> Tensor:
+    return _scatter(x, dim, index, torch.full_like(index, value, dtype=x.dtype), reduce)
 
 
 def _scatter_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
-    """Sums and means of floats; the others are torch-mlir's."""
-    if reduce not in ("sum", "mean") or not x.dtype.is_floating_point or x.ndim == 0 or index.numel() == 0:
-        return NotImplemented
-    if reduce == "sum" and include_self:
-        return torch.scatter_add(x, dim, index, source)
-    dim %= x.ndim
-    if (rows := _rows(x, dim, index)) is not None:
-        ones = torch.ones_like(rows, dtype=torch.float32)
-        none = torch.zeros([x.shape[dim]], dtype=torch.float32, device=x.device)
-        hits = torch.index_add(none, 0, rows, ones).reshape([-1 if d == dim else 1 for d in range(x.ndim)])
-    else:
-        ones = torch.ones_like(index, dtype=torch.float32)
-        hits = torch.scatter_add(torch.zeros_like(x, dtype=torch.float32), dim, index, ones)
-    wide = x.to(torch.float32) if x.dtype in (torch.bfloat16, torch.float16) else x
-    start = wide if include_self else torch.where(hits > 0, 0.0, wide)
-    total = torch.scatter_add(start, dim, index, source.to(wide.dtype))
+    def put(x: Tensor, source: Tensor, kind: str) -> Tensor:
+        return _along(x, dim, index, source, kind)
+
+    return _reduced(x, put, source, index, reduce, include_self)
+
+
+def _reduced(
+    x: Tensor, put: Callable[[Tensor, Tensor, str], Tensor], source: Tensor, like: Tensor, reduce: str, include_self: bool
+) -> Tensor:
+    """`put(x, source, reduce)` with means, and, without `include_self`, as if there were nothing before where something comes.
+
+    Args:
+        like: of the shape of what is put.
+    """
     if reduce == "mean":
-        total = total / torch.clamp(hits + float(include_self), min=1.0)
-    return total.to(x.dtype)
+        wide = x.to(torch.float32) if x.dtype in (torch.bfloat16, torch.float16) else x
+        ones, none = torch.ones_like(like, dtype=torch.float32), torch.zeros_like(x, dtype=torch.float32)
+        hits = put(none, ones, "sum")
+        start = wide if include_self else torch.where(hits > 0, torch.zeros_like(wide), wide)
+        total = put(start, source.to(wide.dtype), "sum")
+        count = torch.clamp(hits + float(include_self), min=1.0)
+        if wide.dtype.is_floating_point:
+            return (total / count.to(wide.dtype)).to(x.dtype)
+        return torch.div(total, count.to(wide.dtype), rounding_mode="floor")
+    kind = _REDUCTIONS[reduce]
+    if not include_self:
+        hit = put(torch.zeros_like(x, dtype=torch.bool), torch.ones_like(like, dtype=torch.bool), "set")
+        x = torch.where(hit, torch.full_like(x, _identity(kind, x.dtype)), x)
+    return put(x, source, kind)
 
 
-SCATTERS: dict[Any, Any] = {aten.scatter_add.default: _scatter_add, aten.scatter_reduce.two: _scatter_reduce}
+def _identity(kind: str, dtype: torch.dtype) -> Any:
+    """What changes nothing."""
+    if kind in ("sum", "prod"):
+        return int(kind == "prod")
+    if dtype == torch.bool:
+        return kind == "amin"
+    if dtype.is_floating_point:
+        return float("-inf") if kind == "amax" else float("inf")
+    info = torch.iinfo(dtype)
+    return info.min if kind == "amax" else info.max
+
+
+def _of_rows(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str) -> Tensor:
+    """One index along a dimension says for each slice of source where it goes."""
+    if x.ndim == 0:
+        return _of_rows(x.reshape(1), 0, index.reshape(-1), source.reshape(-1), reduce).reshape(())
+    dim %= x.ndim
+    index = index.reshape(-1)
+    leading = dim + 1
+    each = [(d, _numbers(x, d, leading, d)) for d in range(dim) if x.shape[d] != 1]
+    return _put(x, [*each, (dim, index.reshape([1] * dim + [-1]))], x.ndim - leading, source, reduce)
+
+
+def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
+    if alpha != 1:
+        source = source * (alpha if x.dtype.is_floating_point or x.dtype.is_complex else int(alpha))
+    return _of_rows(x, dim, index, source, "sum")
+
+
+def _index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    return _of_rows(x, dim, index, source, "set")
+
+
+def _index_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
+    def put(x: Tensor, source: Tensor, kind: str) -> Tensor:
+        return _of_rows(x, dim, index, source, kind)
+
+    return _reduced(x, put, source, source, reduce, include_self)
+
+
+def _index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    """Through a mask of the dimension: no row is written twice."""
+    if x.ndim == 0:
+        return torch.full_like(x, value) if index.numel() else x.clone()
+    dim %= x.ndim
+    hit = _chosen(x, dim, _wrapped(index.reshape(-1), x.shape[dim]))
+    value = value.to(x.dtype) if isinstance(value, Tensor) else torch.full([], value, dtype=x.dtype, device=x.device)
+    return torch.where(hit, value, x)
+
+
+def _chosen(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Which numbers along a dimension an index has; of x's rank."""
+    none = torch.zeros([x.shape[dim]], dtype=torch.bool, device=x.device)
+    if index.numel():
+        none = scatter_rows(none, index, torch.ones_like(index, dtype=torch.bool), "set")
+    return none.reshape([-1 if d == dim else 1 for d in range(x.ndim)])
+
+
+def _wrapped(index: Tensor, size: int) -> Tensor:
+    """Negative indices count from the end."""
+    return torch.where(index < 0, index + size, index)
+
+
+def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+    given = [(dim, i) for dim, i in enumerate(indices) if i is not None]
+    if any(i.dtype in (torch.bool, torch.uint8) for _, i in given):
+        return _masked_put(x, indices, values, accumulate)
+    if not given or x.ndim == 0:
+        return x.clone()
+    wrapped = [(dim, _wrapped(i, x.shape[dim])) for dim, i in given]
+    shape = torch.broadcast_shapes(*(i.shape for _, i in wrapped))
+    first, last = wrapped[0][0], wrapped[-1][0]
+    if len(wrapped) == 1 and not accumulate and values.numel() == 1:
+        return torch.where(_chosen(x, first, wrapped[0][1].reshape(-1)), values.to(x.dtype).reshape([]), x)
+    between = [d for d in range(first, last) if d not in dict(wrapped)]
+    # The indices' dimensions stand where the first index does, or, where others are between them, before all.
+    at = 0 if between else first
+    others = [d for d in range(last + 1) if d not in dict(wrapped)]
+    rank = len(shape) + len(others)
+    each = []
+    for dim in range(last + 1):
+        if dim in dict(wrapped):
+            index = dict(wrapped)[dim]
+            index = index.reshape([1] * (len(shape) - index.ndim) + list(index.shape))
+            each.append((dim, index.reshape([1] * at + list(index.shape) + [1] * (rank - at - len(shape)))))
+        else:
+            place = others.index(dim)
+            each.append((dim, _numbers(x, dim, rank, place if place < at else place + len(shape))))
+    whole = [x.shape[d] for d in others]
+    leading = [*whole[:at], *shape, *whole[at:]]
+    values = values.to(x.dtype).expand([*leading, *x.shape[last + 1 :]])
+    return _put(x, each, x.ndim - last - 1, values, "sum" if accumulate else "set")
+
+
+def _masked_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool) -> Tensor:
+    before = next(i for i, index in enumerate(indices) if index is not None)
+    mask = indices[before]
+    assert mask is not None
+    after = x.ndim - before - mask.ndim
+    if len(indices) > before + 1 or values.ndim > after:
+        raise NotImplementedError("assignment of several values through a mask: how many depends on the mask's contents")
+    put = values.to(x.dtype)
+    mask = (mask != 0).reshape(*mask.shape, *[1] * after)
+    return torch.where(mask, x + put if accumulate else put, x)
+
+
+def _put_flat(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """`Tensor.put`: places in memory."""
+    return _index_put(x.reshape(-1), [index.reshape(-1)], source.reshape(-1), accumulate).reshape(x.shape)
+
+
+def _slice_scatter(
+    x: Tensor, source: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Tensor:
+    """What stays and what comes side by side; with steps, each number along the dimension takes one of both."""
+    dim, size = dim % x.ndim, x.shape[dim % x.ndim]
+    first, last, _ = slice(start, end).indices(size)
+    source = source.expand([len(range(first, last, step)) if d == dim else n for d, n in enumerate(x.shape)])
+    if last <= first:
+        return x.clone()
+    if step == 1:
+        parts = [x.narrow(dim, 0, first), source, x.narrow(dim, last, size - last)]
+        parts = [part for part in parts if part.shape[dim]]
+        return torch.cat(parts, dim) if len(parts) > 1 else source.clone()
+    numbers = torch.arange(size, device=x.device)
+    within = (numbers >= first) & (numbers < last) & ((numbers - first) % step == 0)
+    place = torch.clamp((numbers - first) // step, 0, source.shape[dim] - 1)
+    within = within.reshape([-1 if d == dim else 1 for d in range(x.ndim)])
+    return torch.where(within, source.index_select(dim, place), x)
+
+
+SCATTERS: dict[Any, Any] = {
+    aten.scatter_add.default: _scatter_add,
+    aten.scatter.src: _scatter,
+    aten.scatter.value: _scatter_value,
+    aten.scatter.reduce: _scatter,
+    aten.scatter.value_reduce: _scatter_value,
+    aten.scatter_reduce.two: _scatter_reduce,
+    aten.index_add.default: _index_add,
+    aten.index_copy.default: _index_copy,
+    aten.index_reduce.default: _index_reduce,
+    aten.index_fill.int_Scalar: _index_fill,
+    aten.index_fill.int_Tensor: _index_fill,
+    aten.index_put.default: _index_put,
+    aten._unsafe_index_put.default: _index_put,
+    aten.put.default: _put_flat,
+    aten.slice_scatter.default: _slice_scatter,
+}
 """By operator, for the table of decompositions."""

@@ -90,7 +90,6 @@ class MainGraph:
         prepare.check_deterministic(self.graph)
         prepare.check_trusted(self.graph)
         drop_empty(self.graph)
-        prepare.name_twins(self.graph)
         prepare.tidy_dimensions(self.graph)
         prepare.fold_index_lists(module)
         prepare.lift_attributes(module, weights)

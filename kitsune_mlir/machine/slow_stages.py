@@ -76,7 +76,7 @@ def work_of_task(task: TaskView, plan: Plan) -> Work:
         asked[place] = asked.get(place, 0.0) + bytes_
         whole[place] = load.buffer.bytes
     written = sum(_bytes(store.buffer.element, store.sizes) for store in task.stores)
-    written += sum(tensor_bytes(op.operands[0].type) for op in task.body if op.name == "kitsune.scatter")
+    written += sum(tensor_bytes(op.operands[0].type) for op in task.body if op.name == "kitsune.atomic_scatter")
     return Work(
         engine=plan.engine,
         tiles=task.tiles,

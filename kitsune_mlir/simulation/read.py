@@ -206,7 +206,7 @@ def _asked(access: Access, counted: Counted, tiles: int) -> float:
     region = access.region
     if access.op.name == "bufferization.to_tensor" and (found := counted.extracted.get(access.op.results[0], 0)):
         return float(found * region.element * tiles)
-    if access.op.name == "kitsune.scatter":
+    if access.op.name == "kitsune.atomic_scatter":
         return float(tensor_bytes(access.op.operands[0].type) * tiles)
     return float(math.prod(region.sizes) * region.element * tiles)
 

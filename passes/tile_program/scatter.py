@@ -1,10 +1,10 @@
-"""Scatter-add on a GPU, in one of two forms; the host target keeps one task.
+"""Scatters on a GPU, in one of two forms; the host target keeps one task.
 
-`tm_tensor.scatter` reads and writes its destination whole, so as one task it would keep one worker busy. Adding is
-commutative: two tasks copy what is added to, and add tiles of rows with atomics, in any order. Float addition is not
-associative, so the last bits of the result may differ from run to run, as torch's do. Where results must be the same bits
-(`kitsune-partition-streams{deterministic}`), one task of one tile adds them in their order; its engine shares it among all
-blocks.
+`tm_tensor.scatter` reads and writes its destination whole, so as one task it would keep one worker busy. Two tasks do the same:
+one copies what is changed, the other combines tiles of rows with it by atomics, in any order. Float addition is not
+associative, so the last bits of a sum may differ from run to run, as torch's do. Where results must be the same bits
+(`kitsune-partition-streams{deterministic}`) and the order matters, one task of one tile combines them in their order; its
+engine shares it among all blocks.
 """
 
 import math
@@ -16,19 +16,20 @@ from torch_mlir.dialects import arith, linalg, tensor
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.edges import producer_of, stage_space, trace_views
 from kitsune_mlir.dialects.products import constant_fill, defining_op
+from kitsune_mlir.dialects.scatter_kinds import ADDITIONS, ASSIGN, COMBINING
 from kitsune_mlir.dialects.stage_graph import inputs_of, yielded
-from kitsune_mlir.dialects.tile_program import OrderedScatterOp, ScatterOp
+from kitsune_mlir.dialects.tile_program import AtomicScatterOp, OrderedScatterOp
 
-ADDITIONS = ("arith.addf", "arith.addi")
-ATOMIC_KINDS = {"arith.addf": "addf", "arith.addi": "addi"}
 ATOMIC_ELEMENTS = ("f32", "f64", "bf16", "f16", "i32", "i64")
+ASSIGNED_ELEMENTS = (*ATOMIC_ELEMENTS, "i1", "i8", "i16")
+_KINDS = {operation: kind for kind, operation in COMBINING.items()}
 
 
 @dataclass(frozen=True)
 class Scatter:
-    """A stage that adds rows of `updates` [E, 1, ...] to `original` [N, ...] at `indices` [E, 1] (or [E]).
+    """A stage that puts rows of `updates` [E, 1, ...] into `original` [N, ...] at `indices` [E, 1] (or [E]).
 
-    `start` is the constant that fills `original` where it is made by the stage itself.
+    `kind` says what becomes of what is there; `start` is the constant that fills `original` where the stage makes it itself.
     """
 
     updates: ir.Value
@@ -39,8 +40,13 @@ class Scatter:
 
     @property
     def rows(self) -> int:
-        """How many rows are added."""
+        """How many rows are put there."""
         return shape_of(self.updates)[0]
+
+    @property
+    def participle(self) -> str:
+        """What becomes of rows, for remarks."""
+        return "added" if self.kind in ADDITIONS else "assigned" if self.kind == ASSIGN else "combined"
 
     @property
     def columns(self) -> int:
@@ -58,7 +64,7 @@ def constant_start(maker: ir.Operation) -> ir.Attribute | None:
 
 
 def scatter_of(stage: ir.Operation) -> Scatter | None:
-    """The scatter-add that a stage consists of, or None."""
+    """The scatter that a stage consists of, or None."""
     value = yielded(stage)
     op = defining_op(value[0]) if len(value) == 1 else None
     if op is None or op.name != "tm_tensor.scatter" or list(ir.DenseI64ArrayAttr(op.attributes["dimension_map"])) != [0]:
@@ -76,10 +82,23 @@ def scatter_of(stage: ir.Operation) -> Scatter | None:
         pass
     elif window != shape_of(original)[1:]:
         return None
-    body = [o.operation for o in op.regions[0].blocks[0].operations]
-    if len(body) != 2 or body[0].name not in ADDITIONS or str(ir.ShapedType(original.type).element_type) not in ATOMIC_ELEMENTS:
+    kind = _kind(op)
+    if kind is None or str(ir.ShapedType(original.type).element_type) not in (
+        ASSIGNED_ELEMENTS if kind == ASSIGN else ATOMIC_ELEMENTS
+    ):
         return None
-    return Scatter(updates, indices, original, ATOMIC_KINDS[body[0].name], start)
+    return Scatter(updates, indices, original, kind, start)
+
+
+def _kind(op: ir.Operation) -> str | None:
+    """What a `tm_tensor.scatter` does with two values that meet; None for what no atomic does."""
+    block = op.regions[0].blocks[0]
+    update, old = block.arguments
+    body = [o.operation for o in block.operations]
+    if len(body) == 1:
+        return ASSIGN if body[0].operands[0] == update else None
+    combined = len(body) == 2 and {*body[0].operands} == {update, old}
+    return _KINDS.get(body[0].name) if combined else None
 
 
 def producer_that_adds(stage: ir.Operation, scatter: Scatter) -> ir.Operation | None:
@@ -87,6 +106,8 @@ def producer_that_adds(stage: ir.Operation, scatter: Scatter) -> ir.Operation | 
 
     Its tiles are rows of the updates, and it needs nothing else from other stages: indices and start are there before it.
     """
+    if scatter.kind not in ADDITIONS:
+        return None
     value, dims = trace_views(scatter.updates)
     producer, result = producer_of(value)
     if producer is None or producer.name != "kitsune.stage" or not dims or dims[0] != 0:
@@ -127,15 +148,15 @@ def _store(tile: ir.Value, result: ir.Value) -> None:
 def emit_sums(
     scatter: Scatter, original: ir.Value | None, rows: ir.Value, places: ir.Value, first: ir.Value, result: ir.Value
 ) -> None:
-    """The body of one task of a scatter-add in order: the view `result`, whose first row is `first`, is what it starts from
+    """The body of one task of a scatter in order: the view `result`, whose first row is `first`, is what it starts from
     (the view `original`, of the same shape) and all of `rows` that `places` puts there."""
     start = _started(scatter, original, result)
     kind = ir.StringAttr.get(scatter.kind)
     _store(OrderedScatterOp(start, rows, places, first, kind, start.type).operation.results[0], result)
 
 
-def emit_addition(scatter: Scatter, rows: ir.Value, places: ir.Value, first: ir.Value | None, result: ir.Value) -> None:
-    """Add the tensor `rows` to the memref `result` at the rows named by the tensor `places`, but for those before `first`."""
+def emit_scatter(scatter: Scatter, rows: ir.Value, places: ir.Value, first: ir.Value | None, result: ir.Value) -> None:
+    """Put the tensor `rows` into the memref `result` at the rows named by the tensor `places`, but for those before `first`."""
     if first is None:
         first = arith.constant(ir.IndexType.get(), 0)
-    ScatterOp(rows, places, first, result, ir.StringAttr.get(scatter.kind))
+    AtomicScatterOp(rows, places, first, result, ir.StringAttr.get(scatter.kind))

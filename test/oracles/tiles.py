@@ -114,7 +114,7 @@ class TileProgram:
                 self._touch(tiles, "read", inner.operands[0])
             elif inner.name == "bufferization.materialize_in_destination":
                 self._touch(tiles, "write", inner.operands[1])
-            elif inner.name == "kitsune.scatter":
+            elif inner.name == "kitsune.atomic_scatter":
                 self._touch(tiles, "add", inner.operands[3])
         self.tiles += tiles
 

@@ -35,11 +35,11 @@ def test_the_widest_reduction_that_fits(columns: int, dtype: torch.dtype, reduct
     assert program.summary["kernels"][0]["spill_store_bytes"] == 0
 
 
-def test_odd_rows_of_16_bits_go_to_the_generic_engine() -> None:
+def test_odd_rows_of_16_bits_are_added_one_by_one() -> None:
     program = compiled(7, torch.bfloat16)
     task = next(e for e in program.summary["engines"] if e["task"] == "scatter_0")
-    assert task["engine"] == "generic"
-    assert "no reduction adds bf16 to rows of 7 elements" in str(task["declined"])
+    assert task["engine"] == "scatter"
+    assert "red.relaxed.gpu.global.add.noftz.bf16 " in program.ir("ptx")
 
 
 def test_offsets_limit_the_width() -> None:

@@ -106,7 +106,6 @@ def in_order(updates: torch.Tensor, indices: torch.Tensor, start: torch.Tensor) 
         (777, 3, 5, torch.float32, torch.int64),
         (129, 1, 1, torch.float32, torch.int64),
         (7, 40, 300, torch.float64, torch.int64),
-        (600, 72, 4, torch.int64, torch.int64),
     ],
 )
 def test_sums_in_order(updates: int, columns: int, rows: int, dtype, index) -> None:
@@ -115,6 +114,62 @@ def test_sums_in_order(updates: int, columns: int, rows: int, dtype, index) -> N
     _, program = compiled(args, rows)
     want = in_order(*args, torch.zeros(rows, columns, dtype=dtype))
     np.testing.assert_array_equal(emulate(program, list(args), want), numpy_of(want))
+
+
+class Put(torch.nn.Module):
+    """Rows combined with others at indices, as `scatter_reduce` or, with `set`, `index_put` do."""
+
+    def __init__(self, reduce: str):
+        super().__init__()
+        self.reduce = reduce
+
+    def forward(self, updates, indices, start):
+        if self.reduce == "set":
+            return start.index_copy(0, indices, updates)
+        return start.index_reduce(0, indices, updates, self.reduce)
+
+
+def put_in_order(reduce: str, updates: torch.Tensor, indices: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    """One by one; 16-bit floats in f32, rounded at the end."""
+    wide = start.float() if start.dtype == torch.bfloat16 else start.clone()
+    for update, index in zip(updates, indices, strict=True):
+        wide[index] = update.to(wide.dtype) * (wide[index] if reduce == "prod" else 1)
+    return wide.to(start.dtype)
+
+
+@pytest.mark.parametrize(
+    "updates, columns, rows, dtype, reduce",
+    [
+        (500, 7, 61, torch.float32, "prod"),
+        (300, 4, 9, torch.bfloat16, "prod"),
+        (300, 40, 2, torch.float32, "prod"),
+        (500, 7, 61, torch.float32, "set"),
+        (400, 3, 5, torch.bool, "set"),
+        (700, 8, 300, torch.int16, "set"),
+        (129, 1, 7, torch.int64, "set"),
+    ],
+)
+def test_other_kinds_in_order(updates: int, columns: int, rows: int, dtype, reduce: str) -> None:
+    """Products one after the other; of rows that are assigned the last one stays."""
+    torch.manual_seed(8)
+    near_one = reduce == "prod"
+
+    def numbers(n: int) -> torch.Tensor:
+        return (1 + 0.1 * torch.randn(n, columns) if near_one else 100 * torch.randn(n, columns)).to(dtype)
+
+    args = (numbers(updates), torch.randint(0, rows, (updates,)), numbers(rows))
+    program = kitsune_mlir.compile(Put(reduce), args, target="sm_90a", options={"deterministic": True})
+    want = put_in_order(reduce, *args)
+    np.testing.assert_array_equal(emulate(program, list(args), want), numpy_of(want))
+
+
+def test_where_the_order_does_not_matter_atomics_do_it() -> None:
+    args = (values(600, 72, torch.int64), torch.randint(0, 4, (600,)))
+    _, program = compiled(args, 4)
+    assert [e["engine"] for e in program.summary["engines"]] == ["simt", "scatter"]
+    args = (values(600, 8, torch.float32), torch.randint(0, 4, (600,)), values(4, 8, torch.float32))
+    program = kitsune_mlir.compile(Put("amax"), args, target="sm_90a", options={"deterministic": True})
+    assert [e["engine"] for e in program.summary["engines"]] == ["simt", "scatter"]
 
 
 def test_what_is_added_to_is_read_and_the_last_tile_may_be_smaller() -> None:

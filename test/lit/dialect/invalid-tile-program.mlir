@@ -386,8 +386,8 @@ func.func private @f(!kitsune.queue<tensor<4xf32>, "deep">)
 
 // A scatter-add says how it adds.
 func.func @f(%u: tensor<4x8xf32>, %i: tensor<4xi64>, %n: index, %m: memref<10x8xf32>) {
-  // expected-error@+1 {{'kitsune.scatter' op needs attribute 'kind'}}
-  "kitsune.scatter"(%u, %i, %n, %m) : (tensor<4x8xf32>, tensor<4xi64>, index, memref<10x8xf32>) -> ()
+  // expected-error@+1 {{'kitsune.atomic_scatter' op needs attribute 'kind'}}
+  "kitsune.atomic_scatter"(%u, %i, %n, %m) : (tensor<4x8xf32>, tensor<4xi64>, index, memref<10x8xf32>) -> ()
   return
 }
 
@@ -395,8 +395,8 @@ func.func @f(%u: tensor<4x8xf32>, %i: tensor<4xi64>, %n: index, %m: memref<10x8x
 
 // Only sums are atomic updates of rows.
 func.func @f(%u: tensor<4x8xf32>, %i: tensor<4xi64>, %n: index, %m: memref<10x8xf32>) {
-  // expected-error@+1 {{'kitsune.scatter' op 'kind' must be one of addf, addi, got 'maxf'}}
-  "kitsune.scatter"(%u, %i, %n, %m) {kind = "maxf"} : (tensor<4x8xf32>, tensor<4xi64>, index, memref<10x8xf32>) -> ()
+  // expected-error@+1 {{'kitsune.atomic_scatter' op 'kind' must be one of addf, addi, got 'maxf'}}
+  "kitsune.atomic_scatter"(%u, %i, %n, %m) {kind = "maxf"} : (tensor<4x8xf32>, tensor<4xi64>, index, memref<10x8xf32>) -> ()
   return
 }
 
@@ -404,8 +404,8 @@ func.func @f(%u: tensor<4x8xf32>, %i: tensor<4xi64>, %n: index, %m: memref<10x8x
 
 // Rows fit the destination.
 func.func @f(%u: tensor<4x8xf32>, %i: tensor<4xi64>, %n: index, %m: memref<10x9xf32>) {
-  // expected-error@+1 {{'kitsune.scatter' op rows of tensor<4x8xf32> do not fit memref<10x9xf32>}}
-  "kitsune.scatter"(%u, %i, %n, %m) {kind = "addf"} : (tensor<4x8xf32>, tensor<4xi64>, index, memref<10x9xf32>) -> ()
+  // expected-error@+1 {{'kitsune.atomic_scatter' op rows of tensor<4x8xf32> do not fit memref<10x9xf32>}}
+  "kitsune.atomic_scatter"(%u, %i, %n, %m) {kind = "addf"} : (tensor<4x8xf32>, tensor<4xi64>, index, memref<10x9xf32>) -> ()
   return
 }
 
@@ -413,8 +413,8 @@ func.func @f(%u: tensor<4x8xf32>, %i: tensor<4xi64>, %n: index, %m: memref<10x9x
 
 // There is one index a row.
 func.func @f(%u: tensor<4x8xf32>, %i: tensor<5xi64>, %n: index, %m: memref<10x8xf32>) {
-  // expected-error@+1 {{'kitsune.scatter' op needs one index a row of tensor<4x8xf32>, got tensor<5xi64>}}
-  "kitsune.scatter"(%u, %i, %n, %m) {kind = "addf"} : (tensor<4x8xf32>, tensor<5xi64>, index, memref<10x8xf32>) -> ()
+  // expected-error@+1 {{'kitsune.atomic_scatter' op needs one index a row of tensor<4x8xf32>, got tensor<5xi64>}}
+  "kitsune.atomic_scatter"(%u, %i, %n, %m) {kind = "addf"} : (tensor<4x8xf32>, tensor<5xi64>, index, memref<10x8xf32>) -> ()
   return
 }
 
@@ -422,8 +422,8 @@ func.func @f(%u: tensor<4x8xf32>, %i: tensor<5xi64>, %n: index, %m: memref<10x8x
 
 // Indices are integers.
 func.func @f(%u: tensor<4x8xf32>, %i: tensor<4xf32>, %n: index, %m: memref<10x8xf32>) {
-  // expected-error@+1 {{'kitsune.scatter' op indices are integers, got tensor<4xf32>}}
-  "kitsune.scatter"(%u, %i, %n, %m) {kind = "addf"} : (tensor<4x8xf32>, tensor<4xf32>, index, memref<10x8xf32>) -> ()
+  // expected-error@+1 {{'kitsune.atomic_scatter' op indices are integers, got tensor<4xf32>}}
+  "kitsune.atomic_scatter"(%u, %i, %n, %m) {kind = "addf"} : (tensor<4x8xf32>, tensor<4xf32>, index, memref<10x8xf32>) -> ()
   return
 }
 
@@ -431,7 +431,7 @@ func.func @f(%u: tensor<4x8xf32>, %i: tensor<4xf32>, %n: index, %m: memref<10x8x
 
 // It adds a tensor to memory.
 func.func @f(%u: memref<4x8xf32>, %i: tensor<4xi64>, %n: index, %m: memref<10x8xf32>) {
-  // expected-error@+1 {{'kitsune.scatter' op adds a tensor to a memref, not memref<4x8xf32> to memref<10x8xf32>}}
-  "kitsune.scatter"(%u, %i, %n, %m) {kind = "addf"} : (memref<4x8xf32>, tensor<4xi64>, index, memref<10x8xf32>) -> ()
+  // expected-error@+1 {{'kitsune.atomic_scatter' op adds a tensor to a memref, not memref<4x8xf32> to memref<10x8xf32>}}
+  "kitsune.atomic_scatter"(%u, %i, %n, %m) {kind = "addf"} : (memref<4x8xf32>, tensor<4xi64>, index, memref<10x8xf32>) -> ()
   return
 }

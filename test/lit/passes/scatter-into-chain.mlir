@@ -9,7 +9,7 @@
 // CHECK: "kitsune.task"
 // CHECK: "kitsune.wait"({{.*}}) {count = 2 : i64}
 // CHECK: %[[FIRST:.*]] = arith.subi
-// CHECK: "kitsune.scatter"(%{{.*}}, %{{.*}}, %[[FIRST]], %{{.*}}) {kind = "addf"} : (tensor<128x32xbf16>, tensor<128xi64>, index, memref<200x32xbf16>)
+// CHECK: "kitsune.atomic_scatter"(%{{.*}}, %{{.*}}, %[[FIRST]], %{{.*}}) {kind = "addf"} : (tensor<128x32xbf16>, tensor<128xi64>, index, memref<200x32xbf16>)
 // CHECK: engine = "chain"
 // CHECK-SAME: sym_name = "product_0"
 // CHECK-NOT: "kitsune.task"
@@ -44,7 +44,7 @@ func.func @chain(%x: tensor<65500x64xbf16>, %w: tensor<128x64xbf16>, %v: tensor<
 // CHECK-LABEL: func.func @map_p0
 // CHECK: sym_name = "map_0"
 // CHECK: sym_name = "scatter_1_start"
-// CHECK: "kitsune.scatter"
+// CHECK: "kitsune.atomic_scatter"
 // CHECK: sym_name = "scatter_1"
 #id = affine_map<(m, n) -> (m, n)>
 func.func @map(%x: tensor<65500x32xf32>, %i: tensor<65500x1xi64>, %d: tensor<200x32xf32>) -> tensor<200x32xf32> {

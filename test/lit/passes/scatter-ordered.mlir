@@ -9,7 +9,7 @@
 // CHECK: %[[SUMS:.*]] = "kitsune.ordered_scatter"(%{{.*}}, %{{.*}}, %{{.*}}, %[[FIRST]]) {kind = "addf"} : (tensor<201x32xf32>, tensor<65500x32xf32>, tensor<65500xi64>, index) -> tensor<201x32xf32>
 // CHECK: bufferization.materialize_in_destination %[[SUMS]]
 // CHECK: engine = "ordered", grid = array<i64: 1>, {{.*}}sym_name = "scatter_1"
-// CHECK-NOT: kitsune.scatter
+// CHECK-NOT: kitsune.atomic_scatter
 
 // A host's one task adds in order anyway.
 // HOST-LABEL: func.func @map_p0
@@ -34,9 +34,9 @@ func.func @map(%x: tensor<65500x32xf32>, %i: tensor<65500x1xi64>, %d: tensor<201
 
 // -----
 
-// What is no addition of rows stays one task, which keeps the order too.
+// The largest is the same in any order: atomics find it.
 // CHECK-LABEL: func.func @maximum_p0
-// CHECK: tm_tensor.scatter
+// CHECK: "kitsune.atomic_scatter"{{.*}} {kind = "maximumf"}
 // CHECK-NOT: kitsune.ordered_scatter
 func.func @maximum(%u: tensor<100x1x32xf32>, %i: tensor<100x1xi64>, %d: tensor<20x32xf32>) -> tensor<20x32xf32> {
   %r = tm_tensor.scatter {dimension_map = array<i64: 0>} unique_indices(false) ins(%u, %i : tensor<100x1x32xf32>, tensor<100x1xi64>) outs(%d : tensor<20x32xf32>) {

@@ -22,17 +22,16 @@ WIDTHS = {"bf16": (8, 4, 2), "f16": (8, 4, 2), "f32": (4, 2, 1), "f64": (1,), "i
 
 @dataclasses.dataclass(frozen=True)
 class Addition:
-    """A `kitsune.scatter` of rows that lie in memory.
+    """A `kitsune.atomic_scatter` that adds rows which the task computes.
 
     Attributes:
-        updates, indices: what is loaded; `updates` is None where the task computes the rows.
+        indices: what is loaded.
         first: rows of the tile before it are left out.
         destination: the result that is added to.
         columns: elements of a row.
         width: elements of one reduction.
     """
 
-    updates: Load | None
     indices: Load
     first: ir.Value
     destination: Buffer

@@ -35,6 +35,7 @@ __all__ = [
     "Cache",
     "atomic",
     "byte_count",
+    "compare_and_swap",
     "copy_async",
     "copy_async_commit",
     "copy_async_wait",
@@ -43,6 +44,7 @@ __all__ = [
     "offset",
     "prefetch",
     "reduce_add",
+    "reduce_extreme",
     "shared_address",
     "store",
     "store_release",
@@ -170,7 +172,7 @@ def reduce_add(pointer: Value, values: Value | Sequence[Value], release: bool = 
 
     Args:
         pointer: aligned to the whole access.
-        values: one i32, i64, f32 or f64; or 1, 2 or 4 f32; or 2, 4 or 8 bf16 or f16, or as many in a vector value.
+        values: one i32, i64, f32 or f64; or 1, 2 or 4 f32; or 1, 2, 4 or 8 bf16 or f16, or as many in a vector value.
         release: order earlier writes of this thread before it (only i32 and i64).
 
     16-bit floats are added pairwise without flushing denormals; the order of additions, and so the rounding, is not
@@ -187,10 +189,13 @@ def reduce_add(pointer: Value, values: Value | Sequence[Value], release: bool = 
     if release and name not in ("i32", "i64"):
         raise ValueError(f"red.release adds integers, not {name}")
     if name in HALF_TYPES:
-        if len(items) not in (2, 4, 8):
-            raise ValueError(f"a reduction adds 2, 4 or 8 {name}, not {len(items)}")
-        words = unpack(bitcast(vector(items), f"vector<{len(items) // 2}xi32>"))
-        suffix = f"noftz{_VECTOR[len(words)]}.{name}x2"
+        if len(items) not in (1, 2, 4, 8):
+            raise ValueError(f"a reduction adds 1, 2, 4 or 8 {name}, not {len(items)}")
+        if len(items) == 1:
+            words, suffix = [bitcast(items[0], "i16")], f"noftz.{name}"
+        else:
+            words = unpack(bitcast(vector(items), f"vector<{len(items) // 2}xi32>"))
+            suffix = f"noftz{_VECTOR[len(words)]}.{name}x2"
     elif name in _PTX_ATOMIC_TYPE and (len(items) == 1 or (name == "f32" and len(items) in (2, 4))):
         words = items
         suffix = f"{_VECTOR[len(words)]}.{_PTX_ATOMIC_TYPE[name]}".lstrip(".")
@@ -199,6 +204,18 @@ def reduce_add(pointer: Value, values: Value | Sequence[Value], release: bool = 
     operands = ", ".join(f"${index + 1}" for index in range(len(words)))
     braces = operands if len(words) == 1 else f"{{{operands}}}"
     inline_ptx(f"red.{order}.gpu.global.add.{suffix} [$0], {braces};", [pointer, *words], memory=True)
+
+
+def reduce_extreme(pointer: Value, value: Value, largest: bool, signed: bool = True) -> None:
+    """Keep the larger (or smaller) of an i32 or i64 in global memory and `value`, without reading back (`red.gpu`)."""
+    kind, sign = "max" if largest else "min", "s" if signed else "u"
+    inline_ptx(f"red.relaxed.gpu.global.{kind}.{sign}{element_bits(value.type)} [$0], $1;", [pointer, value], memory=True)
+
+
+def compare_and_swap(pointer: Value, expected: Value, value: Value) -> Value:
+    """`atom.cas.gpu` on global memory: store an i16, i32 or i64 where `expected` is; returns what was there."""
+    code = f"atom.relaxed.gpu.global.cas.b{element_bits(value.type)} $0, [$1], $2, $3;"
+    return inline_ptx(code, [pointer, expected, value], [value.type], memory=True)[0]
 
 
 def atomic(kind: str, pointer: Value, value: Value, order: str = "relaxed") -> Value:

@@ -1,4 +1,5 @@
-"""The `ordered` engine: rows added at indices in the order of the rows, so that results are the same bits on every run.
+"""The `ordered` engine: rows added at indices (or combined otherwise) in the order of the rows, so that results are the same
+bits on every run.
 
 The task's one tile is shared by all blocks (`interface/split.py`), each of which does a part of the indices, then some *bins*:
 ranges of rows of the result.
@@ -34,6 +35,7 @@ from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.codegen.gpu.interface.split_exchange import SplitExchange
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.interface.window import BASE_ALIGN
+from kitsune_mlir.dialects.scatter_kinds import ASSIGN
 from kitsune_mlir.dialects.tile_records import Load, TaskView
 from kitsune_mlir.machine.rates import ENGINES
 
@@ -45,6 +47,8 @@ KEYS = 2048  # rows of a bin, and bins, where that is enough for all rows
 MOST_KEYS = 4096
 SUMS = {"bf16": "f32", "f16": "f32", "f32": "f32", "f64": "f64", "i32": "i32", "i64": "i64"}
 """Types of rows that are added, and what they are added in."""
+ASSIGNED = {**SUMS, "i1": "i8", "i8": "i8", "i16": "i16"}
+"""Types of rows that are assigned, and those of their elements in registers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,19 +149,21 @@ def _read(task: TaskView, pieces: int) -> _Sum | str:
     """The ordered sum that a task consists of; a reason where it is none that this engine does."""
     work = [op for op in task.work() if op.name not in ("tensor.empty", "linalg.fill")]
     if len(work) != 1 or work[0].name != "kitsune.ordered_scatter" or len(task.stores) != 1 or len(task.grid) != 1:
-        return "the task is no ordered sum alone"
+        return "the task is no ordered scatter alone"
     op, store_ = work[0], task.stores[0]
     updates, indices = (task.load_of(value) for value in list(op.operands)[1:3])
     if updates is None or indices is None or store_.tensor != op.results[0]:
-        return "the rows that are added are computed in the task"
+        return "the rows are computed in the task"
     start = _start(task, op.operands[0])
     if start is None:
-        return "what is added to is computed in the task"
+        return "what they are combined with is computed in the task"
     dtype = str(store_.buffer.element)
     columns = math.prod(store_.sizes[1:])
     whole = (updates, indices, store_, *([start] if isinstance(start, Load) else []))
-    if dtype not in SUMS or any(part.sizes != part.buffer.shape for part in whole):
-        return f"parts of rows or of the result, or rows of {dtype}, are added"
+    kind = ir.StringAttr(op.attributes["kind"]).value
+    registers = ASSIGNED if kind == ASSIGN else SUMS
+    if dtype not in registers or any(part.sizes != part.buffer.shape for part in whole):
+        return f"parts of rows or of the result, or rows of {dtype}, are put there"
     total = store_.buffer.shape[0]
     rows = -(-total // pieces)
     if rows > KEYS:
@@ -169,7 +175,7 @@ def _read(task: TaskView, pieces: int) -> _Sum | str:
     buffers = [part.buffer.offset for part in whole if part is not indices]
     align = math.gcd(16, BASE_ALIGN, columns * dtype_bytes(dtype), *buffers)
     width = max(1, align // dtype_bytes(dtype))
-    sums = RowSums(updates.buffer, start, store_.buffer, columns, width, SUMS[dtype], THREADS)
+    sums = RowSums(kind, updates.buffer, start, store_.buffer, columns, width, registers[dtype], THREADS)
     return _Sum(sums, indices, pieces, bins, rows)
 
 
@@ -184,7 +190,10 @@ def _start(task: TaskView, value: ir.Value) -> Load | float | None:
     if isinstance(maker, ir.Block) or maker.name != "arith.constant":
         return None
     attribute = maker.attributes["value"]
-    return ir.FloatAttr(attribute).value if isinstance(attribute, ir.FloatAttr) else ir.IntegerAttr(attribute).value
+    if isinstance(attribute, ir.FloatAttr):
+        return ir.FloatAttr(attribute).value
+    number = ir.IntegerAttr(attribute)
+    return abs(int(number.value)) if str(number.type) == "i1" else number.value
 
 
 class _Piece:

@@ -1,4 +1,4 @@
-"""A block adds up rows of memory by lists of their numbers: a list for each row of the result, one addition after the other.
+"""A block combines rows of memory by lists of their numbers: a list for each row of the result, one after the other.
 
 A short list is one of a few lanes, each of which has a vector of the row, with several rows on their way. A long list is the
 whole block's: all threads bring rows to shared memory, where each element has a thread that adds it; the next rows are on their
@@ -13,7 +13,9 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import ballot, count_bits, for_,
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, i64, minimum, select
 from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, load_elements, store_elements
+from kitsune_mlir.codegen.gpu.engines.scatter.combine import combined
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
+from kitsune_mlir.dialects.scatter_kinds import ASSIGN
 from kitsune_mlir.dialects.tile_records import Buffer, Load
 
 __all__ = ["STAGE_BYTES", "RowSums"]
@@ -32,9 +34,10 @@ MOST_BYTES = 1024
 
 @dataclasses.dataclass(frozen=True)
 class RowSums:
-    """How rows are added.
+    """How rows are combined: added, by most words here.
 
     Attributes:
+        kind: as `kitsune.ordered_scatter` has it; with `assign` the last row of a list is all of it.
         updates: rows that are added.
         start: what they are added to: rows in memory, or a number.
         result: where sums are stored.
@@ -44,6 +47,7 @@ class RowSums:
         threads: of the block, that work: 256.
     """
 
+    kind: str
     updates: Buffer
     start: Load | float
     result: Buffer
@@ -55,7 +59,8 @@ class RowSums:
     @property
     def dtype(self) -> str:
         """Type of an element in memory."""
-        return str(self.result.element)
+        dtype = str(self.result.element)
+        return "i8" if dtype == "i1" else dtype
 
     @property
     def size(self) -> int:
@@ -118,6 +123,8 @@ class _Lists:
     def of(self, row: Value) -> tuple[Value, Value]:
         """Where a row's list starts and ends."""
         begin, end = (load(offset(self.starts, row * 4 + 4 * one), "i32") for one in (0, 1))
+        if self.plan.kind == ASSIGN:
+            begin = select(begin < end, end - 1, begin)
         return begin, end
 
     def add(self, row: Value, begin: Value, end: Value, vector: Value) -> None:
@@ -135,7 +142,9 @@ class _Lists:
                 found.append(load_elements(place, plan.dtype, plan.width, plan.register, align=align))
             for number, values in enumerate(found):
                 exists = at + number < end
-                sums = tuple(select(exists, sum + value, sum) for sum, value in zip(sums, values, strict=True))
+                sums = tuple(
+                    select(exists, combined(plan.kind, sum, value), sum) for sum, value in zip(sums, values, strict=True)
+                )
             return list(sums)
 
         sums = for_(begin, end, SOURCES, some, self._old(row, inside, plan.width))
@@ -196,7 +205,7 @@ class _Lists:
                         load_elements(offset(place, minimum(one, elements - 1) * plan.size), plan.dtype, 1, plan.register)[0]
                         for one in mine
                     ]
-                    return [sum + value for sum, value in zip(sums, found, strict=True)]
+                    return [combined(plan.kind, sum, value) for sum, value in zip(sums, found, strict=True)]
 
                 return [*for_(0, minimum(end - at, rows), 1, add, sums), *values]
 

@@ -91,7 +91,7 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scatter:
-    """Rows of a computed tensor that are added to rows of a buffer; the fields are those of `kitsune.scatter`."""
+    """Rows of a computed tensor that are added to rows of a buffer; the fields are those of `kitsune.atomic_scatter`."""
 
     op: ir.Operation
     updates: ir.Value
@@ -163,7 +163,7 @@ def addition_of(scatter: Scatter) -> Addition:
         raise MatchFailure(f"no wide reduction adds {dtype} to rows of {cols} elements")
     if dtype != "f32" and width == 8 and cols % (8 * QUAD):
         width = 2
-    return Addition(None, scatter.indices, scatter.op.operands[2], scatter.destination, cols, width)
+    return Addition(scatter.indices, scatter.op.operands[2], scatter.destination, cols, width)
 
 
 def ranges_of(chain: Chain, value: ir.Value) -> tuple[Range, ...]:

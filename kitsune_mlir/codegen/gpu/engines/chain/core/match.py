@@ -62,7 +62,7 @@ def match_chain(task: TaskView) -> Chain:
     for op in work:
         if is_contraction(op):
             layers.append(_layer(chain, op))
-        elif op.name == "kitsune.scatter":
+        elif op.name == "kitsune.atomic_scatter":
             scatters.append(_scatter(chain, op))
         else:
             step = _step(chain, op)
