@@ -59,8 +59,6 @@ CASES: dict[str, Callable[[], Case]] = {
     ),
     "slice_scatter_rows": lambda: (lambda x, y: torch.slice_scatter(x, y, 0, 100, 1100), (_half(2000, 128), _half(1000, 128))),
     "logcumsumexp_64x128": lambda: (lambda x: x.logcumsumexp(1), (torch.randn(64, 128),)),
-    "sort_16x64": lambda: (lambda x: x.sort(1)[0], (torch.randn(16, 64),)),
-    "sort_64x32": lambda: (lambda x: x.sort(1), (torch.randn(64, 32),)),
     "topk_512x8": lambda: (lambda x: x.topk(2, 1)[0], (torch.randn(512, 8),)),
     "topk_1000x100": lambda: (lambda x: x.topk(4, 1), (torch.randn(1000, 100),)),
     "patches_b2": lambda: (lambda x, w: F.conv2d(x, w, stride=16), (_half(2, 3, 224, 224), _half(192, 3, 16, 16))),
@@ -76,7 +74,6 @@ CASES: dict[str, Callable[[], Case]] = {
         lambda x, w: F.conv_transpose2d(x, w, stride=2),
         (torch.randn(4, 8, 56, 56), torch.randn(8, 8, 3, 3)),
     ),
-    "median_200x31": lambda: (lambda x: x.median(1)[0], (torch.randn(200, 31),)),
 }
 """By name: a function and its inputs, made when they are asked for."""
 

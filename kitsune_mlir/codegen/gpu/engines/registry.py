@@ -21,6 +21,7 @@ from kitsune_mlir.codegen.gpu.engines.scan.engine import ScanEngine
 from kitsune_mlir.codegen.gpu.engines.scatter.deterministic import OrderedEngine
 from kitsune_mlir.codegen.gpu.engines.scatter.engine import ScatterEngine
 from kitsune_mlir.codegen.gpu.engines.simt.engine import SimtEngine
+from kitsune_mlir.codegen.gpu.engines.sort.engine import SortEngine
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
@@ -33,7 +34,7 @@ ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
         *(AttentionEngine(), PairsEngine(), ConvEngine(), DepthwiseEngine(), ChainEngine(), GemvEngine(), MmaEngine()),
-        *(ScanEngine(), ScatterEngine(), OrderedEngine(), SimtEngine(), GenericEngine()),
+        *(ScanEngine(), SortEngine(), ScatterEngine(), OrderedEngine(), SimtEngine(), GenericEngine()),
     )
 }
 """Every engine by its name, which is what the `engine` attribute of stages and tasks says. In this order they are asked what

@@ -1,0 +1,1 @@
+"""Rows put in order, with what belongs to their elements: `tm_tensor.sort`."""
