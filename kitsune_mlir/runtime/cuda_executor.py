@@ -21,7 +21,7 @@ import numpy as np
 from kitsune_mlir.errors import ArgumentError, KitsuneError, TargetError
 from kitsune_mlir.runtime.driver import Device, allocate, call, capture_id, cleared_apart, driver, free, load, resident_clusters
 from kitsune_mlir.runtime.launch import Config, library
-from kitsune_mlir.runtime.manifest import MAX_BLOCKS, REPORT_BYTES, REPORT_FIELDS, Manifest
+from kitsune_mlir.runtime.manifest import MAX_BLOCKS, REPORT_BYTES, REPORT_FIELDS, Manifest, parameters_problem
 from kitsune_mlir.runtime.tensormap import encode
 from kitsune_mlir.runtime.timeline import Timeline
 
@@ -77,7 +77,7 @@ class _State:
     workspace: _Memory | _Lasting
     arena: _Memory
     config: Config
-    values: ctypes.Array  # the pointers, eight bytes a pointer parameter
+    values: ctypes.Array  # the caller's pointers, then those to memory of the state, eight bytes each
     table: ctypes.Array  # addresses of all parameters, what the launch takes
     table_address: int
     capturing: ctypes.c_int  # where the driver writes whether the stream is being captured
@@ -129,11 +129,15 @@ class CudaExecutor:
         self._handle = int(self._function.handle)
         self._pointer_count = len(manifest.input_bytes) + len(manifest.result_bytes)
         self._write = struct.Struct(f"{self._pointer_count}Q").pack_into
-        kinds = [parameter.kind for parameter in manifest.parameters]
-        expected = ["input"] * len(manifest.input_bytes) + ["result"] * len(manifest.result_bytes) + ["arena", "workspace"]
-        if kinds[: len(expected)] != expected or any(kind != "tensor_map" for kind in kinds[len(expected) :]):
-            raise KitsuneError(f"kernel '{manifest.kernel}': its manifest lists parameters in an unknown order: {kinds}")
-        self._maps = manifest.parameters[len(expected) :]
+        if problem := parameters_problem(manifest):
+            raise KitsuneError(f"kernel '{manifest.kernel}': {problem}")
+        self._maps = [parameter for parameter in manifest.parameters if parameter.kind == "tensor_map"]
+        pointers = manifest.parameters[: len(manifest.parameters) - len(self._maps)]
+        # Of the pointers to memory of its own; those that the caller gives lie before them in `_State.values`.
+        self._own = [parameter for parameter in pointers if parameter.kind in ("arena", "workspace")]
+        own = iter(range(self._pointer_count, self._pointer_count + len(self._own)))
+        first = {"input": 0, "result": len(manifest.input_bytes)}
+        self._slots = [first[p.kind] + p.index if p.kind in first else next(own) for p in pointers]
         self._mapped: dict[int, list[int]] = {}  # by number of a pointer: the tensor maps of its memory
         for number, parameter in enumerate(self._maps):
             if parameter.of != "arena":
@@ -289,13 +293,14 @@ class CudaExecutor:
         cleared = size if manifest.timestamps and manifest.slots else cleared
         if cleared and not lasting:
             call("cuMemsetD8Async", workspace.address, 0, cleared, stream)
-        values = (ctypes.c_uint64 * (self._pointer_count + 2))(*(0,) * self._pointer_count, arena.address, workspace.address)
+        own = [(arena if p.kind == "arena" else workspace).address + p.offset for p in self._own]
+        values = (ctypes.c_uint64 * (self._pointer_count + len(own)))(*(0,) * self._pointer_count, *own)
         first = ctypes.addressof(values)
         gathered = (ctypes.c_uint8 * (MAP_BYTES * max(1, len(self._maps))))() if manifest.arrays else None
         if gathered is not None:
             table = (ctypes.c_uint64 * 2)(first, ctypes.addressof(gathered))
         else:
-            table = (ctypes.c_uint64 * len(manifest.parameters))(*range(first, first + 8 * len(values), 8))
+            table = (ctypes.c_uint64 * len(manifest.parameters))(*(first + 8 * slot for slot in self._slots))
         # Blocks that wait for each other run at the same time.
         sizes = (self.blocks, manifest.threads, manifest.shared_bytes)
         config = Config(*sizes, stream, cooperative=manifest.slots > 0, follows=manifest.follows)
@@ -334,4 +339,4 @@ class CudaExecutor:
         if self.manifest.arrays:
             ctypes.memmove(state.table[1] + number * MAP_BYTES, int(encoded.getPtr()), MAP_BYTES)
         else:
-            state.table[self._pointer_count + 2 + number] = int(encoded.getPtr())
+            state.table[len(self._slots) + number] = int(encoded.getPtr())

@@ -21,6 +21,8 @@ import dataclasses
 import json
 from typing import Any
 
+from kitsune_mlir.runtime.plain import shown
+
 __all__ = [
     "COUNTERS",
     "MAX_BLOCKS",
@@ -31,6 +33,7 @@ __all__ = [
     "WAITS_BYTES",
     "Manifest",
     "Parameter",
+    "parameters_problem",
 ]
 
 FORMAT = 1
@@ -56,10 +59,11 @@ class Parameter:
     """One kernel parameter, in order.
 
     Attributes:
-        kind: "input", "result", "arena" or "workspace" (a pointer), or "tensor_map".
+        kind: "input", "result", "arena" or "workspace" (a pointer), or "tensor_map". Pointers come first, the workspace last of
+            them; tensor maps follow.
         index: which input or result; 0 for the arena and the workspace. A tensor map describes memory of `of` number `index`.
         of: for a tensor map, whose memory it describes: "input", "result" or "arena".
-        offset: for a tensor map, bytes from that pointer to its first element.
+        offset: bytes from the beginning of that memory to where the pointer shows, or the tensor map's first element is.
         map: for a tensor map, its description for `runtime.tensormap.encode`.
     """
 
@@ -90,6 +94,8 @@ class Manifest:
         least_blocks: fewer blocks at the same time cannot run it, because these wait for each other:
         together: the ends of a ring, the pieces of a tile, a cluster.
         cluster: blocks of a cluster, which do each tile together; `tiles` counts every tile that often.
+        selected: the kernel takes pointers to what it uses only, and to places in the arena, as `parameters` has them; others
+            take one to each input and result and to the arena.
         arrays: the kernel takes two parameters, an array of all pointers and one of all tensor maps, each in their order.
         arena_bytes: size of the arena.
         input_bytes, result_bytes: size of each input and result.
@@ -122,6 +128,7 @@ class Manifest:
     together: str = "a launch"
     cluster: int = 1
     arrays: bool = False
+    selected: bool = False
 
     @property
     def counter_bytes(self) -> int:
@@ -167,3 +174,22 @@ class Manifest:
     def to_json(self) -> str:
         """The manifest as JSON text."""
         return json.dumps({"format": FORMAT, **dataclasses.asdict(self)})
+
+
+def parameters_problem(manifest: Manifest) -> str:
+    """What is wrong with the order of a kernel's parameters; "" if nothing is.
+
+    Pointers are to all inputs, results and the arena in this order, or where they are selected, to some of them in any order,
+    each place once; then the workspace; tensor maps follow.
+    """
+    inputs, results = len(manifest.input_bytes), len(manifest.result_bytes)
+    all_of_them = [("input", n) for n in range(inputs)] + [("result", n) for n in range(results)] + [("arena", 0)]
+    found = [(parameter.kind, parameter.index) for parameter in manifest.parameters]
+    pointers = found[: next((n for n, (kind, _) in enumerate(found) if kind == "tensor_map"), len(found))]
+    maps = found[len(pointers) :]
+    taken = [(p.kind, p.index, p.offset) for p in manifest.parameters[: len(pointers)]]
+    some = {*pointers[:-1]} <= {*all_of_them} and len({*taken}) == len(taken)
+    known = some if manifest.selected else pointers[:-1] == all_of_them
+    if not known or pointers[-1:] != [("workspace", 0)] or any(kind != "tensor_map" for kind, _ in maps):
+        return f"its parameters are in an unknown order: {shown(found)}"
+    return ""

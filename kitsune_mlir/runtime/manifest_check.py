@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
-from kitsune_mlir.runtime.manifest import FORMAT, Manifest, Parameter
+from kitsune_mlir.runtime.manifest import FORMAT, Manifest, Parameter, parameters_problem
 from kitsune_mlir.runtime.plain import record, shown
 from kitsune_mlir.runtime.tensormap import DTYPES, FILLS, PROMOTIONS, SWIZZLES
 
@@ -72,17 +72,19 @@ def check_manifest(manifest: Manifest) -> None:
 
 
 def _check_parameters(manifest: Manifest) -> None:
-    """Pointers are in their order, and tensor maps describe memory that there is."""
-    inputs, results = len(manifest.input_bytes), len(manifest.result_bytes)
-    pointers = [("input", n) for n in range(inputs)] + [("result", n) for n in range(results)]
-    pointers += [("arena", 0), ("workspace", 0)]
-    found = [(p.kind, p.index) for p in manifest.parameters]
-    _require(found[: len(pointers)] == pointers, f"parameters are {shown(found)}, where {shown(pointers)} was expected")
+    """Pointers are in their order, and pointers and tensor maps show memory that there is."""
+    problem = parameters_problem(manifest)
+    _require(not problem, problem)
     sizes = {("arena", 0): manifest.arena_bytes}
     sizes |= {("input", n): size for n, size in enumerate(manifest.input_bytes)}
     sizes |= {("result", n): size for n, size in enumerate(manifest.result_bytes)}
-    for number, parameter in enumerate(manifest.parameters[len(pointers) :]):
+    maps = [parameter for parameter in manifest.parameters if parameter.kind == "tensor_map"]
+    for number, parameter in enumerate(maps):
         _check_map(parameter, sizes.get((parameter.of, parameter.index)), f"tensor map {number}")
+    for number, parameter in enumerate(manifest.parameters[: -len(maps) or None]):
+        size = sizes.get((parameter.kind, parameter.index), 0)
+        inside = 0 <= parameter.offset < max(1, size) and (parameter.kind == "arena" or not parameter.offset)
+        _require(inside, f"pointer {number} shows byte {parameter.offset} of {size}")
 
 
 def _check_map(parameter: Parameter, size: int | None, name: str) -> None:

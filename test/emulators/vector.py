@@ -175,30 +175,39 @@ def run_kernel(
     results: list[np.ndarray],
     blocks: int,
     block_type: type[VectorBlock] = VectorBlock,
+    arena: np.ndarray | None = None,
 ) -> None:
     """Run a kernel on `blocks` blocks of a type; fills `results`.
+
+    Args:
+        arena: what the arena holds before and, filled, after; None: zeros before.
 
     Raises:
         AssertionError: an access out of bounds or badly aligned, a race, or a barrier that threads miss.
     """
     machine = Machine()
-    pointers, spaces = [], []
-    for array in (*inputs, *results):
-        space = Space(array.nbytes + RED_ZONE, checked=False)
-        # Not rounded up, so that the byte behind the last one is out of bounds.
-        space.data = np.full(array.nbytes + RED_ZONE, 0xFF, np.uint8)
-        spaces.append(space)
-        pointers.append(machine.add(space))
-    for space, array in zip(spaces, inputs, strict=False):
-        space.data[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    for size in (manifest.arena_bytes, manifest.workspace_bytes(blocks)):
+    spaces: dict[tuple[str, int], tuple[Space, int]] = {}
+    for role, arrays in (("input", inputs), ("result", results)):
+        for number, array in enumerate(arrays):
+            space = Space(array.nbytes + RED_ZONE, checked=False)
+            # Not rounded up, so that the byte behind the last one is out of bounds.
+            space.data = np.full(array.nbytes + RED_ZONE, 0xFF, np.uint8)
+            spaces[role, number] = space, machine.add(space)
+            if role == "input" or arena is not None:
+                space.data[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    for role, size in (("arena", manifest.arena_bytes), ("workspace", manifest.workspace_bytes(blocks))):
         space = Space(size + 2 * RED_ZONE, checked=False)
         space.data[:] = 0
-        pointers.append(machine.add(space))
-    for number, parameter in enumerate(manifest.parameters):
-        if parameter.kind == "tensor_map":  # of an input
-            pointers.insert(number, machine.add(Space(128)))
-            machine.maps[pointers[number]] = parameter.map, pointers[parameter.index] + parameter.offset
+        spaces[role, 0] = space, machine.add(space)
+    if arena is not None:
+        spaces["arena", 0][0].data[: arena.nbytes] = arena
+    pointers = []
+    for parameter in manifest.parameters:
+        if parameter.kind == "tensor_map":
+            pointers.append(machine.add(Space(128)))
+            machine.maps[pointers[-1]] = parameter.map, spaces[parameter.of, parameter.index][1] + parameter.offset
+        else:
+            pointers.append(spaces[parameter.kind, parameter.index][1] + parameter.offset)
     shared = manifest.shared_bytes + RED_ZONE
     bodies = [block_type(machine, module, manifest.threads, number, blocks, shared) for number in range(blocks)]
 
@@ -208,5 +217,7 @@ def run_kernel(
             block.peers, block.meeting = cluster, meeting
 
     run_blocks(bodies, module.context, manifest.kernel, pointers)
-    for space, array in zip(spaces[len(inputs) :], results, strict=True):
-        array.reshape(-1).view(np.uint8)[:] = space.data[: array.nbytes]
+    for number, array in enumerate(results):
+        array.reshape(-1).view(np.uint8)[:] = spaces["result", number][0].data[: array.nbytes]
+    if arena is not None:
+        arena[:] = spaces["arena", 0][0].data[: arena.nbytes]

@@ -26,7 +26,8 @@ def unassembled(seen: Callable[[str], object] = lambda ptx: None) -> Iterator[No
         return Cubin(b"", "sm_90a", {name: KernelResources(name, 0, 0, 0, 0, 0, 0) for name in names}, (), "")
 
     with (
-        mock.patch("kitsune_mlir.codegen.gpu.compile.assemble_best", skip),
+        mock.patch("kitsune_mlir.codegen.gpu.backend.assembling.assemble_best", skip),
+        mock.patch("kitsune_mlir.codegen.gpu.backend.assembling._count", lambda: 1),  # texts in the kernels' order
         mock.patch("kitsune_mlir.codegen.gpu.backend.cubin.assemble_best", skip),
         mock.patch("kitsune_mlir.codegen.gpu.backend.cubin.assemble", skip),
     ):

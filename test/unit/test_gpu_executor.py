@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize, to_assembly
+from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize, to_assembly, to_text
 from kitsune_mlir.codegen.gpu.compile import compile_gpu
 from kitsune_mlir.codegen.gpu.engines.generic.engine import GenericEngine
 from kitsune_mlir.codegen.gpu.engines.registry import choose
@@ -302,7 +302,7 @@ def test_debug_builds_bound_their_waits():
         module = parsed(case.text)
         replace_program(program_functions(module.operation)[0], KernelOptions(debug=True))
         finalize(module.operation)
-        _, ptx = to_assembly(module.body.operations[0].operation)
+        ptx = to_assembly(to_text(module.body.operations[0].operation))
     assert "SPIN" not in ptx and "ld.acquire.gpu.global.b32" in ptx.replace("u32", "b32")
 
 

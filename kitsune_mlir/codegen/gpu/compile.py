@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.backend.cubin import CHIPS, KernelResources, assemble_best
-from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize, to_assembly
+from kitsune_mlir.codegen.gpu.backend.assembling import Assembling
+from kitsune_mlir.codegen.gpu.backend.cubin import CHIPS, Cubin, KernelResources
+from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize, to_assembly, to_text
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision
 from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches
-from kitsune_mlir.codegen.gpu.lower import replace_program
-from kitsune_mlir.dialects.tile_reader import program_functions
+from kitsune_mlir.codegen.gpu.kernel.task_equality import launch_key
+from kitsune_mlir.codegen.gpu.lower import Emitted, replace_program
+from kitsune_mlir.dialects.tile_reader import ProgramView, program_functions
 from kitsune_mlir.errors import AssemblyTimeout, CompileError, TargetError
 from kitsune_mlir.runtime.manifest import Manifest
 
@@ -80,13 +84,12 @@ def compile_launches(
 ) -> tuple[GpuCode, ...]:
     """Compile the tile program `name`: one kernel, or one for each launch of a separate program, in their order.
 
-    Arguments and errors are those of `compile_gpu`.
+    Launches that are equal but for the memory that they work on have one kernel, which is made once and has the name of the
+    first of them. Arguments and errors are those of `compile_gpu`.
     """
-    with module.context:
-        clone = module.operation.clone().operation
-        found = [f for f in program_functions(clone) if ir.StringAttr(f.attributes["sym_name"]).value == name]
-        parts = [ir.StringAttr(part.attributes["sym_name"]).value for one in found for part in cut_launches(one)]
-        return tuple(compile_gpu(clone, part, options, watch) for part in parts or [name])
+    with module.context, ir.Location.unknown():
+        alone = _alone(module.operation, name)
+        return _compiled(cut_launches(*program_functions(alone.operation)), options, watch)
 
 
 def compile_gpu(
@@ -109,39 +112,108 @@ def compile_gpu(
         TargetError: there is no such chip.
         UnsupportedError: the program holds something that the contract does not have.
     """
+    with module.context, ir.Location.unknown():
+        alone = _alone(module.operation, name)
+        return _compiled(program_functions(alone.operation), options, watch)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kernel:
+    """A kernel that is being assembled."""
+
+    name: str
+    emitted: Emitted
+    gpu_ir: str
+    llvm_ir: str
+    assembled: Future[tuple[str, Cubin]]
+
+
+def _alone(module: ir.Operation, name: str) -> ir.Module:
+    """A module with a copy of the tile program `name` and nothing else."""
+    found = next((f for f in program_functions(module) if ir.StringAttr(f.attributes["sym_name"]).value == name), None)
+    if found is None:
+        raise CompileError(f"the module holds no tile program '{name}'")
+    alone = ir.Module.create()
+    for key in module.attributes:
+        alone.operation.attributes[key] = module.attributes[key]
+    found.clone(ir.InsertionPoint(alone.body))
+    return alone
+
+
+def _compiled(
+    functions: Sequence[ir.Operation], options: KernelOptions | None, watch: Callable[[Decision], None] | None
+) -> tuple[GpuCode, ...]:
+    """The code of each tile program."""
     options = options or KernelOptions()
     if options.chip not in CHIPS:
         raise TargetError(f"no target machine for '{options.chip}'; known: {', '.join(sorted(CHIPS))}")
-    with module.context, ir.Location.unknown():
-        clone = module.operation.clone().operation
-        functions = program_functions(clone)
-        for op in [op.operation for op in clone.regions[0].blocks[0].operations]:
-            if op not in functions or ir.StringAttr(op.attributes["sym_name"]).value != name:
-                op.erase()
-        if not (left := program_functions(clone)):
-            raise CompileError(f"the module holds no tile program '{name}'")
-        emitted = replace_program(left[0], options, watch)
-        try:
-            clone.verify()
-        except ir.MLIRError as error:
-            raise CompileError(f"kernel '{name}' is invalid: {error}") from error
-        gpu_ir = str(clone)
-        finalize(clone)
-        llvm_ir, ptx = to_assembly(emitted.op)
+    first: dict[tuple[str, ...], _Kernel] = {}
+    found: list[tuple[str, _Kernel, Manifest, tuple[Decision, ...]]] = []
+    with Assembling(options.chip, options.ptxas_seconds) as assembling:
+        for function in functions:
+            name = ir.StringAttr(function.attributes["sym_name"]).value
+            key, known = (), None
+            if len(functions) > 1:  # no launch has queues
+                program = ProgramView(function)
+                key = launch_key(program)
+                known = first.get(key)
+            if known is None:
+                made = first[key] = _emitted(function, name, options, watch, assembling)
+                found.append((name, made, made.emitted.manifest, made.emitted.decisions))
+                continue
+            manifest, decisions = known.emitted.equal_launch(program)
+            if watch is not None:
+                for decision in decisions:
+                    watch(decision)
+            found.append((name, known, manifest, decisions))
+        return tuple(_code(*launch) for launch in found)
+
+
+def _emitted(
+    function: ir.Operation,
+    name: str,
+    options: KernelOptions,
+    watch: Callable[[Decision], None] | None,
+    assembling: Assembling,
+) -> _Kernel:
+    """The kernel of a tile program, which stays."""
+    alone = ir.Module.create()
+    emitted = replace_program(function.clone(ir.InsertionPoint(alone.body)).operation, options, watch)
     try:
-        cubin = assemble_best(ptx, options.chip, options.ptxas_seconds)
+        alone.operation.verify()
+    except ir.MLIRError as error:
+        raise CompileError(f"kernel '{name}' is invalid: {error}") from error
+    gpu_ir = str(alone)
+    finalize(alone.operation)
+    text = to_text(emitted.op)
+    return _Kernel(name, emitted, gpu_ir, text.llvm_ir, assembling.submit(text))
+
+
+def _quoted(manifest: Manifest) -> str:
+    """A manifest as it stands in the text of a `gpu.module`."""
+    return str(ir.StringAttr.get(manifest.to_json()))
+
+
+def _code(name: str, kernel: _Kernel, manifest: Manifest, decisions: Sequence[Decision]) -> GpuCode:
+    """What a launch called `name` has of a kernel, once that is assembled; texts have the name of the launch."""
+    try:
+        ptx, cubin = kernel.assembled.result()
     except AssemblyTimeout as error:
-        stages = tuple(decision.plan.task.name for decision in emitted.decisions)
+        stages = tuple(decision.plan.task.name for decision in decisions)
         raise AssemblyTimeout(error.kernel, error.limit, error.seconds, stages) from error
+
+    def named(text: str) -> str:
+        return text if name == kernel.name else re.sub(rf"(?<![A-Za-z_]){re.escape(kernel.name)}(?!\d)", name, text)
+
     return GpuCode(
-        ptx=ptx,
+        ptx=named(ptx),
         cubin=cubin.data,
-        manifest=emitted.manifest,
-        engines=tuple(_choice(decision) for decision in emitted.decisions),
-        resources=cubin.kernels[emitted.manifest.kernel],
+        manifest=manifest,
+        engines=tuple(map(_choice, decisions)),
+        resources=cubin.kernels[manifest.kernel],
         warnings=cubin.warnings,
-        gpu_ir=gpu_ir,
-        llvm_ir=llvm_ir,
+        gpu_ir=named(kernel.gpu_ir.replace(_quoted(kernel.emitted.manifest), _quoted(manifest))),
+        llvm_ir=named(kernel.llvm_ir),
     )
 
 
@@ -159,7 +231,7 @@ def ptx_of(module: ir.Operation) -> str:
     kernels = [op.operation for op in module.regions[0].blocks[0].operations if op.operation.name == "gpu.module"]
     if not kernels:
         raise CompileError("the module holds no gpu.module to write PTX of")
-    return joined([to_assembly(kernel)[1] for kernel in kernels])
+    return joined([to_assembly(to_text(kernel)) for kernel in kernels])
 
 
 def _choice(decision: Decision) -> EngineChoice:

@@ -10,6 +10,8 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.backend.to_llvm import target_attribute
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision, build
+from kitsune_mlir.codegen.gpu.kernel.footprint import Footprint
+from kitsune_mlir.codegen.gpu.kernel.schedule import planned_for
 from kitsune_mlir.codegen.gpu.kernel.spatial.lower_queues import lower_queues
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.runtime.manifest import Manifest
@@ -25,11 +27,20 @@ PLAIN_REGISTERS = 128
 
 @dataclasses.dataclass(frozen=True)
 class Emitted:
-    """A `gpu.module` that took a tile program's place, its manifest, and who does each task."""
+    """A `gpu.module` that took a tile program's place, its manifest, who does each task, and what it takes of the device."""
 
     op: ir.Operation
     manifest: Manifest
     decisions: tuple[Decision, ...]
+    needs: Footprint
+
+    def equal_launch(self, program: ProgramView) -> tuple[Manifest, tuple[Decision, ...]]:
+        """The same of a launch that is equal (`task_equality.launch_key`): it has this kernel and memory of its own."""
+        plans = tuple(map(planned_for, self.needs.schedule.plans, program.tasks))
+        schedule = dataclasses.replace(self.needs.schedule, plans=plans)
+        needs = Footprint(program, self.manifest.kernel, self.needs.options, schedule, self.needs.placement)
+        manifest = dataclasses.replace(needs.manifest(), shared_bytes=self.manifest.shared_bytes)
+        return manifest, tuple(map(Decision, plans, schedule.declined))
 
 
 def replace_program(function: ir.Operation, options: KernelOptions, watch: Callable[[Decision], None] | None = None) -> Emitted:
@@ -65,4 +76,4 @@ def replace_program(function: ir.Operation, options: KernelOptions, watch: Calla
             for decision in executor.decisions:
                 watch(decision)
         function.erase()
-    return Emitted(holder, executor.manifest, executor.decisions)
+    return Emitted(holder, executor.manifest, executor.decisions, executor.needs)

@@ -7,19 +7,69 @@ is limited a Python of its own calls it: this file, run as a script, which there
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-__all__ = ["TooSlow", "find_ptxas", "link", "run"]
+__all__ = ["Children", "TooSlow", "find_ptxas", "link", "run"]
+
+R = TypeVar("R")
 
 
 class TooSlow(Exception):
     """A program had not ended when its time was over; it is ended now."""
+
+
+class Children:
+    """The programs that some threads run, so that another one can end them."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[str]] = set()
+        self._lock = threading.Lock()
+        self._ended = False
+
+    def owning(self, work: Callable[[], R]) -> R:
+        """Do `work`: what this thread runs meanwhile is one of these."""
+        before = _children.set(self)
+        try:
+            return work()
+        finally:
+            _children.reset(before)
+
+    @contextlib.contextmanager
+    def running(self, process: subprocess.Popen[str]) -> Iterator[None]:
+        """Says that a program runs."""
+        with self._lock:
+            self._running.add(process)
+            if self._ended:
+                _kill(process)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running.discard(process)
+
+    def kill(self) -> None:
+        """End all of them, and those that begin from now on."""
+        with self._lock:
+            self._ended = True
+            for process in self._running:
+                _kill(process)
+
+
+_children: contextvars.ContextVar[Children | None] = contextvars.ContextVar("children", default=None)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def find_ptxas() -> Path | None:
@@ -50,11 +100,12 @@ def run(command: Sequence[str], seconds: float | None) -> tuple[int, str]:
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True
     ) as process:
+        owner = _children.get()
         try:
-            output, _ = process.communicate(timeout=seconds)
+            with owner.running(process) if owner is not None else contextlib.nullcontext():
+                output, _ = process.communicate(timeout=seconds)
         except BaseException as error:  # an interrupt from the keyboard does not reach another session
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill(process)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise TooSlow from None
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 from torch_mlir import ir, passmanager
@@ -13,7 +14,7 @@ from kitsune_mlir.codegen.gpu.backend.ptx import PTX, to_ptx
 from kitsune_mlir.codegen.gpu.backend.relax_atomics import relax_atomics
 from kitsune_mlir.errors import CompileError
 
-__all__ = ["finalize", "target_attribute", "to_assembly", "to_llvm_ir"]
+__all__ = ["Text", "finalize", "target_attribute", "to_assembly", "to_llvm_ir", "to_text"]
 
 PIPELINE = (
     "convert-vector-to-scf",
@@ -78,11 +79,25 @@ def target_attribute(chip: str, unroll: bool) -> ir.Attribute:
     return ir.Attribute.parse(f'#nvvm.target<chip = "{chip}", features = "{PTX}"{", flags = {unroll}" if unroll else ""}>')
 
 
-def to_assembly(holder: ir.Operation) -> tuple[str, str]:
-    """LLVM IR and PTX of a `gpu.module` in the LLVM dialect, for the processor that its `#nvvm.target` names.
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """LLVM IR of a kernel, the processor that it is for, and whether LLVM is to unroll loops."""
+
+    llvm_ir: str
+    chip: str
+    unroll: bool
+
+
+def to_assembly(text: Text) -> str:
+    """PTX of a kernel; needs no MLIR, so that threads may do it. Errors as of `ptx.to_ptx`."""
+    return without_branches(to_ptx(text.llvm_ir, text.chip, text.unroll))
+
+
+def to_text(holder: ir.Operation) -> Text:
+    """LLVM IR of a `gpu.module` in the LLVM dialect, for the processor that its `#nvvm.target` names.
 
     Raises:
-        CompileError: it has no such target, or holds operations of other dialects; see `ptx.to_ptx`.
+        CompileError: it has no such target, or holds operations of other dialects.
     """
     target = str(holder.attributes["targets"]) if "targets" in holder.attributes else ""
     named = re.search(r'chip = "(\w+)"', target)
@@ -93,7 +108,7 @@ def to_assembly(holder: ir.Operation) -> tuple[str, str]:
         for op in holder.regions[0].blocks[0].operations:
             op.operation.clone(ir.InsertionPoint(module.body))
         llvm_ir = _translate(module.operation)
-    return llvm_ir, without_branches(to_ptx(llvm_ir, named[1], unroll="unroll" in target))
+    return Text(llvm_ir, named[1], "unroll" in target)
 
 
 def _translate(module: ir.Operation) -> str:

@@ -10,7 +10,7 @@ for the whole body.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch_mlir import ir
 from torch_mlir.dialects import llvm
@@ -42,10 +42,13 @@ class Arguments:
     Attributes:
         pointers: one value a pointer; or the address of the array of them.
         maps: the same of the tensor maps, if there are any.
+        places: by (argument of the program, offset) of a buffer the number of the pointer to it; None where each argument has a
+            pointer, under its own number.
     """
 
     pointers: Sequence[Value] | Value
     maps: Sequence[Value] | Value
+    places: Mapping[tuple[int, int], int] | None = None
 
     def pointer(self, number: Value | int) -> Value:
         """The `number`-th pointer, to global memory."""
@@ -196,6 +199,8 @@ class Operands:
         """Pointer to the first element of a buffer of the first task, or of a part of one (`Buffer.offset` says where)."""
         number = self._buffers[buffer.value]
         own = [member.task.buffers[number] for member in self._members]
+        if (places := self._arguments.places) is not None:
+            return offset(self._arguments.pointer(places[own[0].memory]), buffer.offset - own[0].offset)
         start = self._arguments.pointer(self.pick([one.argument for one in own]))
         inside = buffer.offset - own[0].offset
         moved = own[0].offset % _UNIT

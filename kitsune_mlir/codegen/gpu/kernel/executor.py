@@ -58,11 +58,13 @@ class Executor:
         module: holds the kernel, its helper functions and `@smem`.
         manifest: what a launch needs.
         decisions: one a task.
+        needs: what it takes of the device.
     """
 
     module: ir.Module
     manifest: Manifest
     decisions: tuple[Decision, ...]
+    needs: Footprint
 
 
 def build(
@@ -109,7 +111,8 @@ class _Builder:
         self.table = Table(self.order)
 
     def build(self) -> Executor:
-        needs, pointers = self.needs, self.program.inputs + self.program.results + 2
+        needs = self.needs
+        pointers = self.program.inputs + self.program.results + 2 if needs.places is None else len(needs.places) + 1
         tensor_maps = [tensor_map for _, _, tensor_map in needs.maps]
         arrays = [ArrayParameter(pointers, 8, 8), ArrayParameter(max(1, len(tensor_maps)), 128, 64)]
         kernel = Kernel(
@@ -121,16 +124,19 @@ class _Builder:
         )
         manifest = needs.manifest()
         with kernel.body() as values:
-            arguments = Arguments(*values) if self.schedule.shared else Arguments(values[:pointers], values[pointers:])
-            self._emit(kernel, manifest, arguments)
+            if self.schedule.shared:
+                arguments = Arguments(values[0], values[1])
+            else:
+                arguments = Arguments(values[:pointers], values[pointers:], needs.places)
+            self._emit(kernel, manifest, arguments, last=pointers - 1)
         if self.schedule.shared:
             self.table.define(kernel.module.body)
         manifest = dataclasses.replace(manifest, shared_bytes=kernel.shared_bytes)
         decisions = map(Decision, self.plans, self.schedule.declined)
-        return Executor(kernel.module, manifest, tuple(decisions))
+        return Executor(kernel.module, manifest, tuple(decisions), needs)
 
-    def _emit(self, kernel: Kernel, manifest: Manifest, arguments: Arguments) -> None:
-        self.workspace = workspace = arguments.pointer(self.program.inputs + self.program.results + 1)
+    def _emit(self, kernel: Kernel, manifest: Manifest, arguments: Arguments, last: int) -> None:
+        self.workspace = workspace = arguments.pointer(last)
         self.thread, self.block, self.blocks = thread, block, blocks = thread_id(), block_id(), grid_size()
         self.manifest, self.arguments = manifest, arguments
         counters = Semaphores.open(workspace, manifest.counter_bytes, manifest.slots, manifest.debug)

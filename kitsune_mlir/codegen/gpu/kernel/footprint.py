@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.interface.operands import Member
@@ -12,7 +13,7 @@ from kitsune_mlir.codegen.gpu.kernel.schedule import Schedule
 from kitsune_mlir.codegen.gpu.kernel.semaphore_names import counter_names
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
-from kitsune_mlir.dialects.attribute_table import PDL_SECONDARY
+from kitsune_mlir.dialects.attribute_table import PDL_PRIMARY, PDL_SECONDARY
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.runtime.manifest import Manifest, Parameter
@@ -34,6 +35,9 @@ class Footprint:
         numbered: whether blocks have the numbers of their multiprocessors (`AllBlocks.numbered`).
         maps: number of each tensor map: (argument, offset, map) in the order of the kernel's parameters.
         members: each task as the operand of a body.
+        places: by memory of a buffer, (argument of the program, offset), the number of the kernel's pointer to it. A launch of
+            several takes pointers to what it uses, in the order of use, so that equal launches have equal code; None for any
+            other kernel, which takes the program's arguments.
 
     Raises:
         CompileError: the plans do not fit one kernel.
@@ -51,7 +55,7 @@ class Footprint:
             raise CompileError(
                 f"kernel '{name}': a task wants {self.barriers} mbarriers, at most {BARRIER_BYTES // Barrier.BYTES} fit"
             )
-        self.places, self.partial_bytes, self.slots = lay_out([plan.split for plan in plans], program.slots)
+        self.partials, self.partial_bytes, self.slots = lay_out([plan.split for plan in plans], program.slots)
         self.cluster = max(plan.cluster for plan in plans)
         if self.cluster > 1 and (self.slots or not placement.everywhere or len(plans) > 1):
             raise CompileError(
@@ -60,9 +64,12 @@ class Footprint:
             )
         self.numbered = placement.numbered(plans, self.slots, options.workers)
         self.maps: dict[tuple[int, int, TensorMap], int] = {}
+        used = dict.fromkeys(buffer.memory for plan in plans for buffer in plan.task.buffers)
+        apart = {PDL_PRIMARY, PDL_SECONDARY} & {*program.function.attributes} and not schedule.shared
+        self.places = {memory: number for number, memory in enumerate(used)} if apart else None
         self.members = [
             Member(plan.task, tuple(map(self._number_of, plan.tensor_maps)), place, start)
-            for plan, place, start in zip(plans, self.places, schedule.starts, strict=True)
+            for plan, place, start in zip(plans, self.partials, schedule.starts, strict=True)
         ]
 
     def _number_of(self, use: MapUse) -> int:
@@ -100,7 +107,10 @@ class Footprint:
         for buffer in arguments:
             index_of.append(Parameter(buffer.role, numbers[buffer.role]))
             numbers[buffer.role] += 1
-        parameters = [*index_of, Parameter("workspace")]
+        pointers = index_of
+        if self.places is not None:
+            pointers = [dataclasses.replace(index_of[argument], offset=offset) for argument, offset in self.places]
+        parameters = [*pointers, Parameter("workspace")]
         for argument, start, tensor_map in self.maps:
             owner = index_of[argument]
             parameters.append(Parameter("tensor_map", owner.index, owner.kind, start, tensor_map.manifest()))
@@ -124,7 +134,7 @@ class Footprint:
             tiles=self._useful_blocks(),
             tasks=tuple((plan.task.name, plan.engine, plan.task.tiles) for plan in plans),
             debug=self.options.debug,
-            counters=counter_names(program, plans, self.places, self.slots) if self.options.debug else (),
+            counters=counter_names(program, plans, self.partials, self.slots) if self.options.debug else (),
             timestamps=self.options.timestamps,
             follows=PDL_SECONDARY in program.function.attributes,
             streaming=all(p.streaming and not p.scratch_bytes for p in plans) and not self.slots and self.placement.everywhere,
@@ -133,6 +143,7 @@ class Footprint:
             together=together,
             cluster=self.cluster,
             arrays=self.schedule.shared,
+            selected=self.places is not None,
         )
 
 

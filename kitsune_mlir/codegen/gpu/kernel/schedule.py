@@ -17,7 +17,7 @@ from kitsune_mlir.codegen.gpu.kernel.task_equality import signals
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.dialects.tile_records import TaskView
 
-__all__ = ["Choice", "Schedule", "make_schedule"]
+__all__ = ["Choice", "Schedule", "make_schedule", "planned_for"]
 
 Choice = tuple[Plan, Sequence[Decline]]
 """The plan taken for a task, and why the engines before declined."""
@@ -79,7 +79,7 @@ def make_schedule(
     while True:
         for number in set(first) - set(known):
             known[number] = choose(program.tasks[number], own[number])
-        plans = [_planned_for(known[first[task.number]][0], task) for task in program.tasks]
+        plans = [planned_for(known[first[task.number]][0], task) for task in program.tasks]
         plans, runs = _join(plans, engines, options, placement)
         weights, whole = _weights(plans), _whole(plans)
         kinds = {slot: (weight, slot in whole) for slot, weight in weights.items()}
@@ -109,7 +109,7 @@ def _run_key(tasks: Sequence[TaskView], first: Sequence[int], kinds: Mapping[int
     return tuple(first), signals(tasks), posted
 
 
-def _planned_for(plan: Plan, task: TaskView) -> Plan:
+def planned_for(plan: Plan, task: TaskView) -> Plan:
     """The plan of a task for another one that is alike."""
     if task is plan.task:
         return plan

@@ -1,4 +1,4 @@
-"""Which tasks of a program are equal but for their operands, so that one body of code can do them all.
+"""Which tasks of a program, and which launches, are equal but for their operands, so that one body of code can do them all.
 
 Two tasks are alike if they do the same operations on operands of the same types, kinds and relations: another buffer at each
 place, other semaphores, but inputs where the other has inputs, and one buffer twice where the other has one twice. An engine
@@ -7,16 +7,18 @@ then plans and emits the same for both; what differs is looked up when the kerne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.interface.operands import ALIGNMENT
+from kitsune_mlir.dialects.attribute_table import ATTENTION, PAIRS
 from kitsune_mlir.dialects.structure import structure
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.dialects.tile_records import TaskView
+from kitsune_mlir.dialects.verify import walk
 
-__all__ = ["LEAST_SAVED", "equal_tasks", "signals"]
+__all__ = ["LEAST_SAVED", "equal_tasks", "launch_key", "signals"]
 
 LEAST_SAVED = 16
 """So many bodies, and half of all, must be saved before a program looks operands up.
@@ -26,19 +28,39 @@ That takes 0.2 us a run of tasks on an H200: 0.6 % of eight layers of Llama-3-8B
 
 
 _IGNORED = {"sym_name", "launch"}
+_NUMBERS = {ATTENTION, PAIRS}
+"""Attributes of operations that are part of one thing: which number it has among those of the program says nothing."""
 
 
 def equal_tasks(program: ProgramView) -> list[int] | None:
     """For each task the number of the first one like it; None where sharing saves too little."""
     first: dict[tuple[str, ...], int] = {}
-    found = [first.setdefault(_key(program, task), task.number) for task in program.tasks]
+    found = [first.setdefault(_key(program, [task]), task.number) for task in program.tasks]
     saved = len(found) - len(first)
     return found if saved >= max(LEAST_SAVED, len(first)) else None
 
 
-def _key(program: ProgramView, task: TaskView) -> tuple[str, ...]:
+def launch_key(program: ProgramView) -> tuple[str, ...]:
+    """Equal for programs of one launch whose kernels differ in nothing but the memory that their pointers show."""
+    function = program.function
+    attributes = sorted(f"{name}={function.attributes[name]}" for name in function.attributes if name != "sym_name")
+    signalled = {one.semaphore for task in program.tasks for one in (*task.waits, *task.posts)}
+    slots = [str((one.first, one.slots)) for one in sorted(signalled, key=lambda one: one.first)]
+    buffers = {buffer.memory: buffer for task in program.tasks for buffer in task.buffers}.values()
+    overlaps = [str([one.overlaps(other) for other in buffers]) for one in buffers]
+    met: dict[str, int] = {}
+    marks = [
+        f"{place}: {name} {met.setdefault(f'{name} {op.attributes[name]}', len(met))}"
+        for place, op in enumerate(op for task in program.tasks for op in walk(task.op))
+        for name in _NUMBERS & {*op.attributes}
+    ]
+    body = _key(program, program.tasks, _IGNORED | _NUMBERS)
+    return (*attributes, *slots, str(signals(program.tasks)), *overlaps, *marks, *body)
+
+
+def _key(program: ProgramView, tasks: Sequence[TaskView], ignored: Collection[str] = _IGNORED) -> tuple[str, ...]:
     numbers: dict[ir.Value, int] = {}
-    lines = list(structure(task.op, numbers, _IGNORED))
+    lines = [line for task in tasks for line in structure(task.op, numbers, ignored)]
     places: dict[tuple[int, int], int] = {}
     for value, number in numbers.items():
         if value in program.buffers:
