@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 from torch_mlir import ir
 
@@ -33,7 +34,7 @@ class Dim:
         start: first element of the window in the buffer.
     """
 
-    side: Hashable
+    side: Any
     size: int
     extent: int
     stride: int

@@ -13,7 +13,7 @@ import math
 
 from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
 from kitsune_mlir.codegen.gpu.contraction.tf32x3 import write_small_parts
-from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_warp
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, if_all, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, maximum
 from kitsune_mlir.codegen.gpu.engines.conv.plan import HALVERS, PAIRED_ROWS, ConvPlan
@@ -227,8 +227,7 @@ class Stages:
 
     def _release(self, ring: Ring, slot: Slot, condition: Value | None) -> None:
         """The warpgroup has read a stage. One thread speaks for it: `wgmma.wait` is for the instruction as a whole."""
-        speaks = self.task.thread % 128 == 0
-        if_(speaks if condition is None else speaks & condition, ring.empty(slot.stage).arrive)
+        if_all([self.task.thread % 128 == 0, condition], ring.empty(slot.stage).arrive)
 
     def _pixels(self, slot: Slot) -> Value:
         """Where a stage of the image starts."""

@@ -9,19 +9,18 @@ its index says.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from torch_mlir import ir
-from torch_mlir.dialects import arith
 
 from kitsune_mlir.codegen.gpu.contraction.axes import ROW
 from kitsune_mlir.codegen.gpu.contraction.elementwise import is_constant
-from kitsune_mlir.codegen.gpu.contraction.gather import tables_of, walked_loop
+from kitsune_mlir.codegen.gpu.contraction.gather import indices_read, tables_of, walked_loop
 from kitsune_mlir.codegen.gpu.contraction.match import Pattern, Product
-from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, emit_body
+from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset
-from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, constant, i64, wrap
+from kitsune_mlir.codegen.gpu.emit.value import Value, i64
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements
 from kitsune_mlir.codegen.gpu.engines.mma.operand import Sum
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
@@ -56,14 +55,7 @@ class Gather:
                 elements.append(load_elements(place, window.dtype, 1, constant=window.constant)[0])
             else:
                 elements.append(constant_of(operand) if is_constant(operand) else None)
-        found: list[Value] = []
-
-        def extract(inner: ir.Operation, indices: Sequence[ir.Value]) -> Value:
-            found.append(wrap(arith.index_castui(as_type("i32"), indices[0])))
-            return constant(0.0, str(inner.results[0].type))
-
-        emit_body(self.op, elements, tile, lambda _: row, extract)
-        return found[0]
+        return indices_read(self.op, elements, tile, lambda _: row, "i32")[0]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

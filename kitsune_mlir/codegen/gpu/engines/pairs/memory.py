@@ -12,24 +12,11 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 
 from torch_mlir import ir
-from torch_mlir.dialects import arith
 
-from kitsune_mlir.codegen.gpu.contraction.scalar_body import emit_body
+from kitsune_mlir.codegen.gpu.contraction.gather import indices_read
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.memory import copy_async, copy_async_commit, copy_async_wait, load, offset, store
-from kitsune_mlir.codegen.gpu.emit.value import (
-    Value,
-    as_type,
-    bitcast,
-    constant,
-    i32,
-    i64,
-    minimum,
-    select,
-    unpack,
-    vector,
-    wrap,
-)
+from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, i32, i64, minimum, select, unpack, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import load_elements, store_elements
 from kitsune_mlir.codegen.gpu.engines.pairs.plan import PIECE, PairsPlan, row_align
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
@@ -58,15 +45,9 @@ class PairsMemory:
     def fetch_early(self) -> None:
         """Start bulk copies of the rows that are gathered before the waits; the barrier tells when they are there."""
         row_bytes = self.pairs.width * 2
-        rows = [(part, self.plan.samples * part.count) for part in self.plan.early]
-        barrier = self.task.barriers[0]
-        if_(self.thread == 0, lambda: barrier.arrive_and_expect(row_bytes * sum(count for _, count in rows)))
-        found = []
-        for part, count in rows:
-            for first in range(0, count, self.threads):
-                item = self.thread + first
-                found.append((part, item, item < count, self._gathered(part, minimum(item, count - 1))))
-        for part, item, exists, place in found:  # all indices are on their way before the first row is asked for
+        barrier, count = self.task.barriers[0], self.plan.samples * sum(part.count for part in self.plan.early)
+        if_(self.thread == 0, lambda: barrier.arrive_and_expect(row_bytes * count))
+        for part, item, exists, place in self._all_gathered(self.plan.early):
             table, target = self.plan.loads[part.extract.operands[0]], offset(self.task.shared, self._target(part, item))
             source = offset(self.tile.pointer(table.buffer), place)
             if_(exists, functools.partial(tma.load_span, target, source, row_bytes, barrier))
@@ -82,13 +63,7 @@ class PairsMemory:
         Where gathered rows are is found out first, by as many threads as there are rows, so that indices are read at once.
         """
         gathers = [part for part in parts if part.gather is not None]
-        found = []
-        for part in gathers:
-            count = self.plan.samples * part.count
-            for first in range(0, count, self.threads):
-                item = self.thread + first
-                found.append((part, item, item < count, self._gathered(part, minimum(item, count - 1))))
-        for part, item, exists, place in found:  # all indices are on their way before the first is written
+        for part, item, exists, place in self._all_gathered(gathers):
             if_(exists, functools.partial(store, place, self._found(part, item), 8))
         if gathers:
             self.group.sync()
@@ -137,19 +112,29 @@ class PairsMemory:
 
         if_(row < together, lambda: for_(row, rows, together * BATCH, batch) and None)
 
+    def _all_gathered(self, parts: Sequence[Vectors]) -> list[tuple[Vectors, Value, Value, Value]]:
+        """Of parts' vectors those that the thread looks up: (part, item, whether it exists, `_gathered`).
+
+        All indices are on their way before the first is used.
+        """
+        found = []
+        for part in parts:
+            count = self.plan.samples * part.count
+            for first in range(0, count, self.threads):
+                item = self.thread + first
+                found.append((part, item, item < count, self._gathered(part, minimum(item, count - 1))))
+        return found
+
     def _gathered(self, part: Vectors, item: Value) -> Value:
         """Bytes from the start of a table to the row that is vector `item`, i64."""
         assert part.gather is not None
-        found: list[Value] = []
+        at = [item // part.count, item % part.count, i32(0)]
+        return self._bytes(self.plan.loads[part.extract.operands[0]], self._indices(part.gather, at, "i64"))
 
-        def extract(op: ir.Operation, indices: Sequence[ir.Value]) -> Value:
-            found.extend(self._integer(index, "i64") for index in indices)
-            return constant(0.0, str(ir.ShapedType(op.operands[0].type).element_type))
-
-        at = [item // part.count, item % part.count]
-        arguments = [self._argument(part.gather, number, at) for number in range(len(part.gather.operands) - 1)]
-        emit_body(part.gather, [*arguments, None], self.tile, lambda loop: at[loop] if loop < 2 else i32(0), extract)
-        return self._bytes(self.plan.loads[part.extract.operands[0]], found)
+    def _indices(self, op: ir.Operation, at: Sequence[Value], dtype: str) -> list[Value]:
+        """Where a generic's body reads a table by index, at a place of its loops."""
+        arguments = [self._argument(op, number, at) for number in range(len(op.operands) - 1)]
+        return indices_read(op, [*arguments, None], self.tile, at.__getitem__, dtype)
 
     def _argument(self, op: ir.Operation, number: int, at: Sequence[Value]) -> Value:
         """The element of an operand of a generic at a place of its loops."""
@@ -176,9 +161,6 @@ class PairsMemory:
         for place, stride in zip(places, record.buffer.strides, strict=True):
             total = total + place * (stride * size)
         return total
-
-    def _integer(self, index: ir.Value, type_: str) -> Value:
-        return wrap(arith.index_castui(as_type(type_), index))
 
     # --- the table ------------------------------------------------------------------------------------------------------
 
@@ -211,16 +193,7 @@ class PairsMemory:
         if part.kind == "rows":
             return column * 2 + self.pairs.column_at(number)
         assert part.op is not None
-        found: list[Value] = []
-
-        def extract(op: ir.Operation, indices: Sequence[ir.Value]) -> Value:
-            found.extend(self._integer(index, "i32") for index in indices[1:])
-            return constant(0.0, str(ir.ShapedType(op.operands[0].type).element_type))
-
-        at = [i32(0), column]
-        arguments = [self._argument(part.op, operand, at) for operand in range(len(part.op.operands) - 1)]
-        emit_body(part.op, [*arguments, None], self.tile, lambda loop: at[loop], extract)
-        left, right = found
+        _, left, right = self._indices(part.op, [i32(0), column], "i32")
         return (left * self.pairs.pitch + right) * 2 + self.plan.products_at
 
     def await_copies(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
-from kitsune_mlir.codegen.gpu.emit.control_flow import if_
+from kitsune_mlir.codegen.gpu.emit.control_flow import if_, if_all
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64, vector
 from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, store_elements
@@ -31,8 +31,7 @@ def store_piece(record: Store, evaluator: Evaluator, tile: TileContext, place: F
     words = vector(evaluator.piece(record.tensor, place))
     pointer = offset(window.start(tile), i64(memory.row(place)) * (window.stride(ROW) * window.bytes))
     write = functools.partial(store, words, offset(pointer, memory.piece_col(place) * window.bytes), 16)
-    exists = memory.row_exists(place)
-    write() if exists is None else if_(exists, write)
+    if_all([memory.row_exists(place)], write)
 
 
 class Storer:
@@ -116,8 +115,6 @@ class Storer:
                 if cols == 1 and lane:
                     continue
                 inside = col + lane < cols if 8 * place.block + 8 > cols else None
-                condition = inside if exists is None else exists if inside is None else inside & exists
                 at = offset(pointer, i64(col + lane) * (stride * size)) if cols > 1 else pointer
                 items = [lanes.at(0), lanes.at(1)] if together else [lanes.at(lane)]
-                write = functools.partial(store_elements, items, at, dtype, len(items) * size)
-                write() if condition is None else if_(condition, write)
+                if_all([inside, exists], functools.partial(store_elements, items, at, dtype, len(items) * size))

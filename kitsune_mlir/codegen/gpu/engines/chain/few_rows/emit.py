@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
 from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes
-from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, lane_id, warp_id
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_all, lane_id, warp_id
 from kitsune_mlir.codegen.gpu.emit.memory import copy_async, copy_async_commit, copy_async_wait, load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, i64, minimum, pack, select, unpack
 from kitsune_mlir.codegen.gpu.engines.chain.core.accumulator_init import Starts
@@ -252,8 +252,5 @@ class FewRows:
                 for block, lanes in enumerate(found):
                     (write if last else keep)(row, unit.column + (self.quad * 2 + 8 * block), lanes)
 
-            exists = unit.exists
-            if last and self.plan.chain.rows < ROWS:
-                inside = row < self.plan.chain.rows
-                exists = inside if exists is None else exists & inside
-            put() if exists is None else if_(exists, put)
+            inside = row < self.plan.chain.rows if last and self.plan.chain.rows < ROWS else None
+            if_all([unit.exists, inside], put)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, if_all
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, select, vector
@@ -163,8 +163,7 @@ class Consumer(ChainConsumer):
     def _post(self, tile: TileContext) -> None:
         """The task's posts."""
         if self.task.view.posts:
-            closing = tile.closing
-            self.post(tile.post) if closing is None else if_(closing, lambda: self.post(tile.post))
+            if_all([tile.closing], lambda: self.post(tile.post))
 
     # --- a product ---------------------------------------------------------------------------------------------------
 
