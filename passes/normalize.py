@@ -22,6 +22,7 @@ from kitsune_mlir.dialects.products import (
 )
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.passes.layouts.returned_orders import order_results
+from kitsune_mlir.passes.normalization.column_parts import part_columns
 from kitsune_mlir.passes.normalization.narrow import narrow
 from kitsune_mlir.passes.normalization.narrow_results import narrow_results
 from kitsune_mlir.passes.normalization.own_rows import index_own_rows
@@ -283,6 +284,7 @@ class Normalize(Pass):
             sum_beside_splats(module)
             fold_movement(module)
             narrow_results(module)
+            part_columns(module)
             index_own_rows(module)
             order_results(module)
             drop_unused(module)

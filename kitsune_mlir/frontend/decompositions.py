@@ -18,6 +18,7 @@ from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 from kitsune_mlir.frontend.attention import scaled_dot_product_attention
 from kitsune_mlir.frontend.convolutions import convolution
 from kitsune_mlir.frontend.fallbacks import FALLBACKS, with_scalars
+from kitsune_mlir.frontend.orders import topk as sorted_topk
 from kitsune_mlir.frontend.products import linear, matmul
 from kitsune_mlir.frontend.scatters import SCATTERS
 
@@ -25,6 +26,8 @@ __all__ = ["decomposition_table"]
 
 aten = torch.ops.aten
 _NARROW = (torch.bfloat16, torch.float16)
+ROUNDS, ROUND_LENGTH = 8, 1024
+"""Elements that a top-k takes one after the other, and of the rows that it takes them from."""
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -205,9 +208,11 @@ def _pow_scalar(x: Tensor, exponent: Any) -> Tensor:
 
 
 def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:
-    """`k` rounds of taking the largest element that is left: row reductions, where torch-mlir sorts the whole row."""
-    if x.ndim == 0 or not 0 < k <= 8 or x.dtype == torch.bool:
+    """`k` rounds of taking the largest element that is left: reductions of short rows. Long ones, and for more, are sorted."""
+    if x.ndim == 0 or not 0 < k:
         return NotImplemented
+    if k > ROUNDS or x.shape[dim] > ROUND_LENGTH or x.dtype == torch.bool:
+        return sorted_topk(x, k, dim, largest)
     dtype, x, dim = x.dtype, _wide(x), dim % x.ndim
     n = x.shape[dim]
     shape = [n if d == dim else 1 for d in range(x.ndim)]

@@ -79,15 +79,21 @@ def test_tiles_that_are_handed_over_are_larger():
 
 
 def test_permuting_maps_have_runs_along_both_dimensions():
-    assert tile_of(Figures((4096, 4096), 1, 4, 2, 0, (1, 0)), H200) == [128, 128]
-    assert tile_of(Figures((16, 2048, 100), 1, 8, 4, 0, (2, 0)), H200) == [16, 1, 56]
+    assert tile_of(Figures((4096, 4096), 1, 4, 2, 0, ((0, 1), (1, 0))), H200) == [128, 128]
+    assert tile_of(Figures((16, 2048, 100), 1, 8, 4, 0, ((0, 1, 2), (1, 2, 0))), H200) == [16, 1, 56]
 
 
 def test_short_rows_of_a_permuting_map_come_with_the_next_ones():
     """Images of 28 x 28 to channels last: 56 bytes of a row are no whole line."""
-    images = Figures((512, 28, 28, 128), 1, 4, 2, 0, (3, 2), beside=1)
+    images = Figures((512, 28, 28, 128), 1, 4, 2, 0, ((0, 1, 2, 3), (0, 3, 1, 2)))
     assert tile_of(images, H200) == [1, 4, 28, 128]
     assert tile_of(dataclasses.replace(images, sizes=(8, 28, 28, 128)), H200) == [1, 1, 28, 128]
+
+
+def test_short_dimensions_of_a_permuting_map_come_with_those_outside():
+    """Weights of 4 x 4 in four parts: a tile of the last two dimensions alone would have four elements."""
+    weights = Figures((128, 2, 2, 256, 2, 2), 1, 4, 2, 0, ((0, 1, 2, 3, 4, 5), (3, 0, 1, 4, 2, 5)))
+    assert tile_of(weights, H200) == [1, 1, 2, 32, 2, 2]
 
 
 def test_few_rows_are_spread_over_the_machine():

@@ -11,8 +11,8 @@ from kitsune_mlir.dialects.iteration import root_of
 from kitsune_mlir.dialects.products import is_projected_product
 from kitsune_mlir.dialects.sizes import HALF_TYPES
 
-MOST = 3
-"""Products that share a pass: each needs registers for its sums."""
+MOST, MOST_OF_FEW_ROWS = 3, 4
+"""Products that share a pass: each needs registers for its sums. Four are the gates of an LSTM."""
 
 
 def share_a_pass(products: Sequence[ir.Operation]) -> bool:
@@ -20,7 +20,7 @@ def share_a_pass(products: Sequence[ir.Operation]) -> bool:
 
     The `gemv` engine does it for few rows, the `mma` engine for more than 64 rows of 16-bit floats.
     """
-    if not 1 < len(products) <= MOST:
+    if not 1 < len(products) <= (MOST_OF_FEW_ROWS if all(map(few_rows, products)) else MOST):
         return False
     found = [_operands(op) for op in products]
     first = found[0]

@@ -5,7 +5,6 @@ start of its loads to the end of its stores; as many tiles are under way as regi
 only to threads that ask for little at a time. Its rates are `rates.SIMT_*`, fitted to times on an H200.
 """
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -137,7 +136,7 @@ def tile_of(figures: Figures, target: Target) -> list[int]:
 
 
 def _crossed_tile(figures: Figures, crossed: tuple[tuple[int, ...], ...], target: Target) -> list[int]:
-    """Runs of `CROSSED_BYTES` in the memory of the result and of the input: of short dimensions, with those that lie outside."""
+    """Runs of `CROSSED_BYTES` in the memory of the result and of the input: short dimensions with those outside of them."""
     sizes, tile = figures.sizes, [1] * len(figures.sizes)
 
     def tiles(dim: int, rows: int) -> int:
@@ -245,4 +244,9 @@ def crossed_dimensions(space: Space) -> tuple[tuple[int, ...], tuple[int, ...]] 
 
 def _innermost(dims: Sequence[int | None]) -> tuple[int, ...]:
     """The last of some dimensions, up to one that is not shared."""
-    return tuple(reversed(list(itertools.takewhile(lambda dim: dim is not None, reversed(dims)))))
+    found: list[int] = []
+    for dim in reversed(dims):
+        if dim is None:
+            break
+        found.insert(0, dim)
+    return tuple(found)
