@@ -165,7 +165,7 @@ class AtomicScatterOp(Kitsune.Operation, name="atomic_scatter"):
         if not are_indices(self, [first]):
             return False
         if not isinstance(updates.type, ir.RankedTensorType) or not isinstance(destination.type, ir.MemRefType):
-            return fail(self, f"puts a tensor into a memref, not {updates.type} to {destination.type}")
+            return fail(self, f"puts a tensor into a memref, not {updates.type} into {destination.type}")
         rows, memory = ir.ShapedType(updates.type), ir.ShapedType(destination.type)
         if rows.element_type != memory.element_type or list(rows.shape)[1:] != list(memory.shape)[1:]:
             return fail(self, f"rows of {updates.type} do not fit {destination.type}")

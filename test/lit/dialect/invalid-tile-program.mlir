@@ -395,7 +395,7 @@ func.func @f(%u: tensor<4x8xf32>, %i: tensor<4xi64>, %n: index, %m: memref<10x8x
 
 // Only sums are atomic updates of rows.
 func.func @f(%u: tensor<4x8xf32>, %i: tensor<4xi64>, %n: index, %m: memref<10x8xf32>) {
-  // expected-error@+1 {{'kitsune.atomic_scatter' op 'kind' must be one of addf, addi, got 'maxf'}}
+  // expected-error@+1 {{'kitsune.atomic_scatter' op 'kind' must be one of addf, addi, maximumf, maxs, minimumf, mins, mulf, muli, assign, got 'maxf'}}
   "kitsune.atomic_scatter"(%u, %i, %n, %m) {kind = "maxf"} : (tensor<4x8xf32>, tensor<4xi64>, index, memref<10x8xf32>) -> ()
   return
 }
@@ -431,7 +431,7 @@ func.func @f(%u: tensor<4x8xf32>, %i: tensor<4xf32>, %n: index, %m: memref<10x8x
 
 // It adds a tensor to memory.
 func.func @f(%u: memref<4x8xf32>, %i: tensor<4xi64>, %n: index, %m: memref<10x8xf32>) {
-  // expected-error@+1 {{'kitsune.atomic_scatter' op adds a tensor to a memref, not memref<4x8xf32> to memref<10x8xf32>}}
+  // expected-error@+1 {{'kitsune.atomic_scatter' op puts a tensor into a memref, not memref<4x8xf32> into memref<10x8xf32>}}
   "kitsune.atomic_scatter"(%u, %i, %n, %m) {kind = "addf"} : (memref<4x8xf32>, tensor<4xi64>, index, memref<10x8xf32>) -> ()
   return
 }
