@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from kitsune_mlir.frontend.fills import FILLS
+from kitsune_mlir.frontend.orders import ORDERS
 from kitsune_mlir.frontend.scans import SCANS
 
 __all__ = ["FALLBACKS", "with_scalars"]
@@ -42,19 +43,6 @@ def _all_dims(op: Any) -> Callable[..., Any]:
         return x.to(torch.bool)
 
     return decomposed
-
-
-def _sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
-    """Sorts along the last dimension, the only one for which torch-mlir has a lowering."""
-    if dim % x.ndim == x.ndim - 1:
-        return NotImplemented
-    values, indices = aten.sort.default(x.movedim(dim, -1), -1, descending)
-    return values.movedim(-1, dim), indices.movedim(-1, dim)
-
-
-def _sort_stable(x: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
-    # torch-mlir's sort exchanges neighbours only where they are out of order, so it is stable.
-    return aten.sort.default(x, dim, descending)
 
 
 def _extreme(op: Any) -> Callable[..., Any]:
@@ -281,6 +269,7 @@ _COMPARISONS = (aten.lt.Scalar, aten.le.Scalar, aten.gt.Scalar, aten.ge.Scalar, 
 
 FALLBACKS: dict[Any, Callable[..., Any]] = {
     **SCANS,
+    **ORDERS,
     **FILLS,
     aten.addmv.default: _addmv,
     aten.addbmm.default: _addbmm,
@@ -291,8 +280,6 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     aten.erfc.default: _erfc,
     aten.all.dims: _all_dims(aten.all.dim),
     aten.any.dims: _all_dims(aten.any.dim),
-    aten.sort.default: _sort,
-    aten.sort.stable: _sort_stable,
     aten.index.Tensor: _index,
     aten.hypot.default: _hypot,
     aten.copysign.Tensor: _copysign,

@@ -1,8 +1,12 @@
-"""Scans, orders and searches along a dimension, as operators that torch-mlir has."""
+"""Scans that torch-mlir does not have, along a dimension, as operators that it has.
+
+A scan of any length is one of short groups, a scan of what the groups give, and what comes before each group taken in: so
+there are some hundred operations an element however long it is, and three passes over memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,108 +15,126 @@ from torch import Tensor
 __all__ = ["SCANS"]
 
 aten = torch.ops.aten
-MOST = 4096
-"""Elements of a scan: each result looks at all elements before it."""
+GROUP = 32
+"""Elements that are scanned together: each result looks at all of them."""
+SHORT = 64
+"""Elements up to which a scan is one group."""
+
+Parts = tuple[Tensor, ...]
 
 
-def _pairs(x: Tensor, dim: int, what: str) -> tuple[Tensor, Tensor]:
-    """For each element along `dim`, as last dimension but one, all elements, as the last; and which are not after it."""
-    n = x.shape[dim]
-    if n > MOST:
-        raise NotImplementedError(f"{what} over {n} elements, {MOST} at most are supported")
-    place = torch.arange(n, device=x.device)
-    return x.movedim(dim, -1).unsqueeze(-2), place.unsqueeze(0) <= place.unsqueeze(1)
+def scan(parts: Parts, neutral: Sequence[float], prefix: Callable[..., Parts], combine: Callable[..., Parts]) -> Parts:
+    """Scan tensors along their last dimension.
+
+    Args:
+        neutral: of each part, what changes nothing.
+        prefix: scans a short last dimension of parts.
+        combine: (parts of what comes before, parts of what comes after) -> parts of both.
+    """
+    n = parts[0].shape[-1]
+    if n <= SHORT:
+        return prefix(*parts)
+    groups = -(-n // GROUP)
+    filled = parts
+    if groups * GROUP != n:
+        filled = tuple(
+            aten.constant_pad_nd(part, [0, groups * GROUP - n], value) for part, value in zip(parts, neutral, strict=True)
+        )
+    shape = [*parts[0].shape[:-1], groups, GROUP]
+    within = prefix(*(part.reshape(shape) for part in filled))
+    totals = scan(tuple(part[..., -1] for part in within), neutral, prefix, combine)
+    before = tuple(aten.constant_pad_nd(total[..., :-1], [1, 0], value) for total, value in zip(totals, neutral, strict=True))
+    both = combine(tuple(part.unsqueeze(-1) for part in before), within)
+    return tuple(part.reshape(*shape[:-2], groups * GROUP)[..., :n] for part in both)
+
+
+def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
+    """For each element of the last dimension, which becomes the last but one, all elements, as the last; and which are not
+    after it."""
+    place = torch.arange(x.shape[-1], device=x.device)
+    return x.unsqueeze(-2), place.unsqueeze(0) <= place.unsqueeze(1)
+
+
+def worst_of(dtype: torch.dtype, largest: bool) -> Any:
+    """The number of a type that is never the largest (or smallest) beside another one."""
+    if dtype.is_floating_point:
+        return float("-inf") if largest else float("inf")
+    info = torch.iinfo(dtype)
+    return info.min if largest else info.max
 
 
 def _extremes(largest: bool) -> Callable[..., Any]:
     """`cummax`, `cummin`: of equal elements the last one counts, and NaN is beyond every number."""
 
+    def prefix(x: Tensor, places: Tensor) -> Parts:
+        each, before = _pairs(x)
+        masked = torch.where(before, each, worst_of(x.dtype, largest))
+        values = torch.amax(masked, -1) if largest else torch.amin(masked, -1)
+        best = each == values.unsqueeze(-1)
+        if x.dtype.is_floating_point:
+            nan = ((each != each) & before).any(-1)
+            values, best = torch.where(nan, float("nan"), values), torch.where(nan.unsqueeze(-1), each != each, best)
+        return values, torch.amax(torch.where(best & before, places.unsqueeze(-2), 0), -1)
+
+    def combine(before: Parts, after: Parts) -> Parts:
+        (old, place), (new, here) = before, after
+        later = (new >= old) if largest else (new <= old)
+        if new.dtype.is_floating_point:
+            later = (new != new) | ((old == old) & later)
+        return torch.where(later, new, old), torch.where(later, here, place)
+
     def decomposed(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         if x.ndim == 0:
             return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
-        each, before = _pairs(x, dim, "cummax" if largest else "cummin")
         if x.dtype == torch.bool:
             values, indices = decomposed(x.to(torch.int32), dim)
             return values.to(torch.bool), indices
-        real = x.dtype.is_floating_point
-        info = torch.finfo(x.dtype) if real else torch.iinfo(x.dtype)
-        worst = (float("-inf") if largest else float("inf")) if real else (info.min if largest else info.max)
-        masked = torch.where(before, each, worst)
-        values = torch.amax(masked, -1) if largest else torch.amin(masked, -1)
-        best = each == values.unsqueeze(-1)
-        if real:
-            nan = ((each != each) & before).any(-1)
-            values, best = torch.where(nan, float("nan"), values), torch.where(nan.unsqueeze(-1), each != each, best)
-        places = torch.arange(x.shape[dim], device=x.device)
-        indices = torch.amax(torch.where(best & before, places, 0), -1)
+        moved = x.movedim(dim, -1)
+        places = torch.arange(x.shape[dim], device=x.device).expand(moved.shape)
+        values, indices = scan((moved, places), (worst_of(x.dtype, largest), 0), prefix, combine)
         return values.movedim(-1, dim), indices.movedim(-1, dim)
 
     return decomposed
+
+
+def _finite(x: Tensor) -> Tensor:
+    """What is taken off exponents: no infinity."""
+    return torch.where((x - x) == 0, x, 0.0)
+
+
+def _log_prefix(most: Tensor, total: Tensor) -> Parts:
+    each, before = _pairs(most)
+    largest = torch.amax(torch.where(before, each, float("-inf")), -1)
+    weights = torch.exp(_finite(each) - _finite(largest).unsqueeze(-1))
+    weights = torch.where(each == float("-inf"), 0.0, weights)
+    return largest, torch.where(before, weights * total.unsqueeze(-2), 0.0).sum(-1)
+
+
+def _log_combine(before: Parts, after: Parts) -> Parts:
+    (old, few), (new, more) = before, after
+    largest = torch.maximum(old, new)
+    shift = _finite(largest)
+
+    def scaled(most: Tensor, total: Tensor) -> Tensor:
+        return torch.where(most == float("-inf"), 0.0, total * torch.exp(_finite(most) - shift))
+
+    return largest, scaled(old, few) + scaled(new, more)
 
 
 def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
     if x.ndim == 0:
         return x.clone()
     wide = x.to(torch.float32) if x.dtype in (torch.bfloat16, torch.float16) else x
-    each, before = _pairs(wide, dim, "logcumsumexp")
-    most = torch.amax(torch.where(before, each, float("-inf")), -1, keepdim=True)
-    shift = torch.where((most - most) == 0, most, 0.0)  # an infinity is not taken off
-    total = torch.where(before, torch.exp(each - shift), 0.0).sum(-1)
-    return (torch.log(total) + shift.squeeze(-1)).movedim(-1, dim).to(x.dtype)
-
-
-def _median(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The lower one of two; NaN where there is any."""
-    if x.ndim == 0:
-        return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
-    dim %= x.ndim
-    ordered, places = torch.sort(x, dim)
-    middle = (x.shape[dim] - 1) // 2
-    value, place = ordered.narrow(dim, middle, 1), places.narrow(dim, middle, 1)
-    if x.dtype.is_floating_point:
-        nan = (x != x).any(dim, keepdim=True)
-        first = torch.argmax((x != x).to(torch.int32), dim, keepdim=True)
-        value, place = torch.where(nan, float("nan"), value), torch.where(nan, first, place)
-    return (value, place) if keepdim else (value.squeeze(dim), place.squeeze(dim))
-
-
-def _median_of_all(x: Tensor) -> Tensor:
-    return _median(x.reshape(-1), 0)[0]
-
-
-def _searchsorted(
-    bounds: Tensor,
-    values: Tensor,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
-    side: str | None = None,
-    sorter: Tensor | None = None,
-) -> Tensor:
-    """How many bounds are below each value (with `right`: not above it)."""
-    if sorter is not None:
-        bounds = torch.gather(bounds, -1, sorter)
-    bounds, each = bounds.unsqueeze(-2), values.unsqueeze(-1)
-    if values.ndim and bounds.ndim == 2 and values.ndim != 1:
-        bounds = bounds.reshape([1] * values.ndim + [-1])
-    elif not values.ndim:
-        bounds, each = bounds.reshape(-1), each.reshape(1)
-    after = right or side == "right"
-    below = (bounds <= each) if after else (bounds < each)
-    return below.to(torch.int64).sum(-1).to(torch.int32 if out_int32 else torch.int64)
-
-
-def _searchsorted_number(bounds: Tensor, value: float, **given: Any) -> Tensor:
-    return _searchsorted(bounds, torch.full((), value, dtype=bounds.dtype, device=bounds.device), **given)
+    moved = wide.movedim(dim, -1)
+    # An element is its own largest exponent, and once that; an infinity is not taken off.
+    total = torch.where(moved == float("-inf"), 0.0, torch.exp(moved - _finite(moved)))
+    most, total = scan((moved, total), (float("-inf"), 0.0), _log_prefix, _log_combine)
+    return (torch.log(total) + _finite(most)).movedim(-1, dim).to(x.dtype)
 
 
 SCANS: dict[Any, Callable[..., Any]] = {
     aten.cummax.default: _extremes(True),
     aten.cummin.default: _extremes(False),
     aten.logcumsumexp.default: _logcumsumexp,
-    aten.median.dim: _median,
-    aten.median.default: _median_of_all,
-    aten.searchsorted.Tensor: _searchsorted,
-    aten.searchsorted.Scalar: _searchsorted_number,
 }
 """Operator → decomposition."""

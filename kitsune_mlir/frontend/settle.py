@@ -6,6 +6,7 @@ from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
 from kitsune_mlir.frontend.numerics import settle_numerics
+from kitsune_mlir.frontend.sort_order import settle_sorts
 
 __all__ = ["settle"]
 
@@ -28,6 +29,7 @@ def settle(module: ir.Module) -> list[int]:
         _drop_unused_results(block)
         _inline_constants(block)
         settle_numerics(block)
+        settle_sorts(block)
         PassManager.parse(_CANONICAL).run(module.operation)
         return _return_once(main)
 

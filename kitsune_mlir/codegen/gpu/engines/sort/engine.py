@@ -73,12 +73,10 @@ def read(ops: list[ir.Operation]) -> Sort | str:
         return "it holds no sort" if not sorts else "it holds several sorts"
     (op,) = sorts
     block = op.regions[0].blocks[0]
-    inner = [o.operation for o in block.operations]
-    if (
-        len(inner) != 2
-        or inner[0].name not in ("arith.cmpf", "arith.cmpi")
-        or list(inner[0].operands) != list(block.arguments)[:2]
-    ):
+    inner, pair = [o.operation for o in block.operations], list(block.arguments)[:2]
+    compares = inner[0].name in ("arith.cmpf", "arith.cmpi") and list(inner[0].operands) == pair
+    with_nan = [o.name for o in inner[1:-1]] == ["arith.cmpf", "arith.ori"] and inner[1].operands[0] == inner[1].operands[1]
+    if not compares or (len(inner) != 2 and not with_nan):
         return "its rows are not ordered by one comparison"
     type = ir.RankedTensorType(op.operands[0].type).element_type
     predicate = _predicate(inner[0])

@@ -1,0 +1,102 @@
+"""Sorts, searches and scans of short, odd and long rows on the host, beside torch's."""
+
+import pytest
+import torch
+
+import kitsune_mlir
+from bench.sweeps import Function
+from kitsune_mlir.frontend import orders
+
+F32, BF16, I64 = torch.float32, torch.bfloat16, torch.int64
+
+
+def numbers(*shape, dtype=F32):
+    """With equal ones, infinities, zeros of both signs, and a NaN in every second row."""
+    found = torch.randint(-50, 50, shape)
+    if not dtype.is_floating_point:
+        return found.to(dtype)
+    found = found.to(F32) / 4
+    flat = found.view(-1)
+    flat[::97], flat[::89], flat[::83] = float("inf"), float("-inf"), -0.0
+    found[..., ::2, shape[-1] // 2] = float("nan")
+    return found.to(dtype)
+
+
+def check(function, *args, **limits):
+    found = kitsune_mlir.compile(Function(function), args, target="host")(*args)
+    want = function(*args)
+    for one, reference in zip(*(x if isinstance(x, tuple) else (x,) for x in (found, want)), strict=True):
+        assert one.dtype == reference.dtype and one.shape == reference.shape
+        torch.testing.assert_close(one, reference, equal_nan=True, **(limits or {"rtol": 0, "atol": 0}))
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, I64])
+@pytest.mark.parametrize("length, whole", [(1, 8), (7, 8), (29, 8), (33, 8), (1000, 64)])
+@pytest.mark.parametrize("descending", [False, True])
+def test_sorts_in_parts(monkeypatch, length, whole, descending, dtype):
+    monkeypatch.setattr(orders, "WHOLE", whole)
+    x = numbers(3, length, dtype=dtype)
+    check(lambda x: tuple(torch.sort(x, dim=1, descending=descending, stable=True)), x)
+
+
+def test_a_sort_along_the_first_dimension_of_a_slice(monkeypatch):
+    monkeypatch.setattr(orders, "WHOLE", 16)
+    check(lambda x: tuple(torch.sort(x[:, 1], dim=0, stable=True)), numbers(70, 2, 3))
+
+
+@pytest.mark.parametrize("k, length", [(1, 1025), (9, 100), (13, 5000), (8, 9000), (100, 5000)])
+@pytest.mark.parametrize("largest", [True, False])
+def test_topk(k, length, largest):
+    x = torch.randn(3, length)  # torch does not say which of equal elements it takes
+    x[0, 5] = float("nan")
+    check(lambda x: tuple(x.topk(k, 1, largest)), x)
+
+
+@pytest.mark.parametrize("shape, dim", [((5, 31), 1), ((31, 5), 0), ((2, 3, 64), -1), ((1,), 0)])
+def test_median_kthvalue_and_mode(shape, dim):
+    x = torch.rand(shape)
+    check(lambda x: tuple(x.median(dim)), x)
+    check(lambda x: tuple(x.kthvalue(min(3, x.shape[dim]), dim, True)), x)
+    check(lambda x: (x.median(), x.nanmedian()), x)
+    whole = torch.randint(0, 9, shape)
+    check(lambda x: x.mode(dim)[0], whole)
+    check(lambda x: x.gather(dim, x.mode(dim, True)[1]), whole)
+
+
+def test_medians_of_numbers_beside_nan():
+    x = numbers(6, 33)
+    check(lambda x: x.median(1)[0], x)
+    check(lambda x: x.nanmedian(1)[0], x)
+
+
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 7, 100, 1024])
+def test_searches(count, right):
+    bounds = torch.randint(-50, 50, (count,)).float().sort()[0]
+    values = torch.cat([bounds, bounds + 0.5, torch.tensor([float("nan"), float("inf"), float("-inf"), -1e9])])
+    check(lambda b, v: torch.searchsorted(b, v, right=right), bounds, values)
+    check(lambda b, v: torch.bucketize(v.reshape(-1, 2), b, right=right), bounds, values)
+    rows = torch.stack([bounds, bounds * 2])
+    check(lambda b, v: torch.searchsorted(b, v, right=right, out_int32=True), rows, torch.randn(2, 13) * 50)
+    check(lambda b: torch.searchsorted(b, 3.0, right=right), bounds)
+
+
+@pytest.mark.parametrize("length", [1, 5, 64, 65, 129, 1000, 2100])
+@pytest.mark.parametrize("dtype", [F32, I64])
+def test_running_extremes(length, dtype):
+    x = numbers(2, length, dtype=dtype)
+    check(lambda x: tuple(x.cummax(1)), x)
+    check(lambda x: tuple(x.cummin(1)), x)
+
+
+@pytest.mark.parametrize("shape, dim", [((3, 7), 1), ((65, 3), 0), ((2, 1000, 3), 1), ((3000,), 0)])
+def test_running_logsumexp(shape, dim):
+    x = 30 * torch.randn(shape)
+    flat = x.view(-1)
+    flat[::71] = float("-inf")
+    flat[:1] = float("-inf")
+    want = x.double().logcumsumexp(dim).float()
+    found = kitsune_mlir.compile(Function(lambda x: x.logcumsumexp(dim)), (x,), target="host")(x)
+    torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-4)
+    flat[len(flat) // 2] = float("inf")
+    check(lambda x: x.logcumsumexp(dim), x, rtol=1e-5, atol=1e-4)
