@@ -43,13 +43,14 @@ def _parts(x: Tensor, parts: int, descending: bool) -> tuple[Tensor, Tensor]:
 def _bisected(bound: Tensor, most: int, holds: Callable[[Tensor], Tensor], start: Tensor | int = 0) -> Tensor:
     """The largest number from `start` to `bound`, at most `most` more than `start`, up to which `holds` is true.
 
-    `holds` is asked for numbers from `start` + 1 on; beyond `bound` its answers do not count.
+    `holds` is asked for numbers from 1 on, up to `bound`; of more, and below `start` + 1, its answers do not count.
     """
     found: Any = start
+    asked = bound.clamp(min=1)
     for bit in reversed(range(most.bit_length())):
         more = found + (1 << bit)
         inside = more <= bound
-        found = torch.where(inside & holds(torch.minimum(more, bound)), more, found)
+        found = torch.where(inside & holds(torch.minimum(more, asked)), more, found)
     return found
 
 
@@ -68,13 +69,12 @@ def _merged(values: Tensor, places: Tensor, descending: bool) -> tuple[Tensor, T
 
     def taken(count: Tensor) -> Tensor:
         """Whether the first `count` elements of the first part are among the first k."""
-        a = torch.gather(pairs, -1, (count - 1).clamp(min=0))
-        b = torch.gather(pairs, -1, (length + k - count).clamp(length, 2 * length - 1))
-        return first(a, b)
+        return first(torch.gather(pairs, -1, count - 1), torch.gather(pairs, -1, beside - count))
 
+    beside = length + k  # the second part's element that would be the next one, and `count`
     low, high = (k - length).clamp(min=0), k.clamp(max=length)
     count = _bisected(high, length, taken, low)
-    left, right = count.clamp(max=length - 1), (length + k - count).clamp(max=2 * length - 1)
+    left, right = count.clamp(max=length - 1), (beside - count).clamp(max=2 * length - 1)
     a, b = torch.gather(pairs, -1, left), torch.gather(pairs, -1, right)
     from_first = (count < length) & ((k - count >= length) | first(a, b))
     chosen = torch.where(from_first, left, right)
@@ -198,7 +198,7 @@ def _searchsorted(
     else:
 
         def below(count: Tensor) -> Tensor:
-            bound = torch.gather(bounds, -1, (count - 1).clamp(min=0))
+            bound = torch.gather(bounds, -1, count - 1)
             return ~(bound > values) if after else ~(bound >= values)
 
         most = torch.full((), n, dtype=torch.int64, device=bounds.device).expand(values.shape)
