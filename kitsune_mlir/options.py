@@ -41,7 +41,9 @@ class Options:
             (`kitsune_mlir.tuning`), then whether one launch or several are faster; the target's device must be here.
         tuned_for: name of a device ("NVIDIA H200") whose measurements are used; nothing is measured, and it may be elsewhere.
         tune_seconds: no measurement is started later than that; the planner's choice stands for stages that were not reached.
-        cache_dir: where measurements are kept; None is KITSUNE_CACHE_DIR or the user's folder for caches.
+        cache: keep programs and assembled kernels on disk, and take them from there; None is yes, unless KITSUNE_CACHE is "0".
+            Measurements are kept in any case. A program that is tuned is made anew each time, of kernels that are kept.
+        cache_dir: where programs, kernels and measurements are kept; None is KITSUNE_CACHE_DIR or the user's folder for caches.
     """
 
     threads: int | None = None
@@ -59,6 +61,7 @@ class Options:
     tune: bool = False
     tuned_for: str = ""
     tune_seconds: float = 120.0
+    cache: bool | None = None
     cache_dir: str | None = None
 
 

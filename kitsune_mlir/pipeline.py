@@ -18,11 +18,13 @@ from typing import Any
 from torch_mlir.dialects.builtin import ModuleOp
 
 from kitsune_mlir import tuning
+from kitsune_mlir.cache.programs import Kept, ProgramCache
+from kitsune_mlir.cache.store import store_of
 from kitsune_mlir.calling_convention import memory_layouts, signature_of
 from kitsune_mlir.cheaper_plans import Planning, report
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, BrokenOffer, PerformanceWarning, TargetError
-from kitsune_mlir.frontend import ImportedModel, import_model
+from kitsune_mlir.frontend import ExportedModel, ImportedModel, export_model, import_exported
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.options import Options, Phases, options_of
 from kitsune_mlir.passes.form_stages import FormStages
@@ -31,7 +33,7 @@ from kitsune_mlir.passes.registry import PIPELINE
 from kitsune_mlir.runtime.explain import slow_text
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.timer import device_name
-from kitsune_mlir.targets import FORM, SCHEDULE, Code, Stages, generate, lower, measured, run_passes
+from kitsune_mlir.targets import FORM, SCHEDULE, Code, Stages, generate, lower, measured, precisions, run_passes
 
 __all__ = ["Options", "compile", "compile_imported", "generate", "lower", "plan", "program_of"]
 
@@ -66,9 +68,29 @@ def compile(
     """
     chosen = options_of(options)
     machine = find_target(choose_target(model, args) if target == "auto" else target)
-    phases = Phases(chosen.on_phase)
-    imported = phases.run("import", lambda: import_model(model, tuple(args), dict(kwargs or {}), context=new_context()))
-    program = compile_imported(imported, machine, chosen, phases)
+    phases, store = Phases(chosen.on_phase), store_of(chosen.cache, chosen.cache_dir)
+    settled = {"deterministic": is_deterministic(chosen), **precisions(chosen)}
+    cache = ProgramCache(store, machine, chosen, settled) if store is not None else None
+
+    def known_or_imported() -> tuple[str | None, ExportedModel, Kept | None, ImportedModel | None]:
+        exported = export_model(model, tuple(args), dict(kwargs or {}))
+        key = cache.key(exported) if cache is not None else None
+        kept = cache.find(key, exported) if cache is not None and key is not None else None
+        return key, exported, kept, import_exported(exported, context=new_context()) if kept is None else None
+
+    key, exported, kept, imported = phases.run("import", known_or_imported)
+    if imported is not None:
+        remarks, listener = [], chosen.on_remark
+        heard = replace(chosen, on_remark=lambda one: (remarks.append(one), listener(one))) if listener else chosen
+        program = compile_imported(imported, machine, heard, phases)
+        if cache is not None and key is not None:
+            cache.keep(key, program, exported, remarks if listener else None)
+    else:
+        if chosen.on_remark is not None:
+            for remark in kept.remarks:
+                chosen.on_remark(remark)
+        program = kept.program
+        program.seconds = dict(phases.seconds)
     warn_if_slow(program.summary)
     return program
 

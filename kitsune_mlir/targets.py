@@ -10,6 +10,7 @@ from typing import Any
 from torch_mlir import ir
 from torch_mlir.dialects.builtin import ModuleOp
 
+from kitsune_mlir.cache.store import store_of
 from kitsune_mlir.codegen.gpu.compile import compile_launches, joined
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision
@@ -212,7 +213,8 @@ def _gpu_code(tiles: TileProgram, machine: Target, settled: Container[str] | Non
 
     passes = [ToGpu(**dataclasses.asdict(options)), FinalizeNvvm()]
     with reproduced(tiles.module, passes, machine.name, tiles.stages.options.reproducer_dir):
-        kernels = compile_launches(tiles.module, PROGRAM, options, watch)
+        chosen = tiles.stages.options
+        kernels = compile_launches(tiles.module, PROGRAM, options, watch, store_of(chosen.cache, chosen.cache_dir))
     forms = {"gpu": [k.gpu_ir for k in kernels], "llvm": [k.llvm_ir for k in kernels], "ptx": [k.ptx for k in kernels]}
     artifacts = CudaRunner.artifacts([(code.manifest, code.cubin, code.ptx) for code in kernels])
     summary = {

@@ -2,14 +2,17 @@
 
 from kitsune_mlir.frontend.graph_module import import_graph_module
 from kitsune_mlir.frontend.imported import Argument, FixedInput, ImportedModel, Result, dtype_name
-from kitsune_mlir.frontend.importer import import_model
+from kitsune_mlir.frontend.importer import ExportedModel, export_model, import_exported, import_model
 
 __all__ = [
     "Argument",
+    "ExportedModel",
     "FixedInput",
     "ImportedModel",
     "Result",
     "dtype_name",
+    "export_model",
+    "import_exported",
     "import_graph_module",
     "import_model",
 ]

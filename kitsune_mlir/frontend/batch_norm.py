@@ -19,12 +19,16 @@ aten = torch.ops.aten
 _CONVOLUTIONS = {aten.conv1d.default, aten.conv2d.default, aten.conv3d.default}
 
 
-def fold_batch_norms(program: ExportedProgram) -> None:
+def fold_batch_norms(program: ExportedProgram) -> tuple[str, ...]:
     """Rewrites a program as `torch.export.export` returns it, in place.
 
     Only a convolution whose one user is the norm, and only where all of the norm's vectors are weights. The new
     weights are constants named after the old ones: `conv1.folded_weight`, `conv1.folded_bias`.
+
+    Returns:
+        The names of the new constants.
     """
+    before = set(program.constants)
     weights = _weights(program)
     norm: Any
     for norm in list(program.graph.find_nodes(op="call_function", target=aten.batch_norm.default)):
@@ -48,6 +52,7 @@ def fold_batch_norms(program: ExportedProgram) -> None:
         norm.replace_all_uses_with(conv)
         conv.meta["val"] = norm.meta["val"]
         program.graph.erase_node(norm)
+    return tuple(name for name in program.constants if name not in before)
 
 
 def _weights(program: ExportedProgram) -> dict[Any, tuple[str, Tensor]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from kitsune_mlir.frontend.prepare import check_static
 from kitsune_mlir.frontend.settle import settle
 from kitsune_mlir.frontend.signature import MainGraph
 
-__all__ = ["import_model"]
+__all__ = ["ExportedModel", "export_model", "import_exported", "import_model", "is_channels_last"]
 
 
 def import_model(
@@ -51,23 +51,60 @@ def import_model(
         DynamicShapeError: a shape or a number depends on data, or a dimension is dynamic; names the value.
         FrontendError: the model cannot be traced, or an operator has no lowering; names it and the source line.
     """
+    return import_exported(export_model(model, args, kwargs, fold_norms=fold_norms), context=context)
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """A model as one graph of PyTorch's operators.
+
+    Attributes:
+        program: the graph, with its weights.
+        fixed: inputs that are bound into it, by position among the leaves of `(args, kwargs)`.
+        returned: the nodes that the model returns.
+        folded: names of the constants that are made of weights.
+        leaves: of `(args, kwargs)`.
+        seconds: how long `export` took.
+    """
+
+    program: ExportedProgram
+    fixed: Mapping[int, Any]
+    returned: Sequence[str]
+    folded: tuple[str, ...]
+    leaves: Sequence[Any]
+    seconds: Mapping[str, float]
+
+
+def export_model(
+    model: torch.nn.Module | Callable[..., Any] | ExportedProgram,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    fold_norms: bool = True,
+) -> ExportedModel:
+    """The first part of `import_model`, with its arguments and errors; `import_exported` is the second."""
     seconds: dict[str, float] = {}
     with _timed(seconds, "export"):
         program, fixed = export(model, tuple(args), dict(kwargs or {}))
         check_static(program.graph)
         returned = _returned(program)
+        folded = fold_batch_norms(program) if fold_norms else ()
+    return ExportedModel(program, fixed, returned, folded, tree_leaves((tuple(args), dict(kwargs or {}))), seconds)
+
+
+def import_exported(exported: ExportedModel, *, context: ir.Context | None = None) -> ImportedModel:
+    """The second part of `import_model`, with its errors; what it is given is used up."""
+    seconds = dict(exported.seconds)
     with _timed(seconds, "decompose"):
-        if fold_norms:
-            fold_batch_norms(program)
-        program = decompose(program)
-        main = MainGraph(program, fixed)
+        program = decompose(exported.program)
+        main = MainGraph(program, exported.fixed)
     with _timed(seconds, "import"):
         module = import_graph(main.graph, context or ir.Context())
     with _timed(seconds, "lower"):
         lower_to_linalg(module)
         places = settle(module)
-        _describe_arguments(module, main.arguments, tree_leaves((tuple(args), dict(kwargs or {}))))
-    results = _placed(main.results, places, returned)
+        _describe_arguments(module, main.arguments, exported.leaves)
+    results = _placed(main.results, places, exported.returned)
     in_spec, out_spec = program.call_spec
     if in_spec is None or out_spec is None:
         raise FrontendError("the exported program does not say how its inputs and outputs are nested")
@@ -104,13 +141,14 @@ def _describe_arguments(module: ir.Module, arguments: Sequence[Argument], leaves
         for argument in arguments:
             said = {"kitsune.name": ir.StringAttr.get(argument.name), "kitsune.kind": ir.StringAttr.get(argument.kind)}
             given = leaves[argument.position] if argument.position is not None and argument.position < len(leaves) else None
-            if isinstance(given, torch.Tensor) and _is_channels_last(given):
+            if isinstance(given, torch.Tensor) and is_channels_last(given):
                 said["kitsune.caller_dim_order"] = ir.DenseI64ArrayAttr.get([0, 2, 3, 1])
             described.append(ir.DictAttr.get(said))
         function.arg_attrs = ir.ArrayAttr.get(described)
 
 
-def _is_channels_last(tensor: torch.Tensor) -> bool:
+def is_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether it is an image whose channels are innermost in memory."""
     return tensor.ndim == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
 
 

@@ -120,11 +120,12 @@ class Archive:
         self._stream.close()
 
 
-def write_archive(path: str | os.PathLike[str], members: Mapping[str, bytes], stored: str) -> None:
+def write_archive(path: str | os.PathLike[str], members: Mapping[str, bytes], stored: str, level: int | None = None) -> None:
     """Write a zip beside `path` and move it there, so that a failure leaves an older file as it was.
 
     Args:
         stored: the member that is not compressed; nor are the others where they are so large that `Archive` may refuse them.
+        level: of compression, 1 (fast) to 9; None is zlib's own, 6.
 
     Raises:
         OSError: the file cannot be written.
@@ -133,7 +134,7 @@ def write_archive(path: str | os.PathLike[str], members: Mapping[str, bytes], st
     texts = sum(len(data) for name, data in members.items() if name != stored)
     handle, temporary = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name}.")
     try:
-        with os.fdopen(handle, "wb") as stream, zipfile.ZipFile(stream, "w") as archive:
+        with os.fdopen(handle, "wb") as stream, zipfile.ZipFile(stream, "w", compresslevel=level) as archive:
             for name, data in members.items():
                 compressed = name != stored and texts <= SPARE
                 archive.writestr(name, data, zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED)

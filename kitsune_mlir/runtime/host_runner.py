@@ -65,8 +65,11 @@ class HostRunner:
         return code
 
     @staticmethod
-    def from_artifacts(artifacts: Mapping[str, bytes]) -> HostRunner:
+    def from_artifacts(artifacts: Mapping[str, bytes], threads: int | None = None) -> HostRunner:
         """Load stored code; compiled again from its LLVM IR where it was made on another processor.
+
+        Args:
+            threads: workers of one call; None is all processors.
 
         Raises:
             CompileError: the LLVM IR cannot be compiled here.
@@ -78,4 +81,4 @@ class HostRunner:
             from kitsune_mlir.runtime.host_object import emit_object
 
             code = dataclasses.replace(code, object_file=emit_object(code.llvm_ir), cpu=host_cpu())
-        return HostRunner(code)
+        return HostRunner(code, threads)

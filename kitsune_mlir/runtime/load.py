@@ -63,15 +63,19 @@ class NothingToRun:
         """Nothing to do."""
 
 
-def make_runner(target: str, artifacts: Mapping[str, bytes]) -> tuple[Any, str]:
-    """The runner for stored code, or None and why this machine cannot run it. A program without code computes nothing."""
+def make_runner(target: str, artifacts: Mapping[str, bytes], threads: int | None = None) -> tuple[Any, str]:
+    """The runner for stored code, or None and why this machine cannot run it. A program without code computes nothing.
+
+    Args:
+        threads: of the host's, workers of one call.
+    """
     try:
         if not artifacts:
             return NothingToRun("cpu" if target == "host" else "cuda"), ""
         if target == "host":
             from kitsune_mlir.runtime.host_runner import HostRunner
 
-            return HostRunner.from_artifacts(artifacts), ""
+            return HostRunner.from_artifacts(artifacts, threads), ""
         from kitsune_mlir.runtime.cuda_runner import CudaRunner
 
         return CudaRunner.from_artifacts(artifacts), ""

@@ -18,17 +18,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-__all__ = ["TuningCache", "cache_folder"]
+from kitsune_mlir.cache.store import cache_folder
+
+__all__ = ["TuningCache"]
 
 FORMAT = 1
 POLL_SECONDS = 0.05
-
-
-def cache_folder() -> Path:
-    """KITSUNE_CACHE_DIR, or `kitsune-mlir` in the user's folder for caches."""
-    if named := os.environ.get("KITSUNE_CACHE_DIR"):
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kitsune-mlir"
 
 
 class TuningCache:

@@ -29,7 +29,7 @@ LAYERS = [
     {f"{PACKAGE}.pipeline"},
     {f"{PACKAGE}.tuning.stage_clock"},
     {f"{PACKAGE}.targets"},
-    {f"{PACKAGE}.options", f"{PACKAGE}.tuning", f"{PACKAGE}.simulation"},
+    {f"{PACKAGE}.options", f"{PACKAGE}.tuning", f"{PACKAGE}.simulation", f"{PACKAGE}.cache.programs"},
     {f"{PACKAGE}.frontend", f"{PACKAGE}.passmanager", f"{PACKAGE}.calling_convention", f"{PACKAGE}.cheaper_plans"},
     {f"{PACKAGE}.passmanager.{name}" for name in ("options", "instrumentation", "reproducer", "diagnostics")},
     {f"{PACKAGE}.passes"},
@@ -39,7 +39,7 @@ LAYERS = [
     {f"{PACKAGE}.codegen"},
     {f"{PACKAGE}.dialects"},
     {f"{PACKAGE}.runtime"},
-    {f"{PACKAGE}.machine", f"{PACKAGE}.passmanager.pipeline_text"},
+    {f"{PACKAGE}.machine", f"{PACKAGE}.passmanager.pipeline_text", f"{PACKAGE}.cache"},
     {f"{PACKAGE}.errors"},
 ]
 # Rooms of codegen/gpu from the bottom up; a module may import from its own room and from those below.

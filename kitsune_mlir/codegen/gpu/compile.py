@@ -10,6 +10,7 @@ from typing import Any
 
 from torch_mlir import ir
 
+from kitsune_mlir.cache.store import Store
 from kitsune_mlir.codegen.gpu.backend.assembling import Assembling
 from kitsune_mlir.codegen.gpu.backend.cubin import CHIPS, Cubin, KernelResources
 from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize, to_assembly, to_text
@@ -81,15 +82,16 @@ def compile_launches(
     name: str,
     options: KernelOptions | None = None,
     watch: Callable[[Decision], None] | None = None,
+    store: Store | None = None,
 ) -> tuple[GpuCode, ...]:
     """Compile the tile program `name`: one kernel, or one for each launch of a separate program, in their order.
 
     Launches that are equal but for the memory that they work on have one kernel, which is made once and has the name of the
-    first of them. Arguments and errors are those of `compile_gpu`.
+    first of them. Arguments and errors are those of `compile_gpu`; in `store` assembled kernels are kept, if it is given.
     """
     with module.context, ir.Location.unknown():
         alone = _alone(module.operation, name)
-        return _compiled(cut_launches(*program_functions(alone.operation)), options, watch)
+        return _compiled(cut_launches(*program_functions(alone.operation)), options, watch, store)
 
 
 def compile_gpu(
@@ -141,7 +143,10 @@ def _alone(module: ir.Operation, name: str) -> ir.Module:
 
 
 def _compiled(
-    functions: Sequence[ir.Operation], options: KernelOptions | None, watch: Callable[[Decision], None] | None
+    functions: Sequence[ir.Operation],
+    options: KernelOptions | None,
+    watch: Callable[[Decision], None] | None,
+    store: Store | None = None,
 ) -> tuple[GpuCode, ...]:
     """The code of each tile program."""
     options = options or KernelOptions()
@@ -149,7 +154,7 @@ def _compiled(
         raise TargetError(f"no target machine for '{options.chip}'; known: {', '.join(sorted(CHIPS))}")
     first: dict[tuple[str, ...], _Kernel] = {}
     found: list[tuple[str, _Kernel, Manifest, tuple[Decision, ...]]] = []
-    with Assembling(options.chip, options.ptxas_seconds) as assembling:
+    with Assembling(options.chip, options.ptxas_seconds, store) as assembling:
         for function in functions:
             name = ir.StringAttr(function.attributes["sym_name"]).value
             key, known = (), None

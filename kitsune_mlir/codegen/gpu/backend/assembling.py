@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
+from kitsune_mlir.cache.store import Store
 from kitsune_mlir.codegen.gpu.backend.cubin import Cubin, assemble_best
+from kitsune_mlir.codegen.gpu.backend.cubin_cache import CubinCache
 from kitsune_mlir.codegen.gpu.backend.ptxas import Children, find_ptxas
 from kitsune_mlir.codegen.gpu.backend.to_llvm import Text, to_assembly
 
@@ -24,10 +27,12 @@ class Assembling:
     Args:
         chip: what for.
         seconds: wall time that ptxas may take for a kernel; None is no limit.
+        store: where assembled kernels are kept; None is nowhere.
     """
 
-    def __init__(self, chip: str, seconds: float | None):
+    def __init__(self, chip: str, seconds: float | None, store: Store | None = None):
         self._chip, self._seconds = chip, seconds
+        self._kept = CubinCache(store) if store is not None else None
         self._children = Children()
         self._threads = ThreadPoolExecutor(_count(), "assembling")
 
@@ -37,7 +42,16 @@ class Assembling:
 
     def _assembled(self, text: Text) -> tuple[str, Cubin]:
         ptx = to_assembly(text)
-        return ptx, assemble_best(ptx, self._chip, self._seconds)
+        if self._kept is None:
+            return ptx, assemble_best(ptx, self._chip, self._seconds)
+        if (known := self._kept.get(ptx, self._chip)) is not None:
+            return ptx, known
+        begun = time.monotonic()
+        made = assemble_best(ptx, self._chip, self._seconds)
+        # Where the time was over, something better may have been given up.
+        if self._seconds is None or time.monotonic() - begun < self._seconds:
+            self._kept.put(ptx, made)
+        return ptx, made
 
     def __enter__(self) -> Assembling:
         return self
