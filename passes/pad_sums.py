@@ -1,9 +1,9 @@
-"""`kitsune-pad-sums`: sums of odd length get zeros at their end where the rows are made by the program itself.
+"""`kitsune-pad-sums`: factors whose rows have odd lengths lie in memory with wider rows.
 
 TMA reads rows that begin at multiples of 16 bytes. Rows that a concatenation makes may have any width, so they are made wider.
 A weight of the model is taken with wider rows: it is placed so before the first call, as one in another order of dimensions is
-(`runtime/program.py`). Any other argument has to be copied, once a call: a stage that depends on nothing, and is put where it
-runs beside others.
+(`runtime/program.py`). Anything else has to be copied, once a call, where the product is so large that this is soon made good:
+what threads copy of rows at odd addresses comes to `COPIED_RATE`, a twelfth of what tensor cores do with rows that TMA loads.
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
 from kitsune_mlir.codegen.gpu.engines.chain.layers import WIDTH
-from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.attribute_table import NO_FUSION, ORDER, PADDED
-from kitsune_mlir.dialects.contraction import subscripts
+from kitsune_mlir.dialects.contraction import matrix_extents, subscripts
 from kitsune_mlir.dialects.products import defining_op, is_projected_product
-from kitsune_mlir.dialects.sizes import HALF_TYPES
+from kitsune_mlir.dialects.sizes import HALF_TYPES, element_bytes, tensor_bytes
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.layouts.argument_orders import attributes_of, is_weight, set_attribute, settle_type
@@ -29,13 +29,19 @@ from .remarks import remark
 ROW_BYTES = 16
 LEAST_SUM = 64  # elements: shorter sums are one chunk, and copied quickly
 LEAST_ROWS = 256  # fewer rows do not pay for the copy of the weight
+FEW_ROWS = 64  # products of so few rows are not for tensor cores' tiles
+COPIED_RATE = 3.0e13
+"""Operations a second of products whose operands threads copy (2048 rows by 1677 x 1677 on an H200)."""
+COPY_START, COPY_RATE = 2.5e-6, 2.0e12
+"""Seconds, and bytes read and written a second, of a stage that widens rows."""
 
 
 @dataclass(frozen=True)
 class PadSums(Pass):
-    """Widen concatenated rows, and the weight that multiplies them, to a multiple of 16 bytes by zeros.
+    """Widen rows that products sum along to a multiple of 16 bytes, in memory.
 
-    Only for GPU targets, 16-bit products, and layers too wide for a chain. Option: `target`.
+    Concatenated rows and the weight that multiplies them get zeros that are part of the sum; other factors keep their extents.
+    Only for GPU targets, and for layers too wide for a chain. Option: `target`.
     """
 
     name: ClassVar[str] = "kitsune-pad-sums"
@@ -45,23 +51,26 @@ class PadSums(Pass):
         if not find_target(self.target).is_gpu:
             return
         with module.context, ir.Location.unknown():
+            wide: dict[ir.Value, ir.Value] = {}
             for op in [op for op in walk(module) if is_projected_product(op)]:
-                self._pad(op)
+                if not self._pad(op):
+                    _place_apart(op, wide)
 
-    def _pad(self, op: ir.Operation) -> None:
+    def _pad(self, op: ir.Operation) -> bool:
+        """Joined rows and their weight; whether they were."""
         if subscripts(op) != "mk,nk->mn":
-            return
+            return False
         rows, weight = op.operands[0], op.operands[1]
         joined, type_ = defining_op(rows), ir.ShapedType(weight.type).element_type
         width, rest = shape_of(rows)[1], shape_of(rows)[1] * 2 % ROW_BYTES
         if str(type_) not in HALF_TYPES or not rest or width < LEAST_SUM or shape_of(rows)[0] < LEAST_ROWS:
-            return
+            return False
         if joined is None or joined.name != "tensor.concat" or ir.IntegerAttr(joined.attributes["dim"]).value != 1:
-            return
+            return False
         if defining_op(weight) is not None or len(list(joined.results[0].uses)) != 1:
-            return
+            return False
         if shape_of(op.results[0])[1] <= WIDTH:
-            return  # a layer of a chain reads what is joined where it lies
+            return False  # a layer of a chain reads what is joined where it lies
         more = (ROW_BYTES - rest) // 2
         with ir.InsertionPoint(joined), joined.location:
             # Here, so that it runs beside what comes before the rows.
@@ -73,17 +82,83 @@ class PadSums(Pass):
         op.operands[0], op.operands[1] = wide_rows, wide_weight
         joined.erase()
         remark(op, f"sums of {width} get {more} zeros, so that rows begin at multiples of {ROW_BYTES} bytes")
+        return True
+
+
+def _place_apart(op: ir.Operation, wide: dict[ir.Value, ir.Value]) -> None:
+    """Let a product read its factors from rows that begin at multiples of 16 bytes, if it is so large.
+
+    Args:
+        wide: tensors that have such a copy already; new ones are added.
+    """
+    rows, columns, terms = matrix_extents(op)
+    odd = [number for number in (0, 1) if _odd_rows(op.operands[number])]
+    type_ = str(ir.ShapedType(op.operands[0].type).element_type)
+    if not odd or rows <= FEW_ROWS or terms < LEAST_SUM or (type_ in HALF_TYPES and columns <= WIDTH):
+        return
+    last = [affine_maps(op)[number].results[-1] for number in odd]
+    if any(iterator_kinds(op)[ir.AffineDimExpr(e).position] != "reduction" for e in last):
+        return  # rows along the product's own rows or columns
+    copied = [n for n in odd if op.operands[n] not in wide and not _placeable(op.operands[n])]
+    moved = sum(2 * tensor_bytes(op.operands[number].type) for number in copied)
+    if len(copied) * COPY_START + moved / COPY_RATE > 2.0 * rows * columns * terms / COPIED_RATE:
+        return
+    for number in odd:
+        value = op.operands[number]
+        shape, size = shape_of(value), element_bytes(value.type)
+        if value not in wide:
+            maker = defining_op(value)
+            place = ir.InsertionPoint.at_block_begin(value.owner) if maker is None else ir.InsertionPoint.after(maker)
+            users = list(value.uses)
+            with place, op.location:
+                more = (ROW_BYTES - shape[-1] * size % ROW_BYTES) // size
+                placed = _placed_argument(value, more)
+                wide[value] = _part(placed if placed is not None else _wider([value], more), shape)
+            if placed is not None:
+                for use in users:
+                    use.owner.operands[use.operand_number] = wide[value]
+                settle_type(value.owner.owner.operation)
+                wide[wide[value]] = wide[value]
+        op.operands[number] = wide[value]
+    remark(op, f"rows of {terms} begin at multiples of {ROW_BYTES} bytes")
+
+
+def _odd_rows(value: ir.Value) -> bool:
+    """Whether a tensor's rows begin at other addresses than multiples of 16 bytes."""
+    maker, shape = defining_op(value), shape_of(value)
+    while maker is not None and maker.name == "tensor.extract_slice":
+        value, maker = maker.operands[0], defining_op(maker.operands[0])
+    return len(shape) > 1 and bool(shape_of(value)[-1] * element_bytes(value.type) % ROW_BYTES)
+
+
+def _part(value: ir.Value, shape: list[int]) -> ir.Value:
+    """The first elements of each row."""
+    type_ = ir.RankedTensorType.get(shape, ir.ShapedType(value.type).element_type)
+    zeros, ones = [0] * len(shape), [1] * len(shape)
+    return tensor.ExtractSliceOp(type_, value, [], [], [], zeros, shape, ones).result
 
 
 def _wide_argument(weight: ir.Value, more: int) -> ir.Value | None:
     """The weight itself, with `more` columns from now on; None where others read it, too, or it is not the model's."""
-    block = weight.owner
+    return _placed_argument(weight, more) if len(list(weight.uses)) == 1 else None
+
+
+def _placeable(value: ir.Value) -> bool:
+    """Whether a value is a weight of the model in its usual order."""
+    block = value.owner
     function = block.owner.operation if isinstance(block, ir.Block) else None
-    if function is None or function.name != "func.func" or len(list(weight.uses)) != 1:
+    if function is None or function.name != "func.func":
+        return False
+    number = ir.BlockArgument(value).arg_number
+    held = attributes_of(function, number)
+    return is_weight(function, number) and ORDER not in held and PADDED not in held
+
+
+def _placed_argument(weight: ir.Value, more: int) -> ir.Value | None:
+    """A weight itself, with `more` columns from now on, which who reads it must not mind; None where it cannot be placed so."""
+    if not _placeable(weight):
         return None
-    number = ir.BlockArgument(weight).arg_number
-    if not is_weight(function, number) or ORDER in attributes_of(function, number):
-        return None
+    function, number = weight.owner.owner.operation, ir.BlockArgument(weight).arg_number
     shape = [*shape_of(weight)[:-1], shape_of(weight)[-1] + more]
     weight.set_type(ir.RankedTensorType.get(shape, ir.ShapedType(weight.type).element_type))
     set_attribute(function, number, PADDED, shape)
@@ -92,13 +167,13 @@ def _wide_argument(weight: ir.Value, more: int) -> ir.Value | None:
 
 
 def _wider(parts: list[ir.Value], more: int) -> ir.Value:
-    """Parts of columns joined, with `more` columns of zeros."""
+    """Parts of rows joined, with `more` elements of zero."""
     element = ir.ShapedType(parts[0].type).element_type
-    rows = shape_of(parts[0])[0]
+    outer = shape_of(parts[0])[:-1]
     zero = arith.constant(element, ir.FloatAttr.get(element, 0.0))
-    zeros = _filled([rows, more], zero, element)
-    total = sum(shape_of(part)[1] for part in parts) + more
-    return tensor.concat(ir.RankedTensorType.get([rows, total], element), 1, [*parts, zeros])
+    zeros = _filled([*outer, more], zero, element)
+    total = sum(shape_of(part)[-1] for part in parts) + more
+    return tensor.concat(ir.RankedTensorType.get([*outer, total], element), len(outer), [*parts, zeros])
 
 
 def _filled(shape: list[int], value: ir.Value, element: ir.Type) -> ir.Value:

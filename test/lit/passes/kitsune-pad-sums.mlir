@@ -126,3 +126,73 @@ func.func @shared(%a: tensor<512x64xbf16>, %b: tensor<512x35xbf16>, %weight: ten
   } -> tensor<512x300xf32>
   return %p, %weight : tensor<512x300xf32>, tensor<300x99xbf16>
 }
+
+// -----
+
+// A large product: rows that are an input are copied, a weight is taken with wider rows; the sum is as long as before. Whoever
+// else reads the weight reads the same part of it.
+
+// CHECK-LABEL: func.func @large
+// CHECK-SAME: %arg1: tensor<2048x1680xf32> {kitsune.kind = "parameter", kitsune.name = "w", kitsune.padded_shape = array<i64: 2048, 1680>}
+// CHECK-DAG: %[[WIDE:.*]] = tensor.concat dim(1) %arg0, %{{.*}} : (tensor<4096x1677xf32>, tensor<4096x3xf32>) -> tensor<4096x1680xf32>
+// CHECK-DAG: %[[W:.*]] = tensor.extract_slice %arg1[0, 0] [2048, 1677] [1, 1]
+// CHECK-DAG: %[[X:.*]] = tensor.extract_slice %[[WIDE]][0, 0] [4096, 1677] [1, 1]
+// CHECK: linalg.generic {{.*}} ins(%[[X]], %[[W]] : tensor<4096x1677xf32>, tensor<2048x1677xf32>)
+// CHECK: return %{{.*}}, %[[W]]
+#x = affine_map<(m, n, k) -> (m, k)>
+#w = affine_map<(m, n, k) -> (n, k)>
+#y = affine_map<(m, n, k) -> (m, n)>
+func.func @large(%x: tensor<4096x1677xf32> {kitsune.kind = "input", kitsune.name = "x"}, %weight: tensor<2048x1677xf32> {kitsune.kind = "parameter", kitsune.name = "w"}, %start: tensor<4096x2048xf32> {kitsune.kind = "input", kitsune.name = "s"}) -> (tensor<4096x2048xf32>, tensor<2048x1677xf32>) {
+  %p = linalg.generic {indexing_maps = [#x, #w, #y], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %weight : tensor<4096x1677xf32>, tensor<2048x1677xf32>) outs(%start : tensor<4096x2048xf32>) {
+  ^bb0(%i: f32, %j: f32, %o: f32):
+    %m = arith.mulf %i, %j : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<4096x2048xf32>
+  return %p, %weight : tensor<4096x2048xf32>, tensor<2048x1677xf32>
+}
+
+// -----
+
+// The weight alone is odd: it is taken with wider rows though the product is small.
+
+// CHECK-LABEL: func.func @weight_alone
+// CHECK: tensor.extract_slice %arg1[0, 0] [384, 196] [1, 1]
+// CHECK-NOT: tensor.concat
+#x = affine_map<(m, n, k) -> (k, m)>
+#w = affine_map<(m, n, k) -> (n, k)>
+#y = affine_map<(m, n, k) -> (m, n)>
+func.func @weight_alone(%x: tensor<196x96xbf16> {kitsune.kind = "input", kitsune.name = "x"}, %weight: tensor<384x196xbf16> {kitsune.kind = "parameter", kitsune.name = "w"}, %start: tensor<96x384xf32> {kitsune.kind = "input", kitsune.name = "s"}) -> tensor<96x384xf32> {
+  %p = linalg.generic {indexing_maps = [#x, #w, #y], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %weight : tensor<196x96xbf16>, tensor<384x196xbf16>) outs(%start : tensor<96x384xf32>) {
+  ^bb0(%i: bf16, %j: bf16, %o: f32):
+    %f = arith.extf %i : bf16 to f32
+    %g = arith.extf %j : bf16 to f32
+    %m = arith.mulf %f, %g : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<96x384xf32>
+  return %p : tensor<96x384xf32>
+}
+
+// -----
+
+// Rows along the product's own columns: wider rows would change what a tile reads, so they stay.
+
+// CHECK-LABEL: func.func @columns_last
+// CHECK-NOT: tensor.extract_slice
+// CHECK-NOT: tensor.concat
+#x = affine_map<(m, n, k) -> (m, k)>
+#w = affine_map<(m, n, k) -> (k, n)>
+#y = affine_map<(m, n, k) -> (m, n)>
+func.func @columns_last(%x: tensor<4096x1680xf32> {kitsune.kind = "input", kitsune.name = "x"}, %weight: tensor<1680x2047xf32> {kitsune.kind = "parameter", kitsune.name = "w"}, %start: tensor<4096x2047xf32> {kitsune.kind = "input", kitsune.name = "s"}) -> tensor<4096x2047xf32> {
+  %p = linalg.generic {indexing_maps = [#x, #w, #y], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %weight : tensor<4096x1680xf32>, tensor<1680x2047xf32>) outs(%start : tensor<4096x2047xf32>) {
+  ^bb0(%i: f32, %j: f32, %o: f32):
+    %m = arith.mulf %i, %j : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<4096x2047xf32>
+  return %p : tensor<4096x2047xf32>
+}
