@@ -356,6 +356,14 @@ class TileContext(TileIndex):
         done = (turn - self.task.first) // self.task.blocks + 1
         self.task.kernel.counters.post(slot, done * weight)
 
+    def post_after(self, meet: Callable[[], None], leader: int) -> None:
+        """The posts, by thread `leader`, when all threads that store have met; nothing where the task has none."""
+        if self.task.view.posts:
+            if self.task.kernel.fences:
+                fence_async()
+            meet()
+            if_(self.task.thread == leader, self.post)
+
     def finish(self) -> None:
         """Block barrier, then the posts. After it, the next tile may overwrite shared memory."""
         if self.task.kernel.fences and self.task.view.posts:

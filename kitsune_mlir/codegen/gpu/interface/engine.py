@@ -5,7 +5,7 @@ block run an engine's code for each tile, so an engine may use block barriers fr
 the block's shared memory from `TaskContext.shared` on, its own mbarriers and its own scratch; nothing of these survives
 into another task. The mbarriers are initialised when the task begins, and their phases run on from tile to tile.
 
-The simplest engine overrides `plan` and `emit_tile`:
+The simplest engine overrides `make_plan` and `emit_tile`:
 
     def emit_tile(self, plan, tile):
         tile.wait()                                   # all waits; every thread may read afterwards
@@ -32,6 +32,7 @@ from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
+from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.target import Target
 
@@ -54,8 +55,19 @@ class Engine:
         return Decline(self.name, "no stage asks for it")
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
-        """Decide whether and how to do `task`. Must not change the IR."""
-        raise NotImplementedError(f"{type(self).__name__}.plan")
+        """Decide whether and how to do `task`. Must not change the IR. By default `make_plan`, whose failure declines."""
+        try:
+            return self.make_plan(task, options)
+        except MatchFailure as reason:
+            return Decline(self.name, str(reason))
+
+    def make_plan(self, task: TaskView, options: KernelOptions) -> Plan:
+        """The plan of `task`.
+
+        Raises:
+            MatchFailure: the engine does not do it.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.make_plan")
 
     def emit_tile(self, plan: Plan, tile: TileContext) -> None:
         """Emit the whole of one tile: waits, loads, work, stores, posts. All threads of the block run it."""

@@ -25,7 +25,6 @@ from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async_shared
-from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.rates import ENGINES
 from kitsune_mlir.machine.target import Target
@@ -43,11 +42,8 @@ class AttentionEngine(Engine):
     def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
         return tiles.offer(self.name, candidate, machine)
 
-    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
-        try:
-            return make_plan(self.name, task, options)
-        except MatchFailure as reason:
-            return Decline(self.name, str(reason))
+    def make_plan(self, task: TaskView, options: KernelOptions) -> Plan:
+        return make_plan(self.name, task, options)
 
     def prefetch(self, plan: Plan, task: TaskContext, thread: Value, threads: int, soon: bool = True) -> None:
         if_(thread.below(32), lambda: ask_for_cached(plan.private, task, thread))

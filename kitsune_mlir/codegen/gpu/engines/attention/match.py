@@ -96,7 +96,7 @@ def match(task: TaskView) -> Pattern:
     """Read a task.
 
     Raises:
-        NoAttention: its body is none, or holds more than that.
+        MatchFailure: its body is none, or holds more than that.
     """
     products = [op for op in task.work() if is_contraction(op)]
     if len(products) != 2:

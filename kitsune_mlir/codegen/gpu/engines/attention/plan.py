@@ -156,7 +156,7 @@ def make_plan(engine: str, task: TaskView, options: KernelOptions) -> Plan:
     """Plan a task.
 
     Raises:
-        NoAttention: it cannot be done.
+        MatchFailure: it cannot be done.
     """
     pattern = match(task)
     plan = _choose(pattern, options, _read_once(pattern, task))
@@ -295,7 +295,7 @@ def _box(window: Window, sides: tuple[tuple[str, int], ...], panels: int, promot
     """The map of a window whose last dimensions are `sides`, with their box extents, in this order.
 
     Raises:
-        NoAttention: TMA cannot read it.
+        MatchFailure: TMA cannot read it.
     """
     others = [dim for dim in window.dims if dim.side not in dict(sides)]
     if any(dim.side for dim in others):

@@ -47,14 +47,14 @@ class ChainEngine(Engine):
     def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
         return layers.offer(self.name, candidate, machine)
 
-    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
+    def make_plan(self, task: TaskView, options: KernelOptions) -> Plan:
         try:
             return make_plan(self.name, task, options)
         except MatchFailure as reason:
             try:
                 return make_wide_plan(self.name, task, options)
             except MatchFailure as other:
-                return Decline(self.name, f"{reason}; for wide layers: {other}")
+                raise MatchFailure(f"{reason}; for wide layers: {other}") from other
 
     def emit(self, plan: Plan, task: TaskContext) -> None:
         # The engine before may have used the same shared memory through the other proxy.

@@ -34,7 +34,6 @@ from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.tile_index import delinearize
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.interface.window import Window
-from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.sizes import element_bytes, wide_dims
 from kitsune_mlir.dialects.tile_records import Load, TaskView
 from kitsune_mlir.machine.rates import ENGINES
@@ -84,11 +83,8 @@ class DepthwiseEngine(Engine):
     def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
         return stage_tiles.offer(self.name, candidate, machine, depthwise=True)
 
-    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
-        try:
-            conv = match(task, depthwise=True)
-        except MatchFailure as reason:
-            return Decline(self.name, str(reason))
+    def make_plan(self, task: TaskView, options: KernelOptions) -> Plan:
+        conv = match(task, depthwise=True)
         items = task.tiles * conv.features * math.prod(axis.size for axis in conv.axes)
         width = _width(conv)
         found = DepthwisePlan(conv, width, depthwise_run(conv.axes[-1].size, conv.taps, items // width, options.workers))

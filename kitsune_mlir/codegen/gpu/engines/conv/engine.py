@@ -24,9 +24,8 @@ from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
-from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, fence_async, fence_async_shared
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier, fence_async_shared
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import specialize
-from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.rates import ENGINES
 from kitsune_mlir.machine.target import Target
@@ -47,11 +46,8 @@ class ConvEngine(Engine):
     def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
         return stage_tiles.offer(self.name, candidate, machine)
 
-    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
-        try:
-            return make_plan(self.name, task, options)
-        except MatchFailure as reason:
-            return Decline(self.name, str(reason))
+    def make_plan(self, task: TaskView, options: KernelOptions) -> Plan:
+        return make_plan(self.name, task, options)
 
     def emit(self, plan: Plan, task: TaskContext) -> None:
         conv: ConvPlan = plan.private
@@ -82,7 +78,7 @@ def _consume(conv: ConvPlan, task: TaskContext, stages: Stages, group: Value) ->
         def finish() -> None:
             total = accumulators if conv.split is None else pieces.collect(tile, piece, group, accumulators)
             Epilogue(conv, tile, group, total).store()
-            _post(task, tile)
+            tile.post_after(NamedBarrier(STORED, 256).sync, leader=128)
 
         if conv.split is None:
             finish()
@@ -101,13 +97,3 @@ def _each_piece(task: TaskContext, work: Callable[..., list[Value]], start: list
         return work(tile, piece, *state)
 
     task.for_each_piece(body, start)
-
-
-def _post(task: TaskContext, tile: TileContext) -> None:
-    """The consumers have stored the tile: one thread posts."""
-    if not task.view.posts:
-        return
-    if task.kernel.fences:
-        fence_async()
-    NamedBarrier(STORED, 256).sync()
-    if_(task.thread == 128, tile.post)

@@ -26,8 +26,7 @@ from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
-from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot, fence_async
-from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.rates import ENGINES
 from kitsune_mlir.machine.target import Target
@@ -45,11 +44,8 @@ class GemvEngine(Engine):
     def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
         return tiles.offer(self.name, candidate, machine)
 
-    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
-        try:
-            return make_plan(self.name, task, options)
-        except MatchFailure as reason:
-            return Decline(self.name, str(reason))
+    def make_plan(self, task: TaskView, options: KernelOptions) -> Plan:
+        return make_plan(self.name, task, options)
 
     def join(self, plans: Sequence[Plan], options: KernelOptions) -> Sequence[Plan] | None:
         return share_ring(plans, options)
@@ -106,17 +102,7 @@ def _multiply(stages: Stages, slot: Slot) -> Slot:
             return slot.values
 
         values = for_(0, geometry.passes, 1, one, carried)
-        _post(stages, tile)
+        tile.post_after(MULTIPLIERS.sync, leader=0)
         return values
 
     return Slot(*stages.task.for_each_tile(tile, slot.values))
-
-
-def _post(stages: Stages, tile: TileContext) -> None:
-    """The posts, when every multiplying thread has stored."""
-    if not stages.task.view.posts:
-        return
-    if stages.task.kernel.fences:
-        fence_async()
-    MULTIPLIERS.sync()
-    if_(stages.task.thread == 0, tile.post)

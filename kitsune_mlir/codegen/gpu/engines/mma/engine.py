@@ -36,7 +36,6 @@ from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Slot
 from kitsune_mlir.codegen.gpu.sm90.warp_specialize import specialize
-from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.rates import ENGINES
 from kitsune_mlir.machine.target import Target
@@ -65,11 +64,8 @@ class MmaEngine(Engine):
     def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
         return tiles.offer(self.name, candidate, machine)
 
-    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
-        try:
-            plan = make_plan(self.name, task, options)
-        except MatchFailure as reason:
-            return Decline(self.name, str(reason))
+    def make_plan(self, task: TaskView, options: KernelOptions) -> Plan:
+        plan = make_plan(self.name, task, options)
         mma: MmaPlan = plan.private
         return dataclasses.replace(plan, dependent=mma.boxes is not None and not (mma.mixed or mma.exact or mma.split))
 

@@ -53,17 +53,14 @@ class PairsEngine(Engine):
     def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
         return tiles.offer(self.name, candidate, machine)
 
-    def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
-        try:
-            plan = read_plan(task, options.shared_bytes)
-        except MatchFailure as reason:
-            return Decline(self.name, str(reason))
+    def make_plan(self, task: TaskView, options: KernelOptions) -> Plan:
+        plan = read_plan(task, options.shared_bytes)
         if plan.bytes > options.shared_bytes:
             samples = f"{plan.samples} samples need {plan.bytes} bytes of shared memory"
-            return Decline(self.name, f"{samples}; there are {options.shared_bytes}")
+            raise MatchFailure(f"{samples}; there are {options.shared_bytes}")
         threads = min(THREADS, options.threads // 32 * 32)
         if plan.layers and threads < THREADS:
-            return Decline(self.name, f"layers beside gathered vectors need {THREADS} threads; there are {threads}")
+            raise MatchFailure(f"layers beside gathered vectors need {THREADS} threads; there are {threads}")
         ring = plan.layers.ring if plan.layers else None
         parameters: dict[str, Any] = {"samples": plan.samples, "vectors": plan.pairs.count}
         if plan.layers:
