@@ -20,6 +20,7 @@ import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, KitsuneError, PerformanceWarning
 from kitsune_mlir.machine.target import TARGETS
 
+from .cache import cache
 from .progress import Progress
 
 err = Console(stderr=True, soft_wrap=True)
@@ -80,6 +81,9 @@ def _sentence(error: Exception) -> str:
 @click.option("--debug", is_flag=True, help="Show Python tracebacks.")
 def main(debug: bool) -> None:
     """Compile PyTorch models into a few persistent dataflow kernels."""
+
+
+main.add_command(cache)
 
 
 target_option = click.option(

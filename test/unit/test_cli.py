@@ -15,6 +15,7 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 import kitsune_mlir
+from kitsune_mlir.cache.store import Store
 from kitsune_mlir.codegen.gpu.engines.registry import ENGINES
 from kitsune_mlir.errors import KitsuneError, TargetError
 from kitsune_mlir.tools import doctor
@@ -278,6 +279,21 @@ def test_arguments_written_as_text():
     for wrong in ("f32[4", "f33[4]", "f32", "f32[a]"):
         with pytest.raises(KitsuneError):
             parse_arguments(wrong)
+
+
+def test_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("KITSUNE_CACHE_DIR", str(tmp_path / "cache"))
+    assert "programs       0 whole programs" in kitsune("cache").output
+    store = Store()
+    store.write("cubins", "k", bytes(2500))
+    store.write("programs", "p", bytes(100))
+    shown = kitsune("cache").output
+    assert str(tmp_path / "cache") in shown and "cubins         1 assembled kernels    2.5 kB" in shown and "4.29 GB" in shown
+    assert "1 entry removed" in kitsune("cache", "clear", "--kind", "cubins").output
+    assert [entry.kind for entry in store.entries()] == ["programs"]
+    assert "1 entry removed" in kitsune("cache", "clear").output and not store.entries()
+    assert "0 entries removed" in kitsune("cache", "--folder", tmp_path / "none", "clear").output
+    assert kitsune("cache", "clear", "--kind", "nothing").exit_code == 2
 
 
 def test_version():
