@@ -6,7 +6,12 @@ import pytest
 import torch
 
 import kitsune_mlir
+from bench.sweeps import Function
 from kitsune_mlir.codegen.gpu.contraction.row_addition import widest
+from test.emulators.atomics import AtomicBlock
+from test.programs import emulated
+from test.programs.scatters import forms
+from test.rotation import todays
 from test.unit.test_scatter_ordered import Sum
 
 
@@ -48,3 +53,61 @@ def test_offsets_limit_the_width() -> None:
     assert widest("f32", 6, [0]) == 2
     assert widest("bf16", 3, [0]) is None
     assert widest("i1", 4, [0]) is None
+
+
+OTHER_TYPES = (torch.bfloat16, torch.float16, torch.int64, torch.float64)
+KINDS = ("amax alone of rows", "amin with self", "prod with self of rows", "accumulate", "index_put of columns", "index_copy")
+
+
+@pytest.mark.parametrize(
+    "columns, dtype, name",
+    [
+        *[(4, torch.float32, name) for name in KINDS],
+        *todays([(c, t, name) for name in KINDS for c in (1, 3, 8) for t in OTHER_TYPES], 6),
+    ],
+    ids=str,
+)
+def test_kernels_of_every_kind_are_right(columns: int, dtype: torch.dtype, name: str) -> None:
+    torch.manual_seed(columns)
+    function, args = forms(9, 40, columns, dtype)[name]
+    want = function(*(a.double() if a.is_floating_point() else a for a in args)).to(dtype)
+    program = emulated.compiled(function, args)
+    assert "scatter" in emulated.engines(program) and "generic" not in emulated.engines(program)
+    (found,) = emulated.emulated(program, args, [want], block=AtomicBlock)
+    limit = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}.get(dtype, 1e-12)
+    torch.testing.assert_close(found.double(), want.double(), rtol=limit, atol=limit * float(want.double().abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("reduce", ["amax", "amin"])
+def test_nothing_takes_the_place_of_nan(reduce: str, dtype: torch.dtype) -> None:
+    """NaN of either sign stays, whether it was there or came; zeros and infinities are ordered as in torch."""
+    torch.manual_seed(3)
+    special = torch.tensor([float("nan"), -float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 1.5, -1.5])
+    special[1] = torch.tensor(-4194304, dtype=torch.int32).view(torch.float32)  # NaN with a sign
+    start = special.repeat(8)[:, None].to(dtype).repeat(1, 2).contiguous()
+    updates = special.repeat_interleave(8)[:, None].to(dtype).repeat(1, 2).contiguous()
+    indices = torch.randperm(64)
+
+    def function(x, i, y):
+        return x.scatter_reduce(0, i[:, None].expand(-1, 2), y, reduce)
+
+    args = (start, indices, updates)
+    want = function(*args)
+    (found,) = emulated.emulated(emulated.compiled(function, args), args, [want], block=AtomicBlock)
+    assert torch.equal(found.isnan(), want.isnan())
+    torch.testing.assert_close(found, want, rtol=0, atol=0, equal_nan=True)
+
+
+def test_the_largest_is_kept_without_reading_back() -> None:
+    """Integers and floats by `red`, 16-bit floats by compare-and-swap of two at once, or of one where rows are odd."""
+    for columns, dtype, wanted in (
+        (4, torch.int64, "red.relaxed.gpu.global.max.s64"),
+        (4, torch.float32, "red.relaxed.gpu.global.min.u32"),
+        (4, torch.bfloat16, "atom.relaxed.gpu.global.cas.b32"),
+        (3, torch.bfloat16, "atom.relaxed.gpu.global.cas.b16"),
+    ):
+        function, args = forms(50, 300, columns, dtype)["amax with self of rows"]
+        program = kitsune_mlir.compile(Function(function), args, target="sm_90a")
+        assert wanted in program.ir("ptx")
+        assert all(kernel["spill_store_bytes"] == 0 for kernel in program.summary["kernels"])
