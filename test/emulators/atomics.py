@@ -31,7 +31,7 @@ class AtomicBlock(VectorBlock):
     def assembly(self, text, operands, mask):
         if (found := _CAS.match(text)) is not None:
             dtype, out = _TYPES[found[1]], np.zeros_like(operands[1])
-            for thread in np.flatnonzero(mask):
+            for thread in map(int, np.flatnonzero(mask)):
                 with self.machine.lock:
                     (word,) = self._words(operands[0], thread, dtype, 1)
                     out[thread] = word[0]
@@ -41,7 +41,7 @@ class AtomicBlock(VectorBlock):
         if (found := _RED.match(text)) is not None and "release" not in text:
             dtype = np.dtype(_TYPES[found[4]])
             values = np.stack(operands[1:], 1).copy().view(dtype).reshape(self.threads, -1)
-            for thread in np.flatnonzero(mask):
+            for thread in map(int, np.flatnonzero(mask)):
                 with self.machine.lock, np.errstate(all="ignore"):
                     (run,) = self._words(operands[0], thread, dtype, values.shape[1])
                     run[:] = _COMBINE[found[1]](run, values[thread])

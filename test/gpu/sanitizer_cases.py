@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from test.gpu import attention_cases, chain_programs, conv_programs, gemv_programs, queue_programs, range_programs, row_programs
+from test.programs.scatters import forms
 
 __all__ = ["CASES", "Case", "compiled"]
 
@@ -153,6 +154,16 @@ def added(updates: int, columns: int, count: int, dtype: torch.dtype, ordered: b
     return Case("ordered" if ordered else "scatter", lambda: Call(add), inputs, {"deterministic": ordered}, repeats=ordered)
 
 
+def scattered(form: str, columns: int, dtype: torch.dtype, ordered: bool = False) -> Case:
+    """A form of `test.programs.scatters`."""
+
+    def made() -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
+        return forms(129, 1000, columns, dtype)[form]
+
+    options = {"deterministic": ordered}
+    return Case("ordered" if ordered else "scatter", lambda: Call(made()[0]), lambda: made()[1], options, repeats=ordered)
+
+
 def function(engine: str, run: Callable[..., Any], inputs: Callable[[], tuple[Tensor, ...]], **options: Any) -> Case:
     """A function of tensors."""
     return Case(engine, lambda: Call(run), inputs, options)
@@ -201,6 +212,15 @@ CASES: dict[str, Case] = {
     "inverted": convolution("depthwise", "inverted_24_f32"),
     "scatter": added(1000, 64, 129, BF16, False),
     "scatter_f32": added(1000, 7, 129, F32, False),
+    "scatter_odd": added(1000, 7, 129, BF16, False),
+    "scatter_largest": scattered("amax with self of rows", 64, F32),
+    "scatter_largest_bf16": scattered("amax with self of rows", 64, BF16),
+    "scatter_smallest_odd": scattered("amin alone of rows", 7, BF16),
+    "scatter_product": scattered("prod with self", 7, F32),
+    "scatter_assigned": scattered("index_copy of columns", 7, BF16),
+    "scatter_elements": scattered("index_put apart", 7, F32),
+    "ordered_product": scattered("prod with self of rows", 64, BF16, True),
+    "ordered_assigned": scattered("index_copy", 7, F32, True),
     "ordered": added(1000, 64, 129, BF16, True),
     "ordered_f32": added(1000, 7, 129, F32, True),
     "softmax_cluster": function("simt", lambda x: torch.softmax(x, -1), matrices((60, 60000))),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import copy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from bench.models import make
 from bench.timing import graphed, time_calls
 from test.gpu.driver import spilled_bytes
+from test.programs.scatters import forms
 
 RUNS = 20
 FORMS = {"ordered": True, "atomic": False}
@@ -36,7 +38,44 @@ ROWS: dict[str, tuple[int, int, int, torch.dtype, str]] = {
     "sorted": (200_000, 16, 100_000, torch.float32, "sorted"),
 }
 """By name: rows that are added, columns, rows of the result, and how indices are spread."""
+PUTS: dict[str, tuple[str, int, int, int, torch.dtype]] = {
+    "largest_rows": ("amax with self of rows", 20_000, 120_000, 64, torch.float32),
+    "largest_rows_bf16": ("amax with self of rows", 20_000, 120_000, 64, torch.bfloat16),
+    "largest_alone": ("amax alone of rows", 20_000, 120_000, 64, torch.float32),
+    "largest_elements": ("amax with self", 20_000, 120_000, 64, torch.float32),
+    "largest_column": ("amax with self of rows", 100_000, 1_000_000, 1, torch.float32),
+    "largest_odd_bf16": ("amax with self of rows", 1000, 12_345, 7, torch.bfloat16),
+    "smallest_i64": ("amin with self of rows", 20_000, 120_000, 64, torch.int64),
+    "product_rows": ("prod with self of rows", 20_000, 120_000, 64, torch.float32),
+    "mean_rows": ("mean alone of rows", 20_000, 120_000, 64, torch.float32),
+    "odd_bf16": ("expanded", 20_000, 120_000, 7, torch.bfloat16),
+    "elements": ("accumulate elements", 20_000, 1_000_000, 64, torch.float32),
+    "columns": ("index_add of columns", 20_000, 50_000, 64, torch.float32),
+    "assigned_rows": ("index_put", 200_000, 1, 64, torch.float32),
+    "assigned_rows_bf16": ("index_copy", 200_000, 1, 129, torch.bfloat16),
+    "assigned_columns": ("index_copy of columns", 100_000, 1, 64, torch.bfloat16),
+    "assigned_last": ("index_copy of the last", 100_000, 1, 64, torch.float32),
+    "assigned_column": ("scatter rows", 1_000_000, 1, 1, torch.float32),
+    "assigned_flags": ("scatter", 100_000, 1, 8, torch.bool),
+    "number": ("index_put of a number", 200_000, 100_000, 64, torch.float32),
+    "slice": ("slice_scatter", 200_000, 1, 64, torch.float32),
+    "slice_with_steps": ("slice_scatter with steps", 200_000, 1, 64, torch.float32),
+    "one_hot": ("one hot", 100_000, 1, 64, torch.float32),
+}
+"""Other kinds and spellings, by name: the form of `test.programs.scatters` and its sizes."""
 MODELS = ("mgn.small", "gcast.small", "mgn.full")
+CASES = (*ROWS, *PUTS, *MODELS)
+
+
+class Put(nn.Module):
+    """A function of tensors."""
+
+    def __init__(self, function: Callable[..., Tensor]):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Tensor) -> Tensor:
+        return self.function(*args)
 
 
 class Sum(nn.Module):
@@ -52,6 +91,11 @@ def made(name: str, device: str = "cpu") -> tuple[nn.Module, tuple[Tensor, ...]]
         model, size = name.split(".")
         module, args = make(model, size=size, dtype=torch.bfloat16, device=device)
         return module, args
+    if name in PUTS:
+        form, rows, updates, columns, dtype = PUTS[name]
+        torch.manual_seed(0)
+        function, values = forms(rows, updates, columns, dtype)[form]
+        return Put(function), tuple(x.to(device) for x in values)
     updates, columns, rows, dtype, spread = ROWS[name]
     if dtype.is_floating_point:
         values = [(torch.randn(n, columns) * 10.0 ** torch.randint(-2, 3, (n, 1))).to(dtype) for n in (rows, updates)]
@@ -71,7 +115,7 @@ def build(folder: Path) -> int:
 
     bad = 0
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (*ROWS, *MODELS):
+    for name in CASES:
         for form, deterministic in FORMS.items():
             program = kitsune_mlir.compile(*made(name), target="sm_90a", options={"deterministic": deterministic})
             program.save(folder / f"{name}.{form}.kit", weights=False, ir=False)
@@ -117,6 +161,9 @@ def check(name: str, folder: Path, timed: bool) -> bool:
         exact = copy.deepcopy(model).double()
         want = tensors(exact(*(a.double() if a.is_floating_point() else a for a in args)))
         worst, limit = error(first, want), TOLERANCE[torch.bfloat16]
+    elif name in PUTS:
+        want = [model(*(a.double() if a.is_floating_point() else a for a in args))]
+        worst, limit = error(first, want), 10 * TOLERANCE.get(args[0].dtype, 0.0)
     elif args[0].dtype == torch.bfloat16:
         want = [model(args[0].double(), args[1], args[2].double())]
         worst, limit = error(first, want), TOLERANCE[torch.bfloat16]
@@ -147,7 +194,7 @@ def main() -> int:
     if chosen.what == "build":
         return build(chosen.folder)
     with torch.no_grad():
-        return sum(not check(name, chosen.folder, chosen.time) for name in (*ROWS, *MODELS))
+        return sum(not check(name, chosen.folder, chosen.time) for name in CASES)
 
 
 if __name__ == "__main__":

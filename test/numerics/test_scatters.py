@@ -22,6 +22,7 @@ LIMITS = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 CASES = [(s, t, name) for t in DTYPES for name in forms(7, 3, 2, t) for s in SIZES]
 EVERYWHERE = ("expanded", "amax alone of rows", "index_put", "index_copy of columns")
 """Forms that each day has, of f32."""
+TODAYS = [(SIZES[1], torch.float32, name) for name in EVERYWHERE] + todays(CASES, 20)
 
 
 def torchs(function, args) -> Tensor | None:
@@ -32,12 +33,11 @@ def torchs(function, args) -> Tensor | None:
         return None
 
 
-@pytest.mark.parametrize(
-    "sizes, dtype, name", [*[(SIZES[1], torch.float32, name) for name in EVERYWHERE], *todays(CASES, 20)], ids=str
-)
+@pytest.mark.parametrize("sizes, dtype, name", TODAYS, ids=str)
 def test_scatters_are_torchs(sizes, dtype, name):
     torch.manual_seed(zlib.crc32(f"{sizes} {dtype} {name}".encode()))
-    function, args = forms(*sizes, dtype)[name]
+    rows, updates, columns = sizes
+    function, args = forms(rows, updates, columns, dtype)[name]
     if (wanted := torchs(function, args)) is None:
         return
     for program in (
