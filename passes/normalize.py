@@ -26,6 +26,7 @@ from kitsune_mlir.passes.normalization.column_parts import part_columns
 from kitsune_mlir.passes.normalization.narrow import narrow
 from kitsune_mlir.passes.normalization.narrow_results import narrow_results
 from kitsune_mlir.passes.normalization.own_rows import index_own_rows
+from kitsune_mlir.passes.normalization.positions import part_positions
 from kitsune_mlir.passes.normalization.splat_factors import sum_beside_splats
 from kitsune_mlir.passes.normalization.unit_moves import reshape_unit_moves
 from kitsune_mlir.passes.normalization.unread_edges import cut_unread_edges
@@ -275,6 +276,7 @@ class Normalize(Pass):
         run_upstream(module, "func.func(linalg-fold-unit-extent-dims),canonicalize,cse")
         with module.context, ir.Location.unknown():
             hide_reshapes(module)
+            part_positions(module)
         run_upstream(
             module, "linalg-fuse-elementwise-ops,canonicalize,cse,func.func(linalg-generalize-named-ops),canonicalize,cse"
         )

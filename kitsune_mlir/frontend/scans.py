@@ -17,7 +17,7 @@ __all__ = ["SCANS"]
 aten = torch.ops.aten
 GROUP = 32
 """Elements that are scanned together: each result looks at all of them."""
-SHORT = 64
+SHORT = 128
 """Elements up to which a scan is one group."""
 
 Parts = tuple[Tensor, ...]
@@ -31,21 +31,31 @@ def scan(parts: Parts, neutral: Sequence[float], prefix: Callable[..., Parts], c
         prefix: scans a short last dimension of parts.
         combine: (parts of what comes before, parts of what comes after) -> parts of both.
     """
-    n = parts[0].shape[-1]
+    n, whole = parts[0].shape[-1], 1
+    while -(-n // whole) > SHORT:
+        whole *= GROUP
+    more = -n % whole  # filled up once, so that groups of groups come out even
+    if more:
+        parts = tuple(aten.constant_pad_nd(part, [0, more], value) for part, value in zip(parts, neutral, strict=True))
+    return tuple(part[..., :n] for part in _even(parts, neutral, prefix, combine))
+
+
+def _even(parts: Parts, neutral: Sequence[float], prefix: Callable[..., Parts], combine: Callable[..., Parts]) -> Parts:
+    """As `scan`, of a length that groups divide on every level."""
+    *outer, n = parts[0].shape
     if n <= SHORT:
         return prefix(*parts)
-    groups = -(-n // GROUP)
-    filled = parts
-    if groups * GROUP != n:
-        filled = tuple(
-            aten.constant_pad_nd(part, [0, groups * GROUP - n], value) for part, value in zip(parts, neutral, strict=True)
-        )
-    shape = [*parts[0].shape[:-1], groups, GROUP]
-    within = prefix(*(part.reshape(shape) for part in filled))
-    totals = scan(tuple(part[..., -1] for part in within), neutral, prefix, combine)
-    before = tuple(aten.constant_pad_nd(total[..., :-1], [1, 0], value) for total, value in zip(totals, neutral, strict=True))
+    groups = n // GROUP
+    within = prefix(*(part.reshape(*outer, groups, GROUP) for part in parts))
+    totals = _even(tuple(part[..., -1] for part in within), neutral, prefix, combine)
+    group = torch.arange(groups, device=parts[0].device)
+    earlier = (group - 1).clamp(min=0)
+    before = tuple(
+        torch.where(group == 0, value, torch.gather(total, -1, earlier.expand(total.shape)))
+        for total, value in zip(totals, neutral, strict=True)
+    )
     both = combine(tuple(part.unsqueeze(-1) for part in before), within)
-    return tuple(part.reshape(*shape[:-2], groups * GROUP)[..., :n] for part in both)
+    return tuple(part.reshape(*outer, n) for part in both)
 
 
 def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
