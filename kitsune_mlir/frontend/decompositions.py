@@ -20,6 +20,7 @@ from kitsune_mlir.frontend.convolutions import convolution
 from kitsune_mlir.frontend.fallbacks import FALLBACKS, with_scalars
 from kitsune_mlir.frontend.orders import topk as sorted_topk
 from kitsune_mlir.frontend.products import linear, matmul
+from kitsune_mlir.frontend.recurrent import RECURRENT
 from kitsune_mlir.frontend.scatters import SCATTERS
 
 __all__ = ["decomposition_table"]
@@ -302,6 +303,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     table.update({op: _in_f32(op, table.get(op)) for op in _ACCUMULATING})
     table.update(_OWN)
     table.update(FALLBACKS)
+    table.update(RECURRENT)
     table.update(SCATTERS)
     table.update(with_scalars(table))
     for op in _KEPT:

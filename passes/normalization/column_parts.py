@@ -5,7 +5,7 @@ by one matrix of all gates and then combines columns that lie far apart, is one 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from torch_mlir import ir
@@ -78,12 +78,12 @@ def _cuts_columns(op: ir.Operation) -> bool:
     return sizes == shape and last < columns and all(stride == 1 for stride in static_ints(op, "static_strides"))
 
 
-def _parts(leaves: list[ir.Operation], columns: int) -> int | None:
-    """The number of parts that all leaves are one of each; None where they are others."""
+def _parts(leaves: list[ir.Operation], columns: int, least: int = 2) -> int | None:
+    """The number of parts that all leaves are one of each, `least` of them or more; None where they are others."""
     sizes = {static_ints(leaf, "static_sizes")[-1] for leaf in leaves}
     size = min(sizes)
     starts = {static_ints(leaf, "static_offsets")[-1] for leaf in leaves}
-    if len(sizes) > 1 or columns % size or any(start % size for start in starts) or len(starts) < 2:
+    if len(sizes) > 1 or columns % size or any(start % size for start in starts) or len(starts) < least:
         return None
     return columns // size if columns // size <= MOST_PARTS else None
 
@@ -99,16 +99,32 @@ class _Parts:
 
     def cut(self, leaves: list[ir.Operation]) -> None:
         """Replace each leaf by its part; what it was cut out of is left without a use."""
+        users: dict[ir.Operation, None] = {}
         for leaf in sorted(leaves, key=lambda leaf: static_ints(leaf, "static_offsets")[-1]):
-            shape = shape_of(leaf.results[0])
-            number = static_ints(leaf, "static_offsets")[-1] // shape[-1]
-            with ir.InsertionPoint(leaf), leaf.location:
-                part = self._part(leaf.operands[0], number)
-                if shape_of(part) != shape:
-                    part = tensor.CollapseShapeOp(leaf.results[0].type, part, list(_groups(shape_of(part), dropped_dims(leaf))))
-                    part = part.result
-            leaf.results[0].replace_all_uses_with(part)
-            leaf.erase()
+            users.update(dict.fromkeys(use.owner.operation for use in leaf.results[0].uses))
+            self._replace(leaf, self._part)
+        for user in users:
+            self._cut_beside(user)
+
+    def _cut_beside(self, user: ir.Operation) -> None:
+        """What an op reads beside the parts, cut out of other tensors (what comes of a GRU's input), is cut in the same way."""
+        for value in list(user.operands):
+            op = defining_op(value)
+            if op is not None and op.name == "tensor.extract_slice" and _cuts_columns(op):
+                columns = shape_of(op.operands[0])[-1]
+                if _parts([op], columns, least=1) == self.count:
+                    self._replace(op, lambda source, number: self._slice(source, len(shape_of(source)) - 1, number))
+
+    def _replace(self, op: ir.Operation, part: Callable[[ir.Value, int], ir.Value]) -> None:
+        """Put a part of what a slice cuts in place of the slice."""
+        shape = shape_of(op.results[0])
+        number = static_ints(op, "static_offsets")[-1] // shape[-1]
+        with ir.InsertionPoint(op), op.location:
+            made = part(op.operands[0], number)
+            if shape_of(made) != shape:
+                made = tensor.CollapseShapeOp(op.results[0].type, made, list(_groups(shape_of(made), dropped_dims(op)))).result
+        op.results[0].replace_all_uses_with(made)
+        op.erase()
 
     def _part(self, value: ir.Value, number: int) -> ir.Value:
         """A part of the last columns of a value that comes from the product."""

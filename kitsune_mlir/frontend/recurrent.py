@@ -1,0 +1,140 @@
+"""Recurrent layers and cells step by step, with gates and cell states in f32 as cuDNN has them.
+
+PyTorch's own decompositions round every gate of a bf16 model. Here the products of all inputs are one product before the first
+step, a step multiplies by one matrix of all gates (`passes/normalization/column_parts.py` makes a stage of it), and only what
+is multiplied again or returned is rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["RECURRENT"]
+
+aten = torch.ops.aten
+
+Step = Callable[[Tensor, Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
+"""(what comes of the input, what comes of the hidden state, states) to states, the hidden state first; all of them wide."""
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.float32) if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def _lstm_step(given: Tensor, hidden: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    i, f, g, o = (given + hidden).chunk(4, -1)
+    cell = torch.sigmoid(f) * states[1] + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(cell), cell
+
+
+def _gru_step(given: Tensor, hidden: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    (xr, xz, xn), (hr, hz, hn) = given.chunk(3, -1), hidden.chunk(3, -1)
+    z, n = torch.sigmoid(xz + hz), torch.tanh(xn + torch.sigmoid(xr + hr) * hn)
+    return (n + z * (states[0] - n),)
+
+
+def _tanh_step(given: Tensor, hidden: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (torch.tanh(given + hidden),)
+
+
+def _relu_step(given: Tensor, hidden: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (torch.relu(given + hidden),)
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Rows by a matrix, in f32."""
+    sums = torch.mm(_wide(x.reshape(-1, x.shape[-1])), _wide(weight).t()).reshape([*x.shape[:-1], weight.shape[0]])
+    return sums if bias is None else sums + _wide(bias)
+
+
+def _stepped(
+    step: Step, given: Tensor, states: tuple[Tensor, ...], weights: Sequence[Tensor | None], dtype: torch.dtype
+) -> tuple[Tensor, ...]:
+    """One step from wide states; `weights` are (w_hh, b_hh, w_hr)."""
+    w_hh, b_hh, w_hr = weights
+    assert w_hh is not None
+    hidden, *others = step(given, _product(states[0].to(dtype), w_hh, b_hh), states)
+    if w_hr is not None:
+        hidden = _product(hidden.to(dtype), w_hr, None)
+    return _wide(hidden.to(dtype)), *others
+
+
+def _layers(step: Step) -> Callable[..., tuple[Tensor, ...]]:
+    """Layers one after the other, of one or two directions: (outputs, final states...)."""
+
+    def run(
+        x: Tensor,
+        states: Sequence[Tensor],
+        params: Sequence[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> Any:
+        if (train and dropout) or not x.shape[0] or not x.shape[1] or x.dtype.is_complex:
+            return NotImplemented
+        directions, time = 1 + bidirectional, 1 if batch_first else 0
+        each = len(params) // (num_layers * directions)
+        finals: list[tuple[Tensor, ...]] = []
+        for layer in range(num_layers):
+            outputs = []
+            for direction in range(directions):
+                number = layer * directions + direction
+                w_ih, w_hh, *more = params[number * each : (number + 1) * each]
+                b_ih, b_hh = (more[0], more[1]) if has_biases else (None, None)
+                w_hr = more[-1] if each in (3, 5) else None
+                given = _product(x, w_ih, b_ih)
+                held = tuple(_wide(state[number]) for state in states)
+                made: list[Tensor] = [x] * x.shape[time]
+                for at in reversed(range(x.shape[time])) if direction else range(x.shape[time]):
+                    held = _stepped(step, given.select(time, at), held, (w_hh, b_hh, w_hr), x.dtype)
+                    made[at] = held[0].to(x.dtype)
+                outputs.append(torch.stack(made, time))
+                finals.append(tuple(state.to(x.dtype) for state in held))
+            x = torch.cat(outputs, -1) if bidirectional else outputs[0]
+        return x, *(torch.stack(state) for state in zip(*finals, strict=True))
+
+    return run
+
+
+def _cell(step: Step) -> Callable[..., Any]:
+    """One step of a cell that is called by itself."""
+
+    def run(
+        x: Tensor,
+        states: Any,
+        w_ih: Tensor,
+        w_hh: Tensor,
+        b_ih: Tensor | None = None,
+        b_hh: Tensor | None = None,
+    ) -> Any:
+        several = not isinstance(states, Tensor)
+        held = tuple(map(_wide, states if several else (states,)))
+        held = _stepped(step, _product(x, w_ih, b_ih), held, (w_hh, b_hh, None), x.dtype)
+        made = tuple(state.to(x.dtype) for state in held)
+        return made if several else made[0]
+
+    return run
+
+
+def _one_state(layers: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, state, *others: layers(x, (state,), *others)
+
+
+RECURRENT: dict[Any, Callable[..., Any]] = {
+    aten.lstm.input: _layers(_lstm_step),
+    aten.gru.input: _one_state(_layers(_gru_step)),
+    aten.rnn_tanh.input: _one_state(_layers(_tanh_step)),
+    aten.rnn_relu.input: _one_state(_layers(_relu_step)),
+    aten.lstm_cell.default: _cell(_lstm_step),
+    aten.gru_cell.default: _cell(_gru_step),
+    aten.rnn_tanh_cell.default: _cell(_tanh_step),
+    aten.rnn_relu_cell.default: _cell(_relu_step),
+}
+"""Decompositions of `aten.lstm` and its like; dropout between layers in training is PyTorch's."""

@@ -1,0 +1,79 @@
+"""Recurrent layers and cells as planned for the GPU: PyTorch's numbers, and a stage for each step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from test.numerics.compare import exact, problems
+from test.programs.compiled import planned_for_gpu
+from test.rotation import todays
+
+LAYERS = {
+    "lstm": ("LSTM", 64, 64, {}, 4, 3, torch.bfloat16),
+    "lstm odd": ("LSTM", 7, 33, {"num_layers": 2}, 1, 3, torch.float32),
+    "lstm projected": ("LSTM", 16, 32, {"proj_size": 16, "bidirectional": True}, 3, 2, torch.float32),
+    "lstm without biases": ("LSTM", 16, 32, {"bias": False}, 64, 3, torch.float16),
+    "lstm of many rows": ("LSTM", 16, 32, {}, 65, 2, torch.bfloat16),
+    "gru": ("GRU", 64, 64, {}, 3, 4, torch.bfloat16),
+    "gru both ways": ("GRU", 24, 48, {"bidirectional": True}, 5, 4, torch.float32),
+    "rnn": ("RNN", 10, 24, {"nonlinearity": "relu"}, 2, 5, torch.float32),
+    "rnn of two layers": ("RNN", 24, 24, {"num_layers": 2}, 1, 3, torch.bfloat16),
+}
+
+
+class Given(nn.Module):
+    """A layer with the states that it begins with, all of its results."""
+
+    def __init__(self, net: nn.Module):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        out, final = self.net(x, states if len(states) > 1 else states[0])
+        return (out, *final) if isinstance(final, tuple) else (out, final)
+
+
+class Cells(nn.Module):
+    """A cell called step by step, and a gate written out by hand."""
+
+    def __init__(self, kind: str, width: int):
+        super().__init__()
+        self.cell = getattr(nn, kind)(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = None
+        for step in range(x.shape[0]):
+            state = self.cell(x[step], state)
+        return state[0] if isinstance(state, tuple) else state
+
+
+@pytest.mark.parametrize("name", todays(LAYERS, 4))
+def test_layers(name: str) -> None:
+    kind, width, hidden, settings, batch, length, dtype = LAYERS[name]
+    net = getattr(nn, kind)(width, hidden, **settings).to(dtype)
+    model = Given(net).eval().requires_grad_(False)
+    count = settings.get("num_layers", 1) * (1 + settings.get("bidirectional", False))
+    states = [torch.randn(count, batch, settings.get("proj_size", hidden)).to(dtype)]
+    if kind == "LSTM":
+        states.append(torch.randn(count, batch, hidden).to(dtype))
+    args = (torch.randn(length, batch, width).to(dtype), *states)
+    assert problems(planned_for_gpu(model, *args)(*args), exact(model, args), model(*args)) == []
+
+
+@pytest.mark.parametrize("kind", todays(["LSTMCell", "GRUCell", "RNNCell"], 1))
+def test_cells(kind: str) -> None:
+    model = Cells(kind, 32).bfloat16().eval().requires_grad_(False)
+    args = (torch.randn(3, 5, 32).bfloat16(),)
+    assert problems(planned_for_gpu(model, *args)(*args), exact(model, args), model(*args)) == []
+
+
+@pytest.mark.parametrize("kind, gates", [("LSTM", 4), ("GRU", 3)])
+def test_a_step_is_one_stage(kind: str, gates: int) -> None:
+    """But for the first step, whose hidden state is zero: a product of all gates, and what comes of them."""
+    model = nn.Sequential(getattr(nn, kind)(64, 64)).bfloat16().eval().requires_grad_(False)
+    x = torch.randn(6, 4, 64).bfloat16()
+    stages = planned_for_gpu(model, x).summary["stages"]
+    steps = [stage for stage in stages if stage["ops"].get("product") == gates]
+    assert len(steps) == 5
