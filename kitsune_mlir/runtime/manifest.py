@@ -173,7 +173,10 @@ class Manifest:
 
     def to_json(self) -> str:
         """The manifest as JSON text."""
-        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)})
+        fields = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self)
+        }  # `asdict` would copy all numbers
+        return json.dumps({"format": FORMAT, **fields}, default=dataclasses.asdict)
 
 
 def parameters_problem(manifest: Manifest) -> str:

@@ -121,10 +121,11 @@ def compile_gpu(
 
 @dataclasses.dataclass(frozen=True)
 class _Kernel:
-    """A kernel that is being assembled."""
+    """A kernel that is being assembled; `quoted` is its manifest as it stands in `gpu_ir`."""
 
     name: str
     emitted: Emitted
+    quoted: str
     gpu_ir: str
     llvm_ir: str
     assembled: Future[tuple[str, Cubin]]
@@ -191,7 +192,7 @@ def _emitted(
     gpu_ir = str(alone)
     finalize(alone.operation)
     text = to_text(emitted.op)
-    return _Kernel(name, emitted, gpu_ir, text.llvm_ir, assembling.submit(text))
+    return _Kernel(name, emitted, _quoted(emitted.manifest), gpu_ir, text.llvm_ir, assembling.submit(text))
 
 
 def _quoted(manifest: Manifest) -> str:
@@ -208,7 +209,7 @@ def _code(name: str, kernel: _Kernel, manifest: Manifest, decisions: Sequence[De
         raise AssemblyTimeout(error.kernel, error.limit, error.seconds, stages) from error
 
     def named(text: str) -> str:
-        return text if name == kernel.name else re.sub(rf"(?<![A-Za-z_]){re.escape(kernel.name)}(?!\d)", name, text)
+        return text if name == kernel.name else re.sub(rf"{re.escape(kernel.name)}(?!\d)", name, text)
 
     return GpuCode(
         ptx=named(ptx),
@@ -217,7 +218,7 @@ def _code(name: str, kernel: _Kernel, manifest: Manifest, decisions: Sequence[De
         engines=tuple(map(_choice, decisions)),
         resources=cubin.kernels[manifest.kernel],
         warnings=cubin.warnings,
-        gpu_ir=named(kernel.gpu_ir.replace(_quoted(kernel.emitted.manifest), _quoted(manifest))),
+        gpu_ir=kernel.gpu_ir if name == kernel.name else named(kernel.gpu_ir.replace(kernel.quoted, _quoted(manifest))),
         llvm_ir=named(kernel.llvm_ir),
     )
 
