@@ -129,9 +129,9 @@ func.func @convolution(%x: tensor<8x64x30x30xf32>, %w: tensor<64x64x3x3xf32>, %z
 
 // -----
 
-// What nothing is known of is one tile of the generic engine.
+// Rows that are sorted are tiles: as many as a block's threads hold.
 // CHECK-LABEL: func.func @sort(
-// CHECK: }) {engine = "generic", sym_name = "sort_0", tile = array<i64>}
+// CHECK: }) {engine = "sort", sym_name = "sort_0", tile = array<i64: 8>}
 func.func @sort(%x: tensor<64x100xf32>) -> tensor<64x100xf32> {
   %r = tm_tensor.sort dimension(1) outs(%x : tensor<64x100xf32>) {
   ^bb0(%a: f32, %b: f32):
@@ -139,4 +139,60 @@ func.func @sort(%x: tensor<64x100xf32>) -> tensor<64x100xf32> {
     tm_tensor.yield %c : i1
   } -> tensor<64x100xf32>
   return %r : tensor<64x100xf32>
+}
+
+// -----
+
+// Rows that no block holds are the generic engine's.
+// CHECK-LABEL: func.func @sort_of_long_rows(
+// CHECK: }) {engine = "generic", sym_name = "sort_0", tile = array<i64: {{[0-9]+}}>}
+func.func @sort_of_long_rows(%x: tensor<64x10000xf32>) -> tensor<64x10000xf32> {
+  %r = tm_tensor.sort dimension(1) outs(%x : tensor<64x10000xf32>) {
+  ^bb0(%a: f32, %b: f32):
+    %c = arith.cmpf olt, %a, %b : f32
+    tm_tensor.yield %c : i1
+  } -> tensor<64x10000xf32>
+  return %r : tensor<64x10000xf32>
+}
+
+// -----
+
+// Rows and columns that are scanned are tiles, neighbours in memory together.
+// CHECK-LABEL: func.func @scan(
+// CHECK: }) {engine = "scan", sym_name = "scan_0", tile = array<i64: 1, 32>}
+func.func @scan(%x: tensor<64x100x96xf32>, %y: tensor<64x100x96xf32>, %z: tensor<64x96xf32>) -> tensor<64x100x96xf32> {
+  %r:2 = tm_tensor.scan dimension(1) inclusive(true) ins(%x : tensor<64x100x96xf32>) outs(%y, %z : tensor<64x100x96xf32>, tensor<64x96xf32>) {
+  ^bb0(%a: f32, %b: f32):
+    %c = arith.addf %a, %b : f32
+    tm_tensor.yield %c : f32
+  } -> tensor<64x100x96xf32>, tensor<64x96xf32>
+  return %r#0 : tensor<64x100x96xf32>
+}
+
+// -----
+
+// One that leaves the element itself out is not what the engine does.
+// CHECK-LABEL: func.func @exclusive(
+// CHECK: }) {engine = "generic", sym_name = "scan_0"
+func.func @exclusive(%x: tensor<64x100xf32>, %y: tensor<64x100xf32>, %z: tensor<64xf32>) -> tensor<64x100xf32> {
+  %r:2 = tm_tensor.scan dimension(1) inclusive(false) ins(%x : tensor<64x100xf32>) outs(%y, %z : tensor<64x100xf32>, tensor<64xf32>) {
+  ^bb0(%a: f32, %b: f32):
+    %c = arith.addf %a, %b : f32
+    tm_tensor.yield %c : f32
+  } -> tensor<64x100xf32>, tensor<64xf32>
+  return %r#0 : tensor<64x100xf32>
+}
+
+// -----
+
+// What nothing is known of is one tile of the generic engine.
+// CHECK-LABEL: func.func @topk(
+// CHECK: }) {engine = "generic", sym_name = "topk_0", tile = array<i64>}
+func.func @topk(%x: tensor<64x100xf32>, %v: tensor<64x3xf32>, %i: tensor<64x3xi32>) -> tensor<64x3xf32> {
+  %r:2 = tm_tensor.topk dimension(1) ins(%x : tensor<64x100xf32>) outs(%v, %i : tensor<64x3xf32>, tensor<64x3xi32>) {
+  ^bb0(%a: f32, %b: f32):
+    %c = arith.cmpf ogt, %a, %b : f32
+    tm_tensor.yield %c : i1
+  } -> tensor<64x3xf32>, tensor<64x3xi32>
+  return %r#0 : tensor<64x3xf32>
 }
