@@ -148,5 +148,6 @@ MODELS: Mapping[str, Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]] = {
     "resnet50": lambda: (ResNet([3, 4, 6, 3]), (torch.randn(1, 3, 224, 224),)),
     "layers_12": lambda: layers(12),
     "layers_48": lambda: layers(48),
+    "small_layers": lambda: layers(2, 32, 2, 16),
 }
 """Models with example arguments, in f32, by name."""
