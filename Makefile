@@ -18,7 +18,7 @@ GPU_OUT := out/gpu
 SHELL  := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs opinfo gpu-kits gpu-test gpu-bench gpu-generic gpu-library ptx-hashes clean
+.PHONY: help setup demo test lint docs opinfo gpu-kits gpu-test gpu-bench gpu-breadth gpu-generic gpu-library ptx-hashes clean
 
 # An environment knows its folder by its full path: a clone that was moved is installed again.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
@@ -35,6 +35,7 @@ help:
 	@echo "make gpu-kits   compile what gpu-test runs, into out/gpu/kits (needs no GPU)"
 	@echo "make gpu-test   the tests that need a Hopper GPU; with KITS=FOLDER, of packages that gpu-kits made elsewhere"
 	@echo "make gpu-bench  measurements on a Hopper GPU"
+	@echo "make gpu-breadth  models that the compiler was not built around, on a Hopper GPU"
 	@echo "make gpu-generic  predicted and measured times of tasks of the generic engine"
 	@echo "make gpu-library  models of Transformers and PyG through torch.compile (needs these libraries)"
 	@echo "make ptx-hashes  which kernels' PTX is not that of test/gpu/ptx_hashes.json"
@@ -81,6 +82,12 @@ gpu-bench: $(STAMP)
 	@$(BIN)/python -m bench.suite run $(GPU_OUT)/bench $(CASES) --json $(GPU_OUT)/bench.json $(ARGS)
 	@$(BIN)/python -m bench.counters $(GPU_OUT)/bench $(CASES) --json $(GPU_OUT)/bench.json
 	@$(BIN)/python -m bench.report $(GPU_OUT)/bench.json
+
+gpu-breadth: $(STAMP)
+	@$(BIN)/python -m bench.suite build $(GPU_OUT)/breadth breadth
+	@$(BIN)/python -m bench.suite warm $(GPU_OUT)/breadth breadth --peers graph
+	@$(BIN)/python -m bench.suite run $(GPU_OUT)/breadth breadth --peers graph --json $(GPU_OUT)/breadth.json --resume $(ARGS)
+	@$(BIN)/python -m bench.report $(GPU_OUT)/breadth.json
 
 gpu-generic: $(STAMP)
 	@$(BIN)/python -m bench.generic build $(GPU_OUT)/generic

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["draw"]
+__all__ = ["draw", "draw_breadth"]
 
 Entries = Mapping[str, Mapping[str, Any]]
 
@@ -18,13 +18,25 @@ def draw(entries: Entries, rates: Mapping[str, float], folder: Path) -> list[Pat
         entries: measured cases of the headline by name.
         rates: of the device: operations and bytes a second.
     """
+    _prepare(folder)
+    return [_speedup(entries, folder / "speedup.svg"), _roofline(entries, rates, folder / "roofline.svg")]
+
+
+def draw_breadth(entries: Entries, folder: Path) -> list[Path]:
+    """Write `breadth.svg`: a bar a model that the compiler was not built around, losses first."""
+    _prepare(folder)
+    timed = sorted((item for item in entries.items() if item[1].get("speedup")), key=lambda item: item[1]["speedup"])
+    named = {name.removeprefix("breadth_"): {**entry, "goal": None} for name, entry in timed}
+    return [_speedup(named, folder / "breadth.svg")]
+
+
+def _prepare(folder: Path) -> None:
     import matplotlib
 
     matplotlib.use("svg")
     # Equal data gives equal files: no date, and names of elements from a fixed salt.
     matplotlib.rcParams.update({"svg.hashsalt": "kitsune", "font.size": 9, "svg.fonttype": "none"})
     folder.mkdir(parents=True, exist_ok=True)
-    return [_speedup(entries, folder / "speedup.svg"), _roofline(entries, rates, folder / "roofline.svg")]
 
 
 def _speedup(entries: Entries, path: Path) -> Path:
@@ -38,7 +50,9 @@ def _speedup(entries: Entries, path: Path) -> Path:
     for place, entry in zip(places, timed.values(), strict=True):
         if entry["goal"] and entry["measure"] == "speedup":
             axes.plot([entry["goal"]] * 2, [place - 0.4, place + 0.4], color="black", linewidth=1.5)
-        axes.text(entry["speedup"] - 0.04, place, f"{entry['speedup']:.2f}", va="center", ha="right", color="white")
+        inside = entry["speedup"] > 0.1 * max(values)
+        where = {"x": entry["speedup"] - 0.04, "ha": "right", "color": "white"} if inside else {"x": entry["speedup"] + 0.04}
+        axes.text(y=place, s=f"{entry['speedup']:.2f}", va="center", **where)
     axes.axvline(1, color="gray", linewidth=0.8, linestyle="--")
     axes.set_yticks(list(places), list(timed))
     axes.invert_yaxis()

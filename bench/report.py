@@ -167,6 +167,7 @@ def report() -> str:
     lines += ["## DRAM traffic", "", *dram(entries), ""]
     tables = {"mlp": chain_table, "product": product_table, "rows": row_table}
     titles = {
+        "breadth": "Models that the compiler was not built around",
         "layers": "Layers", "zoo": "Other models", "small": "Small models", "roofline": "A chain beside a large product",
         "mlp": "Chains of layers", "ffn": "Two layers with GELU: d, 4d, d", "product": "Products",
         "map": "Maps of one gigabyte", "rows": "Row reductions of one gigabyte",
@@ -177,6 +178,7 @@ def report() -> str:
     for group, title in titles.items():
         if group in groups:
             lines += [f"## {title}", "", *tables.get(group, group_table)(groups[group]), ""]
+            lines += ["![Speed beside the best peer](charts/breadth.svg)", ""] * (group == "breadth")
     lines += ["## The planner's tiles", "", *tiles(), ""]
     lines += ["## Modes of a pipeline", "", *modes(), ""]
     lines += ["## Handing tiles on", "", *hand_offs(), ""]
@@ -373,7 +375,7 @@ def correctness() -> list[str]:
 
 def main(paths: list[str]) -> int:
     """Merge the given records, write the page and the charts."""
-    from bench.charts import draw
+    from bench.charts import draw, draw_breadth
 
     for path in keep(map(Path, paths)):
         print(path.relative_to(FOLDER.parent))
@@ -384,6 +386,9 @@ def main(paths: list[str]) -> int:
         # Rates differ a little from run to run: those of the first case's run stand for all.
         for path in draw(shown, record.run_of(next(iter(shown)))["rates"], FOLDER / "charts"):
             print(path.relative_to(FOLDER.parent))
+    broad = {n: e for n, e in ordered(record).items() if e["group"] == "breadth" and e.get("milliseconds")}
+    for path in draw_breadth(broad, FOLDER / "charts") if broad else ():
+        print(path.relative_to(FOLDER.parent))
     return 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -31,7 +33,8 @@ class Given(nn.Module):
         self.net = net
 
     def forward(self, x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
-        out, final = self.net(x, states if len(states) > 1 else states[0])
+        given: Any = states if len(states) > 1 else next(iter(states))
+        out, final = self.net(x, given)
         return (out, *final) if isinstance(final, tuple) else (out, final)
 
 
@@ -46,10 +49,11 @@ class Cells(nn.Module):
         state = None
         for step in range(x.shape[0]):
             state = self.cell(x[step], state)
+        assert state is not None
         return state[0] if isinstance(state, tuple) else state
 
 
-@pytest.mark.parametrize("name", todays(LAYERS, 4))
+@pytest.mark.parametrize("name", todays(list(LAYERS), 4))
 def test_layers(name: str) -> None:
     kind, width, hidden, settings, batch, length, dtype = LAYERS[name]
     net = getattr(nn, kind)(width, hidden, **settings).to(dtype)
