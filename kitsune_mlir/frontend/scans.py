@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kitsune_mlir.frontend.running import running
+
 __all__ = ["SCANS"]
 
 aten = torch.ops.aten
@@ -75,34 +77,22 @@ def worst_of(dtype: torch.dtype, largest: bool) -> Any:
 
 def _extremes(largest: bool) -> Callable[..., Any]:
     """`cummax`, `cummin`: of equal elements the last one counts, and NaN is beyond every number."""
-
-    def prefix(x: Tensor, places: Tensor) -> Parts:
-        each, before = _pairs(x)
-        masked = torch.where(before, each, worst_of(x.dtype, largest))
-        values = torch.amax(masked, -1) if largest else torch.amin(masked, -1)
-        best = each == values.unsqueeze(-1)
-        if x.dtype.is_floating_point:
-            nan = ((each != each) & before).any(-1)
-            values, best = torch.where(nan, float("nan"), values), torch.where(nan.unsqueeze(-1), each != each, best)
-        return values, torch.amax(torch.where(best & before, places.unsqueeze(-2), 0), -1)
-
-    def combine(before: Parts, after: Parts) -> Parts:
-        (old, place), (new, here) = before, after
-        later = (new >= old) if largest else (new <= old)
-        if new.dtype.is_floating_point:
-            later = (new != new) | ((old == old) & later)
-        return torch.where(later, new, old), torch.where(later, here, place)
+    kind = "max" if largest else "min"
 
     def decomposed(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         if x.ndim == 0:
             return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
-        if x.dtype == torch.bool:
+        if x.dtype in (torch.bool, torch.uint8):
             values, indices = decomposed(x.to(torch.int32), dim)
-            return values.to(torch.bool), indices
-        moved = x.movedim(dim, -1)
-        places = torch.arange(x.shape[dim], device=x.device).expand(moved.shape)
-        values, indices = scan((moved, places), (worst_of(x.dtype, largest), 0), prefix, combine)
-        return values.movedim(-1, dim), indices.movedim(-1, dim)
+            return values.to(x.dtype), indices
+        dim %= x.ndim
+        values = running(x, dim, kind)
+        # An element that is as large as any before it has the last place of all these.
+        best = x == values
+        if x.dtype.is_floating_point:
+            best = best | (x != x)
+        places = torch.arange(x.shape[dim], device=x.device).reshape([-1 if d == dim else 1 for d in range(x.ndim)])
+        return values, running(torch.where(best, places, 0), dim, "max")
 
     return decomposed
 

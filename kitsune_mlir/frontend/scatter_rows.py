@@ -15,12 +15,13 @@ from torch_mlir.passmanager import PassManager
 
 from kitsune_mlir.dialects.scatter_kinds import ASSIGN, COMBINING
 
-__all__ = ["lower_scatter_rows", "scatter_rows"]
+__all__ = ["DIALECTS", "LIBRARY", "builtin_tensor", "lower_scatter_rows", "scatter_rows"]
 
 _NAME = "scatter_rows"
-_LIBRARY = torch.library.Library("kitsune", "FRAGMENT")
-_LIBRARY.define(f"{_NAME}(Tensor x, Tensor index, Tensor source, str reduce) -> Tensor")
-torch.library.impl(_LIBRARY, _NAME, "Meta")(lambda x, index, source, reduce: torch.empty_like(x))
+LIBRARY = torch.library.Library("kitsune", "FRAGMENT")
+"""The namespace of our own operators."""
+LIBRARY.define(f"{_NAME}(Tensor x, Tensor index, Tensor source, str reduce) -> Tensor")
+torch.library.impl(LIBRARY, _NAME, "Meta")(lambda x, index, source, reduce: torch.empty_like(x))
 
 _KINDS = {
     "sum": ("addf", "addi"),
@@ -31,7 +32,7 @@ _KINDS = {
 }
 """Kinds of floats and of integers, by `reduce`."""
 _TENSOR = re.compile(r"!torch\.vtensor<\[([\d,]*)\],([a-z]+)(\d+)>|!torch\.vtensor<\[([\d,]*)\],complex<f(\d+)>>")
-_DIALECTS = "builtin.module(func.func(convert-torch-to-tmtensor),torch-func-backend-type-conversion)"
+DIALECTS = "builtin.module(func.func(convert-torch-to-tmtensor),torch-func-backend-type-conversion)"
 
 
 def scatter_rows(x: Tensor, index: Tensor, source: Tensor, reduce: str) -> Tensor:
@@ -52,7 +53,7 @@ def lower_scatter_rows(module: ir.Module) -> None:
     if not found:
         return
     with module.context, ir.Location.unknown():
-        PassManager.parse(_DIALECTS).run(ir.Module.create().operation)  # loads the dialects that are written here
+        PassManager.parse(DIALECTS).run(ir.Module.create().operation)  # loads the dialects that are written here
     for op in found:
         with module.context, ir.InsertionPoint(op), op.location:
             op.results[0].replace_all_uses_with(_lowered(op))
@@ -64,7 +65,7 @@ def _is_ours(op: ir.Operation) -> bool:
 
 
 def _lowered(op: ir.Operation) -> ir.Value:
-    x, index, source = (_builtin(value) for value in list(op.operands)[:3])
+    x, index, source = (builtin_tensor(value) for value in list(op.operands)[:3])
     reduce = ir.StringAttr(op.operands[3].owner.attributes["value"]).value
     element = ir.RankedTensorType(x.type).element_type
     rows, *window = list(ir.RankedTensorType(source.type).shape)
@@ -84,7 +85,7 @@ def _lowered(op: ir.Operation) -> ir.Value:
     return ir.Operation.create("torch_c.from_builtin_tensor", [op.results[0].type], [scatter.results[0]]).results[0]
 
 
-def _builtin(value: ir.Value) -> ir.Value:
+def builtin_tensor(value: ir.Value) -> ir.Value:
     """A tensor of torch's type as one of MLIR's."""
     match = _TENSOR.fullmatch(str(value.type))
     assert match is not None, f"{value.type} has a shape and a type"
