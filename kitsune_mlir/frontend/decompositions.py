@@ -17,6 +17,7 @@ from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
 from kitsune_mlir.frontend.attention import scaled_dot_product_attention
 from kitsune_mlir.frontend.convolutions import convolution
+from kitsune_mlir.frontend.embedding_bags import BAGS
 from kitsune_mlir.frontend.fallbacks import FALLBACKS, with_scalars
 from kitsune_mlir.frontend.orders import topk as sorted_topk
 from kitsune_mlir.frontend.products import linear, matmul
@@ -305,6 +306,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     table.update(FALLBACKS)
     table.update(RECURRENT)
     table.update(SCATTERS)
+    table.update(BAGS)
     table.update(with_scalars(table))
     for op in _KEPT:
         table.pop(op, None)

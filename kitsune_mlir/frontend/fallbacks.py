@@ -120,48 +120,6 @@ def _cdist(a: Tensor, b: Tensor, p: float, mode: int | None) -> Tensor:
     return (apart * apart).sum(-1).sqrt() if p == 2 else (apart**p).sum(-1) ** (1 / p)
 
 
-def _embedding_bag(
-    weight: Tensor,
-    indices: Tensor,
-    offsets: Tensor,
-    scale_grad_by_freq: bool = False,
-    mode: int = 0,
-    sparse: bool = False,
-    per_sample_weights: Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int = -1,
-) -> Any:
-    """Sums and means of bags of rows. torch-mlir's own lowering reads the bags' bounds wrongly."""
-    bags = offsets.shape[0] - int(include_last_offset)
-    starts = offsets[:bags]
-    # The bag of an index is the last one that starts at or before it.
-    place = torch.arange(indices.shape[0], device=indices.device).unsqueeze(1)
-    bag = (place >= starts.unsqueeze(0)).to(torch.int64).sum(1) - 1
-    rows = weight[indices]
-    counted = torch.ones_like(indices)
-    if padding_idx >= 0:
-        kept = indices != padding_idx
-        rows = torch.where(kept.unsqueeze(1), rows, 0.0)
-        counted = kept.to(indices.dtype)
-    if per_sample_weights is not None:
-        rows = rows * per_sample_weights.unsqueeze(1)
-    size = torch.zeros([bags], dtype=indices.dtype, device=indices.device).index_add(0, bag, counted)
-    if mode == 2:
-        return _bag_maxima(weight, rows, bag, bags, counted), bag, size, torch.zeros_like(offsets)
-    out = torch.zeros([bags, weight.shape[1]], dtype=weight.dtype, device=weight.device).index_add(0, bag, rows)
-    if mode == 1:
-        out = out / torch.clamp(size, min=1).unsqueeze(1).to(weight.dtype)
-    return out, bag, size, offsets
-
-
-def _bag_maxima(weight: Tensor, rows: Tensor, bag: Tensor, bags: int, counted: Tensor) -> Tensor:
-    """The largest element of each column of each bag's rows that count; 0 for a bag of none."""
-    rows = torch.where(counted.unsqueeze(1) != 0, rows, float("-inf"))
-    lowest = torch.full([bags, weight.shape[1]], float("-inf"), dtype=weight.dtype, device=weight.device)
-    found = lowest.scatter_reduce(0, bag.unsqueeze(1).expand(-1, weight.shape[1]), rows, "amax")
-    return torch.where(found == float("-inf"), 0.0, found)
-
-
 def _index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     """torch-mlir compares indices with 64-bit numbers."""
     small = (torch.int32, torch.int16, torch.int8)
@@ -287,8 +245,6 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     **{op: _of_bytes(op) for op in _BYTES},
     **{op: _compared(op) for op in _COMPARISONS},
     aten._cdist_forward.default: _cdist,
-    aten._embedding_bag.default: _embedding_bag,
-    aten._embedding_bag_forward_only.default: _embedding_bag,
     aten.diagonal_scatter.default: _diagonal_scatter,
     aten.roll.default: _roll,
     aten.view_copy.default: _copy_of(aten.view.default),

@@ -16,6 +16,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend.batch_norm import fold_batch_norms
+from kitsune_mlir.frontend.embedding_bags import name_equal_bags
 from kitsune_mlir.frontend.export import decompose, export
 from kitsune_mlir.frontend.imported import Argument, ImportedModel, Result
 from kitsune_mlir.frontend.lower import import_graph, lower_to_linalg
@@ -96,6 +97,7 @@ def import_exported(exported: ExportedModel, *, context: ir.Context | None = Non
     """The second part of `import_model`, with its errors; what it is given is used up."""
     seconds = dict(exported.seconds)
     with _timed(seconds, "decompose"):
+        name_equal_bags(exported.program.graph)
         program = decompose(exported.program)
         main = MainGraph(program, exported.fixed)
     with _timed(seconds, "import"):

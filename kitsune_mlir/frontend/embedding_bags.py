@@ -1,0 +1,128 @@
+"""Bags of embeddings: rows of a table picked by indices, and reduced bag by bag.
+
+Where all bags are of one size (a matrix of indices) the rows are reduced as they are read. Else each index finds its bag among
+the offsets, and its row is added there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from kitsune_mlir.frontend.scatter_rows import LIBRARY
+
+__all__ = ["BAGS", "name_equal_bags"]
+
+aten = torch.ops.aten
+SUM, MEAN, MAX = 0, 1, 2
+"""Modes, as ATen numbers them."""
+_FORMS = (aten.embedding_bag.padding_idx, aten.embedding_bag.default)
+_NAMES = ("weight", "indices", "offsets", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights", "include_last_offset")
+
+LIBRARY.define("equal_bags(Tensor weight, Tensor indices, int size, int mode, Tensor? factors, int? padding) -> Tensor")
+
+
+@torch.library.impl(LIBRARY, "equal_bags", "Meta")
+def _shape_of_bags(
+    weight: Tensor, indices: Tensor, size: int, mode: int, factors: Tensor | None, padding: int | None
+) -> Tensor:
+    return weight.new_empty([indices.shape[0] // size, weight.shape[1]])
+
+
+def name_equal_bags(graph: fx.Graph) -> None:
+    """Turn bags whose offsets are multiples of a size, as torch has them of a matrix of indices, into `kitsune::equal_bags`."""
+    for node in [n for n in graph.nodes if n.op == "call_function" and n.target in _FORMS]:
+        given: dict[str, Any] = dict(zip((*_NAMES, "padding_idx"), node.args, strict=False)) | dict(node.kwargs)
+        used = [user for user in node.users if user.users]
+        if any(user.args[1] != 0 for user in used) or (size := _size(given)) is None:
+            continue
+        mode, factors, padding = (given.get(name) for name in ("mode", "per_sample_weights", "padding_idx"))
+        with graph.inserting_before(node):
+            arguments = (given["weight"], given["indices"], size, mode or SUM, factors, padding)
+            bags = graph.call_function(torch.ops.kitsune.equal_bags.default, arguments)
+        for user in used:
+            bags.meta = dict(user.meta)
+            user.replace_all_uses_with(bags)
+    graph.eliminate_dead_code()
+
+
+def _size(given: dict[str, Any]) -> int | None:
+    """How many indices each bag has; None where that is not known, or not the same for all."""
+    offsets, indices = given["offsets"], given["indices"].meta["val"]
+    if offsets.op != "call_function" or offsets.target is not aten.arange.start_step or given.get("include_last_offset"):
+        return None
+    start, end, *step = offsets.args
+    size = step[0] if step else 1
+    return size if start == 0 and size > 0 and end == indices.numel() and end % size == 0 and end else None
+
+
+def _equal_bags(weight: Tensor, indices: Tensor, size: int, mode: int, factors: Tensor | None, padding: int | None) -> Tensor:
+    indices = indices.reshape(-1, size)
+    rows = weight[indices]
+    if factors is not None:
+        rows = rows * factors.reshape(-1, size, 1)
+    kept = None if padding is None else (indices != padding % weight.shape[0]).unsqueeze(-1)
+    if mode == MAX:
+        if kept is None:
+            return torch.amax(rows, 1)
+        found = torch.amax(torch.where(kept, rows, float("-inf")), 1)
+        return torch.where(kept.any(1), found, 0.0)
+    if kept is None:
+        return rows.mean(1) if mode == MEAN else rows.sum(1)
+    total = torch.where(kept, rows, 0.0).sum(1, dtype=torch.float32 if weight.dtype != torch.float64 else None)
+    if mode == MEAN:
+        total = total / torch.clamp(kept.sum(1), min=1).to(total.dtype)
+    return total.to(weight.dtype)
+
+
+def _bags_of(starts: Tensor, count: int) -> Tensor:
+    """The bag of each of `count` indices: the last one that starts at or before it, found by bisection."""
+    bags = starts.shape[0]
+    place = torch.arange(count, device=starts.device)
+    low = torch.zeros_like(place)
+    for step in reversed([1 << bit for bit in range((bags - 1).bit_length())]):
+        other = torch.clamp(low + step, max=bags - 1)
+        low = torch.where(starts[other] <= place, other, low)
+    return low
+
+
+def _embedding_bag(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = SUM,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> Any:
+    bags = offsets.shape[0] - int(include_last_offset)
+    bag = _bags_of(offsets[:bags], indices.shape[0])
+    rows = weight[indices]
+    kept = indices != padding_idx if padding_idx >= 0 else None
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(1)
+    counted = torch.ones_like(indices) if kept is None else kept.to(indices.dtype)
+    size = torch.zeros([bags], dtype=indices.dtype, device=indices.device).index_add(0, bag, counted)
+    if kept is not None:
+        rows = torch.where(kept.unsqueeze(1), rows, float("-inf") if mode == MAX else 0.0)
+    if mode == MAX:
+        lowest = torch.full([bags, weight.shape[1]], float("-inf"), dtype=weight.dtype, device=weight.device)
+        found = lowest.index_reduce(0, bag, rows, "amax")
+        return torch.where(found == float("-inf"), 0.0, found), bag, size, torch.zeros_like(offsets)
+    wide = torch.float32 if weight.dtype in (torch.bfloat16, torch.float16) else weight.dtype
+    out = torch.zeros([bags, weight.shape[1]], dtype=wide, device=weight.device).index_add(0, bag, rows.to(wide))
+    if mode == MEAN:
+        out = out / torch.clamp(size, min=1).unsqueeze(1).to(wide)
+    return out.to(weight.dtype), bag, size, offsets
+
+
+BAGS: dict[Any, Any] = {
+    torch.ops.kitsune.equal_bags.default: _equal_bags,
+    aten._embedding_bag.default: _embedding_bag,
+    aten._embedding_bag_forward_only.default: _embedding_bag,
+}
+"""By operator, for the table of decompositions."""
