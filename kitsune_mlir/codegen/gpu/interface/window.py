@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from torch_mlir import ir
@@ -12,11 +12,13 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i64
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
+from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.sizes import element_bytes, wide_dims
 from kitsune_mlir.dialects.tile_records import Buffer, Load, Offset, Store
+from kitsune_mlir.errors import CompileError
 
-__all__ = ["Dim", "Window", "multiple_of"]
+__all__ = ["Dim", "Window", "multiple_of", "tensor_map_of"]
 
 BASE_ALIGN = 256
 """What divides the address of every program argument, as far as it matters here: at most 16 is made use of."""
@@ -100,6 +102,37 @@ class Window:
             else:
                 pointer = offset(pointer, i64(tile.index(dim.start)) * (dim.stride * self.bytes))
         return pointer
+
+
+def tensor_map_of(
+    window: Window, box: Mapping[str, int], swizzle: int = 128, promotion: int = 256, dtype: str | None = None
+) -> tuple[TensorMap, tuple[Dim, ...]] | str:
+    """TMA's view of a window, and the dimensions that it has; the reason where there is none.
+
+    Args:
+        box: elements along the sides that come last, in this order, the last of them neighbours in memory. The window may have
+            one element along a side (TMA fills the rest of the box with zeros); of its other dimensions a box has one element.
+        swizzle, promotion: as in `TensorMap`.
+        dtype: the map's, if not the window's.
+    """
+    inner = [next((dim for dim in window.dims if dim.side == side), Dim(side, 1, 1, 1, 0)) for side in box]
+    others = [dim for dim in window.dims if dim.side not in box]
+    if len(others) + sum(map(window.along, box)) != len(window.dims):
+        return "it lies along one side twice"
+    dims = (*others, *inner)
+    if inner[-1].stride != 1:
+        return f"neighbours along '{inner[-1].side}' are not neighbours in memory"
+    if len(dims) > 5:
+        return f"{len(dims)} dimensions; TMA has 5"
+    strides = tuple(dim.stride * window.bytes if dim.extent != 1 else 16 for dim in dims[:-1])
+    if odd := next((stride for stride in (*strides, window.buffer.offset) if stride % 16), 0):
+        return f"a stride or start of {odd} bytes is no multiple of 16 bytes"
+    extents = tuple(dim.extent for dim in dims)
+    try:
+        sizes = (*(1 for _ in others), *box.values())
+        return TensorMap(dtype or window.dtype, extents, strides, sizes, swizzle, promotion=promotion), dims
+    except CompileError as error:
+        return str(error)
 
 
 def multiple_of(value: Offset) -> int:

@@ -13,13 +13,12 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.engines.attention.match import Pattern, match
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
 from kitsune_mlir.codegen.gpu.interface.split import Split
-from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
+from kitsune_mlir.codegen.gpu.interface.window import Dim, Window, tensor_map_of
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.deep import postorder
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.tile_records import TaskView
-from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine.shared_tile import PANEL_COLS, SharedTile
 
 __all__ = ["GROUP_ROWS", "AttentionPlan", "Box", "make_plan"]
@@ -297,27 +296,14 @@ def _box(window: Window, sides: tuple[tuple[str, int], ...], panels: int, promot
     Raises:
         MatchFailure: TMA cannot read it.
     """
-    others = [dim for dim in window.dims if dim.side not in dict(sides)]
-    if any(dim.side for dim in others):
+    inner = dict(sides)
+    if any(dim.side and dim.side not in inner for dim in window.dims):
         raise MatchFailure("an operand lies along a side that it should not have")
-    inner = []
-    for side, _ in sides:
-        found = [dim for dim in window.dims if dim.side == side]
-        # A dimension of one element has no place in the window.
-        inner += found or [Dim(side, 1, 1, 0, 0)]
-        if side == "key" and found and found[0].size != found[0].extent:
-            raise MatchFailure("the keys are a part of a longer tensor")
-    dims = (*others, *inner)
-    if len(dims) > 5:
-        raise MatchFailure(f"{len(dims)} dimensions, TMA has 5")
-    if inner[-1].stride != 1:
+    if any(dim.side == "key" and "key" in inner and dim.size != dim.extent for dim in window.dims):
+        raise MatchFailure("the keys are a part of a longer tensor")
+    if window.stride(sides[-1][0]) != 1:
         raise MatchFailure("the elements of a head are not neighbours in memory")
-    strides = tuple(dim.stride * window.bytes if dim.extent != 1 else 16 for dim in dims[:-1])
-    if any(stride % 16 for stride in strides) or window.buffer.offset % 16:
-        raise MatchFailure("a stride is no multiple of 16 bytes")
-    box = (*(1 for _ in others), *(extent for _, extent in sides))
-    try:
-        map_ = TensorMap(window.dtype, tuple(dim.extent for dim in dims), strides, box, promotion=promotion)
-    except CompileError as error:
-        raise MatchFailure(str(error)) from error
-    return Box(map_, dims, panels)
+    found = tensor_map_of(window, inner, promotion=promotion)
+    if isinstance(found, str):
+        raise MatchFailure(found)
+    return Box(*found, panels)

@@ -17,11 +17,10 @@ from kitsune_mlir.codegen.gpu.contraction.match import Pattern, match
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions, MapUse, Plan
-from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
+from kitsune_mlir.codegen.gpu.interface.window import Dim, Window, tensor_map_of
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.tile_records import TaskView
-from kitsune_mlir.errors import CompileError
 from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.shared_tile import PANEL_BYTES
 
@@ -312,24 +311,15 @@ def _source(
     load = pattern.task.load_of(product.op.operands[operand])
     assert load is not None
     window = Window.of(load, pattern.operand_sides(product.op, operand))
-    along = next(dim for dim in window.dims if dim.side == inner)
-    if along.stride != 1:
-        raise MatchFailure("neighbours along the sum are not neighbours in memory")
+    found = tensor_map_of(window, {side: rows, inner: columns}, swizzle, PANEL_BYTES)
+    if isinstance(found, str):
+        raise MatchFailure(found)
+    along = found[1][-1]
     if along.size != along.extent and depth % columns:
         raise MatchFailure("the sum is over a part of the rows in memory that does not end with 128 bytes")
-    own = next((dim for dim in window.dims if dim.side == side), Dim(side, 1, 1, 1, 0))
-    dims = (*(dim for dim in window.dims if dim.side not in (side, inner)), own, along)
-    strides = tuple(dim.stride * window.bytes if dim.extent != 1 else 16 for dim in dims[:-1])
-    if window.buffer.offset % 16 or depth * window.bytes % 16 or any(stride % 16 for stride in strides):
-        raise MatchFailure("a stride, a start or the sum is no multiple of 16 bytes")
-    if len(dims) > 5:
-        raise MatchFailure(f"an operand of {len(dims)} dimensions; TMA has 5")
-    box = (*(1 for _ in dims[:-2]), rows, columns)
-    try:
-        tensor_map = TensorMap(window.dtype, tuple(dim.extent for dim in dims), strides, box, swizzle, promotion=PANEL_BYTES)
-    except CompileError as error:
-        raise MatchFailure(str(error)) from error
-    return Source(window, tensor_map, dims)
+    if depth * window.bytes % 16:
+        raise MatchFailure(f"a sum of {depth * window.bytes} bytes, no multiple of 16 bytes")
+    return Source(window, *found)
 
 
 def _choose(pattern: Pattern, options: KernelOptions) -> Geometry:

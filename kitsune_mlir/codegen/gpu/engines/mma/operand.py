@@ -8,9 +8,8 @@ import itertools
 from kitsune_mlir.codegen.gpu.contraction.match import Product
 from kitsune_mlir.codegen.gpu.emit.memory import Cache
 from kitsune_mlir.codegen.gpu.interface.operands import cache_of
-from kitsune_mlir.codegen.gpu.interface.window import Dim, Window
+from kitsune_mlir.codegen.gpu.interface.window import Dim, Window, tensor_map_of
 from kitsune_mlir.codegen.gpu.sm90.tensor_map import TensorMap
-from kitsune_mlir.errors import CompileError
 
 __all__ = ["CHUNK_BYTES", "Box", "Operand", "Sum", "box_of", "merge_sums", "choose_sum"]
 
@@ -166,31 +165,17 @@ def box_of(operand: Operand, sum: Sum, rows: int, dtype: str, once: bool = False
     if isinstance(moved, str):
         return moved
     window = moved
-    innermost = operand.side if operand.transposed else inner
-    others = [dim for dim in window.dims if dim.side not in (operand.side, inner)]
-    pair = [_dim(window, inner), _dim(window, operand.side)]
-    last = pair[1] if operand.transposed else pair[0]
-    second = pair[0] if operand.transposed else pair[1]
-    if last.stride != 1:
-        return f"neighbours along {innermost} are not neighbours in memory"
-    dims = (*others, second, last)
-    if len(dims) > 5:
-        return f"{len(dims)} dimensions, TMA has 5"
-    strides = [dim.stride * window.bytes if dim.extent != 1 else 16 for dim in dims[:-1]]
-    odd = next((stride for stride in strides if stride % 16), 0) or window.buffer.offset % 16
-    if odd:
-        return f"a stride or start of {odd} bytes is no multiple of 16"
+    box = {inner: sum.chunk, operand.side: 64} if operand.transposed else {operand.side: rows, inner: sum.chunk}
+    found = tensor_map_of(window, box, dtype=dtype)
+    if isinstance(found, str):
+        return found
+    last = found[1][-1]
     # Tiles along neighbours in memory begin at multiples of their size, the last one where the tensor's end wants it. (An H200
     # takes a tensor copy that begins at 194 bytes of a row for an illegal instruction: rows of one term, 129 columns of f16.)
     if last.size != last.extent and (begin := (last.extent - last.size) * window.bytes) % 16:
         return f"the last tile begins at {begin} bytes of a row, no multiple of 16"
-    box = (*(1 for _ in others), sum.chunk, 64) if operand.transposed else (*(1 for _ in others), rows, sum.chunk)
-    try:
-        tensor_map = TensorMap(dtype, tuple(dim.extent for dim in dims), tuple(strides), box)
-    except CompileError as error:
-        return str(error)
     cache = Cache.STREAM if once and window.constant else cache_of(window.buffer)
-    return Box(window, tensor_map, dims, rows // 64 if operand.transposed else 1, cache)
+    return Box(window, *found, rows // 64 if operand.transposed else 1, cache)
 
 
 def _dim(window: Window, side: str) -> Dim:
