@@ -119,19 +119,29 @@ def _put(
 ) -> Callable[[], None]:
     """What puts a vector of values into the row that `index` (an integer) names, if there is one and `row` is not left out."""
     combination = scatter.combination
-    place = cast(index, "i64", signed=True)
-    wanted = (row >= tile.index(scatter.first)) & place.below(scatter.destination.shape[0])
     size = dtype_bytes(combination.dtype)
+
+    def target() -> tuple[Value, Value]:
+        place = cast(index, "i64", signed=True)
+        return place, (row >= tile.index(scatter.first)) & place.below(scatter.destination.shape[0])
 
     def pointer(place: Value) -> Value:
         return offset(tile.pointer(scatter.destination), (place * scatter.columns + cast(column, "i64", signed=False)) * size)
 
-    before = combination.load(pointer(select(wanted, place, 0))) if combination.looks_first else []
+    if not combination.looks_first:
 
-    def put() -> None:
+        def put() -> None:
+            place, wanted = target()
+            if_(wanted, lambda: combination.put(pointer(place), values, []))
+
+        return put
+    place, wanted = target()
+    before = combination.load(pointer(select(wanted, place, 0)))
+
+    def put_after_look() -> None:
         if_(wanted, lambda: combination.put(pointer(place), values, before))
 
-    return put
+    return put_after_look
 
 
 def _start(load: Load, tile: TileContext) -> Value:
