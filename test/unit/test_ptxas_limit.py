@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from torch import nn
 
 import kitsune_mlir
 from kitsune_mlir.cheaper_plans import MOST_PLANS, SPILLED, Planning
-from kitsune_mlir.codegen.gpu.backend import cubin, ptxas
+from kitsune_mlir.codegen.gpu.backend import assembling, cubin, ptxas
+from kitsune_mlir.codegen.gpu.backend.assembling import Assembling
 from kitsune_mlir.codegen.gpu.backend.cubin import assemble, assemble_best, find_ptxas
 from kitsune_mlir.codegen.gpu.backend.divisions import FEW, NARROW, without_branches
+from kitsune_mlir.codegen.gpu.backend.to_llvm import Text
 from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, CompileError, TargetError
 from test.programs.layers import Layers
 
@@ -56,6 +59,13 @@ def alive(pid: int) -> bool:
         return False
 
 
+def wait_for_end(pid: int) -> None:
+    end = time.monotonic() + 10
+    while alive(pid) and time.monotonic() < end:  # whoever adopts it may be slow to see its end
+        time.sleep(0.05)
+    assert not alive(pid)
+
+
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
     """Puts a slow ptxas in the place of the real one."""
@@ -90,11 +100,39 @@ def test_ptxas_and_its_children_are_ended(fake):
         assemble_best(EMPTY, seconds=1.0)
     assert 1 <= time.monotonic() - begun < 10
     assert (caught.value.kernel, caught.value.limit) == ("k", 1.0) and caught.value.seconds >= 1
-    (parent, child) = made.runs()
-    until = time.monotonic() + 10
-    while alive(child) and time.monotonic() < until:  # whoever adopts it may be slow to see its end
-        time.sleep(0.05)
-    assert not alive(parent) and not alive(child)
+    for pid in made.runs():
+        wait_for_end(pid)
+
+
+def test_an_error_meanwhile_ends_what_is_being_assembled(fake, monkeypatch):
+    """Kernels are assembled while the next are emitted: an error there waits for none of them."""
+    made = fake("True")
+    monkeypatch.setattr(assembling, "find_ptxas", lambda: made.path)
+    monkeypatch.setattr(assembling, "to_assembly", lambda text: EMPTY)
+    begun = time.monotonic()
+    with pytest.raises(ValueError), Assembling("sm_90a", 600) as kernels:
+        waiting = [kernels.submit(Text("", "sm_90a", False)) for _ in range(20)]
+        while len(made.runs()) < 2:
+            time.sleep(0.01)
+        raise ValueError
+    assert time.monotonic() - begun < 60 and all(one.done() for one in waiting)
+    for pid in made.runs():
+        wait_for_end(pid)
+
+
+def test_kernels_are_assembled_side_by_side(monkeypatch):
+    together = threading.Barrier(2)
+
+    def both(ptx: str, *_: object) -> str:
+        together.wait(30)
+        return ptx
+
+    monkeypatch.setattr(assembling, "_count", lambda: 2)
+    monkeypatch.setattr(assembling, "to_assembly", lambda text: text.llvm_ir)
+    monkeypatch.setattr(assembling, "assemble_best", both)
+    with Assembling("sm_90a", None) as kernels:
+        found = [kernels.submit(Text(name, "sm_90a", False)) for name in "ab"]
+        assert [one.result() for one in found] == [("a", "a"), ("b", "b")]
 
 
 def test_an_interrupt_ends_ptxas(fake, monkeypatch):
