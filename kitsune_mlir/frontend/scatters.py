@@ -20,6 +20,8 @@ aten = torch.ops.aten
 _REDUCTIONS = {"sum": "sum", "add": "sum", "mean": "sum", "prod": "prod", "multiply": "prod", "amax": "amax", "amin": "amin"}
 _COMBINED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64)
 """Types that are combined as they are; narrower integers are in 32 bits."""
+_MANY = 1024
+"""Elements beside a dimension from which on a tensor is cut along the others."""
 
 
 def _put_rows(x: Tensor, place: Tensor, source: Tensor, reduce: str) -> Tensor:
@@ -243,13 +245,14 @@ def _put_flat(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False
 def _slice_scatter(
     x: Tensor, source: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Tensor:
-    """What stays and what comes side by side; with steps, each number along the dimension takes one of both."""
+    """What stays and what comes side by side, where other dimensions are enough for many tasks. Else, and with steps, each
+    number along the dimension takes one of both."""
     dim, size = dim % x.ndim, x.shape[dim % x.ndim]
     first, last, _ = slice(start, end).indices(size)
     source = source.expand([len(range(first, last, step)) if d == dim else n for d, n in enumerate(x.shape)])
     if last <= first:
         return x.clone()
-    if step == 1:
+    if step == 1 and x.numel() // size >= _MANY:
         parts = [x.narrow(dim, 0, first), source, x.narrow(dim, last, size - last)]
         parts = [part for part in parts if part.shape[dim]]
         return torch.cat(parts, dim) if len(parts) > 1 else source.clone()
