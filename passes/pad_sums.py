@@ -29,6 +29,7 @@ from .remarks import remark
 ROW_BYTES = 16
 LEAST_SUM = 64  # elements: shorter sums are one chunk, and copied quickly
 LEAST_ROWS = 256  # fewer rows do not pay for the copy of the weight
+LEAST_TERMS = 16  # that a product sums, so that its factors are placed apart
 FEW_ROWS = 64  # products of so few rows are not for tensor cores' tiles
 COPIED_RATE = 3.0e13
 """Operations a second of products whose operands threads copy (2048 rows by 1677 x 1677 on an H200)."""
@@ -92,35 +93,54 @@ def _place_apart(op: ir.Operation, wide: dict[ir.Value, ir.Value]) -> None:
         wide: tensors that have such a copy already; new ones are added.
     """
     rows, columns, terms = matrix_extents(op)
-    odd = [number for number in (0, 1) if _odd_rows(op.operands[number])]
-    type_ = str(ir.ShapedType(op.operands[0].type).element_type)
-    if not odd or rows <= FEW_ROWS or terms < LEAST_SUM or (type_ in HALF_TYPES and columns <= WIDTH):
+    if rows <= FEW_ROWS or terms < LEAST_TERMS:
         return
-    last = [affine_maps(op)[number].results[-1] for number in odd]
-    if any(iterator_kinds(op)[ir.AffineDimExpr(e).position] != "reduction" for e in last):
-        return  # rows along the product's own rows or columns
-    copied = [n for n in odd if op.operands[n] not in wide and not _placeable(op.operands[n])]
-    moved = sum(2 * tensor_bytes(op.operands[number].type) for number in copied)
+    in_chain = str(ir.ShapedType(op.operands[0].type).element_type) in HALF_TYPES and columns <= WIDTH
+    odd: list[tuple[ir.Operation, int]] = []
+    for number in (0, 1):
+        if _odd_rows(op.operands[number]):
+            if iterator_kinds(op)[ir.AffineDimExpr(affine_maps(op)[number].results[-1]).position] != "reduction":
+                return  # rows along the product's own rows or columns
+            odd += _arguments(op, number) if in_chain else [(op, number)]
+    values = {user.operands[number]: None for user, number in odd}
+    copied = [value for value in values if value not in wide and not _placeable(value)]
+    moved = sum(2 * tensor_bytes(value.type) for value in copied)
     if len(copied) * COPY_START + moved / COPY_RATE > 2.0 * rows * columns * terms / COPIED_RATE:
         return
-    for number in odd:
-        value = op.operands[number]
-        shape, size = shape_of(value), element_bytes(value.type)
+    for user, number in odd:
+        value = user.operands[number]
         if value not in wide:
-            maker = defining_op(value)
-            place = ir.InsertionPoint.at_block_begin(value.owner) if maker is None else ir.InsertionPoint.after(maker)
-            users = list(value.uses)
-            with place, op.location:
-                more = (ROW_BYTES - shape[-1] * size % ROW_BYTES) // size
-                placed = _placed_argument(value, more)
-                wide[value] = _part(placed if placed is not None else _wider([value], more), shape)
-            if placed is not None:
-                for use in users:
-                    use.owner.operands[use.operand_number] = wide[value]
-                settle_type(value.owner.owner.operation)
-                wide[wide[value]] = wide[value]
-        op.operands[number] = wide[value]
-    remark(op, f"rows of {terms} begin at multiples of {ROW_BYTES} bytes")
+            wide[value] = _placed(value, op.location)
+        user.operands[number] = wide[value]
+    if odd:
+        remark(op, f"rows of {terms} begin at multiples of {ROW_BYTES} bytes")
+
+
+def _arguments(op: ir.Operation, number: int) -> list[tuple[ir.Operation, int]]:
+    """Who reads a factor that a chain may make for itself, where it is read: the factor, or parts that are joined to it.
+
+    Only the function's arguments: what is made inside of a chain has no rows in memory.
+    """
+    maker, every = defining_op(op.operands[number]), [(op, number)]
+    if maker is not None and maker.name == "tensor.concat":
+        every = [(maker, part) for part in range(len(maker.operands))]
+    return [(user, n) for user, n in every if defining_op(user.operands[n]) is None and _odd_rows(user.operands[n])]
+
+
+def _placed(value: ir.Value, location: ir.Location) -> ir.Value:
+    """A tensor in wider rows: a weight for all who read it, of anything else a copy."""
+    shape, size = shape_of(value), element_bytes(value.type)
+    more = (ROW_BYTES - shape[-1] * size % ROW_BYTES) // size
+    maker = defining_op(value)
+    with ir.InsertionPoint.at_block_begin(value.owner) if maker is None else ir.InsertionPoint.after(maker), location:
+        users = [(use.owner, use.operand_number) for use in value.uses]
+        weight = _placed_argument(value, more)
+        part = _part(weight if weight is not None else _wider([value], more), shape)
+    if weight is not None:
+        for user, number in users:
+            user.operands[number] = part
+        settle_type(value.owner.owner.operation)
+    return part
 
 
 def _odd_rows(value: ir.Value) -> bool:

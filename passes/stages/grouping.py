@@ -23,6 +23,7 @@ from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.reductions.associative import keeps_apart
 
 from .estimates import moving_seconds, product_seconds
+from .joined_sums import joins_sums
 from .short_reductions import made_again
 from .small_stages import one_row, worth_a_hand_off
 
@@ -182,6 +183,8 @@ class Grouping:
         if self.target.is_gpu and merged.dims and (reason := made_again(self.members[a], self.members[b])) is not None:
             return reason
         candidate = Candidate(merged)
+        if self.target.is_gpu and not candidate.contractions and (reason := joins_sums(merged.ops)) is not None:
+            return reason
         if self.chains == "false" and candidate.contractions:
             if (reason := candidate.several_passes) is not None:
                 return reason

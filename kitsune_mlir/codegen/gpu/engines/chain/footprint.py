@@ -3,7 +3,7 @@
 The plan (`resident.plan`) divides shared memory to the byte; here is the least that it needs, from the shapes alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from torch_mlir import ir
 
@@ -11,12 +11,12 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.limits import LEAST_STAGES, REG
 from kitsune_mlir.codegen.gpu.engines.chain.core.panels import align
 from kitsune_mlir.codegen.gpu.engines.chain.core.records import GROUP_ROWS
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
-from kitsune_mlir.dialects.access import is_tensor, shape_of
+from kitsune_mlir.dialects.access import is_tensor, shape_of, static_ints
 from kitsune_mlir.dialects.contraction import matrix_extents
 from kitsune_mlir.dialects.iteration import Space, is_free, root_of
 from kitsune_mlir.dialects.products import body_of, defining_op, is_contraction, is_generic
 
-__all__ = ["registers_reason", "rows_reason", "shared_reason"]
+__all__ = ["is_load", "registers_reason", "rows_reason", "shared_reason"]
 
 STAGING_BYTES = 8192
 """Of a warpgroup, for results that TMA stores: 64 rows of 64 columns."""
@@ -66,10 +66,16 @@ def shared_reason(space: Space, rows: int) -> str | None:
         _, columns, depth = matrix_extents(op)
         size = 2 * align(columns, 8) * align(depth, 16)
         weights += size
-        kept += size if 2 * depth % 16 else 0  # TMA has no such rows
+        kept += size if 2 * _pitch(op, inside) % 16 else 0  # TMA has no such rows
     least = min(weights, kept + LEAST_STAGES * STAGE_BYTES)
     needed, limit = read + vectors + least + STAGING_BYTES * groups, KernelOptions().shared_bytes
     return None if needed <= limit else f"rows of {read} bytes and {least} bytes of weights do not fit a block's {limit}"
+
+
+def _pitch(op: ir.Operation, inside: Container[ir.Value]) -> int:
+    """Elements from one row of a product's weight to the next, in memory."""
+    weight = op.operands[1]
+    return shape_of(weight.owner.operands[0] if is_load(weight, inside) else weight)[-1]
 
 
 def _layers(space: Space) -> list[ir.Operation]:
@@ -92,7 +98,19 @@ def _sources(space: Space) -> Iterator[ir.Value]:
             maker = defining_op(value)
             joined = maker is not None and value in inside and maker.name == "tensor.concat"
             parts = list(maker.operands) if joined and maker else [value]
-            yield from (part for part in parts if part not in inside or _is_gathered(part))
+            yield from (part for part in parts if part not in inside or is_load(part, inside) or _is_gathered(part))
+
+
+def is_load(value: ir.Value, inside: Container[ir.Value]) -> bool:
+    """Whether a value of a candidate is a box of a tensor in memory, which a task loads by itself.
+
+    Args:
+        inside: all values that the candidate makes.
+    """
+    op = defining_op(value)
+    if op is None or op.name != "tensor.extract_slice" or any(stride != 1 for stride in static_ints(op, "static_strides")):
+        return False
+    return len(op.operands) == 1 and op.operands[0] not in inside
 
 
 def _is_gathered(value: ir.Value) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM
-from kitsune_mlir.codegen.gpu.engines.chain.footprint import registers_reason, rows_reason, shared_reason
+from kitsune_mlir.codegen.gpu.engines.chain.footprint import is_load, registers_reason, rows_reason, shared_reason
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline
 from kitsune_mlir.dialects.access import is_tensor, shape_of
@@ -21,6 +21,7 @@ from kitsune_mlir.dialects.iteration import Space, is_free
 from kitsune_mlir.dialects.joined import read_beside_products
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.dialects.sizes import HALF_TYPES
+from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target
 
@@ -87,10 +88,13 @@ def row_local_layers(space: Space) -> list[Layer] | str:
     """The products of a row-local group of limited widths; a reason where it is something else."""
     if len(space.dims) != 1:
         return "tiles of a chain are rows: one parallel dimension, not " + ("x".join(str(d.size) for d in space.dims) or "none")
-    layers = []
+    layers, inside = [], {result for op in space.ops for result in op.results}
+    read = {value for op in space.ops for value in [*op.operands, *captures(op)]}
     for n, (op, access) in enumerate(zip(space.ops, space.accesses, strict=True)):
         if not any(is_tensor(r) for r in op.results) or op.name in ("tensor.empty", "arith.constant"):
             continue
+        if op.name == "tensor.concat" and op.results[0] not in read:
+            return "a result is concatenated, not computed"
         loop = space.dims[0].loops.get(n)
         if access is None or (loop is None and not is_free(op)):
             return f"'{op.name}' does not run along the rows"
@@ -99,7 +103,7 @@ def row_local_layers(space: Space) -> list[Layer] | str:
             if isinstance(layer, str):
                 return layer
             layers.append(layer)
-        elif (reason := _beside(op, access.sizes, loop)) is not None:
+        elif not is_load(op.results[0], inside) and (reason := _beside(op, access.sizes, loop)) is not None:
             return reason
     return layers
 
