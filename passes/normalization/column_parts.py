@@ -50,7 +50,7 @@ def _leaves(value: ir.Value) -> list[ir.Operation] | None:
         if user.name == "tensor.extract_slice" and _cuts_columns(user):
             found.append(user)
             continue
-        passed_on = is_trivial_reshape(user) and shape_of(user.results[0])[-1] == shape_of(value)[-1]
+        passed_on = is_trivial_reshape(user) and shape_of(user.results[0])[-1:] == shape_of(value)[-1:]
         below = _leaves(user.results[0]) if passed_on or _is_element_wise(user, value) else None
         if below is None:
             return None

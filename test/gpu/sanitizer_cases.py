@@ -234,7 +234,9 @@ CASES: dict[str, Case] = {
     "scan_columns": function("scan", lambda x: torch.cumsum(x, 0), matrices((300, 33), dtype=BF16)),
     "scan_pieces": function("scan", lambda x: torch.cumsum(x, 1), matrices((2, 70001))),
     "sort": function("sort", lambda x: torch.sort(x, -1), matrices((7, 129))),
-    "sort_blocks": function("sort", lambda x: torch.sort(x, -1, descending=True), matrices((3, 5000), dtype=BF16)),
+    "sort_blocks": function(
+        "sort", lambda x: torch.sort(x, dim=-1, descending=True, stable=True), matrices((3, 5000), dtype=BF16)
+    ),
     "generic": function("generic", lambda x: F.max_pool2d(x, 3, return_indices=True)[1], matrices((2, 3, 27, 29))),
     "debug": dataclasses.replace(layers("mma", "temporal", 129, 256, 512, 256), options={"debug": True}),
     "timestamps": dataclasses.replace(layers("mma", "temporal", 129, 256, 512, 256), options={"timestamps": True}),
