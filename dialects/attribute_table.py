@@ -157,7 +157,7 @@ ATTRIBUTES = (
         "The attention that it is part of: one stage.", 0),
     AttributeSpec(PAIRS, (ANY,), "an integer", "`kitsune-fuse-pairs`", FORM + ", " + PARTITION,
         "The products of all pairs of a sample's vectors that it is part of: one stage.", 0),
-    AttributeSpec(NO_FUSION, (ANY,), "a unit", "`kitsune-pad-sums`, " + FORM, FORM, "It is a stage of its own."),
+    AttributeSpec(NO_FUSION, (ANY,), "a unit", "`kitsune-normalize`, `kitsune-pad-sums`, " + FORM, FORM, "It is a stage of its own."),
     AttributeSpec(PARTIAL, ("linalg.generic",), "a unit", "`kitsune-split-reductions`", FORM,
         "It makes the partial results of a reduction in parts, which stay in memory."),
     AttributeSpec(COMBINE, ("linalg.generic",), "a unit", "`kitsune-split-reductions`", FORM,

@@ -8,6 +8,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
+from kitsune_mlir.dialects.attribute_table import NO_FUSION
 from kitsune_mlir.dialects.products import constant_fill, defining_op, is_projected_product
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.passes.reductions.associative import filled, generic
@@ -78,6 +79,7 @@ def _replaced(op: ir.Operation, number: int, value: float, start: float) -> bool
         )
         with ir.InsertionPoint(block):
             ir.Operation.create("linalg.yield", [], [block.arguments[0]])
+        whole.attributes[NO_FUSION] = ir.UnitAttr.get()  # rows that are repeated are none of the reduction's
     op.results[0].replace_all_uses_with(whole.results[0])
     op.erase()
     return True

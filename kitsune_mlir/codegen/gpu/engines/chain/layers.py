@@ -7,6 +7,7 @@ stage has one tile for 64 or 128 rows, and every tile reads all weights.
 
 import itertools
 import math
+from collections.abc import Container
 from dataclasses import dataclass
 
 from torch_mlir import ir
@@ -21,7 +22,6 @@ from kitsune_mlir.dialects.iteration import Space, is_free
 from kitsune_mlir.dialects.joined import read_beside_products
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.dialects.sizes import HALF_TYPES
-from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target
 
@@ -89,12 +89,9 @@ def row_local_layers(space: Space) -> list[Layer] | str:
     if len(space.dims) != 1:
         return "tiles of a chain are rows: one parallel dimension, not " + ("x".join(str(d.size) for d in space.dims) or "none")
     layers, inside = [], {result for op in space.ops for result in op.results}
-    read = {value for op in space.ops for value in [*op.operands, *captures(op)]}
     for n, (op, access) in enumerate(zip(space.ops, space.accesses, strict=True)):
         if not any(is_tensor(r) for r in op.results) or op.name in ("tensor.empty", "arith.constant"):
             continue
-        if op.name == "tensor.concat" and op.results[0] not in read:
-            return "a result is concatenated, not computed"
         loop = space.dims[0].loops.get(n)
         if access is None or (loop is None and not is_free(op)):
             return f"'{op.name}' does not run along the rows"
@@ -103,9 +100,15 @@ def row_local_layers(space: Space) -> list[Layer] | str:
             if isinstance(layer, str):
                 return layer
             layers.append(layer)
-        elif not is_load(op.results[0], inside) and (reason := _beside(op, access.sizes, loop)) is not None:
+        elif not _is_source(op, space, inside) and (reason := _beside(op, access.sizes, loop)) is not None:
             return reason
     return layers
+
+
+def _is_source(op: ir.Operation, space: Space, inside: Container[ir.Value]) -> bool:
+    """Whether an op is a box of a tensor in memory that products read, alone or joined with others."""
+    users = [other for other in space.ops if op.results and op.results[0] in list(other.operands)]
+    return is_load(op.results[0], inside) and all(is_contraction(user) or user.name == "tensor.concat" for user in users)
 
 
 def _layer(op: ir.Operation, sizes: tuple[int, ...], loop: int | None) -> Layer | str:
