@@ -209,7 +209,7 @@ def _slice_access(op: ir.Operation) -> Access | None:
 
 
 def _row_access(op: ir.Operation) -> Access:
-    """`tm_tensor.scan`, `tm_tensor.sort`: rows along a dimension, each whole; operands without that dimension have the others."""
+    """`tm_tensor.scan`, `tm_tensor.sort`: rows along a dimension, each whole; what lacks that dimension has the others."""
     shape, dim = shape_of(op.results[0]), ir.IntegerAttr(op.attributes["dimension"]).value
 
     def along(value: ir.Value) -> tuple[Along, ...]:

@@ -342,6 +342,26 @@ class Grouping:
                     self.merge(a, b)
                 else:
                     self.blocked.append((op, source, reason))
+        if self.target.is_gpu and self.chains == "cost":
+            for g in list(self.members):
+                self._leave_joined(g)
+
+    def _leave_joined(self, g: int) -> None:
+        """Make concatenations that a chain would have as results, as nothing after them became a part of it, stages of their
+        own: it stores what it computes."""
+        group = self.members[g]
+        joined = [
+            op for op in group if op.name == "tensor.concat" and not any(op.results[0] in reads(other) for other in group)
+        ]
+        if not joined or (offer := self._offer(g)) is None or not traits_of(offer.engine).several_products:
+            return
+        for op in joined:
+            number = max(self.members) + 1
+            self.members[number], self.group_of[hash(op)] = [op], number
+            self.blocked += [(op, source, "a chain stores what it computes") for source in self.sources(op)]
+        self.members[g] = [op for op in group if op not in joined]
+        for known in (self._spaces, self._offers, self._times):
+            known.pop(g, None)
 
     def apart(self) -> list[tuple[ir.Operation, str]]:
         """Which ops were not joined with one that they read, and why."""

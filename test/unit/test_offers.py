@@ -24,6 +24,7 @@ from kitsune_mlir.frontend import import_model
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.pipeline import lower, plan
 from test.emulators.vector import run_kernel
+from test.gpu.unassembled import unassembled
 from test.programs.layers import Layers
 from test.programs.toy_engine import BreakingEngine, ToyEngine
 
@@ -99,6 +100,25 @@ def test_a_stage_whose_engine_breaks_its_offer_is_made_smaller():
     assert "engine 'breaking' declines what became of stage 'product_0' (it has changed its mind)" in sentence
     assert "at most 1 product in stages like product_0" in sentence
     assert any(sentence in str(remark) for remark in remarks)
+
+
+def test_what_joins_a_chain_s_result_is_a_stage_of_its_own():
+    """A chain stores what it computes; where the next layers become a part of it, it reads what is joined."""
+
+    class Joined(nn.Module):
+        def __init__(self, more: bool):
+            super().__init__()
+            self.layers, self.last = Layers(3), nn.Linear(96, 64) if more else None
+
+        def forward(self, x, y):
+            joined = torch.cat([self.layers(x), y], 1)
+            return joined if self.last is None else self.last(joined)
+
+    args = (torch.randn(4096, 64).bfloat16(), torch.randn(4096, 32).bfloat16())
+    for more, wanted in ((False, ["chain", "simt"]), (True, ["chain"])):
+        with unassembled():
+            program = kitsune_mlir.compile(Joined(more).bfloat16(), args, target="h200")
+        assert [choice["engine"] for choice in program.summary["engines"]] == wanted and "replanned" not in program.summary
 
 
 def test_a_broken_offer_for_a_single_op_is_settled():
