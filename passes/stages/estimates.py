@@ -1,10 +1,13 @@
 """How long groups of ops take on a GPU, as far as grouping has to know: coarse, and only beside each other."""
 
+import math
+
 from kitsune_mlir.codegen.gpu.engines.chain.layers import Layer
+from kitsune_mlir.dialects.iteration import Space, inner_elements
 from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target
 
-__all__ = ["moving_seconds", "product_seconds"]
+__all__ = ["least_tiles", "moving_seconds", "product_seconds"]
 
 
 def product_seconds(layer: Layer, target: Target) -> float:
@@ -20,3 +23,9 @@ def product_seconds(layer: Layer, target: Target) -> float:
 def moving_seconds(bytes_: int, target: Target) -> float:
     """Time of a stage without products that moves `bytes_`."""
     return rates.CHAIN_HAND_OFF + bytes_ / target.dram_rate
+
+
+def least_tiles(space: Space) -> int:
+    """How many tiles of the smallest useful size a space gives: rows, or vectors of 32 where there is nothing but columns."""
+    points = math.prod(d.size for d in space.dims)
+    return points if inner_elements(space) > 1 else max(1, points // 32)

@@ -13,7 +13,7 @@ from kitsune_mlir.codegen.offers import offer_for
 from kitsune_mlir.dialects.access import ALONG_ROWS, is_tensor
 from kitsune_mlir.dialects.attribute_table import ATTENTION, NO_FUSION, PAIRS
 from kitsune_mlir.dialects.deep import postorder
-from kitsune_mlir.dialects.iteration import Space, inner_elements, is_free, is_reshape, is_view, iteration_space, root_of
+from kitsune_mlir.dialects.iteration import Space, is_free, is_reshape, is_view, iteration_space, root_of
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.unchanged import remembered, unchanged
@@ -22,8 +22,9 @@ from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.reductions.associative import keeps_apart
 
-from .estimates import moving_seconds, product_seconds
+from .estimates import least_tiles, moving_seconds, product_seconds
 from .joined_sums import joins_sums
+from .marks import marked
 from .short_reductions import made_again
 from .small_stages import one_row, worth_a_hand_off
 
@@ -198,7 +199,7 @@ class Grouping:
             elif traits_of(offer.engine).several_products:
                 return self._slower(a, b, offer)
         for part in (a, b):
-            alone, together = _tiles(self._space_of(part)), _tiles(merged)
+            alone, together = least_tiles(self._space_of(part)), least_tiles(merged)
             if together < min(alone, -(-self.target.workers // 4)) and not small:
                 return f"too few tiles would be left ({together})"
         needed = self._bytes_per_tile(group, merged)
@@ -209,7 +210,7 @@ class Grouping:
     def _along_rows(self, a: int, b: int, candidate: Candidate) -> str | None:
         """Why a scan or a sort stays without what is around it: its engine does not do that on the way."""
         rows = [self._space_of(g) for g in (a, b) if any(op.name in ALONG_ROWS for op in self.members[g])]
-        if any(_tiles(candidate.space) < _tiles(space) for space in rows):
+        if any(least_tiles(candidate.space) < least_tiles(space) for space in rows):
             return "its rows would no longer be tiles"
         offer, declined = offer_for(candidate, self.target)
         if offer is None or traits_of(offer.engine).catches_all:
@@ -323,7 +324,7 @@ class Grouping:
 
     def _run(self) -> None:
         closed = {self.group_of[hash(op)] for op in self.ops if NO_FUSION in op.attributes}
-        for ops in (*_marked(self.ops, ATTENTION), *_marked(self.ops, PAIRS)):
+        for ops in (*marked(self.ops, ATTENTION), *marked(self.ops, PAIRS)):
             into = self.group_of[hash(ops[-1])]
             for op in ops[:-1]:
                 self.merge(self.group_of[hash(op)], into)
@@ -397,18 +398,3 @@ class Grouping:
                 level[g] = max(0, min(level[reader] for reader in readers[g]) - 1)
                 late |= {g} if level[g] else set()
         return sorted(done, key=lambda g: (level[g], g in late, g not in readers))
-
-
-def _marked(ops: Sequence[ir.Operation], mark: str) -> list[list[ir.Operation]]:
-    """The operations of each group that an earlier pass has marked, by the mark's number."""
-    found: dict[int, list[ir.Operation]] = {}
-    for op in ops:
-        if mark in op.attributes:
-            found.setdefault(ir.IntegerAttr(op.attributes[mark]).value, []).append(op)
-    return list(found.values())
-
-
-def _tiles(space: Space) -> int:
-    """How many tiles of the smallest useful size a space gives: rows, or vectors of 32 where there is nothing but columns."""
-    points = math.prod(d.size for d in space.dims)
-    return points if inner_elements(space) > 1 else max(1, points // 32)

@@ -45,8 +45,8 @@ UPSTREAM = {
     *("operandSegmentSizes", "passthrough", "targets"),
 }
 """Attributes of upstream operations that are written."""
-COPIED = {f"{PACKAGE}.codegen.host.body"}
-"""Modules that put symbols' new names where the old ones are."""
+COPIED = {f"{PACKAGE}.codegen.host.body", f"{PACKAGE}.codegen.gpu.compile"}
+"""Modules that put symbols' new names where the old ones are, or copy what another operation has."""
 
 
 def written(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.AST]]:
