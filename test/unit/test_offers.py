@@ -121,6 +121,25 @@ def test_what_joins_a_chain_s_result_is_a_stage_of_its_own():
         assert [choice["engine"] for choice in program.summary["engines"]] == wanted and "replanned" not in program.summary
 
 
+def test_rows_gathered_by_a_slice_are_a_chain_s_source_and_steps_of_a_cell_are_no_chain():
+    """What is added to a layer's sums from memory, a slice for each layer, stays with engines of single products."""
+
+    class Gathered(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = Layers(3)
+
+        def forward(self, x, edges):
+            return self.layers(x[edges[0]])
+
+    args = (torch.randn(4096, 64).bfloat16(), torch.randint(0, 4096, (2, 20_000)))
+    with unassembled():
+        program = kitsune_mlir.compile(Gathered().bfloat16(), args, target="h200")
+        steps = kitsune_mlir.compile(nn.RNN(64, 64).bfloat16().eval(), (torch.randn(5, 8, 64).bfloat16(),), target="h200")
+    assert [choice["engine"] for choice in program.summary["engines"]] == ["chain"]
+    assert "chain" not in [choice["engine"] for choice in steps.summary["engines"]]
+
+
 def test_a_broken_offer_for_a_single_op_is_settled():
     class Breaking(BreakingEngine):
         def offer(self, candidate, machine, options):

@@ -106,9 +106,13 @@ def row_local_layers(space: Space) -> list[Layer] | str:
 
 
 def _is_source(op: ir.Operation, space: Space, inside: Container[ir.Value]) -> bool:
-    """Whether an op is a box of a tensor in memory that products read, alone or joined with others."""
-    users = [other for other in space.ops if op.results and op.results[0] in list(other.operands)]
-    return is_load(op.results[0], inside) and all(is_contraction(user) or user.name == "tensor.concat" for user in users)
+    """Whether an op is a box of a tensor in memory: rows that products read, alone or joined, or which rows to gather."""
+    if not is_load(op.results[0], inside):
+        return False
+    if isinstance(ir.ShapedType(op.results[0].type).element_type, ir.IntegerType):
+        return True
+    users = [other for other in space.ops if op.results[0] in list(other.operands)]
+    return all(is_contraction(user) or user.name == "tensor.concat" for user in users)
 
 
 def _layer(op: ir.Operation, sizes: tuple[int, ...], loop: int | None) -> Layer | str:
