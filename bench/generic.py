@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import kitsune_mlir
@@ -34,46 +33,10 @@ ENGINE = "generic"
 Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
 
 
-def _index(size: int, *shape: int) -> Tensor:
-    return torch.randint(0, size, shape)
-
-
-def _half(*shape: int) -> Tensor:
-    return torch.randn(*shape).to(torch.bfloat16)
-
-
-def _scatter_most(nodes: int, columns: int) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda i, x: torch.zeros(nodes, columns).scatter_reduce(0, i[:, None].expand(-1, columns), x, "amax")
-
-
 CASES: dict[str, Callable[[], Case]] = {
-    "scatter_amax_2000x32": lambda: (_scatter_most(500, 32), (_index(500, 2000), torch.randn(2000, 32))),
-    "index_copy_cache": lambda: (lambda c, i, k: c.index_copy(1, i, k), (_half(8, 256, 64), _index(256, 1), _half(8, 1, 64))),
-    "slice_scatter_512x64": lambda: (
-        lambda x, y: torch.slice_scatter(x, y, 1, 3, 67),
-        (torch.randn(512, 300), torch.randn(512, 64)),
-    ),
-    "slice_scatter_64x2000": lambda: (
-        lambda x, y: torch.slice_scatter(x, y, 1, 5, 2005),
-        (torch.randn(64, 2100), torch.randn(64, 2000)),
-    ),
-    "slice_scatter_rows": lambda: (lambda x, y: torch.slice_scatter(x, y, 0, 100, 1100), (_half(2000, 128), _half(1000, 128))),
     "logcumsumexp_64x128": lambda: (lambda x: x.logcumsumexp(1), (torch.randn(64, 128),)),
     "topk_512x8": lambda: (lambda x: x.topk(2, 1)[0], (torch.randn(512, 8),)),
     "topk_1000x100": lambda: (lambda x: x.topk(4, 1), (torch.randn(1000, 100),)),
-    "patches_b2": lambda: (lambda x, w: F.conv2d(x, w, stride=16), (_half(2, 3, 224, 224), _half(192, 3, 16, 16))),
-    "patches_b8_f32": lambda: (lambda x, w: F.conv2d(x, w, stride=8), (torch.randn(8, 3, 64, 64), torch.randn(96, 3, 8, 8))),
-    "conv1d_32_48": lambda: (lambda x, w: F.conv1d(x, w, padding=1), (_half(4, 32, 256), _half(48, 32, 3))),
-    "conv1d_128_128": lambda: (lambda x, w: F.conv1d(x, w, padding=2), (_half(8, 128, 500), _half(128, 128, 5))),
-    "conv3d_8_16": lambda: (lambda x, w: F.conv3d(x, w, padding=1), (_half(1, 8, 8, 16, 16), _half(16, 8, 3, 3, 3))),
-    "conv_transpose_32_16": lambda: (
-        lambda x, w: F.conv_transpose2d(x, w, stride=2),
-        (_half(2, 32, 28, 28), _half(32, 16, 2, 2)),
-    ),
-    "conv_transpose_8_8": lambda: (
-        lambda x, w: F.conv_transpose2d(x, w, stride=2),
-        (torch.randn(4, 8, 56, 56), torch.randn(8, 8, 3, 3)),
-    ),
 }
 """By name: a function and its inputs, made when they are asked for."""
 

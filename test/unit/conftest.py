@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.engines.registry import ENGINES
 from kitsune_mlir.dialects import new_context
 from test.programs.kept import KEPT
 
@@ -17,3 +18,13 @@ def context() -> Iterator[ir.Context]:
     with new_context() as made, ir.Location.unknown():
         yield made
         KEPT.clear()
+
+
+@pytest.fixture
+def without_scans() -> Iterator[None]:
+    """No scan engine: a running sum is left to the engine that takes anything. Engines are asked in their order again after."""
+    every = dict(ENGINES)
+    del ENGINES["scan"]
+    yield
+    ENGINES.clear()
+    ENGINES.update(every)

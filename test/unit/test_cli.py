@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 
 import kitsune_mlir
 from kitsune_mlir.cache.store import Store
-from kitsune_mlir.codegen.gpu.engines.registry import ENGINES
 from kitsune_mlir.errors import KitsuneError, TargetError
 from kitsune_mlir.tools import doctor
 from kitsune_mlir.tools.kitsune import main
@@ -165,8 +164,7 @@ def test_a_gpu_package_where_there_is_no_gpu(user: Path, tmp_path: Path):
     assert done.exit_code == 0 and "not measured: no CUDA device is usable here" in done.output
 
 
-def test_slow_stages_are_warned_of(user: Path, tmp_path: Path, monkeypatch):
-    monkeypatch.delitem(ENGINES, "scan")
+def test_slow_stages_are_warned_of(user: Path, tmp_path: Path, without_scans):
     done = kitsune("compile", f"{user}/models.py:scan", "--target", "sm_90a", "-o", tmp_path / "m.kit")
     assert done.exit_code == 0
     assert "warning: kitsune: 1 stage of this program will be far slower than the chip needs to be:" in done.stderr
