@@ -17,6 +17,7 @@ from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
 from kitsune_mlir.frontend.attention import scaled_dot_product_attention
 from kitsune_mlir.frontend.convolutions import convolution
+from kitsune_mlir.frontend.dtypes import NARROW, widened, worst_of
 from kitsune_mlir.frontend.embedding_bags import BAGS
 from kitsune_mlir.frontend.fallbacks import FALLBACKS, with_scalars
 from kitsune_mlir.frontend.orders import topk as sorted_topk
@@ -27,14 +28,8 @@ from kitsune_mlir.frontend.scatters import SCATTERS
 __all__ = ["decomposition_table"]
 
 aten = torch.ops.aten
-_NARROW = (torch.bfloat16, torch.float16)
 ROUNDS, ROUND_LENGTH = 8, 1024
 """Elements that a top-k takes one after the other, and of the rows that it takes them from."""
-
-
-def _wide(x: Tensor) -> Tensor:
-    """`x` in the type that torch's kernels compute in: f32 for bf16 and f16."""
-    return x.to(torch.float32) if x.dtype in _NARROW else x
 
 
 def _dims(x: Tensor, dim: int | Sequence[int] | None) -> list[int]:
@@ -51,10 +46,10 @@ def _in_f32(op: Any, otherwise: Callable[..., Any] | None) -> Callable[..., Any]
     """
 
     def decomposed(*args: Any, **kwargs: Any) -> Any:
-        narrow = next((a.dtype for a in args if isinstance(a, Tensor) and a.dtype in _NARROW), None)
+        narrow = next((a.dtype for a in args if isinstance(a, Tensor) and a.dtype in NARROW), None)
         if narrow is None:
             return NotImplemented if otherwise is None else otherwise(*args, **kwargs)
-        out = op(*(_wide(a) if isinstance(a, Tensor) else a for a in args), **kwargs)
+        out = op(*(widened(a) if isinstance(a, Tensor) else a for a in args), **kwargs)
         return out.to(kwargs.get("dtype") or narrow)
 
     return decomposed
@@ -69,14 +64,14 @@ def _softmax_parts(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 def _softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
     if x.numel() == 0 or x.ndim == 0:
         return NotImplemented
-    shifted, total = _softmax_parts(_wide(x), dim)
+    shifted, total = _softmax_parts(widened(x), dim)
     return (torch.exp(shifted) / total).to(torch.float32 if half_to_float else x.dtype)
 
 
 def _log_softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
     if x.numel() == 0 or x.ndim == 0:
         return NotImplemented
-    shifted, total = _softmax_parts(_wide(x), dim)
+    shifted, total = _softmax_parts(widened(x), dim)
     return (shifted - torch.log(total)).to(torch.float32 if half_to_float else x.dtype)
 
 
@@ -96,7 +91,7 @@ def _var_family(root: bool, with_mean: bool) -> Callable[..., Any]:
         if x.dtype.is_complex or x.ndim == 0:
             return NotImplemented
         dims = _dims(x, dim)
-        mean, var = _moments(_wide(x), dims, 1 if correction is None else correction)
+        mean, var = _moments(widened(x), dims, 1 if correction is None else correction)
         spread = torch.sqrt(var) if root else var
         if not keepdim:
             mean, spread = mean.squeeze(dims), spread.squeeze(dims)
@@ -107,14 +102,14 @@ def _var_family(root: bool, with_mean: bool) -> Callable[..., Any]:
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     if weight is not None:
-        x = x * _wide(weight)
-    return x if bias is None else x + _wide(bias)
+        x = x * widened(weight)
+    return x if bias is None else x + widened(bias)
 
 
 def _layer_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    wide = _wide(x)
+    wide = widened(x)
     mean, var = _moments(wide, list(range(x.ndim - len(shape), x.ndim)), 0)
     scale = torch.rsqrt(var + eps)
     return _affine((wide - mean) * scale, weight, bias).to(x.dtype), mean, scale
@@ -123,7 +118,7 @@ def _layer_norm(
 def _group_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, hw: int, group: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    grouped = _wide(x).reshape(n, group, c // group * hw)
+    grouped = widened(x).reshape(n, group, c // group * hw)
     mean, var = _moments(grouped, [2], 0)
     scale = torch.rsqrt(var + eps)
     per_channel = [c] + [1] * (x.ndim - 2)
@@ -142,7 +137,7 @@ def _rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps
 def _fused_rms_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    wide = _wide(x)
+    wide = widened(x)
     dims = list(range(x.ndim - len(shape), x.ndim))
     eps = torch.finfo(wide.dtype).eps if eps is None else eps
     scale = torch.rsqrt((wide * wide).mean(dims, keepdim=True) + eps)
@@ -159,20 +154,20 @@ def _batch_norm_no_training(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     # One multiplication and one addition per element: the four vectors of a channel become two.
-    scale = torch.rsqrt(_wide(var) + eps)
+    scale = torch.rsqrt(widened(var) + eps)
     if weight is not None:
-        scale = scale * _wide(weight)
-    shift = -_wide(mean) * scale
+        scale = scale * widened(weight)
+    shift = -widened(mean) * scale
     if bias is not None:
-        shift = shift + _wide(bias)
+        shift = shift + widened(bias)
     per_channel = [-1] + [1] * (x.ndim - 2)
-    out = _wide(x) * scale.reshape(per_channel) + shift.reshape(per_channel)
+    out = widened(x) * scale.reshape(per_channel) + shift.reshape(per_channel)
     empty = x.new_empty((0,))
     return out.to(x.dtype), empty, empty
 
 
 def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    wide = _wide(x)
+    wide = widened(x)
     if approximate == "tanh":
         inner = 0.7978845608028654 * (wide + 0.044715 * (wide * wide * wide))
         return (0.5 * wide * (1 + torch.tanh(inner))).to(x.dtype)
@@ -187,17 +182,17 @@ def _scaled(x: Tensor, factor: Any) -> Tensor:
 
 
 def _addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    product = _scaled(torch.mm(_wide(a), _wide(b)), alpha)
-    return (product if beta == 0 else product + _scaled(_wide(bias), beta)).to(bias.dtype)
+    product = _scaled(torch.mm(widened(a), widened(b)), alpha)
+    return (product if beta == 0 else product + _scaled(widened(bias), beta)).to(bias.dtype)
 
 
 def _baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    product = _scaled(torch.bmm(_wide(a), _wide(b)), alpha)
-    return (product if beta == 0 else product + _scaled(_wide(bias), beta)).to(bias.dtype)
+    product = _scaled(torch.bmm(widened(a), widened(b)), alpha)
+    return (product if beta == 0 else product + _scaled(widened(bias), beta)).to(bias.dtype)
 
 
 def _pow_scalar(x: Tensor, exponent: Any) -> Tensor:
-    wide = _wide(x)
+    wide = widened(x)
     if exponent in (2, 3) and isinstance(exponent, int | float) and x.dtype != torch.bool:
         if isinstance(exponent, float) and not x.dtype.is_floating_point:
             return NotImplemented
@@ -215,13 +210,11 @@ def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool =
         return NotImplemented
     if k > ROUNDS or x.shape[dim] > ROUND_LENGTH or x.dtype == torch.bool:
         return sorted_topk(x, k, dim, largest)
-    dtype, x, dim = x.dtype, _wide(x), dim % x.ndim
+    dtype, x, dim = x.dtype, widened(x), dim % x.ndim
     n = x.shape[dim]
     shape = [n if d == dim else 1 for d in range(x.ndim)]
     lanes = torch.arange(n, device=x.device).reshape(shape)
-    info = torch.finfo(x.dtype) if x.dtype.is_floating_point else torch.iinfo(x.dtype)
-    lowest = float("-inf") if x.dtype.is_floating_point else info.min
-    worst = lowest if largest else (float("inf") if x.dtype.is_floating_point else info.max)
+    worst = worst_of(x.dtype, largest)
     best = torch.amax if largest else torch.amin
     left: Tensor | None = None  # which elements have not been taken; None: all
     values, indices = [], []

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kitsune_mlir.frontend.scatter_rows import LIBRARY
+from kitsune_mlir.frontend.dtypes import widened
+from kitsune_mlir.frontend.own_operators import define
 
 __all__ = ["BAGS", "name_equal_bags"]
 
@@ -21,14 +22,10 @@ SUM, MEAN, MAX = 0, 1, 2
 _FORMS = (aten.embedding_bag.padding_idx, aten.embedding_bag.default)
 _NAMES = ("weight", "indices", "offsets", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights", "include_last_offset")
 
-LIBRARY.define("equal_bags(Tensor weight, Tensor indices, int size, int mode, Tensor? factors, int? padding) -> Tensor")
-
-
-@torch.library.impl(LIBRARY, "equal_bags", "Meta")
-def _shape_of_bags(
-    weight: Tensor, indices: Tensor, size: int, mode: int, factors: Tensor | None, padding: int | None
-) -> Tensor:
-    return weight.new_empty([indices.shape[0] // size, weight.shape[1]])
+define(
+    "equal_bags(Tensor weight, Tensor indices, int size, int mode, Tensor? factors, int? padding) -> Tensor",
+    lambda weight, indices, size, mode, factors, padding: weight.new_empty([indices.shape[0] // size, weight.shape[1]]),
+)
 
 
 def name_equal_bags(graph: fx.Graph) -> None:
@@ -77,17 +74,6 @@ def _equal_bags(weight: Tensor, indices: Tensor, size: int, mode: int, factors: 
     return total.to(weight.dtype)
 
 
-def _bags_of(starts: Tensor, count: int) -> Tensor:
-    """The bag of each of `count` indices: the last one that starts at or before it, found by bisection."""
-    bags = starts.shape[0]
-    place = torch.arange(count, device=starts.device)
-    low = torch.zeros_like(place)
-    for step in reversed([1 << bit for bit in range((bags - 1).bit_length())]):
-        other = torch.clamp(low + step, max=bags - 1)
-        low = torch.where(starts[other] <= place, other, low)
-    return low
-
-
 def _embedding_bag(
     weight: Tensor,
     indices: Tensor,
@@ -100,7 +86,8 @@ def _embedding_bag(
     padding_idx: int = -1,
 ) -> Any:
     bags = offsets.shape[0] - int(include_last_offset)
-    bag = _bags_of(offsets[:bags], indices.shape[0])
+    # The last bag that begins at or before an index.
+    bag = torch.searchsorted(offsets[:bags], torch.arange(indices.shape[0], device=indices.device), right=True) - 1
     rows = weight[indices]
     kept = indices != padding_idx if padding_idx >= 0 else None
     if per_sample_weights is not None:
@@ -113,10 +100,10 @@ def _embedding_bag(
         lowest = torch.full([bags, weight.shape[1]], float("-inf"), dtype=weight.dtype, device=weight.device)
         found = lowest.index_reduce(0, bag, rows, "amax")
         return torch.where(found == float("-inf"), 0.0, found), bag, size, torch.zeros_like(offsets)
-    wide = torch.float32 if weight.dtype in (torch.bfloat16, torch.float16) else weight.dtype
-    out = torch.zeros([bags, weight.shape[1]], dtype=wide, device=weight.device).index_add(0, bag, rows.to(wide))
+    rows = widened(rows)
+    out = torch.zeros([bags, weight.shape[1]], dtype=rows.dtype, device=weight.device).index_add(0, bag, rows)
     if mode == MEAN:
-        out = out / torch.clamp(size, min=1).unsqueeze(1).to(wide)
+        out = out / torch.clamp(size, min=1).unsqueeze(1).to(out.dtype)
     return out.to(weight.dtype), bag, size, offsets
 
 

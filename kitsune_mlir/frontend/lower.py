@@ -11,8 +11,7 @@ from torch_mlir.extras.fx_importer import ContextCache, FxImporter
 from torch_mlir.passmanager import PassManager
 
 from kitsune_mlir.errors import FrontendError
-from kitsune_mlir.frontend.running import lower_running
-from kitsune_mlir.frontend.scatter_rows import lower_scatter_rows
+from kitsune_mlir.frontend.own_operators import lower_own_operators
 from kitsune_mlir.frontend.source import node_location, origin_of_location, origin_of_node, target_name
 
 __all__ = ["import_graph", "lower_to_linalg"]
@@ -68,8 +67,7 @@ def lower_to_linalg(module: ir.Module) -> None:
     Raises:
         FrontendError: an operator has no lowering; names it and its source line.
     """
-    lower_scatter_rows(module)
-    lower_running(module)
+    lower_own_operators(module)
     for pipeline in (_TO_BACKEND, _TO_LINALG):
         diagnostics: list[tuple[str, str | None, str | None]] = []
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kitsune_mlir.frontend.scans import worst_of
+from kitsune_mlir.frontend.dtypes import worst_of
 
 __all__ = ["ORDERS", "topk"]
 

@@ -13,16 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kitsune_mlir.frontend.dtypes import widened
+
 __all__ = ["RECURRENT"]
 
 aten = torch.ops.aten
 
 Step = Callable[[Tensor, Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
 """(what comes of the input, what comes of the hidden state, states) to states, the hidden state first; all of them wide."""
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.to(torch.float32) if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def _lstm_step(given: Tensor, hidden: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -47,8 +45,8 @@ def _relu_step(given: Tensor, hidden: Tensor, states: tuple[Tensor, ...]) -> tup
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Rows by a matrix, in f32."""
-    sums = torch.mm(_wide(x.reshape(-1, x.shape[-1])), _wide(weight).t()).reshape([*x.shape[:-1], weight.shape[0]])
-    return sums if bias is None else sums + _wide(bias)
+    sums = torch.mm(widened(x.reshape(-1, x.shape[-1])), widened(weight).t()).reshape([*x.shape[:-1], weight.shape[0]])
+    return sums if bias is None else sums + widened(bias)
 
 
 def _stepped(
@@ -60,7 +58,7 @@ def _stepped(
     hidden, *others = step(given, _product(states[0].to(dtype), w_hh, b_hh), states)
     if w_hr is not None:
         hidden = _product(hidden.to(dtype), w_hr, None)
-    return _wide(hidden.to(dtype)), *others
+    return widened(hidden.to(dtype)), *others
 
 
 def _layers(step: Step) -> Callable[..., tuple[Tensor, ...]]:
@@ -90,7 +88,7 @@ def _layers(step: Step) -> Callable[..., tuple[Tensor, ...]]:
                 b_ih, b_hh = (more[0], more[1]) if has_biases else (None, None)
                 w_hr = more[-1] if each in (3, 5) else None
                 given = _product(x, w_ih, b_ih)
-                held = tuple(_wide(state[number]) for state in states)
+                held = tuple(widened(state[number]) for state in states)
                 made: list[Tensor] = [x] * x.shape[time]
                 for at in reversed(range(x.shape[time])) if direction else range(x.shape[time]):
                     held = _stepped(step, given.select(time, at), held, (w_hh, b_hh, w_hr), x.dtype)
@@ -115,7 +113,7 @@ def _cell(step: Step) -> Callable[..., Any]:
         b_hh: Tensor | None = None,
     ) -> Any:
         several = not isinstance(states, Tensor)
-        held = tuple(map(_wide, states if several else (states,)))
+        held = tuple(map(widened, states if several else (states,)))
         held = _stepped(step, _product(x, w_ih, b_ih), held, (w_hh, b_hh, None), x.dtype)
         made = tuple(state.to(x.dtype) for state in held)
         return made if several else made[0]

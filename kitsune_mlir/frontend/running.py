@@ -8,15 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch_mlir import ir
-from torch_mlir.passmanager import PassManager
 
-from kitsune_mlir.frontend.scatter_rows import DIALECTS, LIBRARY, builtin_tensor
+from kitsune_mlir.frontend.own_operators import define, lowering
 
-__all__ = ["lower_running", "running"]
+__all__ = ["running"]
 
-_NAME = "running"
-LIBRARY.define(f"{_NAME}(Tensor x, int dim, str kind) -> Tensor")
-torch.library.impl(LIBRARY, _NAME, "Meta")(lambda x, dim, kind: torch.empty_like(x))
+define("running(Tensor x, int dim, str kind) -> Tensor", lambda x, dim, kind: torch.empty_like(x))
 
 _KINDS = {"max": ("arith.maximumf", "arith.maxsi"), "min": ("arith.minimumf", "arith.minsi")}
 
@@ -31,25 +28,9 @@ def running(x: Tensor, dim: int, kind: str) -> Tensor:
     return torch.ops.kitsune.running(x, dim, kind)
 
 
-def lower_running(module: ir.Module) -> None:
-    """Turn each `kitsune.running` of a module of the torch dialect into a `tm_tensor.scan`, in place."""
-    found = [op.operation for op in module.body.operations[0].regions[0].blocks[0].operations if _is_ours(op.operation)]
-    if not found:
-        return
-    with module.context, ir.Location.unknown():
-        PassManager.parse(DIALECTS).run(ir.Module.create().operation)  # loads the dialects that are written here
-    for op in found:
-        with module.context, ir.InsertionPoint(op), op.location:
-            op.results[0].replace_all_uses_with(_lowered(op))
-        op.erase()
-
-
-def _is_ours(op: ir.Operation) -> bool:
-    return op.name == "torch.operator" and ir.StringAttr(op.attributes["name"]).value == f"torch.kitsune.{_NAME}"
-
-
-def _lowered(op: ir.Operation) -> ir.Value:
-    x = builtin_tensor(op.operands[0])
+@lowering("running")
+def _lowered(op: ir.Operation, tensors: list[ir.Value]) -> ir.Value:
+    (x,) = tensors
     dim = ir.IntegerAttr(op.operands[1].owner.attributes["value"]).value
     kind = ir.StringAttr(op.operands[2].owner.attributes["value"]).value
     type = ir.RankedTensorType(x.type)
@@ -66,4 +47,4 @@ def _lowered(op: ir.Operation) -> ir.Value:
     with ir.InsertionPoint(block):
         name = _KINDS[kind][isinstance(element, ir.IntegerType)]
         ir.Operation.create("tm_tensor.yield", [], [ir.Operation.create(name, [element], list(block.arguments)).results[0]])
-    return ir.Operation.create("torch_c.from_builtin_tensor", [op.results[0].type], [scan.results[0]]).results[0]
+    return scan.results[0]

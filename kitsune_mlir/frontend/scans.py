@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kitsune_mlir.frontend.dtypes import widened
 from kitsune_mlir.frontend.running import running
 
 __all__ = ["SCANS"]
@@ -67,14 +68,6 @@ def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.unsqueeze(-2), place.unsqueeze(0) <= place.unsqueeze(1)
 
 
-def worst_of(dtype: torch.dtype, largest: bool) -> Any:
-    """The number of a type that is never the largest (or smallest) beside another one."""
-    if dtype.is_floating_point:
-        return float("-inf") if largest else float("inf")
-    info = torch.iinfo(dtype)
-    return info.min if largest else info.max
-
-
 def _extremes(largest: bool) -> Callable[..., Any]:
     """`cummax`, `cummin`: of equal elements the last one counts, and NaN is beyond every number."""
     kind = "max" if largest else "min"
@@ -124,8 +117,7 @@ def _log_combine(before: Parts, after: Parts) -> Parts:
 def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
     if x.ndim == 0:
         return x.clone()
-    wide = x.to(torch.float32) if x.dtype in (torch.bfloat16, torch.float16) else x
-    moved = wide.movedim(dim, -1)
+    moved = widened(x).movedim(dim, -1)
     # An element is its own largest exponent, and once that; an infinity is not taken off.
     total = torch.where(moved == float("-inf"), 0.0, torch.exp(moved - _finite(moved)))
     most, total = scan((moved, total), (float("-inf"), 0.0), _log_prefix, _log_combine)

@@ -6,22 +6,19 @@ element. So its lowering stands here, before torch-mlir's.
 
 from __future__ import annotations
 
-import re
-
 import torch
 from torch import Tensor
 from torch_mlir import ir
-from torch_mlir.passmanager import PassManager
 
 from kitsune_mlir.dialects.scatter_kinds import ASSIGN, COMBINING
+from kitsune_mlir.frontend.own_operators import define, lowering
 
-__all__ = ["DIALECTS", "LIBRARY", "builtin_tensor", "lower_scatter_rows", "scatter_rows"]
+__all__ = ["scatter_rows"]
 
-_NAME = "scatter_rows"
-LIBRARY = torch.library.Library("kitsune", "FRAGMENT")
-"""The namespace of our own operators."""
-LIBRARY.define(f"{_NAME}(Tensor x, Tensor index, Tensor source, str reduce) -> Tensor")
-torch.library.impl(LIBRARY, _NAME, "Meta")(lambda x, index, source, reduce: torch.empty_like(x))
+define(
+    "scatter_rows(Tensor x, Tensor index, Tensor source, str reduce) -> Tensor",
+    lambda x, index, source, reduce: torch.empty_like(x),
+)
 
 _KINDS = {
     "sum": ("addf", "addi"),
@@ -31,8 +28,6 @@ _KINDS = {
     "set": (ASSIGN, ASSIGN),
 }
 """Kinds of floats and of integers, by `reduce`."""
-_TENSOR = re.compile(r"!torch\.vtensor<\[([\d,]*)\],([a-z]+)(\d+)>|!torch\.vtensor<\[([\d,]*)\],complex<f(\d+)>>")
-DIALECTS = "builtin.module(func.func(convert-torch-to-tmtensor),torch-func-backend-type-conversion)"
 
 
 def scatter_rows(x: Tensor, index: Tensor, source: Tensor, reduce: str) -> Tensor:
@@ -47,25 +42,9 @@ def scatter_rows(x: Tensor, index: Tensor, source: Tensor, reduce: str) -> Tenso
     return torch.ops.kitsune.scatter_rows(x, index, source, reduce)
 
 
-def lower_scatter_rows(module: ir.Module) -> None:
-    """Turn each `kitsune.scatter_rows` of a module of the torch dialect into a `tm_tensor.scatter`, in place."""
-    found = [op.operation for op in module.body.operations[0].regions[0].blocks[0].operations if _is_ours(op.operation)]
-    if not found:
-        return
-    with module.context, ir.Location.unknown():
-        PassManager.parse(DIALECTS).run(ir.Module.create().operation)  # loads the dialects that are written here
-    for op in found:
-        with module.context, ir.InsertionPoint(op), op.location:
-            op.results[0].replace_all_uses_with(_lowered(op))
-        op.erase()
-
-
-def _is_ours(op: ir.Operation) -> bool:
-    return op.name == "torch.operator" and ir.StringAttr(op.attributes["name"]).value == f"torch.kitsune.{_NAME}"
-
-
-def _lowered(op: ir.Operation) -> ir.Value:
-    x, index, source = (builtin_tensor(value) for value in list(op.operands)[:3])
+@lowering("scatter_rows")
+def _lowered(op: ir.Operation, tensors: list[ir.Value]) -> ir.Value:
+    x, index, source = tensors
     reduce = ir.StringAttr(op.operands[3].owner.attributes["value"]).value
     element = ir.RankedTensorType(x.type).element_type
     rows, *window = list(ir.RankedTensorType(source.type).shape)
@@ -82,18 +61,7 @@ def _lowered(op: ir.Operation) -> ir.Value:
         new, old = block.arguments
         value = new if kind == ASSIGN else ir.Operation.create(COMBINING[kind], [element], [old, new]).results[0]
         ir.Operation.create("tm_tensor.yield", [], [value])
-    return ir.Operation.create("torch_c.from_builtin_tensor", [op.results[0].type], [scatter.results[0]]).results[0]
-
-
-def builtin_tensor(value: ir.Value) -> ir.Value:
-    """A tensor of torch's type as one of MLIR's."""
-    match = _TENSOR.fullmatch(str(value.type))
-    assert match is not None, f"{value.type} has a shape and a type"
-    sizes, kind, bits, *_ = match.groups() if match[2] else (match[4], "complex", match[5])
-    names = {"si": f"i{bits}", "ui": f"i{bits}", "i": f"i{bits}", "complex": f"complex<f{bits}>"}
-    name = names.get(kind, f"{kind}{bits}")
-    type_ = ir.RankedTensorType.get([int(size) for size in sizes.split(",") if size], ir.Type.parse(name))
-    return ir.Operation.create("torch_c.to_builtin_tensor", [type_], [value]).results[0]
+    return scatter.results[0]
 
 
 def _with_one(value: ir.Value, shape: list[int]) -> ir.Value:

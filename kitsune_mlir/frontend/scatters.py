@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kitsune_mlir.frontend.dtypes import widened, worst_of
 from kitsune_mlir.frontend.scatter_rows import scatter_rows
 
 __all__ = ["SCATTERS"]
@@ -115,15 +116,15 @@ def _reduced(
         like: of the shape of what is put.
     """
     if reduce == "mean":
-        wide = x.to(torch.float32) if x.dtype in (torch.bfloat16, torch.float16) else x
+        old = widened(x)
         ones, none = torch.ones_like(like, dtype=torch.float32), torch.zeros_like(x, dtype=torch.float32)
         hits = put(none, ones, "sum")
-        start = wide if include_self else torch.where(hits > 0, torch.zeros_like(wide), wide)
-        total = put(start, source.to(wide.dtype), "sum")
+        start = old if include_self else torch.where(hits > 0, torch.zeros_like(old), old)
+        total = put(start, source.to(old.dtype), "sum")
         count = torch.clamp(hits + float(include_self), min=1.0)
-        if wide.dtype.is_floating_point:
-            return (total / count.to(wide.dtype)).to(x.dtype)
-        return torch.div(total, count.to(wide.dtype), rounding_mode="floor")
+        if old.dtype.is_floating_point:
+            return (total / count.to(old.dtype)).to(x.dtype)
+        return torch.div(total, count.to(old.dtype), rounding_mode="floor")
     kind = _REDUCTIONS[reduce]
     if not include_self:
         hit = put(torch.zeros_like(x, dtype=torch.bool), torch.ones_like(like, dtype=torch.bool), "set")
@@ -135,12 +136,7 @@ def _identity(kind: str, dtype: torch.dtype) -> Any:
     """What changes nothing."""
     if kind in ("sum", "prod"):
         return int(kind == "prod")
-    if dtype == torch.bool:
-        return kind == "amin"
-    if dtype.is_floating_point:
-        return float("-inf") if kind == "amax" else float("inf")
-    info = torch.iinfo(dtype)
-    return info.min if kind == "amax" else info.max
+    return worst_of(dtype, kind == "amax")
 
 
 def _of_rows(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str) -> Tensor:

@@ -1,0 +1,75 @@
+"""Operators of our own, in the namespace `kitsune`: what torch-mlir has no operator for, and their lowering before its own.
+
+The decompositions write them into the graph, torch-mlir imports them as `torch.operator`, and here they become operations of
+other dialects between casts of their tensors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import torch
+from torch_mlir import ir
+from torch_mlir.passmanager import PassManager
+
+__all__ = ["define", "lower_own_operators", "lowering"]
+
+_LIBRARY = torch.library.Library("kitsune", "FRAGMENT")
+_DIALECTS = "builtin.module(func.func(convert-torch-to-tmtensor),torch-func-backend-type-conversion)"
+_TENSOR = re.compile(r"!torch\.vtensor<\[([\d,]*)\],([a-z]+)(\d+)>|!torch\.vtensor<\[([\d,]*)\],complex<f(\d+)>>")
+_LOWERINGS: dict[str, Callable[[ir.Operation, list[ir.Value]], ir.Value]] = {}
+
+
+def define(schema: str, shaped: Callable[..., torch.Tensor]) -> None:
+    """Define an operator.
+
+    Args:
+        schema: `name(Tensor x, ...) -> Tensor`.
+        shaped: a result of the right shape and type, from arguments without values.
+    """
+    _LIBRARY.define(schema)
+    torch.library.impl(_LIBRARY, schema.partition("(")[0], "Meta")(shaped)
+
+
+def lowering(name: str) -> Callable[[Callable[[ir.Operation, list[ir.Value]], ir.Value]], None]:
+    """Makes a function the lowering of an operator.
+
+    It is given the `torch.operator` and its tensors as MLIR's own, with an insertion point before it, and returns the result.
+    """
+
+    def register(lower: Callable[[ir.Operation, list[ir.Value]], ir.Value]) -> None:
+        _LOWERINGS[f"torch.kitsune.{name}"] = lower
+
+    return register
+
+
+def lower_own_operators(module: ir.Module) -> None:
+    """Lower all of them in a module of the torch dialect, in place."""
+    every = [op.operation for op in module.body.operations[0].regions[0].blocks[0].operations]
+    found = [(op, _LOWERINGS[name]) for op in every if (name := _name(op)) in _LOWERINGS]
+    if not found:
+        return
+    with module.context, ir.Location.unknown():
+        PassManager.parse(_DIALECTS).run(ir.Module.create().operation)  # loads the dialects that are written here
+    for op, lower in found:
+        with module.context, ir.InsertionPoint(op), op.location:
+            made = lower(op, [_builtin(value) for value in op.operands if "vtensor" in str(value.type)])
+            result = ir.Operation.create("torch_c.from_builtin_tensor", [op.results[0].type], [made]).results[0]
+        op.results[0].replace_all_uses_with(result)
+        op.erase()
+
+
+def _name(op: ir.Operation) -> str:
+    return ir.StringAttr(op.attributes["name"]).value if op.name == "torch.operator" else ""
+
+
+def _builtin(value: ir.Value) -> ir.Value:
+    """A tensor of torch's type as one of MLIR's."""
+    match = _TENSOR.fullmatch(str(value.type))
+    assert match is not None, f"{value.type} has a shape and a type"
+    sizes, kind, bits, *_ = match.groups() if match[2] else (match[4], "complex", match[5])
+    names = {"si": f"i{bits}", "ui": f"i{bits}", "i": f"i{bits}", "complex": f"complex<f{bits}>"}
+    name = names.get(kind, f"{kind}{bits}")
+    type_ = ir.RankedTensorType.get([int(size) for size in sizes.split(",") if size], ir.Type.parse(name))
+    return ir.Operation.create("torch_c.to_builtin_tensor", [type_], [value]).results[0]
