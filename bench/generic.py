@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 import kitsune_mlir
+from bench.models import default_dtype
 from bench.sweeps import Function
 from bench.timing import environment, note_commit
 
@@ -66,9 +67,8 @@ def measure(folder: Path, name: str) -> dict[str, Any]:
         for number, (task, engine, _) in enumerate(line.tasks):
             if engine == ENGINE:
                 samples.setdefault(task, []).append(float(busy[:, number].max()))
-    torch.set_default_dtype(torch.float64)  # of what the function makes itself
-    want = function(*(t.double() if t.is_floating_point() else t for t in inputs))
-    torch.set_default_dtype(torch.float32)
+    with default_dtype(torch.float64):  # of what the function makes itself
+        want = function(*(t.double() if t.is_floating_point() else t for t in inputs))
     pairs = zip(*((x,) if isinstance(x, Tensor) else tuple(x) for x in (got, want)), strict=True)
     error = max(float((a.double().cpu() - b.double()).norm() / max(1e-30, float(b.double().norm()))) for a, b in pairs)
     return {"case": name, "error": error, "microseconds": {task: statistics.median(found) for task, found in samples.items()}}

@@ -10,6 +10,7 @@ size by name, so that a case can be measured at other batches: `make("llama8b_to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ from bench.modules import (
     Stitch,
 )
 
-__all__ = ["ZOO", "Case", "Maker", "Spec", "cases", "initialise", "make", "uninitialised"]
+__all__ = ["ZOO", "Case", "Maker", "Spec", "cases", "default_dtype", "initialise", "make", "uninitialised"]
 
 
 @dataclass(frozen=True)
@@ -242,19 +243,25 @@ def make(
     chosen.update(numbers)
 
     torch.manual_seed(seed)
-    default = torch.get_default_dtype()
-    try:
-        torch.set_default_dtype(dtype)
-        # Linear layers would initialise themselves; skipping that halves the time of the large ones.
-        with torch.device(device), torch.nn.utils.parametrize.cached(), uninitialised():
-            model, inputs = spec.build(chosen, Maker(dtype, device, values))
-    finally:
-        torch.set_default_dtype(default)
+    # Linear layers would initialise themselves; skipping that halves the time of the large ones.
+    with default_dtype(dtype), torch.device(device), torch.nn.utils.parametrize.cached(), uninitialised():
+        model, inputs = spec.build(chosen, Maker(dtype, device, values))
     model.eval().requires_grad_(False)
     if values:
         with torch.no_grad():
             initialise(model)
     return model, inputs
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """The type of numbers that PyTorch gives what is made without one."""
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(dtype)
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 class uninitialised(torch.overrides.TorchFunctionMode):

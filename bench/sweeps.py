@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.case import DTYPES, BenchCase
-from bench.models import Maker, initialise, uninitialised
+from bench.models import Maker, default_dtype, initialise, uninitialised
 
 __all__ = ["Function", "sweeps"]
 
@@ -54,13 +54,8 @@ def of_function(run: Callable[..., Any], shapes: tuple[Shape, ...], dtype: str):
 
 def _module(build: Callable[[], nn.Module], shape: Shape, dtype: str, gain: float, last: bool, device: str, values: bool):
     torch.manual_seed(0)
-    default = torch.get_default_dtype()
-    try:
-        torch.set_default_dtype(DTYPES[dtype])
-        with torch.device(device), uninitialised():
-            model = build()
-    finally:
-        torch.set_default_dtype(default)
+    with default_dtype(DTYPES[dtype]), torch.device(device), uninitialised():
+        model = build()
     model.eval().requires_grad_(False)
     if values:
         with torch.no_grad():

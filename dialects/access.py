@@ -5,6 +5,7 @@ result, which loop runs along each tensor dimension. Linalg ops give this by the
 tensor dialect (reshapes, slices, concatenation, padding) have one implied loop a dimension that they leave alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch_mlir import ir
@@ -177,18 +178,23 @@ def static_ints(op: ir.Operation, name: str) -> list[int]:
     return list(ir.DenseI64ArrayAttr(op.attributes[name]))
 
 
+def kept_dims(sizes: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """Of the dimensions of a box those that a tensor of it has, which may lack some extents of 1: the first that can be."""
+    kept: list[int] = []
+    for dim, size in enumerate(sizes):
+        if len(kept) < len(shape) and shape[len(kept)] == size:
+            kept.append(dim)
+    return kept
+
+
 def dropped_dims(op: ir.Operation) -> tuple[int, ...]:
     """The dimensions of extent 1 that a tensor.extract_slice or a memref.subview of static sizes leaves out of its result.
 
     Where it could be one or another, those that come first stay (MLIR's `computeRankReductionMask`).
     """
-    shape, kept, dropped = shape_of(op.results[0]), 0, []
-    for dim, size in enumerate(static_ints(op, "static_sizes")):
-        if kept < len(shape) and shape[kept] == size:
-            kept += 1
-        else:
-            dropped.append(dim)
-    return tuple(dropped)
+    sizes = static_ints(op, "static_sizes")
+    kept = kept_dims(sizes, shape_of(op.results[0]))
+    return tuple(dim for dim in range(len(sizes)) if dim not in kept)
 
 
 def _slice_access(op: ir.Operation) -> Access | None:

@@ -22,6 +22,7 @@ from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.layouts.argument_orders import attributes_of, is_weight, set_attribute, settle_type
 from kitsune_mlir.passes.layouts.by_index import parallel_generic
+from kitsune_mlir.passes.tile_program.tiling import extract_slice
 
 from .base import Pass
 from .remarks import remark
@@ -135,7 +136,7 @@ def _placed(value: ir.Value, location: ir.Location) -> ir.Value:
     with ir.InsertionPoint.at_block_begin(value.owner) if maker is None else ir.InsertionPoint.after(maker), location:
         users = [(use.owner, use.operand_number) for use in value.uses]
         weight = _placed_argument(value, more)
-        part = _part(weight if weight is not None else _wider([value], more), shape)
+        part = extract_slice(weight if weight is not None else _wider([value], more), [0] * len(shape), shape)
     if weight is not None:
         for user, number in users:
             user.operands[number] = part
@@ -149,13 +150,6 @@ def _odd_rows(value: ir.Value) -> bool:
     while maker is not None and maker.name == "tensor.extract_slice":
         value, maker = maker.operands[0], defining_op(maker.operands[0])
     return len(shape) > 1 and bool(shape_of(value)[-1] * element_bytes(value.type) % ROW_BYTES)
-
-
-def _part(value: ir.Value, shape: list[int]) -> ir.Value:
-    """The first elements of each row."""
-    type_ = ir.RankedTensorType.get(shape, ir.ShapedType(value.type).element_type)
-    zeros, ones = [0] * len(shape), [1] * len(shape)
-    return tensor.ExtractSliceOp(type_, value, [], [], [], zeros, shape, ones).result
 
 
 def _wide_argument(weight: ir.Value, more: int) -> ir.Value | None:

@@ -24,7 +24,7 @@ from bench.breadth.vision import (
     UNet,
 )
 from bench.case import DTYPES, BenchCase, Inputs
-from bench.models import Maker
+from bench.models import Maker, default_dtype
 from bench.modules import NeRF, mlp
 from bench.sweeps import Function
 
@@ -37,13 +37,8 @@ Draw = Callable[[Maker], tuple[Tensor, ...]]
 def _made(build: Callable[[], nn.Module], draw: Draw, dtype: str, device: str, values: bool) -> Inputs:
     """PyTorch's own initialisation, from a seed."""
     torch.manual_seed(0)
-    default = torch.get_default_dtype()
-    try:
-        torch.set_default_dtype(DTYPES[dtype])
-        with torch.device(device):
-            model = build()
-    finally:
-        torch.set_default_dtype(default)
+    with default_dtype(DTYPES[dtype]), torch.device(device):
+        model = build()
     return model.eval().requires_grad_(False), draw(Maker(DTYPES[dtype], device, values))
 
 

@@ -16,13 +16,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from kitsune_mlir.errors import ArgumentError
+
+from .replacing import replacing
 
 __all__ = ["KINDS", "Entry", "Store", "cache_folder", "store_of"]
 
@@ -94,13 +95,8 @@ class Store:
         folder = self.folder / kind
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=folder, prefix=".")
-            os.close(handle)
-            try:
-                write(Path(temporary))
-                os.replace(temporary, folder / key)
-            finally:
-                Path(temporary).unlink(missing_ok=True)
+            with replacing(folder / key) as path:
+                write(path)
             self._evict()
 
     def write(self, kind: str, key: str, data: bytes) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from kitsune_mlir.cache.replacing import replacing
 from kitsune_mlir.errors import ArgumentError, KitsuneError, PackageError
 from kitsune_mlir.runtime.plain import shown
 
@@ -132,14 +132,9 @@ def write_archive(path: str | os.PathLike[str], members: Mapping[str, bytes], st
     """
     final = _path(path)
     texts = sum(len(data) for name, data in members.items() if name != stored)
-    handle, temporary = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream, zipfile.ZipFile(stream, "w", compresslevel=level) as archive:
+    with replacing(final) as path:
+        with zipfile.ZipFile(path, "w", compresslevel=level) as archive:
             for name, data in members.items():
                 compressed = name != stored and texts <= SPARE
                 archive.writestr(name, data, zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, final)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        path.chmod(0o644)

@@ -12,12 +12,12 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from kitsune_mlir.cache.replacing import replacing
 from kitsune_mlir.cache.store import cache_folder
 
 __all__ = ["TuningCache"]
@@ -54,14 +54,8 @@ class TuningCache:
         """Keep the times of a stage; `stage` is its name, for people."""
         self.folder.mkdir(parents=True, exist_ok=True)
         text = {"format": FORMAT, "stage": stage, "milliseconds": {"x".join(map(str, t)): ms for t, ms in times.items()}}
-        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=f".{key}.")
-        try:
-            with os.fdopen(handle, "w") as stream:
-                json.dump(text, stream, indent=1)
-            os.replace(temporary, self.folder / f"{key}.json")
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with replacing(self.folder / f"{key}.json") as path:
+            path.write_text(json.dumps(text, indent=1))
 
     @contextlib.contextmanager
     def turn(self, end: float) -> Iterator[bool]:

@@ -28,9 +28,10 @@ def part_columns(module: ir.Operation) -> None:
     """Rebuild such products, and the element-wise ops up to where the parts are cut out."""
     for op in [op for op in walk(module) if is_projected_product(op)]:
         if matrix_extents(op)[0] <= MOST_ROWS and _weight(op) is not None:
-            leaves = _leaves(op.results[0])
+            made: set[ir.Value] = set()
+            leaves = _leaves(op.results[0], made)
             if leaves is not None and (parts := _parts(leaves, shape_of(op.results[0])[-1])) is not None:
-                _Parts(op, parts).cut(leaves)
+                _Parts(parts, made).cut(leaves)
 
 
 def _weight(op: ir.Operation) -> int | None:
@@ -43,15 +44,20 @@ def _weight(op: ir.Operation) -> int | None:
     return found[0] if len(found) == 1 else None
 
 
-def _leaves(value: ir.Value) -> list[ir.Operation] | None:
-    """The slices of last columns that all of a value's uses end in, through element-wise ops; None where others use it."""
+def _leaves(value: ir.Value, made: set[ir.Value]) -> list[ir.Operation] | None:
+    """The slices of last columns that all of a value's uses end in, through element-wise ops; None where others use it.
+
+    Args:
+        made: the value and what is made of it on the way are added.
+    """
+    made.add(value)
     found: list[ir.Operation] = []
     for user in dict.fromkeys(use.owner.operation for use in value.uses):
         if user.name == "tensor.extract_slice" and _cuts_columns(user):
             found.append(user)
             continue
         passed_on = is_trivial_reshape(user) and shape_of(user.results[0])[-1:] == shape_of(value)[-1:]
-        below = _leaves(user.results[0]) if passed_on or _is_element_wise(user, value) else None
+        below = _leaves(user.results[0], made) if passed_on or _is_element_wise(user, value) else None
         if below is None:
             return None
         found += below
@@ -90,10 +96,10 @@ def _parts(leaves: list[ir.Operation], columns: int, least: int = 2) -> int | No
 
 @dataclass
 class _Parts:
-    """A product in `count` parts."""
+    """A product in `count` parts; `whole` are its sums and what is made of them up to the slices."""
 
-    product: ir.Operation
     count: int
+    whole: set[ir.Value]
     made: dict[tuple[ir.Value, int], ir.Value] = field(default_factory=dict)
     split: dict[tuple[ir.Value, int], ir.Value] = field(default_factory=dict)
 
@@ -149,31 +155,17 @@ class _Parts:
         operands = []
         for operand, along in zip(list(op.operands)[:-1], maps, strict=False):
             places = [place for place, e in enumerate(along.results) if e == column]
-            if self._comes_from_product(operand, op):
+            if operand in self.whole:
                 operands.append(self._part(operand, number))
             else:
                 operands.append(self._slice(operand, places[0], number) if places and is_tensor(operand) else operand)
-        new = ir.Operation.create(
-            op.name, [type_], [*operands, self._start(op, type_, number)], dict(_attributes(op)), regions=len(op.regions)
-        )
+        attributes = {named if isinstance(named, str) else named.name: op.attributes[named] for named in op.attributes}
+        operands.append(self._start(op, type_, number))
+        new = ir.Operation.create(op.name, [type_], operands, attributes, regions=len(op.regions))
         copy = op.clone()
         copy.operation.regions[0].blocks[0].append_to(new.regions[0])
         copy.erase()
         return new.results[0]
-
-    def _comes_from_product(self, value: ir.Value, user: ir.Operation) -> bool:
-        """Whether a value is the product's, or is made of it, on the way to the leaves."""
-        if user == self.product:
-            return False
-        op = defining_op(value)
-        while op is not None and op != self.product:
-            if not (is_trivial_reshape(op) or is_generic(op)) or not list(op.operands):
-                return False
-            if is_trivial_reshape(op):
-                op = defining_op(op.operands[0])
-                continue
-            return any(self._comes_from_product(operand, op) for operand in list(op.operands)[:-1])
-        return op is not None
 
     def _start(self, op: ir.Operation, type_: ir.Type, number: int) -> ir.Value:
         """What the rebuilt op's result begins with."""
@@ -214,12 +206,6 @@ class _Parts:
         type_ = ir.RankedTensorType.get(shape, ir.ShapedType(value.type).element_type)
         starts, sizes = [*starts[:at], number, 0, *starts[at + 1 :]], [*sizes[:at], 1, size, *sizes[at + 1 :]]
         return tensor.ExtractSliceOp(type_, self.split[source, at], [], [], [], starts, sizes, [1] * len(sizes)).result
-
-
-def _attributes(op: ir.Operation) -> Iterator[tuple[str, ir.Attribute]]:
-    for named in op.attributes:
-        name = named if isinstance(named, str) else named.name
-        yield name, op.attributes[name]
 
 
 def _groups(shape: list[int], dropped: tuple[int, ...]) -> Iterator[list[int]]:

@@ -15,15 +15,15 @@ from kitsune_mlir.codegen.gpu.emit.operation import create
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i64, minimum, wrap
 from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, load_elements, store_elements
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.dialects.access import affine_maps, is_tensor, iterator_kinds, reassociation, shape_of
+from kitsune_mlir.dialects.access import affine_maps, is_tensor, iterator_kinds, kept_dims, reassociation, shape_of
 from kitsune_mlir.dialects.iteration import is_trivial_reshape
 from kitsune_mlir.dialects.products import body_of, constant_fill, defining_op, is_generic, yield_of
-from kitsune_mlir.dialects.tile_records import Load, Store
+from kitsune_mlir.dialects.tile_records import Load, Store, TaskView
 
-__all__ = ["Elements", "follows", "needed_for", "unreadable"]
+__all__ = ["Elements", "follows", "needed_for", "stores_only", "unreadable"]
 
-BASE_ALIGN = 16
-"""Bytes that arguments and the arena are aligned to."""
+VECTOR_BYTES = 16
+"""Of a load or store; arguments and the arena are aligned to more."""
 
 
 def unreadable(ops: Sequence[ir.Operation]) -> str | None:
@@ -73,6 +73,13 @@ def follows(ops: Sequence[ir.Operation], made: Collection[ir.Value]) -> str | No
     return None
 
 
+def stores_only(task: TaskView, op: ir.Operation) -> bool:
+    """Whether a task stores something, and nothing but what an operation and those after it make."""
+    work = task.work()
+    made = {result for one in work[work.index(op) :] for result in one.results}
+    return bool(task.stores) and all(store.tensor in made for store in task.stores)
+
+
 class Elements:
     """The elements of a tile's tensors, while its code is emitted.
 
@@ -94,7 +101,7 @@ class Elements:
         whole = window.sizes[dims[self.axis]]
         others = [s * size for d, s in enumerate(strides) if d != dims[self.axis] and window.buffer.shape[d] > 1]
         starts = [0 if o == 0 else size for d, o in enumerate(window.offsets) if d == dims[self.axis]]
-        width = BASE_ALIGN // size
+        width = VECTOR_BYTES // size
         while width > 1 and (
             any(n % (width * size) for n in (*others, *starts, window.buffer.offset)) or whole % width or count % width
         ):
@@ -227,12 +234,5 @@ class Elements:
 
 
 def _kept(window: Load | Store) -> list[int]:
-    """The buffer's dimension of each dimension of the tensor: a tensor may lack some extents of 1."""
-    shape, found, dim = shape_of(window.tensor), [], 0
-    missing = len(window.sizes) - len(shape)
-    for extent in shape:
-        while missing and window.sizes[dim] != extent:
-            dim, missing = dim + 1, missing - 1
-        found.append(dim)
-        dim += 1
-    return found
+    """The buffer's dimension of each dimension of the tensor."""
+    return kept_dims(window.sizes, shape_of(window.tensor))

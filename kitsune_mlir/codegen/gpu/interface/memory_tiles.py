@@ -142,13 +142,13 @@ def _crossed_tile(figures: Figures, crossed: tuple[tuple[int, ...], ...], target
     def tiles(dim: int, rows: int) -> int:
         return math.prod(-(-s // (rows if d == dim else t)) for d, (s, t) in enumerate(zip(sizes, tile, strict=True)))
 
+    run = max(1, CROSSED_BYTES // figures.narrowest)
     for order in crossed:
-        wanted = max(1, CROSSED_BYTES // figures.narrowest)
         dim = order[-1]
-        equal = -(-sizes[dim] // -(-sizes[dim] // wanted))
+        equal = -(-sizes[dim] // -(-sizes[dim] // run))
         tile[dim] = max(tile[dim], min(sizes[dim], -(-equal // UNIT) * UNIT))
     for order in crossed:
-        wanted = max(1, CROSSED_BYTES // figures.narrowest) // tile[order[-1]]
+        wanted = run // tile[order[-1]]
         for inner, dim in zip(reversed(order), reversed(order[:-1]), strict=False):
             if tile[inner] < sizes[inner] or wanted <= 1:
                 break

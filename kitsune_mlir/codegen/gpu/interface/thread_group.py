@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
-from kitsune_mlir.codegen.gpu.emit.control_flow import sync_block
+from kitsune_mlir.codegen.gpu.emit.control_flow import if_, sync_block
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier
@@ -35,6 +36,20 @@ class ThreadGroup:
     def part(task: TaskContext, first: int, threads: int, barrier: int) -> ThreadGroup:
         """`threads` threads from number `first` on, with a named barrier of their own."""
         return ThreadGroup(task.thread - first, threads, NamedBarrier(barrier, threads))
+
+    @staticmethod
+    def leading(task: TaskContext, threads: int, barrier: int) -> ThreadGroup:
+        """The first `threads` threads: all of the block, or some that meet at a named barrier."""
+        if task.threads == threads:
+            return ThreadGroup.block(task)
+        return ThreadGroup(task.thread, threads, NamedBarrier(barrier, threads))
+
+    def only(self, body: Callable[[], object]) -> None:
+        """What the threads of a leading group do, and no others of the block."""
+        if self.barrier is None:
+            body()
+        else:
+            if_(self.thread < self.threads, body)
 
     @property
     def warps(self) -> int:

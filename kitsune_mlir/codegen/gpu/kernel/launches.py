@@ -9,11 +9,12 @@ waits for all of the one before, which has waited for those before it, a task ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.attribute_table import PDL_PRIMARY, PDL_SECONDARY
+from kitsune_mlir.dialects.cloning import clone_with, replace_uses_inside
 from kitsune_mlir.dialects.verify import captures, walk
 
 __all__ = ["cut_launches", "launches_of"]
@@ -71,14 +72,12 @@ def _part(function: ir.Operation, name: str, tasks: list[ir.Operation], order: d
     wanted = _with_sources(value for task in tasks for value in captures(task))
     end = ir.InsertionPoint(block)
     for op in sorted({value.owner for value in wanted if value not in new}, key=order.__getitem__):
-        copy = op.clone(end)
-        _replace_operands(copy, new)
-        new |= zip(op.results, copy.results, strict=True)
+        with end:
+            clone_with(op, new)
     for task in tasks:
         task.detach_from_parent()
         end.insert(task)
-        for op in walk(task):
-            _replace_operands(op, new)
+        replace_uses_inside(task, new)
     next(reversed(order)).clone(end)  # the return
     return part
 
@@ -94,12 +93,6 @@ def _with_sources(values: Iterable[ir.Value]) -> list[ir.Value]:
                 found[operand] = None
                 waiting.append(operand)
     return list(found)
-
-
-def _replace_operands(op: ir.Operation, new: Mapping[ir.Value, ir.Value]) -> None:
-    for number, operand in enumerate(op.operands):
-        if operand in new:
-            op.operands[number] = new[operand]
 
 
 def _tasks(function: ir.Operation) -> list[ir.Operation]:

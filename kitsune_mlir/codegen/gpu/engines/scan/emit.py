@@ -14,8 +14,8 @@ from kitsune_mlir.codegen.gpu.engines.scan.layout import Layout
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.elements import Elements
 from kitsune_mlir.codegen.gpu.interface.split_exchange import SplitExchange
+from kitsune_mlir.codegen.gpu.interface.thread_group import ThreadGroup
 from kitsune_mlir.codegen.gpu.interface.tile_index import delinearize
-from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier
 from kitsune_mlir.dialects.access import shape_of
 
 __all__ = ["ScanTile"]
@@ -39,6 +39,7 @@ class ScanTile:
         self.neutral = identity(kind, type)
         thread = tile.task.thread
         self.thread = thread
+        self.group = ThreadGroup.leading(tile.task, layout.threads, BARRIER)  # those that have a segment
         self.column = thread % layout.fast
         self.segment = thread // layout.fast % layout.segments
         self.row = thread // (layout.fast * layout.segments)
@@ -58,14 +59,14 @@ class ScanTile:
             where = delinearize(minimum(line, self.layout.lines - 1), self.sizes) if self.sizes else ()
             self._chunks(where, inside, i32(0), i32(self.layout.chunks), self.neutral)
             if self.layout.warps > 1 and self.layout.lines > self.layout.at_once:
-                self._sync()  # the next lines use the same shared memory
+                self.group.sync()  # the next lines use the same shared memory
 
-        self._working(lambda: for_(0, self.layout.lines, self.layout.at_once, some))
+        self.group.only(lambda: for_(0, self.layout.lines, self.layout.at_once, some))
 
     def emit_piece(self, number: Value, pieces: int) -> None:
         """One of `pieces` parts of all lines of the tile, and the posts."""
         layout, tile = self.layout, self.tile
-        exchange = SplitExchange(tile.task, lambda: self.thread == 0, self._sync)
+        exchange = SplitExchange(tile.task, lambda: self.thread == 0, self.group.sync)
         first, last = number * layout.chunks // pieces, (number + 1) * layout.chunks // pieces
         line = self.row * layout.fast + self.column
         inside = line < layout.lines
@@ -76,9 +77,9 @@ class ScanTile:
             exchange.claim(sync=False)
             total = self._total(where, first, last)
             mine = (self.segment == 0) & inside
-            self._sync()
+            self.group.sync()
             if_(mine, lambda: store(total, exchange.partials(part * layout.lines + line, NUMBER_BYTES)))
-            self._sync()
+            self.group.sync()
             exchange.announce(part)
             begin = tile.number * pieces
 
@@ -86,7 +87,7 @@ class ScanTile:
                 tile.task.kernel.counters.poll(begin + other + exchange.slot.arrivals, 1, tile.task.number)
 
             for_(self.thread, number, layout.threads, wait)
-            self._sync()
+            self.group.sync()
 
             def add(other: Value, sum: Value) -> Value:
                 place = exchange.partials((begin + other) * layout.lines + minimum(line, layout.lines - 1), NUMBER_BYTES)
@@ -94,10 +95,10 @@ class ScanTile:
 
             before = for_(self.segment, number, layout.segments, add, [self.neutral])[0]
             before = self._over_line(before, 0)[1]
-            self._sync()
+            self.group.sync()
             self._chunks(where, inside, first, last, before)
 
-        self._working(work)
+        self.group.only(work)
         sync_block()
 
         def finish() -> None:
@@ -107,20 +108,6 @@ class ScanTile:
         if_(self.thread == 0, finish)
 
     # --- parts
-
-    def _working(self, body) -> None:
-        """Only threads that have a segment."""
-        if self.tile.task.threads == self.layout.threads:
-            body()
-        else:
-            if_(self.thread < self.layout.threads, body)
-
-    def _sync(self) -> None:
-        """A barrier over the threads that work."""
-        if self.tile.task.threads == self.layout.threads:
-            sync_block()
-        else:
-            NamedBarrier(BARRIER, self.layout.threads).sync()
 
     def _read(self, where: Sequence[Value], first: Value) -> list[Value]:
         """The thread's elements of a chunk that begins at `first`; neutral ones beyond the line's end."""
@@ -184,7 +171,7 @@ class ScanTile:
         base = offset(self.tile.task.shared, ((part * layout.at_once + line) * layout.warps) * NUMBER_BYTES)
         warp = self.segment // here
         if_(mine == here - 1, lambda: store(value, offset(base, warp * NUMBER_BYTES)))
-        self._sync()
+        self.group.sync()
         ahead = total = self.neutral
         for number in range(layout.warps):
             one = load(offset(base, number * NUMBER_BYTES), self.type)

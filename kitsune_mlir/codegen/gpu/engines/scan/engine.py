@@ -10,6 +10,7 @@ its piece, announces that, waits for the pieces before its own, and reads its el
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import ClassVar
 
 from torch_mlir import ir
@@ -18,7 +19,7 @@ from kitsune_mlir.codegen.gpu.emit.reduce import KINDS
 from kitsune_mlir.codegen.gpu.engines.scan.emit import ScanTile
 from kitsune_mlir.codegen.gpu.engines.scan.layout import Layout, layout_of, pieces_of
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
-from kitsune_mlir.codegen.gpu.interface.elements import follows, needed_for, unreadable
+from kitsune_mlir.codegen.gpu.interface.elements import follows, needed_for, stores_only, unreadable
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
@@ -114,10 +115,7 @@ class ScanEngine(Engine):
         outer = [shape[d] for d in dims if d < scan.axis]
         inner = [shape[d] for d in dims if d > scan.axis]
         columns = fit(inner, COLUMNS)
-        wide = 1
-        for size in columns:
-            wide *= size
-        rows = fit(outer, max(1, TILE_ELEMENTS // (shape[scan.axis] * wide)))
+        rows = fit(outer, max(1, TILE_ELEMENTS // (shape[scan.axis] * math.prod(columns))))
         sizes = [*outer, *inner]
         if not sizes:
             return Offer(self.name, ())
@@ -128,8 +126,7 @@ class ScanEngine(Engine):
         scan = read(task.work())
         if isinstance(scan, str):
             return Decline(self.name, scan)
-        made = {result for op in task.work()[task.work().index(scan.op) :] for result in op.results}
-        if not task.stores or any(store.tensor not in made for store in task.stores):
+        if not stores_only(task, scan.op):
             return Decline(self.name, "it stores what the scan does not make")
         shape = shape_of(scan.op.results[0])
         others = [size for dim, size in enumerate(shape) if dim != scan.axis]

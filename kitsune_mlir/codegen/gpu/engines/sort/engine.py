@@ -8,23 +8,24 @@ elements keep their order: a place is part of what is compared. Longer rows are 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_block
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, minimum
 from kitsune_mlir.codegen.gpu.engines.sort.keys import word_types, words
 from kitsune_mlir.codegen.gpu.engines.sort.network import Network
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.codegen.gpu.interface.elements import Elements, follows, unreadable
+from kitsune_mlir.codegen.gpu.interface.elements import Elements, follows, stores_only, unreadable
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
+from kitsune_mlir.codegen.gpu.interface.thread_group import ThreadGroup
 from kitsune_mlir.codegen.gpu.interface.tile_index import delinearize
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
-from kitsune_mlir.codegen.gpu.sm90.mbarrier import NamedBarrier
 from kitsune_mlir.codegen.tile_sizes import fit
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.tile_records import TaskView
@@ -121,8 +122,7 @@ class SortEngine(Engine):
         sort = read(task.work())
         if isinstance(sort, str):
             return Decline(self.name, sort)
-        made = {result for op in task.work()[task.work().index(sort.op) :] for result in op.results}
-        if not task.stores or any(store.tensor not in made for store in task.stores):
+        if not stores_only(task, sort.op):
             return Decline(self.name, "it stores what the sort does not make")
         network = sort.network
         if network.threads > options.threads:
@@ -154,27 +154,17 @@ class _SortTile:
         self.elements = Elements(tile, sort.axis)
         self.sizes = [size for dim, size in enumerate(shape_of(sort.op.results[0])) if dim != sort.axis]
         self.thread = tile.task.thread
+        self.group = ThreadGroup.leading(tile.task, self.network.threads, BARRIER)
 
     def emit(self) -> None:
         """All rows of the tile."""
-        rows = 1
-        for size in self.sizes:
-            rows *= size
+        rows = math.prod(self.sizes)
         at_once = self.network.threads * self.network.held // self.network.length
 
         def work() -> None:
             for_(0, rows, at_once, lambda first: self._rows(first, rows))
 
-        if self.tile.task.threads == self.network.threads:
-            work()
-        else:
-            if_(self.thread < self.network.threads, work)
-
-    def _sync(self) -> None:
-        if self.tile.task.threads == self.network.threads:
-            sync_block()
-        else:
-            NamedBarrier(BARRIER, self.network.threads).sync()
+        self.group.only(work)
 
     def _rows(self, first: Value, rows: int) -> None:
         network, sort, length = self.network, self.sort, self.sort.length
@@ -187,7 +177,7 @@ class _SortTile:
             place = lane + number * each
             (value,) = self._read(0, where, minimum(place, length - 1))
             items.append(words(value, place, place < length, sort.descending, sort.signed))
-        items = network.emit(items, self.thread, self.tile.task.shared, self._sync)
+        items = network.emit(items, self.thread, self.tile.task.shared, self.group.sync)
         start = lane * network.held
         # The low bits of the last word; what stands for no element has the largest number.
         places = [minimum(cast(item[-1], "i32") & PLACES, length - 1) for item in items]
