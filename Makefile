@@ -35,7 +35,7 @@ help:
 	@echo "make gpu-kits   compile what gpu-test runs, into out/gpu/kits (needs no GPU)"
 	@echo "make gpu-test   the tests that need a Hopper GPU; with KITS=FOLDER, of packages that gpu-kits made elsewhere"
 	@echo "make gpu-bench  measurements on a Hopper GPU"
-	@echo "make gpu-breadth  models that the compiler was not built around, on a Hopper GPU"
+	@echo "make gpu-breadth  operators, and models that the compiler was not built around, on a Hopper GPU"
 	@echo "make gpu-generic  predicted and measured times of tasks of the generic engine"
 	@echo "make gpu-library  models of Transformers and PyG through torch.compile (needs these libraries)"
 	@echo "make ptx-hashes  which kernels' PTX is not that of test/gpu/ptx_hashes.json"
@@ -84,9 +84,9 @@ gpu-bench: $(STAMP)
 	@$(BIN)/python -m bench.report $(GPU_OUT)/bench.json
 
 gpu-breadth: $(STAMP)
-	@$(BIN)/python -m bench.suite build $(GPU_OUT)/breadth breadth
-	@$(BIN)/python -m bench.suite warm $(GPU_OUT)/breadth breadth --peers graph
-	@$(BIN)/python -m bench.suite run $(GPU_OUT)/breadth breadth --peers graph --json $(GPU_OUT)/breadth.json --resume $(ARGS)
+	@$(BIN)/python -m bench.suite build $(GPU_OUT)/breadth breadth operators --jobs $(JOBS) --limit 600
+	@$(BIN)/python -m bench.suite warm $(GPU_OUT)/breadth breadth operators --peers graph --jobs $(JOBS)
+	@$(BIN)/python -m bench.suite run $(GPU_OUT)/breadth breadth operators --peers graph --json $(GPU_OUT)/breadth.json --resume $(ARGS)
 	@$(BIN)/python -m bench.report $(GPU_OUT)/breadth.json
 
 gpu-generic: $(STAMP)

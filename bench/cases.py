@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.breadth.cases import breadth
+from bench.breadth.operators import operators
 from bench.case import DTYPES, BenchCase, Inputs
 from bench.models import ZOO, make
 from bench.modules import MixtureOfExperts
@@ -99,7 +100,7 @@ def zoo() -> list[BenchCase]:
 def all_cases() -> dict[str, BenchCase]:
     """Every case by name."""
     found = {}
-    for case in [*headline(), *layers(), *zoo(), *sweeps(), *breadth()]:
+    for case in [*headline(), *layers(), *zoo(), *sweeps(), *breadth(), *operators()]:
         assert case.name not in found, case.name
         found[case.name] = case
     return found

@@ -168,6 +168,7 @@ def report() -> str:
     tables = {"mlp": chain_table, "product": product_table, "rows": row_table}
     titles = {
         "breadth": "Models that the compiler was not built around",
+        "operators": "Operators", "operators_more": "Operators in the other type",
         "layers": "Layers", "zoo": "Other models", "small": "Small models", "roofline": "A chain beside a large product",
         "mlp": "Chains of layers", "ffn": "Two layers with GELU: d, 4d, d", "product": "Products",
         "map": "Maps of one gigabyte", "rows": "Row reductions of one gigabyte",
@@ -178,7 +179,7 @@ def report() -> str:
     for group, title in titles.items():
         if group in groups:
             lines += [f"## {title}", "", *tables.get(group, group_table)(groups[group]), ""]
-            lines += ["![Speed beside the best peer](charts/breadth.svg)", ""] * (group == "breadth")
+            lines += [f"![Speed beside the best peer](charts/{group}.svg)", ""] * (group in ("breadth", "operators"))
     lines += ["## The planner's tiles", "", *tiles(), ""]
     lines += ["## Modes of a pipeline", "", *modes(), ""]
     lines += ["## Handing tiles on", "", *hand_offs(), ""]
@@ -386,9 +387,10 @@ def main(paths: list[str]) -> int:
         # Rates differ a little from run to run: those of the first case's run stand for all.
         for path in draw(shown, record.run_of(next(iter(shown)))["rates"], FOLDER / "charts"):
             print(path.relative_to(FOLDER.parent))
-    broad = {n: e for n, e in ordered(record).items() if e["group"] == "breadth" and e.get("milliseconds")}
-    for path in draw_breadth(broad, FOLDER / "charts") if broad else ():
-        print(path.relative_to(FOLDER.parent))
+    for group in ("breadth", "operators"):
+        broad = {n: e for n, e in ordered(record).items() if e["group"] == group and e.get("milliseconds")}
+        for path in draw_breadth(broad, FOLDER / "charts" / f"{group}.svg") if broad else ():
+            print(path.relative_to(FOLDER.parent))
     return 0
 
 

@@ -1,7 +1,7 @@
 """The benchmark: build programs without a GPU, run them beside their peers on one.
 
     python -m bench.suite list [PATTERN...]
-    python -m bench.suite build DIR [PATTERN...]                 compile to DIR/NAME.kit; needs no GPU
+    python -m bench.suite build DIR [PATTERN...] [--jobs N]      compile to DIR/NAME.kit; needs no GPU
     python -m bench.suite run DIR [PATTERN...] [--peers quick] [--json FILE] [--seconds 60] [--resume]
                                                                  check and time them; needs a Hopper GPU and only the runtime
     python -m bench.suite warm DIR [PATTERN...] [--peers all] [--jobs 3]
@@ -9,7 +9,9 @@
 
 A pattern is the name of a case or of a group, with `*` and `?`; without one, `build` takes the headline cases and `run` all
 that DIR holds. Groups: headline, zoo, small, roofline, mlp, ffn, product, map, rows, gemv, attention, conv,
-conv_last, conv_pair, conv_pair_last, depthwise, breadth.
+conv_last, conv_pair, conv_pair_last, depthwise, breadth, operators, operators_more.
+
+`build --jobs N` compiles in N processes, each case within `--limit` seconds, in which a crash costs only its case.
 
 Peers: `none`, `graph` (eager and compile, each in a CUDA graph), `quick` (eager and compile, each with and without a graph),
 `all` (and max-autotune in a graph: minutes of compilation for a large model), or names between semicolons:
@@ -40,40 +42,70 @@ from bench.cases import select
 LIMIT = 120
 
 
-def build(folder: Path, cases: list[BenchCase]) -> int:
-    """Compile cases to packages without weights: `run` makes the same model from its seed. Returns how many failed."""
+def build(folder: Path, cases: list[BenchCase], jobs: int = 1, limit: float = LIMIT) -> int:
+    """Compile cases to packages without weights: `run` makes the same model from its seed. Returns how many failed.
+
+    Args:
+        jobs: processes, which have `limit` seconds for each case; 1: this one, which takes the time it takes.
+    """
+    from bench.timing import note_commit
+    from bench.worker import side_by_side
+
+    folder.mkdir(parents=True, exist_ok=True)
+    note_commit(folder)
+    command = [sys.executable, "-u", "-m", "bench.suite", "build-work", str(folder)]
+    if jobs > 1:
+        answers = side_by_side(command, [c.name for c in cases], jobs, limit, lambda a: print(_built_line(a), flush=True))
+    else:
+        answers = []
+        for case in cases:
+            answers.append({"case": case.name, **_built(folder, case)})
+            print(_built_line(answers[-1]), flush=True)
+    return sum(not answer["ok"] for answer in answers)
+
+
+def _built_line(answer: dict[str, Any]) -> str:
+    return f"{answer['case']}: {answer['told'] if answer['ok'] else answer['problem']}"
+
+
+def build_work(folder: Path) -> None:
+    """One of the processes of `build`: reads case names, one a line, and answers each with a line of JSON."""
+    cases = {c.name: c for c in select(["*"])}
+    print("{}", flush=True)
+    for line in sys.stdin:
+        try:
+            answer = _built(folder, cases[line.strip()])
+        except Exception as error:  # an error of the compiler's own costs only its case
+            answer = {"ok": False, "problem": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+def _built(folder: Path, case: BenchCase) -> dict[str, Any]:
+    """Compile a case; what is to be told of it."""
     import safetensors.torch
 
     import kitsune_mlir
     import kitsune_mlir.errors
-    from bench.timing import note_commit
 
-    folder.mkdir(parents=True, exist_ok=True)
-    note_commit(folder)
-    failed = 0
-    for case in cases:
-        model, args = case.make("cpu", case.folds)
-        path = folder / f"{case.name}.kit"
-        try:
-            exact = {"convolution_precision": "highest"} if case.dtype == "f32" else {}
-            program = kitsune_mlir.compile(model, args, target="sm_90a", options=exact)
-            program.save(path, weights=False, ir=False)
-        except kitsune_mlir.errors.KitsuneError as error:
-            print(f"{case.name}: {error}", flush=True)
-            failed += 1
-            continue
-        if case.folds:
-            # The device's random numbers are others: the check must use the model that the constants came from.
-            safetensors.torch.save_file(dict(model.state_dict()), path.with_suffix(".safetensors"))
-        kernel = program.summary["kernels"][0]
-        engines = " ".join(choice["engine"] for choice in program.summary["engines"])
-        print(
-            f"{case.name}: {sum(program.seconds.values()):.1f} s, {engines}, {kernel['registers']} registers, "
-            f"{kernel['spill_store_bytes']} bytes spilled, {len(program.summary['slow'])} slow stages, "
-            f"{path.stat().st_size >> 10} KiB",
-            flush=True,
-        )
-    return failed
+    model, args = case.make("cpu", case.folds)
+    path = folder / f"{case.name}.kit"
+    try:
+        exact = {"convolution_precision": "highest"} if case.dtype == "f32" else {}
+        program = kitsune_mlir.compile(model, args, target="sm_90a", options=exact)
+        program.save(path, weights=False, ir=False)
+    except kitsune_mlir.errors.KitsuneError as error:
+        return {"ok": False, "problem": str(error)}
+    if case.folds:
+        # The device's random numbers are others: the check must use the model that the constants came from.
+        safetensors.torch.save_file(dict(model.state_dict()), path.with_suffix(".safetensors"))
+    kernel = program.summary["kernels"][0]
+    engines = " ".join(choice["engine"] for choice in program.summary["engines"])
+    told = (
+        f"{sum(program.seconds.values()):.1f} s, {engines}, {kernel['registers']} registers, "
+        f"{kernel['spill_store_bytes']} bytes spilled, {len(program.summary['slow'])} slow stages, "
+        f"{path.stat().st_size >> 10} KiB"
+    )
+    return {"ok": True, "told": told}
 
 
 def found(folder: Path, patterns: list[str]) -> list[BenchCase]:
@@ -160,14 +192,14 @@ def main() -> int:
     from bench.peers import parse
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=["list", "build", "run", "warm", "work", "warm-work"])
+    parser.add_argument("mode", choices=["list", "build", "run", "warm", "work", "warm-work", "build-work"])
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("patterns", nargs="*")
     parser.add_argument("--peers", default="quick")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seconds", type=float, default=1e9, help="start no case later than this")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for one case")
-    parser.add_argument("--jobs", type=int, default=3, help="processes that warm has")
+    parser.add_argument("--jobs", type=int, help="processes that build (1) and warm (3) have")
     parser.add_argument("--resume", action="store_true", help="leave out the cases that the file has")
     given = parser.parse_args()
     if given.mode == "list":
@@ -178,7 +210,10 @@ def main() -> int:
         parser.error("a folder is needed")
     peers = parse(given.peers)
     if given.mode == "build":
-        return min(1, build(given.folder, select(given.patterns)))
+        return min(1, build(given.folder, select(given.patterns), given.jobs or 1, given.limit))
+    if given.mode == "build-work":
+        build_work(given.folder)
+        return 0
     if given.mode in ("warm", "warm-work"):
         from bench.warm import warm, warm_work
 
@@ -186,7 +221,7 @@ def main() -> int:
             warm_work(given.folder, peers)
             return 0
         cases = found(given.folder, given.patterns) or select(given.patterns)
-        return min(1, warm(given.folder, cases, given.peers, given.jobs, given.limit, given.seconds))
+        return min(1, warm(given.folder, cases, given.peers, given.jobs or 3, given.limit, given.seconds))
     if given.mode == "work":
         work(given.folder, given.patterns, peers)
         return 0

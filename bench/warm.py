@@ -8,16 +8,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from bench.case import BenchCase
-from bench.worker import Worker
+from bench.worker import side_by_side
 
 __all__ = ["use_cache", "warm", "warm_work"]
 
@@ -37,30 +35,14 @@ def warm(folder: Path, cases: list[BenchCase], peers: str, jobs: int, limit: flo
     """
     use_cache(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    waiting: queue.SimpleQueue[BenchCase] = queue.SimpleQueue()
-    for case in cases:
-        waiting.put(case)
-    start, done = time.monotonic(), []
+    start = time.monotonic()
 
-    def serve() -> None:
-        worker = Worker([sys.executable, "-u", "-m", "bench.suite", "warm-work", str(folder), "--peers", peers])
-        try:
-            while time.monotonic() - start < seconds:
-                case = waiting.get_nowait()
-                answer = worker.ask(case.name, limit)
-                done.append(answer["ok"])
-                told = ", ".join(f"{k} {v}" for k, v in answer.items() if k not in ("ok", "case"))
-                print(f"{'ok  ' if answer['ok'] else 'FAIL'} {case.name:28s} {told}", flush=True)
-        except queue.Empty:
-            pass
-        finally:
-            worker.close()
+    def tell(answer: dict[str, Any]) -> None:
+        told = ", ".join(f"{k} {v}" for k, v in answer.items() if k not in ("ok", "case"))
+        print(f"{'ok  ' if answer['ok'] else 'FAIL'} {answer['case']:28s} {told}", flush=True)
 
-    threads = [threading.Thread(target=serve) for _ in range(max(1, min(jobs, len(cases))))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    command = [sys.executable, "-u", "-m", "bench.suite", "warm-work", str(folder), "--peers", peers]
+    done = [a["ok"] for a in side_by_side(command, [c.name for c in cases], jobs, limit, tell, seconds)]
     left = len(cases) - len(done)
     print(f"{sum(done)} cases compiled in {time.monotonic() - start:.0f} s" + f", {left} left" * bool(left), flush=True)
     return len(cases) - sum(done)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import queue
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["Worker"]
+__all__ = ["Worker", "side_by_side"]
 
 START_SECONDS = 90
 
@@ -84,6 +86,47 @@ class Worker:
         last = [line.strip() for line in self._errors.read().splitlines() if line.strip()][-3:]
         self.close()
         return f"the process ended ({status}): " + " | ".join(last)
+
+
+def side_by_side(
+    command: Sequence[str],
+    names: Sequence[str],
+    jobs: int,
+    limit: float,
+    told: Callable[[dict[str, Any]], None],
+    seconds=math.inf,
+) -> list[dict[str, Any]]:
+    """Answers to names by `jobs` workers, in the order in which they came; of those that were asked.
+
+    Args:
+        command: of a worker.
+        limit: seconds for one name.
+        told: called with each answer (by threads).
+        seconds: no name is asked later than that.
+    """
+    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+    for name in names:
+        waiting.put(name)
+    start, answers = time.monotonic(), []
+
+    def serve() -> None:
+        worker = Worker(command)
+        try:
+            while time.monotonic() - start < seconds:
+                name = waiting.get_nowait()
+                answers.append({"case": name, **worker.ask(name, limit)})
+                told(answers[-1])
+        except queue.Empty:
+            pass
+        finally:
+            worker.close()
+
+    threads = [threading.Thread(target=serve) for _ in range(max(1, min(jobs, len(names))))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
 
 
 def _pump(stream: Any, lines: queue.SimpleQueue[str | None]) -> None:

@@ -45,12 +45,13 @@ ARGUMENTS = {"graphs": lambda name: ["--count", "120", "--only", name], "simt_pr
 
 
 def cases() -> dict[str, list[str]]:
-    """Names of cases by kind; the breadth models are there to change."""
+    """Names of cases by kind; what measures breadth is there to change."""
+    from bench.breadth.operators.table import GROUPS as OPERATORS
     from bench.cases import select
 
     built = {kind.name: kind for kind in KINDS if not kind.folder}
     found = {name: list(kind.cases()) if kind.cases is not None else [ALL] for name, kind in built.items()}
-    return {**found, "bench": [case.name for case in select(["*"]) if case.group != "breadth"]}
+    return {**found, "bench": [case.name for case in select(["*"]) if case.group not in ("breadth", *OPERATORS)]}
 
 
 def hashes_of(kind: str, names: Sequence[str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ import torch
 
 from bench import peers
 from bench import warm as warm_
+from bench import worker as worker_
 from bench.case import BenchCase
 from bench.cases import all_cases, select
 from bench.counters import segments
@@ -206,7 +207,7 @@ def test_peers_are_compiled_ahead_by_several_processes(monkeypatch, tmp_path, ca
         def close(self):
             closed.append(self)
 
-    monkeypatch.setattr(warm_, "Worker", Told)
+    monkeypatch.setattr(worker_, "Worker", Told)
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     assert warm_.warm(tmp_path, select(["nerf*", "dlrm*", "gcast*"]), "all", 2, 7.0, 100.0) == 1
     assert {name for name, *_ in asked} == {"nerf_256k", "dlrm_2048", "gcast_512"} and len(closed) == 2
