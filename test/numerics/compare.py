@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -73,3 +74,90 @@ def problems(got: Any, wanted: Any, plain: Any = None, limit: float | None = Non
         if text:
             found.append(text)
     return found
+
+
+FLOORS = {torch.float32: 2e-6, torch.bfloat16: 4e-3, torch.float16: 5e-4, torch.float64: 1e-14}
+"""Errors that are never too large: of a result that is rounded once, in f32 of a sum in another order."""
+NOTHING = 0.05
+"""Of these, an absolute error of an element that is never too large: what numbers of about one leave where zero should be."""
+PERTURBATIONS = 4
+"""Runs of PyTorch on inputs that are off by what rounding them may change, where its own error may be small by chance."""
+
+
+def beside_eager(model: torch.nn.Module, args: Sequence[Any], got: Any) -> list[str]:
+    """What is wrong with a model's outputs `got`: their errors may be twice those of PyTorch's own, in the same type.
+
+    Errors are against float64: the norm over a tensor, and its largest element, which may be four times PyTorch's. Where they
+    are larger, PyTorch runs again on weights and inputs changed by a rounding: if its results then are off as far, the
+    model amplifies roundings.
+    """
+    wanted = exact(model, args)
+    with torch.no_grad():
+        runs = [model(*(a.clone() for a in args))]
+        found = _beside(got, wanted, runs)
+        if found:
+            for number in range(PERTURBATIONS):
+                changed, *inputs = perturbed(model, args, number)
+                runs.append(changed(*inputs))
+            found = _beside(got, wanted, runs)
+    return found
+
+
+def perturbed(model: torch.nn.Module, args: Sequence[torch.Tensor], seed: int) -> tuple[Any, ...]:
+    """Copies of the model and of its inputs, each number changed by up to a rounding."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor.clone()
+        step = torch.finfo(tensor.dtype).eps / 2
+        return (tensor.double() * (1 + step * (2 * torch.rand(tensor.shape, generator=draw) - 1))).to(tensor.dtype)
+
+    changed = copy.deepcopy(model)
+    for weight in changed.parameters():
+        weight.data = moved(weight.data)
+    return changed, *(moved(a) for a in args)
+
+
+def _beside(got: Any, wanted: Any, runs: Sequence[Any]) -> list[str]:
+    left, right = pytree.tree_leaves(got), pytree.tree_leaves(wanted)
+    eager = [pytree.tree_leaves(run) for run in runs]
+    if len(left) != len(right):
+        return [f"{len(left)} outputs instead of {len(right)}"]
+    pairs = enumerate(zip(left, right, strict=True))
+    found = [(n, _beside_one(g, w, [run[n] for run in eager])) for n, (g, w) in pairs]
+    return [f"output {n}: {text}" for n, text in found if text]
+
+
+def _beside_one(got: torch.Tensor, wanted: torch.Tensor, runs: Sequence[torch.Tensor]) -> str | None:
+    if got.shape != wanted.shape or got.dtype != runs[0].dtype:
+        return f"{got.dtype} {list(got.shape)} instead of {runs[0].dtype} {list(wanted.shape)}"
+    if got.numel() == 0:
+        return None
+    if not got.is_floating_point():
+        if torch.equal(got, wanted.to(got.dtype)) or any(torch.equal(got, run) for run in runs):
+            return None
+        return f"{int((got != wanted).sum())} of {got.numel()} elements differ"
+    narrow, plain = wanted.to(got.dtype), runs[0]
+    finite = torch.isfinite(narrow)
+    for run in runs:
+        finite &= torch.isfinite(run)
+    special = ~(torch.isfinite(narrow) | torch.isfinite(plain))  # in both: any other way to reach infinity may be finite
+    if not torch.equal(torch.isnan(got)[special], torch.isnan(plain)[special]):
+        return "nan in other places"
+    if not torch.isfinite(got[finite]).all():
+        return f"{int((~torch.isfinite(got[finite])).sum())} elements are not finite and should be"
+    right = widened(wanted)[finite]
+    if not right.numel():
+        return None
+    error = (widened(got)[finite] - right).abs()
+    others = [(widened(run)[finite] - right).abs() for run in runs]
+    floor = FLOORS[got.dtype]
+    whole, most = error.norm().item(), error.max().item()
+    limit = max(floor * right.norm().item(), 2 * others[0].norm().item(), *(other.norm().item() for other in others))
+    each = max(4 * floor * right.abs().max().item(), 4 * others[0].max().item(), *(other.max().item() for other in others))
+    if whole > limit and whole > NOTHING * floor * len(right) ** 0.5:
+        return f"error {whole / max(right.norm().item(), 1e-300):.2e}, limit {limit / max(right.norm().item(), 1e-300):.0e}"
+    if most > each and most > NOTHING * floor:
+        return f"an element is off by {most:.2e}, limit {each:.0e}"
+    return None

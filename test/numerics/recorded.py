@@ -66,6 +66,9 @@ def _call(name: str, args: Sequence[Any], kwargs: Sequence[tuple[str, Any]]) -> 
     if name == "torch.Tensor.to":  # a reference in float64 stays there
         x, dtype = args
         return x if x.dtype == torch.float64 and dtype.is_floating_point else x.to(dtype)
+    if name == "torch.arange":
+        count, like = args
+        return torch.arange(count, device=like.device)
     found: Any = {"torch": torch, "operator": operator}[name.split(".")[0]]
     for part in name.split(".")[1:]:
         found = getattr(found, part)
@@ -76,10 +79,14 @@ class Recorder:
     """Records a model; `draw` are its tensors' random numbers.
 
     Calling it runs a function, named as in Python ("torch.nn.functional.relu"), on recorded values and plain arguments.
+    (`torch.arange` takes a count, and a value whose device it has.)
+
+    Args:
+        large: only shapes of results are computed: their samples have no numbers.
     """
 
-    def __init__(self, seed: int):
-        self.draw = torch.Generator().manual_seed(seed)
+    def __init__(self, seed: int, large: bool = False):
+        self.draw, self.large = torch.Generator().manual_seed(seed), large
 
     def input(self, *shape: int, dtype: torch.dtype = torch.float32) -> Value:
         """An input of normally distributed numbers."""
@@ -97,9 +104,12 @@ class Recorder:
     def __call__(self, name: str, *args: Any, exact: bool = False, **kwargs: Any) -> Value:
         """The call's result. `exact`: it only moves, compares or counts; it is so where its operands are."""
         exact = exact and all(value.exact for value in _values((args, tuple(kwargs.values()))))
-        run = [_filled(args, lambda value: value.sample), _filled(tuple(kwargs.items()), lambda value: value.sample)]
+        run = [_filled(args, self._sample), _filled(tuple(kwargs.items()), self._sample)]
         with torch.no_grad():
             return Value(_call(name, *run), name, args, tuple(kwargs.items()), exact)
+
+    def _sample(self, value: Value) -> Any:
+        return value.sample.to("meta") if self.large and isinstance(value.sample, torch.Tensor) else value.sample
 
     def parts(self, name: str, *args: Any, exact: bool = False, **kwargs: Any) -> list[Value]:
         """The results of a call that has several."""

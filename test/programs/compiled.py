@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 from torch import nn
 
+from kitsune_mlir import pipeline
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.machine.target import find_target
-from kitsune_mlir.options import options_of
+from kitsune_mlir.options import Phases, options_of
 from kitsune_mlir.pipeline import generate, lower, plan, program_of
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.targets import Code
 
-__all__ = ["planned", "planned_for_gpu"]
+__all__ = ["compiled_with_host_code", "planned", "planned_for_gpu"]
 
 
 def planned(model: nn.Module, *args: Any, target: str = "sm_90a", **options: Any) -> Program:
@@ -29,3 +31,12 @@ def planned_for_gpu(model: nn.Module, *args: Any, **options: Any) -> Program:
     imported = import_model(model, args, context=new_context())
     tiles = lower(plan(imported, find_target("sm_90a"), options_of(options)))
     return program_of(imported, generate(tiles, find_target("host")))
+
+
+def compiled_with_host_code(model: nn.Module, *args: Any, target: str = "sm_90a", **options: Any) -> tuple[Program, Program]:
+    """A model compiled for a GPU, and the same plan, the last one that was made, with the host's code."""
+    imported, chosen = import_model(model, args, context=new_context()), options_of(options)
+    made = []
+    with mock.patch.object(pipeline, "lower", lambda stages: made.append(lower(stages)) or made[-1]):
+        program = pipeline.compile_imported(imported, find_target(target), chosen, Phases())
+    return program, program_of(imported, generate(made[-1], find_target("host")))

@@ -277,9 +277,9 @@ def few_rows(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return make_model(), tuple(x[:70] for x in make_args(torch.device("cpu"), BF16))
 
 
-def few_edges() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    nodes, edges = torch.randn(9000, 128).to(BF16), torch.randn(300, 128).to(BF16)
-    return Edge(128), (nodes, edges, *(torch.randint(0, 9000, (300,)) for _ in range(2)))
+def few_edges(count: int = 9000) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    nodes, edges = torch.randn(count, 128).to(BF16), torch.randn(300, 128).to(BF16)
+    return Edge(128), (nodes, edges, *(torch.randint(0, count, (300,)) for _ in range(2)))
 
 
 EMULATED = {
@@ -290,6 +290,7 @@ EMULATED = {
     "ring_and_turns": (lambda: (mlp([256] * 4), (torch.randn(300, 256).to(BF16),)), 128),
     "two_warpgroups": (lambda: (mlp([96] * 3), (torch.randn(300, 96).to(BF16),)), 128),
     "gathered": (few_edges, 128),
+    "gathered_from_one_row": (lambda: few_edges(1), 128),
     "wide": (lambda: (Normalised(320), (torch.randn(300, 320).to(BF16),)), 128),
     "wide_streamed": (lambda: (mlp([512, 288, 320]), (torch.randn(70, 512).to(BF16),)), 64),
     "wide_edges": (lambda: wide_edges(200), 128),

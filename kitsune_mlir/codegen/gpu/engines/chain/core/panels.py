@@ -228,7 +228,7 @@ def source_of(chain: Chain, value: ir.Value, rows: int) -> Source | None:
     length = shape_of(value)[1]
     panels = panels_of(length)
     if gather is not None:
-        window = Window.of(gather.table, (ROW, COL))
+        window = Window.of(gather.table, sides_of(gather.table.tensor))
         return Source((value,), gather.table, window, gather, length, panels, (), "its rows are gathered")
     assert load is not None
     window = Window.of(load, sides_of(value))
