@@ -7,7 +7,8 @@ import re
 import ml_dtypes
 import numpy as np
 
-from test.emulators.vector import RED_ZONE, VectorBlock
+from test.emulators.kernel import RED_ZONE
+from test.emulators.vector import VectorBlock
 
 _TYPES = {
     "f32": np.float32,

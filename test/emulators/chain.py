@@ -16,8 +16,8 @@ from torch_mlir import ir
 from kitsune_mlir.runtime.manifest import Manifest
 from test.emulators.block import DTYPES, Space
 from test.emulators.bulk import copy_tile, tile_bytes
-from test.emulators.kernel import SHIFT, Machine
-from test.emulators.vector import RED_ZONE, VectorBlock
+from test.emulators.kernel import RED_ZONE, SHIFT, Machine
+from test.emulators.vector import VectorBlock
 
 SECONDS = 60.0
 BF16 = ml_dtypes.bfloat16

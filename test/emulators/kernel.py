@@ -20,6 +20,8 @@ from test.emulators.block import DTYPES, Block, Ref, Space, contiguous
 SHIFT = 40
 MARKER = -(1 << 31)  # a run-time index of getelementptr
 SECONDS = 30.0
+RED_ZONE = 64
+"""Bytes behind every buffer that nobody may touch."""
 
 
 class Machine:
@@ -43,7 +45,7 @@ class Machine:
 
     def fill(self, words: np.ndarray) -> int:
         """The address of new memory that holds these words."""
-        space = Space(words.nbytes, checked=False)
+        space = Space(words.nbytes + RED_ZONE, checked=False)
         space.data[: words.nbytes] = words.view(np.uint8)
         return self.add(space)
 

@@ -49,6 +49,7 @@ def run_natively(kernel: Kernel, arguments: Sequence[np.ndarray], shared: int = 
     text = downgrade_floats(to_llvm_ir(kernel.module))
     text = text.replace("define ptx_kernel ", "define ").replace("target datalayout", "; target datalayout")
     text = _THREAD.sub("load i32, ptr @thread", text)
+    text = text.replace("@__nv_fmaf", "@llvm.fma.f32")
     text = _REDUCTION.sub(lambda match: f"call void @add{match[1] or 1}", text)
     text, declared = re.subn(r"@smem = external ([^\n]*?)\[0 x i8\]", rf"@smem = \1[{SHARED_LIMIT} x i8] zeroinitializer", text)
     assert declared == 1

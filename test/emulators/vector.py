@@ -11,10 +11,7 @@ from torch_mlir import ir
 from kitsune_mlir.runtime.manifest import Manifest
 from test.emulators.block import DTYPES, Race, Space, _unsigned
 from test.emulators.bulk import BulkCopies
-from test.emulators.kernel import SHIFT, KernelBlock, Machine, run_blocks
-
-RED_ZONE = 64
-"""Bytes behind every buffer that nobody may touch."""
+from test.emulators.kernel import RED_ZONE, SHIFT, KernelBlock, Machine, run_blocks
 
 
 def _shape(type: ir.Type) -> tuple[int, type]:
@@ -186,6 +183,7 @@ def run_kernel(
         AssertionError: an access out of bounds or badly aligned, a race, or a barrier that threads miss.
     """
     machine = Machine()
+    machine.define(module)
     spaces: dict[tuple[str, int], tuple[Space, int]] = {}
     for role, arrays in (("input", inputs), ("result", results)):
         for number, array in enumerate(arrays):

@@ -1,9 +1,10 @@
 """f32 products as exact as f32 arithmetic, on tensor cores: each operand as the sum of two tf32 numbers.
 
-A tensor core reads the upper 19 bits of an f32 number as tf32. So a number x is its own upper half, x' , and the rest x - x'
-is exact in f32 and has its upper half read in turn. Of the four products of halves, the three that matter are added:
-a'b' + (a - a')b' + a'(b - b'); what is left out is about 2^-20 of each product. (Markidis et al., "NVIDIA Tensor Core
-Programmability, Performance & Precision", 2018.) Infinite operands give NaN.
+A tensor core reads the upper 19 bits of an f32 number as tf32. So a number x is rounded to the nearest tf32 number x', and the
+rest x - x', which is exact in f32, has its own upper bits read. Of the four products, the three that matter are added:
+a'b' + (a - a')b' + a'(b - b'); what is left out is about 2^-23 of each product. Cutting x off in place of rounding it would
+leave four times that, and more of one sign. (Markidis et al., "NVIDIA Tensor Core Programmability, Performance & Precision",
+2018; Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022.) Infinite operands give NaN.
 """
 
 from __future__ import annotations
@@ -12,24 +13,31 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import for_
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, unpack, vector
 
-__all__ = ["write_small_parts"]
+__all__ = ["write_parts"]
 
 _UPPER = 0xFFFFE000
 """The bits of an f32 number that tf32 has."""
+
+_HALF = 0x1000
+"""Half of the lowest of them, in the number's bits: what rounds the magnitude to the nearest."""
 
 
 _AT_A_TIME = 8
 """Vectors of 16 bytes that a thread has in flight."""
 
 
-def write_small_parts(start: Value, bytes: int, thread: Value, count: int) -> None:
-    """Put the rests of `bytes` bytes of f32 numbers in shared memory behind these, by `count` threads of which this is one."""
+def write_parts(start: Value, bytes: int, thread: Value, count: int) -> None:
+    """Round `bytes` bytes of f32 numbers in shared memory, and put the rests behind them.
+
+    Args:
+        thread: number of the calling thread among the `count` that do it.
+    """
     place = thread * 16
 
     def some(at: Value) -> None:
         sources = [offset(start, at + number * 16 * count) for number in range(_AT_A_TIME)]
         for source, found in zip(sources, [load(source, "vector<4xf32>") for source in sources], strict=True):
-            store(vector([_small_part(value) for value in unpack(found)]), offset(source, bytes))
+            _store_parts(found, source, bytes)
 
     step = 16 * count * _AT_A_TIME
     whole = bytes // step * step
@@ -37,11 +45,15 @@ def write_small_parts(start: Value, bytes: int, thread: Value, count: int) -> No
 
     def one(at: Value) -> None:
         source = offset(start, at)
-        store(vector([_small_part(value) for value in unpack(load(source, "vector<4xf32>"))]), offset(source, bytes))
+        _store_parts(load(source, "vector<4xf32>"), source, bytes)
 
     if whole < bytes:
         for_(place + whole, bytes, 16 * count, one)
 
 
-def _small_part(value: Value) -> Value:
-    return value - bitcast(bitcast(value, "i32") & _UPPER, "f32")
+def _store_parts(found: Value, place: Value, bytes: int) -> None:
+    """The parts of four numbers. A NaN that the sum of bits makes something else remains one in the rest."""
+    values = unpack(found)
+    upper = [bitcast((bitcast(value, "i32") + _HALF) & _UPPER, "f32") for value in values]
+    store(vector(upper), place)
+    store(vector([value - part for value, part in zip(values, upper, strict=True)]), offset(place, bytes))

@@ -15,6 +15,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import math, nvvm
 
 from kitsune_mlir.codegen.gpu.emit.operation import create
+from kitsune_mlir.codegen.gpu.emit.sine import cosine, sine
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, constant, fma, maximum, minimum, select, wrap
 
 __all__ = ["APPROXIMATIONS", "LOG2_E", "divide_by_shared", "exp2", "exp_of_change", "exp_of_difference", "reciprocal"]
@@ -143,6 +144,8 @@ APPROXIMATIONS: dict[str, Callable[..., Value]] = {
     "math.sqrt": _sqrt,
     "math.tanh": _tanh,
     "math.log": _flagged("math.log"),
+    "math.sin": sine,
+    "math.cos": cosine,
     "arith.divf": _divide,
     "arith.mulf": _multiply,
 }

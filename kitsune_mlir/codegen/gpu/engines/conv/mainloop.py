@@ -12,7 +12,7 @@ import itertools
 import math
 
 from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
-from kitsune_mlir.codegen.gpu.contraction.tf32x3 import write_small_parts
+from kitsune_mlir.codegen.gpu.contraction.tf32x3 import write_parts
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, if_all, sync_warp
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, maximum
@@ -119,7 +119,7 @@ class Stages:
 
         def rests(ring: Ring, slot: Slot, start: Value, bytes: int) -> Slot:
             ring.full(slot.stage).wait(slot.parity)
-            write_small_parts(start, bytes // 2, task.thread - (128 - HALVERS), HALVERS)
+            write_parts(start, bytes // 2, task.thread - (128 - HALVERS), HALVERS)
             fence_async_shared()
             sync_warp()
             if_(task.thread % 32 == 0, self.small_parts(ring, slot.stage).arrive)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from kitsune_mlir.codegen.gpu.contraction.split_k import Pieces
-from kitsune_mlir.codegen.gpu.contraction.tf32x3 import write_small_parts
+from kitsune_mlir.codegen.gpu.contraction.tf32x3 import write_parts
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, sync_warp
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.engines.mma.mainloop import Stages
@@ -45,4 +45,4 @@ class SmallPartProducer:
 
     def _halve(self, start: Value) -> None:
         first, count = self.plan.small_part_threads
-        write_small_parts(start, self.plan.operand_bytes, self.task.thread - first, count)
+        write_parts(start, self.plan.operand_bytes, self.task.thread - first, count)
