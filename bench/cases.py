@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from bench.breadth.cases import breadth
 from bench.breadth.operators import operators
+from bench.breadth.random_models import random_models
 from bench.case import DTYPES, BenchCase, Inputs
 from bench.models import ZOO, make
 from bench.modules import MixtureOfExperts
@@ -100,7 +101,7 @@ def zoo() -> list[BenchCase]:
 def all_cases() -> dict[str, BenchCase]:
     """Every case by name."""
     found = {}
-    for case in [*headline(), *layers(), *zoo(), *sweeps(), *breadth(), *operators()]:
+    for case in [*headline(), *layers(), *zoo(), *sweeps(), *breadth(), *operators(), *random_models()]:
         assert case.name not in found, case.name
         found[case.name] = case
     return found

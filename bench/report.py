@@ -168,7 +168,7 @@ def report() -> str:
     tables = {"mlp": chain_table, "product": product_table, "rows": row_table}
     titles = {
         "breadth": "Models that the compiler was not built around",
-        "operators": "Operators", "operators_more": "Operators in the other type",
+        "operators": "Operators", "operators_more": "Operators in the other type", "random": "Random models",
         "layers": "Layers", "zoo": "Other models", "small": "Small models", "roofline": "A chain beside a large product",
         "mlp": "Chains of layers", "ffn": "Two layers with GELU: d, 4d, d", "product": "Products",
         "map": "Maps of one gigabyte", "rows": "Row reductions of one gigabyte",
@@ -179,7 +179,7 @@ def report() -> str:
     for group, title in titles.items():
         if group in groups:
             lines += [f"## {title}", "", *tables.get(group, group_table)(groups[group]), ""]
-            lines += [f"![Speed beside the best peer](charts/{group}.svg)", ""] * (group in ("breadth", "operators"))
+            lines += [f"![Speed beside the best peer](charts/{group}.svg)", ""] * (group in ("breadth", "operators", "random"))
     lines += ["## The planner's tiles", "", *tiles(), ""]
     lines += ["## Modes of a pipeline", "", *modes(), ""]
     lines += ["## Handing tiles on", "", *hand_offs(), ""]
@@ -387,7 +387,7 @@ def main(paths: list[str]) -> int:
         # Rates differ a little from run to run: those of the first case's run stand for all.
         for path in draw(shown, record.run_of(next(iter(shown)))["rates"], FOLDER / "charts"):
             print(path.relative_to(FOLDER.parent))
-    for group in ("breadth", "operators"):
+    for group in ("breadth", "operators", "random"):
         broad = {n: e for n, e in ordered(record).items() if e["group"] == group and e.get("milliseconds")}
         for path in draw_breadth(broad, FOLDER / "charts" / f"{group}.svg") if broad else ():
             print(path.relative_to(FOLDER.parent))

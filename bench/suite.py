@@ -9,7 +9,7 @@
 
 A pattern is the name of a case or of a group, with `*` and `?`; without one, `build` takes the headline cases and `run` all
 that DIR holds. Groups: headline, zoo, small, roofline, mlp, ffn, product, map, rows, gemv, attention, conv,
-conv_last, conv_pair, conv_pair_last, depthwise, breadth, operators, operators_more.
+conv_last, conv_pair, conv_pair_last, depthwise, breadth, operators, operators_more, random.
 
 `build --jobs N` compiles in N processes, each case within `--limit` seconds, in which a crash costs only its case.
 

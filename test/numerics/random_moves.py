@@ -6,20 +6,23 @@ import random
 
 import torch
 
+from test.numerics.random_pieces import F, sizes_of
 from test.numerics.recorded import Recorder, Value
-
-F = "torch.nn.functional."
 
 
 def moves(r: random.Random, m: Recorder, dtype: torch.dtype) -> list[Value]:
     """Outputs of moves, choices and row functions over tensors of one to four dimensions; some are i64."""
-    seen = [m.input(*(r.choice((1, 2, 3, 5, 8, 17, 33)) for _ in range(r.randint(1, 4))), dtype=dtype)]
+    most = sizes_of(m).most >> 6  # pieces are put together many times
+    shape = [r.choice((1, 2, 3, 5, 8, 17, 33)) for _ in range(r.randint(1, 4))]
+    if m.large:
+        shape = r.choice(([1 << 20], [4096, 129], [2000, 256], [64, 63, 128], [16, 8, 64, 65], [5, 100_000]))
+    seen = [m.input(*shape, dtype=dtype)]
     if r.random() < 0.3:
         seen.append(m.index(*seen[0].shape, limit=9))
     for _ in range(r.randint(2, 7)):
         x = seen[-1] if r.random() < 0.7 else r.choice(seen)
         y = r.choice((_pad, _roll, _join, _slice, _slice, _shape, _choose, _running, _pick, _arithmetic))(r, m, x, seen)
-        if y.sample.ndim and 0 < y.sample.numel() <= 20000:
+        if y.sample.ndim and 0 < y.sample.numel() <= most:
             seen.append(y)
     outputs = [seen[-1]]
     while r.random() < 0.3:
@@ -130,7 +133,7 @@ def _pick(r: random.Random, m: Recorder, x: Value, seen: list[Value]) -> Value:
 def _arithmetic(r: random.Random, m: Recorder, x: Value, seen: list[Value]) -> Value:
     other = r.choice([v for v in seen if v.shape == x.shape])
     if not x.sample.is_floating_point():
-        return m("torch." + r.choice(("add", "mul", "maximum", "minimum")), x, 3 if r.random() < 0 else x, exact=True)
+        return m("torch." + r.choice(("add", "mul", "maximum", "minimum")), x, x, exact=True)
     if r.random() < 0.5:
         return m(F + r.choice(("relu", "silu", "gelu")), x)
     return m("torch." + r.choice(("add", "mul", "sub")), x, other)

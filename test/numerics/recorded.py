@@ -5,6 +5,7 @@ A recorded model prints itself as PyTorch code, and can be made smaller while it
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -60,6 +61,10 @@ def _filled(item: Any, fill: Callable[[Value], Any]) -> Any:
     if isinstance(item, list | tuple):
         return type(item)(_filled(part, fill) for part in item)
     return item
+
+
+SPECIAL = ("torch.Tensor.to", "torch.arange")
+"""Calls that are not what their names say: a reference stays in float64, and positions are made on a value's device."""
 
 
 def _call(name: str, args: Sequence[Any], kwargs: Sequence[tuple[str, Any]]) -> Any:
@@ -142,10 +147,16 @@ class Model(torch.nn.Module):
             torch.nn.Parameter(value.sample.clone(), requires_grad=False) for value in self.held
         )
         self.number = {value: number for number, value in enumerate((*self.inputs, *self.held, *self.calls))}
-        self.steps = [(v.name, self._numbered(v.args), self._numbered(v.kwargs)) for v in self.calls]
+        given = ", ".join(f"v{self.number[value]}" for value in (*self.inputs, *self.held))
+        code = "".join(f"    {line}\n" for line in self._code())
+        names: dict[str, Any] = {"torch": torch, "operator": operator, "inf": math.inf, "call": _call}
+        exec(f"def run({given}):\n{code}", names)
+        self.run = names["run"]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Model:
-        return Model(self.outputs, self.replaced)
+        other = Model(self.outputs, self.replaced)
+        other.weights = copy.deepcopy(self.weights, memo)
+        return other
 
     @property
     def arguments(self) -> tuple[torch.Tensor, ...]:
@@ -157,23 +168,27 @@ class Model(torch.nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs, for inputs of the samples' shapes and types."""
-        found: list[Any] = [*inputs, *self.weights]
-        for name, args, kwargs in self.steps:
-            found.append(_call(name, _looked_up(args, found), _looked_up(kwargs, found)))
-        return tuple(found[self.number[value]] for value in self.outputs)
+        return self.run(*inputs, *self.weights)
+
+    def _code(self) -> Iterator[str]:
+        """A line for each call, and one that returns the outputs: what runs is what PyTorch's users would write."""
+        for value in self.calls:
+            words = [_text(self._numbered(a)) for a in value.args]
+            words += [f"{key}={_text(self._numbered(given))}" for key, given in value.kwargs]
+            if value.name in SPECIAL:
+                yield f"v{self.number[value]} = call({value.name!r}, ({', '.join(words)}), ())"
+            else:
+                yield f"v{self.number[value]} = {value.name}({', '.join(words)})"
+        yield "return " + "".join(f"v{self.number[v]}, " for v in self.outputs)
 
     def source(self) -> str:
         """The model as PyTorch code."""
         lines = []
         for value, number in self.number.items():
-            if value in self.calls:
-                words = [_text(self._numbered(a)) for a in value.args]
-                words += [f"{key}={_text(self._numbered(given))}" for key, given in value.kwargs]
-                lines.append(f"v{number} = {value.name}({', '.join(words)})")
-            else:
+            if value not in self.calls:
                 order = f", strides {value.sample.stride()}" if not value.sample.is_contiguous() else ""
                 lines.append(f"v{number}: {'weight' if value.weight else 'input'} {list(value.shape)} {value.dtype}{order}")
-        return "\n".join([*lines, "return " + ", ".join(f"v{self.number[v]}" for v in self.outputs)])
+        return "\n".join([*lines, *self._code()]).removesuffix(", ")
 
 
 class _Place(int):
@@ -181,12 +196,6 @@ class _Place(int):
 
     def __repr__(self) -> str:
         return f"v{int(self)}"
-
-
-def _looked_up(item: Any, found: list[Any]) -> Any:
-    if isinstance(item, _Place):
-        return found[item]
-    return type(item)(_looked_up(part, found) for part in item) if isinstance(item, list | tuple) else item
 
 
 def _text(item: Any) -> str:

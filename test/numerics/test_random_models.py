@@ -14,7 +14,8 @@ from kitsune_mlir.dialects.tile_reader import ProgramView, program_functions
 from kitsune_mlir.runtime.program import Program
 from test.gpu.unassembled import unassembled
 from test.numerics.compare import beside_eager, exact
-from test.numerics.random_models import FAMILIES, drawn, failure
+from test.numerics.random_families import FAMILIES, drawn
+from test.numerics.random_models import failure
 from test.numerics.recorded import Model, Recorder, Value, shrunk
 from test.rotation import todays
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from kitsune_mlir.frontend.recurrent import UNROLLED
 from test.numerics.compare import exact, problems
 from test.programs.compiled import planned_for_gpu
 from test.rotation import todays
@@ -74,10 +75,22 @@ def test_cells(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind, gates", [("LSTM", 4), ("GRU", 3)])
-def test_a_step_is_one_stage(kind: str, gates: int) -> None:
+def test_a_step_of_a_short_layer_is_one_stage(kind: str, gates: int) -> None:
     """But for the first step, whose hidden state is zero: a product of all gates, and what comes of them."""
     model = nn.Sequential(getattr(nn, kind)(64, 64)).bfloat16().eval().requires_grad_(False)
-    x = torch.randn(6, 4, 64).bfloat16()
+    x = torch.randn(UNROLLED, 4, 64).bfloat16()
     stages = planned_for_gpu(model, x).summary["stages"]
     steps = [stage for stage in stages if stage["ops"].get("product") == gates]
-    assert len(steps) == 5
+    assert len(steps) == UNROLLED - 1
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("steps", [UNROLLED + 1, 500])
+def test_a_layer_is_two_stages(kind: str, steps: int) -> None:
+    """The product of all inputs, and all steps of both directions."""
+    model = nn.Sequential(getattr(nn, kind)(64, 64, bidirectional=True)).bfloat16().eval().requires_grad_(False)
+    x = torch.randn(steps, 4, 64).bfloat16()
+    stages = planned_for_gpu(model, x).summary["stages"]
+    assert [stage["engine"] for stage in stages][-1] == "recurrence"
+    assert [stage["ops"].get("recurrence", 0) for stage in stages] == [0] * (len(stages) - 1) + [1]
+    assert len(stages) <= 3

@@ -1,5 +1,6 @@
 """The benchmark's machinery without a GPU: its catalogue, records, worker, tables and the reading of counters."""
 
+import copy
 import io
 import os
 import sys
@@ -10,7 +11,7 @@ import torch
 from bench import peers
 from bench import warm as warm_
 from bench import worker as worker_
-from bench.case import BenchCase
+from bench.case import DTYPES, BenchCase
 from bench.cases import all_cases, select
 from bench.counters import segments
 from bench.measure import verdict
@@ -20,6 +21,7 @@ from bench.suite import told
 from bench.tables import back_to_back, chain_table, fraction, geometric_mean, group_table, product_table, reached, row_table
 from bench.timing import summary
 from bench.worker import Worker
+from test.numerics.random_families import FAMILIES, drawn
 
 HEADLINE = [
     "nerf_256k", "dlrm_2048", "mgn_20k_120k", "gcast_512", "gpt3_mlp_64", "gpt3_mlp_512", "gpt3_mlp_768", "gpt3_mlp_1024",
@@ -61,6 +63,29 @@ def test_cases_of_the_sweeps_are_functions_of_their_names(group):
         if group == "product":
             m, n, _ = map(int, case.name.split("_")[1].split("x"))
             assert out.shape == (m, n)
+
+
+def test_random_models_are_the_same_on_every_device():
+    cases = select(["random"])
+    assert len(cases) >= 300 and {case.name.split("_")[1] for case in cases} == {f.__name__ for f in FAMILIES}
+    for case in cases[:9]:
+        model, args = case.make("cpu", False)
+        again, same = case.make("cpu", True)
+        assert all(torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(args, same, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+        assert case.by_eager and all(w.dtype in (DTYPES[case.dtype], torch.float32, torch.int64) for w in model.parameters())
+
+
+def test_a_random_model_is_traced_whole_and_copied_with_its_weights():
+    model = drawn(8)
+    args = model.arguments
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="eager", fullgraph=True)(*args)
+        for weight in model.parameters():
+            weight += 1
+        copied = copy.deepcopy(model)(*args)
+        assert all(torch.equal(a, b) for a, b in zip(copied, model(*args), strict=True))
+    assert not torch.equal(copied[0], compiled[0])
 
 
 def test_values_only_where_they_are_asked_for():
