@@ -24,6 +24,8 @@ ANY = "any operation"
 
 MODES = ("temporal", "spatial", "separate")
 KINDS_OF_ARGUMENTS = ("parameter", "buffer", "constant", "input")
+CELLS = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+"""Recurrent cells, with the number of gates of a unit."""
 
 # Names that several modules write or read.
 INTO, UPDATES, ORDERED, GROUPS, INDEXED = "into", "updates", "ordered", "groups", "indexed"
@@ -77,6 +79,7 @@ TYPES = {
     "an integer": lambda a: isinstance(a, ir.IntegerAttr),
     "a unit": lambda a: isinstance(a, ir.UnitAttr),
     "array<i64: ...>": lambda a: isinstance(a, ir.DenseI64ArrayAttr),
+    "array<i32: ...>": lambda a: isinstance(a, ir.DenseI32ArrayAttr),
     "an array": lambda a: isinstance(a, ir.ArrayAttr),
     "an array of strings": lambda a: isinstance(a, ir.ArrayAttr) and all(isinstance(item, ir.StringAttr) for item in a),
 }
@@ -129,6 +132,11 @@ ATTRIBUTES = (
     AttributeSpec("pops", ("kitsune.make_queue",), "an integer", MATERIALIZE, CODE, "Readers of each tile.", 1),
     AttributeSpec("kind", ("kitsune.atomic_scatter", "kitsune.ordered_scatter"), "a string", MATERIALIZE, CODE,
         "What becomes of two values that meet, as in `arith::AtomicRMWKind`.", one_of=KINDS),
+    AttributeSpec("cell", ("kitsune.recurrence",), "a string", "the importer", CODE, "What a step does.", one_of=tuple(CELLS)),
+    AttributeSpec("batch_first", ("kitsune.recurrence",), "a unit", "the importer", CODE,
+        "A step is the second dimension of what is given and of the result, not the first."),
+    AttributeSpec("operandSegmentSizes", ("kitsune.recurrence",), "array<i32: ...>", "the importer", CODE,
+        "How many operands are what is given, weights, biases and states."),
     AttributeSpec("kitsune.program", (PROGRAM,), "a unit", MATERIALIZE, CODE + ", `kitsune-check-progress`",
         "The function is a tile program."),
     AttributeSpec("kitsune.mode", (PROGRAM,), "a string", MATERIALIZE, CODE,

@@ -4,7 +4,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import torch as torch_dialect
 from torch_mlir.passmanager import PassManager
 
-from . import attributes, stage_graph, tile_program, types  # noqa: F401  (importing a module adds its ops)
+from . import attributes, recurrence, stage_graph, tile_program, types  # noqa: F401  (importing a module adds its ops)
 from .kitsune import Kitsune
 
 

@@ -68,7 +68,8 @@ def lower_to_linalg(module: ir.Module) -> None:
         FrontendError: an operator has no lowering; names it and its source line.
     """
     lower_own_operators(module)
-    for pipeline in (_TO_BACKEND, _TO_LINALG):
+    own = any(op.operation.name.startswith("kitsune.") for op in module.body.operations[0].regions[0].blocks[0].operations)
+    for pipeline in (_TO_BACKEND, _unchecked(module.context) if own else _TO_LINALG):
         diagnostics: list[tuple[str, str | None, str | None]] = []
 
         def collect(diagnostic: ir.Diagnostic, found: list = diagnostics) -> bool:
@@ -88,6 +89,15 @@ def lower_to_linalg(module: ir.Module) -> None:
             finally:
                 context.emit_error_diagnostics = before
                 handler.detach()
+    if own and _left_over(module) is not None:
+        raise _lowering_error([], "it is left as it was", module)
+
+
+def _unchecked(context: ir.Context) -> str:
+    """The passes to linalg without the last one, which refuses operations of dialects that torch-mlir does not know."""
+    *passes, check = str(PassManager.parse(_TO_LINALG, context)).split(",")
+    assert check == "torch-verify-linalg-on-tensors-backend-contract)"
+    return ",".join(passes) + ")"
 
 
 def _lowering_error(diagnostics: list[tuple[str, str | None, str | None]], fallback: str, module: ir.Module) -> FrontendError:

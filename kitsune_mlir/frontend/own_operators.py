@@ -7,7 +7,7 @@ other dialects between casts of their tensors.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch_mlir import ir
@@ -15,30 +15,33 @@ from torch_mlir.passmanager import PassManager
 
 __all__ = ["define", "lower_own_operators", "lowering"]
 
+Lowering = Callable[[ir.Operation, list[ir.Value]], ir.Value | Sequence[ir.Value]]
+
 _LIBRARY = torch.library.Library("kitsune", "FRAGMENT")
 _DIALECTS = "builtin.module(func.func(convert-torch-to-tmtensor),torch-func-backend-type-conversion)"
 _TENSOR = re.compile(r"!torch\.vtensor<\[([\d,]*)\],([a-z]+)(\d+)>|!torch\.vtensor<\[([\d,]*)\],complex<f(\d+)>>")
-_LOWERINGS: dict[str, Callable[[ir.Operation, list[ir.Value]], ir.Value]] = {}
+_LOWERINGS: dict[str, Lowering] = {}
 
 
-def define(schema: str, shaped: Callable[..., torch.Tensor]) -> None:
+def define(schema: str, shaped: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]) -> None:
     """Define an operator.
 
     Args:
-        schema: `name(Tensor x, ...) -> Tensor`.
-        shaped: a result of the right shape and type, from arguments without values.
+        schema: `name(Tensor x, Tensor[] more, ...) -> Tensor`.
+        shaped: results of the right shapes and types, from arguments without values.
     """
     _LIBRARY.define(schema)
     torch.library.impl(_LIBRARY, schema.partition("(")[0], "Meta")(shaped)
 
 
-def lowering(name: str) -> Callable[[Callable[[ir.Operation, list[ir.Value]], ir.Value]], None]:
+def lowering(name: str) -> Callable[[Lowering], None]:
     """Makes a function the lowering of an operator.
 
-    It is given the `torch.operator` and its tensors as MLIR's own, with an insertion point before it, and returns the result.
+    It is given the `torch.operator` and its tensors, those in lists too, as MLIR's own, with an insertion point before it, and
+    returns the result or results.
     """
 
-    def register(lower: Callable[[ir.Operation, list[ir.Value]], ir.Value]) -> None:
+    def register(lower: Lowering) -> None:
         _LOWERINGS[f"torch.kitsune.{name}"] = lower
 
     return register
@@ -54,14 +57,22 @@ def lower_own_operators(module: ir.Module) -> None:
         PassManager.parse(_DIALECTS).run(ir.Module.create().operation)  # loads the dialects that are written here
     for op, lower in found:
         with module.context, ir.InsertionPoint(op), op.location:
-            made = lower(op, [_builtin(value) for value in op.operands if "vtensor" in str(value.type)])
-            result = ir.Operation.create("torch_c.from_builtin_tensor", [op.results[0].type], [made]).results[0]
-        op.results[0].replace_all_uses_with(result)
+            made = lower(op, [_builtin(value) for operand in op.operands for value in _tensors(operand)])
+            for result, value in zip(op.results, [made] if isinstance(made, ir.Value) else made, strict=True):
+                cast = ir.Operation.create("torch_c.from_builtin_tensor", [result.type], [value])
+                result.replace_all_uses_with(cast.results[0])
         op.erase()
 
 
 def _name(op: ir.Operation) -> str:
     return ir.StringAttr(op.attributes["name"]).value if op.name == "torch.operator" else ""
+
+
+def _tensors(operand: ir.Value) -> list[ir.Value]:
+    """The tensors of an operand: itself, those of a list, none."""
+    if str(operand.type).startswith("!torch.list<vtensor"):
+        return list(operand.owner.operands)
+    return [operand] if "vtensor" in str(operand.type) else []
 
 
 def _builtin(value: ir.Value) -> ir.Value:

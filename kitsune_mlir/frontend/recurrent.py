@@ -1,8 +1,9 @@
-"""Recurrent layers and cells step by step, with gates and cell states in f32 as cuDNN has them.
+"""Recurrent layers and cells, with gates and cell states in f32 as cuDNN has them.
 
 PyTorch's own decompositions round every gate of a bf16 model. Here the products of all inputs are one product before the first
-step, a step multiplies by one matrix of all gates (`passes/normalization/column_parts.py` makes a stage of it), and only what
-is multiplied again or returned is rounded.
+step, and only what is multiplied again or returned is rounded. The steps of a layer are one operator
+(`frontend/recurrence.py`). Cells, short layers and layers with projections are written step by step: a step multiplies by one
+matrix of all gates (`passes/normalization/column_parts.py` makes a stage of it).
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kitsune_mlir.frontend.dtypes import widened
+from kitsune_mlir.frontend.dtypes import NARROW, widened
+from kitsune_mlir.frontend.recurrence import recurrence
 
 __all__ = ["RECURRENT"]
 
 aten = torch.ops.aten
+
+UNROLLED = 3
+"""Steps up to which a layer is written step by step."""
 
 Step = Callable[[Tensor, Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
 """(what comes of the input, what comes of the hidden state, states) to states, the hidden state first; all of them wide."""
@@ -61,7 +66,25 @@ def _stepped(
     return widened(hidden.to(dtype)), *others
 
 
-def _layers(step: Step) -> Callable[..., tuple[Tensor, ...]]:
+def _unrolled(
+    step: Step,
+    given: Tensor,
+    states: tuple[Tensor, ...],
+    weights: Sequence[Tensor | None],
+    dtype: torch.dtype,
+    time: int,
+    backwards: bool,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """A layer of one direction step by step: outputs, final states; arguments as for `_stepped`, steps along `time`."""
+    held, order = tuple(map(widened, states)), list(range(given.shape[time]))
+    made: dict[int, Tensor] = {}
+    for at in reversed(order) if backwards else order:
+        held = _stepped(step, given.select(time, at), held, weights, dtype)
+        made[at] = held[0].to(dtype)
+    return torch.stack([made[at] for at in order], time), tuple(state.to(dtype) for state in held)
+
+
+def _layers(step: Step, cell: str) -> Callable[..., tuple[Tensor, ...]]:
     """Layers one after the other, of one or two directions: (outputs, final states...)."""
 
     def run(
@@ -79,24 +102,30 @@ def _layers(step: Step) -> Callable[..., tuple[Tensor, ...]]:
             return NotImplemented
         directions, time = 1 + bidirectional, 1 if batch_first else 0
         each = len(params) // (num_layers * directions)
+        whole = x.shape[time] > UNROLLED and each in (2, 4) and x.dtype in (torch.float32, *NARROW)
         finals: list[tuple[Tensor, ...]] = []
         for layer in range(num_layers):
-            outputs = []
-            for direction in range(directions):
-                number = layer * directions + direction
+            numbers = range(layer * directions, (layer + 1) * directions)
+            given, weights = [], []
+            for number in numbers:
                 w_ih, w_hh, *more = params[number * each : (number + 1) * each]
                 b_ih, b_hh = (more[0], more[1]) if has_biases else (None, None)
-                w_hr = more[-1] if each in (3, 5) else None
-                given = _product(x, w_ih, b_ih)
-                held = tuple(widened(state[number]) for state in states)
-                made: list[Tensor] = [x] * x.shape[time]
-                for at in reversed(range(x.shape[time])) if direction else range(x.shape[time]):
-                    held = _stepped(step, given.select(time, at), held, (w_hh, b_hh, w_hr), x.dtype)
-                    made[at] = held[0].to(x.dtype)
-                outputs.append(torch.stack(made, time))
-                finals.append(tuple(state.to(x.dtype) for state in held))
+                given.append(_product(x, w_ih, b_ih))
+                weights.append((w_hh, b_hh, more[-1] if each in (3, 5) else None))
+            if whole:
+                biases = [w.new_zeros(w.shape[0]) if b is None else b for w, b, _ in weights]
+                held = [state[numbers.start : numbers.stop] for state in states]
+                x, *last = recurrence(given, [w for w, *_ in weights], biases, held, cell, batch_first)
+                finals.append(tuple(last))
+                continue
+            outputs = []
+            for direction, number in enumerate(numbers):
+                held = tuple(state[number] for state in states)
+                out, last = _unrolled(step, given[direction], held, weights[direction], x.dtype, time, direction == 1)
+                outputs.append(out)
+                finals.append(tuple(state.unsqueeze(0) for state in last))
             x = torch.cat(outputs, -1) if bidirectional else outputs[0]
-        return x, *(torch.stack(state) for state in zip(*finals, strict=True))
+        return x, *(torch.cat(state) for state in zip(*finals, strict=True))
 
     return run
 
@@ -126,10 +155,10 @@ def _one_state(layers: Callable[..., Any]) -> Callable[..., Any]:
 
 
 RECURRENT: dict[Any, Callable[..., Any]] = {
-    aten.lstm.input: _layers(_lstm_step),
-    aten.gru.input: _one_state(_layers(_gru_step)),
-    aten.rnn_tanh.input: _one_state(_layers(_tanh_step)),
-    aten.rnn_relu.input: _one_state(_layers(_relu_step)),
+    aten.lstm.input: _layers(_lstm_step, "lstm"),
+    aten.gru.input: _one_state(_layers(_gru_step, "gru")),
+    aten.rnn_tanh.input: _one_state(_layers(_tanh_step, "rnn_tanh")),
+    aten.rnn_relu.input: _one_state(_layers(_relu_step, "rnn_relu")),
     aten.lstm_cell.default: _cell(_lstm_step),
     aten.gru_cell.default: _cell(_gru_step),
     aten.rnn_tanh_cell.default: _cell(_tanh_step),

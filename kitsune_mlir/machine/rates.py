@@ -23,6 +23,7 @@ CONV_FIT = "fitted with the `conv` engine, no record was kept"
 CHAIN_FIT = "fitted with the `chain` engine, no record was kept"
 ATTENTION_FIT = "fitted with the `attention` engine, no record was kept"
 RATES = "bench/results/rates-h200.json, `python -m bench.rates run DIR`"
+RECURRENCE_GUESS = "set with the `recurrence` engine from the rates of hand-offs, no record was kept"
 SCAN_GUESS = "set with the engine, no record was kept"
 PARTS_GUESS = "set with `kitsune-split-reductions`, no record was kept"
 
@@ -97,6 +98,11 @@ BLOCK_SHARE = Rate(0.5, "share", "2026-11-21", ZOO_FIT,
 PARTIAL_RATE = Rate(5.3e10, "B/s", "2026-11-23", RATES, "of partial results that a multiprocessor writes or reads")
 MEET = Rate(1.75e-6, "s", "2026-11-23", RATES,
     "that blocks which share a tile take longer than one with a whole tile, beside writing and reading partial results")
+RECURRENT_STEP = Rate(2.3e-6, "s", "2026-11-23", RECURRENCE_GUESS,
+    "from the end of a step of a recurrent layer in one block until all others have begun the next one")
+RECURRENT_LOAD = Rate(6.0e10, "B/s", "2026-11-23", RECURRENCE_GUESS, "loaded from L2 by the threads of a block of such a layer")
+RECURRENT_PRODUCT = Rate(0.94e-9, "s", "2026-11-23", RECURRENCE_GUESS, "of a `mma.sync`, all parts of a multiprocessor at work")
+RECURRENT_CELL = Rate(1.5e-7, "s", "2026-11-23", RECURRENCE_GUESS, "that each thread takes for the gates of a unit")
 BULK_RATE = Rate(1.5, "times", "2026-11-21", "the ratio of the H200's `bulk_rate` and `cache_rate` in machine/target.py",
     "the rate of the caches at which bulk copies come from L2, where a machine's own is not known")
 GATHERED_RATE = Rate(4.0e10, "B/s", "2026-11-22", ZOO_FIT, "gathered by a chain too wide to gather beside its products")
@@ -265,6 +271,7 @@ ENGINES: dict[str, EngineRates] = {
     "ordered": EngineRates(4.0e-6, 1.0e-6, 2.0e-6, 0.7e-6, 0.1,    0.8,  0.0, 4.5e10,  3.0e10),
     "scan": EngineRates(   1.5e-6, 0.4e-6, 0.6e-6, 0.7e-6, 0.1,    0.5,  0.0, 3.0e10,  3.0e10, source=SCAN_GUESS),
     "sort": EngineRates(   3.0e-6, 0.4e-6, 2.0e-6, 0.7e-6, 0.1,    0.5,  0.0, 1.0e10,  1.0e10, source=SCAN_GUESS),
+    "recurrence": EngineRates(3.0e-6, 0.6e-6, 3.0e-6, 0.7e-6, 0.3, 0.5,  0.0, 6.0e10,  3.0e10, source=RECURRENCE_GUESS),
     "generic": EngineRates(1.0e-6, 0.4e-6, 0.3e-6, 0.7e-6, 0.0025, 0.06, 1.0, 2.0e10,  2.0e10, 0.5e-6),
 }  # fmt: skip
 """By the engine's name."""

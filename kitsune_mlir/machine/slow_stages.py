@@ -94,11 +94,11 @@ def _bytes(element: ir.Type, sizes: Sequence[int]) -> float:
 
 
 def floor_seconds(work: Work, machine: Target) -> float:
-    """The least time for a task's own bytes and operations with the whole machine at work on them."""
+    """The least time for a task's own bytes, operations and steps with the whole machine at work on them."""
     products = work.tiles * work.tensor_ops * rates.SLOWER_MATRIX.get(work.element_bytes, 12.0) / machine.matrix_rate
     others = work.tiles * work.vector_ops / (machine.vector_rate / 2)
     moved = (work.distinct_bytes + work.tiles * work.write_bytes) / machine.dram_rate
-    return rates.TASK_FLOOR + max(products, others, moved)
+    return rates.TASK_FLOOR + max(products, others, moved, work.steps * rates.POST)
 
 
 def slow_task(plan: Plan, declined: Iterable[Decline], machine: Target) -> SlowTask | None:

@@ -15,6 +15,7 @@ from kitsune_mlir.dialects.attribute_table import INTO, ORDERED, UPDATES
 from kitsune_mlir.dialects.contraction import matrix_extents
 from kitsune_mlir.dialects.edges import Grid, stage_space, tile_sizes, uses_in
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, is_movement
+from kitsune_mlir.dialects.recurrence import RECURRENCE, Recurrence
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.dialects.stage_graph import inputs_of, results_of
 from kitsune_mlir.dialects.verify import captures, walk
@@ -27,6 +28,9 @@ START_BYTES = 16384
 """Of a scatter-add's sums that one tile sets to their start."""
 
 
+_COUNTED = ("tensor_ops", "vector_ops", "levels", "layers", "steps", "rows", "cols", "terms")
+
+
 @dataclasses.dataclass
 class Counted:
     """Operations of some ops on tensors.
@@ -36,6 +40,7 @@ class Counted:
         vector_ops: weighted operations on elements of everything else.
         levels: reductions one after the other.
         layers: products.
+        steps: of recurrent layers.
         rows, cols, terms: of the largest product.
         element_bytes: of its operands.
         extracted: by tensor, the elements that are read from it by index.
@@ -45,6 +50,7 @@ class Counted:
     vector_ops: float = 0.0
     levels: int = 0
     layers: int = 0
+    steps: int = 0
     rows: int = 0
     cols: int = 0
     terms: int = 0
@@ -55,7 +61,7 @@ class Counted:
     def fields(self) -> dict[str, Any]:
         """What `Work` has of it."""
         return {
-            **{name: getattr(self, name) for name in ("tensor_ops", "vector_ops", "levels", "layers", "rows", "cols", "terms")},
+            **{name: getattr(self, name) for name in _COUNTED},
             "element_bytes": self.element_bytes or 2,
             "gathered_bytes": sum(points * tensor_bytes(value.type, [1]) for value, points in self.extracted.items()),
         }
@@ -65,6 +71,10 @@ def count(ops: Iterable[ir.Operation]) -> Counted:
     """Count the operations of ops on tensors (those of a stage, or of a task's tile)."""
     found, largest = Counted(), 0.0
     for op in ops:
+        if op.name == RECURRENCE:
+            what = Recurrence.of(op)
+            found.tensor_ops += 2.0 * what.multiply_adds
+            found.steps += what.steps
         if not is_generic(op):
             continue
         access = access_of(op)
@@ -137,10 +147,14 @@ def work_of_stage(stage: ir.Operation, engine: str | None = None, tile: Sequence
         element_bytes=counted.element_bytes or 2,
         layers=counted.layers,
         gathered_bytes=gathered,
+        steps=counted.steps,
+        pieces=RECURRENT_PIECES if counted.steps else 1,
     )
     return dataclasses.replace(work, **_tile_of_product(space.ops, along)) if counted.layers else work
 
 
+RECURRENT_PIECES = 64
+"""Blocks that do a recurrent layer: about half of a machine's."""
 ORDERED_PIECES = 128
 """Blocks that add rows in order together: about a machine's."""
 

@@ -9,10 +9,14 @@ from kitsune_mlir.codegen.gpu.engines.registry import engine_of
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.edges import Grid, grid_of, producer_of, stages_of, trace_views, uses_in
 from kitsune_mlir.dialects.products import defining_op, is_contraction
+from kitsune_mlir.dialects.recurrence import RECURRENCE, Recurrence
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, results_of, yielded
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import Target
+
+_COUNTED = ("linalg", "tm_tensor", "tensor.concat", "tensor.pad", RECURRENCE)
+"""What names of operations that do something begin with."""
 
 
 def words(attribute: ir.Attribute) -> list[str]:
@@ -36,6 +40,8 @@ def operations_of(grid: Grid) -> int:
         access = grid.space.accesses[n]
         if access is not None and is_contraction(op):
             total += 2 * math.prod(access.sizes)
+        elif op.name == RECURRENCE:
+            total += 2 * Recurrence.of(op).multiply_adds
     return total
 
 
@@ -43,7 +49,7 @@ def _unfused_bytes(grid: Grid) -> int:
     """Bytes that the same ops would move through memory if each were a kernel of its own."""
     total = 0
     for op in grid.space.ops:
-        if not op.name.startswith(("linalg", "tm_tensor", "tensor.concat", "tensor.pad")):
+        if not op.name.startswith(_COUNTED):
             continue
         tensors = [v for v in [*op.operands, *op.results] if isinstance(v.type, ir.RankedTensorType)]
         total += sum(tensor_bytes(v.type) for v in tensors if (d := defining_op(v)) is None or d.name != "tensor.empty")
@@ -89,7 +95,7 @@ def _stage(stage: ir.Operation, pipeline: ir.Operation) -> dict[str, Any]:
     ]
     kinds: dict[str, int] = {}
     for op in grid.space.ops:
-        if op.name.startswith(("linalg", "tm_tensor", "tensor.concat", "tensor.pad")):
+        if op.name.startswith(_COUNTED):
             word = "product" if is_contraction(op) else op.name.split(".")[1]
             kinds[word] = kinds.get(word, 0) + 1
     return {

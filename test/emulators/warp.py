@@ -17,7 +17,7 @@ class Warps(VectorBlock):
 
     def simple(self, op, operands, mask):
         if op.name == "nvvm.mma.sync":
-            return self.product(operands)
+            return self.product(operands, re.findall(r"<(\w+)>", str(op.attributes["multiplicandAPtxType"]))[0])
         if op.name == "nvvm.ldmatrix":
             return self.matrices(op, operands[0], mask)
         if op.name in ("nvvm.prefetch", "nvvm.bar.warp.sync"):
@@ -41,21 +41,28 @@ class Warps(VectorBlock):
             super().bulk(op, operands, np.arange(len(mask)) == thread)
         return None
 
-    def product(self, operands):
-        a, b = (
-            [np.ascontiguousarray(w).view(ml_dtypes.bfloat16).astype(np.float32) for w in part]
-            for part in (operands[:4], operands[4:6])
-        )
-        sums = [operand.copy() for operand in operands[6:10]]
+    def product(self, operands, kind):
+        """Of 16 x 16 and 16 x 8 numbers of 16 bits, two to a word; of 16 x 8 and 8 x 8 of tf32, one to a word."""
+        parts = operands[:4], operands[4:6]
+        if kind == "tf32":
+            a, b = ([(w & ~0x1FFF).view(np.float32) for w in part] for part in parts)
+            return self.tiles(a, b, operands[6:10], 1)
+        dtype = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}[kind]
+        a, b = ([np.ascontiguousarray(w).view(dtype).reshape(-1).astype(np.float32) for w in part] for part in parts)
+        return self.tiles(a, b, operands[6:10], 2)
+
+    def tiles(self, a, b, start, each):
+        """Lanes' operands as matrices, `each` numbers to a word, multiplied and added to lanes' sums."""
+        sums = [operand.copy() for operand in start]
         for warp in range(0, self.threads, 32):
-            left, right = np.zeros((16, 16), np.float32), np.zeros((16, 8), np.float32)
+            left, right = np.zeros((16, 8 * each), np.float32), np.zeros((8 * each, 8), np.float32)
             for lane in range(32):
                 g, t = divmod(lane, 4)
                 for number, word in enumerate(a):
-                    pair = word[2 * (warp + lane) : 2 * (warp + lane) + 2]
-                    left[g + 8 * (number % 2), 2 * t + 8 * (number // 2) :][:2] = pair
+                    here = word[each * (warp + lane) : each * (warp + lane + 1)]
+                    left[g + 8 * (number % 2), each * (t + 4 * (number // 2)) :][:each] = here
                 for number, word in enumerate(b):
-                    right[2 * t + 8 * number :, g][:2] = word[2 * (warp + lane) : 2 * (warp + lane) + 2]
+                    right[each * (t + 4 * number) :, g][:each] = word[each * (warp + lane) : each * (warp + lane + 1)]
             found = left @ right
             for lane in range(32):
                 g, t = divmod(lane, 4)

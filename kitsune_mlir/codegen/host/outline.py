@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
+from kitsune_mlir.codegen.recurrence_loops import expand_recurrences
 from kitsune_mlir.codegen.scatter_loops import expand_scatters
 from kitsune_mlir.dialects.cloning import clone_with
 from kitsune_mlir.dialects.tile_program import SIGNALS
@@ -127,6 +128,7 @@ def _body_function(
         with task.location:
             func.ReturnOp([])
     expand_scatters(function.operation)
+    expand_recurrences(function.operation)
     _drop_unused(entry)
     return function
 

@@ -17,6 +17,7 @@ from kitsune_mlir.codegen.gpu.engines.gemv.engine import GemvEngine
 from kitsune_mlir.codegen.gpu.engines.generic.engine import GenericEngine
 from kitsune_mlir.codegen.gpu.engines.mma.engine import MmaEngine
 from kitsune_mlir.codegen.gpu.engines.pairs.engine import PairsEngine
+from kitsune_mlir.codegen.gpu.engines.recurrence.engine import RecurrenceEngine
 from kitsune_mlir.codegen.gpu.engines.scan.engine import ScanEngine
 from kitsune_mlir.codegen.gpu.engines.scatter.deterministic import OrderedEngine
 from kitsune_mlir.codegen.gpu.engines.scatter.engine import ScatterEngine
@@ -34,7 +35,7 @@ ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
         *(AttentionEngine(), PairsEngine(), ConvEngine(), DepthwiseEngine(), ChainEngine(), GemvEngine(), MmaEngine()),
-        *(ScanEngine(), SortEngine(), ScatterEngine(), OrderedEngine(), SimtEngine(), GenericEngine()),
+        *(RecurrenceEngine(), ScanEngine(), SortEngine(), ScatterEngine(), OrderedEngine(), SimtEngine(), GenericEngine()),
     )
 }
 """Every engine by its name, which is what the `engine` attribute of stages and tasks says. In this order they are asked what

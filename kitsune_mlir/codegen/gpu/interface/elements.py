@@ -15,7 +15,7 @@ from kitsune_mlir.codegen.gpu.emit.operation import create
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i64, minimum, wrap
 from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, load_elements, store_elements
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
-from kitsune_mlir.dialects.access import affine_maps, is_tensor, iterator_kinds, kept_dims, reassociation, shape_of
+from kitsune_mlir.dialects.access import affine_maps, is_tensor, iterator_kinds, kept_dims, reassociation, shape_of, static_ints
 from kitsune_mlir.dialects.iteration import is_trivial_reshape
 from kitsune_mlir.dialects.products import body_of, constant_fill, defining_op, is_generic, yield_of
 from kitsune_mlir.dialects.tile_records import Load, Store, TaskView
@@ -29,7 +29,9 @@ VECTOR_BYTES = 16
 def unreadable(ops: Sequence[ir.Operation]) -> str | None:
     """Why elements of what ops make cannot be read one by one; None if they can."""
     for op in ops:
-        if op.name in ("tensor.empty", "arith.constant") or constant_fill(op) is not None or is_trivial_reshape(op):
+        if op.name == "tensor.empty" or constant_fill(op) is not None or is_trivial_reshape(op) or _is_plain_slice(op):
+            continue
+        if op.name == "arith.constant" and (not is_tensor(op.results[0]) or _splat(op) is not None):
             continue
         if not is_generic(op):
             return f"'{op.name}' is no map"
@@ -40,6 +42,17 @@ def unreadable(ops: Sequence[ir.Operation]) -> str | None:
         if any(inner.regions or not inner.name.startswith(("arith.", "math.", "linalg.index")) for inner in body_of(op)):
             return "a map reads elements by index"
     return None
+
+
+def _is_plain_slice(op: ir.Operation) -> bool:
+    """Whether an op cuts out every element from a place on, at places that are known."""
+    return op.name == "tensor.extract_slice" and len(op.operands) == 1 and set(static_ints(op, "static_strides")) <= {1}
+
+
+def _splat(op: ir.Operation) -> ir.Attribute | None:
+    """The one number of a tensor that is a constant; None if it has several."""
+    value = op.attributes["value"]
+    return value.get_splat_value() if isinstance(value, ir.DenseElementsAttr) and value.is_splat else None
 
 
 def _plain(map_: ir.AffineMap) -> bool:
@@ -129,12 +142,33 @@ class Elements:
         filled = constant_fill(op)
         if filled is not None:
             return [self._constant(filled)] * count
+        if op.name == "arith.constant":
+            value = _splat(op)
+            assert value is not None
+            element = ir.RankedTensorType(tensor.type).element_type
+            return [create("arith.constant", [], [element], {"value": value})[0]] * count
+        if _is_plain_slice(op):
+            return self._sliced(op, where, axis, count)
         if op.name == "tensor.empty":
             element = ir.RankedTensorType(tensor.type).element_type
             return [constant(0, element)] * count
         if is_trivial_reshape(op):
             return self._reshaped(op, where, axis, count, known)
         return self._map(op, where, axis, count, known)
+
+    def _sliced(self, op: ir.Operation, where: list[Value], axis: int | None, count: int) -> list[Value]:
+        """Through a slice, which may leave out dimensions of one element."""
+        starts, shape = static_ints(op, "static_offsets"), shape_of(op.results[0])
+        kept = kept_dims(static_ints(op, "static_sizes"), shape)
+
+        def inner(place: list[Value]) -> list[Value]:
+            zero = where[0] * 0
+            return [(place[kept.index(dim)] if dim in kept else zero) + start for dim, start in enumerate(starts)]
+
+        if axis is None or starts[kept[axis]] == 0:
+            return self._at(op.operands[0], inner(where), None if axis is None else kept[axis], count, {})
+        places = [minimum(where[axis] + e, shape[axis] - 1) for e in range(count)]  # not aligned as the source is
+        return [self._at(op.operands[0], inner([*where[:axis], at, *where[axis + 1 :]]), None, 1, {})[0] for at in places]
 
     def _reshaped(self, op: ir.Operation, where: list[Value], axis: int | None, count: int, known: dict) -> list[Value]:
         """Through a reshape by extents of 1."""

@@ -13,6 +13,7 @@ import dataclasses
 from torch_mlir import ir, passmanager
 from torch_mlir.dialects import bufferization, func, memref
 
+from kitsune_mlir.codegen.recurrence_loops import expand_recurrences
 from kitsune_mlir.codegen.scatter_loops import expand_scatters
 from kitsune_mlir.dialects.tile_records import Buffer, TaskView
 from kitsune_mlir.dialects.verify import walk
@@ -112,6 +113,7 @@ def _outline(task: TaskView) -> Body:
         op.operation.move_before(end.operation)
     clone.erase()
     expand_scatters(function.operation)
+    expand_recurrences(function.operation)
     return Body(module, function.operation, task.buffers)
 
 
