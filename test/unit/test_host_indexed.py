@@ -5,9 +5,11 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.runtime.host_executor import HostExecutor
+from test.programs.compiled import planned_for_gpu
 from test.programs.host import (
     RNG,
     Rows,
@@ -50,6 +52,17 @@ def test_gather_and_index_out_of_range():
             run_code(executor, [table, bad], [got])
     run_code(executor, [table, index], [got])  # an error leaves nothing behind
     assert (got == table[index]).all()
+
+
+def test_what_is_read_by_index_is_whole_before():
+    """Passes over the same rows share a loop only where each reads its own row of what another writes."""
+
+    class Turned(torch.nn.Module):
+        def forward(self, x):
+            return torch.flip(torch.flip(torch.relu(x), (1,)), (3,))
+
+    x = torch.randn(3, 33, 8, 9).contiguous(memory_format=torch.channels_last)
+    assert torch.equal(planned_for_gpu(Turned(), x)(x), Turned()(x))
 
 
 def test_a_failed_assertion_stops_tiles_that_wait():

@@ -18,6 +18,7 @@ from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.nest import Access, Nest, read_nest
 from kitsune_mlir.codegen.host.reduction import RowReduction
 from kitsune_mlir.dialects.sizes import tensor_bytes
+from kitsune_mlir.dialects.verify import walk
 
 __all__ = ["RowGroup", "find_groups"]
 
@@ -44,6 +45,11 @@ class Member:
         """The nest."""
         return self.schedule.nest
 
+    @property
+    def indexed(self) -> Iterator[ir.Value]:
+        """What its body reads at places that it computes: any row."""
+        return (op.operands[0] for op in walk(self.op) if op.name == "memref.load")
+
 
 class RowGroup:
     """Nests that share a loop over `rows` rows."""
@@ -69,6 +75,8 @@ class RowGroup:
             return False
         accesses = [(a, m.row) for m in [*self.members, member] for a in m.nest.accesses if a.memref is not None]
         written = {_root(o.memref) for m in [*self.members, member] for o in m.nest.outputs if o.memref is not None}
+        if any(_root(memref) in written for m in [*self.members, member] for memref in m.indexed):
+            return False
         for root in written:
             own = [(a, row) for a, row in accesses if _root(a.memref) == root]
             if len({a.memref for a, _ in own}) > 1 or len({a.coefficients[row] for a, row in own}) > 1:
