@@ -11,7 +11,10 @@ from torch_mlir import ir
 from kitsune_mlir.dialects.recurrence import RECURRENCE
 from kitsune_mlir.frontend.own_operators import define, lowering
 
-__all__ = ["recurrence"]
+__all__ = ["LARGEST", "recurrence"]
+
+LARGEST = (2048, 512)
+"""Hidden units and rows of the batch up to which all machines' blocks hold a layer's states."""
 
 
 def _shaped(given, weights, biases, states, cell, batch_first):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kitsune_mlir.frontend.dtypes import NARROW, widened
-from kitsune_mlir.frontend.recurrence import recurrence
+from kitsune_mlir.frontend.recurrence import LARGEST, recurrence
 
 __all__ = ["RECURRENT"]
 
@@ -102,7 +102,9 @@ def _layers(step: Step, cell: str) -> Callable[..., tuple[Tensor, ...]]:
             return NotImplemented
         directions, time = 1 + bidirectional, 1 if batch_first else 0
         each = len(params) // (num_layers * directions)
+        sizes = params[1].shape[1], x.shape[1 - time]
         whole = x.shape[time] > UNROLLED and each in (2, 4) and x.dtype in (torch.float32, *NARROW)
+        whole = whole and all(size <= most for size, most in zip(sizes, LARGEST, strict=True))
         finals: list[tuple[Tensor, ...]] = []
         for layer in range(num_layers):
             numbers = range(layer * directions, (layer + 1) * directions)

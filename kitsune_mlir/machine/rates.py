@@ -100,9 +100,15 @@ MEET = Rate(1.75e-6, "s", "2026-11-23", RATES,
     "that blocks which share a tile take longer than one with a whole tile, beside writing and reading partial results")
 RECURRENT_STEP = Rate(2.3e-6, "s", "2026-11-23", RECURRENCE_GUESS,
     "from the end of a step of a recurrent layer in one block until all others have begun the next one")
+RECURRENT_FLAG = Rate(1.2e-6, "s", "2026-11-23", RECURRENCE_GUESS,
+    "the same where a hidden state comes with the number of its step")
 RECURRENT_LOAD = Rate(6.0e10, "B/s", "2026-11-23", RECURRENCE_GUESS, "loaded from L2 by the threads of a block of such a layer")
+RECURRENT_LOADS = Rate(5.0e12, "B/s", "2026-11-23", RECURRENCE_GUESS, "the same of all blocks together")
+RECURRENT_SHARED = Rate(2.0e11, "B/s", "2026-11-23", RECURRENCE_GUESS, "weights that a block reads from shared memory")
 RECURRENT_PRODUCT = Rate(0.94e-9, "s", "2026-11-23", RECURRENCE_GUESS, "of a `mma.sync`, all parts of a multiprocessor at work")
-RECURRENT_CELL = Rate(1.5e-7, "s", "2026-11-23", RECURRENCE_GUESS, "that each thread takes for the gates of a unit")
+RECURRENT_CHAIN = Rate(2.0e-8, "s", "2026-11-23", RECURRENCE_GUESS, "of a `mma.sync` that waits for the one before")
+RECURRENT_CELL = Rate(6.0e-8, "s", "2026-11-23", RECURRENCE_GUESS, "that each thread takes for a unit, beside its sums")
+RECURRENT_SUM = Rate(1.5e-9, "s", "2026-11-23", RECURRENCE_GUESS, "for each partial sum of a gate")
 BULK_RATE = Rate(1.5, "times", "2026-11-21", "the ratio of the H200's `bulk_rate` and `cache_rate` in machine/target.py",
     "the rate of the caches at which bulk copies come from L2, where a machine's own is not known")
 GATHERED_RATE = Rate(4.0e10, "B/s", "2026-11-22", ZOO_FIT, "gathered by a chain too wide to gather beside its products")

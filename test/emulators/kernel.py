@@ -148,6 +148,8 @@ class KernelBlock(Block):
             return operands if len(operands) > 1 else operands[0]
         if ".L2::cache_hint" in text:
             return self.hinted(text, operands, mask)
+        if text.startswith(("ld.relaxed", "st.relaxed")):
+            return self.relaxed(text, operands, mask)
         space, byte = self.machine.at(operands[0][mask])
         at, words = byte // 4, space.data.view(np.int32)
         if text.startswith("red.release.gpu.global.add.u32"):
@@ -161,6 +163,20 @@ class KernelBlock(Block):
             if self.machine.stop.is_set() or time.monotonic() - start > SECONDS:
                 raise TimeoutError(f"block {self.number} waits for ever")
         return None
+
+    def relaxed(self, text, operands, mask):
+        """Loads and stores that other blocks' meet, whole pieces at a time."""
+        if self.machine.stop.is_set():
+            raise TimeoutError(f"block {self.number} waits for ever")
+        time.sleep(0)  # whoever is waited for goes on
+        space, byte = self.machine.at(operands[0][mask])
+        piece = np.int64 if ".b64" in text else np.int32
+        data, at = space.data[: len(space.data) // 8 * 8].view(piece), np.zeros(self.threads, np.int64)
+        assert (byte % (16 if text.startswith("ld") else np.dtype(piece).itemsize) == 0).all(), f"not aligned: {text}"
+        at[mask] = byte // np.dtype(piece).itemsize
+        if text.startswith("st."):
+            return self.move(data, at, mask, operands[1])
+        return [self.move(data, at + number, mask) for number in range(16 // np.dtype(piece).itemsize)]
 
     def hinted(self, text, operands, mask):
         """A load or store of words with a hint for L2 (`memory.load`, `memory.store`)."""

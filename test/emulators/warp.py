@@ -18,6 +18,9 @@ class Warps(VectorBlock):
     def simple(self, op, operands, mask):
         if op.name == "nvvm.mma.sync":
             return self.product(operands, re.findall(r"<(\w+)>", str(op.attributes["multiplicandAPtxType"]))[0])
+        if op.name == "nvvm.vote.sync" and "ballot" in str(op.attributes["kind"]):
+            bits = (operands[1] & mask).reshape(-1, 32).astype(np.uint64) << np.arange(32, dtype=np.uint64)
+            return np.repeat(bits.sum(1).astype(np.uint32).view(np.int32), 32)
         if op.name == "nvvm.ldmatrix":
             return self.matrices(op, operands[0], mask)
         if op.name in ("nvvm.prefetch", "nvvm.bar.warp.sync"):

@@ -40,13 +40,21 @@ def _words(tensor: Tensor) -> np.ndarray:
 
 
 def emulated(
-    program: Program, args: Sequence[Tensor], like: Sequence[Tensor], blocks: int = 3, block: type[VectorBlock] = VectorBlock
+    program: Program,
+    args: Sequence[Tensor],
+    like: Sequence[Tensor],
+    blocks: int = 3,
+    block: type[VectorBlock] = VectorBlock,
+    **options: Any,
 ) -> list[Tensor]:
-    """The results of a program without weights that is one kernel; `like` has their shapes and types."""
+    """The results of a program without weights that is one kernel; `like` has their shapes and types.
+
+    Options are those of `KernelOptions`.
+    """
     with new_context(), ir.Location.unknown():
         module = ir.Module.parse(program.ir("tiles"))
         function = next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
-        emitted = build(ProgramView(function), "kernel", KernelOptions(workers=blocks))
+        emitted = build(ProgramView(function), "kernel", KernelOptions(workers=blocks, **options))
         results = [np.zeros_like(_words(one)) for one in like]
         run_kernel(emitted.module.operation, emitted.manifest, [_words(a) for a in args], results, blocks, block)
     return [torch.from_numpy(found).view(one.dtype) for found, one in zip(results, like, strict=True)]

@@ -41,12 +41,14 @@ __all__ = [
     "copy_async_wait",
     "load",
     "load_acquire",
+    "load_relaxed",
     "offset",
     "prefetch",
     "reduce_add",
     "reduce_extreme",
     "shared_address",
     "store",
+    "store_relaxed",
     "store_release",
 ]
 
@@ -165,6 +167,19 @@ def store_release(value: Value, pointer: Value) -> None:
     """`st.release.gpu`: what this thread wrote or saw before is visible to who acquires this value."""
     release = ir.Attribute.parse("5 : i64")
     llvm.store(value.ir, pointer.ir, alignment=byte_count(value.type), ordering=release, syncscope="device")
+
+
+def load_relaxed(pointer: Value, bits: int) -> list[Value]:
+    """`ld.relaxed.gpu` of 16 bytes, in pieces of 32 or 64 bits: each is as one `store_relaxed` wrote it; four i32."""
+    if bits == 32:
+        return inline_ptx("ld.relaxed.gpu.global.v4.b32 {$0, $1, $2, $3}, [$4];", [pointer], ["i32"] * 4, memory=True)
+    words = inline_ptx("ld.relaxed.gpu.global.v2.b64 {$0, $1}, [$2];", [pointer], ["i64", "i64"], memory=True)
+    return [part for word in words for part in unpack(bitcast(word, "vector<2xi32>"))]
+
+
+def store_relaxed(value: Value, pointer: Value) -> None:
+    """`st.relaxed.gpu` of an i32 or i64: who reads it with `load_relaxed` sees all of it or nothing."""
+    inline_ptx(f"st.relaxed.gpu.global.b{element_bits(value.type)} [$0], $1;", [pointer, value], memory=True)
 
 
 def reduce_add(pointer: Value, values: Value | Sequence[Value], release: bool = False) -> None:

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.engines.recurrence.emit import RecurrencePiece
-from kitsune_mlir.codegen.gpu.engines.recurrence.layout import Layout, layout_of
+from kitsune_mlir.codegen.gpu.engines.recurrence.emit import emit_piece
+from kitsune_mlir.codegen.gpu.engines.recurrence.layout import Layer, Layout, layout_of
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.elements import unreadable
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
@@ -44,18 +44,10 @@ def read(ops: list[ir.Operation], options: KernelOptions) -> _Planned | str:
     if (reason := unreadable([op for op in ops if op != found[0]])) is not None:
         return reason
     what = Recurrence.of(found[0])
-    layout = layout_of(
-        what.gates,
-        what.hidden,
-        what.batch,
-        what.directions,
-        what.steps,
-        4 if what.dtype == "f32" else 2,
-        options.workers,
-        options.shared_bytes,
-        options.threads,
-        3 if what.dtype == "f32" and options.matmul_precision == "highest" else 1,
-    )
+    wide = what.dtype == "f32"
+    products = 3 if wide and options.matmul_precision == "highest" else 1
+    layer = Layer(what.gates, what.hidden, what.batch, what.directions, 4 if wide else 2, products)
+    layout = layout_of(layer, options.workers, options.shared_bytes, options.threads, not options.debug)
     if layout is None:
         sizes = f"{what.hidden} hidden units and a batch of {what.batch}"
         return f"{sizes} do not fit {options.workers} multiprocessors"
@@ -92,7 +84,8 @@ class RecurrenceEngine(Engine):
             registers=layout.registers,
             parameters={
                 **{"units": layout.units, "rows": layout.rows, "pieces": layout.pieces, "warps": layout.warps},
-                **{"held": f"{layout.held}/{layout.own_k_blocks}", "together": layout.together, "passes": layout.passes},
+                **{"held": layout.held, "stored": layout.stored, "again": layout.own_k_blocks - layout.held - layout.stored},
+                **{"together": layout.together, "passes": layout.passes, "flagged": layout.flagged},
             },
             split=Split(layout.pieces, groups * 2 * layout.state_bytes, groups, layout.pieces, spread=True),
             private=found,
@@ -104,6 +97,6 @@ class RecurrenceEngine(Engine):
         def piece(tile: TileContext, number) -> None:
             tile.resolve()
             tile.wait()
-            RecurrencePiece(tile, planned.what, planned.layout).emit(number)
+            emit_piece(tile, number, planned.what, planned.layout)
 
         task.for_each_piece(piece)

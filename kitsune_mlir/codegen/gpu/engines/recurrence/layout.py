@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from kitsune_mlir.machine import rates
 
-__all__ = ["K_BYTES", "Layout", "layout_of"]
+__all__ = ["COLUMNS", "K_BYTES", "ROWS", "Layer", "Layout", "layout_of"]
 
 K_BYTES = 64
 """Of a row of weights, or of hidden states, that a warp multiplies at a time: two `mma.sync`."""
@@ -31,17 +31,12 @@ MOST_TILES = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
-    """A block's share of a layer.
+class Layer:
+    """Sizes of a recurrent layer.
 
     Attributes:
-        gates, hidden, batch, directions, steps: of the layer. bytes: of an element of its weights.
-        units: hidden units of a block. rows: rows of the batch of a block.
-        unit_blocks, batch_blocks: how many blocks share these, in each direction.
-        warps: of a block.
-        columns: rows of the batch (a multiple of 8) that a pass multiplies.
-        together: tiles of these that a warp multiplies at once.
-        held: k-blocks of each warp whose weights stay in registers; the others are read again in each step.
+        gates: of a unit. hidden: units. batch: rows. directions: one or two.
+        bytes: of an element of its weights.
         products: `mma.sync` for each product, three of tf32 numbers for f32.
     """
 
@@ -49,17 +44,35 @@ class Layout:
     hidden: int
     batch: int
     directions: int
-    steps: int
     bytes: int
+    products: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout(Layer):
+    """A layer, and a block's share of it.
+
+    Attributes:
+        units: hidden units of a block. rows: rows of the batch of a block.
+        unit_blocks, batch_blocks: how many blocks share these, in each direction.
+        warps: of a block.
+        flagged: a hidden state comes with the number of its step, so that whoever reads it knows when it is there.
+        columns: rows of the batch (a multiple of 8) that a pass multiplies.
+        together: tiles of these that a warp multiplies at once.
+        held: k-blocks of each warp whose weights stay in registers. stored: the next ones, which stay in shared memory; others
+            are read again in each step.
+    """
+
     units: int
     rows: int
     unit_blocks: int
     batch_blocks: int
     warps: int
-    columns: int
-    together: int
-    held: int
-    products: int
+    flagged: bool
+    columns: int = COLUMNS
+    together: int = 1
+    held: int = 0
+    stored: int = 0
 
     @property
     def threads(self) -> int:
@@ -103,8 +116,8 @@ class Layout:
 
     @property
     def row_bytes(self) -> int:
-        """Of a hidden state that blocks hand to each other."""
-        return self.k_blocks * K_BYTES
+        """Of a row of hidden states that blocks hand to each other; with flags, each has as many bytes as its flag."""
+        return self.k_blocks * K_BYTES * (2 if self.flagged else 1)
 
     @property
     def state_bytes(self) -> int:
@@ -112,11 +125,17 @@ class Layout:
         return self.passes * self.columns * self.row_bytes
 
     @property
+    def sums_bytes(self) -> int:
+        """Of all warps' partial sums of a pass."""
+        return 4 * self.warps * self.tiles * ROWS * self.sums_stride
+
+    @property
     def shared(self) -> dict[str, int]:
-        """Bytes of shared memory by what they are for: partial sums, what is given, states of cells, biases."""
+        """Bytes of shared memory by what they are for: weights, partial sums (with flags, of two steps), what is given, ..."""
         cells = self.units * self.rows
         return {
-            "sums": 4 * self.warps * self.tiles * ROWS * self.sums_stride,
+            "weights": self.warps * self.stored * self.tiles * ROWS * K_BYTES,
+            "sums": self.sums_bytes * (2 if self.flagged else 1),
             "given": 4 * self.gates * self.units * self.columns,
             "hidden": 4 * cells,
             "cell": 4 * cells,
@@ -131,64 +150,67 @@ class Layout:
     @property
     def step_seconds(self) -> float:
         """Predicted time of a step."""
-        products = 2 * self.k_blocks * self.tiles * self.products * self.passes * self.columns // COLUMNS
-        again = self.tiles * ROWS * K_BYTES * self.warps * (self.own_k_blocks - self.held)
-        load = (self.rows * self.row_bytes + again * self.passes) / rates.RECURRENT_LOAD
-        cells = rates.RECURRENT_CELL * self.passes * -(-self.units * min(self.columns, self.rows) // self.threads)
-        return rates.RECURRENT_STEP + max(products * rates.RECURRENT_PRODUCT, load) + cells
+        groups = self.passes * self.columns // (COLUMNS * self.together)
+        products = 2 * self.k_blocks * self.tiles * self.products * groups * self.together
+        chain = 2 * self.own_k_blocks * self.products * groups
+        multiply = max(products * rates.RECURRENT_PRODUCT, chain * rates.RECURRENT_CHAIN)
+        k_block = self.warps * self.tiles * ROWS * K_BYTES * groups
+        again = self.rows * self.row_bytes + k_block * (self.own_k_blocks - self.held - self.stored)
+        load = max(again / rates.RECURRENT_LOAD, again * self.pieces / rates.RECURRENT_LOADS)
+        load += k_block * self.stored / rates.RECURRENT_SHARED
+        cell = rates.RECURRENT_CELL + self.gates * self.warps * rates.RECURRENT_SUM
+        cells = self.passes * -(-self.units * min(self.columns, self.rows) // self.threads)
+        hand_off = rates.RECURRENT_FLAG if self.flagged else rates.RECURRENT_STEP
+        return hand_off + multiply + load + cells * cell
 
 
-def _tiled(
-    gates: int, hidden: int, batch: int, directions: int, steps: int, bytes: int, blocks: int, products: int
-) -> Iterator[Layout]:
-    """Every layout for some number of blocks a direction."""
+def _tiled(layer: Layer, blocks: int) -> Iterator[Layout]:
+    """Every way to share a layer among so many blocks a direction, all weights in memory."""
     for batch_blocks in (1, 2, 4, 8, 16, 32):
-        if batch_blocks > 1 and batch_blocks > -(-batch // COLUMNS):
+        if batch_blocks > 1 and batch_blocks > -(-layer.batch // COLUMNS):
             break
-        rows = -(-batch // batch_blocks)
+        rows = -(-layer.batch // batch_blocks)
         for tiles in range(1, MOST_TILES + 1):
-            units = min(hidden, ROWS * tiles // gates)
-            unit_blocks = -(-hidden // units)
+            units = min(layer.hidden, ROWS * tiles // layer.gates)
+            unit_blocks = -(-layer.hidden // units)
             if unit_blocks * batch_blocks > blocks:
                 continue
-            if directions * unit_blocks * batch_blocks == 1:
+            if layer.directions * unit_blocks * batch_blocks == 1:
                 unit_blocks = 2  # blocks that share a tile are several: here both do the same
-            for warps, registers in REGISTERS.items():
-                columns = -(-rows // COLUMNS) * COLUMNS
-                columns = max(COLUMNS, min(columns, PARTIAL_BYTES // (4 * warps * tiles * ROWS) // COLUMNS * COLUMNS))
-                free = registers - OTHER_REGISTERS - (SPLIT_REGISTERS if products > 1 else 0)
-                for together in (4, 2, 1):
-                    fragments = tiles * together * 4 + together * 8
-                    if together > 1 and (columns % (together * COLUMNS) or fragments > free // 2):
-                        continue
-                    shape = (gates, hidden, batch, directions, steps, bytes, units, rows, unit_blocks, batch_blocks)
-                    layout = Layout(*shape, warps, columns, together, 0, products)
-                    held = min(layout.own_k_blocks, max(0, free - fragments) // (8 * tiles))
-                    yield dataclasses.replace(layout, held=held)
-                    break
+            for warps in REGISTERS:
+                for flagged in (True, False)[rows > COLUMNS :]:
+                    yield Layout(*dataclasses.astuple(layer), units, rows, unit_blocks, batch_blocks, warps, flagged)
+
+
+def _with_memory(layout: Layout, shared_bytes: int) -> Layout:
+    """A layout with as many columns in a pass, and weights in registers and shared memory, as there is room for."""
+    warps, tiles = layout.warps, layout.tiles
+    most = PARTIAL_BYTES // (4 * warps * tiles * ROWS) // COLUMNS * COLUMNS
+    columns = max(COLUMNS, min(-(-layout.rows // COLUMNS) * COLUMNS, most))
+    free = layout.registers - OTHER_REGISTERS - (SPLIT_REGISTERS if layout.products > 1 else 0)
+    for together in (4, 2, 1):
+        fragments = tiles * together * 4 + together * 8
+        if together == 1 or (columns % (together * COLUMNS) == 0 and fragments <= free // 2):
+            break
+    if layout.flagged:
+        fragments += 8 * layout.own_k_blocks  # all states of a step come at once
+    held = min(layout.own_k_blocks, max(0, free - fragments) // (8 * tiles))
+    layout = dataclasses.replace(layout, columns=columns, together=together, held=held)
+    room = max(0, shared_bytes - layout.shared_bytes) // (warps * tiles * ROWS * K_BYTES)
+    return dataclasses.replace(layout, stored=min(room, layout.own_k_blocks - held))
 
 
 @functools.lru_cache(maxsize=256)
-def layout_of(
-    gates: int,
-    hidden: int,
-    batch: int,
-    directions: int,
-    steps: int,
-    bytes: int,
-    workers: int,
-    shared_bytes: int,
-    threads: int,
-    products: int,
-) -> Layout | None:
+def layout_of(layer: Layer, workers: int, shared_bytes: int, threads: int, flags: bool) -> Layout | None:
     """The fastest layout, by prediction, on `workers` multiprocessors with blocks of so much memory; None if there is none.
 
     Args:
-        bytes: of an element of the weights. The others: see `Layout`.
+        flags: whether hidden states may have flags.
     """
     found = [
         layout
-        for layout in _tiled(gates, hidden, batch, directions, steps, bytes, max(1, workers // directions), products)
+        for layout in (_with_memory(layout, shared_bytes) for layout in _tiled(layer, max(1, workers // layer.directions)))
         if layout.pieces <= max(2, workers) and layout.shared_bytes <= shared_bytes and layout.threads <= threads
     ]
+    found = [layout for layout in found if flags or not layout.flagged]
     return min(found, key=lambda layout: (layout.step_seconds, layout.pieces, layout.warps), default=None)
