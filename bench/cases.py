@@ -19,6 +19,7 @@ from bench.breadth.random_models import random_models
 from bench.case import DTYPES, BenchCase, Inputs
 from bench.models import ZOO, make
 from bench.modules import MixtureOfExperts
+from bench.recurrent import recurrent
 from bench.sweeps import sweeps
 
 __all__ = ["all_cases", "select"]
@@ -101,7 +102,7 @@ def zoo() -> list[BenchCase]:
 def all_cases() -> dict[str, BenchCase]:
     """Every case by name."""
     found = {}
-    for case in [*headline(), *layers(), *zoo(), *sweeps(), *breadth(), *operators(), *random_models()]:
+    for case in [*headline(), *layers(), *zoo(), *sweeps(), *recurrent(), *breadth(), *operators(), *random_models()]:
         assert case.name not in found, case.name
         found[case.name] = case
     return found

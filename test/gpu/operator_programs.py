@@ -26,12 +26,12 @@ import torch
 import kitsune_mlir
 from kitsune_mlir.errors import KitsuneError
 from test.gpu.driver import answers_beside, program_main
-from test.gpu.operators import attention, images, indices, products, tensors
+from test.gpu.operators import attention, images, indices, products, recurrent, tensors
 from test.gpu.operators.case import Case
 from test.numerics.compare import exact, problems
 
 CASES: dict[str, Case] = {
-    name: case for part in (products, images, attention, indices, tensors) for name, case in part.CASES.items()
+    name: case for part in (products, images, attention, recurrent, indices, tensors) for name, case in part.CASES.items()
 }
 SECONDS = 20
 PROCESSES = 4

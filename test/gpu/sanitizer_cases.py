@@ -11,6 +11,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
 from test.gpu import attention_cases, chain_programs, conv_programs, gemv_programs, queue_programs, range_programs, row_programs
 from test.programs.scatters import forms
@@ -61,6 +62,17 @@ class Call(nn.Module):
         return self.function(*args)
 
 
+class Flat(nn.Module):
+    """A module whose results are not nested."""
+
+    def __init__(self, net: nn.Module):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> list[Any]:
+        return tree_leaves(self.net(x))
+
+
 class Normalised(nn.Module):
     """Layers of few rows, each with its rows' norm before it."""
 
@@ -97,6 +109,12 @@ def attention(**numbers: Any) -> Case:
     return Case(
         "attention", lambda: attention_cases.model_of(made), lambda: list(attention_cases.inputs_of(made, "cpu").values())
     )
+
+
+def recurrent(kind: type[nn.RNNBase], hidden: int, steps: int, batch: int, dtype: torch.dtype = BF16, **settings: bool) -> Case:
+    """All results of a recurrent layer."""
+    model = lambda: Flat(kind(hidden, hidden, **settings).to(dtype))  # noqa: E731
+    return Case("recurrence", model, matrices((steps, batch, hidden), dtype=dtype))
 
 
 def ranges(*numbers: Any, forced: bool = True, **more: Any) -> Case:
@@ -233,6 +251,10 @@ CASES: dict[str, Case] = {
     "scan": function("scan", lambda x: torch.cumsum(x, -1), matrices((7, 2100))),
     "scan_columns": function("scan", lambda x: torch.cumsum(x, 0), matrices((300, 33), dtype=BF16)),
     "scan_pieces": function("scan", lambda x: torch.cumsum(x, 1), matrices((2, 70001))),
+    "recurrence": recurrent(nn.LSTM, 64, 9, 3),
+    "recurrence_both_ways": recurrent(nn.GRU, 33, 7, 2, F32, bidirectional=True),
+    "recurrence_counted": recurrent(nn.LSTM, 40, 5, 20),
+    "recurrence_passes": recurrent(nn.GRU, 1000, 4, 64),
     "sort": function("sort", lambda x: torch.sort(x, -1), matrices((7, 129))),
     "sort_blocks": function(
         "sort", lambda x: torch.sort(x, dim=-1, descending=True, stable=True), matrices((3, 5000), dtype=BF16)
