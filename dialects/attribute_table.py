@@ -23,7 +23,7 @@ WORKER = ("func.func", "llvm.func")
 ANY = "any operation"
 
 MODES = ("temporal", "spatial", "separate")
-KINDS_OF_ARGUMENTS = ("parameter", "buffer", "constant", "input")
+KINDS_OF_ARGUMENTS = ("parameter", "buffer", "constant", "derived", "input")
 CELLS = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 """Recurrent cells, with the number of gates of a unit."""
 

@@ -36,7 +36,7 @@ def signature_of(imported: ImportedModel, arguments: Numbers, wide: Numbers, res
     numbered = list(enumerate(imported.arguments))
     return Signature(
         tuple(
-            Weight(a.name, a.kind, tuple(a.shape), a.dtype, arguments.get(n, ()), wide.get(n, ()))
+            Weight(a.name, a.kind, tuple(a.shape), a.dtype, arguments.get(n, ()), wide.get(n, ()), a.recipe)
             for n, a in numbered
             if a.kind != "input"
         ),
@@ -53,6 +53,7 @@ def signature_of(imported: ImportedModel, arguments: Numbers, wide: Numbers, res
         _dumped(imported.in_spec),
         _dumped(imported.out_spec),
         results,
+        tuple(Weight(a.name, a.kind, tuple(a.shape), a.dtype) for a in imported.sources),
     )
 
 

@@ -192,7 +192,7 @@ def program_of(imported: ImportedModel, code: Code, phases: Phases | None = None
     return Program(
         code.machine.chip or code.machine.name,
         signature_of(imported, *memory_layouts(stages.module, "main")),
-        {a.name: a.value for a in imported.arguments if a.kind != "input"},
+        imported.supplied,
         code.runner,
         texts,
         summary,

@@ -30,7 +30,7 @@ from kitsune_mlir.runtime.load import make_runner
 from kitsune_mlir.runtime.package import read_package, write_package
 from kitsune_mlir.runtime.plain import record
 from kitsune_mlir.runtime.program import Program
-from kitsune_mlir.runtime.signature import Signature
+from kitsune_mlir.runtime.signature import Signature, Weight
 from kitsune_mlir.runtime.structure import structure_text
 
 __all__ = ["Kept", "ProgramCache"]
@@ -97,11 +97,12 @@ class ProgramCache:
         if remarks is None and self._options.on_remark is not None:
             return None
         stored = {name: tensor.to(notes["devices"][name]) for name, tensor in held.weights.items()}
-        weights = {w.name: stored[w.name] if w.name in stored else _own(model, w.name) for w in held.signature.weights}
+        weights = {w.name: stored[w.name] if w.name in stored else _own(model, w.name) for w in held.signature.supplied}
         specs = model.program.call_spec
         signature = dataclasses.replace(
             held.signature,
             weights=tuple(dataclasses.replace(w, kind=notes["kinds"][w.name]) for w in held.signature.weights),
+            sources=tuple(dataclasses.replace(w, kind=notes["kinds"][w.name]) for w in held.signature.sources),
             in_spec=_dumped(specs.in_spec),
             out_spec=_dumped(specs.out_spec),
         )
@@ -112,14 +113,14 @@ class ProgramCache:
 
     def keep(self, key: str, program: Program, model: ExportedModel, remarks: Sequence[Diagnostic] | None) -> None:
         """Keep a program, if a file can hold it."""
-        own = {*model.program.state_dict, *model.program.graph_signature.buffers, *model.folded}
-        constants = {w.name: program.weights[w.name] for w in program.signature.weights if w.name not in own}
+        own = {*model.program.state_dict, *model.program.graph_signature.buffers}
+        constants = {w.name: program.weights[w.name] for w in program.signature.supplied if w.name not in own}
         if sum(tensor.nbytes for tensor in constants.values()) > MOST_CONSTANTS:
             return
         notes = {
             "remarks": None if remarks is None else [dataclasses.asdict(remark) for remark in remarks],
             "devices": {name: str(tensor.device) for name, tensor in constants.items()},
-            "kinds": {weight.name: weight.kind for weight in program.signature.weights},
+            "kinds": {w.name: w.kind for w in (*program.signature.weights, *program.signature.sources)},
         }
         summary = {**program.summary, NOTES: notes}
         signature = _stored(program.signature, constants)
@@ -146,10 +147,14 @@ def _stored(signature: Signature, constants: Mapping[str, Any]) -> Signature:
     count = len([output for output in signature.outputs if output.mutates is None])
     leaves = max([0, *(i.position + 1 for i in signature.inputs), *(position + 1 for position, _ in signature.fixed)])
     specs = (pytree.tree_structure(((0,) * leaves, {})), pytree.tree_structure((0,) * count))
-    kinds = {w: w.kind if w.name in constants else "parameter" for w in signature.weights}
+
+    def stored(weight: Weight) -> Weight:
+        return weight if weight.recipe or weight.name in constants else dataclasses.replace(weight, kind="parameter")
+
     return dataclasses.replace(
         signature,
-        weights=tuple(dataclasses.replace(weight, kind=kind) for weight, kind in kinds.items()),
+        weights=tuple(map(stored, signature.weights)),
+        sources=tuple(map(stored, signature.sources)),
         in_spec=structure_text(specs[0]),
         out_spec=structure_text(specs[1]),
     )

@@ -26,7 +26,7 @@ def graph_text(model: ExportedModel) -> str | None:
     """All that import and compiler read of an exported model.
 
     Lines of the source are in it, because remarks and warnings name them. The values of parameters and buffers are not: a
-    program is called with them. Values of other constants count, as hashes, but for those that are made of weights.
+    program is called with them. Values of other constants count, as hashes.
 
     Returns:
         The text; None where something in the graph has no text that says what it does.
@@ -77,6 +77,6 @@ def _weight_lines(model: ExportedModel) -> Iterator[str]:
         yield f"{name} {_described(tensor)} as {first.setdefault((place, _described(tensor)), name)}"
     buffers = set(program.graph_signature.buffers)
     for name, tensor in program.constants.items():
-        if name not in model.folded and name not in buffers and tensor.device.type != "meta":
+        if name not in buffers and tensor.device.type != "meta":
             data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             yield f"{name} {hashlib.sha256(data.numpy().tobytes()).hexdigest()}"

@@ -40,19 +40,22 @@ class Argument:
 
     Attributes:
         name: the weight's qualified name in the model (`layers.0.weight`), or the input's name in the exported graph.
-        kind: `constant` is a tensor that the model's code made or holds outside its parameters and buffers.
+        kind: `constant` is a tensor that the model's code made or holds outside its parameters and buffers; `derived` is
+            computed from others.
         shape: sizes, in elements.
         dtype: as `dtype_name` gives it. The function's type is signless: `ui8` arrives as `tensor<…xi8>`.
-        value: the weight itself, not a copy; None for an input.
+        value: the weight itself, not a copy, or what the recipe gave; None for an input.
         position: an input's place among the leaves of `pytree.tree_flatten((args, kwargs))`; None for a weight.
+        recipe: how a derived weight is made (`runtime.derived`).
     """
 
     name: str
-    kind: Literal["parameter", "buffer", "constant", "input"]
+    kind: Literal["parameter", "buffer", "constant", "derived", "input"]
     shape: tuple[int, ...]
     dtype: str
     value: torch.Tensor | None = None
     position: int | None = None
+    recipe: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ class ImportedModel:
         arguments: one per function argument: weights first (parameters, then buffers, then constants, each in the
             model's order; unused ones left out, tied ones once), then the tensor inputs in the order in which
             `(args, kwargs)` flattens.
+        sources: weights that are no arguments, but that derived ones are made of.
         results: the leaves of the output in `out_spec`'s order, then the mutations. `main` returns only the `tensor`
             ones, each value once; a value may still be an argument or a constant where the arithmetic came to nothing.
         fixed_inputs: the leaves of the input that are no tensors.
@@ -113,6 +117,7 @@ class ImportedModel:
 
     module: ir.Module
     arguments: tuple[Argument, ...]
+    sources: tuple[Argument, ...]
     results: tuple[Result, ...]
     fixed_inputs: tuple[FixedInput, ...]
     in_spec: TreeSpec
@@ -126,5 +131,11 @@ class ImportedModel:
 
     @property
     def weights(self) -> Sequence[Argument]:
-        """The arguments that the model supplies."""
+        """The arguments that the model supplies, or that are derived from what it supplies."""
         return [a for a in self.arguments if a.kind != "input"]
+
+    @property
+    def supplied(self) -> dict[str, torch.Tensor]:
+        """The model's own tensors by name."""
+        own = [a for a in (*self.weights, *self.sources) if not a.recipe]
+        return {a.name: a.value for a in own if a.value is not None}

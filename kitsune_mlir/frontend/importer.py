@@ -63,7 +63,6 @@ class ExportedModel:
         program: the graph, with its weights.
         fixed: inputs that are bound into it, by position among the leaves of `(args, kwargs)`.
         returned: the nodes that the model returns.
-        folded: names of the constants that are made of weights.
         leaves: of `(args, kwargs)`.
         seconds: how long `export` took.
     """
@@ -71,7 +70,6 @@ class ExportedModel:
     program: ExportedProgram
     fixed: Mapping[int, Any]
     returned: Sequence[str]
-    folded: tuple[str, ...]
     leaves: Sequence[Any]
     seconds: Mapping[str, float]
 
@@ -89,8 +87,9 @@ def export_model(
         program, fixed = export(model, tuple(args), dict(kwargs or {}))
         check_static(program.graph)
         returned = _returned(program)
-        folded = fold_batch_norms(program) if fold_norms else ()
-    return ExportedModel(program, fixed, returned, folded, tree_leaves((tuple(args), dict(kwargs or {}))), seconds)
+        if fold_norms:
+            fold_batch_norms(program)
+    return ExportedModel(program, fixed, returned, tree_leaves((tuple(args), dict(kwargs or {}))), seconds)
 
 
 def import_exported(exported: ExportedModel, *, context: ir.Context | None = None) -> ImportedModel:
@@ -110,7 +109,7 @@ def import_exported(exported: ExportedModel, *, context: ir.Context | None = Non
     in_spec, out_spec = program.call_spec
     if in_spec is None or out_spec is None:
         raise FrontendError("the exported program does not say how its inputs and outputs are nested")
-    return ImportedModel(module, main.arguments, results, main.fixed_inputs, in_spec, out_spec, seconds)
+    return ImportedModel(module, main.arguments, main.sources, results, main.fixed_inputs, in_spec, out_spec, seconds)
 
 
 def _returned(program: ExportedProgram) -> list[str]:

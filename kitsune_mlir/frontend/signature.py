@@ -12,9 +12,11 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend import prepare
+from kitsune_mlir.frontend.derived import derive_weights
 from kitsune_mlir.frontend.empty import drop_empty
 from kitsune_mlir.frontend.imported import Argument, FixedInput, Result, dtype_name
 from kitsune_mlir.frontend.source import origin_of_node
+from kitsune_mlir.runtime.derived import sources_of
 
 __all__ = ["MainGraph"]
 
@@ -46,6 +48,7 @@ class MainGraph:
     Attributes:
         graph: placeholders are exactly `arguments`, outputs exactly the computed tensors.
         arguments: of `main`, in order.
+        sources: weights that are no arguments, but that derived ones are made of.
         results: what the model's outputs and mutations are made of.
         fixed_inputs: inputs that are no tensors.
 
@@ -96,10 +99,12 @@ class MainGraph:
         targets = {s.target for s in signature.output_specs if s.kind is OutputKind.BUFFER_MUTATION}
         mutated = {name for name, target in self._names.items() if target in targets}
         prepare.merge_tied(self.graph, weights, mutated)
+        self._recipes = derive_weights(self.graph, weights, self._names, mutated)
 
         self._take_out_empty_outputs(weights)
         self.results = self._split_outputs(signature.output_specs)
         self.arguments = self._arguments(weights)
+        self.sources = self._sources(weights)
 
     def _take_out_empty_outputs(self, weights: dict[str, torch.Tensor]) -> None:
         """Makes outputs without elements constants: code generators need not know of such tensors."""
@@ -148,8 +153,7 @@ class MainGraph:
                 if not node.users and name not in self._needed:
                     self.graph.erase_node(node)
                     continue
-                kind = self._kinds.get(node.name, "constant")
-                found.append(Argument(name, kind, tuple(weight.shape), dtype_name(weight.dtype), value=weight))
+                found.append(self._weight(node.name, weight))
             elif node.name in self._positions:
                 value = node.meta["val"]
                 position = self._positions[node.name]
@@ -157,3 +161,16 @@ class MainGraph:
             else:
                 self.graph.erase_node(node)
         return tuple(found)
+
+    def _weight(self, place: str, weight: torch.Tensor) -> Argument:
+        recipe = self._recipes.get(place, "")
+        kind = "derived" if recipe else self._kinds.get(place, "constant")
+        name = self._names.get(place, place)
+        return Argument(name, kind, tuple(weight.shape), dtype_name(weight.dtype), value=weight, recipe=recipe)
+
+    def _sources(self, weights: dict[str, torch.Tensor]) -> tuple[Argument, ...]:
+        """What derived arguments are made of, and is no argument itself."""
+        taken = {argument.name for argument in self.arguments}
+        read = {name for argument in self.arguments if argument.recipe for name in sources_of(argument.recipe)}
+        every = {self._names.get(place, place): place for place in weights}
+        return tuple(self._weight(every[name], weights[every[name]]) for name in every if name in read - taken)

@@ -42,7 +42,7 @@ def _given(weights: Mapping[str, Any] | None, signature: Signature) -> dict[str,
 
     if weights is not None and not isinstance(weights, Mapping):
         raise ArgumentError(f"weights are a mapping from names to tensors, not a {type(weights).__name__}")
-    found = {w.name: weights[w.name] for w in signature.weights if weights and w.name in weights}
+    found = {w.name: weights[w.name] for w in signature.supplied if weights and w.name in weights}
     for name, tensor in found.items():
         if not isinstance(tensor, torch.Tensor):
             raise ArgumentError(f"weight '{name}' is a {type(tensor).__name__}, a tensor was expected")

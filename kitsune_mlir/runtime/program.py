@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from kitsune_mlir.errors import ArgumentError, PackageError, TargetError
 from kitsune_mlir.runtime.arguments import address_of, fixed_text, leaf_words, overwrite, tensor_of
+from kitsune_mlir.runtime.derived import evaluate, sources_of
 from kitsune_mlir.runtime.direct import DirectCall, direct_call
 from kitsune_mlir.runtime.package import LEVELS, write_package
-from kitsune_mlir.runtime.signature import Signature, torch_dtype
+from kitsune_mlir.runtime.signature import Signature, Weight, torch_dtype
 from kitsune_mlir.runtime.structure import call_words, structure_of
 from kitsune_mlir.runtime.timeline import Timeline
 
@@ -90,15 +91,22 @@ class Program:
         """
         import torch
 
-        for weight in self.signature.weights:
+        for weight in self.signature.supplied:
             if weight.name not in self.weights:
                 raise ArgumentError(f"the program needs a weight '{weight.name}', which it was not given")
-            tensor = self.weights[weight.name].detach()
+            tensor = self.weights[weight.name]
             if tensor.layout != torch.strided:
                 raise ArgumentError(f"weight '{weight.name}' has layout {tensor.layout}, a dense tensor was expected")
             if tuple(tensor.shape) != weight.shape or tensor.dtype != torch_dtype(weight.dtype):
                 wanted = f"{weight.dtype} {list(weight.shape)}"
                 raise ArgumentError(f"weight '{weight.name}' is {tensor.dtype} {list(tensor.shape)}, compiled for {wanted}")
+        for weight in self.signature.weights:
+            sources = [self.weights[name] for name in (sources_of(weight.recipe) if weight.recipe else [weight.name])]
+
+            def value(weight: Weight = weight) -> Any:
+                return evaluate(weight.recipe, self.weights, device) if weight.recipe else self.weights[weight.name].detach()
+
+            tensor = value()
             placed = _ordered(tensor.to(device), weight.order)
             if placed.data_ptr() % 16:
                 placed = placed.clone()
@@ -106,8 +114,8 @@ class Program:
                 whole = placed.new_zeros(weight.wide)
                 placed = whole[tuple(map(slice, weight.shape))].copy_(placed)
             self._weight_tensors.append(placed)
-            if placed.data_ptr() != tensor.data_ptr():
-                self._copies.append(_Copy(self.weights[weight.name], placed, _version(tensor)))
+            if weight.recipe or placed.data_ptr() != tensor.data_ptr():
+                self._copies.append(_Copy(sources, value, placed, _versions(sources)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program on tensors (or DLPack objects) of the shapes, dtypes and device that it was compiled for.
@@ -289,7 +297,7 @@ class Program:
         """
         if not self.signature.in_spec or not self.signature.out_spec:
             raise PackageError(f"the model's arguments or output have a structure that a file cannot hold: {self._out_spec}")
-        stored = [w.name for w in self.signature.weights if weights or w.kind == "constant"]
+        stored = [w.name for w in self.signature.supplied if weights or w.kind == "constant"]
         tensors = {name: self.weights[name] for name in stored}
         if (empty := _without_values(tensors)) is not None:
             raise PackageError(f"weight '{empty}' is on the meta device, without values: only weights=False can be saved")
@@ -304,25 +312,26 @@ class Program:
 
 @dataclasses.dataclass
 class _Copy:
-    """A weight that was copied: `placed` holds what `source` had at its version `version`.
+    """A weight that was copied or derived: `placed` holds what `value` gave when `sources` had these versions.
 
     A tensor counts the operations that changed it in place (`_version`), but an inference tensor: that is copied at every call.
     A replayed CUDA graph runs no Python, so it keeps using what was placed when it was captured.
     """
 
-    source: Any
+    sources: Sequence[Any]
+    value: Callable[[], Any]
     placed: Any
-    version: int | None
+    versions: list[int] | None
 
     def refresh(self) -> None:
-        """Copy again if the source was changed."""
-        if self.version is None or self.source._version != self.version:
-            self.placed.copy_(self.source.detach())
-            self.version = _version(self.source)
+        """Copy again if a source was changed."""
+        if self.versions is None or any(s._version != v for s, v in zip(self.sources, self.versions, strict=True)):
+            self.placed.copy_(self.value())
+            self.versions = _versions(self.sources)
 
 
-def _version(tensor: Any) -> int | None:
-    return None if tensor.is_inference() else tensor._version
+def _versions(tensors: Sequence[Any]) -> list[int] | None:
+    return None if any(tensor.is_inference() for tensor in tensors) else [tensor._version for tensor in tensors]
 
 
 def _without_values(weights: Mapping[str, Any]) -> str | None:

@@ -41,9 +41,9 @@ def torch_dtype(name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
-    """An argument that the model supplies: parameter, buffer or constant. `order`: the order of dimensions in memory, outermost
-    first, in which the program takes it; empty is row-major. `wide`: the extents with which it does, with zeros at the ends;
-    empty is `shape`."""
+    """An argument that the model supplies: parameter, buffer or constant; or one derived from these by `recipe`
+    (`runtime.derived`). `order`: the order of dimensions in memory, outermost first, in which the program takes it; empty is
+    row-major. `wide`: the extents with which it does, with zeros at the ends; empty is `shape`."""
 
     name: str
     kind: str
@@ -51,6 +51,7 @@ class Weight:
     dtype: str
     order: tuple[int, ...] = ()
     wide: tuple[int, ...] = ()
+    recipe: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Signature:
         results: shape and dtype of each of the program's results.
         fixed: leaves of the input that are no tensors: (position, value); the code holds for these values only.
         result_orders: by the number of a result, the order of its dimensions in memory, where that is not row-major.
+        sources: the model's weights that are no arguments, but that derived weights are made of.
         in_spec, out_spec: `torch.utils._pytree.treespec_dumps` of `(args, kwargs)` and of the output.
     """
 
@@ -101,6 +103,12 @@ class Signature:
     in_spec: str
     out_spec: str
     result_orders: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    sources: tuple[Weight, ...] = ()
+
+    @property
+    def supplied(self) -> tuple[Weight, ...]:
+        """What a model or a file has to give: the weights but for derived ones, and what only these are made of."""
+        return (*(weight for weight in self.weights if not weight.recipe), *self.sources)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON. A fixed value that JSON cannot hold is kept as its `repr`.

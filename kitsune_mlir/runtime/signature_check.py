@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from kitsune_mlir.errors import ArgumentError
+from kitsune_mlir.runtime.derived import check_recipe
 from kitsune_mlir.runtime.plain import shown
 from kitsune_mlir.runtime.signature import Input, Output, Signature, Weight, torch_dtype
 from kitsune_mlir.runtime.structure import structure_of
 
 __all__ = ["check_fit", "check_signature", "check_weights"]
 
-WEIGHT_KINDS = ("parameter", "buffer", "constant")
+WEIGHT_KINDS = ("parameter", "buffer", "constant", "derived")
 MOST = 1 << 48  # of an extent: there are no more addresses
 PLAIN = (int, float, bool, str, type(None))
 
@@ -29,9 +31,12 @@ def check_signature(signature: Signature) -> None:
         ValueError: they do not; the message names the entry.
     """
     arguments = {a.name: a for a in (*signature.weights, *signature.inputs)}
-    _require_once((a.name for a in (*signature.weights, *signature.inputs)), "argument {!r}")
-    for argument in arguments.values():
+    _require_once((a.name for a in (*signature.weights, *signature.sources, *signature.inputs)), "argument {!r}")
+    for argument in (*arguments.values(), *signature.sources):
         _check_argument(argument)
+    supplied = {weight.name for weight in signature.supplied}
+    for weight in (*signature.weights, *signature.sources):
+        _check_recipe(weight, supplied)
     for number, (shape, dtype) in enumerate(signature.results):
         _bytes(shape, dtype, f"result {number}")
         order = signature.result_orders.get(number)
@@ -70,7 +75,7 @@ def check_weights(signature: Signature, stored: Mapping[str, Any]) -> None:
     Raises:
         ValueError: they are not; the message names the weight.
     """
-    weights = {w.name: w for w in signature.weights}
+    weights = {w.name: w for w in signature.supplied}
     for name, tensor in stored.items():
         _require(name in weights, f"the stored weight {shown(name)} is none of the program's")
         want = weights[name]
@@ -92,6 +97,17 @@ def _check_argument(argument: Weight | Input) -> None:
         covers = len(wide) == len(shape) and all(w >= s for w, s in zip(wide, shape, strict=True))
         _require(covers, f"{name} of {list(shape)} is to be widened to {list(wide)}")
         _require(not (argument.order and argument.wide), f"{name} has both an order and wide extents")
+
+
+def _check_recipe(weight: Weight, supplied: Collection[str]) -> None:
+    name = f"weight '{weight.name}'"
+    derived = weight.kind == "derived"
+    _require(derived == bool(weight.recipe), f"{name} is a {weight.kind} with the recipe {shown(weight.recipe)}")
+    if weight.recipe:
+        try:
+            check_recipe(weight.recipe, supplied.__contains__)
+        except (ValueError, ArgumentError) as error:
+            raise ValueError(f"the recipe of {name}: {error}") from error
 
 
 def _check_output(output: Output, name: str, signature: Signature, arguments: Mapping[str, Weight | Input]) -> None:

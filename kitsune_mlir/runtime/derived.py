@@ -1,0 +1,116 @@
+"""Weights that are computed from a model's own by a recipe: a list of PyTorch's operators, as JSON.
+
+    [["aten.flip.default", [{"weight": "up.weight"}, [2, 3]], {}], ["aten.cat.default", [[{"step": 0}, {"weight": "v"}]], {}]]
+
+An argument is a plain value, a list, a weight by name, the result of a step before, or a dtype. The last step gives the weight.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from kitsune_mlir.runtime.signature import torch_dtype
+
+__all__ = ["CASTS", "FACTORIES", "OPERATORS", "VIEWS", "check_recipe", "evaluate", "sources_of"]
+
+_VIEWS = """
+alias.default clone.default detach.default lift_fresh_copy.default view.default _unsafe_view.default reshape.default
+permute.default transpose.int t.default unsqueeze.default squeeze.dim squeeze.dims squeeze.default expand.default slice.Tensor
+select.int
+"""
+
+VIEWS = frozenset("aten." + name for name in _VIEWS.split())
+"""Operators whose results lie where their operand does, or could."""
+
+FACTORIES = frozenset("aten." + name for name in ("arange.start_step", "full.default", "zeros.default", "ones.default"))
+"""Operators without operands."""
+
+_NAMES = """
+cat.default constant_pad_nd.default flip.default roll.default repeat.default index_select.default tril.default
+triu.default where.self add.Tensor add.Scalar sub.Tensor sub.Scalar mul.Tensor mul.Scalar div.Tensor div.Scalar neg.default
+abs.default exp.default log.default log1p.default expm1.default sqrt.default rsqrt.default reciprocal.default sigmoid.default
+tanh.default relu.default clamp.default pow.Tensor_Scalar maximum.default minimum.default sin.default cos.default
+gt.Scalar gt.Tensor ge.Scalar ge.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor eq.Scalar eq.Tensor ne.Scalar ne.Tensor
+logical_and.default logical_not.default sum.dim_IntList mean.dim amax.default amin.default mm.default bmm.default
+"""
+
+CASTS = frozenset(["aten._to_copy.default", "prims.convert_element_type.default"])
+
+OPERATORS = VIEWS | FACTORIES | CASTS | {"aten." + name for name in _NAMES.split()}
+"""What a recipe may do: it is read from a file."""
+
+
+_RESHAPES = dict.fromkeys(["aten.view.default", "aten._unsafe_view.default"], "aten.reshape.default")
+"""A graph's views are of tensors that may lie otherwise here."""
+
+
+def evaluate(recipe: str, weights: Mapping[str, Any], device: Any) -> Any:
+    """The weight of a recipe, on a device.
+
+    Args:
+        weights: at least those that it names, by name, on any device.
+    """
+    import torch
+
+    found: list[Any] = []
+
+    def value(part: Any) -> Any:
+        if isinstance(part, list):
+            return [value(one) for one in part]
+        if not isinstance(part, dict):
+            return part
+        ((kind, what),) = part.items()
+        if kind == "weight":
+            return weights[what].detach().to(device)
+        return found[what] if kind == "step" else torch_dtype(what)
+
+    with torch.no_grad():
+        for name, args, kwargs in json.loads(recipe):
+            if name in FACTORIES:
+                kwargs = {**kwargs, "device": device}
+            namespace, operator, overload = _RESHAPES.get(name, name).split(".")
+            function = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+            found.append(function(*value(args), **{key: value(part) for key, part in kwargs.items()}))
+    return found[-1]
+
+
+def sources_of(recipe: str) -> list[str]:
+    """Names of the weights that a recipe reads, each once."""
+    return list(dict.fromkeys(what for kind, what in _references(json.loads(recipe)) if kind == "weight"))
+
+
+def check_recipe(recipe: str, known: Callable[[str], bool]) -> None:
+    """A recipe is a list of operators that are allowed, on weights that are `known` and on results of steps before.
+
+    Raises:
+        ValueError: it is not; the message says what is wrong.
+    """
+    steps = json.loads(recipe)
+    if not isinstance(steps, list) or not steps:
+        raise ValueError("it has no steps")
+    for number, step in enumerate(steps):
+        if not (isinstance(step, list) and list(map(type, step)) == [str, list, dict]):
+            raise ValueError(f"step {number} is no operator with arguments")
+        if step[0] not in OPERATORS:
+            raise ValueError(f"step {number} is the operator {step[0][:100]!r}, which no recipe has")
+        for kind, what in _references(step[1:]):
+            if kind == "step" and not (type(what) is int and 0 <= what < number):
+                raise ValueError(f"step {number} reads step {what!r}")
+            if kind == "weight" and not (isinstance(what, str) and known(what)):
+                raise ValueError(f"step {number} reads the weight {what!r}, which there is not")
+            if kind == "dtype":
+                torch_dtype(what)
+
+
+def _references(part: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(part, list):
+        for one in part:
+            yield from _references(one)
+    elif isinstance(part, dict):
+        if len(part) == 1 and next(iter(part)) in ("weight", "step", "dtype"):
+            yield from part.items()
+        else:
+            for one in part.values():
+                yield from _references(one)

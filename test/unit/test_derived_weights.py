@@ -1,0 +1,187 @@
+"""What is computed from weights alone is computed once, and when a weight changes."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import kitsune_mlir
+from bench.sweeps import Function
+from kitsune_mlir.errors import PackageError
+from kitsune_mlir.frontend import import_model
+from kitsune_mlir.runtime.derived import check_recipe, evaluate, sources_of
+
+
+class Normed(nn.Module):
+    """A transposed convolution, and a batch norm behind a convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.conv, self.norm = nn.ConvTranspose2d(5, 7, 4, 2, 1), nn.Conv2d(7, 3, 3), nn.BatchNorm2d(3)
+        self.norm.get_buffer("running_mean").normal_()
+        self.norm.get_buffer("running_var").uniform_(0.5, 2)
+
+    def forward(self, x):
+        return self.norm(self.conv(self.up(x).relu()))
+
+
+@pytest.fixture(scope="module")
+def normed() -> tuple[Normed, torch.Tensor, kitsune_mlir.Program]:
+    torch.manual_seed(0)
+    model, x = Normed().eval(), torch.randn(2, 5, 9, 7)
+    return model, x, kitsune_mlir.compile(model, (x,), target="host")
+
+
+def close(program: kitsune_mlir.Program, model: nn.Module, x: torch.Tensor) -> None:
+    want = copy.deepcopy(model).double()(x.double())
+    assert (program(x) - want).norm() < 1e-5 * want.norm()
+
+
+def test_derived_weights_follow_their_sources(normed):
+    model, x, program = normed
+    kinds = {w.name: w.kind for w in program.signature.weights}
+    assert [name for name, kind in kinds.items() if kind != "derived"] == ["up.bias"] and len(kinds) == 4
+    close(program, model, x)
+    with torch.no_grad():
+        model.up.weight.mul_(-1.5)
+    close(program, model, x)
+    model.norm.get_buffer("running_var").add_(1)
+    close(program, model, x)
+    model.load_state_dict(Normed().state_dict())
+    close(program, model, x)
+
+
+def test_packages_hold_the_sources(normed, tmp_path):
+    model, x, program = normed
+    assert set(program.weights) == {w.name for w in program.signature.supplied}
+    for whole in (True, False):
+        program.save(tmp_path / "model.kit", weights=whole)
+        close(kitsune_mlir.load(tmp_path / "model.kit", None if whole else dict(model.state_dict())), model, x)
+
+
+def test_a_model_without_values(tmp_path):
+    with torch.device("meta"):
+        model, x = Normed().eval(), torch.empty(2, 5, 9, 7)
+    kitsune_mlir.compile(model, (x,), target="host").save(tmp_path / "model.kit", weights=False)
+    real, x = Normed().eval(), torch.randn(2, 5, 9, 7)
+    close(kitsune_mlir.load(tmp_path / "model.kit", dict(real.state_dict())), real, x)
+
+
+def test_inference_tensors_are_read_at_every_call():
+    with torch.inference_mode():
+        model, x = Normed().eval(), torch.randn(2, 5, 9, 7)
+        program = kitsune_mlir.compile(model, (x,), target="host")
+        model.up.weight.mul_(2)
+        close(program, model, x)
+
+
+class Held(nn.Module):
+    def __init__(self, run):
+        super().__init__()
+        self.weight, self.other = nn.Parameter(torch.randn(6, 8)), nn.Parameter(torch.randn(6, 8))
+        self.narrow, self.run = nn.Parameter(torch.randn(6, 8).bfloat16()), run
+        self.register_buffer("state", torch.randn(6, 8))
+
+    def forward(self, x):
+        return self.run(self, x)
+
+
+def kinds(run, *shape: int) -> list[str]:
+    model, x = Held(run), torch.randn(*shape or (5, 8))
+    imported = import_model(model, (x,))
+    program = kitsune_mlir.compile(model, (x,), target="host")
+    want, found = copy.deepcopy(model)(x), program(x)
+    for got, exact in zip(*((o,) if isinstance(o, torch.Tensor) else o for o in (found, want)), strict=True):
+        torch.testing.assert_close(got, exact)
+    return [a.kind for a in imported.weights]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda m, x: x @ torch.cat([m.weight, m.other]).t(),
+        lambda m, x: x @ (m.weight * m.other.exp()).t(),
+        lambda m, x: x * m.weight.flip(0)[2],
+        lambda m, x: x @ m.weight.to(torch.bfloat16).float().t(),
+        lambda m, x: x + (m.weight @ m.other.t()).sum(),
+        lambda m, x: x + m.weight.tril()[0] * torch.arange(8.0),
+        lambda m, x: x @ torch.where(m.weight > 0, m.weight, m.other).t(),
+    ],
+)  # fmt: skip
+def test_what_leaves_the_program(run):
+    assert "derived" in kinds(run)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda m, x: x @ m.weight.t(),  # views
+        lambda m, x: x + m.weight[1, 2:3],
+        lambda m, x: x @ m.narrow.float().t(),  # a wider type
+        lambda m, x: x @ (m.weight * x[0]).t(),  # an input
+        lambda m, x: (x + m.weight[0, 0], m.weight * 2),  # a result: each caller has its own
+        lambda m, x: x @ (m.state.add_(1) * 2).t(),  # the model changes it
+    ],
+)
+def test_what_stays(run):
+    assert "derived" not in kinds(run)
+
+
+def test_what_would_take_much_memory_stays():
+    def outer(m, x):
+        return x + (m.weight.reshape(-1, 1, 1) * m.other.reshape(1, -1, 1) * torch.ones(1, 1, 64)).sum(0)[:5, :8]
+
+    imported = import_model(Held(outer), (torch.randn(5, 8),))
+    assert all(a.value.numel() <= 6 * 8 for a in imported.weights if a.kind != "derived")
+    assert all(a.value.nbytes <= 1 << 16 for a in imported.weights)
+
+
+def test_recipes():
+    flipped = ["aten.flip.default", [{"weight": "a"}, [0]], {}]
+    recipe = json.dumps([flipped, ["aten.add.Tensor", [{"step": 0}, {"weight": "b"}], {}]])
+    a, b = torch.randn(3), torch.randn(3)
+    assert torch.equal(evaluate(recipe, {"a": a, "b": b}, "cpu"), a.flip(0) + b)
+    assert sources_of(recipe) == ["a", "b"]
+    check_recipe(recipe, {"a", "b"}.__contains__)
+
+
+@pytest.mark.parametrize(
+    "steps, message",
+    [
+        ([], "no steps"),
+        ([["aten.flip.default", [{"weight": "a"}, [0]]]], "step 0 is no operator"),
+        ([["aten.set_.source_Tensor", [{"weight": "a"}], {}]], "which no recipe has"),
+        ([["aten.neg.default", [{"step": 0}], {}]], "reads step 0"),
+        ([["aten.neg.default", [{"step": True}], {}]], "reads step True"),
+        ([["aten.neg.default", [{"weight": "c"}], {}]], "the weight 'c', which there is not"),
+    ],
+)
+def test_what_is_no_recipe(steps, message):
+    with pytest.raises(ValueError, match=message):
+        check_recipe(json.dumps(steps), {"a", "b"}.__contains__)
+
+
+def test_a_package_with_a_wrong_recipe(normed, tmp_path):
+    import dataclasses
+
+    _, _, program = normed
+    wrong = json.dumps([["aten.neg.default", [{"weight": "x"}], {}]])
+    weights = tuple(dataclasses.replace(w, recipe=w.recipe and wrong) for w in program.signature.weights)
+    program = copy.copy(program)
+    program.signature = dataclasses.replace(program.signature, weights=weights)
+    with pytest.raises(PackageError, match="the recipe of weight 'up.weight.derived': step 0 reads the weight 'x'"):
+        program.save(tmp_path / "model.kit")
+
+
+def test_equal_models_have_equal_names():
+    model, x = Normed().eval(), torch.randn(2, 5, 9, 7)
+    first, second = (import_model(model, (x,)) for _ in range(2))
+    assert [(a.name, a.recipe) for a in first.weights] == [(a.name, a.recipe) for a in second.weights]
+
+
+def test_functions_have_none():
+    assert not import_model(Function(lambda x: x.flip(0)), (torch.randn(3, 4),)).weights
