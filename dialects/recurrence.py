@@ -1,4 +1,7 @@
-"""`kitsune.recurrence`: all steps of a recurrent layer (LSTM, GRU, plain RNN), of one or two directions, as one operation."""
+"""`kitsune.recurrence`: all steps of a recurrent layer (LSTM, GRU, plain RNN), of one or two directions, as one operation.
+
+The importer writes it, a stage has it as its algorithm, and a task as its body.
+"""
 
 # Fields of ops are annotated with the bindings' descriptors, which are not types.
 # pyright: reportInvalidTypeForm=false

@@ -19,7 +19,7 @@ from types import ModuleType
 from torch_mlir import ir
 from torch_mlir.dialects import ext
 
-from kitsune_mlir.dialects import attributes, new_context, stage_graph, tile_program, types
+from kitsune_mlir.dialects import attributes, new_context, recurrence, stage_graph, tile_program, types
 from kitsune_mlir.dialects.attribute_table import ATTRIBUTES, AttributeSpec, declared
 from kitsune_mlir.dialects.kitsune import Kitsune
 from kitsune_mlir.machine import rates
@@ -89,7 +89,7 @@ def dialect_page() -> str:
     """docs/dialect.md."""
     parts = [WRITTEN.format(source="the docstrings of dialects/"), DIALECT_INTRO]
     with new_context():
-        for title, module in (("The stage graph", stage_graph), ("The tile program", tile_program)):
+        for title, module in (("The stage graph", stage_graph), ("The tile program", tile_program), ("In both", recurrence)):
             parts.append(f"## {title}\n\n{_body(module)}\n")
             parts += [_op(cls) for cls in _classes(module, Kitsune.Operation)]
         parts.append("## Attributes\n")
