@@ -126,13 +126,13 @@ def _linalg_access(op: ir.Operation) -> Access | None:
                 dims.append(WHOLE)
                 continue
             moving = [loop for loop in terms if parallel[loop]]
-            if len(moving) > 1:
-                for loop in moving[1:]:
-                    parallel[loop] = False
             if not moving:
                 dims.append(Along(next(iter(terms))) if len(terms) == 1 else WHOLE)
                 continue
-            loop = moving[0]
+            # The one that moves furthest: the others then are what lies between two of its steps, or little more.
+            loop = max(moving, key=terms.__getitem__)
+            for other in moving:
+                parallel[other] = other == loop
             extent = 1 + sum(c * (sizes[other] - 1) for other, c in terms.items() if other != loop)
             dims.append(Along(loop, terms[loop], extent))
         operands.append(tuple(dims))

@@ -16,6 +16,7 @@ from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.passes.stages.copies import settle_results, settle_scatters, settle_views
 from kitsune_mlir.passes.stages.grouping import Grouping, reads
 from kitsune_mlir.passes.stages.halo import gather_pads, mark_halos
+from kitsune_mlir.passes.stages.moves_by_index import gather_moves
 from kitsune_mlir.passes.stages.pool_windows import read_windows
 from kitsune_mlir.passes.stages.sum_ranges import mark_ranges
 
@@ -83,6 +84,7 @@ class FormStages(Pass):
             read_windows(block)
             settle_scatters(block)
             gather_pads(block)
+            gather_moves(block)
         every = [op.operation for op in block.operations]
         terminator = every.pop()
         every = [op for op in every if op.results]

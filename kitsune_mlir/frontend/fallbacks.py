@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from kitsune_mlir.frontend.extrema import EXTREMA
 from kitsune_mlir.frontend.fills import FILLS
 from kitsune_mlir.frontend.orders import ORDERS
+from kitsune_mlir.frontend.pooling import POOLING
 from kitsune_mlir.frontend.scans import SCANS
 
 __all__ = ["FALLBACKS", "with_scalars"]
@@ -50,16 +52,6 @@ def _extreme(op: Any) -> Callable[..., Any]:
         if x.ndim == 0:
             return x.clone()
         return NotImplemented if dim else op(x, list(range(x.ndim)), keepdim)
-
-    return decomposed
-
-
-def _arg_extreme(op: Any) -> Callable[..., Any]:
-    def decomposed(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-        if dim is not None and x.ndim:
-            return NotImplemented
-        index = op(x.reshape(-1), 0, False)
-        return index.reshape([1] * x.ndim) if keepdim else index
 
     return decomposed
 
@@ -128,6 +120,22 @@ def _index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     return aten.index.Tensor(x, [i.to(torch.int64) if i is not None and i.dtype in small else i for i in indices])
 
 
+def _norm(x: Tensor, p: Any = 2, dim: Sequence[int] | None = None, keepdim: bool = False, **given: Any) -> Tensor:
+    return aten.linalg_vector_norm(x, 2 if p is None else p, dim or None, keepdim, **given)
+
+
+def _pairwise_distance(x: Tensor, y: Tensor, p: float = 2, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+    return aten.linalg_vector_norm(x - y + eps, p, [-1], keepdim)
+
+
+def _trilinear(a: Tensor, b: Tensor, c: Tensor, i: list[int], j: list[int], k: list[int], sums: list[int], unroll: int = 1):
+    """Bilinear layers, sum of a[n, i]·b[o, i, j]·c[n, j]: a product of all a[n, i]·c[n, j] with the weights."""
+    if (i, j, k, sums) != ([1, 3], [0], [1, 2], [2, 3]) or not b.dtype.is_floating_point:
+        return NotImplemented
+    pairs = a.unsqueeze(2) * c.unsqueeze(1)
+    return aten.mm(pairs.flatten(1), b.flatten(1).t())
+
+
 def _hypot(x: Tensor, y: Tensor) -> Tensor:
     large, small = torch.maximum(x.abs(), y.abs()), torch.minimum(x.abs(), y.abs())
     ratio = small / large
@@ -194,7 +202,6 @@ def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
 
 
 _EXTREMES = (aten.amax.default, aten.amin.default)
-_ARG_EXTREMES = (aten.argmax.default, aten.argmin.default)
 _ROWS = (
     aten.cumsum.default,
     aten.cumprod.default,
@@ -229,6 +236,8 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     **SCANS,
     **ORDERS,
     **FILLS,
+    **EXTREMA,
+    **POOLING,
     aten.addmv.default: _addmv,
     aten.addbmm.default: _addbmm,
     aten.reciprocal.default: _reciprocal,
@@ -244,6 +253,11 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     aten.copysign.Scalar: _copysign,
     **{op: _of_bytes(op) for op in _BYTES},
     **{op: _compared(op) for op in _COMPARISONS},
+    aten.norm.Scalar: _norm,
+    aten.norm.ScalarOpt_dim: _norm,
+    aten.norm.ScalarOpt_dim_dtype: _norm,
+    aten.pairwise_distance.default: _pairwise_distance,
+    aten._trilinear.default: _trilinear,
     aten._cdist_forward.default: _cdist,
     aten.diagonal_scatter.default: _diagonal_scatter,
     aten.roll.default: _roll,
@@ -264,8 +278,6 @@ def with_scalars(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[...
     added: dict[Any, Callable[..., Any]] = {op: _scalars_as_rows(op, table.get(op)) for op in _ROWS}
     for op in _EXTREMES:
         added[op] = _first_of(_extreme(op), table.get(op))
-    for op in _ARG_EXTREMES:
-        added[op] = _first_of(_arg_extreme(op), table.get(op))
     return added
 
 

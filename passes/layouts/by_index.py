@@ -15,7 +15,7 @@ def padded_by_index(source: ir.Value, lows: list[int], highs: list[int], outside
     with ir.InsertionPoint(body):
         places, inside = [], None
         for dim, low in enumerate(lows):
-            place = _place(dim)
+            place = place_along(dim)
             if shape[dim] != extents[dim]:
                 place = arith.subi(place, arith.constant(index, low))
                 # Unsigned: what lies before the first element is beyond the last.
@@ -40,7 +40,7 @@ def block_diagonal(weight: ir.Value, groups: int) -> ir.Value:
     zero = arith.constant(element, ir.FloatAttr.get(element, 0.0))
     op, body = parallel_generic([features, *taps, channels * groups], element)
     with ir.InsertionPoint(body):
-        first, *between, last = (_place(dim) for dim in range(len(taps) + 2))
+        first, *between, last = (place_along(dim) for dim in range(len(taps) + 2))
         group = arith.divui(first, arith.constant(index, features // groups))
         within = arith.cmpi(arith.CmpIPredicate.eq, group, arith.divui(last, arith.constant(index, channels)))
         found = tensor.extract(weight, [first, *between, arith.remui(last, arith.constant(index, channels))])
@@ -65,7 +65,7 @@ def parallel_generic(shape: list[int], element: ir.Type) -> tuple[ir.Operation, 
     return op, op.regions[0].blocks.append(element, arg_locs=[ir.Location.current])
 
 
-def _place(dim: int) -> ir.Value:
+def place_along(dim: int) -> ir.Value:
     """linalg.index along one loop."""
     number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
     return ir.Operation.create("linalg.index", [ir.IndexType.get()], attributes={"dim": number}).results[0]

@@ -127,6 +127,18 @@ def test_a_dimension_walked_by_two_parallel_loops_keeps_one() -> None:
     assert found.parallel == (True, False) and found.operands[0] == (Along(0, 1, 5),)
 
 
+def test_of_two_parallel_loops_the_one_with_the_longer_steps_is_kept() -> None:
+    """Frames of a signal are cut between frames, not within them."""
+    found = of_generic(
+        ["(j, i) -> (j + i * 4)", "(j, i) -> (i, j)"],
+        "pp",
+        ["tensor<17xf32>"],
+        ["tensor<3x9xf32>"],
+    )
+    assert found is not None
+    assert found.parallel == (False, True) and found.operands[0] == (Along(1, 4, 9),)
+
+
 @pytest.mark.parametrize("expression", ["i floordiv 2", "i mod 2", "-i + 2", "i + 1"])
 def test_loops_in_other_expressions_stay_whole(expression: str) -> None:
     found = of_generic([f"(i, j) -> ({expression}, j)", "(i, j) -> (i, j)"], "pp", ["tensor<4x5xf32>"], ["tensor<3x5xf32>"])

@@ -96,6 +96,13 @@ def test_short_dimensions_of_a_permuting_map_come_with_those_outside():
     assert tile_of(weights, H200) == [1, 1, 2, 32, 2, 2]
 
 
+def test_runs_of_two_elements_leave_a_thread_more_than_one():
+    """Pixels shuffled from channels to rows and columns of two."""
+    shuffled = Figures((32, 16, 128, 2, 128, 2), 1, 4, 2, 0, ((0, 1, 2, 3, 4, 5), (0, 1, 3, 5, 2, 4)))
+    assert tile_of(shuffled, H200) == [1, 1, 8, 2, 128, 2]
+    assert tile_of(dataclasses.replace(shuffled, sizes=(2, 4, 16, 2, 128, 2)), H200) == [1, 1, 1, 1, 128, 2]
+
+
 def test_few_rows_are_spread_over_the_machine():
     assert tile_of(Figures((300,), 64, 8, 4, 1), H200) == [1]
 
