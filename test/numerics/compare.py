@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 LIMITS = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
@@ -84,23 +85,51 @@ PERTURBATIONS = 4
 """Runs of PyTorch on inputs that are off by what rounding them may change, where its own error may be small by chance."""
 
 
-def beside_eager(model: torch.nn.Module, args: Sequence[Any], got: Any) -> list[str]:
+def beside_eager(model: torch.nn.Module, args: Sequence[Any], got: Any, by_atomics: bool = False) -> list[str]:
     """What is wrong with a model's outputs `got`: their errors may be twice those of PyTorch's own, in the same type.
 
     Errors are against float64: the norm over a tensor, and its largest element, which may be four times PyTorch's. Where they
     are larger, PyTorch runs again on weights and inputs changed by a rounding: if its results then are off as far, the
     model amplifies roundings.
+
+    Args:
+        by_atomics: PyTorch's error may be that of its GPU code, which rounds after each number that it adds at an index.
     """
     wanted = exact(model, args)
     with torch.no_grad():
-        runs = [model(*(a.clone() for a in args))]
-        found = _beside(got, wanted, runs)
+        own = [model(*(a.clone() for a in args))]
+        found = _beside(got, wanted, own, [])
+        if found and by_atomics:
+            with OneByOne():
+                own.append(model(*args))
         if found:
-            for number in range(PERTURBATIONS):
-                changed, *inputs = perturbed(model, args, number)
-                runs.append(changed(*inputs))
-            found = _beside(got, wanted, runs)
+            changed = [perturbed(model, args, number) for number in range(PERTURBATIONS)]
+            found = _beside(got, wanted, own, [other(*inputs) for other, *inputs in changed])
     return found
+
+
+class OneByOne(TorchDispatchMode):
+    """Numbers of 16 bits are added at indices one after the other, as atomics do; on the processor PyTorch sums in f32."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """The operator, or one for each number along its dimension."""
+        kwargs, kind = kwargs or {}, func.name().split("::")[-1].split(".")[0]
+        if kind not in ("index_add", "scatter_add", "scatter_reduce", "index_put") or args[0].dtype not in (
+            torch.bfloat16,
+            torch.float16,
+        ):
+            return func(*args, **kwargs)
+        into, dim, index, source, *rest = args if kind != "index_put" else (args[0], 0, *args[1:])
+        alone = kind == "scatter_reduce" and (rest[0] not in ("sum", "prod") or not kwargs.get("include_self", True))
+        if alone or (kind == "index_put" and not (len(index) == 1 and rest and rest[0])):
+            return func(*args, **kwargs)
+        for number in range(source.shape[dim]):
+            at, one = slice(number, number + 1), source.narrow(dim, number, 1)
+            if kind == "index_put":
+                into = func(into, [index[0][at]], one, True)
+            else:
+                into = func(into, dim, index[at] if index.ndim < 2 else index.narrow(dim, number, 1), one, *rest, **kwargs)
+        return into
 
 
 def perturbed(model: torch.nn.Module, args: Sequence[torch.Tensor], seed: int) -> tuple[Any, ...]:
@@ -111,7 +140,8 @@ def perturbed(model: torch.nn.Module, args: Sequence[torch.Tensor], seed: int) -
         if not tensor.is_floating_point():
             return tensor.clone()
         step = torch.finfo(tensor.dtype).eps / 2
-        return (tensor.double() * (1 + step * (2 * torch.rand(tensor.shape, generator=draw) - 1))).to(tensor.dtype)
+        change = 2 * torch.rand(tensor.shape, generator=draw).to(tensor.device) - 1
+        return (tensor.double() * (1 + step * change)).to(tensor.dtype)
 
     changed = copy.deepcopy(model)
     for weight in changed.parameters():
@@ -119,17 +149,20 @@ def perturbed(model: torch.nn.Module, args: Sequence[torch.Tensor], seed: int) -
     return changed, *(moved(a) for a in args)
 
 
-def _beside(got: Any, wanted: Any, runs: Sequence[Any]) -> list[str]:
+def _beside(got: Any, wanted: Any, own: Sequence[Any], changed: Sequence[Any]) -> list[str]:
     left, right = pytree.tree_leaves(got), pytree.tree_leaves(wanted)
-    eager = [pytree.tree_leaves(run) for run in runs]
+    eager, moved = ([pytree.tree_leaves(run) for run in runs] for runs in (own, changed))
     if len(left) != len(right):
         return [f"{len(left)} outputs instead of {len(right)}"]
     pairs = enumerate(zip(left, right, strict=True))
-    found = [(n, _beside_one(g, w, [run[n] for run in eager])) for n, (g, w) in pairs]
+    found = [(n, _beside_one(g, w, [run[n] for run in eager], [run[n] for run in moved])) for n, (g, w) in pairs]
     return [f"output {n}: {text}" for n, text in found if text]
 
 
-def _beside_one(got: torch.Tensor, wanted: torch.Tensor, runs: Sequence[torch.Tensor]) -> str | None:
+def _beside_one(
+    got: torch.Tensor, wanted: torch.Tensor, own: Sequence[torch.Tensor], changed: Sequence[torch.Tensor]
+) -> str | None:
+    runs = [*own, *changed]
     if got.shape != wanted.shape or got.dtype != runs[0].dtype:
         return f"{got.dtype} {list(got.shape)} instead of {runs[0].dtype} {list(wanted.shape)}"
     if got.numel() == 0:
@@ -154,8 +187,10 @@ def _beside_one(got: torch.Tensor, wanted: torch.Tensor, runs: Sequence[torch.Te
     others = [(widened(run)[finite] - right).abs() for run in runs]
     floor = FLOORS[got.dtype]
     whole, most = error.norm().item(), error.max().item()
-    limit = max(floor * right.norm().item(), 2 * others[0].norm().item(), *(other.norm().item() for other in others))
-    each = max(4 * floor * right.abs().max().item(), 4 * others[0].max().item(), *(other.max().item() for other in others))
+    factors = [2] * len(own) + [1] * len(changed)
+    limit = max(floor * right.norm().item(), *(f * other.norm().item() for f, other in zip(factors, others, strict=True)))
+    each = 4 * floor * right.abs().max().item()
+    each = max(each, *(f * f * other.max().item() for f, other in zip(factors, others, strict=True)))
     if whole > limit and whole > NOTHING * floor * len(right) ** 0.5:
         return f"error {whole / max(right.norm().item(), 1e-300):.2e}, limit {limit / max(right.norm().item(), 1e-300):.0e}"
     if most > each and most > NOTHING * floor:

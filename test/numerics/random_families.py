@@ -13,11 +13,12 @@ from test.numerics.random_lookups import fields, recommenders
 from test.numerics.random_moves import moves
 from test.numerics.random_routing import routing
 from test.numerics.random_sequences import sequences
+from test.numerics.random_tensors import tensors
 from test.numerics.recorded import Model, Recorder, Value
 
 __all__ = ["FAMILIES", "drawn", "dtype_of"]
 
-FAMILIES = (images, rows, graph, attention, moves, sequences, recommenders, fields, routing)
+FAMILIES = (images, rows, graph, attention, moves, sequences, recommenders, fields, routing, tensors)
 DTYPES = (torch.float32, torch.float32, torch.bfloat16, torch.bfloat16, torch.float16)
 
 
@@ -31,8 +32,9 @@ def drawn(seed: int, large: bool = False) -> Model:
     r, m = random.Random(seed), Recorder(seed, large)
     family = FAMILIES[seed % len(FAMILIES)]
     outputs = family(r, m, r.choice(DTYPES))
-    if r.random() < 0.15 and family is not moves:
-        outputs.append(_view(r, m, r.choice([value for value in outputs if value.sample.ndim])))
+    wide = [value for value in outputs if value.sample.ndim]
+    if r.random() < 0.15 and family is not moves and wide:
+        outputs.append(_view(r, m, r.choice(wide)))
     model = Model(outputs)
     for value in model.inputs:
         if r.random() < 0.12:

@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 import kitsune_mlir
 from bench.worker import Worker
@@ -80,8 +79,9 @@ def checked(model: Model, target: str, device: str | None = None) -> Outcome:
             found.slow = [stage["reason"] for stage in program.summary.get("slow", ())]
             if device == "meta":
                 return found
-            got = run(*(a.to(device) for a in args) if device else args)
-            wrong = beside_eager(model, args, tree_map_only(torch.Tensor, torch.Tensor.cpu, got))
+            if device:
+                model, args = model.to(device), tuple(a.to(device) for a in args)
+            wrong = beside_eager(model, args, run(*args), by_atomics=target != "host" and not device)
     except (UnsupportedError, FrontendError) as error:
         found.refused = f"{type(error).__name__}: {error}"
     except Exception as error:

@@ -11,6 +11,7 @@ from torch import Tensor
 import kitsune_mlir
 from bench.sweeps import Function
 from test.gpu.unassembled import unassembled
+from test.numerics.compare import beside_eager
 from test.programs.compiled import planned_for_gpu
 from test.programs.scatters import forms
 from test.rotation import todays
@@ -49,6 +50,21 @@ def test_scatters_are_torchs(sizes, dtype, name):
         limit = LIMITS.get(dtype, 1e-12 if dtype.is_floating_point else 0.0)
         scale = max(1.0, float(wanted.double().abs().max()))
         assert (found.double() - wanted.double()).abs().max() <= limit * scale
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["index_add", "scatter_add", "scatter_reduce"])
+def test_sums_of_many_are_rounded_once_on_the_host(name: str, dtype: torch.dtype) -> None:
+    """100 numbers a place: sums that are rounded each time are five times as far off as PyTorch's."""
+    torch.manual_seed(0)
+    index, more = torch.randint(0, 3, (300,)), {"scatter_reduce": ("sum",)}.get(name, ())
+
+    class Sums(torch.nn.Module):
+        def forward(self, x: Tensor, y: Tensor, at: Tensor) -> Tensor:
+            return getattr(torch, name)(x, 0, at if name == "index_add" else at[:, None].expand(-1, 8), y, *more)
+
+    args = (torch.randn(3, 8).to(dtype), torch.randn(300, 8).to(dtype), index)
+    assert beside_eager(Sums(), args, kitsune_mlir.compile(Sums(), args, target="host")(*args)) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16, torch.bool], ids=str)
