@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from kitsune_mlir.errors import DynamicShapeError, FrontendError, KitsuneError
 from kitsune_mlir.frontend.decompositions import decomposition_table
+from kitsune_mlir.frontend.recurrent import without_steps
 from kitsune_mlir.frontend.source import origin_of_text, origin_of_traceback
 
 __all__ = ["decompose", "export"]
@@ -78,7 +79,7 @@ def export(
         args, kwargs = tree_unflatten([None if i in bound else leaf for i, leaf in enumerate(leaves)], spec)
         module = _Bound(module, bound)
     try:
-        with _quiet(), _lines_of(model):
+        with _quiet(), _lines_of(model), without_steps():
             return torch.export.export(module, args, kwargs, strict=False), bound
     except Exception as error:
         raise _tracing_error("torch.export cannot trace the model", error) from None

@@ -8,7 +8,8 @@ matrix of all gates (`passes/normalization/column_parts.py` makes a stage of it)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from kitsune_mlir.frontend.dtypes import NARROW, widened
 from kitsune_mlir.frontend.recurrence import LARGEST, recurrence
 
-__all__ = ["RECURRENT"]
+__all__ = ["RECURRENT", "without_steps"]
 
 aten = torch.ops.aten
 
@@ -167,3 +168,36 @@ RECURRENT: dict[Any, Callable[..., Any]] = {
     aten.rnn_relu_cell.default: _cell(_relu_step),
 }
 """Decompositions of `aten.lstm` and its like; dropout between layers in training is PyTorch's."""
+
+
+def _shaped(
+    x: Tensor,
+    states: Tensor | Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Tensor, ...]:
+    """Results of the right shapes."""
+    held = [states] if isinstance(states, Tensor) else states
+    out = x.new_empty([*x.shape[:2], held[0].shape[2] * (1 + bidirectional)])
+    return out, *(torch.empty_like(state) for state in held)
+
+
+@contextmanager
+def without_steps() -> Iterator[None]:
+    """Inside, PyTorch finds the shapes of layers' results without going through their steps, several milliseconds each."""
+    layers = [aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input]
+    kept = [dict(op.py_kernels) for op in layers]
+    try:
+        for op in layers:
+            op.py_kernels.update(dict.fromkeys(op.py_kernels, _shaped))
+            op._dispatch_cache.clear()
+        yield
+    finally:
+        for op, kernels in zip(layers, kept, strict=True):
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()

@@ -85,7 +85,7 @@ def test_a_step_of_a_short_layer_is_one_stage(kind: str, gates: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
-@pytest.mark.parametrize("steps", [UNROLLED + 1, 500])
+@pytest.mark.parametrize("steps", [UNROLLED + 1, 5000])
 def test_a_layer_is_two_stages(kind: str, steps: int) -> None:
     """The product of all inputs, and all steps of both directions."""
     model = nn.Sequential(getattr(nn, kind)(64, 64, bidirectional=True)).bfloat16().eval().requires_grad_(False)
