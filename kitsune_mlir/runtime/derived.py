@@ -109,8 +109,9 @@ def _references(part: Any) -> Iterator[tuple[str, Any]]:
         for one in part:
             yield from _references(one)
     elif isinstance(part, dict):
-        if len(part) == 1 and next(iter(part)) in ("weight", "step", "dtype"):
-            yield from part.items()
+        ((kind, what),) = part.items() if len(part) == 1 else (("", None),)
+        if kind in ("weight", "step", "dtype") and not isinstance(what, dict):  # else keyword arguments, maybe a `dtype`
+            yield kind, what
         else:
             for one in part.values():
                 yield from _references(one)

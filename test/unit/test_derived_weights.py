@@ -185,3 +185,7 @@ def test_equal_models_have_equal_names():
 
 def test_functions_have_none():
     assert not import_model(Function(lambda x: x.flip(0)), (torch.randn(3, 4),)).weights
+
+
+def test_a_dtype_may_be_the_only_keyword():
+    check_recipe(json.dumps([["aten.full.default", [[2, 3], 0], {"dtype": {"dtype": "bf16"}}]]), set().__contains__)
