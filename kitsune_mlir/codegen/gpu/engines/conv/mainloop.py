@@ -202,10 +202,10 @@ class Stages:
         self._ready(self.weights, weight)
         rows, pixels = self._features(weight), self._pixels(image)
         feature, column = (group * 64, 0) if geometry.by_features else (0, group * geometry.columns)
-        # Of exact factors: both, the weight's rest, the image's rest.
-        rests = [(0, 0), (geometry.weight_bytes // 2, 0), (0, geometry.image_bytes // 2)][: plan.problem.products]
+        # Of exact factors the weight's rest, the image's rest, both: small sums are cut off at lower bits.
+        rests = [(geometry.weight_bytes // 2, 0), (0, geometry.image_bytes // 2), (0, 0)][-plan.problem.products :]
         first = True
-        for number, (behind, beyond) in itertools.product(range(geometry.weight_taps), rests):
+        for (behind, beyond), number in itertools.product(rests, range(geometry.weight_taps)):
             # A row that is no multiple of 8 is fine: the swizzle goes by addresses, and stages start at its period.
             shift = self._shift(step * geometry.weight_taps + number) * plan.image_tile.swizzle
             a = wgmma.SharedOperand(plan.weight_tile, rows, row=feature, distance=number * plan.weight_tile.bytes + behind)

@@ -97,7 +97,7 @@ class Stages:
         pairs = [(a, b)]
         if plan.exact:
             a_rest, b_rest = _operands(plan, offset(stage, plan.operand_bytes), group)
-            pairs += [(a_rest, b), (a, b_rest)]
+            pairs = [(a_rest, b), (a, b_rest), *pairs]  # small sums are cut off at lower bits
         for left, right in pairs:
             accumulators = wgmma.multiply(accumulators, left, right, plan.geometry.n, plan.kind, plan.sum.steps)
         assert accumulators is not None

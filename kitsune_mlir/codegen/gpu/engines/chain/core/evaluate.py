@@ -16,6 +16,7 @@ from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
 from kitsune_mlir.codegen.gpu.contraction.elementwise import Step, is_constant
 from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes, add_packed, exchange, pin
 from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, is_zero
+from kitsune_mlir.codegen.gpu.emit.approx_math import APPROXIMATIONS
 from kitsune_mlir.codegen.gpu.emit.convert import pack_pair
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.operation import clone
@@ -226,6 +227,8 @@ class Evaluator:
         operands = [self.inner(op, operand, place) for operand in maker.operands]
         number = list(maker.results).index(value)
         lanes = [[operand.at(lane) for operand in operands] for lane in range(2 if wide else 1)]
+        if maker.name in APPROXIMATIONS and str(value.type) == "f32" and _is_rounded(op):
+            return Lanes("f32", scalars=[APPROXIMATIONS[maker.name](*lane) for lane in lanes])
         return Lanes(str(value.type), scalars=[clone(maker, lane)[number] for lane in lanes])
 
     def _rounded(self, op: ir.Operation, value: ir.Value, place: FragmentIndex) -> Lanes | None:
@@ -362,6 +365,11 @@ def relu_of(value: ir.Value) -> ir.Value | None:
         ):
             return a
     return None
+
+
+def _is_rounded(op: ir.Operation) -> bool:
+    """Whether all results of an operation are bf16."""
+    return all(str(ir.ShapedType(result.type).element_type) == "bf16" for result in op.results)
 
 
 def _is(value: ir.Value, name: str) -> bool:
