@@ -97,6 +97,7 @@ CASES = {
     "rnn": Case("rnn_tanh", 6, 9, 200, dtype=F32, blocks=2),
     "rnn of one": Case("rnn_relu", 5, 1, 1, dtype=F32, blocks=2),
     "one step": Case("gru", 1, 1, 16),
+    "one block": Case("gru", 9, 3, 5, blocks=2),
 }
 
 

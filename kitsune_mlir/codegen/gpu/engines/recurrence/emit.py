@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kitsune_mlir.codegen.gpu.emit.control_flow import if_, if_all, sync_block
+from kitsune_mlir.codegen.gpu.emit.control_flow import if_, sync_block
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, minimum
 from kitsune_mlir.codegen.gpu.engines.recurrence.counted import Counted
 from kitsune_mlir.codegen.gpu.engines.recurrence.direction import Share
@@ -33,7 +33,7 @@ def emit_piece(tile: TileContext, number: Value, what: Recurrence, layout: Layou
         for direction in range(layout.directions):
             share = Share(tile, what, layout, group, exchange, direction, first, row, block, leads)
             run = Flagged(share) if layout.flagged else Counted(share)
-            if_all([number // each == direction if layout.directions > 1 else None], run.emit)
+            if_(number // each == direction, run.emit)
 
     group.only(work)
     sync_block()

@@ -86,8 +86,8 @@ class Layout(Layer):
 
     @property
     def pieces(self) -> int:
-        """Blocks."""
-        return self.directions * self.unit_blocks * self.batch_blocks
+        """Blocks. Those that share a tile are several: where one does all, the other has nothing to do."""
+        return max(2, self.directions * self.unit_blocks * self.batch_blocks)
 
     @property
     def tiles(self) -> int:
@@ -175,8 +175,6 @@ def _tiled(layer: Layer, blocks: int) -> Iterator[Layout]:
             unit_blocks = -(-layer.hidden // units)
             if unit_blocks * batch_blocks > blocks:
                 continue
-            if layer.directions * unit_blocks * batch_blocks == 1:
-                unit_blocks = 2  # blocks that share a tile are several: here both do the same
             for warps in REGISTERS:
                 for flagged in (True, False)[rows > COLUMNS :]:
                     yield Layout(*dataclasses.astuple(layer), units, rows, unit_blocks, batch_blocks, warps, flagged)
