@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 
 from kitsune_mlir.frontend.extrema import EXTREMA
 from kitsune_mlir.frontend.fills import FILLS
+from kitsune_mlir.frontend.histograms import HISTOGRAMS
 from kitsune_mlir.frontend.orders import ORDERS
 from kitsune_mlir.frontend.pooling import POOLING
 from kitsune_mlir.frontend.scans import SCANS
@@ -238,6 +239,7 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     **FILLS,
     **EXTREMA,
     **POOLING,
+    **HISTOGRAMS,
     aten.addmv.default: _addmv,
     aten.addbmm.default: _addbmm,
     aten.reciprocal.default: _reciprocal,

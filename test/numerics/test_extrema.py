@@ -1,4 +1,4 @@
-"""Places of extremes, volumes that are pooled, distances and bilinear layers, against torch in float64."""
+"""Places of extremes, volumes that are pooled, histograms, distances and bilinear layers, against torch in float64."""
 
 from __future__ import annotations
 
@@ -67,6 +67,8 @@ OTHERS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "distance of 1": (lambda x, y: F.pairwise_distance(x, y, 1.0, keepdim=True), ((9, 7), (9, 7))),
     "norm of all": (lambda x: torch.ops.aten.norm.Scalar(x, 3), ((9, 7),)),
     "norm of columns": (lambda x: torch.ops.aten.norm.ScalarOpt_dim(x, None, [0], True), ((9, 7),)),
+    "histogram": (lambda x: torch.histc(x, 10, -1.0, 2.0), ((129, 70),)),
+    "histogram of its own range": (lambda x: torch.histc(x, 7), ((1000,),)),
     "bilinear": (lambda x, y, w, b: F.bilinear(x, y, w, b), ((9, 7), (9, 5), (3, 7, 5), (3,))),
     "bilinear of more": (lambda x, y, w: F.bilinear(x, y, w), ((2, 4, 8), (2, 4, 16), (24, 8, 16))),
 }

@@ -28,7 +28,7 @@ def _pools() -> list[BenchCase]:
         "max_overlapping": lambda x: F.max_pool2d(x, 3, 2, 1),
         "avg_overlapping": lambda x: F.avg_pool2d(x, 3, 1, 1),
         "max_13": lambda x: F.max_pool2d(x, 13, 1, 6) if x.shape[-1] > 20 else F.max_pool2d(x, 7, 1, 3),
-        "max_dilated": lambda x: F.max_pool2d(x, 3, 1, 2, dilation=2),
+        "max_dilated": lambda x: F.max_pool2d(x, 3, 1, 1, dilation=2),
         "global": lambda x: F.adaptive_avg_pool2d(x, 1),
         "adaptive_7": lambda x: F.adaptive_avg_pool2d(x, 7),
         "adaptive_max_5": lambda x: F.adaptive_max_pool2d(x, 5),
