@@ -29,6 +29,7 @@ CELLS = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 # Names that several modules write or read.
 INTO, UPDATES, ORDERED, GROUPS, INDEXED = "into", "updates", "ordered", "groups", "indexed"
+MUTATES, OVERWRITES, PROGRAM_OVERWRITES, ALONE = "kitsune.mutates", "overwrites", "kitsune.overwrites", "alone"
 HALO, IN_PLACE, NO_FUSION = "kitsune.halo", "kitsune.in_place", "kitsune.no_fusion"
 ATTENTION, PAIRS, PARTIAL, COMBINE = "kitsune.attention", "kitsune.pairs", "kitsune.partial", "kitsune.combine"
 NAME, KIND, PADDED = "kitsune.name", "kitsune.kind", "kitsune.padded_shape"
@@ -86,6 +87,7 @@ TYPES = {
 """What an attribute can be, and whether it is."""
 
 FORM, PARTITION, PLACE = "`kitsune-form-stages`", "`kitsune-partition-streams`", "`kitsune-place-buffers`"
+WRITE = "`kitsune-write-in-place`"
 MATERIALIZE, CODE = "`kitsune-materialize`", "code generators"
 
 # fmt: off
@@ -118,6 +120,8 @@ ATTRIBUTES = (
         "Bytes from the start of the arena to each result; -1 where it has no place there.", -1),
     AttributeSpec("after", (STAGE,), "an array of strings", PLACE, MATERIALIZE,
         "The stages that must have finished before it may write: readers of what lay in its buffers' bytes."),
+    AttributeSpec(OVERWRITES, (STAGE,), "array<i64: ...>", WRITE, PLACE + ", " + MATERIALIZE,
+        "For each result the argument of the function in whose memory it is written; -1 where it has memory of its own.", -1),
     AttributeSpec("sync", (STAGE,), "an array", "`kitsune-synchronize`", MATERIALIZE, "A `#kitsune.sync` for each input."),
     AttributeSpec("grid", (TASK,), "array<i64: ...>", MATERIALIZE, CODE, "How many tiles there are along each dimension.", 1),
     AttributeSpec("engine", (TASK,), "a string", MATERIALIZE, CODE, "Who is asked first to do it."),
@@ -137,6 +141,8 @@ ATTRIBUTES = (
         "A step is the second dimension of what is given and of the result, not the first."),
     AttributeSpec("operandSegmentSizes", ("kitsune.recurrence",), "array<i32: ...>", "the importer", CODE,
         "How many operands are what is given, weights, biases and states."),
+    AttributeSpec(ALONE, ("kitsune.atomic_scatter",), "a unit", MATERIALIZE, "the host's code generator",
+        "One tile does all of it: nothing needs to be atomic, and a row outside is an error."),
     AttributeSpec("kitsune.program", (PROGRAM,), "a unit", MATERIALIZE, CODE + ", `kitsune-check-progress`",
         "The function is a tile program."),
     AttributeSpec("kitsune.mode", (PROGRAM,), "a string", MATERIALIZE, CODE,
@@ -145,6 +151,9 @@ ATTRIBUTES = (
         "How many of the function's arguments are the model's; of the host's worker, all.", 0),
     AttributeSpec("kitsune.results", (PROGRAM,), "an integer", MATERIALIZE, CODE,
         "How many arguments after these are its results.", 0),
+    AttributeSpec(PROGRAM_OVERWRITES, WORKER, "array<i64: ...>", MATERIALIZE, CODE + ", `kitsune-check-progress`, the runtime",
+        "For each result the argument whose memory the caller gives for it, and whose values are there before; -1 for none. "
+        "The program does not use that argument itself.", -1),
     AttributeSpec(PDL_SECONDARY, (PROGRAM,), "a unit", "`kitsune-to-gpu`", "`kitsune-to-gpu`",
         "Its kernel comes after another one of the program, for whose end it waits itself (programmatic dependent launch)."),
     AttributeSpec(PDL_PRIMARY, (PROGRAM,), "a unit", "`kitsune-to-gpu`", "`kitsune-to-gpu`",
@@ -156,6 +165,8 @@ ATTRIBUTES = (
         "The order of its dimensions in the caller's memory, outermost first, where it is not row-major.", 0),
     AttributeSpec(ORDER, (ARGUMENT, RESULT), "array<i64: ...>", "`kitsune-channels-last`, `kitsune-normalize`",
         "the calling convention", "The order of its dimensions in the program's memory, outermost first.", 0),
+    AttributeSpec(MUTATES, (RESULT,), "an integer", "the importer", WRITE,
+        "The argument that the model changes, whose new value this is and nothing else.", 0),
     AttributeSpec(PADDED, (ARGUMENT,), "array<i64: ...>", "`kitsune-pad-sums`", "the calling convention",
         "Extents with which the program takes a weight: what the caller's has not is zeros at the end of dimensions.", 1),
     AttributeSpec("kitsune.reshape", ("builtin.unrealized_conversion_cast",), "a string", "`kitsune-normalize`",

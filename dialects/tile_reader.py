@@ -12,6 +12,7 @@ from torch_mlir import ir
 from kitsune_mlir.errors import UnsupportedError
 
 from .access import static_ints
+from .attribute_table import PROGRAM_OVERWRITES
 from .tile_indices import TileIndices
 from .tile_program import SIGNALS, queue_parts
 from .tile_records import Buffer, Load, NamedRows, Offset, Post, Queue, QueueUse, Semaphore, Share, Store, TaskView, Wait
@@ -54,6 +55,7 @@ class TileProgram:
     Attributes:
         mode: "temporal", "spatial" or "separate".
         inputs, results: how many arguments are that.
+        overwrites: for each result the argument whose memory it is given, and whose values it holds before; -1 for none.
         arena: the buffer that is the last argument.
         buffers: by their memref, views included; semaphores, queues: by their value.
         constants: `arith.constant`s of the program's body, by their value; computed: its other arithmetic.
@@ -77,6 +79,7 @@ class TileProgram:
         if self.inputs + self.results + 1 != len(arguments):
             needed = f"{self.inputs} inputs, {self.results} results and the arena"
             raise MalformedProgram(self.function, f"has {len(arguments)} arguments, needs {needed}")
+        self.overwrites = self._overwrites(arguments)
         self.buffers: dict[ir.Value, Buffer] = {}
         self.semaphores: dict[ir.Value, Semaphore] = {}
         self.queues: dict[ir.Value, Queue] = {}
@@ -94,6 +97,27 @@ class TileProgram:
         self.arena = self.buffers[arguments[-1]]
         for op in self.block.operations:
             self._read(op.operation)
+
+    def _overwrites(self, arguments: list[ir.Value]) -> tuple[int, ...]:
+        if PROGRAM_OVERWRITES not in self.function.attributes:
+            return (-1,) * self.results
+        found = tuple(ir.DenseI64ArrayAttr(self.function.attributes[PROGRAM_OVERWRITES]))
+        named = [number for number in found if number >= 0]
+        if len(found) != self.results or len({*named}) < len(named) or max(named, default=0) >= self.inputs:
+            raise MalformedProgram(self.function, f"overwrites {found}, needs an argument of its own, or -1, for each result")
+        for result, number in zip(arguments[self.inputs :], found, strict=False):
+            if number >= 0 and arguments[number].type != result.type:
+                raise MalformedProgram(
+                    self.function, f"overwrites argument {number}, {arguments[number].type}, with {result.type}"
+                )
+            if number >= 0 and any(True for _ in arguments[number].uses):
+                raise MalformedProgram(self.function, f"uses argument {number}, which is the memory of a result")
+        return found
+
+    def holds_values(self, buffer: Buffer) -> bool:
+        """Whether a buffer is a result that holds an argument's values before the program writes it."""
+        number = buffer.argument - self.inputs
+        return buffer.role == "result" and 0 <= number < self.results and self.overwrites[number] >= 0
 
     def _declare(
         self, op: ir.Operation, value: ir.Value, role: str, argument: int, offset: int, name: str, source: Buffer | None = None

@@ -191,7 +191,7 @@ def program_of(imported: ImportedModel, code: Code, phases: Phases | None = None
         texts |= {"tiles": str(code.tiles.module), **code.forms}
     return Program(
         code.machine.chip or code.machine.name,
-        signature_of(imported, *memory_layouts(stages.module, "main")),
+        signature_of(imported, *memory_layouts(stages.module, "main"), code.tiles.program),
         imported.supplied,
         code.runner,
         texts,

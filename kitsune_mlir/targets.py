@@ -99,7 +99,12 @@ class TileProgram:
     @property
     def computes(self) -> bool:
         """Whether there is a tile program: not for a model that only hands arguments and constants back."""
-        return bool(program_functions(self.module.operation))
+        return self.program is not None
+
+    @property
+    def program(self) -> ir.Operation | None:
+        """The tile program's function."""
+        return next(iter(program_functions(self.module.operation)), None)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from kitsune_mlir.dialects.attribute_table import CALLER_ORDER, ORDER
 from kitsune_mlir.dialects.products import defining_op, fills_zero
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
-from kitsune_mlir.passes.layouts.argument_orders import attributes_of, is_weight, set_attribute, settle_type
+from kitsune_mlir.passes.layouts.argument_orders import attributes_of, is_weight, result_attributes, set_attribute, settle_type
 from kitsune_mlir.passes.layouts.by_index import block_diagonal, padded_by_index
 from kitsune_mlir.passes.layouts.images import (
     channels_of,
@@ -310,7 +310,7 @@ class _Rewriter:
             if native:
                 terminator.operands[number] = self.twins[value]
             order = {ORDER: ir.DenseI64ArrayAttr.get(list(LAST))} if native else {}
-            attributes.append(ir.DictAttr.get(order))
+            attributes.append(ir.DictAttr.get(result_attributes(self.function, number) | order))
         self.function.attributes["res_attrs"] = ir.ArrayAttr.get(attributes)
 
 

@@ -10,8 +10,9 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, func, memref
 
 from kitsune_mlir.codegen.gpu.engines.registry import engine_of, for_maps, for_updates
+from kitsune_mlir.codegen.host.offer import LoopNests
 from kitsune_mlir.dialects.access import shape_of
-from kitsune_mlir.dialects.attribute_table import GROUPS, INTO, ORDERED, UPDATES
+from kitsune_mlir.dialects.attribute_table import ALONE, GROUPS, INTO, ORDERED, PROGRAM_OVERWRITES, UPDATES
 from kitsune_mlir.dialects.edges import Edge, Grid, Slice, grid_of, producer_of, readers_of, stages_of, trace_views
 from kitsune_mlir.dialects.iteration import Dim, Space, is_reshape
 from kitsune_mlir.dialects.products import defining_op
@@ -26,6 +27,7 @@ from kitsune_mlir.passes.tile_program.tiling import Tiling
 from kitsune_mlir.passes.tile_program.waits import edges_of, needed_edges, stages_by_name
 
 from .base import Pass, PassFailure
+from .place_buffers import overwritten
 
 ROWS_COPIED, ELEMENTS_COPIED = 64, 4096  # a task of the copy that starts a scatter-add: rows, or more where they are short
 WANTED = {"all": ("whole",), "indexed": ("rows", "indexed")}  # of a producer's semaphores, by an edge's policy; else rows
@@ -89,8 +91,13 @@ class _Program:
             with ir.InsertionPoint(block):
                 formals = list(block.arguments)
                 self.buffers.update(zip(arguments, formals, strict=False))
-                for value, formal in zip(results, formals[len(arguments) : -1], strict=True):
+                places = [self._overwritten(value) for value in results]
+                if any(number >= 0 for number in places):
+                    program.operation.attributes[PROGRAM_OVERWRITES] = ir.DenseI64ArrayAttr.get(places)
+                for value, formal, number in zip(results, formals[len(arguments) : -1], places, strict=True):
                     self._bind_result(value, formal)
+                    if number >= 0:
+                        self._bind_old_values(value, arguments[number], formal)
                 self._declare_buffers(formals[-1])
                 self._declare_semaphores()
                 for stage in self.stages:
@@ -106,6 +113,34 @@ class _Program:
             formal = reshape(formal, source.type, maker, undo=True)
             value, maker = source, defining_op(source)
         self.buffers[value] = formal
+
+    @staticmethod
+    def _overwritten(value: ir.Value) -> int:
+        """The argument that a yielded value is written over, or -1."""
+        stage, result = producer_of(trace_views(value)[0])
+        return overwritten(stage)[result] if stage is not None and stage.name == "kitsune.stage" else -1
+
+    def _bind_old_values(self, value: ir.Value, argument: ir.Value, formal: ir.Value) -> None:
+        """Let the argument that a yielded value is written over, and all that was written there before, be the same memory."""
+        self.buffers[argument] = formal
+        stage, result = producer_of(trace_views(value)[0])
+        while stage is not None and stage.name == "kitsune.stage" and (scatter := scatter_of(stage)) is not None:
+            before, number = producer_of(trace_views(scatter.original)[0])
+            if before is None or before.name != "kitsune.stage" or overwritten(before)[number] != overwritten(stage)[result]:
+                return
+            self._bind_result(scatter.original, self.buffers[results_of(stage)[0]])
+            stage, result = before, number
+
+    def _changes_in_place(self, stage: ir.Operation, scatter: Scatter) -> bool:
+        """Whether a scatter's destination lies where its result does."""
+        number = overwritten(stage)[0]
+        source = trace_views(scatter.original)[0]
+        maker, result = producer_of(source)
+        if number < 0 or scatter.start is not None:
+            return False
+        if maker is None:
+            return ir.BlockArgument(source).arg_number == number
+        return overwritten(maker)[result] == number
 
     def _declare_buffers(self, arena: ir.Value) -> None:
         for stage in self.stages:
@@ -202,17 +237,20 @@ class _Program:
         """Two tasks: the destination's old rows are copied to the result, then the updates are added to them."""
         for value in inputs_of(stage):
             self.buffer(value)
-        copied, count = self._start(stage, scatter, inputs_of(stage))
+        started = None if self._changes_in_place(stage, scatter) else self._start(stage, scatter, inputs_of(stage))
         result = self.buffers[results_of(stage)[0]]
         name = ir.StringAttr(stage.attributes["sym_name"]).value
         grid = self.signals[hash(stage)].grid
         with self._new_task(stage, name, grid.extents, for_updates("atomic")) as coordinates:
             self._waits(self.edges[hash(stage)], grid_of(stage), Tiling(grid_of(stage), [], lambda v, s: v))
-            WaitOp(copied, index(0), index(1), i64(count))
+            if started is not None:
+                WaitOp(started[0], index(0), index(1), i64(started[1]))
             offset = tile_offset(coordinates[0], grid.tile[0], scatter.rows)
             updates = self._rows(self.buffer(scatter.updates), offset, grid.tile[0], len(shape_of_type(result.type)))
             places = self._rows(self.buffer(scatter.indices), offset, grid.tile[0])
-            emit_scatter(scatter, updates, places, repeated(coordinates[0], grid.tile[0], scatter.rows, offset), result)
+            op = emit_scatter(scatter, updates, places, repeated(coordinates[0], grid.tile[0], scatter.rows, offset), result)
+            if engine_of(stage) == LoopNests.name:
+                op.attributes[ALONE] = ir.UnitAttr.get()
             self._posts(stage, coordinates)
 
     def _ordered_task(self, stage: ir.Operation, scatter: Scatter) -> None:
@@ -266,15 +304,16 @@ class _Program:
         fused = [(s, scatter) for s in added if (scatter := scatter_of(s))]
         for _, scatter in fused:
             self.buffer(scatter.indices)
-        started = [self._start(s, scatter, [scatter.original]) for s, scatter in fused]
+        copied = [(s, scatter) for s, scatter in fused if not self._changes_in_place(s, scatter)]
+        started = [self._start(s, scatter, [scatter.original]) for s, scatter in copied]
         with self._new_task(stage, name, grid.extents) as coordinates:
             offsets: list[ir.Value | None] = [None] * len(grid.space.dims)
             for coordinate, dim in zip(coordinates, grid.moving, strict=False):
                 offsets[dim] = tile_offset(coordinate, grid.tile[dim], grid.space.dims[dim].size)
             tiling = Tiling(grid, offsets, lambda value, slices: self._load(tiling, value, slices))
             self._waits(self.edges[hash(stage)], grid, tiling)
-            for copied, count in started:
-                WaitOp(copied, index(0), index(1), i64(count))
+            for whole, count in started:
+                WaitOp(whole, index(0), index(1), i64(count))
             self.rings.enter(stage, coordinates[0])
             tiling.run()
             outside = results_of(stage)

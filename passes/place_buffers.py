@@ -7,10 +7,10 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects import buffer_attr
 from kitsune_mlir.dialects.access import shape_of
-from kitsune_mlir.dialects.attribute_table import INTO
+from kitsune_mlir.dialects.attribute_table import INTO, OVERWRITES
 from kitsune_mlir.dialects.edges import grid_of, producer_of, readers_of, stages_of, trace_views, waits_for_all
 from kitsune_mlir.dialects.sizes import tensor_bytes
-from kitsune_mlir.dialects.stage_graph import mode_of, results_of, yielded
+from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, results_of, yielded
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.passes.spatial.rings import RingEdge, ring_edge
 
@@ -71,6 +71,31 @@ def _handed_over(stage: ir.Operation, result: int) -> bool:
     return all(INTO in user.attributes for user in readers_of(stage).get(result, [stage]))
 
 
+def overwritten(stage: ir.Operation) -> list[int]:
+    """For each result of a stage the argument in whose memory it is written, or -1."""
+    if OVERWRITES not in stage.attributes:
+        return [-1] * len(results_of(stage))
+    return list(ir.DenseI64ArrayAttr(stage.attributes[OVERWRITES]))
+
+
+def _readers_of_old(n: int, stages: list[ir.Operation]) -> set[int]:
+    """The stages that read what stage n, or a scatter-add that it does, writes over: an argument, or what was written there."""
+    stage, found = stages[n], set()
+    done = [s for s in stages if s == stage or (INTO in s.attributes and s.attributes[INTO] == stage.attributes["sym_name"])]
+    arguments = {number for s in done for number in overwritten(s) if number >= 0}
+    for m, earlier in enumerate(stages[:n] if arguments else ()):
+        for value in inputs_of(earlier):
+            source, _ = trace_views(value)
+            maker, result = producer_of(source)
+            if maker is None:
+                number = ir.BlockArgument(source).arg_number
+            else:
+                number = overwritten(maker)[result]
+            if number in arguments:
+                found.add(m)
+    return found
+
+
 @dataclass(frozen=True)
 class PlaceBuffers(Pass):
     """Give every result of a stage a space and, in memory, an offset in the arena by liveness.
@@ -79,7 +104,8 @@ class PlaceBuffers(Pass):
     spatial pipeline `queue` where both ends go tile by tile: a ring of `rings` tiles. Buffers share bytes when `slack` stages
     lie between the last reader of one and the writer of the other, and the writer then waits for those readers (attribute
     `after`). Separate launches wait for each other anyway and need no slack. No bytes are shared where all buffers take `apart`
-    or less: they stay in L2 in any case, and a wait and the posts for it cost more than the bytes save. Options: `slack`;
+    or less: they stay in L2 in any case, and a wait and the posts for it cost more than the bytes save. What is written over an
+    argument waits for those who read what was there. Options: `slack`;
     `apart`; `limit`: most bytes the arena may take; `rings`: tiles of every ring, instead of the stages' own `ring`;
     `ring_limit`: most bytes that all rings may take together (beyond 9 MiB they spill from an H200's L2).
     """
@@ -103,6 +129,7 @@ class PlaceBuffers(Pass):
         # A value that leaves the pipeline is written where the caller wants it.
         leaving = {producer_of(trace_views(v)[0]) for v in yielded(pipeline)}
         leaving_keys = {(hash(stage), result) for stage, result in leaving}
+        leaving_keys |= {(hash(stage), result) for stage in stages for result, n in enumerate(overwritten(stage)) if n >= 0}
         intervals: list[Interval] = []
         depths = {n: self._depth(stage) for n, stage in enumerate(stages) if mode_of(pipeline) == "spatial"}
         found = {n: ring_edge(stages[n]) for n, depth in depths.items() if depth}
@@ -144,7 +171,7 @@ class PlaceBuffers(Pass):
             place = buffer_attr("queue", depths[n]) if n in rings else buffer_attr("global")
             stage.attributes["buffers"] = ir.ArrayAttr.get([place] * count)
             stage.attributes["offsets"] = ir.DenseI64ArrayAttr.get([offsets.get((n, r), -1) for r in range(count)])
-            after = self._after(n, stages, intervals, readers)
+            after = sorted({*self._after(n, stages, intervals, readers), *_readers_of_old(n, stages)})
             stage.attributes["after"] = ir.ArrayAttr.get([ir.StringAttr(stages[a].attributes["sym_name"]) for a in after])
 
     def _depth(self, stage: ir.Operation) -> int:

@@ -18,6 +18,7 @@ from .split_reductions import SplitReductions
 from .synchronize import Synchronize
 from .to_gpu import ToGpu
 from .to_host import ToHost
+from .write_in_place import WriteInPlace
 
 PASSES: dict[str, type[Pass]] = {
     cls.name: cls
@@ -33,6 +34,7 @@ PASSES: dict[str, type[Pass]] = {
             SplitReductions,
             FormStages,
             PartitionStreams,
+            WriteInPlace,
             PlaceBuffers,
             Synchronize,
             Materialize,
@@ -53,6 +55,7 @@ PIPELINE: list[str] = [
     "kitsune-split-reductions",
     "kitsune-form-stages",
     "kitsune-partition-streams",
+    "kitsune-write-in-place",
     "kitsune-place-buffers",
     "kitsune-synchronize",
     "kitsune-materialize",

@@ -19,6 +19,7 @@ from rich.console import Console
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError, KitsuneError, PerformanceWarning
 from kitsune_mlir.machine.target import TARGETS
+from kitsune_mlir.runtime.explain import accesses_text
 
 from .cache import cache
 from .progress import Progress
@@ -168,6 +169,7 @@ def run(package: str, use_random: bool, inputs: str | None, outputs: str | None,
 @main.command()
 @click.argument("model")
 @click.option("--ir", "level", type=click.Choice(LEVELS), help="Print the program's text at a level instead.")
+@click.option("--accesses", is_flag=True, help="Print which bytes of which tensors a run reads and writes instead.")
 @click.option("--remarks", is_flag=True, help="Print what the passes have to say about their choices.")
 @click.option("--timeline", type=click.Path(dir_okay=False), help="Write when each block does what to this HTML page.")
 @machine_option
@@ -175,7 +177,14 @@ def run(package: str, use_random: bool, inputs: str | None, outputs: str | None,
 @args_option
 @readable
 def explain(
-    model: str, level: str | None, remarks: bool, timeline: str | None, machine: str, target: str, args_text: str | None
+    model: str,
+    level: str | None,
+    accesses: bool,
+    remarks: bool,
+    timeline: str | None,
+    machine: str,
+    target: str,
+    args_text: str | None,
 ) -> None:
     """Say what MODEL (a .kit file, or path/to/file.py:function) becomes: stages, buffers, launches, traffic.
 
@@ -184,7 +193,8 @@ def explain(
     """
     options = {"timestamps": True} if timeline else {}
     program = loaded(model) if model.endswith(".kit") else compiled(model, args_text, target, remarks, **options)
-    click.echo(program.ir(level) if level else program.explain())
+    text = accesses_text(program.accesses) if accesses else program.ir(level) if level else program.explain()
+    click.echo(text)
     if timeline:
         from .timelines import write_timelines
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch_mlir import ir
 from torch_mlir.dialects import arith, memref, scf, tensor
 
+from kitsune_mlir.dialects.attribute_table import ALONE
 from kitsune_mlir.dialects.scatter_kinds import ASSIGN, COMBINING
 from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.dialects.verify import walk
@@ -89,9 +90,12 @@ def _combined_rows(kind: str, old: ir.Value, new: ir.Value) -> ir.Value:
     return made.results[0]
 
 
-def _put(kind: str, value: ir.Value, destination: ir.Value, place: list[ir.Value]) -> None:
-    """Combine a value with one in memory."""
-    if kind == ASSIGN:
+def _put(kind: str, value: ir.Value, destination: ir.Value, place: list[ir.Value], alone: bool) -> None:
+    """Combine a value with one in memory; `alone`, where nobody else does."""
+    if alone and kind != ASSIGN:
+        old = memref.load(destination, place)
+        value = ir.Operation.create(COMBINING[kind], [value.type], [old, value]).results[0]
+    if alone or kind == ASSIGN:
         memref.store(value, destination, place)
         return
     narrow = str(value.type) in HALF_TYPES
@@ -112,6 +116,7 @@ def _put(kind: str, value: ir.Value, destination: ir.Value, place: list[ir.Value
 
 def _loop(op: ir.Operation) -> None:
     updates, indices, first, destination = list(op.operands)
+    alone = ALONE in op.attributes
     shape = list(ir.ShapedType(updates.type).shape)
     zero, one = _index(0), _index(1)
     loop = ir.Operation.create(
@@ -128,12 +133,13 @@ def _loop(op: ir.Operation) -> None:
         with ir.InsertionPoint(mine.then_block):
             place = tensor.extract(indices, [row])
             target = _as_index(place)
-            # An index outside the destination would write to other memory: such a row is left out.
+            # An index outside the destination would write to other memory: such a row is left out, where nobody can be told.
             rows = _index(list(ir.ShapedType(destination.type).shape)[0])
-            inside = scf.IfOp(arith.cmpi(arith.CmpIPredicate.ult, target, rows))
+            inside = scf.IfOp(arith.cmpi(arith.CmpIPredicate.ult, target, rows)) if not alone else mine
             with ir.InsertionPoint(inside.then_block):
                 value = tensor.extract(updates, [row, *columns])
-                _put(ir.StringAttr(op.attributes["kind"]).value, value, destination, [target, *columns])
-                scf.YieldOp([])
+                _put(ir.StringAttr(op.attributes["kind"]).value, value, destination, [target, *columns], alone)
+                if not alone:
+                    scf.YieldOp([])
             scf.YieldOp([])
         ir.Operation.create("scf.reduce", [], [])

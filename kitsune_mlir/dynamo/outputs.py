@@ -99,7 +99,7 @@ class Outputs:
 
     def are_the_program_s(self, signature: Signature) -> bool:
         """Whether a program's results can be handed out as they are."""
-        from kitsune_mlir.runtime.direct import strides
+        from kitsune_mlir.runtime.results import strides
 
         if self.changed:  # inputs may alias each other at some call
             return False

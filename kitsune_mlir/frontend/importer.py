@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.utils._pytree import tree_leaves
 from torch_mlir import ir
 
+from kitsune_mlir.dialects.attribute_table import MUTATES
 from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend.batch_norm import fold_batch_norms
 from kitsune_mlir.frontend.embedding_bags import name_equal_bags
@@ -23,6 +26,7 @@ from kitsune_mlir.frontend.lower import import_graph, lower_to_linalg
 from kitsune_mlir.frontend.prepare import check_static
 from kitsune_mlir.frontend.settle import settle
 from kitsune_mlir.frontend.signature import MainGraph
+from kitsune_mlir.frontend.slices import put_slices
 
 __all__ = ["ExportedModel", "export_model", "import_exported", "import_model", "is_channels_last"]
 
@@ -63,6 +67,7 @@ class ExportedModel:
         program: the graph, with its weights.
         fixed: inputs that are bound into it, by position among the leaves of `(args, kwargs)`.
         returned: the nodes that the model returns.
+        handed_back: of those by number, that are inputs which the model changed: the name of the input's node.
         leaves: of `(args, kwargs)`.
         seconds: how long `export` took.
     """
@@ -70,6 +75,7 @@ class ExportedModel:
     program: ExportedProgram
     fixed: Mapping[int, Any]
     returned: Sequence[str]
+    handed_back: Mapping[int, str]
     leaves: Sequence[Any]
     seconds: Mapping[str, float]
 
@@ -86,10 +92,12 @@ def export_model(
     with _timed(seconds, "export"):
         program, fixed = export(model, tuple(args), dict(kwargs or {}))
         check_static(program.graph)
-        returned = _returned(program)
+        returned, handed_back = _returned(program)
         if fold_norms:
             fold_batch_norms(program)
-    return ExportedModel(program, fixed, returned, tree_leaves((tuple(args), dict(kwargs or {}))), seconds)
+        put_slices(program)
+    leaves = tree_leaves((tuple(args), dict(kwargs or {})))
+    return ExportedModel(program, fixed, returned, handed_back, leaves, seconds)
 
 
 def import_exported(exported: ExportedModel, *, context: ir.Context | None = None) -> ImportedModel:
@@ -105,18 +113,34 @@ def import_exported(exported: ExportedModel, *, context: ir.Context | None = Non
         lower_to_linalg(module)
         places = settle(module)
         _describe_arguments(module, main.arguments, exported.leaves)
-    results = _placed(main.results, places, exported.returned)
+        results = _placed(main.results, places, exported.returned)
+        results = _handed_back(results, {n: main.name_of(node) for n, node in exported.handed_back.items()})
+        _describe_results(module, main.arguments, results)
     in_spec, out_spec = program.call_spec
     if in_spec is None or out_spec is None:
         raise FrontendError("the exported program does not say how its inputs and outputs are nested")
     return ImportedModel(module, main.arguments, main.sources, results, main.fixed_inputs, in_spec, out_spec, seconds)
 
 
-def _returned(program: ExportedProgram) -> list[str]:
-    """The nodes that the model returns, before any of them are found to be equal."""
+def _returned(program: ExportedProgram) -> tuple[list[str], dict[int, str]]:
+    """The nodes that the model returns, before any of them are found to be equal; those that are changed inputs, by number."""
     output = next(iter(program.graph.find_nodes(op="output")))
     pairs = zip(program.graph_signature.output_specs, output.args[0], strict=True)
-    return [str(value) for spec, value in pairs if spec.kind is OutputKind.USER_OUTPUT]
+    nodes = [value for spec, value in pairs if spec.kind is OutputKind.USER_OUTPUT]
+    inputs = {number: _changed(node) for number, node in enumerate(nodes) if isinstance(node, fx.Node)}
+    return [str(node) for node in nodes], {n: node.name for n, node in inputs.items() if node.op == "placeholder"}
+
+
+def _changed(node: fx.Node) -> fx.Node:
+    """What a chain of operators that change their first operand and return it begins with."""
+    while isinstance(node.target, torch._ops.OpOverload) and node.args and isinstance(node.args[0], fx.Node):
+        schema = node.target._schema
+        changed = schema.arguments[0].alias_info if schema.arguments else None
+        returned = schema.returns[0].alias_info if len(schema.returns) == 1 else None
+        if changed is None or returned is None or not changed.is_write or changed.before_set != returned.before_set:
+            break
+        node = node.args[0]
+    return node
 
 
 def _placed(results: Sequence[Result], places: Sequence[int], returned: Sequence[str]) -> tuple[Result, ...]:
@@ -132,6 +156,32 @@ def _placed(results: Sequence[Result], places: Sequence[int], returned: Sequence
         copied = name is not None and first.setdefault(place, name) != name
         placed.append(replace(result, index=place, copied=copied))
     return tuple(placed)
+
+
+def _handed_back(results: Sequence[Result], names: Mapping[int, str]) -> tuple[Result, ...]:
+    """Results that are arguments themselves where the model returns what it has changed; `names` by number of the leaf."""
+    changed = {result.mutates for result in results if result.mutates}
+    found = []
+    for number, result in enumerate(results):
+        if result.kind == "tensor" and result.mutates is None and names.get(number) in changed:
+            result = Result("alias", result.shape, result.dtype, argument=names[number])
+        found.append(result)
+    return tuple(found)
+
+
+def _describe_results(module: ir.Module, arguments: Sequence[Argument], results: Sequence[Result]) -> None:
+    """Say of each result that is nothing but an argument's new value which argument that is."""
+    numbers = {argument.name: number for number, argument in enumerate(arguments)}
+    uses = Counter(result.index for result in results)
+    changes = {r.index: numbers[r.mutates] for r in results if r.index is not None and r.mutates and uses[r.index] == 1}
+    if not changes:
+        return
+    function = module.body.operations[0]
+    count = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results)
+    with module.context:
+        i64 = ir.IntegerType.get_signless(64)
+        each = [{MUTATES: ir.IntegerAttr.get(i64, changes[n])} if n in changes else {} for n in range(count)]
+        function.res_attrs = ir.ArrayAttr.get([ir.DictAttr.get(attributes) for attributes in each])
 
 
 def _describe_arguments(module: ir.Module, arguments: Sequence[Argument], leaves: Sequence[Any]) -> None:

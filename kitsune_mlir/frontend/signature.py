@@ -106,6 +106,10 @@ class MainGraph:
         self.arguments = self._arguments(weights)
         self.sources = self._sources(weights)
 
+    def name_of(self, placeholder: str) -> str:
+        """The name of an argument by that of its placeholder."""
+        return str(self._names.get(placeholder, placeholder))
+
     def _take_out_empty_outputs(self, weights: dict[str, torch.Tensor]) -> None:
         """Makes outputs without elements constants: code generators need not know of such tensors."""
         output = next(n for n in self.graph.nodes if n.op == "output")
@@ -123,7 +127,9 @@ class MainGraph:
         leaves: list[Result] = []
         changes: list[Result] = []
         for spec, node in zip(specs, output.args[0], strict=True):
-            mutates = None if spec.kind is OutputKind.USER_OUTPUT else self._names.get(spec.target, spec.target)
+            mutates = None if spec.kind is OutputKind.USER_OUTPUT else spec.target
+            if spec.kind is OutputKind.USER_INPUT_MUTATION:  # by its placeholder; a weight by its own name
+                mutates = self.name_of(spec.target)
             if not isinstance(node, fx.Node):
                 result = Result("python", value=node)
             elif node.name in self._positions and not isinstance(node.meta.get("val"), torch.Tensor):

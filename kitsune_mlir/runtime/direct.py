@@ -9,24 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kitsune_mlir.runtime.results import ALIGNMENT, strides
 from kitsune_mlir.runtime.signature import Signature, torch_dtype
 
 __all__ = ["DirectCall", "direct_call"]
 
-ALIGNMENT = 16
-"""Bytes: vector loads and bulk copies want it of every pointer."""
-
 MISSES = 8
 """Calls whose arguments differ from the last ones in what a guard sees, before new guards are no longer made."""
-
-
-def strides(shape: Sequence[int], order: Sequence[int] = ()) -> tuple[int, ...]:
-    """Elements from one index to the next of each dimension, for dimensions that lie in memory in `order`, outermost first."""
-    found, step = [0] * len(shape), 1
-    for dim in reversed(order or range(len(shape))):
-        found[dim] = step
-        step *= max(1, shape[dim])
-    return tuple(found)
 
 
 class DirectCall:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["explain_text", "size", "slow_text"]
+from kitsune_mlir.runtime.signature import Access, Output
+
+__all__ = ["accesses_text", "changes_text", "explain_text", "size", "slow_text"]
 
 SHOWN = 5
 """Slow stages that a warning names; `explain` names all."""
@@ -90,6 +92,21 @@ def explain_text(summary: Mapping[str, Any]) -> str:
     for kernel in summary.get("kernels", []):
         lines.append("Kernel: " + ", ".join(f"{key} {value}" for key, value in kernel.items()) + ".")
     return "\n".join(lines)
+
+
+def changes_text(outputs: Sequence[Output]) -> str:
+    """The arguments that a program changes, as a line of text; "" if there are none."""
+    changed = [output for output in outputs if output.mutates]
+    there = ", ".join(output.mutates or "" for output in changed if output.in_place)
+    copied = ", ".join(output.mutates or "" for output in changed if not output.in_place)
+    parts = [f"Written where they lie: {there}."] * bool(there) + [f"Computed apart and copied: {copied}."] * bool(copied)
+    return " ".join(parts)
+
+
+def accesses_text(accesses: Sequence[Access]) -> str:
+    """What a program reads and writes, a range of bytes a line."""
+    width = max((len(access.tensor) for access in accesses), default=0)
+    return "\n".join(f"{a.tensor:{width}}  {a.mode:5}  bytes {a.offset} to {a.offset + a.bytes}" for a in accesses)
 
 
 def _small(seconds: float) -> str:

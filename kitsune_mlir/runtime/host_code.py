@@ -41,6 +41,8 @@ class HostCode:
         scratch_bytes: size of each worker's scratch area.
         arena_bytes: size of the arena.
         cpu: `host_cpu()` of the machine that it was compiled on.
+        overwrites: for each result the input whose memory it must be given, and whose values it holds before; -1 for none.
+            Empty is none at all.
     """
 
     name: str
@@ -55,6 +57,7 @@ class HostCode:
     scratch_bytes: int
     arena_bytes: int
     cpu: str
+    overwrites: tuple[int, ...] = ()
 
     def load(self) -> Loaded:
         """Link the code into this process; code for another processor is compiled again from its LLVM IR.

@@ -99,6 +99,8 @@ class Manifest:
         arrays: the kernel takes two parameters, an array of all pointers and one of all tensor maps, each in their order.
         arena_bytes: size of the arena.
         input_bytes, result_bytes: size of each input and result.
+        overwrites: for each result the input whose memory it must be given, and whose values it holds before; -1 for none.
+            Empty is none at all.
         tiles: more blocks than this have nothing to do: tiles of all tasks together, or fewer where tasks follow each other.
         tasks: for messages: [name, engine, tiles] of each task, in order.
         debug: whether waits are bounded and report into the workspace.
@@ -129,6 +131,7 @@ class Manifest:
     cluster: int = 1
     arrays: bool = False
     selected: bool = False
+    overwrites: tuple[int, ...] = ()
 
     @property
     def counter_bytes(self) -> int:

@@ -13,8 +13,8 @@ object code into the process. What can be checked is, whatever the digests say: 
 of its arguments, the stored weights fit the signature, and the tables of an object file fit each other (not its instructions).
 
 The format is a number, and a reader reads its own one only: a package is made from a model in seconds, and a file of another
-format is refused by its number. Format 2 has a digest of the manifest, and the code says how many bytes its arguments have;
-format 1 had neither.
+format is refused by its number. Format 3 says what a run reads and writes, and which results lie where arguments do; format 2
+had nothing of that, and format 1 no digest of the manifest and no sizes of the code's arguments.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from kitsune_mlir.runtime.archive import Archive, readable, write_archive
 from kitsune_mlir.runtime.explain import explain_text
 from kitsune_mlir.runtime.plain import shown
 from kitsune_mlir.runtime.signature import Signature
-from kitsune_mlir.runtime.signature_check import check_fit, check_signature, check_weights
+from kitsune_mlir.runtime.signature_check import check_accesses, check_fit, check_signature, check_weights
 
 __all__ = ["LEVELS", "Contents", "read_package", "write_package"]
 
 LEVELS = ("linalg", "stages", "tiles", "gpu", "llvm", "ptx")
-FORMAT = 2
+FORMAT = 3
 MANIFEST, DIGEST = "manifest.json", "manifest.sha256"
 WEIGHTS = "weights.safetensors"
 MEMBER = re.compile(rf"ir/({'|'.join(LEVELS)})|code/\w+\.\w+|{re.escape(WEIGHTS)}", re.ASCII)
@@ -178,8 +178,8 @@ def _check(target: str, signature: Signature, artifacts: Mapping[str, bytes], st
     elif target == "host":
         from kitsune_mlir.runtime.host_runner import HostRunner
 
-        both = HostRunner.read_code(artifacts).argument_bytes
-        sizes = [(both[:inputs], both[inputs:])]
+        code = HostRunner.read_code(artifacts)
+        sizes = [(code.argument_bytes[:inputs], code.argument_bytes[inputs:], code.overwrites)]
     else:
         from kitsune_mlir.runtime.cuda_runner import CudaRunner
 
@@ -187,13 +187,17 @@ def _check(target: str, signature: Signature, artifacts: Mapping[str, bytes], st
         for kernel in kernels:
             if kernel.chip != target:
                 raise ValueError(f"it is for the target {shown(target)}, and its code for '{kernel.chip}'")
-        sizes = [(kernel.input_bytes, kernel.result_bytes) for kernel in kernels]
+        sizes = [(kernel.input_bytes, kernel.result_bytes, kernel.overwrites) for kernel in kernels]
     try:
         for each in sizes:
             check_fit(signature, *each)
     except ValueError as error:
         raise ValueError(f"its signature does not fit its code: {error}") from error
     check_weights(signature, stored)
+    try:
+        check_accesses(signature)
+    except ValueError as error:
+        raise ValueError(f"its accesses contradict its signature: {error}") from error
 
 
 def _digest(data: bytes) -> str:

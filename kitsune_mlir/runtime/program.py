@@ -12,7 +12,8 @@ from kitsune_mlir.runtime.arguments import address_of, fixed_text, leaf_words, o
 from kitsune_mlir.runtime.derived import evaluate, sources_of
 from kitsune_mlir.runtime.direct import DirectCall, direct_call
 from kitsune_mlir.runtime.package import LEVELS, write_package
-from kitsune_mlir.runtime.signature import Signature, Weight, torch_dtype
+from kitsune_mlir.runtime.results import Overwritten, changed, check_into, empty, in_order, into_leaves
+from kitsune_mlir.runtime.signature import Access, Signature, Weight, torch_dtype
 from kitsune_mlir.runtime.structure import call_words, structure_of
 from kitsune_mlir.runtime.timeline import Timeline
 
@@ -77,6 +78,7 @@ class Program:
         self._result_dtypes = [torch_dtype(dtype) for _, dtype in signature.results]
         self._weight_tensors: list[Any] = []
         self._copies: list[_Copy] = []
+        self._overwritten = Overwritten(signature)
         self._direct: DirectCall | None = None
         if runner is not None:
             self._place_weights(runner.device)
@@ -107,7 +109,7 @@ class Program:
                 return evaluate(weight.recipe, self.weights, device) if weight.recipe else self.weights[weight.name].detach()
 
             tensor = value()
-            placed = _ordered(tensor.to(device), weight.order)
+            placed = in_order(tensor.to(device), weight.order)
             if placed.data_ptr() % 16:
                 placed = placed.clone()
             if weight.wide:
@@ -132,8 +134,34 @@ class Program:
                 return output
         return self._call(args, kwargs)
 
-    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The general way: any structure of arguments; what does not fit is converted or named in an error."""
+    def run(self, *args: Any, into: Any = None, **kwargs: Any) -> Any:
+        """Run the program as a call does, and write results where the caller says.
+
+        Args:
+            into: a tensor for each tensor of the output, nested as the output is; None where a new one is wanted. Each has
+                the shape, dtype, strides and device of the result, begins at a multiple of 16 bytes, and shares memory with
+                nothing else that the call uses. It is what is returned in its place. With all of them given, a call that needs
+                no copies of arguments allocates no results.
+
+        Raises:
+            ArgumentError: a tensor does not fit; the message names it, what it is and what is wanted. Or as a call does.
+            TargetError: as a call does.
+        """
+        if into is None:
+            return self(*args, **kwargs)
+        return self._call(args, kwargs, into_leaves(into, self._out_spec))
+
+    @property
+    def accesses(self) -> tuple[Access, ...]:
+        """What a run reads and writes, in bytes of weights, inputs and results as they lie in the program's memory."""
+        return self.signature.accesses
+
+    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], into: Sequence[Any] | None = None) -> Any:
+        """The general way: any structure of arguments; what does not fit is converted or named in an error.
+
+        Args:
+            into: a tensor, or None, for each leaf of the output.
+        """
         import torch
 
         runner = self._usable_runner()
@@ -143,16 +171,34 @@ class Program:
         self._check_fixed(leaves)
         inputs = [self._input(n, leaves, runner.device) for n in range(len(self._dtypes))]
         device = inputs[0].device if inputs else torch.device(runner.device)
-        orders = self.signature.result_orders
-        results = [
-            _empty(shape, orders[n], dtype, device) if n in orders else torch.empty(shape, dtype=dtype, device=device)
-            for n, ((shape, _), dtype) in enumerate(zip(self.signature.results, self._result_dtypes, strict=True))
-        ]
         for copy in self._copies:
             copy.refresh()
+        arguments = [*self._weight_tensors, *inputs]
+        given: dict[int, Any] = {}
+        handed: Sequence[Any] = ()
+        if into is not None:
+            given, handed = check_into(self.signature, into, device, self._argument_names, arguments)
+        given |= self._in_place(arguments)
+        orders = self.signature.result_orders
+        results = [
+            given[n] if n in given else empty(shape, orders.get(n, range(len(shape))), dtype, device)
+            for n, ((shape, _), dtype) in enumerate(zip(self.signature.results, self._result_dtypes, strict=True))
+        ]
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-        runner.run([t.data_ptr() for t in (*self._weight_tensors, *inputs, *results)], stream)
-        return self._outputs(leaves, results)
+        runner.run([t.data_ptr() for t in (*arguments, *results)], stream)
+        return self._outputs(leaves, results, handed)
+
+    def _in_place(self, arguments: Sequence[Any]) -> dict[int, Any]:
+        """The results that lie where arguments do; in a copy of one that shares memory with another argument."""
+        if not self._overwritten:
+            return {}
+        shared = self._overwritten.shared(arguments, [t.data_ptr() for t in arguments])
+        return {n: arguments[a].clone() if a in shared else arguments[a] for n, a in self._overwritten.pairs}
+
+    @property
+    def _argument_names(self) -> list[str]:
+        """Arguments in words, weights first."""
+        return [f"weight '{w.name}'" for w in self.signature.weights] + [f"input '{i.name}'" for i in self.signature.inputs]
 
     def _usable_runner(self) -> Runner:
         if self._runner is None:
@@ -202,14 +248,15 @@ class Program:
             raise ArgumentError(f"input '{want.name}' is on {tensor.device}, the program runs on {device}")
         tensor = tensor.detach()
         if want.order:
-            tensor = _ordered(tensor, want.order)
+            tensor = in_order(tensor, want.order)
         elif not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg().contiguous()
         if address_of(tensor, f"input '{want.name}'") % 16:
             tensor = tensor.clone()  # vector loads and bulk copies want 16 bytes; torch allocates 64 or 256
         return tensor
 
-    def _outputs(self, leaves: Sequence[Any], results: Sequence[Any]) -> Any:
+    def _outputs(self, leaves: Sequence[Any], results: Sequence[Any], handed: Sequence[Any]) -> Any:
+        """The output; `handed` are the caller's tensors for its leaves, or None."""
         import torch
 
         # The caller's own tensors, and copies of what is on another device.
@@ -220,7 +267,10 @@ class Program:
         for output in self.signature.outputs:
             if output.kind == "tensor":
                 value = results[output.index or 0]
-                value = value.clone() if output.copied else value
+                own = handed[len(out)] if handed and output.mutates is None else None
+                if own is not None and output.copied:
+                    tensor_of(own, "into", shared=True).copy_(value)
+                value = own if own is not None else value.clone() if output.copied else value
             elif output.kind == "alias":
                 value = by_name[output.argument or ""]
             else:
@@ -229,12 +279,13 @@ class Program:
                 out.append(value)
                 continue
             with torch.no_grad():
-                over = by_name[output.mutates]
-                overwrite(
-                    tensor_of(over, f"input '{output.mutates}'", shared=True), tensor_of(value, "an output"), output.mutates
-                )
+                over = tensor_of(by_name[output.mutates], f"input '{output.mutates}'", shared=True)
+                if output.in_place and address_of(over, "an argument") == value.data_ptr():
+                    changed([over])
+                    continue
+                overwrite(over, tensor_of(value, "an output"), output.mutates)
                 for weight, placed in zip(self.signature.weights, self._weight_tensors, strict=True):
-                    if weight.name == output.mutates and placed.data_ptr() != over.data_ptr():
+                    if weight.name == output.mutates and placed.data_ptr() not in (over.data_ptr(), value.data_ptr()):
                         placed.copy_(value)
         return self._unflatten(out, self._out_spec)
 
@@ -279,10 +330,10 @@ class Program:
         return tuple(self._ir)
 
     def explain(self) -> str:
-        """Stages, buffers, waits, launches and predicted traffic, in words."""
-        from kitsune_mlir.runtime.explain import explain_text
+        """Stages, buffers, waits, launches, predicted traffic and changed arguments, in words."""
+        from kitsune_mlir.runtime.explain import changes_text, explain_text
 
-        return explain_text(self.summary)
+        return "\n".join(filter(None, [explain_text(self.summary), changes_text(self.signature.outputs)]))
 
     def save(self, path: str | os.PathLike[str], *, weights: bool = True, ir: bool = True) -> None:
         """Write the program to a `.kit` file (a zip; no pickle). `kitsune_mlir.load` reads it, without torch-mlir.
@@ -337,20 +388,3 @@ def _versions(tensors: Sequence[Any]) -> list[int] | None:
 def _without_values(weights: Mapping[str, Any]) -> str | None:
     """The name of a weight on the meta device."""
     return next((name for name, tensor in weights.items() if tensor.device.type == "meta"), None)
-
-
-def _ordered(tensor: Any, order: Sequence[int]) -> Any:
-    """The tensor with its dimensions in memory in this order (row-major if empty), without a copy where they are so."""
-    if not order:
-        return tensor.contiguous()
-    return tensor.permute(*order).contiguous().permute(*_inverse(order))
-
-
-def _empty(shape: Sequence[int], order: Sequence[int], dtype: Any, device: Any) -> Any:
-    import torch
-
-    return torch.empty([shape[d] for d in order], dtype=dtype, device=device).permute(*_inverse(order))
-
-
-def _inverse(order: Sequence[int]) -> list[int]:
-    return [list(order).index(d) for d in range(len(order))]

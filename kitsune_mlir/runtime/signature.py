@@ -8,7 +8,7 @@ from typing import Any
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.plain import record
 
-__all__ = ["Input", "Output", "Signature", "Weight", "torch_dtype"]
+__all__ = ["MODES", "Access", "Input", "Output", "Signature", "Weight", "torch_dtype"]
 
 _TORCH_NAMES = {
     "f64": "float64",
@@ -69,7 +69,8 @@ class Input:
 class Output:
     """A leaf of the output, or a tensor changed in place. `kind`: "tensor" (result `index` of the program), "alias" (argument
     `argument` handed back), "python" (`value`). `mutates`: name of the weight or input to overwrite, or None.
-    `copied`: it is a tensor of its own although another output has the same value."""
+    `copied`: it is a tensor of its own although another output has the same value. `in_place`: the program itself writes what
+    is overwritten, in place of result `index`: it is given that memory twice."""
 
     kind: str
     shape: tuple[int, ...] = ()
@@ -79,6 +80,27 @@ class Output:
     value: Any = None
     mutates: str | None = None
     copied: bool = False
+    in_place: bool = False
+
+
+MODES = ("read", "write", "both")
+
+
+@dataclasses.dataclass(frozen=True)
+class Access:
+    """Bytes that a run of a program touches.
+
+    Attributes:
+        tensor: the name of a weight or input, or "result N".
+        offset: of the first byte, from the first of the tensor.
+        bytes: how many.
+        mode: "read": their values are used; "write": they may be changed, and what was there is not looked at; "both".
+    """
+
+    tensor: str
+    offset: int
+    bytes: int
+    mode: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +114,8 @@ class Signature:
         fixed: leaves of the input that are no tensors: (position, value); the code holds for these values only.
         result_orders: by the number of a result, the order of its dimensions in memory, where that is not row-major.
         sources: the model's weights that are no arguments, but that derived weights are made of.
+        accesses: what a run reads and writes of weights, inputs and results, as these lie in the program's memory. Ranges of
+            one tensor do not overlap; what is in none of them is not touched.
         in_spec, out_spec: `torch.utils._pytree.treespec_dumps` of `(args, kwargs)` and of the output.
     """
 
@@ -104,6 +128,7 @@ class Signature:
     out_spec: str
     result_orders: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     sources: tuple[Weight, ...] = ()
+    accesses: tuple[Access, ...] = ()
 
     @property
     def supplied(self) -> tuple[Weight, ...]:

@@ -14,10 +14,10 @@ from typing import Any
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.derived import check_recipe
 from kitsune_mlir.runtime.plain import shown
-from kitsune_mlir.runtime.signature import Input, Output, Signature, Weight, torch_dtype
+from kitsune_mlir.runtime.signature import MODES, Input, Output, Signature, Weight, torch_dtype
 from kitsune_mlir.runtime.structure import structure_of
 
-__all__ = ["check_fit", "check_signature", "check_weights"]
+__all__ = ["check_accesses", "check_fit", "check_signature", "check_weights"]
 
 WEIGHT_KINDS = ("parameter", "buffer", "constant", "derived")
 MOST = 1 << 48  # of an extent: there are no more addresses
@@ -51,10 +51,13 @@ def check_signature(signature: Signature) -> None:
     for number in range(len(signature.results)):
         _require(number in used, f"result {number} is no output's")
     _check_structures(signature, len(signature.outputs) - len(changed))
+    for number, output in enumerate(signature.outputs):
+        if output.in_place:
+            _check_in_place(output, f"output {number}", signature, arguments)
 
 
-def check_fit(signature: Signature, input_bytes: Sequence[int], result_bytes: Sequence[int]) -> None:
-    """The code takes and gives what a signature says: as many tensors, of as many bytes each.
+def check_fit(signature: Signature, input_bytes: Sequence[int], result_bytes: Sequence[int], overwrites: Sequence[int]) -> None:
+    """The code takes and gives what a signature says: as many tensors, of as many bytes each, the same ones in place of others.
 
     Raises:
         ValueError: it does not; the message names the tensor and both sizes.
@@ -67,6 +70,38 @@ def check_fit(signature: Signature, input_bytes: Sequence[int], result_bytes: Se
         for (name, shape, dtype), size in zip(tensors, sizes, strict=True):
             own = _bytes(shape, dtype, name)
             _require(own == size, f"{name} is {dtype} {list(shape)}, {own} bytes, and the code's has {size}")
+    names = [argument.name for argument in (*signature.weights, *signature.inputs)]
+    said = {o.index: names.index(o.mutates or "") for o in signature.outputs if o.in_place}
+    does = {number: argument for number, argument in enumerate(overwrites) if argument >= 0}
+    _require(said == does, f"it has results {said} in place of arguments, and the code {does}")
+
+
+def check_accesses(signature: Signature) -> None:
+    """Ranges are in their tensors, those of one tensor apart; what is returned is written, what is only read is not.
+
+    Raises:
+        ValueError: they are not; the message names the tensor.
+    """
+    sizes = {w.name: (w.wide or w.shape, w.dtype) for w in signature.weights}
+    sizes |= {i.name: (i.shape, i.dtype) for i in signature.inputs}
+    over = {o.mutates: f"result {o.index}" for o in signature.outputs if o.in_place}
+    sizes |= {f"result {n}": result for n, result in enumerate(signature.results)}
+    ends: dict[str, int] = {}
+    for access in signature.accesses:
+        name = f"an access of '{access.tensor}'"
+        _require(access.tensor in sizes and access.tensor not in over.values(), f"{name} names no tensor of its")
+        _require(access.mode in MODES, f"{name} is a {shown(access.mode)}, none of {', '.join(MODES)}")
+        size = _bytes(*sizes[access.tensor], name)
+        first, end = access.offset, access.offset + access.bytes
+        _require(ends.get(access.tensor, 0) <= first < end <= size, f"{name} is bytes [{first}, {end}) of {size}")
+        ends[access.tensor] = end
+        written = access.tensor in over or access.tensor.startswith("result ")
+        _require(written or access.mode == "read", f"{name} is a '{access.mode}', and it is not written")
+        _require(not access.tensor.startswith("result ") or access.mode == "write", f"{name} is a '{access.mode}'")
+    written = {access.tensor for access in signature.accesses if access.mode != "read"}
+    for number, (shape, dtype) in enumerate(signature.results):
+        tensor = next((name for name, result in over.items() if result == f"result {number}"), f"result {number}")
+        _require(tensor in written or not _bytes(shape, dtype, "a result"), f"no access writes {tensor!r}")
 
 
 def check_weights(signature: Signature, stored: Mapping[str, Any]) -> None:
@@ -127,6 +162,18 @@ def _check_output(output: Output, name: str, signature: Signature, arguments: Ma
     if output.mutates is not None:
         over = _argument(output.mutates, name, arguments)
         _require(found == over, f"{name}, {_words(said)}, is to overwrite '{output.mutates}', which is {_words(over)}")
+
+
+def _check_in_place(output: Output, name: str, signature: Signature, arguments: Mapping[str, Weight | Input]) -> None:
+    """The result that is written where an argument lies is no other output's, and lies as that does."""
+    number = output.index or 0
+    _require(output.kind == "tensor" and output.mutates is not None, f"{name} is written in place of no argument")
+    uses = sum(o.kind == "tensor" and o.index == number for o in signature.outputs)
+    _require(uses == 1, f"result {number} is written in place, and is {uses} outputs")
+    argument = arguments[output.mutates or ""]
+    order = signature.result_orders.get(number, ())
+    wide = isinstance(argument, Weight) and argument.wide
+    _require(argument.order == order and not wide, f"{name} does not lie as '{output.mutates}', in whose place it is written")
 
 
 def _argument(name: str | None, output: str, arguments: Mapping[str, Weight | Input]) -> tuple[tuple[int, ...], str]:

@@ -10,7 +10,7 @@ from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["call_words", "structure_of", "structure_text"]
+__all__ = ["call_words", "structure_of", "structure_text", "words_of"]
 
 LONGEST = 400
 """Characters of a structure in words; the rest is left out."""
@@ -60,6 +60,11 @@ def call_words(spec: Any, leaves: Sequence[str]) -> str:
     parts += [f"{name}={_words(child, words)}" for name, child in zip(kwargs.context, kwargs.children(), strict=True)]
     text = f"({', '.join(parts)})"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(leaves)} values)"
+
+
+def words_of(spec: Any) -> str:
+    """A structure of tensors in Python's notation."""
+    return _words(spec, iter(["tensor"] * spec.num_leaves))
 
 
 def _words(spec: Any, leaves: Iterator[str]) -> str:

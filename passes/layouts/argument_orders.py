@@ -1,4 +1,4 @@
-"""How a function's arguments lie in memory, where that is not as the caller has them: attributes of the function."""
+"""How a function's arguments and results lie in memory, where that is not row-major: attributes of the function."""
 
 from torch_mlir import ir
 
@@ -10,6 +10,13 @@ def attributes_of(function: ir.Operation, argument: int) -> ir.DictAttr | dict:
     if "arg_attrs" not in function.attributes:
         return {}
     return ir.DictAttr(ir.ArrayAttr(function.attributes["arg_attrs"])[argument])
+
+
+def result_attributes(function: ir.Operation, result: int) -> dict[str, ir.Attribute]:
+    """The attributes of a result."""
+    if "res_attrs" not in function.attributes:
+        return {}
+    return {item.name: item.attr for item in ir.DictAttr(ir.ArrayAttr(function.attributes["res_attrs"])[result])}
 
 
 def set_attribute(function: ir.Operation, argument: int, name: str, order) -> None:

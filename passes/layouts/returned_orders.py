@@ -7,12 +7,12 @@ would be a stage that waits for all of a product and moves it. The attribute `ki
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import affine_maps
-from kitsune_mlir.dialects.attribute_table import ORDER
+from kitsune_mlir.dialects.attribute_table import MUTATES, ORDER
 from kitsune_mlir.dialects.iteration import is_free, is_reshape
 from kitsune_mlir.dialects.products import body_of, defining_op, is_generic, is_movement
 from kitsune_mlir.dialects.verify import walk
 
-from .argument_orders import settle_type
+from .argument_orders import result_attributes, settle_type
 
 
 def order_results(module: ir.Operation) -> None:
@@ -22,9 +22,9 @@ def order_results(module: ir.Operation) -> None:
         found = {number: order for number in range(len(terminator.operands)) if (order := _order(terminator, number))}
         if not found:
             continue
-        every = [_attributes(function, number) for number in range(len(terminator.operands))]
+        every = [result_attributes(function, number) for number in range(len(terminator.operands))]
         for number, order in found.items():
-            if ORDER in every[number]:
+            if ORDER in every[number] or MUTATES in every[number]:  # what is written over an argument lies as that does
                 continue
             permuted = defining_op(terminator.operands[number])
             assert permuted is not None
@@ -32,12 +32,6 @@ def order_results(module: ir.Operation) -> None:
             every[number][ORDER] = ir.DenseI64ArrayAttr.get(order)
         function.attributes["res_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(attributes) for attributes in every])
         settle_type(function)
-
-
-def _attributes(function: ir.Operation, result: int) -> dict[str, ir.Attribute]:
-    if "res_attrs" not in function.attributes:
-        return {}
-    return {item.name: item.attr for item in ir.DictAttr(ir.ArrayAttr(function.attributes["res_attrs"])[result])}
 
 
 def _order(terminator: ir.Operation, number: int) -> list[int] | None:

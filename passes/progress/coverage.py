@@ -104,7 +104,7 @@ class Coverage:
     def check_results(self) -> None:
         """ProgressFailure at the program's function when an element of a result is never written."""
         for buffer in self.program.declared.buffers.values():
-            if buffer.role != "result" or buffer.source is not None:
+            if buffer.role != "result" or buffer.source is not None or self.program.declared.holds_values(buffer):
                 continue
             writes = self.writes.get(buffer, [])
             if not writes:
@@ -124,6 +124,8 @@ class Coverage:
                 self._check_read(read)
 
     def _check_read(self, read: Access) -> None:
+        if self.program.declared.holds_values(read.region.buffer):
+            return
         clobber = self._last_clobber(read)
         since = clobber.task if clobber is not None else -1
         writes = [w for w in self.writes.get(read.region.buffer, ()) if since < w.task < read.task]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from kitsune_mlir.dialects.same_place import made_in_place
 from kitsune_mlir.dialects.tile_indices import Array, Points
 from kitsune_mlir.dialects.tile_regions import Access, Program, Region, Task, WaitRows
 
@@ -156,7 +157,8 @@ class Conflicts:
         for c, d in pairs_that_touch(later.region, every, earlier.region, every):
             # Operations of one tile run in order, but a load is no copy: its tile must not be overwritten while it is used.
             lazy = {"bufferization.to_tensor"} & {earlier.op.name, later.op.name}
-            keep = (c != d) | bool(lazy)
+            in_place = self.program.declared.holds_values(later.region.buffer) and _changes_in_place(task, earlier, later)
+            keep = (c != d) | (bool(lazy) and not in_place)
             if earlier is later:
                 apart = [np.unravel_index(c, every.shape)[x] != np.unravel_index(d, every.shape)[x] for x in crossing]
                 keep &= np.any(apart, axis=0)
@@ -190,3 +192,14 @@ class Conflicts:
             if (np.diff(np.sort(offset.ravel())) >= size).all() or region.is_ragged(dim):
                 own.add(moving[0])
         return [axis for axis, n in enumerate(task.extents) if n > 1 and axis not in own]
+
+
+def _changes_in_place(task: Task, read: Access, write: Access) -> bool:
+    """Whether each element that is stored is made of the element that was loaded from its place, which nothing needs later."""
+    names = ("bufferization.to_tensor", "bufferization.materialize_in_destination")
+    if (read.op.name, write.op.name) != names or read.region.shape != write.region.shape:
+        return False
+    same = zip(read.region.offsets, write.region.offsets, strict=True)
+    if read.region.sizes != write.region.sizes or not all(np.array_equal(a, b) for a, b in same):
+        return False
+    return made_in_place(write.op.operands[0], read.op.results[0], task.op.regions[0].blocks[0])

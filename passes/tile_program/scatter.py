@@ -155,8 +155,8 @@ def emit_sums(
     _store(OrderedScatterOp(start, rows, places, first, kind, start.type).operation.results[0], result)
 
 
-def emit_scatter(scatter: Scatter, rows: ir.Value, places: ir.Value, first: ir.Value | None, result: ir.Value) -> None:
+def emit_scatter(scatter: Scatter, rows: ir.Value, places: ir.Value, first: ir.Value | None, result: ir.Value) -> ir.Operation:
     """Put the tensor `rows` into the memref `result` at the rows named by the tensor `places`, but for those before `first`."""
     if first is None:
         first = arith.constant(ir.IndexType.get(), 0)
-    AtomicScatterOp(rows, places, first, result, ir.StringAttr.get(scatter.kind))
+    return AtomicScatterOp(rows, places, first, result, ir.StringAttr.get(scatter.kind)).operation

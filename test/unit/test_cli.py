@@ -196,6 +196,8 @@ def test_explain_a_package_and_a_model(package: Path, user: Path):
     assert done.exit_code == 0 and "launch" in done.output
     assert done.output == kitsune_mlir.load(package).explain() + "\n"
     assert "func.func" in kitsune("explain", package, "--ir", "linalg").output
+    accesses = kitsune("explain", package, "--accesses").output.splitlines()
+    assert len(accesses) == len(kitsune_mlir.load(package).accesses) and accesses[-1].startswith("result ")
     done = kitsune("explain", f"{user}/models.py:Model", "--args", "f32[2,16]", "--target", "host", "--remarks")
     assert done.exit_code == 0 and "launch" in done.output and "remark: " in done.output
     done = kitsune("explain", package, "--ir", "ptx")

@@ -5,7 +5,8 @@ import torch
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError
-from kitsune_mlir.runtime.direct import MISSES, direct_call, strides
+from kitsune_mlir.runtime.direct import MISSES, direct_call
+from kitsune_mlir.runtime.results import strides
 
 
 class Pair(torch.nn.Module):

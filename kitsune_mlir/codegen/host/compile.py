@@ -7,6 +7,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.host.lower import emit_object, to_llvm_ir
 from kitsune_mlir.codegen.host.machine import Machine, this_machine
 from kitsune_mlir.codegen.host.program import FACTS, SIZES, lower_programs
+from kitsune_mlir.dialects.attribute_table import PROGRAM_OVERWRITES
 from kitsune_mlir.dialects.tile_reader import program_functions
 from kitsune_mlir.errors import CompileError
 from kitsune_mlir.runtime.host_code import HostCode, host_cpu
@@ -35,6 +36,8 @@ def compile_host(module: ir.Module, name: str, *, level: int = 2, machine: Machi
         worker = _find(clone, f"{name}_worker", name)
         facts = {key: ir.IntegerAttr(worker.attributes[f"kitsune.{key}"]).value for key in FACTS}
         sizes = tuple(ir.DenseI64ArrayAttr(worker.attributes[SIZES]))
+        over = PROGRAM_OVERWRITES in worker.attributes
+        overwrites = tuple(ir.DenseI64ArrayAttr(worker.attributes[PROGRAM_OVERWRITES])) if over else ()
         text, messages = to_llvm_ir(clone, name, f"{name}_worker", facts["arguments"])
     code = emit_object(text, level)
     return HostCode(
@@ -50,6 +53,7 @@ def compile_host(module: ir.Module, name: str, *, level: int = 2, machine: Machi
         scratch_bytes=facts["scratch_bytes"],
         arena_bytes=facts["arena_bytes"],
         cpu=host_cpu(),
+        overwrites=overwrites,
     )
 
 

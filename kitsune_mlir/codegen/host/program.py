@@ -8,6 +8,7 @@ from kitsune_mlir.codegen.host.body import lower_bodies
 from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.outline import read_program
 from kitsune_mlir.codegen.host.scheduler import HELPERS, build_scheduler, control_words
+from kitsune_mlir.dialects.attribute_table import PROGRAM_OVERWRITES
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.tile_reader import program_functions
 from kitsune_mlir.errors import UnsupportedError
@@ -59,6 +60,8 @@ def _lower(function: ir.Operation, block: ir.Block, machine: Machine) -> None:
         "arguments": len(tensors) + 1,
     }
     worker.operation.attributes[SIZES] = ir.DenseI64ArrayAttr.get([tensor_bytes(tensor) for tensor in tensors])
+    if max(program.view.overwrites, default=-1) >= 0:
+        worker.operation.attributes[PROGRAM_OVERWRITES] = ir.DenseI64ArrayAttr.get(list(program.view.overwrites))
     for key, value in facts.items():
         worker.operation.attributes[f"kitsune.{key}"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
     function.erase()

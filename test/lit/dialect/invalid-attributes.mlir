@@ -3,7 +3,7 @@
 
 // A stage has the attributes of the table only.
 func.func @f(%x: tensor<4xf32>) {
-  // expected-error@+1 {{'kitsune.stage' op has no attribute 'tiles'; it has sym_name, engine, tile, groups, updates, ordered, into, indexed, workers, launch, ring, buffers, offsets, after, sync}}
+  // expected-error@+1 {{'kitsune.stage' op has no attribute 'tiles'; it has sym_name, engine, tile, groups, updates, ordered, into, indexed, workers, launch, ring, buffers, offsets, after, overwrites, sync}}
   %s = "kitsune.stage"() ({
     "kitsune.yield"(%x) : (tensor<4xf32>) -> ()
   }) {sym_name = "s", tiles = array<i64: 4>} : () -> tensor<4xf32>

@@ -131,6 +131,7 @@ class Footprint:
             arena_bytes=sizes("arena")[0],
             input_bytes=sizes("input"),
             result_bytes=sizes("result"),
+            overwrites=program.overwrites if max(program.overwrites, default=-1) >= 0 else (),
             tiles=self._useful_blocks(),
             tasks=tuple((plan.task.name, plan.engine, plan.task.tiles) for plan in plans),
             debug=self.options.debug,
