@@ -18,8 +18,8 @@ K_BYTES = 64
 """Of a row of weights, or of hidden states, that a warp multiplies at a time: two `mma.sync`."""
 ROWS, COLUMNS = 16, 8
 """Of a tile of `mma.sync`: rows of weights, rows of the batch."""
-PARTIAL_BYTES = 64 << 10
-"""Shared memory for the sums of all warps: rows of the batch are done in passes that fit."""
+PARTIAL_BYTES = (64 << 10, 128 << 10)
+"""Shared memory that the sums of all warps may have: rows of the batch are done in passes that fit."""
 REGISTERS = {8: 168, 12: 168, 16: 128}
 """Of a thread, by the warps of a block: what engines of products leave to it in one kernel with them."""
 OTHER_REGISTERS = 56
@@ -161,7 +161,7 @@ class Layout(Layer):
         cell = rates.RECURRENT_CELL + self.gates * self.warps * rates.RECURRENT_SUM
         cells = self.passes * -(-self.units * min(self.columns, self.rows) // self.threads)
         hand_off = rates.RECURRENT_FLAG if self.flagged else rates.RECURRENT_STEP
-        return hand_off + multiply + load + cells * cell
+        return hand_off + multiply + load + cells * cell + (self.passes - 1) * rates.RECURRENT_PASS
 
 
 def _tiled(layer: Layer, blocks: int) -> Iterator[Layout]:
@@ -180,10 +180,10 @@ def _tiled(layer: Layer, blocks: int) -> Iterator[Layout]:
                     yield Layout(*dataclasses.astuple(layer), units, rows, unit_blocks, batch_blocks, warps, flagged)
 
 
-def _with_memory(layout: Layout, shared_bytes: int) -> Layout:
+def _with_memory(layout: Layout, shared_bytes: int, partial_bytes: int) -> Layout:
     """A layout with as many columns in a pass, and weights in registers and shared memory, as there is room for."""
     warps, tiles = layout.warps, layout.tiles
-    most = PARTIAL_BYTES // (4 * warps * tiles * ROWS) // COLUMNS * COLUMNS
+    most = partial_bytes // (4 * warps * tiles * ROWS) // COLUMNS * COLUMNS
     columns = max(COLUMNS, min(-(-layout.rows // COLUMNS) * COLUMNS, most))
     free = layout.registers - OTHER_REGISTERS - (SPLIT_REGISTERS if layout.products > 1 else 0)
     for together in (4, 2, 1):
@@ -207,7 +207,8 @@ def layout_of(layer: Layer, workers: int, shared_bytes: int, threads: int, flags
     """
     found = [
         layout
-        for layout in (_with_memory(layout, shared_bytes) for layout in _tiled(layer, max(1, workers // layer.directions)))
+        for shared in _tiled(layer, max(1, workers // layer.directions))
+        for layout in (_with_memory(shared, shared_bytes, partial) for partial in PARTIAL_BYTES)
         if layout.pieces <= max(2, workers) and layout.shared_bytes <= shared_bytes and layout.threads <= threads
     ]
     found = [layout for layout in found if flags or not layout.flagged]
