@@ -60,9 +60,14 @@ def test_small_ones_are_right(name: str) -> None:
     """The error is at most twice what PyTorch's own is."""
     case = SMALL[name]
     model, args = case.make("cpu", True)
-    with torch.no_grad():
-        wanted, plain = exact(model, args), model(*args)
     found = compiled(case, "host")(*args)
+    with torch.no_grad():
+        wanted = exact(model, args)
+        try:
+            plain = model(*args)
+        except NotImplementedError:  # PyTorch has some operators in f32 only, on the host
+            assert all(error <= LIMITS[case.dtype] for error in relative_errors(found, wanted))
+            return
     pairs = zip(relative_errors(found, wanted), relative_errors(plain, wanted), strict=True)
     assert all(own <= max(2 * eager, LIMITS["f32"]) for own, eager in pairs)
     assert [t.dtype for t in pytree.tree_leaves(found)] == [t.dtype for t in pytree.tree_leaves(plain)]

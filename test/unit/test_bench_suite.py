@@ -17,7 +17,7 @@ from bench.counters import segments
 from bench.measure import verdict
 from bench.peers import PEERS, parse
 from bench.records import Record, merge
-from bench.suite import told
+from bench.suite import build, build_work, told
 from bench.tables import back_to_back, chain_table, fraction, geometric_mean, group_table, product_table, reached, row_table
 from bench.timing import summary
 from bench.worker import Worker
@@ -240,6 +240,31 @@ def test_peers_are_compiled_ahead_by_several_processes(monkeypatch, tmp_path, ca
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path.resolve() / "inductor")
     assert "FAIL gcast_512" in capsys.readouterr().out
     assert warm_.warm(tmp_path, select(["nerf*"]), "all", 2, 7.0, 0.0) == 1 and len(asked) == 3
+
+
+def test_programs_are_built_by_several_processes(monkeypatch, tmp_path, capsys):
+    """A case that crashes its process, or takes too long, costs only itself."""
+    limits = []
+
+    class Built:
+        def __init__(self, command):
+            assert command[-2:] == ["build-work", str(tmp_path)]
+
+        def ask(self, name, limit):
+            limits.append(limit)
+            return {"ok": True, "told": "0.1 s"} if name == "nerf_256k" else {"ok": False, "problem": "no answer in 7 s"}
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(worker_, "Worker", Built)
+    assert build(tmp_path, select(["nerf*", "dlrm*"]), 2, 7.0) == 1 and limits == [7.0, 7.0]
+    assert sorted(capsys.readouterr().out.splitlines()) == ["dlrm_2048: no answer in 7 s", "nerf_256k: 0.1 s"]
+    monkeypatch.setattr("bench.suite._built", lambda folder, case: {"ok": True, "told": folder.name})
+    monkeypatch.setattr(sys, "stdin", io.StringIO("nerf_256k\nno_such_case\n"))
+    build_work(tmp_path)
+    answers = capsys.readouterr().out.splitlines()
+    assert answers[0] == "{}" and '"ok": true' in answers[1] and "KeyError" in answers[2]
 
 
 def test_only_what_is_compiled_is_compiled_ahead(monkeypatch, tmp_path, capsys):
