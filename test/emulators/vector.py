@@ -177,7 +177,8 @@ def run_kernel(
     """Run a kernel on `blocks` blocks of a type; fills `results`.
 
     Args:
-        arena: what the arena holds before and, filled, after; None: zeros before.
+        arena: what the arena holds before and, filled, after; None: zeros before. Results that lie where inputs do begin
+            with the inputs' values.
 
     Raises:
         AssertionError: an access out of bounds or badly aligned, a race, or a barrier that threads miss.
@@ -191,8 +192,10 @@ def run_kernel(
             # Not rounded up, so that the byte behind the last one is out of bounds.
             space.data = np.full(array.nbytes + RED_ZONE, 0xFF, np.uint8)
             spaces[role, number] = space, machine.add(space)
-            if role == "input" or arena is not None:
-                space.data[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            over = manifest.overwrites[number] if role == "result" and manifest.overwrites else -1
+            if role == "input" or arena is not None or over >= 0:
+                held = inputs[over] if over >= 0 else array
+                space.data[: array.nbytes] = np.ascontiguousarray(held).reshape(-1).view(np.uint8)
     for role, size in (("arena", manifest.arena_bytes), ("workspace", manifest.workspace_bytes(blocks))):
         space = Space(size + 2 * RED_ZONE, checked=False)
         space.data[:] = 0

@@ -110,6 +110,7 @@ KINDS = (
     Kind("row_programs", 120, _names("row_programs", "CASES")),
     Kind("reduction_programs", 120, _names("reduction_programs", "CASES")),
     Kind("scatter_programs"),
+    Kind("in_place_programs"),
     Kind("simt_programs", 120, _names("simt_programs", "CASES"), _only),
     Kind("primitives_check"),
     Kind("hang_programs"),

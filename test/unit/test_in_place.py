@@ -14,6 +14,8 @@ from torch import Tensor, nn
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.program import Program
+from test.emulators.atomics import AtomicBlock
+from test.programs import emulated
 from test.programs.compiled import planned, planned_for_gpu
 
 B, H, S, D = 2, 3, 16, 8
@@ -334,3 +336,25 @@ def test_torch_compile() -> None:
     torch.testing.assert_close(out, want.sum(0))
     torch.testing.assert_close(cache, want)
     assert cache.data_ptr() == place
+
+
+@pytest.mark.parametrize("name", ["added", "rows", "state"])
+def test_emulated_kernels(name: str) -> None:
+    """The GPU's code, thread by thread: loads of what is changed are no loads of constants, and nothing is changed twice."""
+    torch.manual_seed(0)
+    functions: dict[str, Callable[..., Any]] = {
+        "added": lambda x, y: (x.add_(y).mul_(2), None)[1],
+        "rows": lambda x, y, i: (x.index_add_(0, i, y[:3].clone()), None)[1],
+        "state": lambda x, y: (x.mul_(0.5).add_(y), y.add_(x), None)[2],
+    }
+    args = [torch.randn(60, 33), torch.randn(60, 33), *([torch.tensor([1, 1, 5])] if name == "rows" else [])]
+    program = emulated.compiled(functions[name], [t.clone() for t in args])
+    changed = in_place(program)
+    assert changed
+    like = [torch.empty(shape) for shape, _ in program.signature.results]
+    found = emulated.emulated(program, args, like, block=AtomicBlock)
+    functions[name](*args)
+    for output in program.signature.outputs:
+        if output.mutates:
+            number = [i.name for i in program.signature.inputs].index(output.mutates)
+            torch.testing.assert_close(found[output.index or 0], args[number])
