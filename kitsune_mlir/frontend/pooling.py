@@ -1,4 +1,4 @@
-"""Pooling of volumes by what is known of planes: windows of three dimensions are windows of two, then of one."""
+"""Pooling of more dimensions by that of fewer: windows of three dimensions are windows of two, then of one."""
 
 from __future__ import annotations
 
@@ -54,8 +54,31 @@ def _adaptive_mean(rank: int) -> Callable[..., Any]:
     return decomposed
 
 
+def _windows(x: Tensor, dim: int, count: int) -> tuple[Tensor, Tensor]:
+    """The maxima of `count` windows that divide a dimension as evenly as it goes, and the first places that hold them."""
+    size = x.shape[dim]
+    number = torch.arange(count, device=x.device)
+    first, end = number * size // count, ((number + 1) * size + count - 1) // count
+    longest = max(-(-(n + 1) * size // count) - n * size // count for n in range(count))
+    # A shorter window has its last element more than once: the first one counts.
+    places = torch.minimum(first.unsqueeze(1) + torch.arange(longest, device=x.device), (end - 1).unsqueeze(1))
+    taken = x.index_select(dim, places.reshape(-1)).unflatten(dim, (count, longest))
+    values, steps = torch.max(taken, dim + 1)
+    return values, steps + first.reshape([count if d == dim else 1 for d in range(x.ndim)])
+
+
+def _adaptive_maximum(x: Tensor, output: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Of planes in unequal windows, of which torch-mlir takes others: columns, then rows, so that the first of equals counts."""
+    if not x.dtype.is_floating_point or all(size % n == 0 for size, n in zip(x.shape[-2:], output, strict=True)):
+        return NotImplemented
+    values, columns = _windows(x, x.ndim - 1, output[1])
+    values, rows = _windows(values, x.ndim - 2, output[0])
+    return values, rows * x.shape[-1] + columns.gather(-2, rows)
+
+
 POOLING: dict[Any, Callable[..., Any]] = {
     aten.max_pool3d.default: _max_volume,
+    aten.adaptive_max_pool2d.default: _adaptive_maximum,
     aten._adaptive_avg_pool3d.default: _adaptive_mean(3),
 }
 """Operator → decomposition."""

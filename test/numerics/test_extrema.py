@@ -63,6 +63,11 @@ OTHERS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "boxes without a batch": (lambda x: F.max_pool3d(x, 2), ((3, 6, 9, 7),)),
     "equal boxes": (lambda x: F.adaptive_avg_pool3d(x, (2, 3, 1)), ((2, 3, 4, 9, 7),)),
     "unequal boxes": (lambda x: F.adaptive_avg_pool3d(x, (3, 2, 2)), ((1, 3, 4, 9, 7),)),
+    "uneven windows": (lambda x: F.adaptive_max_pool2d(x, 5), ((2, 3, 13, 11),)),
+    "even windows": (lambda x: F.adaptive_max_pool2d(x, (4, 3)), ((3, 8, 9),)),
+    "more windows than elements": (lambda x: F.adaptive_max_pool2d(x, (5, 7)), ((1, 2, 3, 4),)),
+    "places in windows": (lambda x: F.adaptive_max_pool2d(x.round(), (4, 3), return_indices=True)[1], ((2, 13, 11),)),
+    "windows of lines": (lambda x: F.adaptive_max_pool1d(x, 5), ((2, 3, 13),)),
     "distance": (F.pairwise_distance, ((9, 129), (9, 129))),
     "distance of 1": (lambda x, y: F.pairwise_distance(x, y, 1.0, keepdim=True), ((9, 7), (9, 7))),
     "norm of all": (lambda x: torch.ops.aten.norm.Scalar(x, 3), ((9, 7),)),
@@ -81,7 +86,7 @@ def test_against_float64(name: str) -> None:
     args = tuple(torch.randn(shape) for shape in shapes)
     wanted = function(*(a.double() for a in args))
     for found in by_both(function, args):
-        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found.double(), wanted.double(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
