@@ -68,8 +68,9 @@ def _windows(x: Tensor, dim: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _adaptive_maximum(x: Tensor, output: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Of planes in unequal windows, of which torch-mlir takes others: columns, then rows, so that the first of equals counts."""
-    if not x.dtype.is_floating_point or all(size % n == 0 for size, n in zip(x.shape[-2:], output, strict=True)):
+    """Of planes in unequal windows, where torch-mlir takes others: columns, then rows, so that the first of equals counts."""
+    equal = all(n and size % n == 0 for size, n in zip(x.shape[-2:], output, strict=True))
+    if not x.dtype.is_floating_point or (equal and x.ndim == 4):
         return NotImplemented
     values, columns = _windows(x, x.ndim - 1, output[1])
     values, rows = _windows(values, x.ndim - 2, output[0])
