@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from kitsune_mlir.frontend.recurrent import UNROLLED
 from test.numerics.compare import exact, problems
@@ -23,6 +24,14 @@ LAYERS = {
     "gru both ways": ("GRU", 24, 48, {"bidirectional": True}, 5, 4, torch.float32),
     "rnn": ("RNN", 10, 24, {"nonlinearity": "relu"}, 2, 5, torch.float32),
     "rnn of two layers": ("RNN", 24, 24, {"num_layers": 2}, 1, 3, torch.bfloat16),
+    "lstm of 33 steps": ("LSTM", 13, 129, {"num_layers": 2, "bidirectional": True, "batch_first": True}, 3, 33, torch.float32),
+    "lstm of one unit": ("LSTM", 3, 1, {"bias": False}, 5, 7, torch.float32),
+    "lstm of 1000 units": ("LSTM", 32, 1000, {}, 2, 5, torch.bfloat16),
+    "lstm in f64": ("LSTM", 5, 9, {}, 2, 5, torch.float64),
+    "lstm of one step": ("LSTM", 8, 16, {}, 2, 1, torch.bfloat16),
+    "gru of 64 rows": ("GRU", 20, 40, {"batch_first": True}, 64, 9, torch.float16),
+    "gru of 700 rows": ("GRU", 8, 16, {}, 700, 5, torch.float32),
+    "rnn both ways": ("RNN", 7, 33, {"nonlinearity": "relu", "bidirectional": True, "bias": False}, 1, 12, torch.bfloat16),
 }
 
 
@@ -37,6 +46,17 @@ class Given(nn.Module):
         given: Any = states if len(states) > 1 else next(iter(states))
         out, final = self.net(x, given)
         return (out, *final) if isinstance(final, tuple) else (out, final)
+
+
+class Results(nn.Module):
+    """A layer without states to begin with, all of its results."""
+
+    def __init__(self, net: nn.Module):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> list[Any]:
+        return tree_leaves(self.net(x))
 
 
 class Cells(nn.Module):
@@ -54,7 +74,7 @@ class Cells(nn.Module):
         return state[0] if isinstance(state, tuple) else state
 
 
-@pytest.mark.parametrize("name", todays(list(LAYERS), 4))
+@pytest.mark.parametrize("name", todays(list(LAYERS), 6))
 def test_layers(name: str) -> None:
     kind, width, hidden, settings, batch, length, dtype = LAYERS[name]
     net = getattr(nn, kind)(width, hidden, **settings).to(dtype)
@@ -63,7 +83,15 @@ def test_layers(name: str) -> None:
     states = [torch.randn(count, batch, settings.get("proj_size", hidden)).to(dtype)]
     if kind == "LSTM":
         states.append(torch.randn(count, batch, hidden).to(dtype))
-    args = (torch.randn(length, batch, width).to(dtype), *states)
+    steps = (batch, length) if settings.get("batch_first") else (length, batch)
+    args = (torch.randn(*steps, width).to(dtype), *states)
+    assert problems(planned_for_gpu(model, *args)(*args), exact(model, args), model(*args)) == []
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_without_states(kind: str) -> None:
+    model = Results(getattr(nn, kind)(16, 24, 2)).bfloat16().eval().requires_grad_(False)
+    args = (torch.randn(9, 3, 16).bfloat16(),)
     assert problems(planned_for_gpu(model, *args)(*args), exact(model, args), model(*args)) == []
 
 
