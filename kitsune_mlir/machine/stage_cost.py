@@ -42,7 +42,7 @@ class Work:
         rows, cols, terms: of the largest product; zeros without one.
         layers: products one after the other.
         pieces: blocks that share a tile.
-        steps: hand-offs between these, one after the other (a recurrent layer's).
+        steps: hand-offs between these, one after the other (a recurrent layer's). step_seconds: that each step takes.
         gathered_bytes: of `read_bytes`, in single elements or rows named by indices.
         copied_bytes: of `read_bytes`, operands of products that threads copy because no bulk copy can.
         cycles: that a tile takes, where its engine has counted them itself; nothing else is looked at then.
@@ -64,6 +64,7 @@ class Work:
     layers: int = 0
     pieces: int = 1
     steps: int = 0
+    step_seconds: float = 0.0
     gathered_bytes: float = 0.0
     copied_bytes: float = 0.0
     cycles: float = 0.0
@@ -130,7 +131,7 @@ def cost_of(work: Work, target: Target) -> Cost:
         tensor_rate /= engine.f32_products
     vector_rate = own.vector * target.vector_rate / 2 / target.workers  # a fused multiply-add counts as two in the target
     caches = target.cache_rate / REFERENCE.cache_rate
-    fixed = (work.levels * own.level + work.steps * rates.RECURRENT_STEP) / clock
+    fixed = (work.levels * own.level + work.steps * work.step_seconds) / clock
     if work.gathered_bytes:
         fixed += rates.GATHER / clock
     if work.pieces > 1:  # sums of all pieces are written, and read again: by the last one, or by each a part of its own

@@ -9,7 +9,9 @@ from typing import Any
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.engines.recurrence.layout import Layer, layout_of
 from kitsune_mlir.codegen.gpu.engines.registry import engine_of, for_maps, for_updates
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.dialects.access import access_of, is_tensor, iterator_kinds, loop_sizes, shape_of
 from kitsune_mlir.dialects.attribute_table import INTO, ORDERED, UPDATES
 from kitsune_mlir.dialects.contraction import matrix_extents
@@ -28,7 +30,7 @@ START_BYTES = 16384
 """Of a scatter-add's sums that one tile sets to their start."""
 
 
-_COUNTED = ("tensor_ops", "vector_ops", "levels", "layers", "steps", "rows", "cols", "terms")
+_COUNTED = ("tensor_ops", "vector_ops", "levels", "layers", "steps", "step_seconds", "rows", "cols", "terms")
 
 
 @dataclasses.dataclass
@@ -40,7 +42,7 @@ class Counted:
         vector_ops: weighted operations on elements of everything else.
         levels: reductions one after the other.
         layers: products.
-        steps: of recurrent layers.
+        steps: of a recurrent layer. step_seconds, pieces: of each, and the blocks that do it.
         rows, cols, terms: of the largest product.
         element_bytes: of its operands.
         extracted: by tensor, the elements that are read from it by index.
@@ -51,6 +53,8 @@ class Counted:
     levels: int = 0
     layers: int = 0
     steps: int = 0
+    step_seconds: float = 0.0
+    pieces: int = 1
     rows: int = 0
     cols: int = 0
     terms: int = 0
@@ -72,9 +76,7 @@ def count(ops: Iterable[ir.Operation]) -> Counted:
     found, largest = Counted(), 0.0
     for op in ops:
         if op.name == RECURRENCE:
-            what = Recurrence.of(op)
-            found.tensor_ops += 2.0 * what.multiply_adds
-            found.steps += what.steps
+            _count_steps(Recurrence.of(op), found)
         if not is_generic(op):
             continue
         access = access_of(op)
@@ -92,6 +94,15 @@ def count(ops: Iterable[ir.Operation]) -> Counted:
             found.vector_ops += points * sum(rates.VECTOR_WEIGHTS.get(inner.name, 1.0) for inner in body_of(op))
             found.levels += "reduction" in iterator_kinds(op)
     return found
+
+
+def _count_steps(what: Recurrence, found: Counted) -> None:
+    """Steps of a layer, and how long each takes, its products included."""
+    limits = KernelOptions()
+    found.steps = what.steps
+    layout = layout_of(Layer.of(what), limits.workers, limits.shared_bytes, limits.threads, True)
+    if layout is not None:
+        found.step_seconds, found.pieces = layout.step_seconds, layout.pieces
 
 
 def _measure(op: ir.Operation, found: Counted) -> None:
@@ -148,13 +159,12 @@ def work_of_stage(stage: ir.Operation, engine: str | None = None, tile: Sequence
         layers=counted.layers,
         gathered_bytes=gathered,
         steps=counted.steps,
-        pieces=RECURRENT_PIECES if counted.steps else 1,
+        step_seconds=counted.step_seconds,
+        pieces=counted.pieces,
     )
     return dataclasses.replace(work, **_tile_of_product(space.ops, along)) if counted.layers else work
 
 
-RECURRENT_PIECES = 64
-"""Blocks that do a recurrent layer: about half of a machine's."""
 ORDERED_PIECES = 128
 """Blocks that add rows in order together: about a machine's."""
 

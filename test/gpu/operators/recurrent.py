@@ -24,7 +24,8 @@ def _layer(
         inputs += [floats(number, batch, hidden, dtype=element)] * (1 + (kind == "LSTM"))
 
     def run(layer: nn.Module, x: Tensor, *held: Tensor) -> tuple[Tensor, ...]:
-        out, final = layer(x, (held if len(held) > 1 else held[0]) if held else None)
+        given: Any = held if len(held) != 1 else next(iter(held))
+        out, final = layer(x, given) if states else layer(x)
         return (out, *final) if isinstance(final, tuple) else (out, final)
 
     return Case(run, inputs, lambda: [getattr(nn, kind)(width, hidden, **settings)], dtype=dtype)

@@ -44,9 +44,7 @@ def read(ops: list[ir.Operation], options: KernelOptions) -> _Planned | str:
     if (reason := unreadable([op for op in ops if op != found[0]])) is not None:
         return reason
     what = Recurrence.of(found[0])
-    wide = what.dtype == "f32"
-    products = 3 if wide and options.matmul_precision == "highest" else 1
-    layer = Layer(what.gates, what.hidden, what.batch, what.directions, 4 if wide else 2, products)
+    layer = Layer.of(what, options.matmul_precision == "highest")
     layout = layout_of(layer, options.workers, options.shared_bytes, options.threads, not options.debug)
     if layout is None:
         sizes = f"{what.hidden} hidden units and a batch of {what.batch}"

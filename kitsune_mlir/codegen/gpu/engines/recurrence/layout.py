@@ -10,6 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 
+from kitsune_mlir.dialects.recurrence import Recurrence
 from kitsune_mlir.machine import rates
 
 __all__ = ["COLUMNS", "K_BYTES", "ROWS", "Layer", "Layout", "layout_of"]
@@ -46,6 +47,12 @@ class Layer:
     directions: int
     bytes: int
     products: int
+
+    @staticmethod
+    def of(what: Recurrence, exact: bool = True) -> Layer:
+        """The sizes of an operation; `exact`: f32 products are as exact as f32 arithmetic."""
+        wide = what.dtype == "f32"
+        return Layer(what.gates, what.hidden, what.batch, what.directions, 4 if wide else 2, 3 if wide and exact else 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +184,8 @@ def _tiled(layer: Layer, blocks: int) -> Iterator[Layout]:
                 continue
             for warps in REGISTERS:
                 for flagged in (True, False)[rows > COLUMNS :]:
-                    yield Layout(*dataclasses.astuple(layer), units, rows, unit_blocks, batch_blocks, warps, flagged)
+                    share = {"unit_blocks": unit_blocks, "batch_blocks": batch_blocks, "warps": warps}
+                    yield Layout(**dataclasses.asdict(layer), units=units, rows=rows, flagged=flagged, **share)
 
 
 def _with_memory(layout: Layout, shared_bytes: int, partial_bytes: int) -> Layout:
