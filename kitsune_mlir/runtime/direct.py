@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kitsune_mlir.runtime.results import ALIGNMENT, strides
+from kitsune_mlir.runtime.results import ALIGNMENT, Overwritten, changed, strides
 from kitsune_mlir.runtime.signature import Signature, torch_dtype
 
 __all__ = ["DirectCall", "direct_call"]
@@ -19,7 +19,8 @@ MISSES = 8
 
 
 class DirectCall:
-    """A call without keywords whose arguments are all tensors and whose outputs are all new tensors; see `direct_call`."""
+    """A call without keywords whose arguments are all tensors and whose outputs are all new tensors, or lie where arguments do;
+    see `direct_call`."""
 
     def __init__(
         self,
@@ -28,6 +29,7 @@ class DirectCall:
         device: Any,
         run: Callable[[tuple[int, ...], int], None],
         assemble: Callable[[list[Any]], Any],
+        overwritten: Overwritten,
     ):
         import torch
 
@@ -46,6 +48,8 @@ class DirectCall:
             for n, (shape, dtype) in enumerate(signature.results)
         ]
         self._assemble = assemble
+        self._overwritten = overwritten
+        self._places: dict[int, int] = dict(overwritten.pairs)
         self._seen: Callable[..., bool] | None = None  # quicker than `_fit` for arguments like those that fitted before
         self._misses = 0
         if device.type == "cuda":
@@ -81,7 +85,15 @@ class DirectCall:
                 return None
             pointers.append(pointer)
         empty = self._empty
-        results = [empty(shape, stride, dtype) for shape, stride, dtype in self._results]
+        if self._places:
+            arguments = [*self._kept, *args]
+            if self._overwritten.shared(arguments, pointers):
+                return None
+            places = self._places
+            results = [arguments[places[n]] if n in places else empty(*one) for n, one in enumerate(self._results)]
+            changed([results[n] for n in places])
+        else:
+            results = [empty(shape, stride, dtype) for shape, stride, dtype in self._results]
         for result in results:
             pointers.append(result.data_ptr())
         self._run(tuple(pointers), self._stream(self._index) if self._stream is not None else 0)
@@ -120,7 +132,13 @@ def _guard(args: Sequence[Any]) -> Callable[..., bool] | None:
 
 
 def direct_call(
-    signature: Signature, weights: Sequence[Any], device: Any, run: Callable[..., None], in_spec: Any, out_spec: Any
+    signature: Signature,
+    weights: Sequence[Any],
+    device: Any,
+    run: Callable[..., None],
+    in_spec: Any,
+    out_spec: Any,
+    own: Sequence[Any] = (),
 ) -> DirectCall | None:
     """The quick way through a program's calls; None where its signature has none.
 
@@ -129,6 +147,7 @@ def direct_call(
         device: a `torch.device` with an index, or the CPU.
         run: takes pointers of weights, inputs and results, and a stream.
         in_spec, out_spec: pytree specs of `(args, kwargs)` and of the output.
+        own: the model's tensors for the weights, or None; nothing where none of them is changed.
     """
     from torch.utils import _pytree as pytree
 
@@ -138,13 +157,28 @@ def direct_call(
         return None
     if any("complex" in i.dtype for i in signature.inputs):
         return None  # they may be conjugated views
-    if any(o.kind != "tensor" or o.mutates is not None or o.copied for o in signature.outputs):
+    new = [o for o in signature.outputs if o.mutates is None]
+    changes = [o for o in signature.outputs if o.mutates is not None]
+    if any(o.kind == "alias" or o.copied for o in new) or not all(o.in_place for o in changes):
         return None
-    indices = [o.index or 0 for o in signature.outputs]
-    in_order = indices == list(range(len(signature.results)))
-    if out_spec == pytree.tree_structure(0):
-        return DirectCall(signature, weights, device, run, lambda results: results[0])
-    if in_order and out_spec == pytree.tree_structure((0,) * len(indices)):
-        return DirectCall(signature, weights, device, run, tuple)
+    overwritten = Overwritten(signature)
+    for _, place in overwritten.pairs:
+        its = own[place] if place < len(own) else None
+        if place < len(weights) and (its is None or its.data_ptr() != weights[place].data_ptr()):
+            return None  # a copy, from which the model's own is written
+    values = [o.value for o in new]
+    indices = [o.index for o in new]
     unflatten = pytree.tree_unflatten
-    return DirectCall(signature, weights, device, run, lambda results: unflatten([results[i] for i in indices], out_spec))
+
+    def assemble(results: list[Any]) -> Any:
+        return unflatten([v if i is None else results[i] for i, v in zip(indices, values, strict=True)], out_spec)
+
+    quick: Callable[[list[Any]], Any] = assemble
+    if out_spec == pytree.tree_structure(0):
+        first, value = indices[0], values[0]
+        if first is None and value is None:
+            return None  # nothing to tell it from a call that does not fit
+        quick = (lambda results: value) if first is None else (lambda results: results[first])
+    elif indices == list(range(len(signature.results))) and out_spec == pytree.tree_structure((0,) * len(indices)):
+        quick = tuple
+    return DirectCall(signature, weights, device, run, quick, overwritten)

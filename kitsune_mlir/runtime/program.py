@@ -83,8 +83,9 @@ class Program:
         if runner is not None:
             self._place_weights(runner.device)
             device = torch.device(runner.device)
+            own = [self.weights.get(weight.name) for weight in signature.weights]
             specs = self._in_spec, self._out_spec
-            self._direct = direct_call(signature, self._weight_tensors, device, runner.run, *specs)
+            self._direct = direct_call(signature, self._weight_tensors, device, runner.run, *specs, own)
 
     def _place_weights(self, device: str) -> None:
         """Weights on the program's device, as it takes them; those that are so are used where they are.

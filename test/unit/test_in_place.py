@@ -290,6 +290,27 @@ def test_changes_are_counted() -> None:
         assert x.tolist() == [1.0] * 8
 
 
+def test_the_quick_way_through_a_call() -> None:
+    """Steps whose arguments fit take it; where two share memory, the general one does."""
+    model = Cache("index_copy")
+    eager = copy.deepcopy(model)
+    program = kitsune_mlir.compile(model, step(), target="host")
+    assert program._direct is not None
+    args = step()
+    got = program._direct(args)
+    torch.testing.assert_close(got, eager(*args))
+    torch.testing.assert_close(model.k, eager.k)
+    program = kitsune_mlir.compile(Of(lambda x, y: (x.add_(y), y * 3)[1]), (torch.ones(8), torch.ones(8)), target="host")
+    x, y = torch.ones(8), torch.ones(8)
+    assert program._direct is not None
+    version = x._version
+    assert program._direct((x, y)).tolist() == [3.0] * 8 and x.tolist() == [2.0] * 8 and x._version > version
+    assert program._direct((x, x)) is None and x.tolist() == [2.0] * 8
+    assert program(x, x).tolist() == [6.0] * 8 and x.tolist() == [4.0] * 8
+    program = kitsune_mlir.compile(Of(lambda x, y: (x.add_(y), None)[1]), (torch.ones(8), torch.ones(8)), target="host")
+    assert program(x, y) is None and x.tolist() == [5.0] * 8
+
+
 def test_accesses_are_exact_where_loads_are() -> None:
     def function(x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         return x[:16] + 1, y[4:8, :] * w
