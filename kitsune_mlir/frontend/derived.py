@@ -60,8 +60,9 @@ def derive_weights(
         if node.op != "placeholder" and (_works(node) or not worked.isdisjoint(node.all_input_nodes)):
             worked.add(node)
     recipes: dict[str, str] = {}
-    for node in dict.fromkeys(made for end in ends for made in _worth_keeping(end, own, worked)):
-        recipe = _recipe(node, own, names)
+    kept = list(dict.fromkeys(made for end in ends for made in _worth_keeping(end, own, worked)))
+    # All recipes before any replacement: one that is part of another is named by what it is made of there.
+    for node, recipe in [(node, _recipe(node, own, names)) for node in kept]:
         names_of = {source: names.get(source.name, source.name) for source in own if source in own[node]}
         values = {name: weights[source.name] for source, name in names_of.items()}
         value = evaluate(recipe, values, next(iter(values.values())).device).contiguous()

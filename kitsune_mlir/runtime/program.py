@@ -260,9 +260,9 @@ class Program:
         """The output; `handed` are the caller's tensors for its leaves, or None."""
         import torch
 
-        # The caller's own tensors, and copies of what is on another device.
-        pairs = zip(self.signature.weights, self._weight_tensors, strict=True)
-        by_name = {w.name: own if (own := self.weights[w.name]).device == placed.device else placed for w, placed in pairs}
+        # The caller's own tensors, and copies of what is on another device; what is derived from weights is no output.
+        pairs = [(w.name, at) for w, at in zip(self.signature.weights, self._weight_tensors, strict=True) if not w.recipe]
+        by_name = {name: own if (own := self.weights[name]).device == placed.device else placed for name, placed in pairs}
         by_name |= {i.name: leaves[i.position] for i in self.signature.inputs}
         out = []
         for output in self.signature.outputs:

@@ -110,6 +110,8 @@ def kinds(run, *shape: int) -> list[str]:
         lambda m, x: x + (m.weight @ m.other.t()).sum(),
         lambda m, x: x + m.weight.tril()[0] * torch.arange(8.0),
         lambda m, x: x @ torch.where(m.weight > 0, m.weight, m.other).t(),
+        lambda m, x: x * m.weight[0].sigmoid() + x.relu() * (1 - m.weight[0].sigmoid()),  # one of another
+        lambda m, x: (x @ (m.weight * m.other.exp()).t(), x, m.weight),  # and arguments are handed back
     ],
 )  # fmt: skip
 def test_what_leaves_the_program(run):
