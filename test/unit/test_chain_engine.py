@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
@@ -272,6 +273,12 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if tensor.dtype == BF16 else tensor.numpy()
 
 
+def widened(weight: torch.Tensor, wide: Sequence[int]) -> torch.Tensor:
+    """As it lies in memory: with zeros at the ends of dimensions."""
+    more = [part for size, held in zip(reversed(weight.shape), reversed(wide), strict=False) for part in (0, held - size)]
+    return torch.nn.functional.pad(weight, more) if wide else weight
+
+
 def few_rows(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     make_model, make_args = CASES[name]
     return make_model(), tuple(x[:70] for x in make_args(torch.device("cpu"), BF16))
@@ -280,6 +287,18 @@ def few_rows(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
 def few_edges(count: int = 9000) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     nodes, edges = torch.randn(count, 128).to(BF16), torch.randn(300, 128).to(BF16)
     return Edge(128), (nodes, edges, *(torch.randint(0, count, (300,)) for _ in range(2)))
+
+
+class JoinedColumn(nn.Module):
+    """A column of memory is the last of what layers of a tile see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.cross, self.last = nn.Linear(32, 16), nn.Linear(17, 17), nn.Linear(17, 24)
+
+    def forward(self, x: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+        joined = torch.cat([self.first(x), column], -1)
+        return self.last(joined * self.cross(joined) + joined)
 
 
 EMULATED = {
@@ -291,6 +310,7 @@ EMULATED = {
     "two_warpgroups": (lambda: (mlp([96] * 3), (torch.randn(300, 96).to(BF16),)), 128),
     "gathered": (few_edges, 128),
     "gathered_from_one_row": (lambda: few_edges(1), 128),
+    "joined_column": (lambda: (JoinedColumn(), (torch.randn(70, 32).to(BF16), torch.randn(70, 1).to(BF16))), 64),
     "wide": (lambda: (Normalised(320), (torch.randn(300, 320).to(BF16),)), 128),
     "wide_streamed": (lambda: (mlp([512, 288, 320]), (torch.randn(70, 512).to(BF16),)), 64),
     "wide_edges": (lambda: wide_edges(200), 128),
@@ -310,7 +330,7 @@ def test_emulated_kernels_are_right(name: str, monkeypatch: pytest.MonkeyPatch) 
     model, args = make()
     program = compiled(model, *args)
     state = dict(model.named_parameters())
-    inputs = [to_numpy(state[weight.name]) for weight in program.signature.weights]
+    inputs = [to_numpy(widened(state[weight.name], weight.wide)) for weight in program.signature.weights]
     inputs += [to_numpy(args[item.position]) for item in program.signature.inputs]
     with torch.no_grad():
         wanted = model.double()(*[a.double() if a.is_floating_point() else a for a in args])

@@ -24,6 +24,7 @@ from kitsune_mlir.codegen.gpu.emit.value import Value, cast, wrap
 from kitsune_mlir.codegen.gpu.engines.chain.core.body import QUAD, Chain
 from kitsune_mlir.codegen.gpu.engines.chain.core.fragment_index import FragmentIndex
 from kitsune_mlir.codegen.gpu.engines.chain.core.operand_reads import RUN, Memory, to_integer
+from kitsune_mlir.codegen.gpu.engines.chain.core.panels import sides_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.row_reduce import reduce_rows
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM
 from kitsune_mlir.dialects.access import shape_of
@@ -161,7 +162,7 @@ class Evaluator:
         load = self.chain.task.load_of(value)
         if load is None:
             return self.tensor(value, place)
-        return self.memory.load(load, (ROW, COL)[: len(shape_of(value))], place, shape_of(value)[-1])
+        return self.memory.load(load, tuple(sides_of(value)), place, shape_of(value)[-1])
 
     def operand(self, op: ir.Operation, number: int, place: FragmentIndex) -> Lanes:
         """The elements of an operand of a generic."""
