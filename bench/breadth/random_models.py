@@ -11,7 +11,7 @@ from bench.case import DTYPES, BenchCase, Inputs
 
 __all__ = ["SEEDS", "random_models"]
 
-SEEDS = range(36 * 9)
+SEEDS = range(33 * 10)
 
 
 def _placed(tensor: Tensor, device: str) -> Tensor:
