@@ -114,8 +114,6 @@ def attention(**numbers: Any) -> Case:
 def recurrent(
     kind: Callable[..., nn.Module], hidden: int, steps: int, batch: int, dtype: torch.dtype = BF16, **settings: bool
 ) -> Case:
-    kind: Callable[..., nn.Module], hidden: int, steps: int, batch: int, dtype: torch.dtype = BF16, **settings: bool
-) -> Case:
     """All results of a recurrent layer."""
     model = lambda: Flat(kind(hidden, hidden, **settings).to(dtype))  # noqa: E731
     return Case("recurrence", model, matrices((steps, batch, hidden), dtype=dtype))
