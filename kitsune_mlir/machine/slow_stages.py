@@ -98,7 +98,7 @@ def floor_seconds(work: Work, machine: Target) -> float:
     products = work.tiles * work.tensor_ops * rates.SLOWER_MATRIX.get(work.element_bytes, 12.0) / machine.matrix_rate
     others = work.tiles * work.vector_ops / (machine.vector_rate / 2)
     moved = (work.distinct_bytes + work.tiles * work.write_bytes) / machine.dram_rate
-    return rates.TASK_FLOOR + max(products, others, moved, work.steps * rates.POST)
+    return rates.TASK_FLOOR + work.steps * rates.POST + max(products, others, moved)
 
 
 def slow_task(plan: Plan, declined: Iterable[Decline], machine: Target) -> SlowTask | None:

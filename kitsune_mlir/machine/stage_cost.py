@@ -42,7 +42,8 @@ class Work:
         rows, cols, terms: of the largest product; zeros without one.
         layers: products one after the other.
         pieces: blocks that share a tile.
-        steps: hand-offs between these, one after the other (a recurrent layer's). step_seconds: that each step takes.
+        steps: hand-offs between these, one after the other (a recurrent layer's). step_seconds: that each step takes, its
+            products included.
         gathered_bytes: of `read_bytes`, in single elements or rows named by indices.
         copied_bytes: of `read_bytes`, operands of products that threads copy because no bulk copy can.
         cycles: that a tile takes, where its engine has counted them itself; nothing else is looked at then.
@@ -147,7 +148,7 @@ def cost_of(work: Work, target: Target) -> Cost:
         turn=own.turn / clock,
         poll=own.poll / clock,
         post=rates.POST / clock,
-        tensor=work.tensor_ops / work.pieces / tensor_rate,
+        tensor=0.0 if work.steps else work.tensor_ops / work.pieces / tensor_rate,
         vector=work.vector_ops / work.pieces / vector_rate,
         mixed=own.mixed,
         load=load / work.pieces,

@@ -99,6 +99,7 @@ def count(ops: Iterable[ir.Operation]) -> Counted:
 def _count_steps(what: Recurrence, found: Counted) -> None:
     """Steps of a layer, and how long each takes, its products included."""
     limits = KernelOptions()
+    found.tensor_ops += 2.0 * what.multiply_adds
     found.steps = what.steps
     layout = layout_of(Layer.of(what), limits.workers, limits.shared_bytes, limits.threads, True)
     if layout is not None:
