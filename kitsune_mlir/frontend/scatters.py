@@ -6,35 +6,74 @@ A tensor is seen as rows of those last dimensions that are put there whole; wher
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kitsune_mlir.frontend.dtypes import widened, worst_of
+from kitsune_mlir.frontend.dtypes import NARROW, widened, worst_of
 from kitsune_mlir.frontend.scatter_rows import scatter_rows
 
 __all__ = ["SCATTERS"]
 
 aten = torch.ops.aten
-_REDUCTIONS = {"sum": "sum", "add": "sum", "mean": "sum", "prod": "prod", "multiply": "prod", "amax": "amax", "amin": "amin"}
+_REDUCTIONS = {"sum": "sum", "add": "sum", "mean": "mean", "prod": "prod", "multiply": "prod", "amax": "amax", "amin": "amin"}
 _COMBINED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64)
 """Types that are combined as they are; narrower integers are in 32 bits."""
 _MANY = 1024
 """Elements beside a dimension from which on a tensor is cut along the others."""
 
 
-def _put_rows(x: Tensor, place: Tensor, source: Tensor, reduce: str) -> Tensor:
-    """`scatter_rows` of any type, where x and source [E, ...] have rows of the same elements."""
+def _put_rows(x: Tensor, place: Tensor, source: Tensor, reduce: str, include_self: bool = True) -> Tensor:
+    """`scatter_rows` of any type, where x and source [E, ...] have rows of the same elements; also means.
+
+    Args:
+        include_self: False is as if there were nothing in a row before, where something comes.
+    """
     if x.dtype.is_complex and reduce != "set":
         raise NotImplementedError(f"a scatter that combines {x.dtype}; real numbers and assignments are supported")
-    if reduce == "set" or x.dtype in _COMBINED:
+    if reduce == "mean":
+        old = widened(x)
+        hits = _per_row(x, place, torch.float32, "sum")
+        start = old if include_self else torch.where(hits > 0, torch.zeros_like(old), old)
+        total = _put_rows(start, place, source.to(old.dtype), "sum")
+        count = torch.clamp(hits + float(include_self), min=1.0)
+        if old.dtype.is_floating_point:
+            return (total / count.to(old.dtype)).to(x.dtype)
+        return torch.div(total, count.to(old.dtype), rounding_mode="floor")
+    if not include_self:
+        hit = _per_row(x, place, torch.bool, "set")
+        x = torch.where(hit, torch.full_like(x, _identity(reduce, x.dtype)), x)
+    if reduce == "set":
         return scatter_rows(x, place, source, reduce)
-    return scatter_rows(x.to(torch.int32), place, source.to(torch.int32), reduce).to(x.dtype)
+    wide = _combined_in(x, reduce)
+    return scatter_rows(x.to(wide), place, source.to(wide), reduce).to(x.dtype)
 
 
-def _put(x: Tensor, indices: Sequence[tuple[int, Tensor]], put: int, source: Tensor, reduce: str) -> Tensor:
+def _combined_in(x: Tensor, reduce: str) -> torch.dtype:
+    """The type in which rows are combined: with these memory does it, or pairs of 16-bit floats that are added."""
+    if x.dtype in NARROW and (reduce != "sum" or math.prod(x.shape[1:]) % 2):
+        return torch.float32
+    return x.dtype if x.dtype in _COMBINED else torch.int32
+
+
+def _per_row(x: Tensor, place: Tensor, dtype: torch.dtype, reduce: str) -> Tensor:
+    """What ones give that are put into the rows of x: [N, 1, ...]."""
+    none, ones = torch.zeros(x.shape[:1], dtype=dtype, device=x.device), torch.ones_like(place, dtype=dtype)
+    return scatter_rows(none, place, ones, reduce).reshape(-1, *[1] * (x.ndim - 1))
+
+
+def _identity(reduce: str, dtype: torch.dtype) -> Any:
+    """What changes nothing."""
+    if reduce in ("sum", "prod"):
+        return int(reduce == "prod")
+    return worst_of(dtype, reduce == "amax")
+
+
+def _put(
+    x: Tensor, indices: Sequence[tuple[int, Tensor]], put: int, source: Tensor, reduce: str, include_self: bool = True
+) -> Tensor:
     """Elements or rows put into x.
 
     Args:
@@ -55,7 +94,7 @@ def _put(x: Tensor, indices: Sequence[tuple[int, Tensor]], put: int, source: Ten
         place = place.to(torch.int32)  # it is calculated and kept: half of the bytes
     place = place.expand(source.shape[: source.ndim - put]).reshape(-1)
     window = list(x.shape[rows:]) if rows == 1 else [width] * (put > 0)
-    out = _put_rows(x.reshape([-1, *window]), place, source.reshape([-1, *window]), reduce)
+    out = _put_rows(x.reshape([-1, *window]), place, source.reshape([-1, *window]), reduce, include_self)
     return out.reshape(x.shape)
 
 
@@ -65,10 +104,10 @@ def _numbers(x: Tensor, dim: int, shape_ndim: int, at: int) -> Tensor:
     return count.reshape([-1 if d == at else 1 for d in range(shape_ndim)])
 
 
-def _along(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str) -> Tensor:
+def _along(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool = True) -> Tensor:
     """torch's scatters: an index of x's rank says for each element of source where along `dim` it goes."""
     if x.ndim == 0:
-        return _along(x.reshape(1), 0, index.reshape(-1), source.reshape(-1), reduce).reshape(())
+        return _along(x.reshape(1), 0, index.reshape(-1), source.reshape(-1), reduce, include_self).reshape(())
     if index.ndim == 0:
         index, source = index.reshape(1), source.reshape(1)
     dim %= x.ndim
@@ -80,7 +119,7 @@ def _along(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str) -> T
         index = index.select(-1, 0)
     rows = x.ndim - put
     each = [(d, index if d == dim else _numbers(x, d, rows, d)[_part(index, d)]) for d in range(rows)]
-    return _put(x, [(d, i) for d, i in each if x.shape[d] != 1 or d == dim], put, source, reduce)
+    return _put(x, [(d, i) for d, i in each if x.shape[d] != 1 or d == dim], put, source, reduce, include_self)
 
 
 def _part(index: Tensor, dim: int) -> tuple[slice, ...]:
@@ -101,53 +140,18 @@ def _scatter_value(x: Tensor, dim: int, index: Tensor, value: Any, reduce: str =
 
 
 def _scatter_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
-    def put(x: Tensor, source: Tensor, kind: str) -> Tensor:
-        return _along(x, dim, index, source, kind)
-
-    return _reduced(x, put, source, index, reduce, include_self)
+    return _along(x, dim, index, source, _REDUCTIONS[reduce], include_self)
 
 
-def _reduced(
-    x: Tensor, put: Callable[[Tensor, Tensor, str], Tensor], source: Tensor, like: Tensor, reduce: str, include_self: bool
-) -> Tensor:
-    """`put(x, source, reduce)` with means, and, without `include_self`, as if there were nothing before where something comes.
-
-    Args:
-        like: of the shape of what is put.
-    """
-    if reduce == "mean":
-        old = widened(x)
-        ones, none = torch.ones_like(like, dtype=torch.float32), torch.zeros_like(x, dtype=torch.float32)
-        hits = put(none, ones, "sum")
-        start = old if include_self else torch.where(hits > 0, torch.zeros_like(old), old)
-        total = put(start, source.to(old.dtype), "sum")
-        count = torch.clamp(hits + float(include_self), min=1.0)
-        if old.dtype.is_floating_point:
-            return (total / count.to(old.dtype)).to(x.dtype)
-        return torch.div(total, count.to(old.dtype), rounding_mode="floor")
-    kind = _REDUCTIONS[reduce]
-    if not include_self:
-        hit = put(torch.zeros_like(x, dtype=torch.bool), torch.ones_like(like, dtype=torch.bool), "set")
-        x = torch.where(hit, torch.full_like(x, _identity(kind, x.dtype)), x)
-    return put(x, source, kind)
-
-
-def _identity(kind: str, dtype: torch.dtype) -> Any:
-    """What changes nothing."""
-    if kind in ("sum", "prod"):
-        return int(kind == "prod")
-    return worst_of(dtype, kind == "amax")
-
-
-def _of_rows(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str) -> Tensor:
+def _of_rows(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool = True) -> Tensor:
     """One index along a dimension says for each slice of source where it goes."""
     if x.ndim == 0:
-        return _of_rows(x.reshape(1), 0, index.reshape(-1), source.reshape(-1), reduce).reshape(())
+        return _of_rows(x.reshape(1), 0, index.reshape(-1), source.reshape(-1), reduce, include_self).reshape(())
     dim %= x.ndim
     index = index.reshape(-1)
     leading = dim + 1
     each = [(d, _numbers(x, d, leading, d)) for d in range(dim) if x.shape[d] != 1]
-    return _put(x, [*each, (dim, index.reshape([1] * dim + [-1]))], x.ndim - leading, source, reduce)
+    return _put(x, [*each, (dim, index.reshape([1] * dim + [-1]))], x.ndim - leading, source, reduce, include_self)
 
 
 def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
@@ -161,10 +165,7 @@ def _index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
 
 
 def _index_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
-    def put(x: Tensor, source: Tensor, kind: str) -> Tensor:
-        return _of_rows(x, dim, index, source, kind)
-
-    return _reduced(x, put, source, source, reduce, include_self)
+    return _of_rows(x, dim, index, source, _REDUCTIONS[reduce], include_self)
 
 
 def _index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:

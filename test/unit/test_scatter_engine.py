@@ -40,11 +40,12 @@ def test_the_widest_reduction_that_fits(columns: int, dtype: torch.dtype, reduct
     assert program.summary["kernels"][0]["spill_store_bytes"] == 0
 
 
-def test_odd_rows_of_16_bits_are_added_one_by_one() -> None:
-    program = compiled(7, torch.bfloat16)
-    task = next(e for e in program.summary["engines"] if e["task"] == "scatter_0")
-    assert task["engine"] == "scatter"
-    assert "red.relaxed.gpu.global.add.noftz.bf16 " in program.ir("ptx")
+def test_odd_rows_are_added_by_vectors_of_f32() -> None:
+    """Vectors that are aligned in the result; those at a row's ends are added one by one."""
+    for dtype in (torch.bfloat16, torch.float32):
+        text = compiled(63, dtype).ir("ptx")
+        assert "red.relaxed.gpu.global.add.v4.f32" in text and "red.relaxed.gpu.global.add.f32" in text
+        assert "bf16" not in "".join(re.findall(r"red\.\S*", text))
 
 
 def test_offsets_limit_the_width() -> None:
@@ -63,6 +64,8 @@ KINDS = ("amax alone of rows", "amin with self", "prod with self of rows", "accu
     "columns, dtype, name",
     [
         *[(4, torch.float32, name) for name in KINDS],
+        *[(columns, torch.float32, "accumulate") for columns in (8, 9, 63)],
+        (11, torch.bfloat16, "mean alone of rows"),
         *todays([(c, t, name) for name in KINDS for c in (1, 3, 8) for t in OTHER_TYPES], 6),
     ],
     ids=str,
@@ -100,12 +103,12 @@ def test_nothing_takes_the_place_of_nan(reduce: str, dtype: torch.dtype) -> None
 
 
 def test_the_largest_is_kept_without_reading_back() -> None:
-    """Integers and floats by `red`, 16-bit floats by compare-and-swap of two at once, or of one where rows are odd."""
+    """Integers and floats by `red`, 16-bit floats as f32."""
     for columns, dtype, wanted in (
         (4, torch.int64, "red.relaxed.gpu.global.max.s64"),
         (4, torch.float32, "red.relaxed.gpu.global.min.u32"),
-        (4, torch.bfloat16, "atom.relaxed.gpu.global.cas.b32"),
-        (3, torch.bfloat16, "atom.relaxed.gpu.global.cas.b16"),
+        (4, torch.bfloat16, "red.relaxed.gpu.global.max.s32"),
+        (3, torch.float16, "red.relaxed.gpu.global.max.s32"),
     ):
         function, args = forms(50, 300, columns, dtype)["amax with self of rows"]
         program = kitsune_mlir.compile(Function(function), args, target="sm_90a")

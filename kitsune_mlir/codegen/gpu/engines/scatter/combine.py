@@ -1,9 +1,9 @@
 """How values are combined with those in memory that other threads change at the same time, by kind and type.
 
 What an instruction does is left to it: sums (`red.add`), the larger and the smaller of integers (`red.max`, `red.min`). Floats
-are ordered as their bits are, seen as signed integers where they are positive and backwards where they are negative. The rest
-(products, and the larger or smaller of 16-bit floats) swaps words until nobody else was in between. Of what only grows or only
-shrinks the value before is looked at first: mostly there is nothing to do.
+are ordered as their bits are, seen as signed integers where they are positive and backwards where they are negative. Products
+swap words until nobody else was in between. Of what only grows or only shrinks the value before is looked at first: mostly
+there is nothing to do. 16-bit floats are only added and assigned; for the rest `frontend/scatters.py` makes them f32.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.contraction.row_addition import widest
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_, while_
-from kitsune_mlir.codegen.gpu.emit.convert import pack_values, unpack_values
 from kitsune_mlir.codegen.gpu.emit.memory import compare_and_swap, offset, reduce_add, reduce_extreme
-from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, constant, select
+from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, constant, select
 from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, load_elements, store_elements
 from kitsune_mlir.codegen.gpu.interface.window import BASE_ALIGN
 from kitsune_mlir.dialects.scatter_kinds import ADDITIONS, ASSIGN
-from kitsune_mlir.dialects.sizes import HALF_TYPES
 
 __all__ = ["Combination", "combined"]
 
@@ -66,18 +64,13 @@ class Combination:
         return cls(kind, dtype, max(1, align // dtype_bytes(dtype)))
 
     @property
-    def register(self) -> str:
-        """Type of an element in registers: what it is combined in."""
-        return "f32" if self.dtype in HALF_TYPES and self.kind not in (*ADDITIONS, ASSIGN) else self.dtype
-
-    @property
     def looks_first(self) -> bool:
         """Whether `put` needs what was there."""
         return self.kind not in (*ADDITIONS, ASSIGN)
 
     def load(self, pointer: Value) -> list[Value]:
         """A run, in registers."""
-        return load_elements(pointer, self.dtype, self.width, self.register, align=self.width * dtype_bytes(self.dtype))
+        return load_elements(pointer, self.dtype, self.width, align=self.width * dtype_bytes(self.dtype))
 
     def put(self, pointer: Value, values: Sequence[Value], before: Sequence[Value]) -> None:
         """Combine a run with that at `pointer`; `before` is what was there, now or earlier, if it `looks_first`."""
@@ -85,15 +78,13 @@ class Combination:
             store_elements(values, pointer, self.dtype, align=self.width * dtype_bytes(self.dtype))
         elif self.kind in ADDITIONS:
             reduce_add(pointer, list(values))
-        elif self.kind in _LARGEST and self.dtype not in HALF_TYPES:
+        else:
             for number, (value, old) in enumerate(zip(values, before, strict=True)):
                 place = offset(pointer, number * dtype_bytes(self.dtype))
-                if_(_changes(self.kind, old, value), lambda place=place, value=value: self._extreme(place, value))
-        else:
-            step = 2 if self.dtype in HALF_TYPES and self.width > 1 else 1
-            for first in range(0, self.width, step):
-                place = offset(pointer, first * dtype_bytes(self.dtype))
-                self._swap(place, list(values[first : first + step]), list(before[first : first + step]))
+                if self.kind in _LARGEST:
+                    if_(_changes(self.kind, old, value), lambda place=place, value=value: self._extreme(place, value))
+                else:
+                    self._multiply(place, value, old)
 
     def _extreme(self, pointer: Value, value: Value) -> None:
         """Keep the larger or the smaller of one element and that in memory."""
@@ -111,29 +102,12 @@ class Combination:
             lambda: reduce_extreme(pointer, number, not largest, signed=False),
         )
 
-    def _swap(self, pointer: Value, values: list[Value], before: list[Value]) -> None:
-        """Combine the elements of one word by compare-and-swap."""
-        word = f"i{8 * dtype_bytes(self.dtype) * len(values)}"
-
-        def read(found: Value) -> list[Value]:
-            if len(values) > 1:
-                return unpack_values([found], self.dtype)
-            return [cast(bitcast(found, self.dtype), self.register)]
-
-        def written(elements: list[Value]) -> Value:
-            if len(values) > 1:
-                return pack_values(elements, self.dtype)[0]
-            return bitcast(cast(elements[0], self.dtype), word)
-
-        def wanted(old: list[Value]) -> Value:
-            if self.kind not in _LARGEST:
-                return constant(1, "i1")
-            changes: list[Value] = [_changes(self.kind, o, v) for o, v in zip(old, values, strict=True)]
-            return changes[0] if len(changes) == 1 else changes[0] | changes[1]
+    def _multiply(self, pointer: Value, value: Value, before: Value) -> None:
+        """Multiply one element in memory, by compare-and-swap."""
+        word = f"i{8 * dtype_bytes(self.dtype)}"
 
         def step(old: Value, _: Value) -> list[Value]:
-            elements = [combined(self.kind, o, v) for o, v in zip(read(old), values, strict=True)]
-            found = compare_and_swap(pointer, old, written(elements))
-            return [found, (found != old) & wanted(read(found))]
+            found = compare_and_swap(pointer, old, bitcast(bitcast(old, self.dtype) * value, word))
+            return [found, found != old]
 
-        while_([written(before), wanted(before)], lambda _, again: again, step)
+        while_([bitcast(before, word), constant(1, "i1")], lambda _, again: again, step)

@@ -13,15 +13,19 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.contraction.row_addition import WIDTHS
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
-from kitsune_mlir.codegen.gpu.emit.memory import offset
-from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i64, minimum, select
+from kitsune_mlir.codegen.gpu.emit.memory import offset, reduce_add
+from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i64, maximum, minimum, select
 from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, load_elements
 from kitsune_mlir.codegen.gpu.engines.scatter.combine import Combination
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
+from kitsune_mlir.codegen.gpu.interface.window import BASE_ALIGN
+from kitsune_mlir.dialects.scatter_kinds import ADDITIONS, ASSIGN
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.dialects.tile_records import Buffer, Load, TaskView
 from kitsune_mlir.machine.rates import ENGINES
 
@@ -29,6 +33,8 @@ __all__ = ["ScatterEngine"]
 
 THREADS = 256
 UNROLL = 4  # vectors of a thread in flight
+LEAST_COLUMNS = 8
+"""Of a row that no vector divides, to add its middle by vectors nevertheless."""
 
 
 class ScatterEngine(Engine):
@@ -41,7 +47,8 @@ class ScatterEngine(Engine):
         scatter = _read(task)
         if isinstance(scatter, str):
             return Decline(self.name, scatter)
-        parameters = {"rows": scatter.indices.sizes[0], "width": scatter.combination.width}
+        width = WIDTHS[scatter.combination.dtype][0] if _crosses(scatter) else scatter.combination.width
+        parameters = {"rows": scatter.indices.sizes[0], "width": width}
         return Plan(self.name, task, threads=THREADS, registers=64, parameters=parameters, private=scatter)
 
     def emit_tile(self, plan: Plan, tile: TileContext) -> None:
@@ -85,12 +92,17 @@ def _read(task: TaskView) -> _Scatter | str:
     if updates.sizes[1:] != updates.buffer.shape[1:] or any(size != 1 for size in indices.sizes[1:]):
         return "parts of rows are put there"
     kind, dtype = ir.StringAttr(op.attributes["kind"]).value, str(destination.element)
+    if dtype in HALF_TYPES and kind not in (*ADDITIONS, ASSIGN):
+        return f"{dtype} is added or assigned, and combined otherwise in f32"
     columns = math.prod(updates.sizes[1:])
     combination = Combination.of(kind, dtype, columns, [updates.buffer.offset, destination.offset])
     return _Scatter(updates, indices, op.operands[2], destination, columns, combination)
 
 
 def _scatter(scatter: _Scatter, tile: TileContext) -> None:
+    if _crosses(scatter):
+        _add_crossing(scatter, tile)
+        return
     combination = scatter.combination
     width, size = combination.width, dtype_bytes(combination.dtype)
     vectors = scatter.columns // width
@@ -112,6 +124,55 @@ def _scatter(scatter: _Scatter, tile: TileContext) -> None:
             put() if inside is None else if_(inside, put)
 
     for_(tile.task.thread, items, UNROLL * THREADS, group)
+
+
+def _crosses(scatter: _Scatter) -> bool:
+    """Whether vectors that are aligned in the result begin and end anywhere in a row."""
+    combination = scatter.combination
+    adds = combination.kind in ADDITIONS and combination.width < WIDTHS[combination.dtype][0]
+    aligned = scatter.destination.offset % BASE_ALIGN == 0
+    return adds and aligned and combination.dtype == "f32" and scatter.columns >= LEAST_COLUMNS
+
+
+def _add_crossing(scatter: _Scatter, tile: TileContext) -> None:
+    """Rows of any length: a thread has a vector of the result, of which the row has all elements or some."""
+    dtype, columns = scatter.combination.dtype, scatter.columns
+    width, size = WIDTHS[dtype][0], dtype_bytes(dtype)
+    vectors = -(-(columns + width - 1) // width)
+    rows = scatter.indices.sizes[0]
+    updates, indices = (_start(load, tile) for load in (scatter.updates, scatter.indices))
+    index_type = str(scatter.indices.buffer.element)
+
+    def group(first: Value) -> None:
+        adds: list[tuple[Value, Value, Value, list[Value]]] = []
+        for number in range(UNROLL):
+            item = first + number * THREADS
+            row = minimum(item // vectors, rows - 1)
+            index = load_elements(offset(indices, i64(row) * dtype_bytes(index_type)), index_type, 1)[0]
+            place = cast(index, "i64", signed=True)
+            wanted = (item < rows * vectors) & (row >= tile.index(scatter.first)) & place.below(scatter.destination.shape[0])
+            start = select(wanted, place, 0) * columns
+            column = item % vectors * width - (cast(start, "i32") & (width - 1))
+            source = offset(updates, i64(row) * (columns * size))
+            inside = [minimum(maximum(column + n, 0), columns - 1) for n in range(width)]
+            values = [load_elements(offset(source, at * size), dtype, 1)[0] for at in inside]
+            target = offset(tile.pointer(scatter.destination), (start + cast(column, "i64", signed=True)) * size)
+            adds.append((wanted, column, target, values))
+        for wanted, column, target, values in adds:
+            if_(wanted, lambda c=column, t=target, v=values: _add_part(t, v, c, columns, size))
+
+    for_(tile.task.thread, rows * vectors, UNROLL * THREADS, group)
+
+
+def _add_part(target: Value, values: list[Value], column: Value, columns: int, size: int) -> None:
+    """Add those values of a vector that lie in a row; `column` is the first one's, before the row or in it."""
+
+    def some() -> None:
+        for n, value in enumerate(values):
+            place = offset(target, n * size)
+            if_((column + n >= 0) & (column + n < columns), lambda place=place, value=value: reduce_add(place, [value]))
+
+    if_((column >= 0) & (column + len(values) <= columns), lambda: reduce_add(target, values), some)
 
 
 def _put(
