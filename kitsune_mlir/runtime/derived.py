@@ -42,7 +42,7 @@ OPERATORS = VIEWS | FACTORIES | CASTS | {"aten." + name for name in _NAMES.split
 """What a recipe may do: it is read from a file."""
 
 
-_RESHAPES = dict.fromkeys(["aten.view.default", "aten._unsafe_view.default"], "aten.reshape.default")
+_RESHAPES = {name: "aten.reshape.default" for name in ("aten.view.default", "aten._unsafe_view.default")}
 """A graph's views are of tensors that may lie otherwise here."""
 
 
@@ -70,7 +70,7 @@ def evaluate(recipe: str, weights: Mapping[str, Any], device: Any) -> Any:
         for name, args, kwargs in json.loads(recipe):
             if name in FACTORIES:
                 kwargs = {**kwargs, "device": device}
-            namespace, operator, overload = _RESHAPES.get(name, name).split(".")
+            namespace, operator, overload = (_RESHAPES[name] if name in _RESHAPES else name).split(".")
             function = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
             found.append(function(*value(args), **{key: value(part) for key, part in kwargs.items()}))
     return found[-1]
@@ -101,7 +101,7 @@ def check_recipe(recipe: str, known: Callable[[str], bool]) -> None:
             if kind == "weight" and not (isinstance(what, str) and known(what)):
                 raise ValueError(f"step {number} reads the weight {what!r}, which there is not")
             if kind == "dtype":
-                torch_dtype(what)
+                torch_dtype(str(what))
 
 
 def _references(part: Any) -> Iterator[tuple[str, Any]]:
