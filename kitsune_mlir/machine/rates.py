@@ -108,7 +108,8 @@ RECURRENT_SHARED = Rate(2.0e11, "B/s", "2026-11-23", RECURRENCE_GUESS, "weights 
 RECURRENT_PRODUCT = Rate(0.94e-9, "s", "2026-11-23", RECURRENCE_GUESS, "of a `mma.sync`, all parts of a multiprocessor at work")
 RECURRENT_CHAIN = Rate(2.0e-8, "s", "2026-11-23", RECURRENCE_GUESS, "of a `mma.sync` that waits for the one before")
 RECURRENT_CELL = Rate(6.0e-8, "s", "2026-11-23", RECURRENCE_GUESS, "that each thread takes for a unit, beside its sums")
-RECURRENT_PASS = Rate(3.0e-7, "s", "2026-11-23", RECURRENCE_GUESS, "that each further pass over rows of the batch adds")
+RECURRENT_PASS = Rate(6.0e-7, "s", "2026-11-23", RECURRENCE_GUESS, "that each further pass over rows of the batch adds")
+RECURRENT_GROUP = Rate(4.0e-7, "s", "2026-11-23", RECURRENCE_GUESS, "the same of rows that come after others in a pass")
 RECURRENT_SUM = Rate(1.5e-9, "s", "2026-11-23", RECURRENCE_GUESS, "for each partial sum of a gate")
 BULK_RATE = Rate(1.5, "times", "2026-11-21", "the ratio of the H200's `bulk_rate` and `cache_rate` in machine/target.py",
     "the rate of the caches at which bulk copies come from L2, where a machine's own is not known")

@@ -168,7 +168,8 @@ class Layout(Layer):
         cell = rates.RECURRENT_CELL + self.gates * self.warps * rates.RECURRENT_SUM
         cells = self.passes * -(-self.units * min(self.columns, self.rows) // self.threads)
         hand_off = rates.RECURRENT_FLAG if self.flagged else rates.RECURRENT_STEP
-        return hand_off + multiply + load + cells * cell + (self.passes - 1) * rates.RECURRENT_PASS
+        more = (self.passes - 1) * rates.RECURRENT_PASS + (groups - self.passes) * rates.RECURRENT_GROUP
+        return hand_off + multiply + load + cells * cell + more
 
 
 def _tiled(layer: Layer, blocks: int) -> Iterator[Layout]:
