@@ -23,7 +23,7 @@ PARTIAL_BYTES = (64 << 10, 128 << 10)
 """Shared memory that the sums of all warps may have: rows of the batch are done in passes that fit."""
 REGISTERS = {8: 168, 12: 168, 16: 128}
 """Of a thread, by the warps of a block: what engines of products leave to it in one kernel with them."""
-OTHER_REGISTERS = 56
+OTHER_REGISTERS = 64
 """Of a thread, for everything but fragments."""
 SPLIT_REGISTERS = 20
 """Of a thread, for the parts of f32 numbers."""
