@@ -9,7 +9,7 @@
 // CHECK: sym_name = "map_0"
 // CHECK: %[[R:.*]]:2 = "kitsune.recurrence"
 // CHECK-NOT: math.tanh
-// CHECK: engine = "recurrence", sym_name = "recurrence_1", tile = array<i64>
+// CHECK: engine = "recurrence", {{.*}}sym_name = "recurrence_1", tile = array<i64>
 // CHECK: math.tanh
 // CHECK: sym_name = "map_2"
 
