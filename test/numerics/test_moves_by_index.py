@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -71,3 +72,22 @@ def test_no_stage_is_one_block(name: str, dtype: torch.dtype) -> None:
     assert not program.summary["slow"]
     tiles = [line for line in str(program.explain()).splitlines() if "one block of work" in line]
     assert not tiles
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda x, y: x[5:].contiguous(),
+        lambda x, y: torch.cat([x, y]),
+        lambda x, y: x.roll(3, 0),
+        lambda x, y: torch.slice_scatter(x, y, 0, 7, 7 + y.shape[0]),
+    ],
+)
+def test_movements_along_rows_have_vectors_of_columns(move) -> None:
+    """What cannot be cut along rows is cut into columns of many bytes."""
+    x, y = torch.randn(3000, 1024), torch.randn(100, 1024)
+    with unassembled(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = kitsune_mlir.compile(Function(move), (x, y), target="h200")
+    for engine in program.summary["engines"]:
+        assert engine["engine"] == "simt" and engine["parameters"]["width"] == 4 and engine["tiles"] >= 64

@@ -62,7 +62,8 @@ class Figures:
         levels: ops that reduce.
         crossed: the shared dimensions from the outermost to that which neighbours in memory run along, of the result and of an
             input, where the last ones differ.
-        columns: it reduces along dimensions whose neighbours lie apart in memory: neighbours run along the last shared one.
+        columns: it reduces or moves along dimensions whose neighbours lie apart in memory: neighbours run along the last
+            shared one.
         weights: it reads tensors as long as a row, the same for all rows.
         alone: no other stage waits for its tiles.
         running: one of many reductions is to the maximum, of bf16: as in a softmax, whose sums follow it.
@@ -174,7 +175,8 @@ def _column_tile(figures: Figures, target: Target) -> list[int]:
     sizes = list(figures.sizes)
     last = min(sizes[-1], COLUMN_BYTES // figures.narrowest)
     tile = [*fit(sizes[:-1], SHARED_TILE // (figures.inner * last)), last]
-    least = [1] * (len(sizes) - 1) + [min(last, COLUMN_BYTES // 4 // figures.narrowest)]
+    shortest = COLUMN_BYTES // (4 if figures.levels else 8)
+    least = [1] * (len(sizes) - 1) + [min(last, shortest // figures.narrowest)]
     return even(sizes, spread(sizes, tile, target.workers, least), 8)
 
 
@@ -218,8 +220,9 @@ def _is_maximum(op) -> bool:
 
 
 def _over_columns(space: Space) -> bool:
-    """Whether the largest reduction runs along dimensions that are not the last of what it reads."""
+    """Whether the largest reduction, or a stage without any, runs along dimensions that are not the last of what it reads."""
     found: tuple[int, bool] = (0, False)
+    last_dim = len(space.dims) - 1
     for n, op in enumerate(space.ops):
         access = space.accesses[n]
         if access is None or not is_generic(op) or "reduction" not in iterator_kinds(op):
@@ -227,8 +230,11 @@ def _over_columns(space: Space) -> bool:
         last = space.along(n, access.operands[0])
         size = math.prod(access.sizes)
         if last and size > found[0]:
-            found = (size, last[-1][0] == len(space.dims) - 1)
-    return found[1]
+            found = (size, last[-1][0] == last_dim)
+    if found[0] or any(is_generic(op) and "reduction" in iterator_kinds(op) for op in space.ops):
+        return found[1]
+    made = [space.result_dims(n, 0) for n, access in enumerate(space.accesses) if access is not None]
+    return any(dims and dims[-1] == last_dim and None in dims for dims in made)
 
 
 def crossed_dimensions(space: Space) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
