@@ -242,6 +242,9 @@ def _constant_pad(x: Tensor, pad: Sequence[int], value: Any = 0) -> Tensor:
 
 
 _ACCUMULATING = (
+    aten.elu.default,  # of what is near 0 the exponential less 1 has no digits in 16 bits
+    aten.selu.default,
+    aten.celu.default,
     aten.sum.default,
     aten.sum.dim_IntList,
     aten.mean.default,

@@ -48,6 +48,15 @@ def test_short_functions_where_results_are_bf16_and_only_there(run, instruction)
     assert instruction not in ptx_of(run, rows("f32", 64, 64)) or instruction == "ex2.approx.ftz"  # libdevice's exp ends in it
 
 
+@pytest.mark.parametrize(
+    "run", [torch.fmod, torch.remainder, torch.floor_divide, lambda x, y: (x / y).round(), lambda x, y: (x / y > 1.5) * x]
+)
+def test_what_jumps_has_exact_functions_before_it(run):
+    """Quotients that are whole numbers, or nearly: a quotient that is a little less has another floor."""
+    assert "div.full" not in ptx_of(run, rows("bf16", 64, 64), rows("bf16", 64, 64))
+    assert "div.full" in ptx_of(lambda x, y: x / y, rows("bf16", 64, 64), rows("bf16", 64, 64))
+
+
 def test_gelu_is_nine_operations_at_the_full_rate():
     """x / sqrt(2) is in the coefficients of erf, and 0.5 x (1 + erf) one product."""
     text = ptx_of(F.gelu, rows("bf16", 1024, 1024))

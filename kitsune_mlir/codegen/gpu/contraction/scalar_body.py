@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import arith
 
-from kitsune_mlir.codegen.gpu.emit.approx_math import APPROXIMATIONS
+from kitsune_mlir.codegen.gpu.emit.approx_math import APPROXIMATIONS, jumps
 from kitsune_mlir.codegen.gpu.emit.operation import clone
 from kitsune_mlir.codegen.gpu.emit.value import Value, wrap
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
@@ -43,6 +43,7 @@ def emit_body(
             known[value] = _outside(value, tile)
         return known[value]
 
+    approximate = approximate and not any(map(jumps, body_of(op)))
     for inner in body_of(op):
         if inner.name == "linalg.index":
             dim = ir.IntegerAttr(inner.attributes["dim"]).value

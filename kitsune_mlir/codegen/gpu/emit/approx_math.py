@@ -18,9 +18,16 @@ from kitsune_mlir.codegen.gpu.emit.operation import create
 from kitsune_mlir.codegen.gpu.emit.sine import cosine, sine
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, constant, fma, maximum, minimum, select, wrap
 
-__all__ = ["APPROXIMATIONS", "LOG2_E", "divide_by_shared", "exp2", "exp_of_change", "exp_of_difference", "reciprocal"]
+__all__ = ["APPROXIMATIONS", "LOG2_E", "divide_by_shared", "exp2", "exp_of_change", "exp_of_difference", "jumps", "reciprocal"]
 
 LOG2_E = 1.4426950408889634
+
+_JUMPING = frozenset(
+    (
+        *("arith.cmpf", "arith.remf", "arith.fptosi", "arith.fptoui", "arith.bitcast"),
+        *("math.floor", "math.ceil", "math.round", "math.roundeven", "math.trunc"),
+    )
+)
 
 _NORMAL = (0.398676764, -0.0657197844, 0.0093166268, -0.000931544992, 6.06844718e-05, -2.27244319e-06, 3.66573746e-08)
 """The normal distribution's Phi(y) is 0.5 + y p(y^2), cut off at 0 and 1, p with these coefficients of rising powers: they are
@@ -28,6 +35,17 @@ fitted for the least largest error, 7.3e-5 (`test_simt_math.py`). Beyond the cut
 
 _FAR = 2.0**126
 _SMALL, _LIFT = 2.0**-64, 2.0**64
+
+
+def jumps(op: ir.Operation) -> bool:
+    """Whether an operation's result jumps: of a number that is a little off, or was not rounded, it may be another one.
+
+    A comparison with zero, as in a ReLU, does not: errors and roundings leave the sign as it is.
+    """
+    if op.name != "arith.cmpf" or isinstance(op.operands[1].owner, ir.Block):
+        return op.name in _JUMPING
+    maker = op.operands[1].owner
+    return maker.name != "arith.constant" or ir.FloatAttr(maker.attributes["value"]).value != 0.0
 
 
 def exp2(x: Value) -> Value:

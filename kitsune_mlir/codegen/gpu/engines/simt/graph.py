@@ -9,6 +9,7 @@ from collections.abc import Container, Mapping, Sequence
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.emit.approx_math import jumps
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loop_sizes
 from kitsune_mlir.dialects.tile_records import Load, TaskView
 from kitsune_mlir.dialects.verify import captures, walk
@@ -45,21 +46,13 @@ _STRUCTURAL = (
 )
 
 
-_SHARP = frozenset(
-    (
-        *("arith.cmpf", "arith.remf", "arith.fptosi", "arith.fptoui", "arith.bitcast"),
-        *("math.floor", "math.ceil", "math.round", "math.roundeven", "math.trunc"),
-    )
-)
-"""Operations whose results jump: a number that was not rounded may fall on the other side."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Precision:
     """What the code for a task may do with floating-point numbers.
 
     Attributes:
-        approximate: all numbers come from memory and go there with 16 bits: functions need not be more exact than that.
+        approximate: all numbers come from memory and go there with 16 bits: functions need not be more exact than that. Not
+            where `excess` is not allowed.
         excess: values may keep more bits than the program's intermediate types have. Not where comparisons or roundings to
             whole numbers would tell the difference.
         lowered: exponentials of what an element has less than its row's largest, as in a softmax: numbers from 0 to 1, so that
@@ -163,10 +156,10 @@ class Graph:
             "f64",
         }
         inner = [op for top in self.task.work() for op in (top, *walk(top))]
-        sharp = any(op.name in _SHARP and not _against_zero(op) for op in inner)
+        sharp = any(map(jumps, inner))
         # The hardware's tanh has the accuracy of bf16, not of f16.
         lowered = frozenset(op for op in inner if op.name == "math.exp" and self._is_lowered(op))
-        return Precision(approximate=floats == {"bf16"}, excess=not sharp, lowered=lowered)
+        return Precision(approximate=floats == {"bf16"} and not sharp, excess=not sharp, lowered=lowered)
 
     def _is_lowered(self, op: ir.Operation) -> bool:
         """Whether an operation of a body is applied to x - m with m from a reduction to the maximum."""
@@ -300,14 +293,6 @@ def _factor_quotient(value: ir.Value) -> ir.Operation | None:
         if maker.name == "arith.mulf" and len(list(value.uses)) == 1:
             pending += reversed(maker.operands)
     return None
-
-
-def _against_zero(op: ir.Operation) -> bool:
-    """A comparison with zero, as in a ReLU: rounding leaves the sign as it is."""
-    if op.name != "arith.cmpf" or isinstance(op.operands[1].owner, ir.Block):
-        return False
-    maker = op.operands[1].owner
-    return maker.name == "arith.constant" and ir.FloatAttr(maker.attributes["value"]).value == 0.0
 
 
 def read_reduction(op: ir.Operation) -> tuple[Reduction, ...] | ArgReduction:

@@ -16,7 +16,7 @@ from kitsune_mlir.codegen.gpu.contraction.axes import COL, ROW
 from kitsune_mlir.codegen.gpu.contraction.elementwise import Step, is_constant
 from kitsune_mlir.codegen.gpu.contraction.packed_pair import Lanes, add_packed, exchange, pin
 from kitsune_mlir.codegen.gpu.contraction.scalar_body import constant_of, is_zero
-from kitsune_mlir.codegen.gpu.emit.approx_math import APPROXIMATIONS
+from kitsune_mlir.codegen.gpu.emit.approx_math import APPROXIMATIONS, jumps
 from kitsune_mlir.codegen.gpu.emit.convert import pack_pair
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import pinned
 from kitsune_mlir.codegen.gpu.emit.operation import clone
@@ -28,7 +28,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.core.panels import sides_of
 from kitsune_mlir.codegen.gpu.engines.chain.core.row_reduce import reduce_rows
 from kitsune_mlir.codegen.gpu.engines.chain.core.seams import SEAM
 from kitsune_mlir.dialects.access import shape_of
-from kitsune_mlir.dialects.products import yield_of
+from kitsune_mlir.dialects.products import body_of, yield_of
 from kitsune_mlir.dialects.sizes import HALF_TYPES
 
 __all__ = ["Evaluator"]
@@ -369,8 +369,9 @@ def relu_of(value: ir.Value) -> ir.Value | None:
 
 
 def _is_rounded(op: ir.Operation) -> bool:
-    """Whether all results of an operation are bf16."""
-    return all(str(ir.ShapedType(result.type).element_type) == "bf16" for result in op.results)
+    """Whether all results of an operation are bf16, and change little where what they are made of does."""
+    narrow = all(str(ir.ShapedType(result.type).element_type) == "bf16" for result in op.results)
+    return narrow and not any(map(jumps, body_of(op)))
 
 
 def _is(value: ir.Value, name: str) -> bool:
