@@ -97,7 +97,7 @@ def _joins() -> list[BenchCase]:
 
 def _parts() -> list[BenchCase]:
     functions = {
-        "rows": lambda x: x[5 : x.shape[0] // 2].contiguous(),
+        "rows": lambda x: x[5 : x.shape[0] // 2].clone(),
         "columns": lambda x: x[:, 3 : x.shape[1] // 2].contiguous(),
         "both": lambda x: x[1:-1, 1:-1].contiguous(),
         "column": lambda x: x[:, 7].contiguous(),
