@@ -168,6 +168,8 @@ def _link_captured(
             p, r = position[hash(value)]
             access = accesses[p]
             loop = _own_row(inner) if inner.name == "tensor.extract" and not k and own is not None else None
+            if loop is not None and own is not None and own.sizes[loop] != shape_of(value)[0]:
+                loop = None  # the first of its rows
             for d, along in enumerate(access.results[r] if access is not None else ()):
                 _link(loops, p, along, n, Along(loop) if loop is not None and not d else WHOLE)
 

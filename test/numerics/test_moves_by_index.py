@@ -20,6 +20,7 @@ MATRIX, LONG = (129, 1001), (100_003,)
 CASES: dict[str, tuple[Callable, tuple[tuple[int, ...], ...]]] = {
     "head of a vector": (lambda x: x[:77_777] * 2, (LONG,)),
     "tail of a vector": (lambda x: x[7:].clone(), (LONG,)),
+    "head of what is made": (lambda x: (x.sort(0)[0] * 2)[:100_000].clone(), (LONG,)),
     "every third": (lambda x: x[2::3] + 1, (LONG,)),
     "differences": (lambda x: x[1:] - x[:-1], (LONG,)),
     "slice of a slice": (lambda x: x[5:][11:-3].exp(), (LONG,)),
