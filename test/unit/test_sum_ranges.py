@@ -39,7 +39,7 @@ def test_ranges_assemble_without_spills(name: str) -> None:
         (Case(1000, 1024, ("128x", "64r")), ["simt", "mma"]),  # what is computed is a stage of its own
         (Case(1000, 1024, ("128r", "64r")), ["simt", "mma"]),  # one pass makes both, and joins them
         (Case(1000, 704, ("13x", "128x")), ["simt", "mma"]),  # rows that TMA cannot read; the weight is placed with wider ones
-        (Case(1000, 1024, ("128x", "64z")), ["simt", "mma"]),  # a constant has no rows
+        (Case(1000, 1024, ("128x", "64z")), ["mma"]),  # a constant is a number that is written
         (Case(16, 1024, ("128x", "64x")), ["simt", "gemv"]),  # few rows are `gemv`'s
         (Case(4096, 8192, ("128g",)), ["simt", "mma"]),  # too many tiles of columns would gather the same rows
     ],

@@ -31,6 +31,7 @@ BY_ENGINE = {
     "mma": ("split", "product_f32", "product_tf32", "separate", "rings", "debug", "timestamps"),
     "ordered": ("ordered",),
     "pairs": ("pairs",),
+    "recurrence": ("recurrence",),
     "scan": ("scan_pieces",),
     "scatter": ("scatter", "scatter_largest_bf16"),
     "simt": ("map", "norm_staged"),

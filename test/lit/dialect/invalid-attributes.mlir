@@ -221,7 +221,7 @@ func.func @f() attributes {kitsune.kind = "input"} { return }
 // -----
 
 // An argument is of one of four kinds.
-// expected-error@+1 {{'func.func' op 'kitsune.kind' must be one of parameter, buffer, constant, input, got 'weight'}}
+// expected-error@+1 {{'func.func' op 'kitsune.kind' must be one of parameter, buffer, constant, derived, input, got 'weight'}}
 func.func @f(%x: f32 {kitsune.kind = "weight"}) { return }
 
 // -----
