@@ -28,7 +28,6 @@ class BenchCase:
         dtype: a key of `DTYPES`: weights and activations.
         goal: what it must reach; None where it is only recorded.
         measure: "speedup" (times faster than the best peer) or "fraction" (of the floor's speed).
-        folds: the frontend computes new weights from the model's, so that compiling needs their values.
         unread: bytes of weights that a run does not read (rows of a table that no index names).
         undecided: for rows of the results, whether rounding decides them (which expert comes first); those are counted, and not
             compared with float64.
@@ -42,7 +41,6 @@ class BenchCase:
     dtype: str = "bf16"
     goal: float | None = None
     measure: str = "speedup"
-    folds: bool = False
     unread: Callable[[nn.Module, tuple[Tensor, ...]], int] | None = None
     undecided: Callable[[nn.Module, tuple[Tensor, ...]], Tensor] | None = None
     by_eager: bool = False

@@ -79,17 +79,15 @@ def layers() -> list[BenchCase]:
 
 def zoo() -> list[BenchCase]:
     """The zoo's other models in full size, and all of it in small (correctness more than speed)."""
-    folding = {"resnet_block"}
     routed = {"moe": undecided_routes}
     others = ("resnet_block", "bert_layer", "moe")
-    full = [BenchCase(f"zoo_{n}", "zoo", of_zoo(n), folds=n in folding, undecided=routed.get(n)) for n in others]
+    full = [BenchCase(f"zoo_{n}", "zoo", of_zoo(n), undecided=routed.get(n)) for n in others]
     small = [
         BenchCase(
             f"small_{name}_{dtype}",
             "small",
             of_zoo(name, dtype, "small"),
             dtype,
-            folds=name in folding,
             undecided=routed.get(name),
         )
         for name in ZOO

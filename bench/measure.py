@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -53,9 +52,6 @@ def exact(model: nn.Module, args: Sequence[Tensor]) -> Any:
 def prepared(path: Path, case: BenchCase) -> tuple[Inputs, kitsune_mlir.Program]:
     """Model and fresh inputs on the GPU, and the package at `path` with the model's weights."""
     model, args = case.make("cuda", True)
-    state_file = path.with_suffix(".safetensors")
-    if state_file.exists():
-        model.load_state_dict(safetensors.torch.load_file(state_file))
     state = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
     return (model, args), kitsune_mlir.load(path, weights=state)
 

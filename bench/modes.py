@@ -37,8 +37,6 @@ QUEUED = 20
 
 def build(folder: Path, names: list[str], modes: list[str]) -> int:
     """Compile to CASE.MODE.kit, and write CASE.json: what each mode's program is, or why there is none."""
-    import safetensors.torch
-
     import kitsune_mlir
     import kitsune_mlir.errors
 
@@ -46,9 +44,7 @@ def build(folder: Path, names: list[str], modes: list[str]) -> int:
     note_commit(folder)
     for name in names or CASES:
         case = all_cases()[name]
-        model, args = case.make("cpu", case.folds)
-        if case.folds:
-            safetensors.torch.save_file(dict(model.state_dict()), folder / f"{name}.safetensors")
+        model, args = case.make("cpu", False)
         found: dict[str, dict[str, Any]] = {}
         same: dict[str, str] = {}
         for mode in ("auto", *modes):
@@ -94,8 +90,7 @@ def measure(folder: Path, case: BenchCase) -> dict[str, Any]:
 
     found = json.loads((folder / f"{case.name}.json").read_text())
     built = [mode for mode in found if (folder / f"{case.name}.{mode}.kit").exists()]
-    state_file = folder / f"{case.name}.safetensors"
-    (model, args), first = prepared(_with_state(folder / f"{case.name}.{built[0]}.kit", state_file), case)
+    (model, args), first = prepared(folder / f"{case.name}.{built[0]}.kit", case)
     state = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
     programs = {
         mode: first if mode == built[0] else kitsune_mlir.load(folder / f"{case.name}.{mode}.kit", weights=state)
@@ -114,14 +109,6 @@ def measure(folder: Path, case: BenchCase) -> dict[str, Any]:
         found[mode]["one"] = round(1e3 * statistics.median(one[mode]), 2)
         found[mode]["queued"] = round(1e3 * statistics.median(queued[mode]), 2)
     return {"case": case.name, "limit": LIMITS[case.dtype], "modes": found, "environment": environment(folder)}
-
-
-def _with_state(path: Path, state_file: Path) -> Path:
-    """The package; the model's own tensors lie beside it, by its name, where the frontend folded some of them."""
-    own = path.with_suffix(".safetensors")
-    if state_file.exists() and not own.exists():
-        own.symlink_to(state_file.resolve())
-    return path
 
 
 def run(folder: Path, names: list[str], out: Path | None, seconds: float = SECONDS) -> int:

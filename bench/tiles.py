@@ -39,7 +39,7 @@ def build(folder: Path, cases: list[BenchCase], most: int) -> None:
     note_commit(folder)
     target = find_target("sm_90a")
     for case in cases:
-        model, args = case.make("cpu", case.folds)
+        model, args = case.make("cpu", False)
         module = import_model(model, args, context=new_context()).module
         run_passes(module, FORM, target, Options())
         for work in plan(module, target, TuningCache("nothing is known", folder / "none"))[1]:

@@ -15,6 +15,7 @@ from typing import Any
 from torch_mlir import ir
 from torch_mlir.dialects import builtin, ext
 
+from .attribute_table import OVERWRITES
 from .attributes import POLICIES, SPACES
 from .kitsune import Kitsune
 from .verify import captures, fail, has_attributes, single_block, terminator_of, unpack_type
@@ -155,6 +156,13 @@ def yielded(op) -> list[ir.Value]:
     assert last is not None
     value = last.operands[0]
     return list(value.owner.operands) if isinstance(value.type, ir.TupleType) else [value]
+
+
+def overwritten(stage) -> list[int]:
+    """For each result of a stage the argument of the function in whose memory it is written, or -1."""
+    if OVERWRITES not in stage.attributes:
+        return [-1] * len(results_of(stage))
+    return list(ir.DenseI64ArrayAttr(stage.attributes[OVERWRITES]))
 
 
 def results_of(op) -> list[ir.Value]:

@@ -16,7 +16,7 @@ from kitsune_mlir.dialects.attribute_table import ALONE, GROUPS, INTO, ORDERED, 
 from kitsune_mlir.dialects.edges import Edge, Grid, Slice, grid_of, producer_of, readers_of, stages_of, trace_views
 from kitsune_mlir.dialects.iteration import Dim, Space, is_reshape
 from kitsune_mlir.dialects.products import defining_op
-from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, results_of, yielded
+from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, overwritten, results_of, yielded
 from kitsune_mlir.dialects.tile_program import PostOp, TaskOp, WaitOp
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.passes.spatial.rings import Rings
@@ -27,7 +27,6 @@ from kitsune_mlir.passes.tile_program.tiling import Tiling
 from kitsune_mlir.passes.tile_program.waits import edges_of, needed_edges, stages_by_name
 
 from .base import Pass, PassFailure
-from .place_buffers import overwritten
 
 ROWS_COPIED, ELEMENTS_COPIED = 64, 4096  # a task of the copy that starts a scatter-add: rows, or more where they are short
 WANTED = {"all": ("whole",), "indexed": ("rows", "indexed")}  # of a producer's semaphores, by an edge's policy; else rows

@@ -7,10 +7,10 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects import buffer_attr
 from kitsune_mlir.dialects.access import shape_of
-from kitsune_mlir.dialects.attribute_table import INTO, OVERWRITES
+from kitsune_mlir.dialects.attribute_table import INTO
 from kitsune_mlir.dialects.edges import grid_of, producer_of, readers_of, stages_of, trace_views, waits_for_all
 from kitsune_mlir.dialects.sizes import tensor_bytes
-from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, results_of, yielded
+from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, overwritten, results_of, yielded
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.passes.spatial.rings import RingEdge, ring_edge
 
@@ -69,13 +69,6 @@ def last_tenants(mine: Interval, intervals: list[Interval]) -> list[Interval]:
 def _handed_over(stage: ir.Operation, result: int) -> bool:
     """Whether only scatter-adds that the stage itself does read a result: it is never in memory."""
     return all(INTO in user.attributes for user in readers_of(stage).get(result, [stage]))
-
-
-def overwritten(stage: ir.Operation) -> list[int]:
-    """For each result of a stage the argument in whose memory it is written, or -1."""
-    if OVERWRITES not in stage.attributes:
-        return [-1] * len(results_of(stage))
-    return list(ir.DenseI64ArrayAttr(stage.attributes[OVERWRITES]))
 
 
 def _readers_of_old(n: int, stages: list[ir.Operation]) -> set[int]:

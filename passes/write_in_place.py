@@ -10,7 +10,8 @@ from kitsune_mlir.dialects.attribute_table import INTO, MUTATES, ORDER, ORDERED,
 from kitsune_mlir.dialects.edges import grid_of, producer_of, readers_of, stages_of, trace_views
 from kitsune_mlir.dialects.same_place import made_in_place
 from kitsune_mlir.dialects.sizes import HALF_TYPES
-from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, results_of, yielded
+from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, overwritten, results_of, yielded
+from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.layouts.argument_orders import attributes_of, result_attributes
 from kitsune_mlir.passes.tile_program.scatter import Scatter, scatter_of
@@ -42,13 +43,9 @@ class WriteInPlace(Pass):
     def run(self, module: ir.Operation) -> None:
         atomics = find_target(self.target).is_gpu
         with module.context, ir.Location.unknown():
-            for op in list(module.regions[0].blocks[0].operations):
-                function = op.operation
-                if function.name != "func.func" or not len(function.regions[0].blocks):
-                    continue
-                inner = [o.operation for o in function.regions[0].blocks[0].operations]
-                for pipeline in [o for o in inner if o.name == "kitsune.pipeline"]:
-                    _Results(function, pipeline, atomics).place()
+            for op in list(walk(module)):
+                if op.name == "kitsune.pipeline":
+                    _Results(op.parent.operation, op, atomics).place()
 
 
 @dataclass(frozen=True)
@@ -171,10 +168,7 @@ class _Results:
 
     def _write(self, links: list[_Link], argument: int, old: ir.Value) -> None:
         for link in links:
-            places = [argument if n == link.result else -1 for n in range(len(results_of(link.stage)))]
-            before = link.stage.attributes
-            if OVERWRITES in before:
-                places = [max(pair) for pair in zip(places, ir.DenseI64ArrayAttr(before[OVERWRITES]), strict=True)]
+            places = [argument if n == link.result else before for n, before in enumerate(overwritten(link.stage))]
             link.stage.attributes[OVERWRITES] = ir.DenseI64ArrayAttr.get(places)
             if link.scatter is None and link.stage in self._readers(old) and (even := _even_tiles(link.stage)):
                 link.stage.attributes["tile"] = ir.DenseI64ArrayAttr.get(even)

@@ -42,13 +42,11 @@ def _made(build: Callable[[], nn.Module], draw: Draw, dtype: str, device: str, v
     return model.eval().requires_grad_(False), draw(Maker(DTYPES[dtype], device, values))
 
 
-def _case(
-    name: str, build: Callable[[], nn.Module], draw: Draw | tuple[int, ...], dtype: str = "bf16", folds: bool = False
-) -> BenchCase:
+def _case(name: str, build: Callable[[], nn.Module], draw: Draw | tuple[int, ...], dtype: str = "bf16") -> BenchCase:
     """A case; `draw` may be the shape of one input."""
     given: Draw = draw if callable(draw) else lambda m: (m.normal(*draw),)
     make = functools.partial(_made, build, given, dtype)
-    return BenchCase(f"breadth_{name}", "breadth", make, dtype, goal=1.0, by_eager=True, folds=folds)
+    return BenchCase(f"breadth_{name}", "breadth", make, dtype, goal=1.0, by_eager=True)
 
 
 def _fields(suffix: str = "", dtype: str = "bf16") -> list[BenchCase]:
@@ -145,7 +143,7 @@ def _images() -> list[BenchCase]:
         _case("mixer_129", lambda: Mixer(129, 96, 63, 200, 2), (16, 129, 96)),
         _case("convnext_96_b8", layers(96, 2), (8, 96, 56, 56)),
         _case("convnext_384_b8", layers(384, 2), (8, 384, 14, 14)),
-        _case("inverted_40_b8", lambda: InvertedBottleneck(40, 4, 5), (8, 40, 28, 28), folds=True),
+        _case("inverted_40_b8", lambda: InvertedBottleneck(40, 4, 5), (8, 40, 28, 28)),
         _case("conv1d_64", lambda: Conv1dStack(64, 6), (16, 64, 4096)),
         _case("decoder_256", lambda: Decoder(256, 128, 64, 3), (16, 256, 8, 8)),
         _case(

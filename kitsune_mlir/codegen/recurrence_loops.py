@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch_mlir import ir
 
+from kitsune_mlir.dialects.cloning import clone_with
 from kitsune_mlir.dialects.recurrence import RECURRENCE, Recurrence
 from kitsune_mlir.dialects.verify import walk
 
@@ -59,23 +60,12 @@ def expand_recurrences(root: ir.Operation) -> None:
         block = module.body.operations[0].regions[0].blocks[0]
         known: dict[ir.Value, ir.Value] = dict(zip(block.arguments, op.operands, strict=True))
         *body, end = [inner.operation for inner in block.operations]
-        for inner in body:
-            made = inner.clone(ir.InsertionPoint(op)).operation
-            for number, operand in enumerate(made.operands):
-                made.operands[number] = known[operand]
-            _replace(made, known)
-            known.update(zip(inner.results, made.results, strict=True))
+        with ir.InsertionPoint(op):
+            for inner in body:
+                clone_with(inner, known)
         for result, value in zip(op.results, end.operands, strict=True):
             result.replace_all_uses_with(known[value])
         op.erase()
-
-
-def _replace(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> None:
-    """Have a copy's regions use what the copies around it make."""
-    for inner in walk(op):
-        for number, operand in enumerate(inner.operands):
-            if operand in known:
-                inner.operands[number] = known[operand]
 
 
 def _text(what: Recurrence) -> str:

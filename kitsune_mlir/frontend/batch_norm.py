@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
+
+from kitsune_mlir.frontend.prepare import call_with_value
 
 __all__ = ["fold_batch_norms"]
 
@@ -50,29 +52,19 @@ def fold_batch_norms(program: ExportedProgram) -> None:
 def _fold(weight: fx.Node, bias, gamma, beta, mean: fx.Node, var: fx.Node, eps: float) -> tuple[fx.Node, fx.Node]:
     """The convolution's new weight and bias, computed in f64 and rounded once. Bias, gamma and beta may be None."""
     dtype = weight.meta["val"].dtype
-    scale = _call(aten.rsqrt.default, _call(aten.add.Tensor, _cast(var, torch.float64), eps))
+    scale = call_with_value(aten.rsqrt.default, call_with_value(aten.add.Tensor, _cast(var, torch.float64), eps))
     if gamma is not None:
-        scale = _call(aten.mul.Tensor, scale, _cast(gamma, torch.float64))
-    shift = _call(aten.neg.default, _cast(mean, torch.float64))
+        scale = call_with_value(aten.mul.Tensor, scale, _cast(gamma, torch.float64))
+    shift = call_with_value(aten.neg.default, _cast(mean, torch.float64))
     if bias is not None:
-        shift = _call(aten.add.Tensor, shift, _cast(bias, torch.float64))
-    shift = _call(aten.mul.Tensor, shift, scale)
+        shift = call_with_value(aten.add.Tensor, shift, _cast(bias, torch.float64))
+    shift = call_with_value(aten.mul.Tensor, shift, scale)
     if beta is not None:
-        shift = _call(aten.add.Tensor, shift, _cast(beta, torch.float64))
-    column = _call(aten.reshape.default, scale, [-1, *[1] * (weight.meta["val"].ndim - 1)])
-    scaled = _call(aten.mul.Tensor, _cast(weight, torch.float64), column)
+        shift = call_with_value(aten.add.Tensor, shift, _cast(beta, torch.float64))
+    column = call_with_value(aten.reshape.default, scale, [-1, *[1] * (weight.meta["val"].ndim - 1)])
+    scaled = call_with_value(aten.mul.Tensor, _cast(weight, torch.float64), column)
     return _cast(scaled, dtype), _cast(shift, dtype)
 
 
 def _cast(value: fx.Node, dtype: torch.dtype) -> fx.Node:
-    return _call(aten._to_copy.default, value, dtype=dtype)
-
-
-def _call(operator: Any, *args: Any, **kwargs: Any) -> fx.Node:
-    """A node at the graph's insertion point, with its value's shape."""
-    graph = next(arg for arg in args if isinstance(arg, fx.Node)).graph
-    node = graph.call_function(operator, args, kwargs)
-    values = fx.map_arg((args, kwargs), lambda n: n.meta["val"])
-    value: Tensor = operator(*values[0], **values[1])
-    node.meta["val"] = value
-    return node
+    return call_with_value(aten._to_copy.default, value, dtype=dtype)

@@ -17,7 +17,7 @@ from torch import fx
 from kitsune_mlir.frontend import prepare
 from kitsune_mlir.frontend.imported import dtype_name
 from kitsune_mlir.frontend.source import target_name
-from kitsune_mlir.runtime.derived import CASTS, FACTORIES, OPERATORS, VIEWS, evaluate
+from kitsune_mlir.runtime.derived import CASTS, FACTORIES, OPERATORS, VIEWS
 
 __all__ = ["derive_weights"]
 
@@ -36,7 +36,7 @@ def derive_weights(
 
     Args:
         graph: of ATen's operators; changed in place.
-        weights: placeholder name → the weight; the new ones are added, with their values.
+        weights: placeholder name → the weight; the new ones are added, of device meta: a program computes them.
         names: the weights' names in the model, by placeholder; the new ones, named after their largest source, are added.
         changed: placeholders of weights that the model overwrites.
 
@@ -64,8 +64,7 @@ def derive_weights(
     # All recipes before any replacement: one that is part of another is named by what it is made of there.
     for node, recipe in [(node, _recipe(node, own, names)) for node in kept]:
         names_of = {source: names.get(source.name, source.name) for source in own if source in own[node]}
-        values = {name: weights[source.name] for source, name in names_of.items()}
-        value = evaluate(recipe, values, next(iter(values.values())).device).contiguous()
+        value = torch.empty(node.meta["val"].shape, dtype=node.meta["val"].dtype, device="meta")
         place = prepare.add_constant(graph, weights, f"d_{node.name}", value)
         place.meta["stack_trace"] = node.meta.get("stack_trace")
         node.replace_all_uses_with(place)

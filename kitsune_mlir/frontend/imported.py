@@ -44,7 +44,7 @@ class Argument:
             computed from others.
         shape: sizes, in elements.
         dtype: as `dtype_name` gives it. The function's type is signless: `ui8` arrives as `tensor<…xi8>`.
-        value: the weight itself, not a copy, or what the recipe gave; None for an input.
+        value: the weight itself, not a copy; of device meta where it is derived, None for an input.
         position: an input's place among the leaves of `pytree.tree_flatten((args, kwargs))`; None for a weight.
         recipe: how a derived weight is made (`runtime.derived`).
     """

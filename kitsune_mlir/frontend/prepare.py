@@ -16,6 +16,7 @@ from kitsune_mlir.frontend.source import origin_of_node, target_name
 
 __all__ = [
     "add_constant",
+    "call_with_value",
     "check_deterministic",
     "check_static",
     "check_trusted",
@@ -232,6 +233,18 @@ def add_constant(graph: fx.Graph, taken: dict[str, torch.Tensor], name: str, val
         node = graph.placeholder(name)
     node.meta["val"] = _fake(graph, value)
     taken[node.name] = value
+    return node
+
+
+def call_with_value(target: Any, *args: Any, stack_trace: str = "", **kwargs: Any) -> fx.Node:
+    """A node at its graph's insertion point, with what it gives (without data): one of `args` is a node of that graph."""
+    nodes = [arg for arg in args if isinstance(arg, fx.Node)]
+    values, keywords = fx.map_arg((args, kwargs), lambda n: n.meta["val"])
+    node = nodes[0].graph.call_function(target, args, kwargs)
+    with nodes[0].meta["val"].fake_mode:
+        node.meta["val"] = target(*values, **keywords)
+    if stack_trace:
+        node.meta["stack_trace"] = stack_trace
     return node
 
 

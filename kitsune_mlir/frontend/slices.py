@@ -7,6 +7,7 @@ argument as it was. As `scatter_rows` it names the rows that are written, and no
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
 from kitsune_mlir.frontend import scatter_rows  # noqa: F401  (importing it defines the operator)
+from kitsune_mlir.frontend.prepare import call_with_value
 
 __all__ = ["put_slices"]
 
@@ -113,19 +115,11 @@ def _rewrite(
     whole, seen = base.meta["val"], view.meta["val"]
     graph = program.graph
     with graph.inserting_before(node):
-
-        def call(target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-            made = graph.call_function(target, args, kwargs)
-            values = fx.map_arg((args, kwargs), lambda n: n.meta["val"])
-            with whole.fake_mode:
-                made.meta["val"] = target(*values[0], **values[1])
-            made.meta["stack_trace"] = node.meta.get("stack_trace")
-            return made
-
+        call = functools.partial(call_with_value, stack_trace=str(node.meta.get("stack_trace") or ""))
         if node.target is aten.copy_.default:
             value = call(aten.expand.default, node.args[1], list(seen.shape))
         else:
-            value = call(functional, view, *node.args[1:], **node.kwargs)
+            value = call(functional, view, *node.args[1:], **dict[str, Any](node.kwargs))
         if value.meta["val"].dtype != seen.dtype:
             value = call(aten.to.dtype, value, seen.dtype)
         put = call(

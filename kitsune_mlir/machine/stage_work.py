@@ -9,9 +9,7 @@ from typing import Any
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.engines.recurrence.layout import Layer, layout_of
-from kitsune_mlir.codegen.gpu.engines.registry import engine_of, for_maps, for_updates
-from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
+from kitsune_mlir.codegen.gpu.engines.registry import engine_of, for_maps, for_updates, step_of
 from kitsune_mlir.dialects.access import access_of, is_tensor, iterator_kinds, loop_sizes, shape_of
 from kitsune_mlir.dialects.attribute_table import INTO, ORDERED, UPDATES
 from kitsune_mlir.dialects.contraction import matrix_extents
@@ -98,12 +96,10 @@ def count(ops: Iterable[ir.Operation]) -> Counted:
 
 def _count_steps(what: Recurrence, found: Counted) -> None:
     """Steps of a layer, and how long each takes, its products included."""
-    limits = KernelOptions()
     found.tensor_ops += 2.0 * what.multiply_adds
     found.steps = what.steps
-    layout = layout_of(Layer.of(what), limits.workers, limits.shared_bytes, limits.threads, True)
-    if layout is not None:
-        found.step_seconds, found.pieces = layout.step_seconds, layout.pieces
+    if (step := step_of(what.op)) is not None:
+        found.step_seconds, found.pieces = step
 
 
 def _measure(op: ir.Operation, found: Counted) -> None:

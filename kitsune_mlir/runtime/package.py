@@ -13,8 +13,9 @@ object code into the process. What can be checked is, whatever the digests say: 
 of its arguments, the stored weights fit the signature, and the tables of an object file fit each other (not its instructions).
 
 The format is a number, and a reader reads its own one only: a package is made from a model in seconds, and a file of another
-format is refused by its number. Format 3 says what a run reads and writes, and which results lie where arguments do; format 2
-had nothing of that, and format 1 no digest of the manifest and no sizes of the code's arguments.
+format is refused by its number. Format 3 says what a run reads and writes, which results lie where arguments do, and how
+weights are computed from others; format 2 had nothing of that, and format 1 no digest of the manifest and no sizes of the
+code's arguments.
 """
 
 from __future__ import annotations

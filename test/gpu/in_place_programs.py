@@ -12,14 +12,14 @@ from __future__ import annotations
 import argparse
 import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from bench.timing import graphed, time_calls
-from test.gpu.driver import spilled_bytes
+from test.gpu.driver import program_main, spilled_bytes
 
 STEPS = 10
 ROWS, HEADS, LENGTH, WIDTH = 8, 8, 2048, 128
@@ -99,15 +99,15 @@ CASES: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]] = {
 }
 
 
-def build(folder: Path) -> int:
+def build(folder: Path, names: Sequence[str]) -> int:
     """Compile every case; how many spill."""
     import kitsune_mlir
 
     bad = 0
     folder.mkdir(parents=True, exist_ok=True)
-    for name, make in CASES.items():
+    for name in names or CASES:
         torch.manual_seed(0)
-        program = kitsune_mlir.compile(*make(), target="sm_90a")
+        program = kitsune_mlir.compile(*CASES[name](), target="sm_90a")
         program.save(folder / f"{name}.kit", weights=False, ir=False)
         spilled = spilled_bytes(program)
         bad += spilled > 0
@@ -158,18 +158,11 @@ def check(name: str, folder: Path, timed: bool) -> bool:
     return ok
 
 
-def main() -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("build", "run"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--time", action="store_true")
-    chosen = parser.parse_args()
-    if chosen.what == "build":
-        return build(chosen.folder)
+def run(folder: Path, names: Sequence[str], options: argparse.Namespace) -> int:
+    """Check the packages of a folder; how many fail."""
     with torch.no_grad():
-        return sum(not check(name, chosen.folder, chosen.time) for name in CASES)
+        return sum(not check(name, folder, options.time) for name in names or CASES)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program_main(__doc__, build, run, switches={"time": "microseconds, too"}))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bench.models import make
 from bench.timing import graphed, time_calls
-from test.gpu.driver import spilled_bytes
+from test.gpu.driver import program_main, spilled_bytes
 from test.programs.scatters import forms
 
 RUNS = 20
@@ -109,13 +109,13 @@ def made(name: str, device: str = "cpu") -> tuple[nn.Module, tuple[Tensor, ...]]
     return Sum(), tuple(x.to(device) for x in (values[0], indices, values[1]))
 
 
-def build(folder: Path) -> int:
+def build(folder: Path, names: Sequence[str]) -> int:
     """Compile every case in both forms; how many spill."""
     import kitsune_mlir
 
     bad = 0
     folder.mkdir(parents=True, exist_ok=True)
-    for name in CASES:
+    for name in names or CASES:
         for form, deterministic in FORMS.items():
             program = kitsune_mlir.compile(*made(name), target="sm_90a", options={"deterministic": deterministic})
             program.save(folder / f"{name}.{form}.kit", weights=False, ir=False)
@@ -184,18 +184,11 @@ def check(name: str, folder: Path, timed: bool) -> bool:
     return ok
 
 
-def main() -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("build", "run"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--time", action="store_true")
-    chosen = parser.parse_args()
-    if chosen.what == "build":
-        return build(chosen.folder)
+def run(folder: Path, names: Sequence[str], options: argparse.Namespace) -> int:
+    """Check the packages of a folder; how many fail."""
     with torch.no_grad():
-        return sum(not check(name, chosen.folder, chosen.time) for name in CASES)
+        return sum(not check(name, folder, options.time) for name in names or CASES)
 
 
 if __name__ == "__main__":
-    sys.exit(min(1, main()))
+    sys.exit(program_main(__doc__, build, run, switches={"time": "microseconds, too"}))

@@ -75,16 +75,18 @@ def build_case(folder: Path, name: str) -> str:
     import numpy as np
 
     from kitsune_mlir.codegen.gpu.compile import compile_gpu
+    from test.oracles.upstream import values_of
 
     start = time.perf_counter()
-    model = plan_case(EVERY[name])
+    case = EVERY[name]
+    model = plan_case(case)
     code = compile_gpu(model.module, "main_p0")
     (folder / f"{name}.cubin").write_bytes(code.cubin)
     (folder / f"{name}.manifest").write_text(code.manifest.to_json())
     arguments = []
-    for number, argument in enumerate(model.arguments):
-        if argument.value is not None:
-            np.save(folder / f"{name}.{number}.npy", argument.value.numpy())
+    for number, (argument, value) in enumerate(zip(model.arguments, values_of(model, case.make("cpu")), strict=True)):
+        if argument.position is None:
+            np.save(folder / f"{name}.{number}.npy", value.numpy())
             arguments.append({"file": f"{name}.{number}.npy"})
         else:
             arguments.append({"input": argument.position})

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 
 import kitsune_mlir
@@ -65,9 +64,6 @@ def build(folder: Path, size: str, dtypes: list[str], names: list[str]) -> int:
                 continue
             path = folder / f"{name}.{dtype}.{size}.kit"
             program.save(path, weights=False)
-            if any(w.kind == "constant" for w in program.signature.weights):
-                # The frontend folded weights into constants: the check must use the model that they were folded from.
-                safetensors.torch.save_file(dict(model.state_dict()), path.with_suffix(".safetensors"))
             kernels = program.summary["kernels"]
             spilled = spilled_bytes(program)
             failed += spilled > 0
@@ -91,8 +87,6 @@ def opened(path: Path):
     """A package's program, its model and fresh inputs, on the device."""
     name, dtype, size, _ = path.name.split(".")
     model, args = made(name, size, dtype)
-    if path.with_suffix(".safetensors").exists():
-        model.load_state_dict(safetensors.torch.load_file(path.with_suffix(".safetensors")))
     model = model.eval().cuda()
     torch.manual_seed(int.from_bytes(path.name.encode(), "little") % 2**31)
     args = tuple(torch.randn_like(a, device="cuda") if a.is_floating_point() else a.cuda() for a in args)

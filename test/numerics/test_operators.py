@@ -43,7 +43,7 @@ def mixed(names: Iterable[str]) -> list[str]:
 def compiled(case: BenchCase, target: str) -> kitsune_mlir.Program:
     """The program as the benchmark has it, not assembled."""
     exactly = {"convolution_precision": "highest"} if case.dtype == "f32" else {}
-    model, args = case.make("cpu", case.folds or target == "host")
+    model, args = case.make("cpu", target == "host")
     with unassembled(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", PerformanceWarning)
         return kitsune_mlir.compile(model, args, target=target, options={} if target == "host" else exactly)

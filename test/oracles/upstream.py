@@ -14,6 +14,7 @@ from torch_mlir.execution_engine import ExecutionEngine
 from torch_mlir.passmanager import PassManager
 
 from kitsune_mlir.frontend import ImportedModel, import_model
+from kitsune_mlir.runtime.derived import evaluate
 
 _PIPELINE = """builtin.module(
   func.func(refback-munge-memref-copy,tm-tensor-bufferize),
@@ -39,6 +40,15 @@ _DTYPES = {
 }
 
 
+def values_of(imported: ImportedModel, inputs: Sequence[Any]) -> list[torch.Tensor]:
+    """What `main` is given for the leaves of the user's inputs: those that it reads and the weights, derived ones computed."""
+    held = {weight.name: weight.value for weight in (*imported.weights, *imported.sources)}
+    return [
+        inputs[a.position] if a.position is not None else evaluate(a.recipe, held, "cpu") if a.recipe else a.value
+        for a in imported.arguments
+    ]
+
+
 def run(imported: ImportedModel, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> tuple[Any, dict]:
     """The model's output, and what it would write: name → tensor. Nothing is written."""
     with imported.module.context, ir.Location.unknown():
@@ -49,7 +59,7 @@ def run(imported: ImportedModel, args: Sequence[Any], kwargs: Mapping[str, Any] 
     assert address, "the JIT has no @main"
 
     leaves, _ = tree_flatten((tuple(args), dict(kwargs or {})))
-    read = {a.name: a.value if a.value is not None else leaves[a.position] for a in imported.arguments}
+    read = dict(zip([a.name for a in imported.arguments], values_of(imported, leaves), strict=True))
     inputs = [t.detach().contiguous().clone() for t in read.values()]
     outputs: dict[int, torch.Tensor] = {}
     for result in imported.results:

@@ -99,14 +99,12 @@ def _convolutions() -> list[BenchCase]:
     volumes = {"3d": lambda: nn.Conv3d(16, 32, 3, padding=1), "3d_transposed": lambda: nn.ConvTranspose3d(16, 8, 2, 2)}
     large = (16, 64, 56, 56)
     return [
-        *layers("conv", plane, large, (1, 64, 9, 7), folds=True),
-        *layers(
-            "conv_last", {n: plane[n] for n in ("3x3", "stride", "depthwise")}, large, (1, 64, 9, 7), folds=True, last=True
-        ),
-        *layers("conv", {"stem": lambda: nn.Conv2d(3, 64, 7, 2, 3)}, (16, 3, 224, 224), (1, 3, 33, 31), folds=True),
-        *layers("conv", {"patches": lambda: nn.Conv2d(3, 384, 16, 16)}, (32, 3, 224, 224), (1, 3, 32, 48), folds=True),
-        *layers("conv", lines, (16, 64, 4096), (1, 64, 28), folds=True),
-        *layers("conv", volumes, (4, 16, 16, 32, 32), (1, 16, 3, 5, 7), folds=True),
+        *layers("conv", plane, large, (1, 64, 9, 7)),
+        *layers("conv_last", {n: plane[n] for n in ("3x3", "stride", "depthwise")}, large, (1, 64, 9, 7), last=True),
+        *layers("conv", {"stem": lambda: nn.Conv2d(3, 64, 7, 2, 3)}, (16, 3, 224, 224), (1, 3, 33, 31)),
+        *layers("conv", {"patches": lambda: nn.Conv2d(3, 384, 16, 16)}, (32, 3, 224, 224), (1, 3, 32, 48)),
+        *layers("conv", lines, (16, 64, 4096), (1, 64, 28)),
+        *layers("conv", volumes, (4, 16, 16, 32, 32), (1, 16, 3, 5, 7)),
     ]
 
 

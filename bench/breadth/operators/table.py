@@ -86,7 +86,6 @@ def layers(
     small: Sizes,
     dtypes: Sequence[str] = FLOATS,
     unread: Unread | None = None,
-    folds: bool = False,
     last: bool = False,
 ) -> list[BenchCase]:
     """A case of each module, size and type: `op_FAMILY_NAME_large_bf16`. Types take turns in the first of `GROUPS`.
@@ -95,7 +94,7 @@ def layers(
         builders: make the modules, by name; their weights are PyTorch's own, from a seed.
         large: of 10⁶ to 10⁸ elements. small: odd, and what one multiprocessor has done soon.
         dtypes: keys of `DTYPES`; one alone is not in the name (operators of integers).
-        unread: see `BenchCase`. folds: see `BenchCase`.
+        unread: see `BenchCase`.
         last: weights and inputs are in channels-last memory.
     """
     found = []
@@ -106,7 +105,7 @@ def layers(
                 make = functools.partial(_made, build, _inputs(sizes), dtype, last)
                 full = "_".join(["op", family, name, size, *([dtype] if len(dtypes) > 1 else [])])
                 group = GROUPS[(turn + at + number) % 2 if len(dtypes) > 1 else 0]
-                found.append(BenchCase(full, group, make, dtype, by_eager=True, unread=unread, folds=folds, goal=0.9))
+                found.append(BenchCase(full, group, make, dtype, by_eager=True, unread=unread, goal=0.9))
     return found
 
 

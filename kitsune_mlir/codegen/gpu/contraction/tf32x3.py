@@ -10,17 +10,11 @@ leave four times that, and more of one sign. (Markidis et al., "NVIDIA Tensor Co
 from __future__ import annotations
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_
+from kitsune_mlir.codegen.gpu.emit.convert import rounded_to_tf32
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, unpack, vector
 
 __all__ = ["write_parts"]
-
-_UPPER = 0xFFFFE000
-"""The bits of an f32 number that tf32 has."""
-
-_HALF = 0x1000
-"""Half of the lowest of them, in the number's bits: what rounds the magnitude to the nearest."""
-
 
 _AT_A_TIME = 8
 """Vectors of 16 bytes that a thread has in flight."""
@@ -52,8 +46,8 @@ def write_parts(start: Value, bytes: int, thread: Value, count: int) -> None:
 
 
 def _store_parts(found: Value, place: Value, bytes: int) -> None:
-    """The parts of four numbers. A NaN that the sum of bits makes something else remains one in the rest."""
+    """The parts of four numbers. A NaN that rounding makes something else remains one in the rest."""
     values = unpack(found)
-    upper = [bitcast((bitcast(value, "i32") + _HALF) & _UPPER, "f32") for value in values]
+    upper = [bitcast(rounded_to_tf32(bitcast(value, "i32")), "f32") for value in values]
     store(vector(upper), place)
     store(vector([value - part for value, part in zip(values, upper, strict=True)]), offset(place, bytes))

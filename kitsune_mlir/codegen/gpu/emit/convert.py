@@ -10,7 +10,15 @@ from torch_mlir.dialects import nvvm
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, bitcast, cast, pack, unpack, wrap
 from kitsune_mlir.dialects.sizes import HALF_TYPES
 
-__all__ = ["pack_pair", "pack_values", "packed_source", "unpack_pair", "unpack_values"]
+__all__ = ["pack_pair", "pack_values", "packed_source", "rounded_to_tf32", "unpack_pair", "unpack_values"]
+
+_TF32, _HALF = 0xFFFFE000, 0x1000
+"""The bits of an f32 number that a tf32 number has; half of the lowest of them, which rounds the magnitude to the nearest."""
+
+
+def rounded_to_tf32(bits: Value) -> Value:
+    """The bits (i32) of an f32 number, rounded to the nearest tf32 number. A NaN may become something else."""
+    return (bits + _HALF) & _TF32
 
 
 def pack_pair(low: Value, high: Value, dtype: str, relu: bool = False) -> Value:

@@ -29,7 +29,7 @@ from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.errors import ArgumentError, CompileError
 
-__all__ = ["ENGINES", "catch_all", "choose", "engine_of", "for_maps", "for_updates", "registered", "traits_of"]
+__all__ = ["ENGINES", "catch_all", "choose", "engine_of", "for_maps", "for_updates", "registered", "step_of", "traits_of"]
 
 ENGINES: dict[str, Engine] = {
     engine.name: engine
@@ -65,6 +65,11 @@ def for_maps() -> str:
 def for_updates(kind: str) -> str:
     """The engine of tasks that add rows at indices, "atomic" or "ordered"."""
     return next(name for name, engine in ENGINES.items() if engine.traits.row_updates == kind)
+
+
+def step_of(op: ir.Operation) -> tuple[float, int] | None:
+    """Of an op that an engine does in steps: seconds of one, and the blocks that do it together (`Engine.step`)."""
+    return next((step for engine in ENGINES.values() if (step := engine.step(op)) is not None), None)
 
 
 def registered(engine: Engine, before: str) -> AbstractContextManager[None]:

@@ -27,6 +27,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from torch_mlir import ir
+
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
@@ -53,6 +55,10 @@ class Engine:
         Who is asked first is the registry's order. An engine that does only tasks which passes make for it declines all.
         """
         return Decline(self.name, "no stage asks for it")
+
+    def step(self, op: ir.Operation) -> tuple[float, int] | None:
+        """Of an op that is done in steps: seconds of one, and the blocks that do it together. None where it does no such op."""
+        return None
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         """Decide whether and how to do `task`. Must not change the IR. By default `make_plan`, whose failure declines."""

@@ -203,7 +203,7 @@ def figures_of(space: Space, alone: bool) -> Figures:
     weights = inner > 1 and any(math.prod(shape_of(v)) == inner for v in read)
     narrowest = min((element_bytes(v.type) for v in tensors), default=4)
     crossed = None if levels else crossed_dimensions(space)
-    columns = _over_columns(space)
+    columns = _reduces_over_columns(space) if levels else _moves_columns(space)
     running = (
         levels >= MANY_LEVELS
         and {str(ir.ShapedType(v.type).element_type) for v in tensors} == {"bf16"}
@@ -219,10 +219,9 @@ def _is_maximum(op) -> bool:
     return any(inner.operation.name == "arith.maximumf" for inner in op.regions[0].blocks[0].operations)
 
 
-def _over_columns(space: Space) -> bool:
-    """Whether the largest reduction, or a stage without any, runs along dimensions that are not the last of what it reads."""
+def _reduces_over_columns(space: Space) -> bool:
+    """Whether the largest reduction runs along dimensions that are not the last of what it reads."""
     found: tuple[int, bool] = (0, False)
-    last_dim = len(space.dims) - 1
     for n, op in enumerate(space.ops):
         access = space.accesses[n]
         if access is None or not is_generic(op) or "reduction" not in iterator_kinds(op):
@@ -230,11 +229,14 @@ def _over_columns(space: Space) -> bool:
         last = space.along(n, access.operands[0])
         size = math.prod(access.sizes)
         if last and size > found[0]:
-            found = (size, last[-1][0] == last_dim)
-    if found[0] or any(is_generic(op) and "reduction" in iterator_kinds(op) for op in space.ops):
-        return found[1]
+            found = (size, last[-1][0] == len(space.dims) - 1)
+    return found[1]
+
+
+def _moves_columns(space: Space) -> bool:
+    """Whether tiles cannot be cut along a dimension of what is made, but along the last one."""
     made = [space.result_dims(n, 0) for n, access in enumerate(space.accesses) if access is not None]
-    return any(dims and dims[-1] == last_dim and None in dims for dims in made)
+    return any(dims and dims[-1] == len(space.dims) - 1 and None in dims for dims in made)
 
 
 def crossed_dimensions(space: Space) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kitsune_mlir.codegen.gpu.emit.control_flow import if_
+from kitsune_mlir.codegen.gpu.emit.control_flow import if_, sync_block
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64
-from kitsune_mlir.codegen.gpu.interface.context import TaskContext
+from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.split import PartialsSlot
 
 __all__ = ["SplitExchange"]
@@ -60,6 +60,16 @@ class SplitExchange:
             self.counters.post(i32(self.slot.read))
 
         if_(self._leads(where), post)
+
+    def end(self, tile: TileContext, pieces: int) -> None:
+        """The end of one of a tile's `pieces`, after a barrier of the block: its memory is free, and it is done."""
+        sync_block()
+
+        def post() -> None:
+            self.counters.post(i32(self.slot.read))
+            tile.post(pieces)
+
+        if_(self.leads(), post)
 
     def partials(self, number: Value, bytes: int) -> Value:
         """Pointer to partial results `number`, of `bytes` each."""

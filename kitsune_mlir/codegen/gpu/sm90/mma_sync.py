@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from torch_mlir import ir
 from torch_mlir.dialects import llvm, nvvm
 
+from kitsune_mlir.codegen.gpu.emit.convert import rounded_to_tf32
 from kitsune_mlir.codegen.gpu.emit.value import Value, as_type, bitcast, wrap
 from kitsune_mlir.dialects.sizes import HALF_TYPES
 
 __all__ = ["multiply_add", "multiply_add_f32"]
-
-_UPPER, _HALF = 0xFFFFE000, 0x1000
-"""The bits of an f32 number that a tf32 number has; half of the lowest of them."""
 
 
 def multiply_add(sums: Sequence[Value], a: Sequence[Value], b: Sequence[Value], dtype: str) -> list[Value]:
@@ -65,7 +63,7 @@ def multiply_add_f32(sums: Sequence[Value], a: Sequence[Value], b: Sequence[Valu
 
 def _parts(words: Sequence[Value]) -> tuple[list[ir.Value], list[ir.Value]]:
     """Numbers rounded to tf32, and the rests."""
-    upper = [(word + _HALF) & _UPPER for word in words]
+    upper = [rounded_to_tf32(word) for word in words]
     rests = [bitcast(bitcast(word, "f32") - bitcast(part, "f32"), "i32") for word, part in zip(words, upper, strict=True)]
     return [part.ir for part in upper], [rest.ir for rest in rests]
 

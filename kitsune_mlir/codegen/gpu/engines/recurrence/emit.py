@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kitsune_mlir.codegen.gpu.emit.control_flow import if_, sync_block
-from kitsune_mlir.codegen.gpu.emit.value import Value, i32, minimum
+from kitsune_mlir.codegen.gpu.emit.control_flow import if_
+from kitsune_mlir.codegen.gpu.emit.value import Value, minimum
 from kitsune_mlir.codegen.gpu.engines.recurrence.counted import Counted
 from kitsune_mlir.codegen.gpu.engines.recurrence.direction import Share
 from kitsune_mlir.codegen.gpu.engines.recurrence.flagged import Flagged
@@ -36,10 +36,4 @@ def emit_piece(tile: TileContext, number: Value, what: Recurrence, layout: Layou
             if_(number // each == direction, run.emit)
 
     group.only(work)
-    sync_block()
-
-    def finish() -> None:
-        tile.task.kernel.counters.post(i32(exchange.slot.read))
-        tile.post(layout.pieces)
-
-    if_(thread == 0, finish)
+    exchange.end(tile, layout.pieces)

@@ -64,6 +64,10 @@ class RecurrenceEngine(Engine):
             return Decline(self.name, found)
         return Offer(self.name, tuple(dim.size for dim in candidate.space.dims))
 
+    def step(self, op: ir.Operation) -> tuple[float, int] | None:
+        found = read([op], KernelOptions())
+        return None if isinstance(found, str) else (found.layout.step_seconds, found.layout.pieces)
+
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         found = read(task.work(), options)
         if isinstance(found, str):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, shuffle, sync_block
+from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_, shuffle
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset, store
 from kitsune_mlir.codegen.gpu.emit.reduce import combine, identity, over_registers
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, minimum, select
@@ -99,13 +99,7 @@ class ScanTile:
             self._chunks(where, inside, first, last, before)
 
         self.group.only(work)
-        sync_block()
-
-        def finish() -> None:
-            tile.task.kernel.counters.post(i32(exchange.slot.read))
-            tile.post(pieces)
-
-        if_(self.thread == 0, finish)
+        exchange.end(tile, pieces)
 
     # --- parts
 

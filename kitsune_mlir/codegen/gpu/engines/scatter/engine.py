@@ -149,8 +149,8 @@ def _add_crossing(scatter: _Scatter, tile: TileContext) -> None:
             item = first + number * THREADS
             row = minimum(item // vectors, rows - 1)
             index = load_elements(offset(indices, i64(row) * dtype_bytes(index_type)), index_type, 1)[0]
-            place = cast(index, "i64", signed=True)
-            wanted = (item < rows * vectors) & (row >= tile.index(scatter.first)) & place.below(scatter.destination.shape[0])
+            place, there = _target(scatter, tile, row, index)
+            wanted = (item < rows * vectors) & there
             start = select(wanted, place, 0) * columns
             column = item % vectors * width - (cast(start, "i32") & (width - 1))
             source = offset(updates, i64(row) * (columns * size))
@@ -175,6 +175,12 @@ def _add_part(target: Value, values: list[Value], column: Value, columns: int, s
     if_((column >= 0) & (column + len(values) <= columns), lambda: reduce_add(target, values), some)
 
 
+def _target(scatter: _Scatter, tile: TileContext, row: Value, index: Value) -> tuple[Value, Value]:
+    """The row of the result that `index` (an integer) names, and whether (i1) there is one and `row` is not left out."""
+    place = cast(index, "i64", signed=True)
+    return place, (row >= tile.index(scatter.first)) & place.below(scatter.destination.shape[0])
+
+
 def _put(
     scatter: _Scatter, tile: TileContext, row: Value, index: Value, column: Value, values: list[Value]
 ) -> Callable[[], None]:
@@ -182,21 +188,17 @@ def _put(
     combination = scatter.combination
     size = dtype_bytes(combination.dtype)
 
-    def target() -> tuple[Value, Value]:
-        place = cast(index, "i64", signed=True)
-        return place, (row >= tile.index(scatter.first)) & place.below(scatter.destination.shape[0])
-
     def pointer(place: Value) -> Value:
         return offset(tile.pointer(scatter.destination), (place * scatter.columns + cast(column, "i64", signed=False)) * size)
 
     if not combination.looks_first:
 
         def put() -> None:
-            place, wanted = target()
+            place, wanted = _target(scatter, tile, row, index)
             if_(wanted, lambda: combination.put(pointer(place), values, []))
 
         return put
-    place, wanted = target()
+    place, wanted = _target(scatter, tile, row, index)
     before = combination.load(pointer(select(wanted, place, 0)))
 
     def put_after_look() -> None:
