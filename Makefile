@@ -84,9 +84,9 @@ gpu-bench: $(STAMP)
 	@$(BIN)/python -m bench.report $(GPU_OUT)/bench.json
 
 gpu-breadth: $(STAMP)
-	@$(BIN)/python -m bench.suite build $(GPU_OUT)/breadth breadth operators --jobs $(JOBS) --limit 600
-	@$(BIN)/python -m bench.suite warm $(GPU_OUT)/breadth breadth operators --peers graph --jobs $(JOBS)
-	@$(BIN)/python -m bench.suite run $(GPU_OUT)/breadth breadth operators --peers graph --json $(GPU_OUT)/breadth.json --resume $(ARGS)
+	@$(BIN)/python -m bench.suite build $(GPU_OUT)/breadth breadth library operators --jobs $(JOBS) --limit 600
+	@$(BIN)/python -m bench.suite warm $(GPU_OUT)/breadth breadth library operators --peers graph --jobs $(JOBS)
+	@$(BIN)/python -m bench.suite run $(GPU_OUT)/breadth breadth library operators --peers graph --json $(GPU_OUT)/breadth.json --resume $(ARGS)
 	@$(BIN)/python -m bench.report $(GPU_OUT)/breadth.json
 
 gpu-generic: $(STAMP)

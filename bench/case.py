@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,6 +34,8 @@ class BenchCase:
             compared with float64.
         by_eager: the limit of the error is twice that of PyTorch's own result, not one of `LIMITS`.
         operations: floating-point operations, where PyTorch's counter does not know better (causal attention does half).
+        library: a package that makes the model, where that is not PyTorch alone.
+        autotuned: max-autotune is a peer wherever others are.
     """
 
     name: str
@@ -45,3 +48,10 @@ class BenchCase:
     undecided: Callable[[nn.Module, tuple[Tensor, ...]], Tensor] | None = None
     by_eager: bool = False
     operations: int | None = None
+    library: str = ""
+    autotuned: bool = False
+
+    @property
+    def missing(self) -> str:
+        """The package that it needs and that is not installed; "" if it can be made."""
+        return self.library if self.library and importlib.util.find_spec(self.library) is None else ""

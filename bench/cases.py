@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.breadth.cases import breadth
+from bench.breadth.library import library
 from bench.breadth.operators import operators
 from bench.breadth.random_models import random_models
 from bench.case import DTYPES, BenchCase, Inputs
@@ -100,7 +101,17 @@ def zoo() -> list[BenchCase]:
 def all_cases() -> dict[str, BenchCase]:
     """Every case by name."""
     found = {}
-    for case in [*headline(), *layers(), *zoo(), *sweeps(), *recurrent(), *breadth(), *operators(), *random_models()]:
+    for case in [
+        *headline(),
+        *layers(),
+        *zoo(),
+        *sweeps(),
+        *recurrent(),
+        *breadth(),
+        *library(),
+        *operators(),
+        *random_models(),
+    ]:
         assert case.name not in found, case.name
         found[case.name] = case
     return found

@@ -26,7 +26,10 @@ def draw_breadth(entries: Entries, path: Path) -> list[Path]:
     """Write a bar for each case, losses first; of hundreds the hundred slowest ones beside their peers."""
     _prepare(path.parent)
     timed = sorted((item for item in entries.items() if item[1].get("speedup")), key=lambda item: item[1]["speedup"])
-    named = {name.removeprefix("breadth_").removeprefix("op_"): {**entry, "goal": None} for name, entry in timed[:100]}
+    named = {
+        name.removeprefix("breadth_").removeprefix("lib_").removeprefix("op_"): {**entry, "goal": None}
+        for name, entry in timed[:100]
+    }
     return [_speedup(named, path)]
 
 

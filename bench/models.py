@@ -52,6 +52,9 @@ class Maker:
             return torch.zeros(shape, device=self.device, dtype=torch.int64)
         return torch.randint(0, bound, shape, device=self.device)
 
+    def places(self, count: int) -> Tensor:
+        return torch.arange(count, device=self.device)
+
 
 def _llama(n: dict[str, Any], m: Maker) -> tuple[nn.Module, tuple[Tensor, ...]]:
     model = LlamaLayer(n["width"], n["heads"], n["kv_heads"], n["hidden"])

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.case import BenchCase
 from bench.timing import graphed
 
-__all__ = ["CHANNELS_LAST", "COMPILED", "PEERS", "SETS", "make_peers", "parse"]
+__all__ = ["CHANNELS_LAST", "COMPILED", "PEERS", "SETS", "make_peers", "parse", "peers_of"]
 
 PEERS = ("eager", "eager, graph", "compile", "compile, graph", "max-autotune, graph")
 CHANNELS_LAST = "channels last, graph"
@@ -36,6 +37,11 @@ def parse(text: str) -> tuple[str, ...]:
     if unknown:
         raise ValueError(f"no peer '{unknown[0]}'; sets: {', '.join(SETS)}; peers: {'; '.join(known)}")
     return names
+
+
+def peers_of(case: BenchCase, peers: tuple[str, ...]) -> tuple[str, ...]:
+    """Those asked for, and max-autotune where a case is to be compared with it."""
+    return tuple(dict.fromkeys((*peers, PEERS[-1]))) if case.autotuned and peers in SETS.values() and peers else peers
 
 
 def make_peers(

@@ -22,6 +22,7 @@ from bench.tables import back_to_back, chain_table, geometric_mean, group_table,
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results"
+BROAD = ("breadth", "library", "operators", "random")  # groups with a picture of one bar a case
 CUTS = {"dlrm_2048": 44, "gcast_512": 57, "mgn_20k_120k": 58, "nerf_256k": 98, "llama8b_prefill_128": 49}
 """Percent of eager's DRAM traffic that should go: what Kitsune's authors report for these models."""
 Entry = Mapping[str, Any]
@@ -167,7 +168,7 @@ def report() -> str:
     lines += ["## DRAM traffic", "", *dram(entries), ""]
     tables = {"mlp": chain_table, "product": product_table, "rows": row_table}
     titles = {
-        "breadth": "Models that the compiler was not built around",
+        "breadth": "Models that the compiler was not built around", "library": "Models of libraries",
         "operators": "Operators", "operators_more": "Operators in the other type", "random": "Random models",
         "layers": "Layers", "zoo": "Other models", "small": "Small models", "roofline": "A chain beside a large product",
         "mlp": "Chains of layers", "ffn": "Two layers with GELU: d, 4d, d", "product": "Products",
@@ -179,7 +180,7 @@ def report() -> str:
     for group, title in titles.items():
         if group in groups:
             lines += [f"## {title}", "", *tables.get(group, group_table)(groups[group]), ""]
-            lines += [f"![Speed beside the best peer](charts/{group}.svg)", ""] * (group in ("breadth", "operators", "random"))
+            lines += [f"![Speed beside the best peer](charts/{group}.svg)", ""] * (group in BROAD)
     lines += ["## The planner's tiles", "", *tiles(), ""]
     lines += ["## Modes of a pipeline", "", *modes(), ""]
     lines += ["## Handing tiles on", "", *hand_offs(), ""]
@@ -387,7 +388,7 @@ def main(paths: list[str]) -> int:
         # Rates differ a little from run to run: those of the first case's run stand for all.
         for path in draw(shown, record.run_of(next(iter(shown)))["rates"], FOLDER / "charts"):
             print(path.relative_to(FOLDER.parent))
-    for group in ("breadth", "operators", "random"):
+    for group in BROAD:
         broad = {n: e for n, e in ordered(record).items() if e["group"] == group and e.get("milliseconds")}
         for path in draw_breadth(broad, FOLDER / "charts" / f"{group}.svg") if broad else ():
             print(path.relative_to(FOLDER.parent))

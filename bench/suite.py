@@ -9,13 +9,15 @@
 
 A pattern is the name of a case or of a group, with `*` and `?`; without one, `build` takes the headline cases and `run` all
 that DIR holds. Groups: headline, zoo, small, roofline, mlp, ffn, product, map, rows, gemv, attention, conv,
-conv_last, conv_pair, conv_pair_last, depthwise, breadth, operators, operators_more, random.
+conv_last, conv_pair, conv_pair_last, depthwise, recurrent, breadth, library, operators, operators_more, random. A case of
+`library` whose library is not installed (extra `breadth`) is told to be missing, and left out.
 
 `build --jobs N` compiles in N processes, each case within `--limit` seconds, in which a crash costs only its case.
 
 Peers: `none`, `graph` (eager and compile, each in a CUDA graph), `quick` (eager and compile, each with and without a graph),
-`all` (and max-autotune in a graph: minutes of compilation for a large model), or names between semicolons:
-"eager; compile, graph". The sets also have eager convolutions in channels-last memory ("channels last, graph").
+`all` (and max-autotune in a graph: minutes of compilation for a large model; all sets have it for the twenty models of
+libraries that matter most), or names between semicolons: "eager; compile, graph". The sets also have eager convolutions in
+channels-last memory ("channels last, graph").
 
 `run` works in a second process, case by case. A case that crashes or takes longer than `--limit` seconds costs only itself:
 the process is replaced. FILE is written after every case; with `--seconds` no case is started later than that, and `--resume`
@@ -85,6 +87,8 @@ def _built(folder: Path, case: BenchCase) -> dict[str, Any]:
     import kitsune_mlir
     import kitsune_mlir.errors
 
+    if case.missing:
+        return {"ok": True, "told": f"missing: {case.missing} is not installed (extra `breadth`)"}
     model, args = case.make("cpu", False)
     path = folder / f"{case.name}.kit"
     try:
@@ -115,6 +119,7 @@ def work(folder: Path, patterns: list[str], peers: tuple[str, ...]) -> None:
     import torch
 
     from bench.measure import measure
+    from bench.peers import peers_of
     from bench.timing import environment, rates
 
     speed = rates()
@@ -123,7 +128,7 @@ def work(folder: Path, patterns: list[str], peers: tuple[str, ...]) -> None:
     for line in sys.stdin:
         name = line.strip()
         try:
-            entry = measure(folder / f"{name}.kit", cases[name], peers, speed)
+            entry = measure(folder / f"{name}.kit", cases[name], peers_of(cases[name], peers), speed)
         except Exception as error:
             entry = {"case": name, "group": cases[name].group, "ok": False, "problem": f"{type(error).__name__}: {error}"}
         print(json.dumps(entry), flush=True)
@@ -154,6 +159,9 @@ def run(folder: Path, given: argparse.Namespace) -> int:
 
     record = Record.open(given.json, resume=given.resume)
     cases = [c for c in found(folder, given.patterns) if "milliseconds" not in record.cases.get(c.name, {})]
+    for case in [c for c in cases if c.missing]:
+        print(f"left out {case.name}: missing: {case.missing} is not installed", flush=True)
+        cases.remove(case)
     if not cases:
         print(f"nothing to do: {folder} has no package of these cases that {given.json or 'the record'} does not have yet")
         return 0 if given.resume else 1
@@ -215,7 +223,7 @@ def main() -> int:
         if given.mode == "warm-work":
             warm_work(given.folder, peers)
             return 0
-        cases = found(given.folder, given.patterns) or select(given.patterns)
+        cases = [c for c in found(given.folder, given.patterns) or select(given.patterns) if not c.missing]
         return min(1, warm(given.folder, cases, given.peers, given.jobs or 3, given.limit, given.seconds))
     if given.mode == "work":
         work(given.folder, given.patterns, peers)

@@ -51,16 +51,18 @@ def warm(folder: Path, cases: list[BenchCase], peers: str, jobs: int, limit: flo
 def warm_work(folder: Path, peers: tuple[str, ...]) -> None:
     """One of the processes: reads case names, one a line, and answers each with a line of JSON."""
     from bench.cases import all_cases
-    from bench.peers import COMPILED, make_peers
+    from bench.peers import COMPILED, make_peers, peers_of
 
     _measure_in_turns(folder / ".measuring")
-    kinds = tuple(kind for kind in COMPILED if kind in peers or f"{kind}, graph" in peers)
     print("{}", flush=True)
     for line in sys.stdin:
         name, start = line.strip(), time.monotonic()
         answer: dict[str, Any] = {"case": name, "ok": False}
         try:
-            model, args = all_cases()[name].make("cuda", True)
+            case = all_cases()[name]
+            wanted = peers_of(case, peers)
+            kinds = tuple(kind for kind in COMPILED if kind in wanted or f"{kind}, graph" in wanted)
+            model, args = case.make("cuda", True)
             missing = make_peers(model, args, kinds)[1]
             answer |= {"ok": not missing, "seconds": round(time.monotonic() - start, 1), **missing}
         except Exception as error:  # costs only itself

@@ -1,0 +1,68 @@
+"""Models of libraries as cases of the benchmark: the list, what is said of a missing library, how they are called."""
+
+import importlib.util
+
+import pytest
+import torch
+
+from bench.breadth.library import library
+from bench.breadth.library.made import Called
+from bench.case import BenchCase
+from bench.cases import all_cases
+from bench.peers import SETS, peers_of
+from bench.suite import build
+
+SMALL = ["lib_pyg_gcn_2k", "lib_electra_b16", "lib_squeezenet_b8"]
+
+
+def test_the_list_has_every_library_without_any_of_them():
+    cases = library()
+    assert len(cases) >= 60 and all(all_cases()[case.name].group == "library" for case in cases)
+    kinds = {case.library for case in cases}
+    assert kinds == {"transformers", "timm", "torchvision", "torch_geometric", "diffusers"}
+    assert sum(case.dtype == "f32" for case in cases) >= 10 and sum(case.autotuned for case in cases) == 20
+
+
+def test_a_missing_library_is_told_and_is_no_failure(tmp_path, capsys):
+    def never(device: str, values: bool):
+        raise AssertionError("made")
+
+    assert build(tmp_path, [BenchCase("lib_none", "library", never, library="kitsune_no_such_library")]) == 0
+    assert "lib_none: missing: kitsune_no_such_library is not installed" in capsys.readouterr().out
+    assert not list(tmp_path.glob("*.kit"))
+
+
+def test_max_autotune_is_added_for_the_models_that_matter_most():
+    chosen = BenchCase("a", "library", lambda device, values: None, autotuned=True)
+    other = BenchCase("b", "library", lambda device, values: None)
+    assert peers_of(chosen, SETS["graph"]) == (*SETS["graph"], "max-autotune, graph")
+    assert peers_of(chosen, SETS["all"]) == SETS["all"] and peers_of(other, SETS["graph"]) == SETS["graph"]
+    assert peers_of(chosen, ()) == () and peers_of(chosen, ("eager",)) == ("eager",)
+
+
+def test_arguments_go_by_name_or_place_and_only_tensors_come_out():
+    class Given(torch.nn.Module):
+        def forward(self, first, *, scale, words=()):
+            return {"sum": first + scale, "words": words, "parts": (first, None)}
+
+    called = Called(Given(), ("scale", "0"), {"words": ("a",)})
+    one, two = torch.ones(2), torch.full((2,), 2.0)
+    total, first = called(two, one)
+    assert torch.equal(total, one + two) and first is one
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_model_is_the_same_wherever_it_is_made(name):
+    case = all_cases()[name]
+    if case.missing:
+        pytest.skip(f"{case.missing} is not installed")
+    model, args = case.make("cpu", True)
+    again, _ = case.make("cpu", True)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    with torch.no_grad():
+        assert all(out.isfinite().all() for out in model(*args))
+
+
+def test_what_is_missing_is_what_cannot_be_imported():
+    for case in library():
+        assert bool(case.missing) == (importlib.util.find_spec(case.library) is None)
