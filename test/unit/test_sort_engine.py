@@ -20,12 +20,12 @@ def numbers(shape, dtype):
     return found.to(dtype)
 
 
-def check(function, x, blocks=2):
+def check(function, x, blocks=2, **options):
     program = compiled(function, [x])
     assert engines(program) == ["sort"]
     like = function(x)
     like = list(like) if isinstance(like, tuple) else [like]
-    for found, want in zip(emulated(program, [x], like, blocks), like, strict=True):
+    for found, want in zip(emulated(program, [x], like, blocks, **options), like, strict=True):
         assert found.dtype == want.dtype
         torch.testing.assert_close(found, want, rtol=0, atol=0, equal_nan=True)
         if want.dtype.is_floating_point:
@@ -55,3 +55,14 @@ def test_along_another_dimension():
 def test_places_alone_and_what_is_made_of_them():
     check(lambda x: x.argsort(dim=1, stable=True) * 2 + 1, numbers((4, 100), F32))
     check(lambda x: (x * 2 + 1).sort(dim=1, stable=True)[0] * 0.5, torch.randn(4, 100))
+
+
+@pytest.mark.parametrize("dtype", [F32, I64])
+@pytest.mark.parametrize("shape, descending", [((2, 5000), False), ((3, 1100), True), ((1, 4096), False)])
+def test_more_lanes_than_threads(shape, descending, dtype):
+    check(lambda x: tuple(x.sort(dim=1, descending=descending, stable=True)), numbers(shape, dtype), threads=384)
+
+
+def test_beside_an_engine_whose_registers_leave_a_kernel_few_threads():
+    program = compiled(lambda x, y, w: (x.sort(dim=1)[0], y @ w), [torch.randn(8, 4096), *torch.randn(2, 64, 64).bfloat16()])
+    assert sorted(engines(program)) == ["mma", "sort"]

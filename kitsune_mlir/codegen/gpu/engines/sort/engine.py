@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from torch_mlir import ir
@@ -17,7 +17,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, minimum
 from kitsune_mlir.codegen.gpu.engines.sort.keys import word_types, words
-from kitsune_mlir.codegen.gpu.engines.sort.network import Network
+from kitsune_mlir.codegen.gpu.engines.sort.network import Item, Network
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.elements import Elements, follows, stores_only, unreadable
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
@@ -59,12 +59,13 @@ class Sort:
         """Of a row."""
         return shape_of(self.op.results[0])[self.axis]
 
-    @property
-    def network(self) -> Network:
-        """What sorts as many rows as a block holds."""
+    def network(self, threads: int) -> Network:
+        """What sorts as many rows as a block of so many threads holds, at least `THREADS`."""
         length = max(2, 1 << (self.length - 1).bit_length())
         held = min(length, 4 if length <= 4 * THREADS else 8)
-        return Network(length, held, max(THREADS, length // held), word_types(self.type))
+        lanes = max(THREADS, length // held)
+        working = min(lanes, 1 << threads.bit_length() - 1)
+        return Network(length, held, working, word_types(self.type), lanes // working)
 
 
 def read(ops: list[ir.Operation]) -> Sort | str:
@@ -114,8 +115,8 @@ class SortEngine(Engine):
         sort = read(candidate.space.ops)
         if isinstance(sort, str):
             return Decline(self.name, sort)
-        network = sort.network
-        rows = network.threads * network.held // network.length
+        network = sort.network(options.threads)
+        rows = network.items // network.length
         return Offer(self.name, tuple(fit([dim.size for dim in candidate.space.dims], rows)))
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
@@ -124,9 +125,9 @@ class SortEngine(Engine):
             return Decline(self.name, sort)
         if not stores_only(task, sort.op):
             return Decline(self.name, "it stores what the sort does not make")
-        network = sort.network
-        if network.threads > options.threads:
-            return Decline(self.name, f"its rows need {network.threads} threads; the kernel has {options.threads}")
+        if options.threads < THREADS:
+            return Decline(self.name, f"its rows need {THREADS} threads; the kernel has {options.threads}")
+        network = sort.network(options.threads)
         steps = (network.length.bit_length() - 1) * network.length.bit_length() // 2
         return Plan(
             self.name,
@@ -136,21 +137,21 @@ class SortEngine(Engine):
             registers=64,
             parameters={"length": network.length, "held": network.held, "steps": steps},
             streaming=True,
-            private=sort,
+            private=(sort, network),
         )
 
     def emit_tile(self, plan: Plan, tile: TileContext) -> None:
         tile.resolve()
         tile.wait()
-        _SortTile(tile, plan.private).emit()
+        _SortTile(tile, *plan.private).emit()
         tile.finish()
 
 
 class _SortTile:
     """Emits a tile."""
 
-    def __init__(self, tile: TileContext, sort: Sort):
-        self.tile, self.sort, self.network = tile, sort, sort.network
+    def __init__(self, tile: TileContext, sort: Sort, network: Network):
+        self.tile, self.sort, self.network = tile, sort, network
         self.elements = Elements(tile, sort.axis)
         self.sizes = [size for dim, size in enumerate(shape_of(sort.op.results[0])) if dim != sort.axis]
         self.thread = tile.task.thread
@@ -159,7 +160,7 @@ class _SortTile:
     def emit(self) -> None:
         """All rows of the tile."""
         rows = math.prod(self.sizes)
-        at_once = self.network.threads * self.network.held // self.network.length
+        at_once = self.network.items // self.network.length
 
         def work() -> None:
             for_(0, rows, at_once, lambda first: self._rows(first, rows))
@@ -168,27 +169,37 @@ class _SortTile:
 
     def _rows(self, first: Value, rows: int) -> None:
         network, sort, length = self.network, self.sort, self.sort.length
-        each = network.length // network.held  # threads of a row
-        row, lane = first + self.thread // each, self.thread % each
-        inside = row < rows
-        where = delinearize(minimum(row, rows - 1), self.sizes) if self.sizes else ()
-        items = []
-        for number in range(network.held):  # whatever the order, so neighbouring threads read neighbours
-            place = lane + number * each
-            (value,) = self._read(0, where, minimum(place, length - 1))
-            items.append(words(value, place, place < length, sort.descending, sort.signed))
-        items = network.emit(items, self.thread, self.tile.task.shared, self.group.sync)
-        start = lane * network.held
-        # The low bits of the last word; what stands for no element has the largest number.
-        places = [minimum(cast(item[-1], "i32") & PLACES, length - 1) for item in items]
-        results = [[self._read(r, where, place)[0] for place in places] for r in self._used()]
-        known = {sort.op.results[r]: values for r, values in zip(self._used(), results, strict=True)}
-        for window in self.tile.task.view.stores:
-            values = self.elements.at(window.tensor, self._at(where, start), network.held, known)
-            width = self.elements.width(window, network.held)
-            for low in range(0, network.held, width):
-                exists = inside & (start + low < length)
-                self._store(window, self._at(where, start + low), values[low : low + width], exists)
+        each = network.length // network.held  # lanes of a row
+
+        def place_of(lane: Value) -> tuple[Sequence[Value], Value]:
+            """Where a lane's row is, and whether (i1) there is one."""
+            row = first + lane // each
+            return (delinearize(minimum(row, rows - 1), self.sizes) if self.sizes else ()), row < rows
+
+        def read(lane: Value) -> list[Item]:
+            where, _ = place_of(lane)
+            items = []
+            for number in range(network.held):  # whatever the order, so neighbouring threads read neighbours
+                place = lane % each + number * each
+                (value,) = self._read(0, where, minimum(place, length - 1))
+                items.append(words(value, place, place < length, sort.descending, sort.signed))
+            return items
+
+        def write(lane: Value, items: list[Item]) -> None:
+            where, inside = place_of(lane)
+            start = lane % each * network.held
+            # The low bits of the last word; what stands for no element has the largest number.
+            places = [minimum(cast(item[-1], "i32") & PLACES, length - 1) for item in items]
+            results = [[self._read(r, where, place)[0] for place in places] for r in self._used()]
+            known = {sort.op.results[r]: values for r, values in zip(self._used(), results, strict=True)}
+            for window in self.tile.task.view.stores:
+                values = self.elements.at(window.tensor, self._at(where, start), network.held, known)
+                width = self.elements.width(window, network.held)
+                for low in range(0, network.held, width):
+                    exists = inside & (start + low < length)
+                    self._store(window, self._at(where, start + low), values[low : low + width], exists)
+
+        network.emit(read, write, self.thread, self.tile.task.shared, self.group.sync)
 
     def _store(self, window, where: list[Value], values: list[Value], exists: Value) -> None:
         write: Callable[[], None] = lambda: self.elements.store(window, where, values)  # noqa: E731

@@ -1,7 +1,8 @@
 """A bitonic network over the items of a block (Batcher, "Sorting networks and their applications", 1968).
 
-A thread keeps neighbouring items in registers. Items that are closer than a warp's are compared there and by shuffles, others
-in shared memory. An item is one i64 that is unlike all others (or two words, the second of which is).
+A lane keeps neighbouring items in registers. Items that are closer than a warp's are compared there and by shuffles, others
+in shared memory. An item is one i64 that is unlike all others (or two words, the second of which is). Where there are more
+lanes than threads, a thread is several lanes, one after the other, and items wait in shared memory.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ __all__ = ["Item", "Network"]
 Item = tuple[Value, ...]
 """Words, the first of which counts most."""
 
+Read = Callable[[Value], list[Item]]
+"""The items that a lane begins with."""
+Write = Callable[[Value, list[Item]], None]
+"""Takes the items that a lane ends with."""
+
 WARP = 32
 WORD_BYTES = 8
 
@@ -28,15 +34,22 @@ class Network:
 
     Attributes:
         length: items of a row.
-        held: neighbouring items of a thread, a power of two up to `length`; thread t has items t * held + (0, 1, ...).
+        held: neighbouring items of a lane, a power of two up to `length`; lane n has items n * held + (0, 1, ...).
         threads: of the block that work.
         types: of an item's words.
+        turns: lanes that a thread is: t, t + threads, ...
     """
 
     length: int
     held: int
     threads: int
     types: tuple[str, ...]
+    turns: int = 1
+
+    @property
+    def items(self) -> int:
+        """That are sorted at once: of one row or several."""
+        return self.threads * self.turns * self.held
 
     @property
     def reach(self) -> int:
@@ -46,30 +59,65 @@ class Network:
     @property
     def shared_bytes(self) -> int:
         """Shared memory."""
-        return self.threads * self.held * WORD_BYTES * len(self.types) if self.length > self.reach else 0
+        return self.items * WORD_BYTES * len(self.types) if self.length > self.reach else 0
 
-    def emit(self, items: Sequence[Item], thread: Value, shared: Value, sync: Callable[[], None]) -> list[Item]:
-        """The items of the thread in order; all threads that work call it.
+    def emit(self, read: Read, write: Write, thread: Value, shared: Value, sync: Callable[[], None]) -> None:
+        """Sort what lanes read, and have them write it in order; all threads that work call it.
 
         Args:
             shared: pointer to `shared_bytes`. sync: a barrier over these threads.
         """
-        place = thread % (self.length // self.held)
-        found, size = list(items), 2
+        if self.turns == 1:
+            write(thread, self._in_registers(read(thread), thread, shared, sync))
+            return
+
+        def lanes(work: Callable[[Value], None]) -> None:
+            for_(thread, self.threads * self.turns, self.threads, work)
+
+        def begin(lane: Value) -> None:
+            self._put_all(shared, lane, self._runs(read(lane), lane))
+
+        def larger(size: Value) -> Value:
+            self._apart(size, thread, shared, sync)
+            sync()
+
+            def near(lane: Value) -> None:
+                items = self._merge(self._get_all(shared, lane), self._place(lane), size, self.reach // 2)
+                self._put_all(shared, lane, items)
+
+            lanes(near)
+            return size << 1
+
+        sync()  # who was slower has read the rows before
+        lanes(begin)
+        while_([i32(2 * self.reach)], lambda size: size <= self.length, larger)
+        lanes(lambda lane: write(lane, self._get_all(shared, lane)))
+
+    def _place(self, lane: Value) -> Value:
+        """Of a lane in its row."""
+        return lane % (self.length // self.held)
+
+    def _runs(self, items: list[Item], lane: Value) -> list[Item]:
+        """Runs of what a warp reaches, in order."""
+        place, found, size = self._place(lane), items, 2
         while size <= min(self.length, self.reach):
             found = self._merge(found, place, size, size // 2)
             size *= 2
+        return found
+
+    def _in_registers(self, items: list[Item], thread: Value, shared: Value, sync: Callable[[], None]) -> list[Item]:
+        """The items of a lane in order, where each thread is one."""
+        place = self._place(thread)
+        found = self._runs(items, thread)
         if self.length <= self.reach:
             return found
 
         def larger(size: Value, *flat: Value) -> list[Value]:
             sync()  # who was slower has read what comes to lie elsewhere
-            for number, item in enumerate(self._items(flat)):
-                self._put(shared, thread * self.held + number, item)
+            self._put_all(shared, thread, self._items(flat))
             self._apart(size, thread, shared, sync)
             sync()
-            back = [self._get(shared, thread * self.held + number) for number in range(self.held)]
-            merged = self._merge(back, place, size, self.reach // 2)
+            merged = self._merge(self._get_all(shared, thread), place, size, self.reach // 2)
             return [size << 1, *(word for item in merged for word in item)]
 
         start = [i32(2 * self.reach), *(word for item in found for word in item)]
@@ -110,7 +158,6 @@ class Network:
 
     def _apart(self, size: Value, thread: Value, shared: Value, sync: Callable[[], None]) -> None:
         """The first steps of merging runs of `size`: items that are not of one warp."""
-        pairs = self.held // 2 or 1
 
         def step(stride: Value) -> Value:
             sync()
@@ -123,10 +170,17 @@ class Network:
                 self._put(shared, low, _chosen(swap, b, a))
                 self._put(shared, low + stride, _chosen(swap, a, b))
 
-            for_(thread, self.threads * pairs, self.threads, pair)
+            for_(thread, self.items // 2, self.threads, pair)
             return stride >> 1
 
         while_([size >> 1], lambda stride: stride >= self.reach, step)
+
+    def _get_all(self, shared: Value, lane: Value) -> list[Item]:
+        return [self._get(shared, lane * self.held + number) for number in range(self.held)]
+
+    def _put_all(self, shared: Value, lane: Value, items: Sequence[Item]) -> None:
+        for number, item in enumerate(items):
+            self._put(shared, lane * self.held + number, item)
 
     def _get(self, shared: Value, number: Value) -> Item:
         return tuple(load(self._word(shared, number, word), type) for word, type in enumerate(self.types))
@@ -136,7 +190,7 @@ class Network:
             store(value, self._word(shared, number, word))
 
     def _word(self, shared: Value, number: Value, word: int) -> Value:
-        return offset(shared, (number + word * self.threads * self.held) * WORD_BYTES)
+        return offset(shared, (number + word * self.items) * WORD_BYTES)
 
 
 def _before(a: Item, b: Item) -> Value:
