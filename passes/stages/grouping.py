@@ -114,11 +114,11 @@ class Grouping:
     def outputs(self, group: list[ir.Operation]) -> list[ir.Value]:
         """The values of a group that something outside it needs (views, returned values, other groups)."""
         inside = {hash(op) for op in group}
-        out: dict[ir.Value, None] = {}
-        pending = [r for op in group for r in op.results]
-        root = {r: r for r in pending}
+        out: set[ir.Value] = set()
+        ordered = [r for op in group for r in op.results]
+        pending = [(r, r) for r in ordered]  # a value, and which of the group's it is made of: it may be made of several
         while pending:
-            value = pending.pop(0)
+            value, root = pending.pop()
             for use in value.uses:
                 user = use.owner.operation
                 while hash(user) not in self.order and user.parent is not None:
@@ -126,12 +126,9 @@ class Grouping:
                 if hash(user) in inside:
                     continue
                 if hash(user) in self.order and hash(user) not in self.group_of and is_free(user):
-                    for r in user.results:
-                        root[r] = root[value]
-                        pending.append(r)
+                    pending += [(r, root) for r in user.results]
                     continue
-                out[root[value]] = None
-        ordered = [r for op in group for r in op.results]
+                out.add(root)
         return [v for v in ordered if v in out]
 
     def space(self, group: list[ir.Operation]) -> Space:

@@ -76,3 +76,54 @@ func.func @returned(%a: tensor<512x64xbf16>, %b: tensor<512x128xbf16>, %weight: 
   } -> tensor<512x1024xf32>
   return %p, %x : tensor<512x1024xf32>, tensor<512x192xbf16>
 }
+
+// -----
+
+// Both parts of what the second product reads as one come from the first product's stage: both are its results.
+// CHECK-LABEL: func.func @two_parts
+// CHECK: math.cos
+// CHECK: math.sin
+// CHECK: sym_name = "product_0"} : () -> tuple<tensor<16384x64xf32>, tensor<16384x64xf32>>
+// CHECK: %[[PARTS:.*]]:2 = builtin.unrealized_conversion_cast
+// CHECK: tensor.concat dim(1) %[[PARTS]]#0, %[[PARTS]]#1 {kitsune.in_place}
+#id = affine_map<(i, j) -> (i, j)>
+#rows = affine_map<(i, j, k) -> (i, k)>
+#columns = affine_map<(i, j, k) -> (k, j)>
+#out = affine_map<(i, j, k) -> (i, j)>
+func.func @two_parts(%x: tensor<16384x3xf32>, %a: tensor<3x64xf32>, %w: tensor<128x65xf32>) -> tensor<16384x65xf32> {
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<16384x64xf32>
+  %z = linalg.generic {indexing_maps = [#id], iterator_types = ["parallel", "parallel"]} outs(%e : tensor<16384x64xf32>) {
+  ^bb0(%o: f32):
+    linalg.yield %zero : f32
+  } -> tensor<16384x64xf32>
+  %p = linalg.generic {indexing_maps = [#rows, #columns, #out], iterator_types = ["parallel", "parallel", "reduction"]} ins(%x, %a : tensor<16384x3xf32>, tensor<3x64xf32>) outs(%z : tensor<16384x64xf32>) {
+  ^bb0(%l: f32, %r: f32, %o: f32):
+    %m = arith.mulf %l, %r : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<16384x64xf32>
+  %cos = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]} ins(%p : tensor<16384x64xf32>) outs(%e : tensor<16384x64xf32>) {
+  ^bb0(%in: f32, %o: f32):
+    %v = math.cos %in : f32
+    linalg.yield %v : f32
+  } -> tensor<16384x64xf32>
+  %sin = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]} ins(%p : tensor<16384x64xf32>) outs(%e : tensor<16384x64xf32>) {
+  ^bb0(%in: f32, %o: f32):
+    %v = math.sin %in : f32
+    linalg.yield %v : f32
+  } -> tensor<16384x64xf32>
+  %both = tensor.concat dim(1) %cos, %sin : (tensor<16384x64xf32>, tensor<16384x64xf32>) -> tensor<16384x128xf32>
+  %e2 = tensor.empty() : tensor<16384x65xf32>
+  %z2 = linalg.generic {indexing_maps = [#id], iterator_types = ["parallel", "parallel"]} outs(%e2 : tensor<16384x65xf32>) {
+  ^bb0(%o: f32):
+    linalg.yield %zero : f32
+  } -> tensor<16384x65xf32>
+  %q = linalg.generic {indexing_maps = [#rows, #columns, #out], iterator_types = ["parallel", "parallel", "reduction"]} ins(%both, %w : tensor<16384x128xf32>, tensor<128x65xf32>) outs(%z2 : tensor<16384x65xf32>) {
+  ^bb0(%l: f32, %r: f32, %o: f32):
+    %m = arith.mulf %l, %r : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<16384x65xf32>
+  return %q : tensor<16384x65xf32>
+}
