@@ -17,6 +17,8 @@ config.test_exec_root = os.environ.get("KITSUNE_LIT_OUT") or os.path.join(tempfi
 # A failing pass is what many tests want; its reproducer belongs with the test's other output.
 config.environment["KITSUNE_REPRODUCER_DIR"] = config.test_exec_root  # noqa: F821
 config.environment["PYTHONIOENCODING"] = "utf-8"  # noqa: F821
+if "PYTHONPATH" in os.environ:  # another checkout than the installed one
+    config.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]  # noqa: F821
 
 
 def tool(name: str, code: str) -> tuple[str, str]:
