@@ -21,7 +21,7 @@ from kitsune_mlir.frontend.dtypes import NARROW, widened, worst_of
 from kitsune_mlir.frontend.embedding_bags import BAGS
 from kitsune_mlir.frontend.fallbacks import FALLBACKS, with_scalars
 from kitsune_mlir.frontend.orders import topk as sorted_topk
-from kitsune_mlir.frontend.products import linear, matmul
+from kitsune_mlir.frontend.products import grouped, linear, matmul
 from kitsune_mlir.frontend.recurrent import RECURRENT
 from kitsune_mlir.frontend.scatters import SCATTERS
 
@@ -280,6 +280,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.gelu.default: _gelu,
     aten.constant_pad_nd.default: _constant_pad,
     aten.convolution.default: convolution,
+    aten._grouped_mm.default: grouped,
     aten.linear.default: linear,
     aten.matmul.default: matmul,
     aten.addmm.default: _addmm,

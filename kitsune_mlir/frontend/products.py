@@ -1,4 +1,4 @@
-"""Products of many rows by one matrix, as two-dimensional products whatever the rows' layout.
+"""Products of many rows by one matrix, as two-dimensional products whatever the rows' layout; and by a matrix of each row's group.
 
 PyTorch repeats the matrix for a batch where the rows are not contiguous: a product for each of them, and a copy of the matrix.
 """
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch._decomp import decompositions
 
-__all__ = ["linear", "matmul"]
+__all__ = ["grouped", "linear", "matmul"]
 
 aten = torch.ops.aten
 
@@ -31,3 +31,24 @@ def matmul(a: Tensor, b: Tensor) -> Any:
     if a.ndim < 3 or b.ndim != 2:
         return decompositions.matmul(a, b)
     return aten.mm(a.reshape(-1, a.shape[-1]), b).reshape([*a.shape[:-1], b.shape[1]])
+
+
+def grouped(
+    x: Tensor, weights: Tensor, ends: Tensor | None = None, bias: Tensor | None = None, out_dtype: torch.dtype | None = None
+) -> Any:
+    """`aten._grouped_mm` of rows x [t, k] by weights [e, k, n]: group e are the rows before its end that no group before has.
+
+    Where groups end is known at run time only: every row by every weight, and of these products each row's own. Rows behind the
+    last end, which PyTorch leaves unset, count as the last group's.
+    """
+    if bias is not None or weights.ndim != 3:
+        return NotImplemented
+    dtype = out_dtype or x.dtype
+    if x.ndim == 3:
+        return aten.bmm(x, weights).to(dtype)
+    if ends is None:
+        return NotImplemented
+    count, rows = weights.shape[0], torch.arange(x.shape[0], device=x.device)
+    group = (rows[:, None] >= ends[None, :-1]).sum(1)
+    products = aten.bmm(x.expand(count, *x.shape), weights)
+    return products.reshape(count * x.shape[0], -1)[group * x.shape[0] + rows].to(dtype)

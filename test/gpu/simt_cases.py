@@ -145,6 +145,11 @@ CASES: dict[str, Case] = {
     "rows_to_unit_sum": Case(lambda x: x / x.abs().sum(-1, keepdim=True), (rows("f32", 5, 4096),)),
     "softmax_few_long": Case(softmax, (rows("f32", 3, 128256),)),
     "layer_norm_few_long": Case(layer_norm, (rows("bf16", 2, 40000), ("bf16", (40000,)), ("bf16", (40000,)))),
+    # Rows are of two dimensions, and what follows the sum has one of one element less.
+    "rows_joined": Case(
+        lambda w, x, b: F.softplus(w @ x.transpose(1, 2) + b[:, None]),
+        (rows("bf16", 300, 48), ("bf16", (1, 3, 48)), ("bf16", (300,))),
+    ),
     "row_long": Case(lambda x: x.sum(-1), (rows("f32", 3, 100000),)),
     "row_any": Case(lambda x: ((x > 2).any(-1), (x > -2).all(-1)), (rows("f32", 300, 100),)),
     "row_int": Case(lambda i: (i.sum(-1), i.amax(-1), i.amin(-1)), (("i64", (300, 100)),)),

@@ -39,6 +39,13 @@ CASES = {
         lambda x, i, v: (x[i], torch.index_put(x, (i,), v), torch.index_put(x, (i,), v, accumulate=True)),
         (torch.randn(5, 3), torch.tensor([-1, 2, -5]), torch.randn(3, 3)),
     ),
+    "grouped-products": (  # an empty group, and one of a single row
+        lambda x, w, ends: (torch.ops.aten._grouped_mm(x, w, ends), torch.ops.aten._grouped_mm(x[:8].view(4, 2, 16), w)),
+        (
+            *(torch.randint(-3, 4, shape).bfloat16() for shape in ((9, 16), (4, 16, 8))),  # sums are exact
+            torch.tensor([3, 3, 4, 9], dtype=torch.int32),
+        ),
+    ),
     "cat-split-stack": (
         lambda x, y: (torch.cat([x, y], 1), torch.stack([x, y]), x.split(2, 0)[1], x.chunk(2, 1)),
         (torch.randn(4, 8), torch.randn(4, 8)),

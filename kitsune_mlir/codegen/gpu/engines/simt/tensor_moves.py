@@ -61,9 +61,11 @@ def _tensor_collapse_shape(evaluator: PointEvaluator, op: ir.Operation, coordina
     shape = shape_of(op.operands[0])
     where: list[Index] = [Linear()] * len(shape)
     for group, index in zip(reassociation(op), coordinates, strict=True):
-        rest = index
-        for dim in reversed(group):
-            rest, where[dim] = divmod_index(rest, shape[dim], evaluator.width) if dim != group[0] else (Linear(), rest)
+        # The outermost one takes what is left, undivided: an index need not be known to lie below the extent.
+        first, *others = [dim for dim in group if shape[dim] != 1] or group[:1]
+        for dim in reversed(others):
+            index, where[dim] = divmod_index(index, shape[dim], evaluator.width)
+        where[first] = index
     return (yield evaluator.tensor_steps(op.operands[0], tuple(where)))
 
 
