@@ -1,4 +1,4 @@
-"""Products of many rows by one matrix, as two-dimensional products whatever the rows' layout; and by a matrix of each row's group.
+"""Products of many rows by one matrix, two-dimensional whatever the rows' layout, and by a matrix of each row's group.
 
 PyTorch repeats the matrix for a batch where the rows are not contiguous: a product for each of them, and a copy of the matrix.
 """

@@ -51,7 +51,10 @@ def cases() -> dict[str, list[str]]:
 
     built = {kind.name: kind for kind in KINDS if not kind.folder}
     found = {name: list(kind.cases()) if kind.cases is not None else [ALL] for name, kind in built.items()}
-    return {**found, "bench": [case.name for case in select(["*"]) if case.group not in ("breadth", "random", *OPERATORS)]}
+    return {
+        **found,
+        "bench": [case.name for case in select(["*"]) if case.group not in ("breadth", "library", "random", *OPERATORS)],
+    }
 
 
 def hashes_of(kind: str, names: Sequence[str]) -> dict[str, str]:
