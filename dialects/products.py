@@ -33,9 +33,12 @@ def defining_op(value: ir.Value) -> ir.Operation | None:
 def is_contraction(op: ir.Operation) -> bool:
     """Whether a generic is a product: out += widen(a) * widen(b), two inputs, at least one reduction loop.
 
-    Convolutions are products too, with maps that are sums of loops.
+    Convolutions are products too, with maps that are sums of loops. Where both inputs have all loops, nothing is read twice:
+    such sums of what is multiplied element by element are reductions like others.
     """
     if not is_generic(op) or len(op.operands) != 3 or len(op.results) != 1 or "reduction" not in iterator_kinds(op):
+        return False
+    if all(map_.is_permutation for map_ in affine_maps(op)[:2]):
         return False
     core = [o for o in body_of(op) if o.name not in WIDENING]
     if len(core) != 2 or (core[0].name, core[1].name) not in PRODUCTS:

@@ -192,13 +192,17 @@ def _baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 
 
 
 def _pow_scalar(x: Tensor, exponent: Any) -> Tensor:
+    """Products, roots and quotients for the exponents for which torch's own kernels take them."""
     wide = widened(x)
-    if exponent in (2, 3) and isinstance(exponent, int | float) and x.dtype != torch.bool:
+    if isinstance(exponent, bool | complex) or x.dtype == torch.bool:
+        return NotImplemented
+    if exponent in (1, 2, 3):
         if isinstance(exponent, float) and not x.dtype.is_floating_point:
             return NotImplemented
-        out = wide * wide if exponent == 2 else wide * wide * wide
-    elif exponent == -1 and x.dtype.is_floating_point:
-        out = torch.reciprocal(wide)
+        out = {1: lambda: wide.clone(), 2: lambda: wide * wide, 3: lambda: wide * wide * wide}[int(exponent)]()
+    elif exponent in (0.5, -0.5, -1, -2) and x.dtype.is_floating_point:
+        root = {0.5: torch.sqrt, -0.5: torch.rsqrt, -1: torch.reciprocal, -2: lambda v: 1 / (v * v)}[exponent]
+        out = root(wide)
     else:
         return NotImplemented
     return out.to(x.dtype)
@@ -257,7 +261,6 @@ _ACCUMULATING = (
     aten.prod.dim_int,
     aten.cumsum.default,
     aten.cumprod.default,
-    aten.linalg_vector_norm.default,
     aten.avg_pool1d.default,
     aten.avg_pool2d.default,
     aten.avg_pool3d.default,

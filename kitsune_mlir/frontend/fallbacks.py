@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 from kitsune_mlir.frontend.extrema import EXTREMA
 from kitsune_mlir.frontend.fills import FILLS
 from kitsune_mlir.frontend.histograms import HISTOGRAMS
+from kitsune_mlir.frontend.norms import NORMS
 from kitsune_mlir.frontend.orders import ORDERS
 from kitsune_mlir.frontend.pooling import POOLING
 from kitsune_mlir.frontend.scans import SCANS
@@ -119,14 +120,6 @@ def _index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     if not any(i is not None and i.dtype in small for i in indices):
         return NotImplemented
     return aten.index.Tensor(x, [i.to(torch.int64) if i is not None and i.dtype in small else i for i in indices])
-
-
-def _norm(x: Tensor, p: Any = 2, dim: Sequence[int] | None = None, keepdim: bool = False, **given: Any) -> Tensor:
-    return aten.linalg_vector_norm(x, 2 if p is None else p, dim or None, keepdim, **given)
-
-
-def _pairwise_distance(x: Tensor, y: Tensor, p: float = 2, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
-    return aten.linalg_vector_norm(x - y + eps, p, [-1], keepdim)
 
 
 def _trilinear(a: Tensor, b: Tensor, c: Tensor, i: list[int], j: list[int], k: list[int], sums: list[int], unroll: int = 1):
@@ -240,6 +233,7 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     **EXTREMA,
     **POOLING,
     **HISTOGRAMS,
+    **NORMS,
     aten.addmv.default: _addmv,
     aten.addbmm.default: _addbmm,
     aten.reciprocal.default: _reciprocal,
@@ -255,10 +249,6 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     aten.copysign.Scalar: _copysign,
     **{op: _of_bytes(op) for op in _BYTES},
     **{op: _compared(op) for op in _COMPARISONS},
-    aten.norm.Scalar: _norm,
-    aten.norm.ScalarOpt_dim: _norm,
-    aten.norm.ScalarOpt_dim_dtype: _norm,
-    aten.pairwise_distance.default: _pairwise_distance,
     aten._trilinear.default: _trilinear,
     aten._cdist_forward.default: _cdist,
     aten.diagonal_scatter.default: _diagonal_scatter,

@@ -26,7 +26,7 @@ from .estimates import least_tiles, moving_seconds, product_seconds
 from .joined_sums import joins_sums
 from .marks import marked
 from .short_reductions import made_again
-from .small_stages import one_row, worth_a_hand_off
+from .small_stages import ends_in_numbers, one_row, worth_a_hand_off
 
 TILE_COLUMNS = 256  # what a GPU's tile has at most of the last of several shared dimensions
 MOST_OPS = 128  # in a stage: plans look at all of them together, and the code of more is slow to compile
@@ -172,7 +172,8 @@ class Grouping:
         self._tried = a, b, merged
         small = self._small(group, merged)
         along = self.target.is_gpu and any(op.name in ALONG_ROWS for op in group)
-        if not merged.dims and not small and not along:
+        number = self.target.is_gpu and ends_in_numbers(self._space_of(a), self.members[b])
+        if not (merged.dims or small or along or number):
             return "they share no parallel dimension"
         if self.would_cycle(a, b):
             return "another stage runs between them"
@@ -216,9 +217,8 @@ class Grouping:
 
     def _small(self, group: list[ir.Operation], space: Space) -> bool:
         """Whether a group without products is so small that few tiles, or one of a single row, beat several stages."""
-        if any(is_contraction(op) or not is_generic(op) for op in group):
-            return False
-        if not space.dims and any(not one_row(op) for op in group):
+        products = any(is_contraction(op) or not is_generic(op) for op in group)
+        if products or (not space.dims and not all(map(one_row, group))):
             return False
         values = {v for op in group for v in [*op.operands, *op.results] if is_tensor(v)}
         bytes_ = sum(tensor_bytes(v.type) for v in values)
@@ -284,7 +284,7 @@ class Grouping:
         """Bytes of the values that a smallest tile of the leading dimension keeps between the ops of the group."""
         if self.target.is_gpu and any(is_contraction(op) and not is_projected_product(op) for op in group):
             return 0  # a convolution's tile is cut along every dimension, and stays in registers
-        if self.target.is_gpu and all(is_generic(op) for op in group) and not any(is_contraction(op) for op in group):
+        if self.target.is_gpu and all(is_generic(op) and not is_contraction(op) for op in group):
             return 0  # made element by element: what a row needs is read again where it does not fit
         rows = MIN_ROWS if any(is_contraction(op) for op in group) else 1
         # Several dimensions: tiles are cut along the last one too, and rows are all those before it (a batch of matrices).

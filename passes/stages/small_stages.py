@@ -1,11 +1,17 @@
 """Work so small that a hand-off between two stages takes longer than the work: one row's normalisation, say.
 
 Joined, it has fewer tiles than there are multiprocessors, perhaps one; apart, the second stage starts a hand-off later.
+What makes single numbers of one that everything was reduced to costs nothing where that number is made.
 """
+
+import math
+from collections.abc import Sequence
 
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import access_of, is_tensor
+from kitsune_mlir.dialects.iteration import Space, is_free
+from kitsune_mlir.dialects.products import is_contraction, is_generic
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target
@@ -23,3 +29,15 @@ def one_row(op: ir.Operation) -> bool:
     """Whether an op walks one dimension only, and reads nothing by index: what is left of row-local work on a single row."""
     access = access_of(op)
     return access is not None and sum(size > 1 for size in access.sizes) <= 1 and not any(is_tensor(v) for v in captures(op))
+
+
+def ends_in_numbers(producer: Space, consumer: Sequence[ir.Operation]) -> bool:
+    """Whether `consumer` makes single numbers of single numbers, and `producer` is a reduction of everything, no product."""
+    if producer.dims or not all(map(_one_number, consumer)):
+        return False
+    return all(is_free(op) or is_generic(op) and not is_contraction(op) for op in producer.ops)
+
+
+def _one_number(op: ir.Operation) -> bool:
+    access = access_of(op)
+    return access is not None and math.prod(access.sizes) == 1 and not any(is_tensor(v) for v in captures(op))

@@ -68,6 +68,7 @@ EMULATED = (
         "column_softmax",
     ),
     *("middle_softmax", "middle_mean", "argmax_ties", "column_argmax", "batch_statistics", "group_norm", "softmax_f32_8"),
+    *("total_norm_long", "total_extremes_long", "dot_long", "cosine"),
     *("total_sum_long", "column_sum_long", "column_max_long", "transpose_bf16", "transpose_odd", "swap_inner"),
     *("softmax_bf16_31", "softmax_f32_4096", "softmax_bf16_30000", "layer_norm_f32_129", "rms_norm_bf16_1000", "stitch_f32"),
 )

@@ -310,3 +310,26 @@ func.func @unread_rows(%t: tensor<13x27xf32>, %x: tensor<7x27xf32>, %i: tensor<7
   } -> tensor<7x27xf32>
   return %sum, %other : tensor<7x27xf32>, tensor<7x27xf32>
 }
+
+// -----
+
+// A sum of what two tensors have side by side is no product, which would keep its operands as they are: what makes them goes into
+// it. With rows of its own for one of them it is (@arithmetic_stays_out).
+// CHECK-LABEL: func.func @dot
+// CHECK-NEXT: %[[D:.*]] = linalg.generic {{.*}} ins(%arg0, %arg1 : tensor<8x4xf32>, tensor<8x4xf32>)
+// CHECK: math.exp
+// CHECK: arith.mulf
+// CHECK: return %[[D]]
+#all = affine_map<(b, k) -> (b, k)>
+#rows = affine_map<(b, k) -> (b)>
+func.func @dot(%x: tensor<8x4xf32>, %w: tensor<8x4xf32>, %acc: tensor<8xf32>) -> tensor<8xf32> {
+  %y = math.exp %x : tensor<8x4xf32>
+  %p = linalg.generic {indexing_maps = [#all, #all, #rows], iterator_types = ["parallel", "reduction"]}
+      ins(%y, %w : tensor<8x4xf32>, tensor<8x4xf32>) outs(%acc : tensor<8xf32>) {
+  ^bb0(%a: f32, %b: f32, %o: f32):
+    %m = arith.mulf %a, %b : f32
+    %s = arith.addf %m, %o : f32
+    linalg.yield %s : f32
+  } -> tensor<8xf32>
+  return %p : tensor<8xf32>
+}

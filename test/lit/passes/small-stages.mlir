@@ -64,3 +64,61 @@ func.func @gather(%t: tensor<50xf32>, %i: tensor<100xindex>) -> tensor<100xf32> 
   } -> tensor<100xf32>
   return %g : tensor<100xf32>
 }
+
+// -----
+
+// What is made of the number that everything was reduced to is made where that number is, however long the row.
+
+// CHECK-LABEL: func.func @length
+// CHECK-COUNT-1: "kitsune.stage"
+// CHECK-NOT: "kitsune.stage"
+// CHECK: return
+#id = affine_map<(n) -> (n)>
+#none = affine_map<(n) -> ()>
+#number = affine_map<() -> ()>
+func.func @length(%x: tensor<4194304xf32>, %z: tensor<f32>) -> tensor<f32> {
+  %e = tensor.empty() : tensor<f32>
+  %s = linalg.generic {indexing_maps = [#id, #none], iterator_types = ["reduction"]} ins(%x : tensor<4194304xf32>) outs(%z : tensor<f32>) {
+  ^bb0(%a: f32, %o: f32):
+    %m = arith.mulf %a, %a : f32
+    %b = arith.addf %m, %o : f32
+    linalg.yield %b : f32
+  } -> tensor<f32>
+  %r = linalg.generic {indexing_maps = [#number, #number], iterator_types = []} ins(%s : tensor<f32>) outs(%e : tensor<f32>) {
+  ^bb0(%a: f32, %o: f32):
+    %c = math.sqrt %a : f32
+    linalg.yield %c : f32
+  } -> tensor<f32>
+  return %r : tensor<f32>
+}
+
+// -----
+
+// Two sums of tensors of different lengths have their own tiles: the number that is made of both is made beside one of them.
+
+// CHECK-LABEL: func.func @two_sums
+// CHECK-COUNT-2: "kitsune.stage"
+// CHECK-NOT: "kitsune.stage"
+// CHECK: return
+#id = affine_map<(n) -> (n)>
+#none = affine_map<(n) -> ()>
+#number = affine_map<() -> ()>
+func.func @two_sums(%x: tensor<4194304xf32>, %y: tensor<3145728xf32>, %z: tensor<f32>) -> tensor<f32> {
+  %e = tensor.empty() : tensor<f32>
+  %s = linalg.generic {indexing_maps = [#id, #none], iterator_types = ["reduction"]} ins(%x : tensor<4194304xf32>) outs(%z : tensor<f32>) {
+  ^bb0(%a: f32, %o: f32):
+    %b = arith.addf %a, %o : f32
+    linalg.yield %b : f32
+  } -> tensor<f32>
+  %t = linalg.generic {indexing_maps = [#id, #none], iterator_types = ["reduction"]} ins(%y : tensor<3145728xf32>) outs(%z : tensor<f32>) {
+  ^bb0(%a: f32, %o: f32):
+    %b = arith.addf %a, %o : f32
+    linalg.yield %b : f32
+  } -> tensor<f32>
+  %r = linalg.generic {indexing_maps = [#number, #number, #number], iterator_types = []} ins(%s, %t : tensor<f32>, tensor<f32>) outs(%e : tensor<f32>) {
+  ^bb0(%a: f32, %b: f32, %o: f32):
+    %c = arith.divf %a, %b : f32
+    linalg.yield %c : f32
+  } -> tensor<f32>
+  return %r : tensor<f32>
+}

@@ -74,11 +74,11 @@ class Linear:
     def range(self, width: int) -> tuple[int, int] | None:
         """Smallest and largest value over all e < `width`; None if some atom has no bound."""
         low = high = self.const
-        spans = [(coefficient, atom.bound) for atom, coefficient in self.terms] + [(self.lane, width)]
-        for coefficient, bound in spans:
+        spans = [(coefficient, atom.bound, atom.multiple) for atom, coefficient in self.terms] + [(self.lane, width, 1)]
+        for coefficient, bound, multiple in spans:
             if bound is None:
                 return None
-            reach = coefficient * (bound - 1)
+            reach = coefficient * ((bound - 1) // multiple * multiple)
             low, high = low + min(0, reach), high + max(0, reach)
         return low, high
 

@@ -279,7 +279,9 @@ def _most_threads(graph: Graph) -> int:
 
 
 def _reads_weights(graph: Graph, space: RowSpace) -> bool:
-    """Whether something as long as a row, the same for all rows, is read."""
+    """Whether something as long as a row, the same for all of several rows, is read."""
+    if space.row_count * graph.task.tiles == 1:
+        return False
     return any(math.prod(shape_of(load.tensor)) == space.col_count for load in graph.task.loads if load.whole)
 
 

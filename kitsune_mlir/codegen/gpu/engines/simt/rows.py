@@ -191,18 +191,21 @@ class _Rows(SoftmaxRows):
 
     def _piece_of(self, piece: Piece, rows) -> None:
         """A piece of the columns, for results of rows alone."""
+        schedule = self.schedule
         parts = self._looped(0, rows)
         combiners = [c for c, items in zip(self._combiners(0), parts, strict=True) for _ in items]
         counts = [len(items) for items in parts]
-        scratch = offset(self.tile.task.shared, self.schedule.scratch + self.spans[0][0])
+        scratch = offset(self.tile.task.shared, schedule.scratch + self.spans[0][0])
         flat = self.sharing.reduce(combiners, [partial for items in parts for partial in items], scratch, self.sync)
-        width = 1 if self.space.row_major else self.schedule.width
+        width = 1 if self.space.row_major else schedule.width
         indices = [emit(at(row, e)) for row, _ in rows for e in range(width)]
-        first = self.near.value == 0 if self.space.row_major else self.far.value == 0
+        sharer, sharers = (self.near, schedule.fast) if self.space.row_major else (self.far, schedule.slow)
+        first = sharer.value == 0
 
         def finish() -> None:
             with self.evaluator.scope():
-                self._give(0, rows, piece.collect(combiners, indices, flat), counts)
+                mine = piece.collect(combiners, indices, flat, sharer.value, sharers)
+                self._give(0, rows, self.sharing.reduce(combiners, mine, scratch, self.sync), counts)
                 self._store_narrow(rows)
 
         if_(piece.last, finish, lambda: piece.hand_over(first, indices, flat))

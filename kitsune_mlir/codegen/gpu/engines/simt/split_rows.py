@@ -1,6 +1,8 @@
 """Long reductions that several blocks share: each goes over a piece of the columns, and the last one adds the others' results.
 
-A row's result is a few numbers, so a piece hands over eight bytes a number through global memory (`interface/split.py`).
+A row's result is a few numbers, so a piece hands over eight bytes a number through global memory (`interface/split.py`). The
+threads that share a row read the pieces side by side, each every so many of them, and combine what they have as they did the
+columns: one after the other, 255 pieces took as long as 60 MB of memory.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.memory import store
-from kitsune_mlir.codegen.gpu.emit.value import Value, i64
+from kitsune_mlir.codegen.gpu.emit.value import Value, i64, select
 from kitsune_mlir.codegen.gpu.engines.simt.exchange import ITEM_BYTES, Combiner, Partial, loaded, stored
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.split import Split
@@ -18,7 +20,7 @@ from kitsune_mlir.codegen.gpu.interface.split_exchange import SplitExchange
 
 __all__ = ["Piece", "split_of"]
 
-MOST_PIECES = 256
+MOST_PIECES = 512
 LEAST_STEPS = 4
 """Groups of steps over the columns that a piece has at least: below, handing over costs more than it saves."""
 
@@ -81,8 +83,19 @@ class Piece:
         self.sync()
         self._exchange.announce(self.tile.number)
 
-    def collect(self, combiners: Sequence[Combiner], indices: Sequence[Value], partials: Sequence[Partial]) -> list[Partial]:
-        """The results of all pieces, of which this is the last; all threads that work."""
+    def collect(
+        self,
+        combiners: Sequence[Combiner],
+        indices: Sequence[Value],
+        partials: Sequence[Partial],
+        place: Value,
+        places: int,
+    ) -> list[Partial]:
+        """The calling thread's part of the results of all pieces, of which this is the last; all threads that work.
+
+        Args:
+            place: of the thread among the `places` that share its rows.
+        """
         others = self.split.pieces - 1
         self._exchange.wait(self.tile.number, others)
 
@@ -92,7 +105,11 @@ class Piece:
             pairs = zip(combiners, _nested(found, partials), mine, strict=True)
             return [value for combiner, other, own in pairs for value in combiner(other, own)]
 
-        flat = for_(0, others, 1, step, [value for partial in partials for value in partial])
+        neutral = [c.neutral([str(v.type) for v in partial]) for c, partial in zip(combiners, partials, strict=True)]
+        own = [value for partial in partials for value in partial]
+        nothing = [value for partial in neutral for value in partial]
+        start = [select(place == 0, a, b) for a, b in zip(own, nothing, strict=True)]
+        flat = for_(place, others, places, step, start)
         self._exchange.release()
         return _nested(flat, partials)
 
