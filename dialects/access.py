@@ -15,20 +15,23 @@ from .unchanged import remembered
 
 @dataclass(frozen=True)
 class Along:
-    """One tensor dimension seen from a loop nest: it is walked by `loop` as `scale * loop + window`, window in [0, extent).
+    """One tensor dimension seen from a loop nest: `loop` walks it as `start + scale * loop + window`, window in [0, extent).
 
     A plain dimension has scale 1 and extent 1; a convolution's input rows have the stride as scale and the (dilated) kernel
-    height as extent. `loop` is None where the dimension is always read or written whole.
+    height as extent. `loop` is None where the dimension is always read or written whole. A slice's loop walks a `part` of a
+    dimension only, from `start` on.
     """
 
     loop: int | None
     scale: int = 1
     extent: int = 1
+    start: int = 0
+    part: bool = False
 
     @property
     def plain(self) -> bool:
-        """Whether the dimension is indexed by the loop itself."""
-        return self.loop is not None and self.scale == 1 and self.extent == 1
+        """Whether the dimension is indexed by the loop itself, all of it."""
+        return self.loop is not None and self.scale == 1 and self.extent == 1 and not self.part
 
 
 WHOLE = Along(None)
@@ -198,19 +201,23 @@ def dropped_dims(op: ir.Operation) -> tuple[int, ...]:
 
 
 def _slice_access(op: ir.Operation) -> Access | None:
-    """extract_slice: a dimension taken in full passes through."""
+    """extract_slice: loops run along what neighbours in the source are in the result."""
     if len(op.operands) > 1:
         return None
     source, dropped = shape_of(op.operands[0]), dropped_dims(op)
-    sizes, strides = static_ints(op, "static_sizes"), static_ints(op, "static_strides")
+    starts, sizes, strides = (static_ints(op, f"static_{name}") for name in ("offsets", "sizes", "strides"))
+    maker = op.operands[0].owner
+    loaded = isinstance(maker, ir.Block) or maker.name not in ("arith.constant", "tensor.splat")
+    parts = loaded and all(stride == 1 for stride in strides)  # else all of it is there, and the slice is cut of that
     loops: list[int] = []
     along_source, along_result = [WHOLE] * len(source), []
     for d, extent in enumerate(source):
-        if sizes[d] == extent and strides[d] == 1 and d not in dropped:
-            along_source[d] = Along(len(loops))
-            loops.append(extent)
-        if d not in dropped:
-            along_result.append(along_source[d])
+        if strides[d] == 1 and d not in dropped and (parts or sizes[d] == extent):
+            along_source[d] = Along(len(loops), start=starts[d], part=sizes[d] < extent)
+            along_result.append(Along(len(loops)))
+            loops.append(sizes[d])
+        elif d not in dropped:
+            along_result.append(WHOLE)
     return Access((True,) * len(loops), tuple(loops), (tuple(along_source),), (tuple(along_result),))
 
 

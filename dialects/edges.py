@@ -80,7 +80,7 @@ def grid_of(stage: ir.Operation) -> Grid:
 
 @dataclass(frozen=True)
 class Slice:
-    """What a tile reads of one tensor dimension: `scale * offset(dim)` onwards, `size(tile)` elements.
+    """What a tile reads of one tensor dimension: from `start + scale * offset(dim)` on, `size(tile)` elements.
 
     Where `dim` is None it is the same for every tile: `length` elements from `start`, or everything without a length. A
     dimension of which one element is read may be `dropped`: the tile's tensor is without it.
@@ -107,7 +107,8 @@ def uses_in(space: Space, value: ir.Value) -> list[list[Slice]]:
         for k, operand in enumerate(op.operands):
             if operand == value:
                 alongs = access.operands[k] if access is not None and access.operands[k] else (Along(None),) * rank
-                found.append([Slice(d, a.scale, a.extent) for d, a in space.along(n, alongs)])
+                # A tile of a part begins elsewhere than the tile of the whole that has its number.
+                found.append([Slice(None) if a.part else Slice(d, a.scale, a.extent) for d, a in space.along(n, alongs)])
         if len(op.regions) and value in captures(op):
             found.append([Slice(None)] * rank)
     return found

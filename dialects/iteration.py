@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
-from .access import WHOLE, Access, Along, access_of, is_tensor, reassociation, shape_of
+from .access import WHOLE, Access, Along, access_of, is_tensor, iterator_kinds, reassociation, shape_of
 from .attribute_table import HALO, IN_PLACE, NO_FUSION
 from .axes import Axes, Node
 from .products import constant_fill, defining_op, is_generic
@@ -48,7 +48,8 @@ def is_halo(op: ir.Operation) -> bool:
 def is_free(op: ir.Operation) -> bool:
     """Whether an op is cheap enough to be repeated in each stage (and for each tile) that uses it.
 
-    Constants, scalars, empty tensors, constant fills, slices, reshapes by ones, and small tensors made from indices alone.
+    Constants, scalars, empty tensors, constant fills, slices, reshapes by ones, and small tensors made from indices and
+    constants alone.
     """
     if (op.regions and op.name.startswith("scf.")) or NO_FUSION in op.attributes:
         return False
@@ -60,12 +61,23 @@ def is_free(op: ir.Operation) -> bool:
         return len(op.operands) <= 1
     if constant_fill(op) is not None:
         return True
-    if is_generic(op) and not any(is_tensor(v) for v in list(op.operands)[: len(op.operands) - len(op.results)]):
-        elements = 1
-        for size in shape_of(op.results[0]):
-            elements *= size
-        return elements <= SMALL_ELEMENTS and not any(is_tensor(v) for v in captures(op) if v not in list(op.operands))
+    if is_generic(op) and math.prod(shape_of(op.results[0])) <= SMALL_ELEMENTS and "reduction" not in iterator_kinds(op):
+        read = list(op.operands)[: len(op.operands) - len(op.results)]
+        return all(_is_fixed(v) for v in [*read, *(v for v in captures(op) if v not in list(op.operands))] if is_tensor(v))
     return False
+
+
+def _is_fixed(value: ir.Value) -> bool:
+    """Whether a small tensor is free, and made of nothing that is given."""
+    maker = defining_op(value)
+    if maker is None or math.prod(shape_of(value)) > SMALL_ELEMENTS or not is_free(maker):
+        return False
+    return all(_is_fixed(v) for v in maker.operands if is_tensor(v) and not _is_empty(v))
+
+
+def _is_empty(value: ir.Value) -> bool:
+    maker = defining_op(value)
+    return maker is not None and maker.name == "tensor.empty"
 
 
 @dataclass(frozen=True)

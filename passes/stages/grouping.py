@@ -19,6 +19,7 @@ from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.unchanged import remembered, unchanged
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.machine import rates
+from kitsune_mlir.machine.stage_work import count
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.reductions.associative import keeps_apart
 
@@ -222,7 +223,8 @@ class Grouping:
             return False
         values = {v for op in group for v in [*op.operands, *op.results] if is_tensor(v)}
         bytes_ = sum(tensor_bytes(v.type) for v in values)
-        return worth_a_hand_off(bytes_, math.prod(d.size for d in space.dims), self.target)
+        operations = count(group).vector_ops
+        return worth_a_hand_off(bytes_, operations, math.prod(d.size for d in space.dims), self.target)
 
     def _lost(self, a: int, b: int, candidate: Candidate, declined: Sequence[Decline]) -> str | None:
         """What is lost if groups a and b become one that only the engine takes which takes anything: why the engines of the

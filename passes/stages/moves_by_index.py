@@ -62,7 +62,7 @@ def _kept(op: ir.Operation) -> list[int]:
     maker = defining_op(op.operands[0])
     sliced = maker is not None and op.name == maker.name == "tensor.extract_slice"
     whole = _kept(maker) if sliced else range(len(access.operands[0]))
-    loops = {access.operands[0][dim].loop for dim in whole} - {None}
+    loops = {along.loop for dim in whole if (along := access.operands[0][dim]).plain}
     return [dim for dim, along in enumerate(access.results[0]) if along.loop in loops]
 
 

@@ -17,12 +17,17 @@ from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target
 
 
-def worth_a_hand_off(bytes_: int, tiles: int, target: Target) -> bool:
-    """Whether two stages without products are faster as one of `tiles` tiles that moves `bytes_` in all."""
+def worth_a_hand_off(bytes_: int, operations: float, tiles: int, target: Target) -> bool:
+    """Whether two stages without products are faster as one of `tiles` tiles that moves `bytes_` in all, and computes.
+
+    Args:
+        operations: on elements, weighted as `rates.VECTOR_WEIGHTS` does.
+    """
     if not target.is_gpu:
         return False
     apart = rates.CHAIN_HAND_OFF + bytes_ / target.dram_rate
-    return bytes_ / min(tiles, target.workers) < apart * target.dram_rate / target.workers
+    together = max(bytes_ / target.dram_rate, 2 * operations / target.vector_rate) * target.workers / min(tiles, target.workers)
+    return together < apart
 
 
 def one_row(op: ir.Operation) -> bool:

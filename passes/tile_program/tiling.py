@@ -58,7 +58,7 @@ class Tiling:
             return False
         starts, dropped = static_ints(op, "static_offsets"), dropped_dims(op)
         slices = [
-            Slice(shared, a.scale, a.extent)
+            Slice(shared, a.scale, a.extent, a.start, size)
             if shared is not None
             else Slice(None, start=start, length=size, dropped=dim in dropped)
             for dim, ((shared, a), start, size) in enumerate(
@@ -137,6 +137,8 @@ class Tiling:
             start = moving
             if part.scale != 1:
                 start = arith.muli(moving, arith.constant(ir.IndexType.get(), part.scale))
+            if part.start:
+                start = arith.addi(start, arith.constant(ir.IndexType.get(), part.start))
             offsets.append(start)
             sizes.append(part.size(self.grid.tile[part.dim]))
         return offsets, sizes

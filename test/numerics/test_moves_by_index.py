@@ -37,6 +37,9 @@ CASES: dict[str, tuple[Callable, tuple[tuple[int, ...], ...]]] = {
     "apart pixels": (lambda x: F.pixel_unshuffle(x, 2), ((2, 3, 66, 34),)),
     "repeated elements": (lambda x: x.repeat_interleave(2, 1), (MATRIX,)),
     "frames": (lambda x: x.unfold(-1, 40, 16).clone(), ((3, 2001),)),
+    "rows of a weight": (lambda x, w: x @ w[257:769].t(), ((1000, 64), (1024, 64))),
+    "rows and columns": (lambda x, w: (x[7:, 3:] * 2) @ w[129:458, 3:].t() + w[400:729, 1], ((777, 128), (800, 128))),
+    "middle rows": (lambda x, y: x[1000:3000] + y, ((4000, 40), (2000, 40))),
     "overlapping windows": (lambda x: x.unfold(1, 5, 1).clone(), ((9, 601),)),
 }
 

@@ -181,10 +181,10 @@ def test_scalars_have_no_dimensions() -> None:
             "%r = tensor.collapse_shape %a [[0, 1]] : tensor<4x6xf32> into tensor<24xf32>",
             Access((), (), ((WHOLE, WHOLE),), ((WHOLE,),)),
         ),
-        # A slice takes the other dimensions in full.
+        # A slice is walked along parts of what it is of; with steps, or a dimension left out, only along what it takes in full.
         (
             "%r = tensor.extract_slice %a[1, 0] [2, 6] [1, 1] : tensor<4x6xf32> to tensor<2x6xf32>",
-            Access((True,), (6,), ((WHOLE, Along(0)),), ((WHOLE, Along(0)),)),
+            Access((True, True), (2, 6), ((Along(0, start=1, part=True), Along(1)),), ((Along(0), Along(1)),)),
         ),
         (
             "%r = tensor.extract_slice %a[0, 0] [4, 3] [1, 2] : tensor<4x6xf32> to tensor<4x3xf32>",

@@ -234,9 +234,12 @@ def _reduces_over_columns(space: Space) -> bool:
 
 
 def _moves_columns(space: Space) -> bool:
-    """Whether tiles cannot be cut along a dimension of what is made, but along the last one."""
-    made = [space.result_dims(n, 0) for n, access in enumerate(space.accesses) if access is not None]
-    return any(dims and dims[-1] == len(space.dims) - 1 and None in dims for dims in made)
+    """Whether tiles cannot be cut along a dimension of the largest that is made, but along the last one."""
+    made = [n for n, access in enumerate(space.accesses) if access is not None and is_tensor(space.ops[n].results[0])]
+    if not made:
+        return False
+    dims = space.result_dims(max(made, key=lambda n: math.prod(shape_of(space.ops[n].results[0]))), 0)
+    return bool(dims) and dims[-1] == len(space.dims) - 1 and None in dims
 
 
 def crossed_dimensions(space: Space) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
