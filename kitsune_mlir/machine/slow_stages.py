@@ -11,6 +11,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.engines.generic.cost import SPREAD
 from kitsune_mlir.codegen.gpu.engines.registry import traits_of
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, Plan
+from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine import rates
@@ -70,7 +71,7 @@ def work_of_task(task: TaskView, plan: Plan) -> Work:
     asked: dict[tuple[int, int], float] = {}
     whole: dict[tuple[int, int], int] = {}
     for load in task.loads:
-        taken = counted.extracted.get(load.tensor)
+        taken = counted.extracted.get(load.tensor, _sliced(load.tensor))
         bytes_ = _bytes(load.buffer.element, load.sizes) if taken is None else _bytes(load.buffer.element, [taken])
         place = load.buffer.memory
         asked[place] = asked.get(place, 0.0) + bytes_
@@ -87,6 +88,14 @@ def work_of_task(task: TaskView, plan: Plan) -> Work:
         cycles=plan.cycles,
         **counted.fields,
     )
+
+
+def _sliced(tensor: ir.Value) -> int | None:
+    """Elements of a tensor of which only slices are used; None of others."""
+    users = {use.owner.operation for use in tensor.uses}
+    if not users or any(user.name != "tensor.extract_slice" for user in users):
+        return None
+    return min(math.prod(shape_of(tensor)), sum(math.prod(shape_of(user.results[0])) for user in users))
 
 
 def _bytes(element: ir.Type, sizes: Sequence[int]) -> float:

@@ -7,6 +7,7 @@ from kitsune_mlir.codegen.gpu.engines.mma.column_groups import column_groups
 from kitsune_mlir.codegen.gpu.engines.mma.cost import CHUNK_BYTES, Work, choose_pieces, microseconds
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline
+from kitsune_mlir.codegen.gpu.interface.tiny_products import is_tiny
 from kitsune_mlir.dialects.contraction import matrix_extents, operand_bytes
 from kitsune_mlir.dialects.products import is_projected_product
 from kitsune_mlir.machine.target import Target
@@ -34,6 +35,8 @@ def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
     products = candidate.products
     if not any(map(is_projected_product, products)):
         return Decline(name, "it holds no product of matrices")
+    if all(map(is_tiny, products)):
+        return Decline(name, "its matrices are too small for tensor cores")
     if (reason := candidate.several_passes or candidate.after_products) is not None:
         return Decline(name, reason)
     dims, product = candidate.space.dims, products[0]

@@ -8,6 +8,7 @@ from kitsune_mlir.codegen.gpu.engines.simt.fill_idle import tile_for_idle
 from kitsune_mlir.codegen.gpu.interface.memory_tiles import memory_tile
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline
+from kitsune_mlir.codegen.gpu.interface.tiny_products import is_tiny
 from kitsune_mlir.dialects.access import access_of, iterator_kinds
 from kitsune_mlir.dialects.products import is_projected_product
 from kitsune_mlir.machine.target import Target
@@ -19,11 +20,11 @@ WINDOW_TERMS = 64
 
 
 def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
-    """A stage without products, or with sums of products that a thread makes alone: of vectors, or of short windows."""
+    """A stage without products, or with sums that a thread makes alone: of vectors, short windows, tiny matrices."""
     space, products = candidate.space, candidate.products
     if candidate.contractions and (reason := candidate.several_passes) is not None:
         return Decline(name, reason)
-    if not all(map(_is_short_window, products)):
+    if not all(is_tiny(op) or _is_short_window(op) for op in products):
         return Decline(name, "it holds a product for tensor cores")
     if candidate.opaque(pads=not products):
         return Decline(name, "it holds an operation that is no loop nest")
