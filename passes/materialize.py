@@ -20,7 +20,8 @@ from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, overwritten, r
 from kitsune_mlir.dialects.tile_program import PostOp, TaskOp, WaitOp
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.passes.spatial.rings import Rings
-from kitsune_mlir.passes.tile_program.memrefs import i64, index, memref_of, reshape, shape_of_type, subview
+from kitsune_mlir.passes.tile_program.memrefs import flattened, i64, index, memref_of, reshape, rows_of, shape_of_type, subview
+from kitsune_mlir.passes.tile_program.ragged import repeated, tile_offset
 from kitsune_mlir.passes.tile_program.scatter import Scatter, emit_scatter, emit_start, emit_sums, scatter_of
 from kitsune_mlir.passes.tile_program.signals import MANY_SLOTS, Signals, semaphore, wait_for
 from kitsune_mlir.passes.tile_program.tiling import Tiling
@@ -62,6 +63,7 @@ class _Program:
         self.stages = stages_of(pipeline)
         self.mode = mode_of(pipeline)
         self.buffers: dict[ir.Value, ir.Value] = {}
+        self.flat: dict[ir.Value, ir.Value] = {}  # of those that indices are parts of
         self.by_name = stages_by_name(self.stages)
         self.signals: dict[int, Signals] = {}
         workers = [ir.IntegerAttr(s.attributes["workers"]).value if "workers" in s.attributes else 0 for s in self.stages]
@@ -236,6 +238,7 @@ class _Program:
         """Two tasks: the destination's old rows are copied to the result, then the updates are added to them."""
         for value in inputs_of(stage):
             self.buffer(value)
+        self._indices(scatter)
         started = None if self._changes_in_place(stage, scatter) else self._start(stage, scatter, inputs_of(stage))
         result = self.buffers[results_of(stage)[0]]
         name = ir.StringAttr(stage.attributes["sym_name"]).value
@@ -245,8 +248,8 @@ class _Program:
             if started is not None:
                 WaitOp(started[0], index(0), index(1), i64(started[1]))
             offset = tile_offset(coordinates[0], grid.tile[0], scatter.rows)
-            updates = self._rows(self.buffer(scatter.updates), offset, grid.tile[0], len(shape_of_type(result.type)))
-            places = self._rows(self.buffer(scatter.indices), offset, grid.tile[0])
+            updates = rows_of(self.buffer(scatter.updates), offset, grid.tile[0], len(shape_of_type(result.type)))
+            places = self._places(scatter, offset, grid.tile[0])
             op = emit_scatter(scatter, updates, places, repeated(coordinates[0], grid.tile[0], scatter.rows, offset), result)
             if engine_of(stage) == LoopNests.name:
                 op.attributes[ALONE] = ir.UnitAttr.get()
@@ -256,6 +259,7 @@ class _Program:
         """One task: tiles are rows of the result, and each adds what is added to its rows, in order."""
         for value in inputs_of(stage):
             self.buffer(value)
+        self._indices(scatter)
         result = self.buffers[results_of(stage)[0]]
         grid = self.signals[hash(stage)].grid
         rows = grid.tile[0]
@@ -269,8 +273,8 @@ class _Program:
                 return subview(memory, [offset, *[0] * (len(shape) - 1)], [rows, *shape[1:]])
 
             original = None if scatter.start is not None else tile(self.buffer(scatter.original))
-            updates = self._rows(self.buffer(scatter.updates), index(0), scatter.rows, len(shape))
-            places = self._rows(self.buffer(scatter.indices), index(0), scatter.rows)
+            updates = rows_of(self.buffer(scatter.updates), index(0), scatter.rows, len(shape))
+            places = self._places(scatter, index(0), scatter.rows)
             emit_sums(scatter, original, updates, places, offset, tile(result))
             self._posts(stage, coordinates)
 
@@ -302,7 +306,7 @@ class _Program:
         added = [s for s in self.stages if INTO in s.attributes and self._fused_into(s) == stage]
         fused = [(s, scatter) for s in added if (scatter := scatter_of(s))]
         for _, scatter in fused:
-            self.buffer(scatter.indices)
+            self._indices(scatter)
         copied = [(s, scatter) for s, scatter in fused if not self._changes_in_place(s, scatter)]
         started = [self._start(s, scatter, [scatter.original]) for s, scatter in copied]
         with self._new_task(stage, name, grid.extents) as coordinates:
@@ -337,16 +341,22 @@ class _Program:
         if dim is not None and (moving := tiling.offsets[dim]) is not None:
             offset, tile = moving, tiling.grid.tile[dim]
             first = repeated(coordinates[tiling.grid.moving.index(dim)], tile, scatter.rows, offset)
-        places = self._rows(self.buffer(scatter.indices), offset, tile)
+        places = self._places(scatter, offset, tile)
         emit_scatter(scatter, tiling.mapping[made], places, first, self.buffers[results_of(stage)[0]])
 
-    def _rows(self, buffer: ir.Value, offset: ir.Value, rows: int, rank: int = 1) -> ir.Value:
-        """Rows [offset, offset + rows) of a buffer as a tensor of a rank: without dimensions of extent 1 after the first."""
-        shape = shape_of_type(buffer.type)
-        dropped = range(1, 1 + len(shape) - rank)
-        view = subview(buffer, [offset, *[0] * (len(shape) - 1)], [rows, *shape[1:]], dropped)
-        type_ = ir.RankedTensorType.get(shape_of_type(view.type), ir.ShapedType(view.type).element_type)
-        return ir.Operation.create("bufferization.to_tensor", [type_], [view], {"restrict": ir.UnitAttr.get()}).results[0]
+    def _indices(self, scatter: Scatter) -> ir.Value:
+        """The memref that holds a scatter's indices, flat where they are a part of it; the view is made on first use."""
+        memory = self.buffer(scatter.indices)
+        if scatter.place is None or len(shape_of_type(memory.type)) == 1:
+            return memory
+        if scatter.indices not in self.flat:
+            self.flat[scatter.indices] = flattened(memory)
+        return self.flat[scatter.indices]
+
+    def _places(self, scatter: Scatter, offset: ir.Value, rows: int) -> ir.Value:
+        """Indices [offset, offset + rows) of a scatter as a tensor."""
+        start = offset if not scatter.place else arith.addi(offset, index(scatter.place))
+        return rows_of(self._indices(scatter), start, rows)
 
     def _load(self, tiling: Tiling, value: ir.Value, slices: list[Slice]) -> ir.Value:
         view = self._view(tiling, self.buffer(value), slices)
@@ -380,14 +390,3 @@ class _Program:
             PostOp(signals.rows, signals.slot(coordinates))
         if signals.whole is not None:
             PostOp(signals.whole, index(0))
-
-
-def tile_offset(coordinate: ir.Value, tile: int, size: int) -> ir.Value:
-    """`min(coordinate * tile, size - tile)`: the last tile is shifted back where the tile does not divide the size."""
-    offset = arith.muli(coordinate, index(tile))
-    return offset if size % tile == 0 else arith.minui(offset, index(size - tile))
-
-
-def repeated(coordinate: ir.Value, tile: int, size: int, offset: ir.Value) -> ir.Value | None:
-    """How many rows of a tile belong to the tile before (see `tile_offset`); None where tiles never overlap."""
-    return None if size % tile == 0 else arith.subi(arith.muli(coordinate, index(tile)), offset)

@@ -27,6 +27,7 @@ from kitsune_mlir.passes.normalization.narrow import narrow
 from kitsune_mlir.passes.normalization.narrow_results import narrow_results
 from kitsune_mlir.passes.normalization.own_rows import index_own_rows
 from kitsune_mlir.passes.normalization.positions import part_positions
+from kitsune_mlir.passes.normalization.sliced_repeats import slice_before_repeating
 from kitsune_mlir.passes.normalization.splat_factors import sum_beside_splats
 from kitsune_mlir.passes.normalization.unit_moves import reshape_unit_moves
 from kitsune_mlir.passes.normalization.unread_edges import cut_unread_edges
@@ -283,6 +284,7 @@ class Normalize(Pass):
         with module.context, ir.Location.unknown():
             show_reshapes(module)
             reshape_unit_moves(module)
+            slice_before_repeating(module)
             sum_beside_splats(module)
             fold_movement(module)
             narrow_results(module)

@@ -7,7 +7,7 @@ from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.attribute_table import NO_FUSION
 from kitsune_mlir.dialects.iteration import is_free, is_view, root_of
 from kitsune_mlir.dialects.products import defining_op
-from kitsune_mlir.passes.tile_program.scatter import constant_start
+from kitsune_mlir.passes.tile_program.scatter import constant_start, part_of
 
 
 def copy_of(value: ir.Value) -> ir.Value:
@@ -66,12 +66,15 @@ def settle_views(block: ir.Block) -> None:
 
 
 def settle_scatters(block: ir.Block) -> None:
-    """Copy rows and indices of scatters that no stage holds in memory: a slice (`edge_index[1]`), a fill. Tasks that add rows
-    side by side read them there."""
+    """Copy rows and indices of scatters that no stage holds in memory: a fill, every other one of some. Tasks that add rows
+    side by side read them there. Of indices a part that lies in memory as it is (`edge_index[1]`) will do."""
     for op in [o.operation for o in block.operations]:
         if op.name == "tm_tensor.scatter":
             _settle(op, 0)
-            _settle(op, 1)
+            source, place = part_of(op.operands[1])
+            maker = defining_op(root_of(source))
+            if place is None or (maker is not None and is_free(maker)):
+                _settle(op, 1)
 
 
 def _settle(op: ir.Operation, number: int) -> None:

@@ -1,5 +1,6 @@
 """Memrefs of the tile program: types, windows and reshaped views of contiguous buffers; constants beside them."""
 
+import math
 from collections.abc import Collection
 
 from torch_mlir import ir
@@ -9,7 +10,7 @@ from kitsune_mlir.dialects.access import reassociation
 
 from .tiling import DYNAMIC
 
-__all__ = ["i64", "index", "memref_of", "reshape", "shape_of_type", "subview"]
+__all__ = ["flattened", "i64", "index", "memref_of", "reshape", "rows_of", "shape_of_type", "subview"]
 
 
 def i64(value: int) -> ir.Attribute:
@@ -55,6 +56,23 @@ def reshape(buffer: ir.Value, tensor_type: ir.Type, view: ir.Operation, undo: bo
     return memref.CollapseShapeOp(type_, buffer, groups).result
 
 
+def flattened(buffer: ir.Value) -> ir.Value:
+    """A contiguous memref as one of a single dimension."""
+    type_ = ir.ShapedType(buffer.type)
+    shape = list(type_.shape)
+    flat = ir.MemRefType.get([math.prod(shape)], type_.element_type)
+    return memref.CollapseShapeOp(flat, buffer, [list(range(len(shape)))]).result
+
+
 def shape_of_type(type_: ir.Type) -> list[int]:
     """The static shape of a shaped type."""
     return list(ir.ShapedType(type_).shape)
+
+
+def rows_of(buffer: ir.Value, offset: ir.Value, rows: int, rank: int = 1) -> ir.Value:
+    """Rows [offset, offset + rows) of a buffer as a tensor of a rank: without dimensions of extent 1 after the first."""
+    shape = shape_of_type(buffer.type)
+    dropped = range(1, 1 + len(shape) - rank)
+    view = subview(buffer, [offset, *[0] * (len(shape) - 1)], [rows, *shape[1:]], dropped)
+    type_ = ir.RankedTensorType.get(shape_of_type(view.type), ir.ShapedType(view.type).element_type)
+    return ir.Operation.create("bufferization.to_tensor", [type_], [view], {"restrict": ir.UnitAttr.get()}).results[0]

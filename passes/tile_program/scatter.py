@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from torch_mlir import ir
 from torch_mlir.dialects import arith, linalg, tensor
 
-from kitsune_mlir.dialects.access import shape_of
+from kitsune_mlir.dialects.access import shape_of, static_ints
 from kitsune_mlir.dialects.edges import producer_of, stage_space, trace_views
+from kitsune_mlir.dialects.iteration import is_reshape
 from kitsune_mlir.dialects.products import constant_fill, defining_op
 from kitsune_mlir.dialects.scatter_kinds import ADDITIONS, ASSIGN, COMBINING
 from kitsune_mlir.dialects.stage_graph import inputs_of, yielded
@@ -30,6 +31,8 @@ class Scatter:
     """A stage that puts rows of `updates` [E, 1, ...] into `original` [N, ...] at `indices` [E, 1] (or [E]).
 
     `kind` says what becomes of what is there; `start` is the constant that fills `original` where the stage makes it itself.
+    Where indices are a part of a tensor in memory (`edge_index[1]`), `indices` is that tensor, and `place` its first element
+    that is one of them; all lie side by side from there on.
     """
 
     updates: ir.Value
@@ -37,6 +40,7 @@ class Scatter:
     original: ir.Value
     kind: str
     start: ir.Attribute | None = None
+    place: int | None = None
 
     @property
     def rows(self) -> int:
@@ -71,6 +75,7 @@ def scatter_of(stage: ir.Operation) -> Scatter | None:
         return None
     updates, indices, original = list(op.operands)
     inside = {hash(o.operation) for o in stage.regions[0].blocks[0].operations}
+    indices, place = part_of(indices)
     if any((maker := defining_op(v)) is not None and hash(maker) in inside for v in (updates, indices)):
         return None
     maker = defining_op(original)
@@ -87,7 +92,35 @@ def scatter_of(stage: ir.Operation) -> Scatter | None:
         ASSIGNED_ELEMENTS if kind == ASSIGN else ATOMIC_ELEMENTS
     ):
         return None
-    return Scatter(updates, indices, original, kind, start)
+    return Scatter(updates, indices, original, kind, start, place)
+
+
+def part_of(value: ir.Value) -> tuple[ir.Value, int | None]:
+    """The tensor that `value` shows a part of, whose elements lie side by side in memory, and the number of the first one; the
+    value itself and None where it shows none."""
+    found: tuple[ir.Value, int | None] = value, None
+    first, source = 0, value
+    while (op := defining_op(source)) is not None and (is_reshape(op) or op.name == "tensor.extract_slice"):
+        if op.name == "tensor.extract_slice":
+            start = _first_of(op)
+            if start is None:
+                break
+            first += start
+            found = op.operands[0], first
+        source = op.operands[0]
+    return found
+
+
+def _first_of(op: ir.Operation) -> int | None:
+    """Of a slice whose elements lie side by side, the number of the first one; None for others."""
+    if len(op.operands) > 1 or set(static_ints(op, "static_strides")) - {1}:
+        return None
+    shape, sizes, starts = shape_of(op.operands[0]), static_ints(op, "static_sizes"), static_ints(op, "static_offsets")
+    wide = next((dim for dim, size in enumerate(sizes) if size != 1), len(sizes))
+    if sizes[wide + 1 :] != shape[wide + 1 :]:
+        return None
+    strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
+    return sum(start * stride for start, stride in zip(starts, strides, strict=True))
 
 
 def _kind(op: ir.Operation) -> str | None:

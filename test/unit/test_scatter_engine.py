@@ -66,6 +66,8 @@ KINDS = ("amax alone of rows", "amin with self", "prod with self of rows", "accu
         *[(4, torch.float32, name) for name in KINDS],
         *[(columns, torch.float32, "accumulate") for columns in (8, 9, 63)],
         (11, torch.bfloat16, "mean alone of rows"),
+        (5, torch.float32, "expanded slice"),
+        (8, torch.bfloat16, "rows by a slice"),
         *todays([(c, t, name) for name in KINDS for c in (1, 3, 8) for t in OTHER_TYPES], 6),
     ],
     ids=str,

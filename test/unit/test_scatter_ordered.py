@@ -116,6 +116,21 @@ def test_sums_in_order(updates: int, columns: int, rows: int, dtype, index) -> N
     np.testing.assert_array_equal(emulate(program, list(args), want), numpy_of(want))
 
 
+def test_indices_that_are_a_part_of_a_tensor_are_read_where_they_lie() -> None:
+    """Of [2, edges] the second row, which begins at an odd place."""
+
+    class OfEdges(Sum):
+        def forward(self, updates, edges, start=None):
+            return super().forward(updates, edges[1], start)
+
+    torch.manual_seed(0)
+    args = (values(777, 3, torch.float32), torch.randint(0, 5, (2, 777)))
+    program = kitsune_mlir.compile(OfEdges(5, 3, torch.float32), args, target="sm_90a", options={"deterministic": True})
+    assert [entry["engine"] for entry in program.summary["engines"]] == ["ordered"]
+    want = in_order(args[0], args[1][1], torch.zeros(5, 3))
+    np.testing.assert_array_equal(emulate(program, list(args), want), numpy_of(want))
+
+
 class Put(torch.nn.Module):
     """Rows combined with others at indices, as `scatter_reduce` or, with `set`, `index_put` do."""
 

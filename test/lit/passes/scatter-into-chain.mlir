@@ -40,6 +40,84 @@ func.func @chain(%x: tensor<65500x64xbf16>, %w: tensor<128x64xbf16>, %v: tensor<
 
 // -----
 
+// Indices that are a part of a tensor are read where they lie.
+// CHECK-LABEL: func.func @slice_p0
+// CHECK: %[[FLAT:.*]] = memref.collapse_shape %{{.*}} {{\[}}[0, 1]] : memref<2x65500xi64> into memref<131000xi64>
+// CHECK: "kitsune.task"
+// CHECK: %[[STARTED:.*]], %{{.*}}) : (!kitsune.semaphore, index)
+// CHECK: engine = "simt"
+// CHECK-SAME: sym_name = "scatter_1_start"
+// CHECK: "kitsune.task"
+// CHECK: "kitsune.wait"({{.*}}) {count = 2 : i64}
+// CHECK: %[[FIRST:.*]] = arith.subi
+// CHECK: %[[PLACE:.*]] = arith.addi %{{.*}}, %c65500
+// CHECK: memref.subview %[[FLAT]][%[[PLACE]]] [128] [1]
+// CHECK: "kitsune.atomic_scatter"(%{{.*}}, %{{.*}}, %[[FIRST]], %{{.*}}) {kind = "addf"} : (tensor<128x32xbf16>, tensor<128xi64>, index, memref<200x32xbf16>)
+// CHECK: engine = "chain"
+// CHECK-SAME: sym_name = "product_0"
+// CHECK-NOT: "kitsune.task"
+#x = affine_map<(m, n, k) -> (m, k)>
+#w = affine_map<(m, n, k) -> (n, k)>
+#o = affine_map<(m, n, k) -> (m, n)>
+func.func @slice(%x: tensor<65500x64xbf16>, %w: tensor<128x64xbf16>, %v: tensor<32x128xbf16>, %z: tensor<65500x128xbf16>, %z2: tensor<65500x32xbf16>, %ij: tensor<2x65500xi64>, %d: tensor<200x32xbf16>) -> tensor<200x32xbf16> {
+  %p = linalg.generic {indexing_maps = [#x, #w, #o], iterator_types = ["parallel", "parallel", "reduction"]} ins(%x, %w : tensor<65500x64xbf16>, tensor<128x64xbf16>) outs(%z : tensor<65500x128xbf16>) {
+  ^bb0(%a: bf16, %b: bf16, %c: bf16):
+    %m = arith.mulf %a, %b : bf16
+    %s = arith.addf %c, %m : bf16
+    linalg.yield %s : bf16
+  } -> tensor<65500x128xbf16>
+  %q = linalg.generic {indexing_maps = [#x, #w, #o], iterator_types = ["parallel", "parallel", "reduction"]} ins(%p, %v : tensor<65500x128xbf16>, tensor<32x128xbf16>) outs(%z2 : tensor<65500x32xbf16>) {
+  ^bb0(%a: bf16, %b: bf16, %c: bf16):
+    %m = arith.mulf %a, %b : bf16
+    %s = arith.addf %c, %m : bf16
+    linalg.yield %s : bf16
+  } -> tensor<65500x32xbf16>
+  %u = tensor.expand_shape %q [[0], [1, 2]] output_shape [65500, 1, 32] : tensor<65500x32xbf16> into tensor<65500x1x32xbf16>
+  %j = tensor.extract_slice %ij[1, 0] [1, 65500] [1, 1] : tensor<2x65500xi64> to tensor<65500xi64>
+  %i = tensor.expand_shape %j [[0, 1]] output_shape [65500, 1] : tensor<65500xi64> into tensor<65500x1xi64>
+  %r = tm_tensor.scatter {dimension_map = array<i64: 0>} unique_indices(false) ins(%u, %i : tensor<65500x1x32xbf16>, tensor<65500x1xi64>) outs(%d : tensor<200x32xbf16>) {
+  ^bb0(%a: bf16, %b: bf16):
+    %s = arith.addf %b, %a : bf16
+    tm_tensor.yield %s : bf16
+  } -> tensor<200x32xbf16>
+  return %r : tensor<200x32xbf16>
+}
+
+// -----
+
+// Every other number of a tensor is copied first, and the rows go through memory.
+// CHECK-LABEL: func.func @strided_p0
+// CHECK: "kitsune.atomic_scatter"
+// CHECK: engine = "scatter"
+#x = affine_map<(m, n, k) -> (m, k)>
+#w = affine_map<(m, n, k) -> (n, k)>
+#o = affine_map<(m, n, k) -> (m, n)>
+func.func @strided(%x: tensor<65500x64xbf16>, %w: tensor<128x64xbf16>, %v: tensor<32x128xbf16>, %z: tensor<65500x128xbf16>, %z2: tensor<65500x32xbf16>, %ij: tensor<65500x2xi64>, %d: tensor<200x32xbf16>) -> tensor<200x32xbf16> {
+  %p = linalg.generic {indexing_maps = [#x, #w, #o], iterator_types = ["parallel", "parallel", "reduction"]} ins(%x, %w : tensor<65500x64xbf16>, tensor<128x64xbf16>) outs(%z : tensor<65500x128xbf16>) {
+  ^bb0(%a: bf16, %b: bf16, %c: bf16):
+    %m = arith.mulf %a, %b : bf16
+    %s = arith.addf %c, %m : bf16
+    linalg.yield %s : bf16
+  } -> tensor<65500x128xbf16>
+  %q = linalg.generic {indexing_maps = [#x, #w, #o], iterator_types = ["parallel", "parallel", "reduction"]} ins(%p, %v : tensor<65500x128xbf16>, tensor<32x128xbf16>) outs(%z2 : tensor<65500x32xbf16>) {
+  ^bb0(%a: bf16, %b: bf16, %c: bf16):
+    %m = arith.mulf %a, %b : bf16
+    %s = arith.addf %c, %m : bf16
+    linalg.yield %s : bf16
+  } -> tensor<65500x32xbf16>
+  %u = tensor.expand_shape %q [[0], [1, 2]] output_shape [65500, 1, 32] : tensor<65500x32xbf16> into tensor<65500x1x32xbf16>
+  %i = tensor.extract_slice %ij[0, 1] [65500, 1] [1, 1] : tensor<65500x2xi64> to tensor<65500x1xi64>
+  %r = tm_tensor.scatter {dimension_map = array<i64: 0>} unique_indices(false) ins(%u, %i : tensor<65500x1x32xbf16>, tensor<65500x1xi64>) outs(%d : tensor<200x32xbf16>) {
+  ^bb0(%a: bf16, %b: bf16):
+    %s = arith.addf %b, %a : bf16
+    tm_tensor.yield %s : bf16
+  } -> tensor<200x32xbf16>
+  return %r : tensor<200x32xbf16>
+}
+
+
+// -----
+
 // Rows that another engine makes go through memory: three tasks.
 // CHECK-LABEL: func.func @map_p0
 // CHECK: sym_name = "map_0"

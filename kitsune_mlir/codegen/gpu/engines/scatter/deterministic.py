@@ -159,7 +159,7 @@ def _read(task: TaskView, pieces: int) -> _Sum | str:
         return "what they are combined with is computed in the task"
     dtype = str(store_.buffer.element)
     columns = math.prod(store_.sizes[1:])
-    whole = (updates, indices, store_, *([start] if isinstance(start, Load) else []))
+    whole = (updates, store_, *([start] if isinstance(start, Load) else []))
     kind = ir.StringAttr(op.attributes["kind"]).value
     registers = ASSIGNED if kind == ASSIGN else SUMS
     if dtype not in registers or any(part.sizes != part.buffer.shape for part in whole):
@@ -172,7 +172,7 @@ def _read(task: TaskView, pieces: int) -> _Sum | str:
     bins = -(-total // rows)
     if max(bins, rows) > MOST_KEYS:
         return f"there are {total} rows; {MOST_KEYS * MOST_KEYS} are possible"
-    buffers = [part.buffer.offset for part in whole if part is not indices]
+    buffers = [part.buffer.offset for part in whole]
     align = math.gcd(16, BASE_ALIGN, columns * dtype_bytes(dtype), *buffers)
     width = max(1, align // dtype_bytes(dtype))
     sums = RowSums(kind, updates.buffer, start, store_.buffer, columns, width, registers[dtype], THREADS)
@@ -233,7 +233,10 @@ class _Piece:
 
     def _sort(self) -> None:
         """Sort the block's part of the indices by bin. Indices of no row are left out."""
-        memory, dtype = self.tile.pointer(self.sum.indices.buffer), str(self.sum.indices.buffer.element)
+        indices, dtype = self.sum.indices, str(self.sum.indices.buffer.element)
+        memory = self.tile.pointer(indices.buffer)
+        if indices.offsets[0] != 0:
+            memory = offset(memory, i64(self.tile.index(indices.offsets[0])) * (indices.buffer.strides[0] * dtype_bytes(dtype)))
         start = self.number * self.sum.part
         count = minimum(i32(self.sum.count) - start, self.sum.part)
 
