@@ -13,7 +13,7 @@ from kitsune_mlir.codegen.gpu.engines.registry import engine_of, for_maps, for_u
 from kitsune_mlir.codegen.host.offer import LoopNests
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.attribute_table import ALONE, GROUPS, INTO, ORDERED, PROGRAM_OVERWRITES, UPDATES
-from kitsune_mlir.dialects.edges import Edge, Grid, Slice, grid_of, producer_of, readers_of, stages_of, trace_views
+from kitsune_mlir.dialects.edges import Edge, Grid, Slice, grid_of, producer_of, stages_of, trace_views
 from kitsune_mlir.dialects.iteration import Dim, Space, is_reshape
 from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, overwritten, results_of, yielded
@@ -22,7 +22,7 @@ from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.passes.spatial.rings import Rings
 from kitsune_mlir.passes.tile_program.memrefs import flattened, i64, index, memref_of, reshape, rows_of, shape_of_type, subview
 from kitsune_mlir.passes.tile_program.ragged import repeated, tile_offset
-from kitsune_mlir.passes.tile_program.scatter import Scatter, emit_scatter, emit_start, emit_sums, scatter_of
+from kitsune_mlir.passes.tile_program.scatter import Scatter, emit_scatter, emit_start, emit_sums, handed_over, scatter_of
 from kitsune_mlir.passes.tile_program.signals import MANY_SLOTS, Signals, semaphore, wait_for
 from kitsune_mlir.passes.tile_program.tiling import Tiling
 from kitsune_mlir.passes.tile_program.waits import edges_of, needed_edges, stages_by_name
@@ -149,8 +149,8 @@ class _Program:
             for number, value in enumerate(results_of(stage)):
                 if value in self.buffers:
                     continue
-                if all(INTO in user.attributes for user in readers_of(stage).get(number, [stage])):
-                    continue  # handed over in registers
+                if handed_over(stage, number):
+                    continue
                 if number >= len(offsets) or offsets[number] < 0:
                     raise PassFailure(stage, f"result {number} has no offset in the arena; run kitsune-place-buffers first")
                 if value in self.rings:
@@ -307,6 +307,8 @@ class _Program:
         fused = [(s, scatter) for s in added if (scatter := scatter_of(s))]
         for _, scatter in fused:
             self._indices(scatter)
+            if scatter.start is None:
+                self.buffer(scatter.original)
         copied = [(s, scatter) for s, scatter in fused if not self._changes_in_place(s, scatter)]
         started = [self._start(s, scatter, [scatter.original]) for s, scatter in copied]
         with self._new_task(stage, name, grid.extents) as coordinates:
@@ -342,7 +344,8 @@ class _Program:
             offset, tile = moving, tiling.grid.tile[dim]
             first = repeated(coordinates[tiling.grid.moving.index(dim)], tile, scatter.rows, offset)
         places = self._places(scatter, offset, tile)
-        emit_scatter(scatter, tiling.mapping[made], places, first, self.buffers[results_of(stage)[0]])
+        result = self.buffers[results_of(stage)[0]]
+        emit_scatter(scatter, tiling.mapping[made], places, first, result)
 
     def _indices(self, scatter: Scatter) -> ir.Value:
         """The memref that holds a scatter's indices, flat where they are a part of it; the view is made on first use."""

@@ -5,17 +5,17 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.engines.registry import engine_of, traits_of
+from kitsune_mlir.codegen.gpu.engines.registry import adds_rows, engine_of
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate
 from kitsune_mlir.codegen.offers import offer_for
-from kitsune_mlir.dialects.attribute_table import GROUPS, INTO, ORDERED, UPDATES
+from kitsune_mlir.dialects.attribute_table import GROUPS, ORDERED, UPDATES
 from kitsune_mlir.dialects.edges import stage_space, stages_of
 from kitsune_mlir.dialects.scatter_kinds import ORDER_MATTERS
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.passes.modes.choice import set_mode
-from kitsune_mlir.passes.tile_program.scatter import producer_that_adds, scatter_of
+from kitsune_mlir.passes.tile_program.scatter import add_by, producer_that_adds, scatter_of
 
 from .base import Pass, PassFailure
 from .modes import gathers
@@ -84,8 +84,11 @@ class PartitionStreams(Pass):
             remark(stage, f"{scatter.rows} rows are {scatter.participle} in order, by all blocks together")
         elif scatter is not None:
             producer = producer_that_adds(stage, scatter)
-            if producer is not None and traits_of(engine_of(producer)).adds_rows:
-                stage.attributes[INTO] = producer.attributes["sym_name"]
+            dtype = str(ir.RankedTensorType(scatter.original.type).element_type)
+            if producer is not None and adds_rows(
+                engine_of(producer), stage_space(producer), scatter.kind, dtype, scatter.columns
+            ):
+                add_by(producer, stage, scatter)
                 remark(stage, f"rows are added by {producer.attributes['sym_name']} as it makes them")
             most = max(UPDATE_ROWS, UPDATE_ELEMENTS // scatter.columns)
             rows = max(1, min(most, -(-scatter.rows // (2 * target.workers))))

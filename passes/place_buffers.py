@@ -13,6 +13,7 @@ from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, overwritten, results_of, yielded
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.passes.spatial.rings import RingEdge, ring_edge
+from kitsune_mlir.passes.tile_program.scatter import handed_over
 
 from .base import Pass, PassFailure
 
@@ -64,11 +65,6 @@ def last_tenants(mine: Interval, intervals: list[Interval]) -> list[Interval]:
             found.append(other)
             free = [part for a, b in free for part in ((a, min(b, start)), (max(a, end), b)) if part[0] < part[1]]
     return found
-
-
-def _handed_over(stage: ir.Operation, result: int) -> bool:
-    """Whether only scatter-adds that the stage itself does read a result: it is never in memory."""
-    return all(INTO in user.attributes for user in readers_of(stage).get(result, [stage]))
 
 
 def _readers_of_old(n: int, stages: list[ir.Operation]) -> set[int]:
@@ -135,7 +131,7 @@ class PlaceBuffers(Pass):
             for result, users in readers_of(stage).items():
                 readers[n, result] = sorted(number[hash(u)] for u in users)
             for result, value in enumerate(results_of(stage)):
-                if (hash(stage), result) in leaving_keys or _handed_over(stage, result):
+                if (hash(stage), result) in leaving_keys or handed_over(stage, result):
                     continue
                 size = max(1, tensor_bytes(value.type))
                 last = max([n, *readers.get((n, result), [])])

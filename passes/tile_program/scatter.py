@@ -14,11 +14,12 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, linalg, tensor
 
 from kitsune_mlir.dialects.access import shape_of, static_ints
-from kitsune_mlir.dialects.edges import producer_of, stage_space, trace_views
-from kitsune_mlir.dialects.iteration import is_reshape
+from kitsune_mlir.dialects.attribute_table import INTO
+from kitsune_mlir.dialects.edges import producer_of, readers_of, stage_space, tile_sizes, trace_views
+from kitsune_mlir.dialects.iteration import is_reshape, root_of
 from kitsune_mlir.dialects.products import constant_fill, defining_op
 from kitsune_mlir.dialects.scatter_kinds import ADDITIONS, ASSIGN, COMBINING
-from kitsune_mlir.dialects.stage_graph import inputs_of, yielded
+from kitsune_mlir.dialects.stage_graph import inputs_of, results_of, yielded
 from kitsune_mlir.dialects.tile_program import AtomicScatterOp, OrderedScatterOp
 
 ATOMIC_ELEMENTS = ("f32", "f64", "bf16", "f16", "i32", "i64")
@@ -137,17 +138,51 @@ def _kind(op: ir.Operation) -> str | None:
 def producer_that_adds(stage: ir.Operation, scatter: Scatter) -> ir.Operation | None:
     """The stage whose tasks could add their own rows, as soon as they have them; None where there is no such stage.
 
-    Its tiles are rows of the updates, and it needs nothing else from other stages: indices and start are there before it.
+    Its tiles are rows of the updates, and it needs nothing else from other stages: indices and start are there before it, or
+    it may come after what makes the start, since nobody else reads its rows.
     """
-    if scatter.kind not in ADDITIONS:
-        return None
     value, dims = trace_views(scatter.updates)
     producer, result = producer_of(value)
     if producer is None or producer.name != "kitsune.stage" or not dims or dims[0] != 0:
         return None
-    if any(producer_of(trace_views(v)[0])[0] is not None for v in (scatter.indices, scatter.original) if v in inputs_of(stage)):
+    if result_slices(producer, result)[0] is None or _made_by_stage(scatter.indices):
         return None
-    return producer if result_slices(producer, result)[0] is not None else None
+    if scatter.original in inputs_of(stage) and _made_by_stage(scatter.original):
+        readers = [user for users in readers_of(producer).values() for user in users]
+        if readers != [stage] or len(results_of(producer)) > 1 or value in map(root_of, yielded(producer.parent)):
+            return None
+    return producer
+
+
+def _made_by_stage(value: ir.Value) -> bool:
+    maker, _ = producer_of(trace_views(value)[0])
+    return maker is not None
+
+
+def add_by(producer: ir.Operation, stage: ir.Operation, scatter: Scatter) -> None:
+    """Let the tasks of `producer`, as `producer_that_adds` gives it, do the scatter that a stage consists of: its tiles become
+    whole rows."""
+    stage.attributes[INTO] = producer.attributes["sym_name"]
+    if scatter.original in inputs_of(stage) and _made_by_stage(scatter.original):
+        views = [scatter.updates]
+        while (view := defining_op(views[-1])) is not None and view != producer:
+            views.append(view.operands[0])
+        for value in reversed(views):
+            value.owner.move_before(stage)
+    space = stage_space(producer)
+    tile = tile_sizes(producer, space)
+    rows, *others = result_slices(producer, producer_of(trace_views(scatter.updates)[0])[1])
+    for dim in others:
+        if dim is not None and rows is not None and tile[dim] < space.dims[dim].size:
+            tile[rows] = max(1, tile[rows] * tile[dim] // space.dims[dim].size)
+            tile[dim] = space.dims[dim].size
+    producer.attributes["tile"] = ir.DenseI64ArrayAttr.get(tile)
+
+
+def handed_over(stage: ir.Operation, result: int) -> bool:
+    """Whether only scatters that the stage itself does read a result: it is never in memory."""
+    own = stage.attributes["sym_name"]
+    return all(INTO in user.attributes and user.attributes[INTO] == own for user in readers_of(stage).get(result, [stage]))
 
 
 def result_slices(stage: ir.Operation, result: int) -> list[int | None]:
@@ -188,8 +223,24 @@ def emit_sums(
     _store(OrderedScatterOp(start, rows, places, first, kind, start.type).operation.results[0], result)
 
 
+def _as_rows(tile: ir.Value, result: ir.Value) -> ir.Value:
+    """Rows that a task has computed, in the shape of rows of the memref `result`."""
+    shape, type_ = shape_of(tile), ir.RankedTensorType(tile.type)
+    wanted = [shape[0], *list(ir.ShapedType(result.type).shape)[1:]]
+    if shape == wanted:
+        return tile
+    flat = [shape[0], math.prod(shape[1:])] if len(wanted) > 1 else [shape[0]]
+    if len(shape) > len(flat):
+        groups = [[0], list(range(1, len(shape)))] if len(wanted) > 1 else [list(range(len(shape)))]
+        tile = tensor.CollapseShapeOp(ir.RankedTensorType.get(flat, type_.element_type), tile, groups).result
+    if shape_of(tile) != wanted:
+        groups = [[0], list(range(1, len(wanted)))] if len(shape) > 1 else [list(range(len(wanted)))]
+        tile = tensor.ExpandShapeOp(ir.RankedTensorType.get(wanted, type_.element_type), tile, groups, [], wanted).result
+    return tile
+
+
 def emit_scatter(scatter: Scatter, rows: ir.Value, places: ir.Value, first: ir.Value | None, result: ir.Value) -> ir.Operation:
     """Put the tensor `rows` into the memref `result` at the rows named by the tensor `places`, but for those before `first`."""
     if first is None:
         first = arith.constant(ir.IndexType.get(), 0)
-    return AtomicScatterOp(rows, places, first, result, ir.StringAttr.get(scatter.kind)).operation
+    return AtomicScatterOp(_as_rows(rows, result), places, first, result, ir.StringAttr.get(scatter.kind)).operation

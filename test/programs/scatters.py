@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["forms"]
+__all__ = ["FLOATS", "forms"]
 
 Form = tuple[Callable[..., Tensor], tuple[Tensor, ...]]
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -20,6 +20,8 @@ def forms(n: int, e: int, d: int, dtype: torch.dtype) -> dict[str, Form]:
     found = {**_additions(inputs), **_assignments(inputs), **_slices(inputs)}
     if dtype != torch.bool:
         found |= _accumulations(inputs)
+    if dtype in FLOATS:
+        found |= _messages(inputs)
     for reduce in ("sum", "mean", "amax", "amin", "prod"):
         if dtype != torch.bool or reduce != "mean":
             found |= _reductions(inputs, reduce)
@@ -73,6 +75,45 @@ def _additions(i: _Inputs) -> dict[str, Form]:
             (i.number(3, n, d), i.index(n, 3, 4, 1), i.number(3, 4, d)),
         ),
         "vector": (lambda x, i, y: x.scatter_add(0, i, y), (i.number(n), i.rows, i.number(e))),
+    }
+
+
+def _messages(i: _Inputs) -> dict[str, Form]:
+    """Rows of nodes, gathered by one index, changed on the way, and put where another one says."""
+    n, e, d = i.n, i.e, i.d
+    x, y, edges, weight = i.number(n, d), i.number(n, d), i.index(n, 2, e), i.number(e)
+    put = edges[0, :, None].expand(-1, d)
+    return {
+        "messages": (lambda x, y, i: x.index_add(0, i[1], y[i[0]]), (x, y, edges)),
+        "messages of both ends": (
+            lambda x, y, i: x.index_add(0, i[1], torch.relu(y[i[0]] + x[i[1]])),
+            (x, y, edges),
+        ),
+        "weighted messages": (
+            lambda x, y, i, w: x.scatter_add(0, i[1][:, None].expand(-1, d), y[i[0]] * w[:, None]),
+            (x, y, edges, weight),
+        ),
+        "weights": (lambda x, i, w: x[:, 0].index_add(0, i[1], torch.tanh(w)), (x, edges, weight)),
+        "mean messages": (
+            lambda x, y, i: x.scatter_reduce(0, i[1][:, None].expand(-1, d), y[i[0]], "mean", include_self=False),
+            (x, y, edges),
+        ),
+        "largest messages": (
+            lambda x, y, i: x.scatter_reduce(0, i[1][:, None].expand(-1, d), y[i[0]] - x[i[1]], "amax", include_self=False),
+            (x, y, edges),
+        ),
+        "smallest messages with self": (
+            lambda x, y, i, j: x.scatter_reduce(0, i, torch.sin(y)[j], "amin"),
+            (x, y, put, edges[1]),
+        ),
+        "products of messages": (
+            lambda x, y, i: x.scatter_reduce(0, i[1][:, None].expand(-1, d), 1 + 0.01 * torch.tanh(y[i[0]]), "prod"),
+            (x, y, edges),
+        ),
+        "messages and their sums": (
+            lambda x, y, i: torch.cat([x.index_add(0, i[1], m := 2 * y[i[0]]), m]),
+            (x, y, edges),
+        ),
     }
 
 

@@ -10,7 +10,7 @@ from bench.sweeps import Function
 from kitsune_mlir.codegen.gpu.contraction.row_addition import widest
 from test.emulators.atomics import AtomicBlock
 from test.programs import emulated
-from test.programs.scatters import forms
+from test.programs.scatters import FLOATS, forms
 from test.rotation import todays
 from test.unit.test_scatter_ordered import Sum
 
@@ -81,6 +81,47 @@ def test_kernels_of_every_kind_are_right(columns: int, dtype: torch.dtype, name:
     (found,) = emulated.emulated(program, args, [want], block=AtomicBlock)
     limit = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}.get(dtype, 1e-12)
     torch.testing.assert_close(found.double(), want.double(), rtol=limit, atol=limit * float(want.double().abs().max()))
+
+
+MESSAGES = [name for name in forms(3, 2, 4, torch.float32) if "messages" in name or name == "weights"]
+
+
+@pytest.mark.parametrize(
+    "columns, dtype, name",
+    [
+        (8, torch.bfloat16, "messages of both ends"),
+        (4, torch.float32, "largest messages"),
+        (1, torch.float32, "mean messages"),
+        *todays([(c, t, name) for name in MESSAGES for c in (1, 3, 8, 11) for t in FLOATS], 6),
+    ],
+    ids=str,
+)
+def test_rows_are_put_where_they_are_made(columns: int, dtype: torch.dtype, name: str) -> None:
+    """Gathered rows, and what maps make of them, go to their places from registers."""
+    torch.manual_seed(columns)
+    function, args = forms(9, 40, columns, dtype)[name]
+    want = function(*(a.double() if a.is_floating_point() else a for a in args)).to(dtype)
+    program = emulated.compiled(function, args)
+    assert "generic" not in emulated.engines(program)
+    (found,) = emulated.emulated(program, args, [want], block=AtomicBlock)
+    limit = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}.get(dtype, 1e-12)
+    torch.testing.assert_close(found.double(), want.double(), rtol=limit, atol=limit * float(want.double().abs().max()))
+
+
+def test_messages_are_never_in_memory() -> None:
+    """Rows of nodes are read by one index and added by another; those that no vector divides are added from memory."""
+    for columns, dtype, reduction, engines in (
+        (64, torch.bfloat16, "red.relaxed.gpu.global.add.noftz.v4.bf16x2", {"simt"}),
+        (12, torch.float32, "red.relaxed.gpu.global.add.v4.f32", {"simt"}),
+        (63, torch.float32, "red.relaxed.gpu.global.add.v4.f32", {"simt", "scatter"}),
+    ):
+        function, args = forms(500, 3000, columns, dtype)["messages"]
+        program = kitsune_mlir.compile(Function(function), args, target="sm_90a")
+        assert {entry["engine"] for entry in program.summary["engines"]} == engines
+        assert reduction in program.ir("ptx")
+        arena = program.summary["arena_bytes"]
+        assert (arena == 0) == (engines == {"simt"}), arena
+        assert all(kernel["spill_store_bytes"] == 0 for kernel in program.summary["kernels"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)

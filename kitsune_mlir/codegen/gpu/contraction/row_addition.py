@@ -8,9 +8,10 @@ import math
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.interface.window import BASE_ALIGN
+from kitsune_mlir.dialects.scatter_kinds import ADDITIONS
 from kitsune_mlir.dialects.tile_records import Buffer, Load
 
-__all__ = ["Addition", "SIZES", "WIDTHS", "widest"]
+__all__ = ["Addition", "SIZES", "WIDTHS", "crosses", "widest"]
 
 SIZES = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8}
 """Bytes of an element that can be added."""
@@ -18,6 +19,15 @@ SIZES = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8}
 
 WIDTHS = {"bf16": (8, 4, 2), "f16": (8, 4, 2), "f32": (4, 2, 1), "f64": (1,), "i32": (1,), "i64": (1,)}
 """Elements that one reduction adds, widest first."""
+
+
+LEAST_CROSSING = 8
+"""Columns from which on rows that no vector divides are added by vectors nevertheless."""
+
+
+def crosses(kind: str, dtype: str, columns: int) -> bool:
+    """Whether rows are added by vectors that are aligned in the result, and begin and end anywhere in a row."""
+    return kind in ADDITIONS and dtype == "f32" and columns >= LEAST_CROSSING and columns % WIDTHS[dtype][0] != 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,10 +26,22 @@ from kitsune_mlir.codegen.gpu.engines.sort.engine import SortEngine
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
+from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.errors import ArgumentError, CompileError
 
-__all__ = ["ENGINES", "catch_all", "choose", "engine_of", "for_maps", "for_updates", "registered", "step_of", "traits_of"]
+__all__ = [
+    "ENGINES",
+    "adds_rows",
+    "catch_all",
+    "choose",
+    "engine_of",
+    "for_maps",
+    "for_updates",
+    "registered",
+    "step_of",
+    "traits_of",
+]
 
 ENGINES: dict[str, Engine] = {
     engine.name: engine
@@ -65,6 +77,11 @@ def for_maps() -> str:
 def for_updates(kind: str) -> str:
     """The engine of tasks that add rows at indices, "atomic" or "ordered"."""
     return next(name for name, engine in ENGINES.items() if engine.traits.row_updates == kind)
+
+
+def adds_rows(name: str, space: Space, kind: str, dtype: str, columns: int) -> bool:
+    """Whether an engine's tasks put rows of what they make into another tensor; arguments as of `Engine.adds_rows`."""
+    return name in ENGINES and ENGINES[name].adds_rows(space, kind, dtype, columns)
 
 
 def step_of(op: ir.Operation) -> tuple[float, int] | None:

@@ -34,6 +34,7 @@ from kitsune_mlir.codegen.gpu.interface.context import TaskContext, TileContext
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
+from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.match_failure import MatchFailure
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.target import Target
@@ -59,6 +60,16 @@ class Engine:
     def step(self, op: ir.Operation) -> tuple[float, int] | None:
         """Of an op that is done in steps: seconds of one, and the blocks that do it together. None where it does no such op."""
         return None
+
+    def adds_rows(self, space: Space, kind: str, dtype: str, columns: int) -> bool:
+        """Whether its tasks of a stage put rows of what they make into another tensor at indices, instead of storing them.
+
+        Args:
+            space: of the stage.
+            kind: what becomes of two values that meet (`dialects/scatter_kinds.py`).
+            dtype, columns: of a row.
+        """
+        return False
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         """Decide whether and how to do `task`. Must not change the IR. By default `make_plan`, whose failure declines."""

@@ -32,7 +32,6 @@ class Traits:
         spreads_sums: blocks that share a tile add up a part of its columns each.
         f32_products: products of tf32 numbers that one of f32 numbers takes (3xTF32).
         several_products: it does products one after the other in a stage, which has to pay: there are fewer tiles.
-        adds_rows: its tasks add rows of their result to another tensor at indices, instead of storing them.
         row_updates: it does the tasks that add rows at indices, "atomic" ones or "ordered" ones.
         along_rows: it does what goes along rows in an order: scans, sorts.
         beside_columns: columns up to which gathers and additions to rows run beside its products; None: always.
@@ -51,7 +50,6 @@ class Traits:
     spreads_sums: bool = False
     f32_products: int = 1
     several_products: bool = False
-    adds_rows: bool = False
     row_updates: str = ""
     beside_columns: int | None = None
     along_rows: bool = False

@@ -25,7 +25,9 @@ from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.codegen.gpu.sm90 import warp_specialize as roles
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import fence_async_shared
+from kitsune_mlir.dialects.iteration import Space
 from kitsune_mlir.dialects.match_failure import MatchFailure
+from kitsune_mlir.dialects.scatter_kinds import ADDITIONS
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.machine.rates import ENGINES
 from kitsune_mlir.machine.target import Target
@@ -40,12 +42,13 @@ class ChainEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "chain"
-    traits: ClassVar[Traits] = Traits(
-        ENGINES["chain"], keeps_order=True, several_products=True, adds_rows=True, beside_columns=256
-    )
+    traits: ClassVar[Traits] = Traits(ENGINES["chain"], keeps_order=True, several_products=True, beside_columns=256)
 
     def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
         return layers.offer(self.name, candidate, machine)
+
+    def adds_rows(self, space: Space, kind: str, dtype: str, columns: int) -> bool:
+        return kind in ADDITIONS
 
     def make_plan(self, task: TaskView, options: KernelOptions) -> Plan:
         try:

@@ -1,6 +1,6 @@
 """The `scatter` engine: rows in memory put into rows of a result, named by indices, by atomics of up to 16 bytes.
 
-One thread has one vector of one row (`red.global.add`, PTX ISA, "red": vectors need sm_90; other kinds: `scatter.combine`).
+One thread has one vector of one row (`red.global.add`, PTX ISA, "red": vectors need sm_90; others: `contraction.combination`).
 Neighbouring threads have neighbouring vectors of a row, so a warp changes whole sectors, and atomics happen in L2.
 """
 
@@ -13,12 +13,12 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from kitsune_mlir.codegen.gpu.contraction.row_addition import WIDTHS
+from kitsune_mlir.codegen.gpu.contraction.combination import Combination
+from kitsune_mlir.codegen.gpu.contraction.row_addition import WIDTHS, crosses
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset, reduce_add
 from kitsune_mlir.codegen.gpu.emit.value import Value, cast, i64, maximum, minimum, select
 from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, load_elements
-from kitsune_mlir.codegen.gpu.engines.scatter.combine import Combination
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
@@ -33,8 +33,6 @@ __all__ = ["ScatterEngine"]
 
 THREADS = 256
 UNROLL = 4  # vectors of a thread in flight
-LEAST_COLUMNS = 8
-"""Of a row that no vector divides, to add its middle by vectors nevertheless."""
 
 
 class ScatterEngine(Engine):
@@ -128,10 +126,8 @@ def _scatter(scatter: _Scatter, tile: TileContext) -> None:
 
 def _crosses(scatter: _Scatter) -> bool:
     """Whether vectors that are aligned in the result begin and end anywhere in a row."""
-    combination = scatter.combination
-    adds = combination.kind in ADDITIONS and combination.width < WIDTHS[combination.dtype][0]
     aligned = scatter.destination.offset % BASE_ALIGN == 0
-    return adds and aligned and combination.dtype == "f32" and scatter.columns >= LEAST_COLUMNS
+    return aligned and crosses(scatter.combination.kind, scatter.combination.dtype, scatter.columns)
 
 
 def _add_crossing(scatter: _Scatter, tile: TileContext) -> None:

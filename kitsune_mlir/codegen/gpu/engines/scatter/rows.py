@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from kitsune_mlir.codegen.gpu.contraction.combination import combined
 from kitsune_mlir.codegen.gpu.emit.control_flow import ballot, count_bits, for_, if_, lane_id, sync_block, while_
 from kitsune_mlir.codegen.gpu.emit.memory import load, offset
 from kitsune_mlir.codegen.gpu.emit.value import Value, constant, i32, i64, minimum, select
 from kitsune_mlir.codegen.gpu.emit.vectors import dtype_bytes, load_elements, store_elements
-from kitsune_mlir.codegen.gpu.engines.scatter.combine import combined
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.dialects.scatter_kinds import ASSIGN
 from kitsune_mlir.dialects.tile_records import Buffer, Load

@@ -30,6 +30,7 @@ from kitsune_mlir.codegen.gpu.engines.simt.memory import Access
 from kitsune_mlir.codegen.gpu.engines.simt.schedule import RowSchedule
 from kitsune_mlir.codegen.gpu.engines.simt.staging import Staging
 from kitsune_mlir.codegen.gpu.engines.simt.transpose import crossed_loads
+from kitsune_mlir.codegen.gpu.engines.simt.updates import Update, read_update
 from kitsune_mlir.codegen.gpu.engines.simt.widths import best_width
 from kitsune_mlir.codegen.gpu.interface.split import Split
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, loops_in, plain_loops, shape_of
@@ -39,6 +40,9 @@ from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["Choice", "choose"]
+
+Output = Store | Update
+"""What a task leaves behind."""
 
 THREADS = 256
 SHORT = 8
@@ -119,22 +123,25 @@ def choose(task: TaskView, tuning: Overrides = DEFAULTS, workers: int = 132) -> 
         UnsupportedError: the task is none that simt does; says why.
     """
     graph = Graph(task)
-    reductions = {store: graph.needed(store.tensor) for store in task.stores}
+    stores = [*task.stores, *(read_update(task, op) for op in graph.scatters)]
+    reductions = {store: graph.needed(store.tensor) for store in stores}
     every = [op for op in graph.reductions if any(op in needed for needed in reductions.values())]
     if all(_is_private(op) for op in every):
-        return _maps(graph, list(task.stores), every, workers)
-    alone = [store for store in task.stores if all(_is_private(op) for op in reductions[store])]
+        return _maps(graph, stores, every, workers)
+    alone = [store for store in stores if all(_is_private(op) for op in reductions[store])]
+    together = [store for store in task.stores if store not in alone]
+    if any(isinstance(store, Update) and store not in alone for store in stores):
+        raise UnsupportedError("kitsune.atomic_scatter", "rows that maps make are put there", None, str(task.op.location))
     try:
-        return _rows(graph, every, list(task.stores), [], tuning, workers)
+        return _rows(graph, every, list(task.stores), [store for store in alone if isinstance(store, Update)], tuning, workers)
     except UnsupportedError:
-        together = [store for store in task.stores if store not in alone]
         if not alone:
             raise
         return _rows(graph, every, together, alone, tuning, workers)
 
 
 def _rows(
-    graph: Graph, reductions: list[ir.Operation], stores: list[Store], alone: list[Store], tuning: Overrides, workers: int
+    graph: Graph, reductions: list[ir.Operation], stores: list[Store], alone: list[Output], tuning: Overrides, workers: int
 ) -> Choice:
     found = choose_rows(graph, [op for op in reductions if not _is_private(op)], stores, tuning, workers, bool(alone))
     schedule = found.schedule
@@ -193,7 +200,7 @@ def _reads_by_index(op: ir.Operation) -> bool:
 # --- maps
 
 
-def _maps(graph: Graph, stores: list[Store], reductions: Sequence[ir.Operation], workers: int) -> Choice:
+def _maps(graph: Graph, stores: list[Output], reductions: Sequence[ir.Operation], workers: int) -> Choice:
     for op in reductions:
         kinds, sizes = iterator_kinds(op), generic_sizes(op)
         points = math.prod(size for size, kind in zip(sizes, kinds, strict=True) if kind == "parallel")
@@ -219,7 +226,7 @@ def _has_functions(graph: Graph) -> bool:
 
 
 def map_schedules(
-    graph: Graph, stores: Sequence[Store], in_flight: int = BYTES_IN_FLIGHT, crossing: bool = True
+    graph: Graph, stores: Sequence[Output], in_flight: int = BYTES_IN_FLIGHT, crossing: bool = True
 ) -> list[MapSchedule]:
     """One schedule for the stores of each shape.
 
@@ -227,7 +234,7 @@ def map_schedules(
         in_flight: bytes that a thread should have on the way.
         crossing: whether loads that are read across their rows may turn in shared memory.
     """
-    shapes: dict[tuple[int, ...], list[Store]] = {}
+    shapes: dict[tuple[int, ...], list[Output]] = {}
     for store in stores:
         shapes.setdefault(tuple(shape_of(store.tensor)), []).append(store)
     found = []
@@ -239,17 +246,19 @@ def map_schedules(
             return probe(graph.task, THREADS, lambda tile: try_maps(schedule, graph, tile))
 
         # A second schedule of the task would use the same shared memory.
-        _, seen = attempt(2) if crossing and len(shapes) == 1 and points > 1 else (None, {})
+        _, seen = attempt(2) if crossing and len(shapes) == 1 and points > 1 and not graph.scatters else (None, {})
         crossed = tuple(crossed_loads(graph, seen))
 
         def trial(width: int, attempt=attempt, crossed=crossed) -> list[Access]:
             return attempt(width, crossed)[0]
 
-        widths = [width for width in (1, 2, 4, 8, 16) if width <= max(1, points)]
+        plain = [store for store in group if isinstance(store, Store)]
+        rows = [store.columns for store in group if isinstance(store, Update)]
+        widths = [width for width in (1, 2, 4, 8, 16) if width <= max(1, points) and not any(n > 1 and n % width for n in rows)]
         width, accesses = best_width(widths, trial, graph)
         read = max(1, sum(access.bytes for access in accesses if not access.writes))
         wide = WIDEST // min(element_bytes(window.buffer.element) for window in (*graph.task.loads, *group))
-        if width < wide and points >= FLAT_VECTORS * wide and not crossed and is_flat(graph, group):
+        if width < wide and points >= FLAT_VECTORS * wide and not crossed and not rows and is_flat(graph, plain):
             unroll = max(1, min(in_flight * width // (read * wide), -(-points // (THREADS * wide))))
             found.append(MapSchedule(tuple(group), wide, unroll, flat=True))
             continue

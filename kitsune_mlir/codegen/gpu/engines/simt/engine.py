@@ -3,8 +3,9 @@
 A task's tensors are never made as such. The engine asks for the elements of what is stored, and each is pulled through the
 operations that make it, down to loads (`simt.evaluate`), so a chain of any length is one loop over memory. Two schedules ask:
 
-* `simt.maps`: every thread for itself, by vectors; loads that are read across their rows turn in shared memory
-  (`simt.transpose`), and rows do not matter where each element needs only those at its own place (`simt.linear`);
+* `simt.maps`: every thread for itself, by vectors, which may go to rows that indices name (`simt.updates`); loads that are
+  read across their rows turn in shared memory (`simt.transpose`), and rows do not matter where each element needs only those
+  at its own place (`simt.linear`);
 * `simt.rows`: the threads that share a row reduce over it together, through shuffles and shared memory. Its tiles may pass
   through shared memory (`simt.staging`), several blocks may share a long reduction (`simt.split_rows`), and the blocks of a
   cluster a row that none of them can keep (`simt.cluster_rows`).
@@ -20,6 +21,7 @@ import functools
 from collections.abc import Callable
 from typing import ClassVar
 
+from kitsune_mlir.codegen.gpu.contraction.row_addition import crosses
 from kitsune_mlir.codegen.gpu.emit.control_flow import if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset
 from kitsune_mlir.codegen.gpu.emit.value import Value
@@ -38,6 +40,9 @@ from kitsune_mlir.codegen.gpu.interface.engine import Engine
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
+from kitsune_mlir.dialects.access import iterator_kinds
+from kitsune_mlir.dialects.iteration import Space
+from kitsune_mlir.dialects.products import is_generic
 from kitsune_mlir.dialects.tile_records import TaskView
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.machine.rates import ENGINES
@@ -60,6 +65,10 @@ class SimtEngine(Engine):
 
     def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
         return tiles.offer(self.name, candidate, machine)
+
+    def adds_rows(self, space: Space, kind: str, dtype: str, columns: int) -> bool:
+        maps = all("reduction" not in iterator_kinds(op) for op in space.ops if is_generic(op))
+        return maps and not crosses(kind, dtype, columns)
 
     def plan(self, task: TaskView, options: KernelOptions) -> Plan | Decline:
         try:

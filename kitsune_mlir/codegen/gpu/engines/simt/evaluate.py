@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 
 from torch_mlir import ir
 
@@ -80,6 +80,7 @@ class Evaluator:
         # The tile computes an offset where it is first asked for: here, before any loop or branch.
         slices = [op for op in graph.task.work() if op.name == "tensor.extract_slice"]
         offsets = [offset for record in (*graph.task.loads, *graph.task.stores) for offset in record.offsets]
+        offsets += [op.operands[2] for op in graph.scatters]
         for offset in (*offsets, *(operand for op in slices for operand in list(op.operands)[1:])):
             self.outer(offset)
 
@@ -148,6 +149,11 @@ class Evaluator:
             values = yield self._made(op.operation, tensor, coordinates)
         self._memo[-1][key] = values
         return values
+
+    def prepared(self, store: Store, coordinates: Coordinates) -> Callable[[], None]:
+        """Make elements of a result; what is returned writes them."""
+        values = self.tensor(store.tensor, coordinates)
+        return lambda: self.store(store, coordinates, values)
 
     def store(self, store: Store, coordinates: Coordinates, values: Lanes) -> None:
         """Write elements of a result."""

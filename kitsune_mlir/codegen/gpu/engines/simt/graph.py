@@ -125,6 +125,7 @@ class Graph:
         task: the task.
         loads: the load that makes a tensor.
         reductions: by operation, its `Reduction`s (one a result), or its one `ArgReduction`.
+        scatters: the operations that put rows of a tensor into those of a buffer.
         precision: what its code may do with floating-point numbers.
         levels: by tensor, how many reductions lie one after the other on the longest way to it.
 
@@ -137,7 +138,8 @@ class Graph:
         self.loads: dict[ir.Value, Load] = {load.tensor: load for load in task.loads}
         self.reductions: dict[ir.Operation, tuple[Reduction, ...] | ArgReduction] = {}
         self.levels: dict[ir.Value, int] = {load.tensor: 0 for load in task.loads}
-        if not task.stores:
+        self.scatters = [op for op in task.work() if op.name == "kitsune.atomic_scatter"]
+        if not task.stores and not self.scatters:
             raise UnsupportedError("kitsune.task", "the results are stored as tensors", "no store", str(task.op.location))
         for op in task.work():
             self._read(op)
@@ -149,7 +151,9 @@ class Graph:
 
     def _precision(self) -> Precision:
         """What the types in memory and the operations between allow."""
-        floats = {str(window.buffer.element) for window in (*self.task.loads, *self.task.stores)} & {
+        memory = [window.buffer.element for window in (*self.task.loads, *self.task.stores)]
+        memory += [ir.RankedTensorType(op.operands[0].type).element_type for op in self.scatters]
+        floats = {str(element) for element in memory} & {
             "f16",
             "bf16",
             "f32",
@@ -179,7 +183,7 @@ class Graph:
         if op.name == "linalg.generic":
             if "reduction" in iterator_kinds(op):
                 self.reductions[op] = read_reduction(op)
-        elif op.name in ("cf.assert", "memref.subview"):
+        elif op.name in ("cf.assert", "memref.subview", "kitsune.atomic_scatter"):
             return
         elif op.name not in _STRUCTURAL:
             raise UnsupportedError(op.name, "simt does maps, reductions and movement of tensors", None, where)

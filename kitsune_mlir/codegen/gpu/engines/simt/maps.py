@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.emit.control_flow import for_, if_
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Atom, Linear, add, clamp, emit
+from kitsune_mlir.codegen.gpu.engines.simt.cached import Coordinates
 from kitsune_mlir.codegen.gpu.engines.simt.evaluate import Evaluator
 from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph
 from kitsune_mlir.codegen.gpu.engines.simt.linear import emit_flat
 from kitsune_mlir.codegen.gpu.engines.simt.memory import Access
 from kitsune_mlir.codegen.gpu.engines.simt.transpose import CrossedLoad, emit_crossed, place_crossed
+from kitsune_mlir.codegen.gpu.engines.simt.updates import Update
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 from kitsune_mlir.dialects.access import shape_of
 from kitsune_mlir.dialects.tile_records import Store
@@ -27,14 +30,14 @@ class MapSchedule:
     """How the points of some stores, which all have the same shape, are made.
 
     Attributes:
-        stores: the stores.
+        stores: the stores, and what is put into rows.
         width: points of a vector.
         unroll: vectors that a thread makes at a time.
         crossed: loads that come through shared memory.
         flat: a tile is a span of memory (`simt.linear`).
     """
 
-    stores: tuple[Store, ...]
+    stores: tuple[Store | Update, ...]
     width: int
     unroll: int
     crossed: tuple[CrossedLoad, ...] = ()
@@ -48,7 +51,9 @@ class MapSchedule:
 def emit_maps(schedule: MapSchedule, graph: Graph, tile: TileContext) -> None:
     """Emit a tile."""
     if schedule.flat:
-        emit_flat(schedule.stores, schedule.width, schedule.unroll, graph, tile)
+        emit_flat(
+            [store for store in schedule.stores if isinstance(store, Store)], schedule.width, schedule.unroll, graph, tile
+        )
         return
     windows = None
     if schedule.crossed:
@@ -67,6 +72,11 @@ def try_maps(schedule: MapSchedule, graph: Graph, tile: TileContext) -> tuple[li
     evaluator = Evaluator(graph, tile, schedule.width, windows=windows)
     _section(schedule, evaluator, 0, schedule.points // schedule.width * schedule.width, 1)
     return evaluator.memory.accesses, evaluator.crossed
+
+
+def _prepared(store: Store | Update, evaluator: Evaluator, where: Coordinates) -> Callable[[], None]:
+    """Make a vector of a result; what is returned writes it."""
+    return store.prepared(evaluator, where) if isinstance(store, Update) else evaluator.prepared(store, where)
 
 
 def _section(schedule: MapSchedule, evaluator: Evaluator, start: int, count: int, unroll: int) -> None:
@@ -93,12 +103,12 @@ def _section(schedule: MapSchedule, evaluator: Evaluator, start: int, count: int
             point = Linear(base.terms, 1 if width > 1 else 0, base.const + start)
             groups.append((evaluator.spread(point, shape), inside))
         # All loads of all vectors come before the first store, so that they are in flight together.
-        made = [[evaluator.tensor(store.tensor, where) for store in schedule.stores] for where, _ in groups]
-        for (where, inside), values in zip(groups, made, strict=True):
+        made = [[_prepared(store, evaluator, where) for store in schedule.stores] for where, _ in groups]
+        for (_, inside), writes in zip(groups, made, strict=True):
 
-            def write(where=where, values=values) -> None:
-                for store, lanes in zip(schedule.stores, values, strict=True):
-                    evaluator.store(store, where, lanes)
+            def write(writes=writes) -> None:
+                for one in writes:
+                    one()
 
             if inside is None:
                 write()
