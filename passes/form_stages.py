@@ -18,6 +18,7 @@ from kitsune_mlir.passes.stages.grouping import Grouping, reads
 from kitsune_mlir.passes.stages.halo import gather_pads, mark_halos
 from kitsune_mlir.passes.stages.moves_by_index import gather_moves
 from kitsune_mlir.passes.stages.pool_windows import read_windows
+from kitsune_mlir.passes.stages.read_through import read_through
 from kitsune_mlir.passes.stages.sum_ranges import mark_ranges
 
 from .base import Pass, PassFailure
@@ -85,6 +86,7 @@ class FormStages(Pass):
             settle_scatters(block)
             gather_pads(block)
             gather_moves(block)
+            read_through(block)
         every = [op.operation for op in block.operations]
         terminator = every.pop()
         every = [op for op in every if op.results]

@@ -261,11 +261,6 @@ _ACCUMULATING = (
     aten.prod.dim_int,
     aten.cumsum.default,
     aten.cumprod.default,
-    aten.avg_pool1d.default,
-    aten.avg_pool2d.default,
-    aten.avg_pool3d.default,
-    aten._adaptive_avg_pool2d.default,
-    aten._adaptive_avg_pool3d.default,
 )
 
 _OWN: dict[Any, Callable[..., Any]] = {

@@ -16,11 +16,14 @@ from torch.utils._pytree import tree_map
 
 from kitsune_mlir.frontend.extrema import EXTREMA
 from kitsune_mlir.frontend.fills import FILLS
+from kitsune_mlir.frontend.folding import FOLDING
 from kitsune_mlir.frontend.histograms import HISTOGRAMS
 from kitsune_mlir.frontend.norms import NORMS
 from kitsune_mlir.frontend.orders import ORDERS
 from kitsune_mlir.frontend.pooling import POOLING
+from kitsune_mlir.frontend.resizing import RESIZING
 from kitsune_mlir.frontend.scans import SCANS
+from kitsune_mlir.frontend.wrapping import WRAPPING
 
 __all__ = ["FALLBACKS", "with_scalars"]
 
@@ -183,18 +186,6 @@ def _diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0,
     return torch.movedim(filled, (-2, -1), (dim1, dim2))
 
 
-def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
-    """torch-mlir slices beyond the end where a shift is a multiple of the size."""
-    if not dims:
-        return _roll(x.reshape(-1), shifts, [0]).reshape(x.shape) if x.numel() else x.clone()
-    for shift, dim in zip(shifts, dims, strict=True):
-        size = x.shape[dim]
-        first = size - shift % size if size else 0
-        if 0 < first < size:
-            x = torch.cat([x.narrow(dim, first, size - first), x.narrow(dim, 0, first)], dim)
-    return x.clone()
-
-
 _EXTREMES = (aten.amax.default, aten.amin.default)
 _ROWS = (
     aten.cumsum.default,
@@ -232,6 +223,9 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     **FILLS,
     **EXTREMA,
     **POOLING,
+    **RESIZING,
+    **WRAPPING,
+    **FOLDING,
     **HISTOGRAMS,
     **NORMS,
     aten.addmv.default: _addmv,
@@ -252,7 +246,6 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     aten._trilinear.default: _trilinear,
     aten._cdist_forward.default: _cdist,
     aten.diagonal_scatter.default: _diagonal_scatter,
-    aten.roll.default: _roll,
     aten.view_copy.default: _copy_of(aten.view.default),
     aten.permute_copy.default: _copy_of(aten.permute.default),
     aten.narrow_copy.default: _copy_of(aten.narrow.default),

@@ -1,23 +1,100 @@
-"""Pooling of more dimensions by that of fewer: windows of three dimensions are windows of two, then of one."""
+"""Pooling by what costs less: equal windows side by side are dimensions, wide ones are pooled in one direction at a time."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp.decompositions import adaptive_avg_pool2d
 
-from kitsune_mlir.frontend.dtypes import widened
+from kitsune_mlir.frontend.dtypes import NARROW, widened
 
 __all__ = ["POOLING"]
 
 aten = torch.ops.aten
 
+SHORT = 4
+"""Boxes of up to so many elements along each edge have one maximum after the other taken."""
+MANY = 64
+"""Elements of a plane's window from which they are reduced as a row is."""
 
-def _triple(given: Sequence[int] | int, otherwise: Sequence[int] | None = None) -> list[int]:
+
+def _sizes(rank: int, given: Sequence[int] | int, otherwise: Sequence[int] | None = None) -> list[int]:
     found = [given] if isinstance(given, int) else list(given) or list(otherwise or ())
-    return found * 3 if len(found) == 1 else found
+    return found * rank if len(found) == 1 else found
+
+
+def _apart(x: Tensor, size: Sequence[int], step: Sequence[int], pad: Sequence[int], gap: Sequence[int]) -> Tensor | None:
+    """The windows' elements as dimensions behind each pooled one, where windows are equal and leave nothing out."""
+    rank = len(size)
+    extents = x.shape[x.ndim - rank :]
+    if list(step) != list(size) or any(pad) or any(g != 1 for g in gap):
+        return None
+    if any(not extent or extent % n for extent, n in zip(extents, size, strict=True)):
+        return None
+    return x.reshape(*x.shape[: x.ndim - rank], *(part for e, n in zip(extents, size, strict=True) for part in (e // n, n)))
+
+
+def _within(x: Tensor, rank: int) -> list[int]:
+    """The dimensions of the windows' elements."""
+    return [x.ndim - 2 * rank + 1 + 2 * d for d in range(rank)]
+
+
+def _is_wide(size: Sequence[int], step: Sequence[int]) -> bool:
+    """Whether windows overlap so much that pooling in one direction, then in the other, reads less than half as often."""
+    return size[0] * size[1] > 2 * (size[0] * step[1] + size[1])
+
+
+def _max_plane(
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The maximum of a wide window is that of its columns' maxima."""
+    size = _sizes(2, kernel)
+    step, pad, gap = _sizes(2, stride, size), _sizes(2, padding), _sizes(2, dilation)
+    if not x.dtype.is_floating_point or not _is_wide(size, step):
+        return NotImplemented
+    columns = aten.max_pool2d(x, [size[0], 1], [step[0], 1], [pad[0], 0], [gap[0], 1], ceil_mode)
+    return aten.max_pool2d(columns, [1, size[1]], [1, step[1]], [0, pad[1]], [1, gap[1]], ceil_mode)
+
+
+def _mean(rank: int) -> Callable[..., Any]:
+    op = (aten.avg_pool1d, aten.avg_pool2d, aten.avg_pool3d)[rank - 1].default
+
+    def decomposed(
+        x: Tensor,
+        kernel: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
+        if not x.dtype.is_floating_point:
+            return NotImplemented
+        size = _sizes(rank, kernel)
+        step, pad = _sizes(rank, stride, size), _sizes(rank, padding)
+        plain = not ceil_mode and divisor_override is None
+        if plain and (rank == 3 or math.prod(size) >= MANY):
+            windows = _apart(x, size, step, pad, [1])
+            if windows is not None:
+                return widened(windows).mean(_within(windows, rank)).to(x.dtype)
+        if plain and rank == 2 and _is_wide(size, step):
+            columns = op(widened(x), [size[0], 1], [step[0], 1], [pad[0], 0], False, count_include_pad)
+            return op(columns, [1, size[1]], [1, step[1]], [0, pad[1]], False, count_include_pad).to(x.dtype)
+        if x.dtype not in NARROW:
+            return NotImplemented
+        rest = (size, step, pad, ceil_mode, count_include_pad, *((divisor_override,) if rank > 1 else ()))
+        return op(widened(x), *rest).to(x.dtype)
+
+    return decomposed
 
 
 def _max_volume(
@@ -31,8 +108,10 @@ def _max_volume(
     """The maximum of a box is that of its planes' maxima."""
     if not x.dtype.is_floating_point:
         return NotImplemented
-    size = _triple(kernel)
-    step, pad, gap = _triple(stride, size), _triple(padding), _triple(dilation)
+    size = _sizes(3, kernel)
+    step, pad, gap = _sizes(3, stride, size), _sizes(3, padding), _sizes(3, dilation)
+    if not ceil_mode and max(size) <= SHORT and (windows := _apart(x, size, step, pad, gap)) is not None:
+        return torch.amax(windows, _within(windows, 3))
     *lead, depth, height, width = x.shape
     planes = aten.max_pool2d(x.reshape(-1, depth, height, width), size[1:], step[1:], pad[1:], gap[1:], ceil_mode)
     height, width = planes.shape[-2:]
@@ -43,13 +122,20 @@ def _max_volume(
 
 def _adaptive_mean(rank: int) -> Callable[..., Any]:
     """Equal windows are dimensions of their own."""
+    op = (aten._adaptive_avg_pool2d, aten._adaptive_avg_pool3d)[rank - 2].default
 
     def decomposed(x: Tensor, output: Sequence[int]) -> Tensor:
-        lead, sizes = list(x.shape[: x.ndim - rank]), x.shape[x.ndim - rank :]
-        if not x.dtype.is_floating_point or any(not n or size % n for size, n in zip(sizes, output, strict=True)):
+        extents = x.shape[x.ndim - rank :]
+        if not x.dtype.is_floating_point:
             return NotImplemented
-        parts = [part for size, n in zip(sizes, output, strict=True) for part in (n, size // n)]
-        return widened(x).reshape(*lead, *parts).mean([len(lead) + 1 + 2 * d for d in range(rank)]).to(x.dtype)
+        size = [extent // n if n else 0 for extent, n in zip(extents, output, strict=True)]
+        if all(size) and all(n * out == e for n, out, e in zip(size, output, extents, strict=True)):
+            windows = _apart(x, size, size, [0], [1]) if rank == 3 or math.prod(size) >= MANY else None
+            if windows is not None:
+                return widened(windows).mean(_within(windows, rank)).to(x.dtype)
+        if x.dtype in NARROW:
+            return op(widened(x), output).to(x.dtype)
+        return adaptive_avg_pool2d(x, output) if rank == 2 else NotImplemented
 
     return decomposed
 
@@ -78,7 +164,13 @@ def _adaptive_maximum(x: Tensor, output: Sequence[int]) -> tuple[Tensor, Tensor]
 
 
 POOLING: dict[Any, Callable[..., Any]] = {
+    aten.max_pool2d.default: _max_plane,
     aten.max_pool3d.default: _max_volume,
+    **{
+        op: _mean(rank)
+        for rank, op in enumerate((aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default), 1)
+    },
+    aten._adaptive_avg_pool2d.default: _adaptive_mean(2),
     aten.adaptive_max_pool2d.default: _adaptive_maximum,
     aten._adaptive_avg_pool3d.default: _adaptive_mean(3),
 }

@@ -1,21 +1,27 @@
 """Slices and concatenations along all that is wide in a tensor: read by index, so that they can be cut there into tiles."""
 
 import math
+from collections.abc import Sequence
 
 from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
 from kitsune_mlir.dialects.access import access_of, dropped_dims, shape_of, static_ints
 from kitsune_mlir.dialects.attribute_table import IN_PLACE
+from kitsune_mlir.dialects.iteration import is_reshape
 from kitsune_mlir.dialects.products import defining_op
-from kitsune_mlir.dialects.sizes import tensor_bytes
+from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
 from kitsune_mlir.passes.layouts.by_index import parallel_generic, place_along
 from kitsune_mlir.passes.tile_program.scatter import constant_start
 
-__all__ = ["gather_moves"]
+__all__ = ["gather_moves", "slice_places"]
 
 FEW_TILES = 32
 """Fewer elements along the dimensions that a movement leaves alone are too few to share out."""
+WHOLE_TILES = 512
+"""So many tiles that have all of what is joined are enough."""
+LINE = 128
+"""Bytes that lie side by side for each element along what is joined, from which vectors do not cross from piece to piece."""
 ONE_BLOCK_BYTES = 32 << 10
 """Made by one block as fast as by many."""
 
@@ -31,7 +37,9 @@ def gather_moves(block: ir.Block) -> None:
         if op.name == "tensor.concat":
             _fill_pieces(op)
         shape = shape_of(op.results[0])
-        if tensor_bytes(op.results[0].type) < ONE_BLOCK_BYTES or math.prod(shape[d] for d in _kept(op)) >= FEW_TILES:
+        if tensor_bytes(op.results[0].type) < ONE_BLOCK_BYTES:
+            continue
+        if math.prod(shape[d] for d in _kept(op)) >= FEW_TILES and not _is_torn(op):
             continue
         with ir.InsertionPoint(op), op.location:
             made, body = parallel_generic(shape, ir.ShapedType(op.results[0].type).element_type)
@@ -55,6 +63,32 @@ def _fill_pieces(concat: ir.Operation) -> None:
             concat.operands[number] = made.results[0]
 
 
+def _is_torn(op: ir.Operation) -> bool:
+    """Whether a tile of a result, which has all of what is joined, would be pieces of memory far from each other.
+
+    Not where a piece is made by another stage, which may join this one, or where the result is read by another, which may not
+    need it in memory.
+    """
+    if op.name != "tensor.concat":
+        return False
+    shape, dim = shape_of(op.results[0]), ir.IntegerAttr(op.attributes["dim"]).value
+    if math.prod(shape[:dim]) >= WHOLE_TILES or math.prod(shape[dim + 1 :]) * element_bytes(op.results[0].type) < LINE:
+        return False
+    return _is_returned(op.results[0]) and all(map(_is_given, op.operands))
+
+
+def _is_returned(value: ir.Value) -> bool:
+    """Whether a tensor is read by nobody but the caller, perhaps through views."""
+    users = [use.owner.operation for use in value.uses]
+    return all(user.name == "func.return" or (is_reshape(user) and _is_returned(user.results[0])) for user in users)
+
+
+def _is_given(value: ir.Value) -> bool:
+    """Whether a tensor is an argument, or a part or a view of one."""
+    maker = defining_op(value)
+    return maker is None or (maker.name in _VIEWS and len(maker.operands) == 1 and _is_given(maker.operands[0]))
+
+
 def _kept(op: ir.Operation) -> list[int]:
     """The dimensions of a movement's result that it takes in full, as do the slices that it is of."""
     access = access_of(op)
@@ -74,7 +108,8 @@ def _element(source: ir.Value, places: list[ir.Value]) -> ir.Value:
     return tensor.extract(source, places)
 
 
-def _of_slice(op: ir.Operation, places: list[ir.Value]) -> ir.Value:
+def slice_places(op: ir.Operation, places: Sequence[ir.Value]) -> list[ir.Value]:
+    """Where an element of a slice is in what it is a slice of."""
     dropped, left = dropped_dims(op), list(places)
     found = []
     for dim, (start, stride) in enumerate(
@@ -86,7 +121,11 @@ def _of_slice(op: ir.Operation, places: list[ir.Value]) -> ir.Value:
         place = left.pop(0)
         place = place if stride == 1 else arith.muli(place, _number(stride))
         found.append(arith.addi(place, _number(start)) if start else place)
-    return _element(op.operands[0], found)
+    return found
+
+
+def _of_slice(op: ir.Operation, places: list[ir.Value]) -> ir.Value:
+    return _element(op.operands[0], slice_places(op, places))
 
 
 def _of_concat(op: ir.Operation, places: list[ir.Value]) -> ir.Value:
@@ -110,5 +149,6 @@ def _number(value: int) -> ir.Value:
     return arith.constant(ir.IndexType.get(), value)
 
 
+_VIEWS = ("tensor.extract_slice", "tensor.expand_shape", "tensor.collapse_shape")
 _ELEMENTS = {"tensor.extract_slice": _of_slice, "tensor.concat": _of_concat}
 """By name of the movement: the element of its result at some place."""

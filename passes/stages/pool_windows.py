@@ -8,6 +8,7 @@ from torch_mlir.dialects import arith, tensor
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of, static_ints
 from kitsune_mlir.dialects.attribute_table import HALO
 from kitsune_mlir.dialects.products import body_of, defining_op, is_generic
+from kitsune_mlir.passes.stages.read_through import affine_place
 
 __all__ = ["is_pooling", "read_windows"]
 
@@ -77,7 +78,7 @@ def _read_through(op: ir.Operation) -> None:
     old = op.regions[0].blocks[0]
     with ir.InsertionPoint(body):
         if padded:
-            element = _element(op.operands[0], [_place(expression) for expression in maps[0].results])
+            element = _element(op.operands[0], [affine_place(expression) for expression in maps[0].results])
         else:
             element = arith.extf(old.arguments[0].type, body.arguments[0])
         mapping = dict(zip(list(old.arguments)[1:], list(body.arguments)[len(operands) - 2 :], strict=True))
@@ -127,16 +128,3 @@ def _unpadded(maker: ir.Operation, places: list[ir.Value]) -> tuple[list[ir.Valu
             place = arith.maxsi(place, arith.constant(index, 0))
             found[dim] = arith.minsi(place, arith.constant(index, extents[dim] - 1))
     return found, inside
-
-
-def _place(expression: ir.AffineExpr) -> ir.Value:
-    """The value of an index expression over the loops."""
-    index = ir.IndexType.get()
-    if isinstance(expression, ir.AffineDimExpr):
-        number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), expression.position)
-        return ir.Operation.create("linalg.index", [index], attributes={"dim": number}).results[0]
-    if isinstance(expression, ir.AffineConstantExpr):
-        return arith.constant(index, expression.value)
-    assert isinstance(expression, ir.AffineAddExpr | ir.AffineMulExpr)
-    first, second = _place(expression.lhs), _place(expression.rhs)
-    return arith.addi(first, second) if isinstance(expression, ir.AffineAddExpr) else arith.muli(first, second)

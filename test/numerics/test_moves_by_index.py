@@ -30,6 +30,10 @@ CASES: dict[str, tuple[Callable, tuple[tuple[int, ...], ...]]] = {
     "vectors": (lambda x, y, z: torch.cat([x, y, z]), (LONG, (7,), (65_536,))),
     "made vectors": (lambda x, y: torch.cat([x.relu(), y * y]), (LONG, (9_001,))),
     "with a constant": (lambda x: torch.cat([x, torch.ones(129, 1, dtype=x.dtype), x.sum(1, keepdim=True)], 1), (MATRIX,)),
+    "rows joined": (lambda x, y: torch.cat([x, y]), ((200, 128), (61, 128))),
+    "stacked": (lambda x, y: torch.stack([x, y]), ((129, 101), (129, 101))),
+    "channels joined": (lambda *x: torch.cat(x, 1), ((3, 4, 40, 41), (3, 2, 40, 41), (3, 1, 40, 41))),
+    "rows written": (lambda x, y: torch.slice_scatter(x, y, 0, 3, 3 + len(y)), ((200, 128), (61, 128))),
     "parts swapped": (lambda x: torch.cat([x[60_000:], x[:60_000]]), (LONG,)),
     "rolled": (lambda x: x.roll(1001), (MATRIX,)),
     "rolled vector": (lambda x: x.roll(-5) - x, (LONG,)),
@@ -57,7 +61,10 @@ def test_planned_for_a_gpu(name: str) -> None:
     torch.testing.assert_close(found, function(*args), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["every third", "inside of a matrix", "parts swapped", "shuffled pixels", "frames"])
+KERNELS = ["every third", "inside of a matrix", "rows joined", "rows written", "parts swapped", "shuffled pixels", "frames"]
+
+
+@pytest.mark.parametrize("name", KERNELS)
 def test_kernels(name: str) -> None:
     """On emulated blocks, which check every access."""
     function, shapes = CASES[name]

@@ -13,7 +13,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.interface.offer import Candidate
 from kitsune_mlir.codegen.tile_sizes import LINE, contiguous, even, fit, spread
-from kitsune_mlir.dialects.access import is_tensor, iterator_kinds, shape_of
+from kitsune_mlir.dialects.access import affine_maps, is_tensor, iterator_kinds, shape_of, terms_of
 from kitsune_mlir.dialects.iteration import Space, inner_elements
 from kitsune_mlir.dialects.products import is_generic
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
@@ -190,7 +190,7 @@ def memory_tile(candidate: Candidate, machine: Target) -> list[int]:
 
 def figures_of(space: Space, alone: bool) -> Figures:
     """A stage in figures; see `Figures`."""
-    inner = inner_elements(space)
+    inner = 1 if all(map(_makes_windows, space.ops)) and any(map(_slides, space.ops)) else inner_elements(space)
     sizes = tuple(d.size for d in space.dims)
     points = math.prod(sizes) * inner
     inside = {r for op in space.ops for r in op.results}
@@ -210,6 +210,24 @@ def figures_of(space: Space, alone: bool) -> Figures:
         and any(map(_is_maximum, space.ops))
     )
     return Figures(sizes, inner, moved / max(1, points), narrowest, levels, crossed, weights, alone, columns, running)
+
+
+def _slides(op) -> bool:
+    """Whether an op reduces windows that overlap, or that are read by index: a thread reads on where its neighbour does."""
+    if not is_generic(op) or "reduction" not in iterator_kinds(op):
+        return False
+    kinds = iterator_kinds(op)
+    windows = [e for map_ in affine_maps(op) for e in map_.results if not isinstance(e, ir.AffineDimExpr)]
+    for expression in windows:
+        terms = terms_of(expression) or {}
+        if any(step == 1 and kinds[loop] == "parallel" for loop, step in terms.items()):
+            return True
+    return any(inner.operation.name == "tensor.extract" for inner in op.regions[0].blocks[0].operations)
+
+
+def _makes_windows(op) -> bool:
+    """Whether an op is element-wise, or reduces such windows."""
+    return not is_generic(op) or "reduction" not in iterator_kinds(op) or _slides(op)
 
 
 def _is_maximum(op) -> bool:

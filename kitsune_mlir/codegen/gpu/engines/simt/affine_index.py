@@ -31,6 +31,7 @@ __all__ = [
     "clamped",
     "divmod_index",
     "emit",
+    "joined",
     "scale",
 ]
 
@@ -103,10 +104,10 @@ def _pointwise(function, a: Index, *others: Index) -> Index:
     if not widths:
         return function(*indices)
     (width,) = widths
-    return _joined(tuple(function(*(at(index, e) for index in indices)) for e in range(width)))
+    return joined(tuple(function(*(at(index, e) for index in indices)) for e in range(width)))
 
 
-def _joined(parts: Scattered) -> Index:
+def joined(parts: Scattered) -> Index:
     """A single linear index for points that turn out to lie at equal distances."""
     first = parts[0]
     step = parts[1].const - first.const
@@ -175,18 +176,37 @@ def divmod_index(index: Index, divisor: int, width: int) -> tuple[Index, Index]:
     if divisor == 1:
         return index, Linear()
     if isinstance(index, tuple):
-        pairs = [_divmod_point(part, divisor) for part in index]
-        return tuple(q for q, _ in pairs), tuple(r for _, r in pairs)
+        known: dict[tuple, Linear] = {}
+        pairs = [_divmod_point(part, divisor, known) for part in index]
+        return joined(tuple(q for q, _ in pairs)), joined(tuple(r for _, r in pairs))
     found = _divmod(index, divisor, width)
     if found is not None:
         return found
     return divmod_index(tuple(at(index, e) for e in range(width)), divisor, width)
 
 
-def _divmod_point(index: Linear, divisor: int) -> tuple[Linear, Linear]:
-    found = _divmod(index, divisor, 1)
+def _divmod_point(index: Linear, divisor: int, known: dict[tuple, Linear]) -> tuple[Linear, Linear]:
+    whole = [(a, c) for a, c in index.terms if c % divisor and c * a.multiple % divisor == 0]
+    key = tuple(whole)
+    if key not in known:
+        known[key] = _exact_quotients(whole, divisor)
+    rest = dataclasses.replace(index, terms=tuple(term for term in index.terms if term not in whole))
+    if any(a.bound is None for a, _ in whole):
+        rest = index  # they may be negative
+    found = _divmod(rest, divisor, 1)
     assert found is not None  # a single point has one quotient
-    return found
+    return _add(known[key] if rest is not index else Linear(), found[0]), found[1]
+
+
+def _exact_quotients(terms: Sequence[tuple[Atom, int]], divisor: int) -> Linear:
+    """The quotient of terms that are multiples of a divisor though their factors are not."""
+    exact = []
+    for atom, factor in terms:
+        common = math.gcd(factor, divisor)
+        bound = atom.bound if atom.bound is None else (atom.bound - 1) // (divisor // common) + 1
+        part = Atom(atom.value // (divisor // common), atom.multiple // (divisor // common), bound)
+        exact.append((part, factor // common))
+    return Linear(tuple(exact))
 
 
 def _divmod(index: Linear, divisor: int, width: int) -> tuple[Linear, Linear] | None:

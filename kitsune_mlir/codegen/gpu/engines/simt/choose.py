@@ -174,7 +174,7 @@ def _rows(
 def _is_private(op: ir.Operation) -> bool:
     """Whether a thread makes a reduction alone: it is short, or over windows that overlap or lie apart."""
     kinds = iterator_kinds(op)
-    if reduced_size(op) < SHORT:
+    if reduced_size(op) < SHORT or (reduced_size(op) <= SHORT**2 and _is_cut_up(op)):
         return True
     if _reads_by_index(op):
         return reduced_size(op) <= PRIVATE
@@ -184,6 +184,18 @@ def _is_private(op: ir.Operation) -> bool:
             if any(kinds[loop] == "reduction" for loop in moving):
                 return reduced_size(op) <= PRIVATE
     return False
+
+
+def _is_cut_up(op: ir.Operation) -> bool:
+    """Whether a reduction goes over short runs of memory, with something else between them: the windows of a volume."""
+    kinds, sizes = iterator_kinds(op), generic_sizes(op)
+    loops = max((plain_loops(map_) for map_ in affine_maps(op)), key=len)
+    run, reduced = 1, 0
+    for loop in reversed(loops):
+        if loop is None or kinds[loop] != "reduction":
+            break
+        run, reduced = run * sizes[loop], reduced + 1
+    return 0 < reduced < kinds.count("reduction") and run < SHORT
 
 
 def _reads_by_index(op: ir.Operation) -> bool:

@@ -89,10 +89,10 @@ class Evaluator:
         """What is emitted inside the `with` block is inside a loop or branch."""
         self._memo.append({})
         self.memory.enter()
-        packed = self.scalars.packed
-        self.scalars.packed = dict(packed)
+        packed, bounded = self.scalars.packed, self.scalars.bounded
+        self.scalars.packed, self.scalars.bounded = dict(packed), dict(bounded)
         yield
-        self.scalars.packed = packed
+        self.scalars.packed, self.scalars.bounded = packed, bounded
         self.memory.leave()
         self._memo.pop()
 

@@ -152,16 +152,47 @@ class Memory:
             return self._load_crossed(buffer, coordinates)
         dtype = str(buffer.element)
         index = _linearized(buffer, coordinates)
-        if isinstance(index, Linear) and index.lane == 1 and width > 1:
+        if isinstance(index, Linear) and index.lane == 1 and width > 1 and self._aligned(buffer, index, dtype, width):
             return self._load(buffer, index, dtype, width)
         if isinstance(index, Linear) and not index.lane:
             return self._load(buffer, index, dtype, 1)
         parts = [at(index, e) for e in range(width)]
-        found: dict[Linear, Value] = {}
+        alike: dict[tuple, set[int]] = {}
         for part in parts:
-            if part not in found:
-                found[part] = self._load(buffer, part, dtype, 1)[0]
+            alike.setdefault(part.terms, set()).add(part.const)
+        found: dict[Linear, Value] = {}
+        for terms, places in alike.items():
+            found.update(self._load_near(buffer, terms, places, dtype))
         return [found[part] for part in parts]
+
+    def _aligned(self, buffer: Buffer | SharedWindow, index: Linear, dtype: str, count: int) -> bool:
+        """Whether instructions for neighbours are as wide as they can be, or would be no wider for what lies around them."""
+        memory = "i64" if dtype == "index" else dtype
+        own = self._align(buffer, index, memory)
+        wide = min(16, count * dtype_bytes(memory))
+        return own >= wide or own >= self._align(buffer, Linear(index.terms), memory)
+
+    def _load_near(self, buffer: Buffer | SharedWindow, terms: tuple, places: set[int], dtype: str) -> dict[Linear, Value]:
+        """Elements at constant distances from each other: by aligned vectors where several are in one."""
+        size = dtype_bytes("i64" if dtype == "index" else dtype)
+        # What nobody writes meanwhile may be read although it is not needed, and may be needed later.
+        spare, word = buffer.role == "input", max(1, WORD // size)
+        most = self._align(buffer, Linear(terms), "i64" if dtype == "index" else dtype) // size
+        most = math.gcd(max(1, most), math.prod(buffer.shape)) if spare or len(places) > 1 else 1
+        found: dict[Linear, Value] = {}
+
+        def take(start: int, count: int, wanted: list[int]) -> None:
+            if count == 1 or len(wanted) == count or (spare and (len(wanted) > 1 or count <= word)):
+                values = self._load(buffer, Linear(terms, 1 if count > 1 else 0, start), dtype, count)
+                found.update({Linear(terms, 0, place): values[place - start] for place in wanted})
+                return
+            for half in (start, start + count // 2):
+                if inside := [place for place in wanted if half <= place < half + count // 2]:
+                    take(half, count // 2, inside)
+
+        for start in sorted({place // most * most for place in places}):
+            take(start, most, sorted(place for place in places if start <= place < start + most))
+        return found
 
     def _load_crossed(self, window: CrossedWindow, coordinates: Sequence[Index]) -> Lanes:
         """Elements across the rows of a window: each by itself, from one address where they belong to one group."""

@@ -17,6 +17,7 @@ from kitsune_mlir.codegen.gpu.emit.operation import clone
 from kitsune_mlir.codegen.gpu.emit.value import Value, bitcast, cast, constant, element_bits
 from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Index, Linear, add, at, emit, opaque, scale
 from kitsune_mlir.codegen.gpu.engines.simt.graph import Precision
+from kitsune_mlir.codegen.gpu.engines.simt.index_ranges import choose_index, compare, int32_range, on_indices
 from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.errors import UnsupportedError
 
@@ -74,12 +75,16 @@ def is_index(value: Lanes | Index) -> bool:
 
 
 class ScalarEmitter:
-    """Emits operations for vectors of `width` points. `packed` remembers the 32-bit words that pairs were rounded to."""
+    """Emits operations for vectors of `width` points.
+
+    `packed` remembers the 32-bit words that pairs were rounded to, `bounded` what ranges of indices said.
+    """
 
     def __init__(self, width: int, precision: Precision):
         self.width = width
         self.precision = precision
         self.packed: dict[tuple[ir.Value, ir.Value], Value] = {}
+        self.bounded: dict[tuple, Lanes | Index] = {}
 
     def emit(self, op: ir.Operation, operands: Sequence[Lanes | Index]) -> Lanes | Index:
         """The result of an operation with one result.
@@ -96,6 +101,8 @@ class ScalarEmitter:
             found = _linear(op.name, indices[0], indices[1])
             if found is not None:
                 return found
+        if (known := self._ranged(op, operands, indices)) is not None:
+            return known
         lanes = [materialize(value, operand.type, self.width) for value, operand in zip(operands, op.operands, strict=True)]
         if op.name in ("arith.index_cast", "arith.index_castui"):
             if str(op.results[0].type) == "index":
@@ -118,6 +125,36 @@ class ScalarEmitter:
         if result in HALF_TYPES and op.name not in _EXACT and op.name != "arith.select":
             return self.round(made, result)
         return made
+
+    def _ranged(self, op: ir.Operation, operands: Sequence[Lanes | Index], indices: list[Index]) -> Lanes | Index | None:
+        """What the ranges of indices say of an operation's result."""
+        wide = [value for value in (*op.operands, *op.results) if str(value.type) not in ("i1", "i32", "i64", "index", "f32")]
+        if wide or not indices:
+            return None
+        predicate = ir.IntegerAttr(op.attributes["predicate"]).value if op.name == "arith.cmpi" else None
+        key = (
+            op.name,
+            predicate,
+            *(value if not isinstance(value, list) else tuple(v.ir for v in value) for value in operands),
+        )
+        if key in self.bounded:
+            return self.bounded[key]
+        found: Lanes | Index | None = None
+        if op.name == "arith.select" and isinstance(operands[0], list) and len(indices) == 2:
+            found = choose_index(operands[0], indices[0], indices[1], self.width)
+        elif predicate is not None and len(indices) == 2:
+            found = compare(predicate, indices, self.width)
+        elif op.name == "arith.sitofp" and str(op.results[0].type) == "f32":
+            points = [
+                at(indices[0], e) for e in range(1 if isinstance(indices[0], Linear) and not indices[0].lane else self.width)
+            ]
+            if all(int32_range(point) is not None for point in points):
+                found = [cast(emit(point), "f32") for point in points]
+        elif len(indices) == len(operands):
+            found = on_indices(op.name, indices, self.width)
+        if found is not None:
+            self.bounded[key] = found
+        return found
 
     def _cheaper(self, op: ir.Operation, lanes: Sequence[Lanes]) -> Lanes | None:
         """An f32 operation by a shorter way than the exact one, if there is one that is good enough."""

@@ -10,6 +10,9 @@ from kitsune_mlir.dialects.sizes import element_bytes
 
 __all__ = ["best_width"]
 
+GAPS = 2
+"""Stores of a vector up to which a 32-byte sector is not sent to L2 more often than it takes to issue them."""
+
 CLOSE = 0.9
 """A wider vector must bring the accesses below this share of the narrower one's."""
 
@@ -24,8 +27,15 @@ def best_width(widths: Sequence[int], trial: Callable[[int], list[Access]], grap
         if width > 1 and (width * narrowest > 16 or width > 8 and narrowest > 1):
             break
         accesses = trial(width)
-        each = sum(access.instructions for access in accesses) / width
+        each = sum(map(_slots, accesses)) / width
         if best is None or each < CLOSE * cost:
             best, cost = (width, accesses), each
     assert best is not None
     return best
+
+
+def _slots(access: Access) -> float:
+    """Instructions of an access; of stores that leave gaps between threads, which later ones fill, as many as L2 sees."""
+    if not access.writes or access.shared:
+        return access.instructions
+    return access.instructions * max(1, access.instructions / GAPS)
