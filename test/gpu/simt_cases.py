@@ -157,6 +157,8 @@ CASES: dict[str, Case] = {
     "column_sum": Case(lambda x: x.sum(0), (rows("f32", 512, 1000),)),
     "column_sum_odd": Case(lambda x: x.sum(0), (rows("bf16", 515, 77),)),
     "column_softmax": Case(lambda x: torch.softmax(x, 0), (rows("f32", 100, 300),)),
+    "column_softmax_long": Case(lambda x: torch.softmax(x, 0), (rows("f32", 5003, 40),)),
+    "column_std_long": Case(lambda x: x.std(0), (rows("bf16", 3001, 72),)),
     "middle_softmax": Case(lambda x: torch.softmax(x, 1), (("f32", (6, 50, 64)),)),
     "middle_mean": Case(lambda x: x.mean(1), (("f32", (40, 33, 24)),)),
     "total_sum": Case(lambda x: x.sum(), (rows("f32", 200, 300),)),

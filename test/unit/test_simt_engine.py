@@ -68,6 +68,7 @@ EMULATED = (
         "column_softmax",
     ),
     *("middle_softmax", "middle_mean", "argmax_ties", "column_argmax", "batch_statistics", "group_norm", "softmax_f32_8"),
+    *("column_softmax_long", "column_std_long"),
     *("total_norm_long", "total_extremes_long", "dot_long", "cosine"),
     *("total_sum_long", "column_sum_long", "column_max_long", "transpose_bf16", "transpose_odd", "swap_inner"),
     *("softmax_bf16_31", "softmax_f32_4096", "softmax_bf16_30000", "layer_norm_f32_129", "rms_norm_bf16_1000", "stitch_f32"),
@@ -95,6 +96,13 @@ def test_rows_shared_by_a_cluster_and_rows_in_parts(name, tuning):
     """Also with one reduction only, after which the blocks must meet once more; 5000 columns are no multiple of a share."""
     emitted = check(CASES[name], SimtEngine(tuning))
     assert emitted.manifest.cluster == (tuning.cluster or 1)
+
+
+@pytest.mark.parametrize("name", ["column_softmax", "middle_softmax", "column_argmax", "column_sum_odd"])
+@pytest.mark.parametrize("blocks", [2, 4])
+def test_columns_shared_by_a_cluster(name, blocks):
+    """Whose elements stay in registers, not where they are gone over once."""
+    assert check(CASES[name], SimtEngine(Overrides(cluster=blocks))).manifest.cluster == (1 if "sum" in name else blocks)
 
 
 class Extremes(Case):

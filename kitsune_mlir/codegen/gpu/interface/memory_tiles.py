@@ -175,7 +175,8 @@ def _column_tile(figures: Figures, target: Target) -> list[int]:
     sizes = list(figures.sizes)
     last = min(sizes[-1], COLUMN_BYTES // figures.narrowest)
     tile = [*fit(sizes[:-1], SHARED_TILE // (figures.inner * last)), last]
-    shortest = COLUMN_BYTES // (4 if figures.levels else 8)
+    # What is gone over several times stays in registers if tiles are narrow, down to two sectors of memory.
+    shortest = COLUMN_BYTES // (4 if figures.levels == 1 or (figures.levels and not figures.alone) else 8)
     least = [1] * (len(sizes) - 1) + [min(last, shortest // figures.narrowest)]
     return even(sizes, spread(sizes, tile, target.workers, least), 8)
 

@@ -19,6 +19,14 @@ import math
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.gpu.engines.simt.choose_columns import (
+    BYTES_IN_FLIGHT,
+    MOST_BLOCKS,
+    MOST_THREADS,
+    ROW_ELEMENTS,
+    THREADS,
+    column_schedule,
+)
 from kitsune_mlir.codegen.gpu.engines.simt.dry_run import probe
 from kitsune_mlir.codegen.gpu.engines.simt.graph import Graph, generic_sizes
 from kitsune_mlir.codegen.gpu.engines.simt.memory import Access
@@ -37,15 +45,7 @@ from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["DEFAULTS", "RowChoice", "Overrides", "choose_rows", "registers_of", "row_schedule", "shared_bytes"]
 
-THREADS = 256
-MOST_THREADS = 1024
 WARP = 32
-
-BYTES_IN_FLIGHT = 64
-"""Bytes that a thread should have on the way: 256 threads, four blocks a multiprocessor."""
-
-ROW_ELEMENTS = 32
-"""Elements of rows that a thread keeps at a time, where several passes go over them."""
 
 LINE = 128
 """Bytes that neighbouring threads should read side by side: a line of the cache."""
@@ -62,9 +62,6 @@ NARROW = 8
 NARROW_ELEMENTS, NARROW_THREADS = 12, 16
 """Rows that begin at other addresses, of up to the product, have at most so many elements a thread, so that the threads of a
 warp that have neighbouring rows read other banks."""
-
-MOST_BLOCKS = 8
-"""Blocks of a cluster on every device."""
 
 BLOCKS_EACH = 2
 """Blocks for each multiprocessor that a split reduction should have."""
@@ -134,7 +131,8 @@ def choose_rows(
     read = max(1, sum(access.bytes for access in accesses if not access.writes))
     levels = len(levels_of(graph, space))
     if not space.row_major:
-        columns = _column_schedule(space, width, read, levels + bool(space.full))
+        cluster = 1 if more else tuning.cluster
+        columns = column_schedule(graph, space, width, read, levels + bool(space.full), workers, cluster)
         return RowChoice(columns, None, levels, _split(columns, graph, levels, workers))
     loads, writes = _rows_of_memory(graph, space)
     windows: list[Load | Store] = [*loads, *writes]
@@ -327,20 +325,6 @@ def row_schedule(
     unroll = max(1, min(BYTES_IN_FLIGHT // (steps * read), ROW_ELEMENTS // (steps * width), -(-rows // slow)))
     unroll = min(tuning.unroll, -(-rows // slow)) if tuning.unroll else unroll
     return RowSchedule(space, threads, width, fast, unroll, steps, True)
-
-
-def _column_schedule(space: RowSpace, width: int, read: int, passes: int) -> RowSchedule:
-    """Rows are neighbours in memory: threads lie along them, and the rest of the block divides the columns."""
-    vectors = -(-space.row_count // width)
-    fast = 1
-    while fast < vectors and fast < THREADS // 2:
-        fast *= 2
-    # A whole warp side by side is what memory wants; beyond that, threads are better used for more columns at a time.
-    fast = min(fast, 32)
-    steps = -(-space.col_count // (THREADS // fast))
-    resident = passes > 1 and steps * width <= 2 * ROW_ELEMENTS
-    group = steps if resident else max(1, min(steps, BYTES_IN_FLIGHT // read, ROW_ELEMENTS // width))
-    return RowSchedule(space, THREADS, width, fast, 1, group, resident)
 
 
 def registers_of(choice: RowChoice) -> int:

@@ -14,7 +14,7 @@ from kitsune_mlir.codegen.gpu.emit.control_flow import cluster_rank, if_
 from kitsune_mlir.codegen.gpu.emit.memory import offset, store
 from kitsune_mlir.codegen.gpu.emit.value import Value
 from kitsune_mlir.codegen.gpu.engines.simt.affine_index import Atom, Linear
-from kitsune_mlir.codegen.gpu.engines.simt.exchange import ITEM_BYTES, Combiner, Partial, loaded, stored
+from kitsune_mlir.codegen.gpu.engines.simt.exchange import ITEM_BYTES, Combiner, Partial, Sharing, loaded, stored
 from kitsune_mlir.codegen.gpu.sm90.dsmem import remote
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import sync_cluster
 
@@ -29,18 +29,16 @@ class Cluster:
         blocks: how many they are.
         share: columns of a block.
         rank: which block this is.
-        thread: index of the thread in the block.
     """
 
     blocks: int
     share: int
     rank: Value
-    thread: Value
 
     @staticmethod
-    def open(blocks: int, share: int, thread: Value) -> Cluster:
+    def open(blocks: int, share: int) -> Cluster:
         """The cluster of the running block."""
-        return Cluster(blocks, share, cluster_rank(), thread)
+        return Cluster(blocks, share, cluster_rank())
 
     @property
     def first(self) -> Linear:
@@ -51,23 +49,34 @@ class Cluster:
         """Wait until all blocks of the cluster run: before that, nobody may write to their shared memory. All threads."""
         sync_cluster()
 
-    def combine(self, combiners: Sequence[Combiner], partials: Sequence[Partial], scratch: Value, again: bool) -> list[Partial]:
-        """Combine each partial result of a block, which all its threads have, over the cluster. All threads.
+    def combine(
+        self,
+        combiners: Sequence[Combiner],
+        partials: Sequence[Partial],
+        sharing: Sharing,
+        sharer: Value,
+        scratch: Value,
+        again: bool,
+    ) -> list[Partial]:
+        """Combine each partial result of a block, which all its threads that share it have, over the cluster. All threads.
 
         Args:
-            scratch: shared memory of `blocks` * `ITEM_BYTES` for each value.
+            sharing: who shares rows in the block.
+            sharer: number of the thread among those that share its rows, at least `blocks`.
+            scratch: shared memory of `blocks` * `sharing.places` * `ITEM_BYTES` for each value.
             again: the scratch is used next, without another `combine` with other scratch between.
         """
         values = [value for partial in partials for value in partial]
 
         def at(number: int, block: Value | int) -> Value:
-            return offset(scratch, (number * self.blocks + block) * ITEM_BYTES)
+            row = number if sharing.places == 1 else number * sharing.places + sharing.place
+            return offset(scratch, (row * self.blocks + block) * ITEM_BYTES)
 
         def hand_over() -> None:
             for number, value in enumerate(values):
-                store(stored(value), remote(at(number, self.rank), self.thread))
+                store(stored(value), remote(at(number, self.rank), sharer))
 
-        if_(self.thread < self.blocks, hand_over)
+        if_(sharer < self.blocks, hand_over)
         sync_cluster()
         results, number = [], 0
         for combiner, partial in zip(combiners, partials, strict=True):

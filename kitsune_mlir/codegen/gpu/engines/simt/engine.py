@@ -108,7 +108,7 @@ class SimtEngine(Engine):
         if choice.cluster > 1:
             (schedule,) = choice.schedules
             assert isinstance(schedule, RowSchedule)
-            cluster = Cluster.open(schedule.blocks, schedule.share, task.thread)
+            cluster = Cluster.open(schedule.blocks, schedule.share)
         if choice.staging is not None:
             pipeline = Pipeline(choice.staging, choice.graph, task, cluster)
 

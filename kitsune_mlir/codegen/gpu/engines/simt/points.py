@@ -68,16 +68,16 @@ class Points:
             inside = emit(base) < count
             base = clamp(base, count - width)
         if self.cluster is not None:
-            base, inside = self._in_cluster(self.cluster, base, inside)
+            base, inside = self._in_cluster(self.cluster, base, inside, width)
         return Column(Linear(base.terms, 1 if self.space.row_major and width > 1 else 0, base.const), inside)
 
-    def _in_cluster(self, cluster: Cluster, base: Linear, inside: Value | None) -> tuple[Linear, Value | None]:
+    def _in_cluster(self, cluster: Cluster, base: Linear, inside: Value | None, width: int) -> tuple[Linear, Value | None]:
         """A column of the row, of one of the block's; the last block may have fewer than the others."""
         place, count = add(base, self.first), self.space.col_count
         assert isinstance(place, Linear)
         if cluster.blocks * cluster.share == count:
             return place, inside
-        return clamp(place, count - self.schedule.width), both(inside, emit(place) < count)
+        return clamp(place, count - width), both(inside, emit(place) < count)
 
     def where(self, row: Index, col: Index | None) -> dict:
         """The index of each class of dimensions; the same objects whenever it is asked again."""

@@ -103,6 +103,7 @@ class _Rows(SoftmaxRows):
         schedule, thread = self.schedule, self.tile.task.thread
         self.points = Points(schedule, self.evaluator, thread, self.cluster, 1 if self.probe else schedule.unroll)
         self.near, self.far = self.points.near, self.points.far
+        self.sharer = self.near if self.space.row_major else self.far
         self.sharing = self._sharing(thread)
         passes = -(-self.space.row_count // schedule.rows_at_once)
         if passes == 1 or self.probe:
@@ -199,12 +200,12 @@ class _Rows(SoftmaxRows):
         flat = self.sharing.reduce(combiners, [partial for items in parts for partial in items], scratch, self.sync)
         width = 1 if self.space.row_major else schedule.width
         indices = [emit(at(row, e)) for row, _ in rows for e in range(width)]
-        sharer, sharers = (self.near, schedule.fast) if self.space.row_major else (self.far, schedule.slow)
-        first = sharer.value == 0
+        sharers = schedule.fast if self.space.row_major else schedule.slow
+        first = self.sharer.value == 0
 
         def finish() -> None:
             with self.evaluator.scope():
-                mine = piece.collect(combiners, indices, flat, sharer.value, sharers)
+                mine = piece.collect(combiners, indices, flat, self.sharer.value, sharers)
                 self._give(0, rows, self.sharing.reduce(combiners, mine, scratch, self.sync), counts)
                 self._store_narrow(rows)
 
@@ -314,10 +315,10 @@ class _Rows(SoftmaxRows):
         flat = self.sharing.reduce(every, [partial for items in parts for partial in items], scratch, self.sync)
         if self.cluster is not None:
             values = sum(len(partial) for partial in flat)
-            used = end - start - values * self.cluster.blocks * ITEM_BYTES
+            used = end - start - values * self.cluster.blocks * self.sharing.places * ITEM_BYTES
             # With several levels, the next one's meeting keeps the scratch of this one until all have read it.
             again = len(self.levels) == 1
-            flat = self.cluster.combine(every, flat, offset(scratch, used), again)
+            flat = self.cluster.combine(every, flat, self.sharing, self.sharer.value, offset(scratch, used), again)
         elif self.schedule.parts > 1 and len(self.levels) == 1:
             self.sync()  # with several levels, the next one's barrier keeps the scratch of this one until it is read
         self._give(number, rows, flat, counts)
@@ -375,7 +376,7 @@ class _Rows(SoftmaxRows):
     def _store_narrow(self, rows) -> None:
         if not self.space.narrow:
             return
-        first = self.near.value == 0 if self.space.row_major else self.far.value == 0
+        first = self.sharer.value == 0
         for row, inside in rows:
             where = self.points.where(row, None)
             places = [self.space.coordinates(store.tensor, where) for store in self.space.narrow]

@@ -61,7 +61,7 @@ class RowSchedule:
         """Steps that a thread needs for all columns."""
         if self.space.row_major:
             return -(-self.share // (self.fast * self.width))
-        return -(-self.space.col_count // self.slow)
+        return -(-self.share // self.slow)
 
     @property
     def rows_at_once(self) -> int:
