@@ -1,4 +1,4 @@
-"""Rows that the blocks of a cluster share: each has neighbouring columns, and hands its part of a result to the others.
+"""Rows that the blocks of a cluster share: each has a part of the columns, and hands its part of a result to the others.
 
 A row that does not fit the shared memory of one block so often that others can load while one computes stays in the shared
 memory of several. Parts of results go straight into the other blocks' shared memory (distributed shared memory), which
