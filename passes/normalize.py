@@ -64,9 +64,17 @@ def run_upstream(module: ir.Operation, pipeline: str) -> None:
     PassManager.parse(f"builtin.module({pipeline})", module.context).run(module)
 
 
+def _narrow_factors(op: ir.Operation) -> list[ir.Value]:
+    """The factors of a product, narrow ones where both are of one type then: no engine multiplies bf16 by f32."""
+    given = list(op.operands)[:2]
+    found = [narrow(v) or v for v in given]
+    types = {ir.ShapedType(v.type).element_type for v in found}
+    return found if len(types) == 1 or len({ir.ShapedType(v.type).element_type for v in given}) > 1 else given
+
+
 def fold_casts(op: ir.Operation) -> None:
     """Let a named product read bf16 / f16 operands directly where torch-mlir widened them first."""
-    inputs = [narrow(v) or v for v in list(op.operands)[:2]]
+    inputs = _narrow_factors(op)
     if inputs == list(op.operands)[:2]:
         return
     if "indexing_maps" in op.attributes and op.name == "linalg.matmul" and len(op.attributes) > 2:
@@ -81,7 +89,7 @@ def fold_casts(op: ir.Operation) -> None:
 
 def name_contraction(op: ir.Operation) -> None:
     """Turn a product that came as a linalg.generic into a `linalg.contract`, which upstream's fuser leaves alone."""
-    inputs = [narrow(v) or v for v in list(op.operands)[:2]]
+    inputs = _narrow_factors(op)
     maps = affine_maps(op)
     widening = {o.name for o in body_of(op)} & WIDENING
     if widening - {"arith.extf"} or str(body_of(op)[-1].name) != "arith.addf":
@@ -170,7 +178,7 @@ def fold_movement(module: ir.Operation) -> None:
             changed = False
             for i in range(2):
                 source = defining_op(op.operands[i])
-                if not is_movement(source) or not _foldable_cast(source):
+                if not is_movement(source) or not _foldable_cast(source) or not _same_types(op.operands[1 - i], source):
                     continue
                 if not affine_maps(source)[0].is_permutation and not _repeats_for(op, i, source):
                     continue
@@ -205,6 +213,14 @@ def _turns(source: ir.Operation) -> bool:
 
 def _foldable_cast(source: ir.Operation) -> bool:
     return all(o.name == "arith.extf" for o in body_of(source))
+
+
+def _same_types(other: ir.Value, source: ir.Operation) -> bool:
+    """Whether a product's factors have one type with a movement folded: the other one is of its type, or a cast from there."""
+    maker, wanted = defining_op(other), ir.ShapedType(source.operands[0].type).element_type
+    cast = maker is not None and is_movement(maker) and body_of(maker) and _foldable_cast(maker)
+    given = maker.operands[0] if cast and maker is not None else other
+    return not body_of(source) or wanted in (ir.ShapedType(v.type).element_type for v in (other, given))
 
 
 def _read_through(op: ir.Operation, operand: int, source: ir.Operation) -> ir.Operation:

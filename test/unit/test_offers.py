@@ -12,6 +12,7 @@ from torch import nn
 from torch_mlir import ir
 
 import kitsune_mlir
+from bench.sweeps import Function
 from kitsune_mlir.codegen.gpu.engines.registry import ENGINES, registered
 from kitsune_mlir.codegen.gpu.interface.offer import Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions
@@ -119,6 +120,32 @@ def test_what_joins_a_chain_s_result_is_a_stage_of_its_own():
         with unassembled():
             program = kitsune_mlir.compile(Joined(more).bfloat16(), args, target="h200")
         assert [choice["engine"] for choice in program.summary["engines"]] == wanted and "replanned" not in program.summary
+
+
+def test_engines_do_not_offer_what_they_would_decline():
+    """A joined tensor that is a result, one column beside many, factors of two types: each was left to loops once."""
+
+    def returned(x, y, v, w):
+        joined = torch.cat([torch.relu(x @ v), y], 1)
+        return joined @ w, joined
+
+    def gated(x, y, v, w):
+        return y * torch.sigmoid(x @ v[:, :1])
+
+    def two_types(x, y, v, w):
+        return x.float() @ v.float().add(1), x
+
+    args = [torch.randn(shape).bfloat16() for shape in ((5000, 64), (5000, 32), (64, 64), (96, 48))]
+    for function, engines in (
+        (returned, {"chain", "simt", "mma"}),
+        (gated, {"gemv", "mma", "simt"}),
+        (two_types, {"simt", "mma"}),
+    ):
+        with unassembled():
+            program = kitsune_mlir.compile(Function(function), args, target="h200")
+        assert {choice["engine"] for choice in program.summary["engines"]} <= engines
+        products = [choice["engine"] for choice in program.summary["engines"] if choice["task"].startswith("product")]
+        assert products and "simt" not in products and "replanned" not in program.summary
 
 
 def test_rows_gathered_by_a_slice_are_a_chain_s_source_and_steps_of_a_cell_are_no_chain():

@@ -72,11 +72,12 @@ func.func @convolution(%x: tensor<1x2x6x6xbf16>, %w: tensor<3x2x3x3xbf16>, %acc:
 
 // A cast that other ops need as well stays for them; the product does not use it.
 // CHECK-LABEL: func.func @shared_cast
-// CHECK-DAG: linalg.generic {{.*}} ins(%arg0, %arg1 : tensor<8x4xbf16>, tensor<4x8xf32>)
+// CHECK-DAG: linalg.generic {{.*}} ins(%arg0, %arg1 : tensor<8x4xbf16>, tensor<4x8xbf16>)
 // CHECK-DAG: linalg.generic {{.*}} ins(%arg0 : tensor<8x4xbf16>) outs(%{{.*}} : tensor<8x4xf32>)
-func.func @shared_cast(%x: tensor<8x4xbf16>, %w: tensor<4x8xf32>, %acc: tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<8x4xf32>) {
+func.func @shared_cast(%x: tensor<8x4xbf16>, %w: tensor<4x8xbf16>, %acc: tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<8x4xf32>) {
   %xf = arith.extf %x : tensor<8x4xbf16> to tensor<8x4xf32>
-  %p = linalg.matmul ins(%xf, %w : tensor<8x4xf32>, tensor<4x8xf32>) outs(%acc : tensor<8x8xf32>) -> tensor<8x8xf32>
+  %wf = arith.extf %w : tensor<4x8xbf16> to tensor<4x8xf32>
+  %p = linalg.matmul ins(%xf, %wf : tensor<8x4xf32>, tensor<4x8xf32>) outs(%acc : tensor<8x8xf32>) -> tensor<8x8xf32>
   %y = math.exp %xf : tensor<8x4xf32>
   return %p, %y : tensor<8x8xf32>, tensor<8x4xf32>
 }
@@ -101,10 +102,10 @@ func.func @arithmetic_stays_out(%x: tensor<8x4xf32>, %w: tensor<4x8xf32>, %acc: 
 // another one).
 // CHECK-LABEL: func.func @not_these
 // CHECK: %[[B:.*]] = linalg.generic {{.*}} ins(%arg0 : tensor<4xbf16>) outs(%{{.*}} : tensor<8x4xbf16>)
-// CHECK: linalg.generic {{.*}} ins(%[[B]], %arg1 : tensor<8x4xbf16>, tensor<4x8xf32>)
+// CHECK: linalg.generic {{.*}} ins(%[[B]], %arg1 : tensor<8x4xbf16>, tensor<4x8xbf16>)
 // CHECK: linalg.generic {{.*}} ins(%arg3 : tensor<8x4xi8>) outs(%{{.*}} : tensor<8x4xi32>)
 // CHECK: linalg.generic {{.*}} ins(%{{.*}}, %arg4 : tensor<8x4xi32>, tensor<4x8xi32>)
-func.func @not_these(%v: tensor<4xbf16>, %w: tensor<4x8xf32>, %acc: tensor<8x8xf32>, %i: tensor<8x4xi8>, %j: tensor<4x8xi32>,
+func.func @not_these(%v: tensor<4xbf16>, %w: tensor<4x8xbf16>, %acc: tensor<8x8xf32>, %i: tensor<8x4xi8>, %j: tensor<4x8xi32>,
     %sum: tensor<8x8xi32>) -> (tensor<8x8xf32>, tensor<8x8xi32>) {
   %e = tensor.empty() : tensor<8x4xf32>
   %x = linalg.generic {indexing_maps = [affine_map<(m, k) -> (k)>, affine_map<(m, k) -> (m, k)>], iterator_types = ["parallel", "parallel"]}
@@ -113,7 +114,8 @@ func.func @not_these(%v: tensor<4xbf16>, %w: tensor<4x8xf32>, %acc: tensor<8x8xf
     %c = arith.extf %a : bf16 to f32
     linalg.yield %c : f32
   } -> tensor<8x4xf32>
-  %p = linalg.matmul ins(%x, %w : tensor<8x4xf32>, tensor<4x8xf32>) outs(%acc : tensor<8x8xf32>) -> tensor<8x8xf32>
+  %wf = arith.extf %w : tensor<4x8xbf16> to tensor<4x8xf32>
+  %p = linalg.matmul ins(%x, %wf : tensor<8x4xf32>, tensor<4x8xf32>) outs(%acc : tensor<8x8xf32>) -> tensor<8x8xf32>
   %wide = arith.extsi %i : tensor<8x4xi8> to tensor<8x4xi32>
   %q = linalg.matmul ins(%wide, %j : tensor<8x4xi32>, tensor<4x8xi32>) outs(%sum : tensor<8x8xi32>) -> tensor<8x8xi32>
   return %p, %q : tensor<8x8xf32>, tensor<8x8xi32>
@@ -332,4 +334,26 @@ func.func @dot(%x: tensor<8x4xf32>, %w: tensor<8x4xf32>, %acc: tensor<8xf32>) ->
     linalg.yield %s : f32
   } -> tensor<8xf32>
   return %p : tensor<8xf32>
+}
+
+// -----
+
+// No engine multiplies bf16 by f32: a factor is widened before such a product.
+// CHECK-LABEL: func.func @of_two_types
+// CHECK: %[[WIDE:.*]] = linalg.generic
+// CHECK-NEXT: ^bb0(%{{.*}}: bf16, %{{.*}}: f32)
+// CHECK-NEXT: arith.extf
+// CHECK: linalg.generic {{.*}}"reduction"{{.*}} ins(%[[WIDE]], %arg1 : tensor<64x32xf32>, tensor<32x48xf32>)
+func.func @of_two_types(%x: tensor<64x32xbf16>, %w: tensor<32x48xf32>) -> tensor<64x48xf32> {
+  %e = tensor.empty() : tensor<64x32xf32>
+  %wide = linalg.generic {indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (i, j)>], iterator_types = ["parallel", "parallel"]} ins(%x : tensor<64x32xbf16>) outs(%e : tensor<64x32xf32>) {
+  ^bb0(%a: bf16, %o: f32):
+    %b = arith.extf %a : bf16 to f32
+    linalg.yield %b : f32
+  } -> tensor<64x32xf32>
+  %zero = arith.constant 0.0 : f32
+  %e2 = tensor.empty() : tensor<64x48xf32>
+  %z = linalg.fill ins(%zero : f32) outs(%e2 : tensor<64x48xf32>) -> tensor<64x48xf32>
+  %y = linalg.matmul ins(%wide, %w : tensor<64x32xf32>, tensor<32x48xf32>) outs(%z : tensor<64x48xf32>) -> tensor<64x48xf32>
+  return %y : tensor<64x48xf32>
 }

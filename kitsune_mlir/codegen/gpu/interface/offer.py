@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import ClassVar, Protocol
 
 from torch_mlir import ir
@@ -11,7 +12,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.interface.grouped_gemms import share_a_pass
 from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions
 from kitsune_mlir.codegen.gpu.interface.traits import Traits
-from kitsune_mlir.dialects.access import ALONG_ROWS, is_tensor, iterator_kinds
+from kitsune_mlir.dialects.access import ALONG_ROWS, is_tensor, iterator_kinds, loop_sizes, shape_of
 from kitsune_mlir.dialects.contraction import contraction_dims, is_dot
 from kitsune_mlir.dialects.iteration import Space, is_free
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic
@@ -73,6 +74,7 @@ class Candidate:
     def after_products(self) -> str | None:
         """Why what follows the products is more than element-wise work on a tile of their results; None if it is not."""
         made = {result for op in self.contractions for result in op.results}
+        points = max((math.prod(shape_of(result)) for result in made), default=0)
         for op in self.space.ops:
             if is_contraction(op) or not any(value in made for value in op.operands):
                 continue
@@ -81,6 +83,8 @@ class Candidate:
                 return f"'{op.name}' of what a product makes"
             if is_generic(op) and "reduction" in iterator_kinds(op):
                 return "a reduction of what a product makes"
+            if is_generic(op) and math.prod(loop_sizes(op)) > points:
+                return "what follows the product has more elements"
         return None
 
     def _tiled(self, product: ir.Operation) -> bool:

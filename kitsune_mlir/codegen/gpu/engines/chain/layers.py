@@ -18,7 +18,7 @@ from kitsune_mlir.codegen.gpu.interface.offer import Candidate, Offer
 from kitsune_mlir.codegen.gpu.interface.plan import Decline
 from kitsune_mlir.dialects.access import is_tensor, shape_of
 from kitsune_mlir.dialects.contraction import contraction_dims, matrix_extents
-from kitsune_mlir.dialects.iteration import Space, is_free
+from kitsune_mlir.dialects.iteration import Space, is_free, is_reshape
 from kitsune_mlir.dialects.joined import read_beside_products
 from kitsune_mlir.dialects.products import body_of, is_contraction, is_generic, is_projected_product
 from kitsune_mlir.dialects.sizes import HALF_TYPES
@@ -60,6 +60,8 @@ def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
         return Decline(name, "it holds no product")
     if candidate.several_passes is None:
         return Decline(name, "its one product can be tiled along its columns, too")
+    if any(op.name == "tensor.concat" and _is_returned(op.results[0]) for op in candidate.space.ops):
+        return Decline(name, "a concatenation is a result: a chain stores what it computes")
     layers = layers_of(candidate.space)
     if isinstance(layers, str):
         return Decline(name, layers)
@@ -70,6 +72,17 @@ def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
     # One wide layer alone never pays: as a product it reads what is joined or gathered in place.
     seconds = math.inf if wide and len(layers) == 1 else chain_seconds(layers, machine)
     return Offer(name, (tile,), seconds)
+
+
+def _is_returned(value: ir.Value) -> bool:
+    """Whether a value, or a reshape of it, leaves the function or the stage: what reads it may still join the group."""
+    for use in value.uses:
+        user = use.owner.operation
+        if user.name in ("func.return", "kitsune.yield", "builtin.unrealized_conversion_cast"):
+            return True
+        if is_reshape(user) and _is_returned(user.results[0]):
+            return True
+    return False
 
 
 def layers_of(space: Space) -> list[Layer] | str:
