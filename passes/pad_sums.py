@@ -22,6 +22,7 @@ from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.layouts.argument_orders import attributes_of, is_weight, set_attribute, settle_type
 from kitsune_mlir.passes.layouts.by_index import parallel_generic
+from kitsune_mlir.passes.layouts.permute import reordered
 from kitsune_mlir.passes.tile_program.tiling import extract_slice
 
 from .base import Pass
@@ -43,6 +44,7 @@ class PadSums(Pass):
     """Widen rows that products sum along to a multiple of 16 bytes, in memory.
 
     Concatenated rows and the weight that multiplies them get zeros that are part of the sum; other factors keep their extents.
+    A factor whose odd rows run along the product's own rows or columns is copied with rows along the sum.
     Only for GPU targets, and for layers too wide for a chain. Option: `target`.
     """
 
@@ -98,13 +100,18 @@ def _place_apart(op: ir.Operation, wide: dict[ir.Value, ir.Value]) -> None:
         return
     in_chain = str(ir.ShapedType(op.operands[0].type).element_type) in HALF_TYPES and columns <= WIDTH
     odd: list[tuple[ir.Operation, int]] = []
+    turned: list[int] = []
     for number in (0, 1):
         if _odd_rows(op.operands[number]):
-            if iterator_kinds(op)[ir.AffineDimExpr(affine_maps(op)[number].results[-1]).position] != "reduction":
-                return  # rows along the product's own rows or columns
-            odd += _arguments(op, number) if in_chain else [(op, number)]
+            if not _sums_along_rows(op, number):
+                turned.append(number)  # rows along the product's own rows or columns
+            else:
+                odd += _arguments(op, number) if in_chain else [(op, number)]
+    if turned and (in_chain or any(_turning(op, number) is None for number in turned)):
+        return
     values = {user.operands[number]: None for user, number in odd}
     copied = [value for value in values if value not in wide and not _placeable(value)]
+    copied += [op.operands[number] for number in turned]
     moved = sum(2 * tensor_bytes(value.type) for value in copied)
     if len(copied) * COPY_START + moved / COPY_RATE > 2.0 * rows * columns * terms / COPIED_RATE:
         return
@@ -113,8 +120,34 @@ def _place_apart(op: ir.Operation, wide: dict[ir.Value, ir.Value]) -> None:
         if value not in wide:
             wide[value] = _placed(value, op.location)
         user.operands[number] = wide[value]
-    if odd:
+    for number in turned:
+        _turn(op, number)
+    if odd or turned:
         remark(op, f"rows of {terms} begin at multiples of {ROW_BYTES} bytes")
+
+
+def _sums_along_rows(op: ir.Operation, number: int) -> bool:
+    """Whether a product sums along the rows of a factor."""
+    return iterator_kinds(op)[ir.AffineDimExpr(affine_maps(op)[number].results[-1]).position] == "reduction"
+
+
+def _turning(op: ir.Operation, number: int) -> list[int] | None:
+    """The order of a factor's dimensions that has the sum's last; None where there is none, or more than one."""
+    kinds, map_ = iterator_kinds(op), affine_maps(op)[number]
+    sums = [dim for dim, e in enumerate(map_.results) if kinds[ir.AffineDimExpr(e).position] == "reduction"]
+    return [*(dim for dim in range(len(map_.results)) if dim not in sums), *sums] if len(sums) == 1 else None
+
+
+def _turn(op: ir.Operation, number: int) -> None:
+    """Let a product read a factor from a copy with rows along the sum, which begin at multiples of 16 bytes."""
+    order, maps, value = _turning(op, number), affine_maps(op), op.operands[number]
+    assert order is not None
+    with ir.InsertionPoint(op), op.location:
+        op.operands[number] = reordered(value, order)
+    maps[number] = ir.AffineMap.get(maps[number].n_dims, 0, [maps[number].results[dim] for dim in order])
+    op.attributes["indexing_maps"] = ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps])
+    if _odd_rows(op.operands[number]):
+        op.operands[number] = _placed(op.operands[number], op.location)
 
 
 def _arguments(op: ir.Operation, number: int) -> list[tuple[ir.Operation, int]]:

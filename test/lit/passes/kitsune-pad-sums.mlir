@@ -178,11 +178,11 @@ func.func @weight_alone(%x: tensor<196x96xbf16> {kitsune.kind = "input", kitsune
 
 // -----
 
-// Rows along the product's own columns: wider rows would change what a tile reads, so they stay.
+// Rows along the product's own columns: a copy has them along the sum.
 
 // CHECK-LABEL: func.func @columns_last
-// CHECK-NOT: tensor.extract_slice
-// CHECK-NOT: tensor.concat
+// CHECK: %[[T:.*]] = linalg.generic {{.*}} ins(%arg1 : tensor<1680x2047xf32>) outs(%{{.*}} : tensor<2047x1680xf32>)
+// CHECK: linalg.generic {{.*}}"reduction"]} ins(%arg0, %[[T]] : tensor<4096x1680xf32>, tensor<2047x1680xf32>)
 #x = affine_map<(m, n, k) -> (m, k)>
 #w = affine_map<(m, n, k) -> (k, n)>
 #y = affine_map<(m, n, k) -> (m, n)>
@@ -195,4 +195,48 @@ func.func @columns_last(%x: tensor<4096x1680xf32> {kitsune.kind = "input", kitsu
     linalg.yield %s : f32
   } -> tensor<4096x2047xf32>
   return %p : tensor<4096x2047xf32>
+}
+
+// -----
+
+// The sum is odd, too: the copy has wider rows.
+
+// CHECK-LABEL: func.func @both_odd
+// CHECK-DAG: %[[T:.*]] = linalg.generic {{.*}} ins(%arg1 : tensor<1677x2047xf32>) outs(%{{.*}} : tensor<2047x1677xf32>)
+// CHECK-DAG: %[[WIDE:.*]] = tensor.concat dim(1) %[[T]], %{{.*}} -> tensor<2047x1680xf32>
+// CHECK-DAG: %[[W:.*]] = tensor.extract_slice %[[WIDE]][0, 0] [2047, 1677] [1, 1]
+// CHECK: linalg.generic {{.*}}"reduction"]} ins(%{{.*}}, %[[W]] : tensor<4096x1677xf32>, tensor<2047x1677xf32>)
+#x = affine_map<(m, n, k) -> (m, k)>
+#w = affine_map<(m, n, k) -> (k, n)>
+#y = affine_map<(m, n, k) -> (m, n)>
+func.func @both_odd(%x: tensor<4096x1677xf32> {kitsune.kind = "input", kitsune.name = "x"}, %weight: tensor<1677x2047xf32> {kitsune.kind = "parameter", kitsune.name = "w"}, %start: tensor<4096x2047xf32> {kitsune.kind = "input", kitsune.name = "s"}) -> tensor<4096x2047xf32> {
+  %p = linalg.generic {indexing_maps = [#x, #w, #y], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %weight : tensor<4096x1677xf32>, tensor<1677x2047xf32>) outs(%start : tensor<4096x2047xf32>) {
+  ^bb0(%i: f32, %j: f32, %o: f32):
+    %m = arith.mulf %i, %j : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<4096x2047xf32>
+  return %p : tensor<4096x2047xf32>
+}
+
+// -----
+
+// A small product is done before its factors are copied.
+
+// CHECK-LABEL: func.func @small_columns_last
+// CHECK: linalg.generic {{.*}} ins(%arg0, %arg1 :
+// CHECK-NOT: linalg.generic
+#x = affine_map<(m, n, k) -> (m, k)>
+#w = affine_map<(m, n, k) -> (k, n)>
+#y = affine_map<(m, n, k) -> (m, n)>
+func.func @small_columns_last(%x: tensor<128x64xf32> {kitsune.kind = "input", kitsune.name = "x"}, %weight: tensor<64x255xf32> {kitsune.kind = "parameter", kitsune.name = "w"}, %start: tensor<128x255xf32> {kitsune.kind = "input", kitsune.name = "s"}) -> tensor<128x255xf32> {
+  %p = linalg.generic {indexing_maps = [#x, #w, #y], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %weight : tensor<128x64xf32>, tensor<64x255xf32>) outs(%start : tensor<128x255xf32>) {
+  ^bb0(%i: f32, %j: f32, %o: f32):
+    %m = arith.mulf %i, %j : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<128x255xf32>
+  return %p : tensor<128x255xf32>
 }
