@@ -72,3 +72,29 @@ func.func @computed(%x: tensor<8x32x64xf32>, %t: tensor<128xi64>) -> tensor<8x32
   } -> tensor<8x32x128xf32>
   return %r : tensor<8x32x128xf32>
 }
+
+// What is rounded is not: rows are read many times, as they are stored.
+// CHECK-LABEL: func.func @rounded
+// CHECK: "kitsune.stage"
+// CHECK: arith.truncf
+// CHECK: "kitsune.yield"{{.*}} : (tensor<1000x64xbf16>)
+// CHECK: tensor.extract %{{[0-9]+}}[
+func.func @rounded(%x: tensor<1000x64xf32>, %t: tensor<9000xi64>) -> tensor<9000x64xbf16> {
+  %e = tensor.empty() : tensor<1000x64xbf16>
+  %w = linalg.generic {indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (i, j)>], iterator_types = ["parallel", "parallel"]}
+      ins(%x : tensor<1000x64xf32>) outs(%e : tensor<1000x64xbf16>) {
+  ^bb0(%in: f32, %o: bf16):
+    %v = arith.truncf %in : f32 to bf16
+    linalg.yield %v : bf16
+  } -> tensor<1000x64xbf16>
+  %f = tensor.empty() : tensor<9000x64xbf16>
+  %r = linalg.generic {indexing_maps = [affine_map<(i, j) -> (i)>, affine_map<(i, j) -> (i, j)>], iterator_types = ["parallel", "parallel"]}
+      ins(%t : tensor<9000xi64>) outs(%f : tensor<9000x64xbf16>) {
+  ^bb0(%at: i64, %o: bf16):
+    %j = linalg.index 1 : index
+    %p = arith.index_cast %at : i64 to index
+    %v = tensor.extract %w[%p, %j] : tensor<1000x64xbf16>
+    linalg.yield %v : bf16
+  } -> tensor<9000x64xbf16>
+  return %r : tensor<9000x64xbf16>
+}
