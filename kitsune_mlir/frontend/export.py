@@ -18,7 +18,9 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from kitsune_mlir.errors import DynamicShapeError, FrontendError, KitsuneError
+from kitsune_mlir.frontend.calls import decompose_calls
 from kitsune_mlir.frontend.decompositions import decomposition_table
+from kitsune_mlir.frontend.functional import make_functional
 from kitsune_mlir.frontend.recurrent import without_steps
 from kitsune_mlir.frontend.source import origin_of_text, origin_of_traceback
 
@@ -86,14 +88,16 @@ def export(
 
 
 def decompose(program: ExportedProgram) -> ExportedProgram:
-    """Breaks the program's operators down to those that torch-mlir lowers.
+    """Breaks the program's operators down to those that torch-mlir lowers; the program is used up.
 
     Raises:
         KitsuneError: one cannot be, for these shapes and types; names it, and its source line.
     """
     try:
         with _quiet():
-            return program.run_decompositions(decomposition_table())
+            make_functional(program.graph)
+            done = decompose_calls(program, decomposition_table())
+            return program if done else program.run_decompositions(decomposition_table())
     except Exception as error:
         raise _tracing_error("torch cannot decompose the model", error) from None
 
