@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from kitsune_mlir.frontend.dtypes import widened
 from kitsune_mlir.frontend.extrema import EXTREMA
 from kitsune_mlir.frontend.fills import FILLS
 from kitsune_mlir.frontend.folding import FOLDING
@@ -134,9 +135,21 @@ def _trilinear(a: Tensor, b: Tensor, c: Tensor, i: list[int], j: list[int], k: l
 
 
 def _hypot(x: Tensor, y: Tensor) -> Tensor:
-    large, small = torch.maximum(x.abs(), y.abs()), torch.minimum(x.abs(), y.abs())
-    ratio = small / large
-    return torch.where((large == 0) | torch.isinf(large), large, large * torch.sqrt(1 + ratio * ratio))
+    """sqrt(x² + y²), scaled by powers of two where squares would leave the range of f32."""
+    dtype = torch.result_type(x, y)
+    x, y = (widened(v.to(dtype)).abs() for v in (x, y))
+    large = torch.maximum(x, y)
+    if dtype == torch.float64:
+        ratio = torch.minimum(x, y) / large
+        found = torch.where(large == 0, large, large * torch.sqrt(1 + ratio * ratio))
+    elif dtype == torch.float16:
+        found = torch.sqrt(x * x + y * y)
+    else:
+        down = torch.where(large > 2.0**60, 2.0**-70, torch.where(large < 2.0**-50, 2.0**100, 1.0))
+        up = torch.where(large > 2.0**60, 2.0**70, torch.where(large < 2.0**-50, 2.0**-100, 1.0))
+        x, y = x * down, y * down
+        found = torch.sqrt(x * x + y * y) * up
+    return torch.where(torch.isinf(x) | torch.isinf(y), float("inf"), found).to(dtype)
 
 
 def _of_bytes(op: Any) -> Callable[..., Any]:

@@ -2,8 +2,8 @@
 
 torch-mlir writes the body of a bf16 operator in bf16 arithmetic, rounding at each step, and Python's numbers as f64
 constants cast at run time. Here each body computes in f32 and rounds once where it stores, as torch's kernels do, and
-the f64 is gone unless the model itself is in f64. ReLU, which arrives as a comparison and a choice, becomes
-`arith.maximumf`.
+the f64 is gone unless the model itself is in f64. The larger of two numbers, which arrives as a comparison and a choice,
+becomes `arith.maximumf`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from torch_mlir import ir
 
 __all__ = ["settle_numerics"]
 
-_UGT = 9  # arith::CmpFPredicate::UGT
+# arith::CmpFPredicate: ordered or not.
+_GREATER = {2, 3, 9, 10}
+_LESS = {4, 5, 11, 12}
 
 # Exact in a narrow type: they only move or choose values.
 _MOVES = {"arith.select", "arith.constant", "arith.extf", "arith.truncf", "arith.bitcast"}
@@ -25,7 +27,7 @@ def settle_numerics(block: ir.Block) -> None:
     for op in list(block.operations):
         if op.operation.name == "linalg.generic":
             body = op.operation.regions[0].blocks[0]
-            _name_relu(body)
+            _name_extremes(body)
             _widen(body)
         for region in op.operation.regions:
             for inner in region.blocks:
@@ -84,21 +86,28 @@ def _before_extension(value: ir.Value) -> ir.Value | None:
     return owner.operands[0]
 
 
-def _name_relu(block: ir.Block) -> None:
-    """`select(x > 0 or unordered, x, 0)` is `maximumf(x, 0)`: both give NaN for NaN and +0 for -0."""
+def _name_extremes(block: ir.Block) -> None:
+    """A choice between two numbers by which is the larger one is `maximumf` or `minimumf`, which give NaN where one is NaN.
+
+    So do all of torch's operators that arrive as a comparison and a choice in one body: `maximum`, `minimum`, `clamp`, `relu`,
+    `threshold`. (What a model compares and chooses itself are two bodies.)
+    """
     for op in [o.operation for o in block.operations if o.operation.name == "arith.select"]:
         condition, chosen, other = op.operands
         test = condition.owner
-        if isinstance(test, ir.Block) or test.name != "arith.cmpf" or test.attributes["predicate"].value != _UGT:
+        if isinstance(test, ir.Block) or test.name != "arith.cmpf" or len(list(condition.uses)) > 1:
             continue
-        if list(test.operands) != [chosen, other] or _constant(other) != 0.0:
+        larger = ir.IntegerAttr(test.attributes["predicate"]).value in _GREATER
+        smaller = ir.IntegerAttr(test.attributes["predicate"]).value in _LESS
+        operands = list(test.operands)
+        if not (larger or smaller) or operands not in ([chosen, other], [other, chosen]):
             continue
+        name = "arith.maximumf" if larger == (operands[0] == chosen) else "arith.minimumf"
         with ir.InsertionPoint(op):
-            new = ir.Operation.create("arith.maximumf", results=[other.type], operands=[chosen, other], loc=op.location)
+            new = ir.Operation.create(name, results=[other.type], operands=operands, loc=op.location)
         op.results[0].replace_all_uses_with(new.result)
         op.erase()
-        if not list(condition.uses):
-            test.erase()
+        test.erase()
 
 
 def _widen(block: ir.Block) -> None:

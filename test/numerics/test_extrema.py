@@ -104,3 +104,31 @@ def test_all_blocks_have_a_part(dtype: torch.dtype) -> None:
         product = kitsune_mlir.compile(layer, (torch.randn(4096, 64).to(dtype),) * 2, target="h200")
     assert not program.summary["slow"] and "generic" not in {e["engine"] for e in program.summary["engines"]}
     assert "mma" in {engine["engine"] for engine in product.summary["engines"]}
+
+
+PAIRS: dict[str, Callable[..., Any]] = {
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "fmax": torch.fmax,
+    "at least": lambda x, y: x.clamp(min=0.5),
+    "at most": lambda x, y: x.clamp(max=0.5),
+    "between numbers": lambda x, y: x.clamp(-1, 0.5),
+    "between tensors": lambda x, y: torch.clamp(y, x, x + 1),
+    "relu6": lambda x, y: F.relu6(x),
+    "hardswish": lambda x, y: F.hardswish(x),
+    "threshold": lambda x, y: F.threshold(x, 0.3, 0.3),
+    "chosen by hand": lambda x, y: torch.where(x > y, x, y),
+    "normalize": lambda x, y: F.normalize(x, dim=-1),
+    "hypot": torch.hypot,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("form", PAIRS)
+def test_the_larger_of_two_where_one_is_no_number(form: str, dtype: torch.dtype) -> None:
+    """NaN stays NaN as in PyTorch, on either side, and infinities what they are."""
+    some = torch.tensor([0.0, -0.0, 0.3, 0.5, -2, 3, 1e-30, 1e30, float("inf"), -float("inf"), float("nan")]).to(dtype)
+    args = tuple(part.contiguous() for part in torch.broadcast_tensors(some[:, None], some[None]))
+    wanted = PAIRS[form](*args)
+    for found in by_both(PAIRS[form], args):
+        torch.testing.assert_close(found, wanted, equal_nan=True)
