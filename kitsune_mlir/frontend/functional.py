@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 
 import torch
@@ -47,8 +48,8 @@ def _functional(node: fx.Node, holders: dict[StorageWeakRef, list[fx.Node]]) -> 
     name = target._opname
     if changed != [0] or not name.endswith("_") or name.endswith("__") or target.namespace != "aten":
         return None
-    other = getattr(getattr(torch.ops.aten, name[:-1], None), target._overloadname, None)
-    if other is None or other._schema.is_mutable or len(other._schema.arguments) != len(target._schema.arguments):
+    other = _with_arguments(name[:-1], target)
+    if other is None:
         return None
     value = operand.meta.get("val")
     if operand.op != "call_function" or not isinstance(value, torch.Tensor) or holders[_storage(value)] != [operand]:
@@ -59,3 +60,15 @@ def _functional(node: fx.Node, holders: dict[StorageWeakRef, list[fx.Node]]) -> 
         node.graph.erase_node(made)
         return None
     return made
+
+
+@functools.cache
+def _with_arguments(name: str, target: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    """The overload of an operator that takes what `target` takes; `pow.Tensor_Scalar` takes what `pow_.Scalar` does."""
+    packet = getattr(torch.ops.aten, name, None)
+    wanted = [(given.name, str(given.type)) for given in target._schema.arguments]
+    for overload in packet.overloads() if packet is not None else ():
+        other = getattr(packet, overload)
+        if [(given.name, str(given.type)) for given in other._schema.arguments] == wanted and not other._schema.is_mutable:
+            return other
+    return None

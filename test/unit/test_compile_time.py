@@ -1,8 +1,13 @@
 """The measurement of compile time, and the models that it is made on."""
 
+import json
+import sys
+
 import pytest
 import torch
 
+from bench import compile_time
+from bench.case import BenchCase
 from bench.compile_time import measured, table
 from bench.whole_models import MODELS, Bert, Gpt2, ResNet, ViT
 
@@ -13,6 +18,20 @@ def test_a_small_case_is_measured():
     assert cold["processor"] > kept["processor"] > 0
     *_, row = table([("small_layers", cold, kept)]).splitlines()
     assert row.startswith("| small_layers | 1 |")
+
+
+def test_cases_are_written_to_a_file_and_missing_libraries_are_told(tmp_path, monkeypatch, capsys):
+    spent = dict.fromkeys(("wall", "processor", *compile_time.PHASES), 1.0) | {"launches": 3, "kernels": 2}
+    asked = []
+    monkeypatch.setattr(compile_time, "measured", lambda case, target: (asked.append(case), (spent, spent))[1])
+    monkeypatch.setattr(BenchCase, "missing", "timm")
+    path = tmp_path / "times.json"
+    monkeypatch.setattr(sys, "argv", ["compile_time", "small_layers", compile_time.OF_LIBRARY, "--json", str(path)])
+    compile_time.main()
+    assert asked == ["small_layers"] and json.loads(path.read_text())["cases"] == {
+        "small_layers": {"cold": spent, "cached": spent}
+    }
+    assert f"{compile_time.OF_LIBRARY}: missing: timm" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,10 @@ ROWS = torch.randn(3, 8)
 CASES = {
     "equal layers": (layers(3, 32, 2, 8)[0], (torch.randn(2, 8, 32),)),
     "in place": (Blocks().eval(), (torch.randn(2, 4, 5, 5),)),
+    "in place by a number": (
+        repeated(lambda x: F.softmax((x * x + 1).pow_(-0.5).add_(x, alpha=2).clamp_(min=0.1), -1)),
+        (ROWS,),
+    ),
     "several results": (repeated(lambda x: torch.cat([part.softmax(-1) for part in x.split(4, -1)], -1)), (ROWS,)),
     "moments": (repeated(lambda x: (x - torch.var_mean(x, -1, keepdim=True)[1]) + torch.std_mean(x)[0]), (ROWS,)),
     "one operand twice": (repeated(lambda x, y: F.linear(x, x) @ x + F.linear(x, y[:3]) @ y[:3]), (ROWS, torch.randn(5, 8))),
@@ -95,7 +99,7 @@ def test_equal_layers_are_traced_once(traced):
     assert traced[0] == traced[1] < 20
 
 
-@pytest.mark.parametrize("name", ["in place", "several results", "numbers that differ"])
+@pytest.mark.parametrize("name", ["in place", "in place by a number", "several results", "numbers that differ"])
 def test_right(name):
     check(*CASES[name])
 
