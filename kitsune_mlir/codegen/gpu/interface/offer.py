@@ -15,7 +15,7 @@ from kitsune_mlir.codegen.gpu.interface.traits import Traits
 from kitsune_mlir.dialects.access import ALONG_ROWS, is_tensor, iterator_kinds, loop_sizes, shape_of
 from kitsune_mlir.dialects.contraction import contraction_dims, is_dot
 from kitsune_mlir.dialects.iteration import Space, is_free
-from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic
+from kitsune_mlir.dialects.products import body_of, defining_op, is_contraction, is_generic
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.machine.target import Target
 
@@ -85,7 +85,14 @@ class Candidate:
                 return "a reduction of what a product makes"
             if is_generic(op) and math.prod(loop_sizes(op)) > points:
                 return "what follows the product has more elements"
-        return None
+        return self.asserts
+
+    @functools.cached_property
+    def asserts(self) -> str | None:
+        """What says that an op beside the products, which is made with them, checks an index; None if none does."""
+        beside = [op for op in self.space.ops if is_generic(op) and not is_contraction(op)]
+        checked = any(inner.name == "cf.assert" for op in beside for inner in body_of(op))
+        return "an element-wise body holds 'cf.assert'" if checked else None
 
     def _tiled(self, product: ir.Operation) -> bool:
         n = self.space.ops.index(product)

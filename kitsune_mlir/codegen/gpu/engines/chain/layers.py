@@ -62,7 +62,7 @@ def offer(name: str, candidate: Candidate, machine: Target) -> Offer | Decline:
         return Decline(name, "its one product can be tiled along its columns, too")
     if any(op.name == "tensor.concat" and _is_returned(op.results[0]) for op in candidate.space.ops):
         return Decline(name, "a concatenation is a result: a chain stores what it computes")
-    layers = layers_of(candidate.space)
+    layers = candidate.asserts or layers_of(candidate.space)
     if isinstance(layers, str):
         return Decline(name, layers)
     rows = candidate.space.dims[0].size
