@@ -14,7 +14,7 @@ from torch_mlir import ir
 from .access import WHOLE, Access, Along, access_of, is_tensor, iterator_kinds, reassociation, shape_of
 from .attribute_table import HALO, IN_PLACE, NO_FUSION
 from .axes import Axes, Node
-from .products import constant_fill, defining_op, is_generic
+from .products import constant_fill, defining_op, is_generic, is_movement
 from .unchanged import remembered
 from .verify import captures, walk
 
@@ -61,7 +61,9 @@ def is_free(op: ir.Operation) -> bool:
         return len(op.operands) <= 1
     if constant_fill(op) is not None:
         return True
-    if is_generic(op) and math.prod(shape_of(op.results[0])) <= SMALL_ELEMENTS and "reduction" not in iterator_kinds(op):
+    if not is_generic(op) or is_movement(op):  # a copy is there to be written: it is a result, or what is written over
+        return False
+    if math.prod(shape_of(op.results[0])) <= SMALL_ELEMENTS and "reduction" not in iterator_kinds(op):
         read = list(op.operands)[: len(op.operands) - len(op.results)]
         return all(_is_fixed(v) for v in [*read, *(v for v in captures(op) if v not in list(op.operands))] if is_tensor(v))
     return False
