@@ -61,25 +61,37 @@ def is_free(op: ir.Operation) -> bool:
         return len(op.operands) <= 1
     if constant_fill(op) is not None:
         return True
-    if not is_generic(op) or is_movement(op):  # a copy is there to be written: it is a result, or what is written over
-        return False
-    if math.prod(shape_of(op.results[0])) <= SMALL_ELEMENTS and "reduction" not in iterator_kinds(op):
-        read = list(op.operands)[: len(op.operands) - len(op.results)]
-        return all(_is_fixed(v) for v in [*read, *(v for v in captures(op) if v not in list(op.operands))] if is_tensor(v))
-    return False
+    return _computes_little(op) and all(map(_is_fixed, _tensors_read(op)))
+
+
+def _computes_little(op: ir.Operation) -> bool:
+    """Whether an op is element-wise and small. A copy is not: it is a result, or there to be written over."""
+    small = is_generic(op) and math.prod(shape_of(op.results[0])) <= SMALL_ELEMENTS
+    return small and not is_movement(op) and "reduction" not in iterator_kinds(op)
+
+
+def _tensors_read(op: ir.Operation) -> list[ir.Value]:
+    """Inputs of a generic, and what its body reads by index."""
+    operands = list(op.operands)
+    read = [*operands[: len(operands) - len(op.results)], *(v for v in captures(op) if v not in operands)]
+    return [v for v in read if is_tensor(v)]
 
 
 def _is_fixed(value: ir.Value) -> bool:
-    """Whether a small tensor is free, and made of nothing that is given."""
-    maker = defining_op(value)
-    if maker is None or math.prod(shape_of(value)) > SMALL_ELEMENTS or not is_free(maker):
-        return False
-    return all(_is_fixed(v) for v in maker.operands if is_tensor(v) and not _is_empty(v))
-
-
-def _is_empty(value: ir.Value) -> bool:
-    maker = defining_op(value)
-    return maker is not None and maker.name == "tensor.empty"
+    """Whether a small tensor is made of indices and constants alone."""
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        maker = defining_op(value)
+        if maker is None or math.prod(shape_of(value)) > SMALL_ELEMENTS:
+            return False
+        if maker.name == "tensor.extract_slice" or is_trivial_reshape(maker):
+            pending.append(maker.operands[0])
+        elif _computes_little(maker):
+            pending += _tensors_read(maker)
+        elif maker.name not in ("arith.constant", "tensor.splat") and constant_fill(maker) is None:
+            return False
+    return True
 
 
 @dataclass(frozen=True)
