@@ -18,6 +18,7 @@ from bench.models import Maker
 __all__ = ["graphs"]
 
 NODES, EDGES, WIDTH = 20_000, 120_000, 64
+ATOMS, MOLECULES = 512, 16
 
 
 class TwoLayers(nn.Module):
@@ -51,20 +52,26 @@ def _graph(nodes: int = NODES, edges: int = EDGES) -> Draw:
 
 
 def _schnet() -> nn.Module:
-    """Without its radius search, whose result's size depends on data: edges are given."""
+    """What would depend on data is given: the edges, which it looks for by radius, and how many molecules there are."""
 
     class Given(nn.Module):
         def forward(self, pos: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:
             edges = self.edges
             return edges, (pos[edges[0]] - pos[edges[1]]).norm(dim=-1)
 
+    class Sum(nn.Module):
+        def forward(self, x: Tensor, index: Tensor, dim: int) -> Tensor:
+            return x.new_zeros(MOLECULES, x.shape[1]).index_add(dim, index, x)
+
     given = Given()
-    given.register_buffer("edges", torch.randint(0, 512, (2, 8192)))
-    return imported("torch_geometric.nn").SchNet(num_interactions=3, interaction_graph=given)
+    given.register_buffer("edges", torch.randint(0, ATOMS, (2, 16 * ATOMS)))
+    model = imported("torch_geometric.nn").SchNet(num_interactions=3, interaction_graph=given)
+    model.readout = Sum()
+    return model
 
 
 def _molecules(m: Maker) -> dict[str, Tensor]:
-    return {"z": m.below(90, 512), "pos": m.normal(512, 3), "batch": m.places(512) // 32}
+    return {"z": m.below(90, ATOMS), "pos": m.normal(ATOMS, 3), "batch": m.places(ATOMS) * MOLECULES // ATOMS}
 
 
 def graphs() -> list[BenchCase]:
