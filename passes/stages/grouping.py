@@ -350,9 +350,8 @@ class Grouping:
         """Make concatenations that a chain would have as results, as nothing after them became a part of it, stages of their
         own: it stores what it computes."""
         group = self.members[g]
-        joined = [
-            op for op in group if op.name == "tensor.concat" and not any(op.results[0] in reads(other) for other in group)
-        ]
+        read = {hash(source) for op in group for source in self.sources(op)}  # as it is, or through a view
+        joined = [op for op in group if op.name == "tensor.concat" and hash(op) not in read]
         if not joined or (offer := self._offer(g)) is None or not traits_of(offer.engine).several_products:
             return
         for op in joined:

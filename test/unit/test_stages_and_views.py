@@ -9,6 +9,7 @@ from torch import nn
 
 import kitsune_mlir
 from test.numerics.compare import exact, problems
+from test.programs.compiled import planned_for_gpu
 
 
 class Gated(nn.Module):
@@ -53,3 +54,28 @@ def test_a_view_of_what_is_read_as_it_is(name: str, target: str) -> None:
         program = kitsune_mlir.compile(model, (x,), target=target)
         if target == "host":
             assert problems(program(x), exact(model, (x,)), model(x)) == []
+
+
+class Towers(nn.Module):
+    """Messages as PNAConv makes them: the ends of an edge side by side, with a dimension of one tower."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(128, 64)
+
+    def forward(self, x: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        ends = torch.cat([x[target][:, None], x[source][:, None]], -1)
+        y = self.layer(ends[:, 0])
+        total = torch.zeros(x.shape[0], 64).index_add(0, target, y.float())
+        return total, torch.zeros(x.shape[0], 64, dtype=y.dtype).index_add(0, target, y * y)
+
+
+def test_what_a_chain_reads_through_a_view_stays_in_it():
+    """The concatenation is no result of the chain, which reads it without the dimension of one."""
+    torch.manual_seed(0)
+    model = Towers().bfloat16().requires_grad_(False)
+    args = (torch.randn(2000, 64).bfloat16(), *(torch.randint(0, 2000, (60_000,)) for _ in range(2)))
+    program = planned_for_gpu(model, *args)
+    assert problems(program(*args), exact(model, args), model(*args)) == []
+    stages = [stage["ops"] for stage in program.summary["stages"]]
+    assert any("concat" in ops and "product" in ops for ops in stages)
