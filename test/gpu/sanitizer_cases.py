@@ -189,6 +189,16 @@ def function(engine: str, run: Callable[..., Any], inputs: Callable[[], tuple[Te
     return Case(engine, lambda: Call(run), inputs, options)
 
 
+def _sorted_beside_a_product(x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    """A kernel that has fewer threads than long rows have lanes."""
+    return *torch.sort(x, dim=-1, stable=True), y @ w
+
+
+def _messages(x: Tensor, weight: Tensor, edges: Tensor) -> Tensor:
+    """Rows that a map makes are added where they belong."""
+    return torch.zeros_like(x).index_add(0, edges[1], torch.relu(x[edges[0]] * weight))
+
+
 CASES: dict[str, Case] = {
     "gemv_row": gemv("plain", 1, 640, 264),
     "gemv_7": gemv("gelu", 7, 512, 129),
@@ -260,6 +270,17 @@ CASES: dict[str, Case] = {
     "sort": function("sort", lambda x: torch.sort(x, -1), matrices((7, 129))),
     "sort_blocks": function(
         "sort", lambda x: torch.sort(x, dim=-1, descending=True, stable=True), matrices((3, 5000), dtype=BF16)
+    ),
+    "sort_lanes": function(
+        "sort", _sorted_beside_a_product, lambda: (*matrices((3, 5000))(), *matrices((64, 64), (64, 64), dtype=BF16)())
+    ),
+    "whole_norm": function("simt", lambda x: x.norm(), matrices((300_001,))),
+    "columns_in_registers": function("simt", lambda x: torch.softmax(x, 0), matrices((2048, 1000))),
+    "near_elements": function("simt", lambda x: x[1:] - x[:-1], matrices((100_003,), dtype=BF16)),
+    "reflected": function("simt", lambda x: F.pad(x, (3, 5, 2, 1), "reflect"), matrices((2, 3, 27, 129), dtype=BF16)),
+    "tiny_products": function("simt", lambda x, y: x @ y, matrices((300, 7, 5), (300, 5, 3))),
+    "gathered_rows_added": function(
+        "simt", _messages, lambda: (*matrices((500, 64), (3000, 1))(), torch.randint(0, 500, (2, 3000)))
     ),
     "generic": function("generic", lambda x: F.max_pool2d(x, 3, return_indices=True)[1], matrices((2, 3, 27, 29))),
     "debug": dataclasses.replace(layers("mma", "temporal", 129, 256, 512, 256), options={"debug": True}),
