@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import kitsune_mlir
+from test.gpu.unassembled import unassembled
 from test.numerics.compare import exact, problems
 from test.programs.compiled import planned_for_gpu
 
@@ -79,3 +80,26 @@ def test_what_a_chain_reads_through_a_view_stays_in_it():
     assert problems(program(*args), exact(model, args), model(*args)) == []
     stages = [stage["ops"] for stage in program.summary["stages"]]
     assert any("concat" in ops and "product" in ops for ops in stages)
+
+
+class Excited(nn.Module):
+    """The gate of a squeezed image, as EfficientNet has it: a convolution of one pixel, of few channels."""
+
+    def __init__(self, squeezed: int):
+        super().__init__()
+        self.narrow, self.wide = nn.Conv2d(96, squeezed, 1), nn.Conv2d(squeezed, 96, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: [n, 96, height, width]."""
+        return x * torch.sigmoid(self.wide(F.silu(self.narrow(x.mean((2, 3), keepdim=True)))))
+
+
+@pytest.mark.parametrize("squeezed", [4, 8, 24])
+def test_a_gate_is_not_made_again_for_every_pixel(squeezed: int):
+    torch.manual_seed(0)
+    model, args = Excited(squeezed).bfloat16().requires_grad_(False), (torch.randn(1, 96, 30, 30).bfloat16(),)
+    with unassembled():
+        summary = kitsune_mlir.compile(model, args, target="h200", options={"cache": False}).summary
+    assert "replanned" not in summary and "generic" not in {choice["engine"] for choice in summary["engines"]}
+    program = planned_for_gpu(model, *args)
+    assert problems(program(*args), exact(model, args), model(*args)) == []
