@@ -168,7 +168,8 @@ class Model(torch.nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs, for inputs of the samples' shapes and types."""
-        return self.run(*inputs, *self.weights)
+        # Not *self.weights: dynamo of PyTorch 2.11 cannot unpack a ParameterList.
+        return self.run(*inputs, *[self.weights[number] for number in range(len(self.held))])
 
     def _code(self) -> Iterator[str]:
         """A line for each call, and one that returns the outputs: what runs is what PyTorch's users would write."""
