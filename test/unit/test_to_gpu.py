@@ -33,7 +33,7 @@ BY_ENGINE = {
     "pairs": ("pairs",),
     "recurrence": ("recurrence",),
     "scan": ("scan_pieces",),
-    "scatter": ("scatter", "scatter_largest_bf16"),
+    "scatter": ("scatter", "scatter_largest"),
     "simt": ("map", "norm_staged"),
     "sort": ("sort",),
 }
