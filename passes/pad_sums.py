@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from torch_mlir import ir
-from torch_mlir.dialects import arith, tensor
+from torch_mlir.dialects import tensor
 
 from kitsune_mlir.codegen.gpu.engines.chain.layers import WIDTH
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
@@ -21,7 +21,7 @@ from kitsune_mlir.dialects.sizes import HALF_TYPES, element_bytes, tensor_bytes
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.layouts.argument_orders import attributes_of, is_weight, set_attribute, settle_type
-from kitsune_mlir.passes.layouts.by_index import parallel_generic
+from kitsune_mlir.passes.layouts.by_index import filled
 from kitsune_mlir.passes.layouts.permute import reordered
 from kitsune_mlir.passes.tile_program.tiling import extract_slice
 
@@ -217,14 +217,6 @@ def _wider(parts: list[ir.Value], more: int) -> ir.Value:
     """Parts of rows joined, with `more` elements of zero."""
     element = ir.ShapedType(parts[0].type).element_type
     outer = shape_of(parts[0])[:-1]
-    zero = arith.constant(element, ir.FloatAttr.get(element, 0.0))
-    zeros = _filled([*outer, more], zero, element)
+    zeros = filled([*outer, more], ir.FloatAttr.get(element, 0.0))
     total = sum(shape_of(part)[-1] for part in parts) + more
     return tensor.concat(ir.RankedTensorType.get([*outer, total], element), len(outer), [*parts, zeros])
-
-
-def _filled(shape: list[int], value: ir.Value, element: ir.Type) -> ir.Value:
-    op, body = parallel_generic(shape, element)
-    with ir.InsertionPoint(body):
-        ir.Operation.create("linalg.yield", [], [value])
-    return op.results[0]

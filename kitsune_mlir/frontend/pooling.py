@@ -48,21 +48,47 @@ def _is_wide(size: Sequence[int], step: Sequence[int]) -> bool:
     return size[0] * size[1] > 2 * (size[0] * step[1] + size[1])
 
 
+def _maximum(rank: int, pooled: Callable[..., Any]) -> Callable[..., Any]:
+    """A decomposition of maximum pooling: `pooled(x, size, step, pad, gap, ceil_mode)` with a number a dimension."""
+
+    def decomposed(
+        x: Tensor,
+        kernel: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        dilation: Sequence[int] = (1,),
+        ceil_mode: bool = False,
+    ) -> Any:
+        if not x.dtype.is_floating_point:
+            return NotImplemented
+        size = _sizes(rank, kernel)
+        return pooled(x, size, _sizes(rank, stride, size), _sizes(rank, padding), _sizes(rank, dilation), ceil_mode)
+
+    return decomposed
+
+
 def _max_plane(
-    x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
+    x: Tensor, size: Sequence[int], step: Sequence[int], pad: Sequence[int], gap: Sequence[int], ceil_mode: bool
 ) -> Tensor:
     """The maximum of a wide window is that of its columns' maxima."""
-    size = _sizes(2, kernel)
-    step, pad, gap = _sizes(2, stride, size), _sizes(2, padding), _sizes(2, dilation)
-    if not x.dtype.is_floating_point or not _is_wide(size, step):
+    if not _is_wide(size, step):
         return NotImplemented
     columns = aten.max_pool2d(x, [size[0], 1], [step[0], 1], [pad[0], 0], [gap[0], 1], ceil_mode)
     return aten.max_pool2d(columns, [1, size[1]], [1, step[1]], [0, pad[1]], [1, gap[1]], ceil_mode)
+
+
+def _max_volume(
+    x: Tensor, size: Sequence[int], step: Sequence[int], pad: Sequence[int], gap: Sequence[int], ceil_mode: bool
+) -> Tensor:
+    """The maximum of a box is that of its planes' maxima."""
+    if not ceil_mode and max(size) <= SHORT and (windows := _apart(x, size, step, pad, gap)) is not None:
+        return torch.amax(windows, _within(windows, 3))
+    *lead, depth, height, width = x.shape
+    planes = aten.max_pool2d(x.reshape(-1, depth, height, width), size[1:], step[1:], pad[1:], gap[1:], ceil_mode)
+    height, width = planes.shape[-2:]
+    columns = planes.reshape(-1, 1, depth, height * width)
+    boxes = aten.max_pool2d(columns, [size[0], 1], [step[0], 1], [pad[0], 0], [gap[0], 1], ceil_mode)
+    return boxes.reshape(*lead, -1, height, width)
 
 
 def _mean(rank: int) -> Callable[..., Any]:
@@ -95,29 +121,6 @@ def _mean(rank: int) -> Callable[..., Any]:
         return op(widened(x), *rest).to(x.dtype)
 
     return decomposed
-
-
-def _max_volume(
-    x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-) -> Tensor:
-    """The maximum of a box is that of its planes' maxima."""
-    if not x.dtype.is_floating_point:
-        return NotImplemented
-    size = _sizes(3, kernel)
-    step, pad, gap = _sizes(3, stride, size), _sizes(3, padding), _sizes(3, dilation)
-    if not ceil_mode and max(size) <= SHORT and (windows := _apart(x, size, step, pad, gap)) is not None:
-        return torch.amax(windows, _within(windows, 3))
-    *lead, depth, height, width = x.shape
-    planes = aten.max_pool2d(x.reshape(-1, depth, height, width), size[1:], step[1:], pad[1:], gap[1:], ceil_mode)
-    height, width = planes.shape[-2:]
-    columns = planes.reshape(-1, 1, depth, height * width)
-    boxes = aten.max_pool2d(columns, [size[0], 1], [step[0], 1], [pad[0], 0], [gap[0], 1], ceil_mode)
-    return boxes.reshape(*lead, -1, height, width)
 
 
 def _adaptive_mean(rank: int) -> Callable[..., Any]:
@@ -164,8 +167,8 @@ def _adaptive_maximum(x: Tensor, output: Sequence[int]) -> tuple[Tensor, Tensor]
 
 
 POOLING: dict[Any, Callable[..., Any]] = {
-    aten.max_pool2d.default: _max_plane,
-    aten.max_pool3d.default: _max_volume,
+    aten.max_pool2d.default: _maximum(2, _max_plane),
+    aten.max_pool3d.default: _maximum(3, _max_volume),
     **{
         op: _mean(rank)
         for rank, op in enumerate((aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default), 1)

@@ -1,5 +1,7 @@
 """Tensors made from another one by index, so that they can be cut along every dimension: padding, weights of groups as one."""
 
+from collections.abc import Sequence
+
 from torch_mlir import ir
 from torch_mlir.dialects import arith, tensor
 
@@ -48,21 +50,33 @@ def block_diagonal(weight: ir.Value, groups: int) -> ir.Value:
     return op.results[0]
 
 
-def parallel_generic(shape: list[int], element: ir.Type) -> tuple[ir.Operation, ir.Block]:
-    """A generic over a new tensor that reads nothing in order, and its body, which is empty."""
-    identity = ir.AffineMapAttr.get(ir.AffineMap.get_identity(len(shape)))
+def parallel_generic(
+    shape: list[int], element: ir.Type, reads: Sequence[tuple[ir.Value, ir.AffineMap]] = ()
+) -> tuple[ir.Operation, ir.Block]:
+    """A generic over a new tensor, and its body, which is empty; `reads` are tensors that it reads in order, by maps."""
+    maps = [*(map_ for _, map_ in reads), ir.AffineMap.get_identity(len(shape))]
+    operands = [*(value for value, _ in reads), tensor.empty(shape, element)]
     op = ir.Operation.create(
         "linalg.generic",
-        [ir.RankedTensorType.get(shape, element)],
-        [tensor.empty(shape, element)],
+        [operands[-1].type],
+        operands,
         {
-            "indexing_maps": ir.ArrayAttr.get([identity]),
+            "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps]),
             "iterator_types": ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * len(shape)),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([0, 1]),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(reads), 1]),
         },
         regions=1,
     )
-    return op, op.regions[0].blocks.append(element, arg_locs=[ir.Location.current])
+    elements = [ir.ShapedType(operand.type).element_type for operand in operands]
+    return op, op.regions[0].blocks.append(*elements, arg_locs=[ir.Location.current] * len(operands))
+
+
+def filled(shape: list[int], value: ir.Attribute) -> ir.Value:
+    """A tensor that has one number everywhere, as a generic, which can be cut: a constant is as large as it is."""
+    op, body = parallel_generic(shape, value.type)
+    with ir.InsertionPoint(body):
+        ir.Operation.create("linalg.yield", [], [arith.constant(value.type, value)])
+    return op.results[0]
 
 
 def place_along(dim: int) -> ir.Value:

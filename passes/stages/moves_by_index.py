@@ -11,7 +11,7 @@ from kitsune_mlir.dialects.attribute_table import IN_PLACE
 from kitsune_mlir.dialects.iteration import is_reshape
 from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.sizes import element_bytes, tensor_bytes
-from kitsune_mlir.passes.layouts.by_index import parallel_generic, place_along
+from kitsune_mlir.passes.layouts.by_index import filled, parallel_generic, place_along
 from kitsune_mlir.passes.tile_program.scatter import constant_start
 
 __all__ = ["gather_moves", "slice_places"]
@@ -51,16 +51,13 @@ def gather_moves(block: ir.Block) -> None:
 
 
 def _fill_pieces(concat: ir.Operation) -> None:
-    """Let pieces that are constants be filled, which can be cut: a constant is as large as it is."""
+    """Let pieces that are constants be filled."""
     for number, piece in enumerate(concat.operands):
         maker = defining_op(piece)
         value = constant_start(maker) if maker is not None and maker.name == "arith.constant" else None
         if value is not None:
             with ir.InsertionPoint(concat), concat.location:
-                made, body = parallel_generic(shape_of(piece), ir.ShapedType(piece.type).element_type)
-                with ir.InsertionPoint(body):
-                    ir.Operation.create("linalg.yield", [], [arith.constant(value.type, value)])
-            concat.operands[number] = made.results[0]
+                concat.operands[number] = filled(shape_of(piece), value)
 
 
 def _is_torn(op: ir.Operation) -> bool:
