@@ -8,12 +8,13 @@ An argument is a plain value, a list, a weight by name, the result of a step bef
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.signature import torch_dtype
 
-__all__ = ["CASTS", "FACTORIES", "OPERATORS", "VIEWS", "check_recipe", "evaluate", "sources_of"]
+__all__ = ["CASTS", "FACTORIES", "OPERATORS", "VIEWS", "check_recipe", "check_value", "evaluate", "sources_of"]
 
 _VIEWS = """
 alias.default clone.default detach.default lift_fresh_copy.default view.default _unsafe_view.default reshape.default
@@ -46,12 +47,25 @@ _RESHAPES = {name: "aten.reshape.default" for name in ("aten.view.default", "ate
 """A graph's views are of tensors that may lie otherwise here."""
 
 
+SPARE, GROWTH = 1 << 30, 1024
+"""Bytes that a step of a recipe from a file may give, and as many times the bytes of the weights that it is made of."""
+
+
 def evaluate(recipe: str, weights: Mapping[str, Any], device: Any) -> Any:
     """The weight of a recipe, on a device.
 
     Args:
         weights: at least those that it names, by name, on any device.
+
+    Raises:
+        ArgumentError: a weight that chooses rows of another names one that there is not.
     """
+    *_, last = _steps(recipe, weights, device)
+    return last
+
+
+def _steps(recipe: str, weights: Mapping[str, Any], device: Any) -> Iterator[Any]:
+    """What each step gives."""
     import torch
 
     found: list[Any] = []
@@ -66,14 +80,23 @@ def evaluate(recipe: str, weights: Mapping[str, Any], device: Any) -> Any:
             return weights[what].detach().to(device)
         return found[what] if kind == "step" else torch_dtype(what)
 
-    with torch.no_grad():
-        for name, args, kwargs in json.loads(recipe):
-            if name in FACTORIES:
-                kwargs = {**kwargs, "device": device}
-            namespace, operator, overload = (_RESHAPES[name] if name in _RESHAPES else name).split(".")
-            function = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
-            found.append(function(*value(args), **{key: value(part) for key, part in kwargs.items()}))
-    return found[-1]
+    for name, args, kwargs in json.loads(recipe):
+        if name in FACTORIES:
+            kwargs = {**kwargs, "device": device}
+        namespace, operator, overload = (_RESHAPES[name] if name in _RESHAPES else name).split(".")
+        function = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+        operands = value(args)
+        if name == "aten.index_select.default":
+            _check_indices(*operands)
+        with torch.no_grad():
+            found.append(function(*operands, **{key: value(part) for key, part in kwargs.items()}))
+        yield found[-1]
+
+
+def _check_indices(source: Any, dim: int, index: Any) -> None:
+    """Weights may be others than those that the recipe was made with, and a GPU's process does not survive a wrong index."""
+    if index.numel() and index.device.type != "meta" and not 0 <= index.min() <= index.max() < source.shape[dim]:
+        raise ArgumentError(f"a weight's rows are chosen by {index.min()} to {index.max()}, of {source.shape[dim]}")
 
 
 def sources_of(recipe: str) -> list[str]:
@@ -102,6 +125,30 @@ def check_recipe(recipe: str, known: Callable[[str], bool]) -> None:
                 raise ValueError(f"step {number} reads the weight {what!r}, which there is not")
             if kind == "dtype":
                 torch_dtype(str(what))
+
+
+def check_value(recipe: str, sources: Mapping[str, tuple[Sequence[int], str]], shape: Sequence[int], dtype: str) -> None:
+    """A recipe that `check_recipe` has accepted gives a tensor of a shape and dtype, and no giant ones on the way.
+
+    Args:
+        sources: shape and dtype of the weights that there are, by name.
+
+    Raises:
+        ValueError: it does not; the message says what it gives.
+    """
+    import torch
+
+    try:
+        weights = {n: torch.empty(sources[n][0], dtype=torch_dtype(sources[n][1]), device="meta") for n in sources_of(recipe)}
+        found = list(_steps(recipe, weights, "meta"))
+    except Exception as error:  # every operator has errors of its own for arguments that do not fit
+        raise ValueError(f"it cannot be computed: {str(error).partition(chr(10))[0]}") from error
+    most = SPARE + GROWTH * sum(weight.nbytes for weight in weights.values())
+    for number, tensor in enumerate(found):
+        if tensor.nbytes > most:
+            raise ValueError(f"step {number} gives {tensor.nbytes} bytes")
+    if tuple(found[-1].shape) != tuple(shape) or found[-1].dtype != torch_dtype(dtype):
+        raise ValueError(f"it gives {found[-1].dtype} {list(found[-1].shape)} for {dtype} {list(shape)}")
 
 
 def _references(part: Any) -> Iterator[tuple[str, Any]]:

@@ -12,7 +12,10 @@ import llvmlite.binding as llvm
 from kitsune_mlir.errors import TargetError
 from kitsune_mlir.runtime.host_object import emit_object, host_machine
 
-__all__ = ["HostCode", "Loaded", "host_cpu"]
+__all__ = ["CONTROL_SLOTS", "HostCode", "Loaded", "control_words", "host_cpu"]
+
+CONTROL_SLOTS = 32
+"""Word of the control block where the semaphores' slots begin."""
 
 _numbers = itertools.count()
 
@@ -22,6 +25,11 @@ def host_cpu() -> str:
     """Name and features of this processor, as LLVM has them: code runs on another machine only if this text is the same."""
     host_machine()
     return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+
+
+def control_words(slots: int) -> int:
+    """Words, of 32 bits, of the control block of a program with so many arrival counters."""
+    return CONTROL_SLOTS + max(1, slots)
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,7 @@ class HostCode:
         argument_bytes: size of each input, then of each result.
         task_count: number of tile tasks.
         semaphore_slots: number of arrival counters.
-        control_bytes: size of the control block, zeroed before each run.
+        control_bytes: size of the control block, zeroed before each run: four times `control_words`.
         scratch_bytes: size of each worker's scratch area.
         arena_bytes: size of the arena.
         cpu: `host_cpu()` of the machine that it was compiled on.

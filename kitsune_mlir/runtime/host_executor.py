@@ -17,11 +17,9 @@ from collections.abc import Sequence
 from kitsune_mlir.errors import ArgumentError, KitsuneError
 from kitsune_mlir.runtime.host_code import HostCode
 
-__all__ = ["ERROR_END", "HostExecutor"]
+__all__ = ["HostExecutor"]
 
 _ERROR_OFFSET = 64  # bytes into the control block: number of the first failed assertion
-ERROR_END = _ERROR_OFFSET + 4
-"""Bytes that a control block has at least."""
 _PAGE = 256  # alignment of the arena, in bytes
 _HANDOFF_SECONDS = 100e-6  # a run shorter than this is over before a helper has woken up
 _TRIALS = 4  # runs that are timed to find out

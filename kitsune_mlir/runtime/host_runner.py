@@ -8,8 +8,8 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 
-from kitsune_mlir.runtime.host_code import HostCode, host_cpu
-from kitsune_mlir.runtime.host_executor import ERROR_END, HostExecutor
+from kitsune_mlir.runtime.host_code import HostCode, control_words, host_cpu
+from kitsune_mlir.runtime.host_executor import HostExecutor
 from kitsune_mlir.runtime.object_check import check_object
 from kitsune_mlir.runtime.plain import record, shown
 
@@ -54,8 +54,8 @@ class HostRunner:
         for name in ("task_count", "semaphore_slots", "control_bytes", "scratch_bytes", "arena_bytes"):
             if not 0 <= getattr(code, name) < MOST:
                 raise ValueError(f"'{name}' of {FACTS} is {getattr(code, name)}")
-        if code.control_bytes < ERROR_END:
-            raise ValueError(f"'control_bytes' of {FACTS} is {code.control_bytes}, less than {ERROR_END}")
+        if code.control_bytes != (needed := 4 * control_words(code.semaphore_slots)):
+            raise ValueError(f"'control_bytes' of {FACTS} is {code.control_bytes}, not {needed}")
         if code.arguments != len(code.argument_bytes) + 1:
             raise ValueError(f"{FACTS} has {code.arguments} arguments and sizes of {len(code.argument_bytes)} and the arena")
         if not re.fullmatch(r"[A-Za-z_][\w.$]*", code.name, re.ASCII):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kitsune_mlir.errors import ArgumentError
-from kitsune_mlir.runtime.derived import check_recipe
+from kitsune_mlir.runtime.derived import check_recipe, check_value
 from kitsune_mlir.runtime.plain import shown
 from kitsune_mlir.runtime.signature import MODES, Input, Output, Signature, Weight, torch_dtype
 from kitsune_mlir.runtime.structure import structure_of
@@ -34,7 +34,7 @@ def check_signature(signature: Signature) -> None:
     _require_once((a.name for a in (*signature.weights, *signature.sources, *signature.inputs)), "argument {!r}")
     for argument in (*arguments.values(), *signature.sources):
         _check_argument(argument)
-    supplied = {weight.name for weight in signature.supplied}
+    supplied = {weight.name: (weight.shape, weight.dtype) for weight in signature.supplied}
     for weight in (*signature.weights, *signature.sources):
         _check_recipe(weight, supplied)
     for number, (shape, dtype) in enumerate(signature.results):
@@ -134,13 +134,14 @@ def _check_argument(argument: Weight | Input) -> None:
         _require(not (argument.order and argument.wide), f"{name} has both an order and wide extents")
 
 
-def _check_recipe(weight: Weight, supplied: Collection[str]) -> None:
+def _check_recipe(weight: Weight, supplied: Mapping[str, tuple[Sequence[int], str]]) -> None:
     name = f"weight '{weight.name}'"
     derived = weight.kind == "derived"
     _require(derived == bool(weight.recipe), f"{name} is a {weight.kind} with the recipe {shown(weight.recipe)}")
     if weight.recipe:
         try:
             check_recipe(weight.recipe, supplied.__contains__)
+            check_value(weight.recipe, supplied, weight.shape, weight.dtype)
         except (ValueError, ArgumentError) as error:
             raise ValueError(f"the recipe of {name}: {error}") from error
 

@@ -10,6 +10,7 @@ import random
 import tempfile
 import warnings
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,13 @@ import kitsune_mlir
 from kitsune_mlir.errors import PackageError
 from kitsune_mlir.runtime.package import DIGEST, MANIFEST
 
-__all__ = ["Damage", "Net", "call", "edited", "loaded", "members_of", "package", "signed", "zipped"]
+__all__ = ["Damage", "Net", "altered", "call", "edited", "loaded", "members_of", "package", "signed", "zipped"]
+
+ODD = [
+    *(None, True, -1, 0, 1, 7, 1 << 40, 1 << 70, 10**4000, 0.5, 1e308, float("nan")),
+    *("", "f32", "x", "\ud800", [], {}, [[]], [0], {"a": 1}),
+]
+"""Values that stand in for others in JSON."""
 
 
 class Net(torch.nn.Module):
@@ -105,6 +112,34 @@ def edited(package: bytes, *path: Any, value: Any, inside: str | None = None) ->
     return signed(members, data if inside is None else None)
 
 
+def places(data: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container and key in plain data."""
+    for key in data if isinstance(data, dict) else range(len(data)):
+        yield data, key
+        if isinstance(data[key], dict | list):
+            yield from places(data[key])
+
+
+def altered(text: bytes, rng: random.Random) -> bytes:
+    """JSON with one value replaced, gone, moved elsewhere, or one too many."""
+    data = json.loads(text)
+    place, key = rng.choice(list(places(data)))
+    match rng.randrange(5):
+        case 0 if isinstance(place, dict):
+            place[rng.choice(("more", "0", "\ud800"))] = rng.choice(ODD)
+        case 1:
+            del place[key]
+        case 2:
+            other, there = rng.choice(list(places(json.loads(text))))
+            place[key] = other[there]
+        case _:
+            place[key] = rng.choice(ODD)
+    try:
+        return json.dumps(data).encode()
+    except ValueError:  # Python itself writes no number of so many digits
+        return json.dumps(data, default=str).encode()
+
+
 class Damage:
     """Ways in which a file is damaged: each takes the package and a source of random numbers, and gives bytes."""
 
@@ -166,6 +201,21 @@ class Damage:
         else:
             changed[at] ^= 1 << rng.randrange(8)
         return zipped(members | {name: bytes(changed)}, zipfile.ZIP_STORED)
+
+    @staticmethod
+    def value(data: bytes, rng: random.Random) -> bytes:
+        """A value in a member that is JSON, with a checksum that is right."""
+        members = members_of(data)
+        name = rng.choice([name for name in members if name.endswith(".json")])
+        return zipped(members | {name: altered(members[name], rng)}, zipfile.ZIP_STORED)
+
+    @staticmethod
+    def size(data: bytes, rng: random.Random) -> bytes:
+        """A member that is cut short or longer, in a zip that says so."""
+        members = members_of(data)
+        name = rng.choice(list(members))
+        damage = rng.choice((Damage.cut_short, Damage.inserted, Damage.removed))
+        return zipped(members | {name: damage(members[name], rng)}, rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)))
 
     @staticmethod
     def set_of_members(data: bytes, rng: random.Random) -> bytes:

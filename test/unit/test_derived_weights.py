@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import random
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from torch import nn
 
 import kitsune_mlir
 from bench.sweeps import Function
-from kitsune_mlir.errors import PackageError
+from kitsune_mlir.errors import ArgumentError, PackageError
 from kitsune_mlir.frontend import import_model
 from kitsune_mlir.runtime.derived import check_recipe, evaluate, sources_of
+from test.programs.packages import altered, edited, loaded
 
 
 class Normed(nn.Module):
@@ -178,6 +180,47 @@ def test_a_package_with_a_wrong_recipe(normed, tmp_path):
     program.signature = dataclasses.replace(program.signature, weights=weights)
     with pytest.raises(PackageError, match="the recipe of weight 'up.weight.derived': step 0 reads the weight 'x'"):
         program.save(tmp_path / "model.kit")
+
+
+@pytest.mark.parametrize(
+    "steps, message",
+    [
+        ([["aten.neg.default", [{"weight": "up.weight"}], {}]], "it gives torch.float32 .5, 7, 4, 4. for f32"),
+        ([["aten.flip.default", [{"weight": "up.weight"}, [9]], {}]], "it cannot be computed: Dimension out of range"),
+        ([["aten.flip.default", [{"weight": "up.weight"}], {}]], "it cannot be computed: aten::flip.. is missing value"),
+        ([["aten.repeat.default", [{"weight": "up.weight"}, [1 << 30, 1, 1, 1]], {}]], "step 0 gives 2405181685760 bytes"),
+        ([["aten.full.default", [[1 << 40, 1 << 40], 0.0], {}]], "it cannot be computed: "),
+    ],
+)
+def test_what_a_recipe_gives_is_known_before_it_is_computed(normed, steps, message, tmp_path):
+    """Whatever the digests say."""
+    normed[2].save(tmp_path / "model.kit")
+    data = (tmp_path / "model.kit").read_bytes()
+    number = next(n for n, w in enumerate(normed[2].signature.weights) if w.name == "up.weight.derived")
+    (tmp_path / "model.kit").write_bytes(edited(data, "signature", "weights", number, "recipe", value=json.dumps(steps)))
+    with pytest.raises(PackageError, match=f"the recipe of weight 'up.weight.derived': {message}"):
+        kitsune_mlir.load(tmp_path / "model.kit")
+
+
+def test_damaged_recipes(normed, tmp_path):
+    normed[2].save(tmp_path / "model.kit")
+    data, rng, refused = (tmp_path / "model.kit").read_bytes(), random.Random(0), 0
+    derived = [(n, w.recipe) for n, w in enumerate(normed[2].signature.weights) if w.recipe]
+    for _ in range(300):
+        number, recipe = rng.choice(derived)
+        text = altered(recipe.encode(), rng).decode()
+        refused += loaded(tmp_path / "m.kit", edited(data, "signature", "weights", number, "recipe", value=text)) is None
+    assert refused > 200
+
+
+def test_rows_that_there_are_not():
+    """A GPU's process would not survive them."""
+    recipe = json.dumps([["aten.index_select.default", [{"weight": "a"}, 0, {"weight": "rows"}], {}]])
+    a, rows = torch.randn(3, 2), torch.tensor([2, 0, 2])
+    assert torch.equal(evaluate(recipe, {"a": a, "rows": rows}, "cpu"), a[rows])
+    for wrong in (torch.tensor([0, 3]), torch.tensor([-1])):
+        with pytest.raises(ArgumentError, match="a weight's rows are chosen by"):
+            evaluate(recipe, {"a": a, "rows": wrong}, "cpu")
 
 
 def test_equal_models_have_equal_names():

@@ -16,7 +16,7 @@ from kitsune_mlir.errors import ArgumentError, PackageError
 from kitsune_mlir.runtime.object_check import HEADER, SECTION, check_object
 from kitsune_mlir.runtime.package import MANIFEST, WEIGHTS
 from kitsune_mlir.runtime.signature import Input, Output, Signature, Weight
-from test.programs.packages import Damage, Net, edited, loaded, members_of, package, signed
+from test.programs.packages import Damage, Net, altered, edited, loaded, members_of, package, signed
 
 
 @pytest.fixture(params=["host", "sm_90a"])
@@ -154,7 +154,7 @@ DESCRIPTIONS = [
     (HOST, ("argument_bytes", 0), 1156, "the code's has 1156"),
     (HOST, ("argument_bytes",), lambda sizes: sizes[1:], "arguments and sizes of"),
     (HOST, ("arguments",), 3, "3 arguments and sizes of"),
-    (HOST, ("control_bytes",), 60, "'control_bytes' of host.json is 60, less than 68"),
+    (HOST, ("control_bytes",), 60, "'control_bytes' of host.json is 60, not 132"),
     (HOST, ("arena_bytes",), 1 << 60, "'arena_bytes' of host.json is"),
     (HOST, ("name",), "a b", "the entry's name is 'a b'"),
     (HOST, ("messages",), [1], "number 0 in 'messages' of host.json is 1"),
@@ -176,62 +176,18 @@ def test_codes_own_descriptions_are_checked(
     assert words in str(caught.value)
 
 
-ODD = [
-    None,
-    True,
-    -1,
-    0,
-    1,
-    7,
-    1 << 70,
-    10**4000,
-    0.5,
-    1e308,
-    float("nan"),
-    "",
-    "f32",
-    "x",
-    "\ud800",
-    [],
-    {},
-    [[]],
-    [0],
-    {"a": 1},
-]
-
-
 def test_any_value_in_a_signed_package_is_read_or_refused(data: bytes, tmp_path: Path) -> None:
     """No value of the manifest, or of the code's description, makes another error than a PackageError (or a loaded program)."""
     rng = random.Random(0)
     members = members_of(data)
     description = KERNEL if KERNEL in members else HOST
     refused = 0
-    for _ in range(400):
+    for _ in range(600):
         name = rng.choice((MANIFEST, MANIFEST, description))
-        data = json.loads(members[name])
-        place, key = rng.choice(list(places(data)))
-        match rng.randrange(4):
-            case 0 if isinstance(place, dict):
-                place[rng.choice(("more", "0", "\ud800"))] = rng.choice(ODD)
-            case 1:
-                del place[key]
-            case _:
-                place[key] = rng.choice(ODD)
-        try:
-            text = json.dumps(data).encode()
-        except ValueError:  # Python itself writes no number of so many digits
-            text = json.dumps(data, default=str).encode()
+        text = altered(members[name], rng)
         mutant = signed(members, text) if name == MANIFEST else signed(members | {name: text})
         refused += loaded(tmp_path / "m.kit", mutant) is None
-    assert refused > 100
-
-
-def places(data: Any) -> Any:
-    """Every container and key in plain data."""
-    for key in data if isinstance(data, dict) else range(len(data)):
-        yield data, key
-        if isinstance(data[key], dict | list):
-            yield from places(data[key])
+    assert refused > 150
 
 
 @pytest.mark.parametrize(

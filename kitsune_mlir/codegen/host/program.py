@@ -7,11 +7,12 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.host.body import lower_bodies
 from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.outline import read_program
-from kitsune_mlir.codegen.host.scheduler import HELPERS, build_scheduler, control_words
+from kitsune_mlir.codegen.host.scheduler import HELPERS, build_scheduler
 from kitsune_mlir.dialects.attribute_table import PROGRAM_OVERWRITES
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.tile_reader import program_functions
 from kitsune_mlir.errors import UnsupportedError
+from kitsune_mlir.runtime.host_code import control_words
 
 __all__ = ["FACTS", "SIZES", "lower_programs"]
 
@@ -46,7 +47,8 @@ def _lower(function: ir.Operation, block: ir.Block, machine: Machine) -> None:
     program = read_program(function, part.body)
     if program.tiles >= LIMIT:
         raise UnsupportedError("func.func", f"less than {LIMIT} tiles", program.tiles, str(function.location))
-    arguments = lower_bodies(part.operation, program.bodies, program.view.name, control_words(program), machine)
+    control = control_words(program.view.slots)
+    arguments = lower_bodies(part.operation, program.bodies, program.view.name, control, machine)
     for body in part.body.operations:
         block.append(body.operation.clone())
     worker = build_scheduler(program, arguments, block)
@@ -54,7 +56,7 @@ def _lower(function: ir.Operation, block: ir.Block, machine: Machine) -> None:
     facts = {
         "tiles": program.tiles,
         "slots": program.view.slots,
-        "control_bytes": 4 * control_words(program),
+        "control_bytes": 4 * control,
         "scratch_bytes": max([1, *(a.scratch for a in arguments.values())]),
         "arena_bytes": tensor_bytes(arena),
         "arguments": len(tensors) + 1,

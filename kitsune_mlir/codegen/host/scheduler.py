@@ -24,11 +24,9 @@ from kitsune_mlir.codegen.host.asserts import CONTROL_ERROR
 from kitsune_mlir.codegen.host.outline import Program, Task
 from kitsune_mlir.dialects.cloning import clone_with
 from kitsune_mlir.dialects.deep import postorder
+from kitsune_mlir.runtime.host_code import CONTROL_SLOTS, control_words
 
-__all__ = ["CONTROL_SLOTS", "HELPERS", "BodyArguments", "build_scheduler"]
-
-CONTROL_SLOTS = 32
-"""Word of the control block where the semaphores' slots begin."""
+__all__ = ["HELPERS", "BodyArguments", "build_scheduler"]
 
 SPINS = 2000
 """Polls of a semaphore before the worker lets another thread have the processor."""
@@ -108,7 +106,7 @@ def build_scheduler(program: Program, arguments: dict[str, BodyArguments], modul
     """
     function = program.view.function
     block = function.regions[0].blocks[0]
-    words = control_words(program)
+    words = control_words(program.view.slots)
     scratch = max([1, *(a.scratch for a in arguments.values())])
     extra = [ir.MemRefType.get([words], _i(32)), ir.MemRefType.get([scratch], _i(8))]
     types = [a.type for a in block.arguments] + extra
@@ -125,11 +123,6 @@ def build_scheduler(program: Program, arguments: dict[str, BodyArguments], modul
         module.append(worker)
         _fill_worker(worker, program, drivers)
     return worker
-
-
-def control_words(program: Program) -> int:
-    """Words of the control block of a program."""
-    return CONTROL_SLOTS + max(1, program.view.slots)
 
 
 def _fill_driver(driver: func.FuncOp, program: Program, task: Task, extra: BodyArguments) -> None:
