@@ -70,6 +70,7 @@ def signature_of(
         results,
         tuple(Weight(a.name, a.kind, tuple(a.shape), a.dtype) for a in imported.sources),
         _accesses(imported, tiles, overwrites) if tiles is not None else (),
+        imported.parameters,
     )
 
 

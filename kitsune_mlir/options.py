@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import time
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from kitsune_mlir.errors import ArgumentError
+from kitsune_mlir.runtime.plain import shown
 
 __all__ = ["Options", "Phases", "options_of"]
 
@@ -15,6 +19,9 @@ __all__ = ["Options", "Phases", "options_of"]
 @dataclass(frozen=True)
 class Options:
     """What a user may choose beyond the target.
+
+    Raises:
+        ArgumentError: a value is not of its option's type.
 
     Attributes:
         threads: host target: workers of one call; None is all processors.
@@ -55,24 +62,62 @@ class Options:
     on_remark: Callable[[Any], None] | None = None
     on_phase: Callable[[str], None] | None = None
     passes: Mapping[str, str] = field(default_factory=dict)
-    reproducer_dir: str | Literal[False] | None = None
+    reproducer_dir: str | os.PathLike[str] | Literal[False] | None = None
     matmul_precision: str | None = None
     convolution_precision: str | None = None
     tune: bool = False
     tuned_for: str = ""
     tune_seconds: float = 120.0
     cache: bool | None = None
-    cache_dir: str | None = None
+    cache_dir: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        for name, hint in _types().items():
+            if not _fits(value := getattr(self, name), hint):
+                raise ArgumentError(f"option '{name}' is {_words(hint)}, not {shown(value)}")
+
+
+@functools.cache
+def _types() -> dict[str, Any]:
+    return get_type_hints(Options)
+
+
+_WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", type(None): "None"}
+_WORDS |= {os.PathLike: "a path", Callable: "a function", Mapping: "a mapping of texts"}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of an option's type."""
+    kind = get_origin(hint) or hint
+    if kind in (Union, types.UnionType):
+        return any(_fits(value, one) for one in get_args(hint))
+    if kind is Literal:
+        return any(value is one for one in get_args(hint))
+    if kind is Mapping:
+        return isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair)
+    if kind in (int, float):
+        return isinstance(value, int | kind) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def _words(hint: Any) -> str:
+    """An option's type in words."""
+    kind = get_origin(hint) or hint
+    if kind in (Union, types.UnionType):
+        return " or ".join(map(_words, get_args(hint)))
+    return " or ".join(map(str, get_args(hint))) if kind is Literal else _WORDS[kind]
 
 
 def options_of(given: Options | Mapping[str, Any] | None) -> Options:
     """Options as `compile` takes them.
 
     Raises:
-        ArgumentError: there is no option of a name; the message lists those that there are.
+        ArgumentError: there is no option of a name, and the message lists those that there are; or one has no such value.
     """
     if isinstance(given, Options):
         return given
+    if given is not None and not isinstance(given, Mapping):
+        raise ArgumentError(f"options are an Options or a mapping from names to values, not {shown(given)}")
     known = [option.name for option in fields(Options)]
     unknown = [str(name) for name in given or {} if name not in known]
     if unknown:

@@ -105,6 +105,7 @@ class ProgramCache:
             sources=tuple(dataclasses.replace(w, kind=notes["kinds"][w.name]) for w in held.signature.sources),
             in_spec=_dumped(specs.in_spec),
             out_spec=_dumped(specs.out_spec),
+            parameters=model.parameters,
         )
         runner, problem = make_runner(held.target, held.artifacts, self._options.threads)
         parts = (held.target, signature, weights, runner, held.ir, held.summary, held.artifacts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import logging
 import re
@@ -24,7 +25,7 @@ from kitsune_mlir.frontend.functional import make_functional
 from kitsune_mlir.frontend.recurrent import without_steps
 from kitsune_mlir.frontend.source import origin_of_text, origin_of_traceback
 
-__all__ = ["decompose", "export"]
+__all__ = ["decompose", "export", "parameter_names"]
 
 # torch.export takes these as inputs; other objects (dtypes, devices, slices) are bound into the program.
 _EXPORTABLE = (torch.Tensor, int, float, bool, str, type(None))
@@ -85,6 +86,25 @@ def export(
             return torch.export.export(module, args, kwargs, strict=False), bound
     except Exception as error:
         raise _tracing_error("torch.export cannot trace the model", error) from None
+
+
+def parameter_names(model: torch.nn.Module | Callable[..., Any] | ExportedProgram, count: int) -> tuple[str, ...]:
+    """Names of the first `count` positional arguments of a model; fewer, or none, where it does not say.
+
+    Those of a program that was exported are all that it has.
+    """
+    if isinstance(model, ExportedProgram):
+        signature = model.module_call_graph[0].signature
+        positional = model.call_spec.in_spec.children()[0].num_children if model.call_spec.in_spec is not None else 0
+        return tuple((signature.forward_arg_names or [])[:positional]) if signature is not None else ()
+    try:
+        parameters = inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model).parameters.values()
+    except (TypeError, ValueError):  # of functions that are not written in Python
+        return ()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+    names += [f"{rest}[{number}]" for number in range(count - len(names))] if rest is not None else []
+    return tuple(names[:count])
 
 
 def decompose(program: ExportedProgram) -> ExportedProgram:

@@ -113,6 +113,7 @@ class ImportedModel:
         in_spec: pytree of `(args, kwargs)`.
         out_spec: pytree of the model's output.
         seconds: how long each phase took: `export`, `decompose`, `import`, `lower`.
+        parameters: names of the positional arguments, as the model has them.
     """
 
     module: ir.Module
@@ -123,6 +124,7 @@ class ImportedModel:
     in_spec: TreeSpec
     out_spec: TreeSpec
     seconds: dict[str, float]
+    parameters: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> Sequence[Argument]:

@@ -20,7 +20,7 @@ from kitsune_mlir.dialects.attribute_table import MUTATES
 from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend.batch_norm import fold_batch_norms
 from kitsune_mlir.frontend.embedding_bags import name_equal_bags
-from kitsune_mlir.frontend.export import decompose, export
+from kitsune_mlir.frontend.export import decompose, export, parameter_names
 from kitsune_mlir.frontend.imported import Argument, ImportedModel, Result
 from kitsune_mlir.frontend.lower import import_graph, lower_to_linalg
 from kitsune_mlir.frontend.prepare import check_static
@@ -69,6 +69,7 @@ class ExportedModel:
         returned: the nodes that the model returns.
         handed_back: of those by number, that are inputs which the model changed: the name of the input's node.
         leaves: of `(args, kwargs)`.
+        parameters: names of the positional arguments.
         seconds: how long `export` took.
     """
 
@@ -77,6 +78,7 @@ class ExportedModel:
     returned: Sequence[str]
     handed_back: Mapping[int, str]
     leaves: Sequence[Any]
+    parameters: tuple[str, ...]
     seconds: Mapping[str, float]
 
 
@@ -97,7 +99,7 @@ def export_model(
             fold_batch_norms(program)
         put_slices(program)
     leaves = tree_leaves((tuple(args), dict(kwargs or {})))
-    return ExportedModel(program, fixed, returned, handed_back, leaves, seconds)
+    return ExportedModel(program, fixed, returned, handed_back, leaves, parameter_names(model, len(args)), seconds)
 
 
 def import_exported(exported: ExportedModel, *, context: ir.Context | None = None) -> ImportedModel:
@@ -119,7 +121,8 @@ def import_exported(exported: ExportedModel, *, context: ir.Context | None = Non
     in_spec, out_spec = program.call_spec
     if in_spec is None or out_spec is None:
         raise FrontendError("the exported program does not say how its inputs and outputs are nested")
-    return ImportedModel(module, main.arguments, main.sources, results, main.fixed_inputs, in_spec, out_spec, seconds)
+    tensors = module, main.arguments, main.sources, results, main.fixed_inputs
+    return ImportedModel(*tensors, in_spec, out_spec, seconds, exported.parameters)
 
 
 def _returned(program: ExportedProgram) -> tuple[list[str], dict[int, str]]:

@@ -8,6 +8,7 @@ and an exception inside would lose its type.)
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -74,7 +75,7 @@ def run_pipeline(
     printing: IRPrinting = NO_PRINTING,
     timing: Timing | None = None,
     on_diagnostic: Sink | None = None,
-    reproducer_dir: str | Path | Literal[False] | None = None,
+    reproducer_dir: str | os.PathLike[str] | Literal[False] | None = None,
     crash_reproducer: str | Path | None = None,
 ) -> None:
     """Run a pipeline on a module, in place; its IR is verified after each pass of this project.

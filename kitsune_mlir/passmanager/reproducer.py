@@ -28,7 +28,7 @@ def write_reproducer(
     pipeline: str,
     target: str | None = None,
     *,
-    folder: str | Path | None = None,
+    folder: str | os.PathLike[str] | None = None,
     name: str = "pipeline",
     path: str | Path | None = None,
 ) -> Path | None:
@@ -63,7 +63,7 @@ def read_reproducer(text: str) -> list[str]:
 
 @contextmanager
 def reproduced(
-    module: ir.Module | ir.OpView, passes: Sequence[Pass], target: str, folder: str | Literal[False] | None
+    module: ir.Module | ir.OpView, passes: Sequence[Pass], target: str, folder: str | os.PathLike[str] | Literal[False] | None
 ) -> Iterator[None]:
     """Inside, code is generated from the tile program in `module`, which stays as it is: a `CompileError` gets a reproducer.
 

@@ -14,7 +14,7 @@ from kitsune_mlir.runtime.direct import DirectCall, direct_call
 from kitsune_mlir.runtime.package import LEVELS, write_package
 from kitsune_mlir.runtime.results import Overwritten, changed, check_into, empty, in_order, into_leaves
 from kitsune_mlir.runtime.signature import Access, Signature, Weight, torch_dtype
-from kitsune_mlir.runtime.structure import call_words, structure_of
+from kitsune_mlir.runtime.structure import call_words, difference, leaf_name, structure_of
 from kitsune_mlir.runtime.timeline import Timeline
 
 __all__ = ["Program", "Runner"]
@@ -207,7 +207,13 @@ class Program:
         return self._runner
 
     def _arranged(self, args: Sequence[Any], kwargs: Mapping[str, Any], leaves: Sequence[Any], spec: Any) -> Sequence[Any]:
-        """Leaves in the program's order, of arguments that differ in the order of dictionaries only (a pytree has one)."""
+        """Leaves in the program's order, of arguments that differ in the order of dictionaries only (a pytree has one), or are
+        named where the program takes them by position."""
+        parameters = self.signature.parameters
+        by_name = [name for name in parameters[len(args) :] if name in kwargs]
+        if by_name == [*parameters[len(args) :]]:  # what the program takes by position
+            args, kwargs = (*args, *(kwargs[name] for name in by_name)), {n: v for n, v in kwargs.items() if n not in by_name}
+            leaves, spec = self._flatten((args, kwargs))
         try:
             arranged = self._in_spec.flatten_up_to((args, kwargs))
             if len(arranged) == len(leaves) and {*map(id, arranged)} == {*map(id, leaves)}:
@@ -217,8 +223,8 @@ class Program:
         fixed = {position: fixed_text(value) for position, value in self.signature.fixed}
         takes = call_words(self._in_spec, [fixed.get(n, "tensor") for n in range(self._in_spec.num_leaves)])
         raise ArgumentError(
-            f"the arguments have another structure: the program takes {takes} and was given "
-            f"{call_words(spec, list(map(leaf_words, leaves)))}"
+            f"{difference(self._in_spec, spec, parameters) or 'the arguments have another structure'}: "
+            f"the program takes {takes} and was given {call_words(spec, list(map(leaf_words, leaves)))}"
         )
 
     def _check_fixed(self, leaves: Sequence[Any]) -> None:
@@ -226,9 +232,8 @@ class Program:
             given, text = leaves[position], fixed_text(value)
             by_text = isinstance(value, dict | float)  # 0.0 equals -0.0, and nan not even itself
             if (repr(given) != text) if by_text else (type(given) is not type(value) or given != value):
-                raise ArgumentError(
-                    f"argument {position} is {leaf_words(given, 'a ')}; the program was compiled for {text} only"
-                )
+                name = leaf_name(self._in_spec, position, self.signature.parameters)
+                raise ArgumentError(f"{name} is {leaf_words(given, 'a ')}; the program was compiled for {text} only")
 
     def _input(self, n: int, leaves: Sequence[Any], device: str) -> Any:
         import torch

@@ -116,6 +116,7 @@ class Signature:
         sources: the model's weights that are no arguments, but that derived weights are made of.
         accesses: what a run reads and writes of weights, inputs and results, as these lie in the program's memory. Ranges of
             one tensor do not overlap; what is in none of them is not touched.
+        parameters: names of the positional arguments, as the model has them; fewer where it does not say.
         in_spec, out_spec: `torch.utils._pytree.treespec_dumps` of `(args, kwargs)` and of the output.
     """
 
@@ -129,6 +130,7 @@ class Signature:
     result_orders: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     sources: tuple[Weight, ...] = ()
     accesses: tuple[Access, ...] = ()
+    parameters: tuple[str, ...] = ()
 
     @property
     def supplied(self) -> tuple[Weight, ...]:

@@ -191,6 +191,11 @@ def _check_structures(signature: Signature, leaves: int) -> None:
     calls = len(parts) == 2 and parts[0].type is tuple and parts[1].type is dict
     _require(calls, "the structure of its arguments is not that of a call")
     _require(all(type(key) is str for key in parts[1].context), "the names of its keyword arguments are no texts")
+    named = signature.parameters
+    _require(
+        len(named) <= parts[0].num_children, f"it has names of {len(named)} of {parts[0].num_children} positional arguments"
+    )
+    _require_once(named, "the name {!r}")
     positions = [i.position for i in signature.inputs] + [position for position, _ in signature.fixed]
     _require_once(positions, "leaf {} of the arguments")
     for position in positions:

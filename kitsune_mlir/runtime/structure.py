@@ -10,7 +10,7 @@ from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["call_words", "structure_of", "structure_text", "words_of"]
+__all__ = ["call_words", "difference", "leaf_name", "structure_of", "structure_text", "words_of"]
 
 LONGEST = 400
 """Characters of a structure in words; the rest is left out."""
@@ -60,6 +60,58 @@ def call_words(spec: Any, leaves: Sequence[str]) -> str:
     parts += [f"{name}={_words(child, words)}" for name, child in zip(kwargs.context, kwargs.children(), strict=True)]
     text = f"({', '.join(parts)})"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(leaves)} values)"
+
+
+def difference(wanted: Any, given: Any, parameters: Sequence[str]) -> str:
+    """How the arguments of a call differ from those that are wanted, in words; "" where they do not.
+
+    Args:
+        wanted, given: pytree specs of `(args, kwargs)`.
+        parameters: names of the positional arguments that have one.
+    """
+    (args, kwargs), (own_args, own_kwargs) = wanted.children(), given.children()
+    takes = {_position(n, parameters): spec for n, spec in enumerate(args.children())}
+    has = {_position(n, parameters): spec for n, spec in enumerate(own_args.children())}
+    takes |= dict(zip(kwargs.context, kwargs.children(), strict=True))
+    twice = [f"{_named(name)} is given twice" for name in own_kwargs.context if name in has]
+    has |= dict(zip(own_kwargs.context, own_kwargs.children(), strict=True))
+    missing = [f"{_named(name)} is missing" for name in takes if name not in has]
+    found = [_difference(spec, has[name], name) for name, spec in takes.items() if name in has]
+    found += [f"there is no {_named(name)}" for name in has if name not in takes]
+    return " and ".join(filter(None, [*twice, *missing, *found]))
+
+
+def leaf_name(spec: Any, position: int, parameters: Sequence[str]) -> str:
+    """A leaf of the arguments in words: "argument 'x'", "argument pair['b'][0]"; `spec` as `wanted` for `difference`."""
+    from torch.utils import _pytree as pytree
+
+    try:
+        leaves = spec.unflatten(range(spec.num_leaves))
+        path = next(path for path, leaf in pytree.tree_flatten_with_path(leaves)[0] if leaf == position)
+    except Exception:  # a registered type makes its objects in its own way, and may have no names for its parts
+        return f"leaf {position} of the arguments"
+    number = getattr(path[1], "idx", None)
+    return _named(path[1].key if number is None else _position(number, parameters), pytree.keystr(path[2:]))
+
+
+def _position(number: int, parameters: Sequence[str]) -> str:
+    return parameters[number] if number < len(parameters) else f"args[{number}]"
+
+
+def _named(name: str, path: str = "") -> str:
+    return f"argument {name}{path}" if path else f"argument '{name}'"
+
+
+def _difference(wanted: Any, given: Any, name: str, path: str = "") -> str:
+    """Where two structures differ first."""
+    if wanted == given:
+        return ""
+    same = (wanted.type, wanted.context) == (given.type, given.context) and wanted.num_children == given.num_children
+    if not same or wanted.type not in (tuple, list, dict):
+        return f"{_named(name, path)} is {words_of(given)} and not {words_of(wanted)}"
+    keys = wanted.context if wanted.type is dict else range(wanted.num_children)
+    pairs = zip(keys, wanted.children(), given.children(), strict=True)
+    return next(filter(None, (_difference(one, other, name, f"{path}[{key!r}]") for key, one, other in pairs)))
 
 
 def words_of(spec: Any) -> str:

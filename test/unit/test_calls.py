@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque, namedtuple
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,15 +36,44 @@ def program() -> Any:
 @pytest.mark.parametrize(
     ("args", "kwargs", "given"),
     [
-        ((), {}, "()"),
-        ((X, PAIR), {}, "(tensor, {'a': tensor, 'b': [tensor]})"),
-        ((X, A), {"scale": SCALE}, "(tensor, tensor, scale=tensor)"),
-        ((X, PAIR, None, "off"), {"scale": SCALE}, "(tensor, {'a': tensor, 'b': [tensor]}, None, 'off', scale=tensor)"),
-        ((X, PAIR), {"scal": SCALE}, "(tensor, {'a': tensor, 'b': [tensor]}, scal=tensor)"),
-        ((X, PAIR), {"scale": SCALE, "flag": True}, "(tensor, {'a': tensor, 'b': [tensor]}, scale=tensor, flag=True)"),
-        ((X, {"a": A, "b": (B,)}), {"scale": SCALE}, "(tensor, {'a': tensor, 'b': (tensor,)}, scale=tensor)"),
-        ((X, {"a": A, "b": [B, 3]}), {"scale": SCALE}, "(tensor, {'a': tensor, 'b': [tensor, 3]}, scale=tensor)"),
-        (([X], PAIR), {"scale": SCALE}, "([tensor], {'a': tensor, 'b': [tensor]}, scale=tensor)"),
+        ((), {}, "argument 'x' is missing and argument 'pair' is missing and argument 'scale' is missing: ()"),
+        ((X, PAIR), {}, "argument 'scale' is missing: (tensor, {'a': tensor, 'b': [tensor]})"),
+        (
+            (X, A),
+            {"scale": SCALE},
+            "argument 'pair' is tensor and not {'a': tensor, 'b': [tensor]}: (tensor, tensor, scale=tensor)",
+        ),
+        (
+            (X, PAIR, None, "off"),
+            {"scale": SCALE},
+            "there is no argument 'args[2]' and there is no argument 'args[3]': "
+            "(tensor, {'a': tensor, 'b': [tensor]}, None, 'off', scale=tensor)",
+        ),
+        (
+            (X, PAIR),
+            {"scal": SCALE},
+            "argument 'scale' is missing and there is no argument 'scal': (tensor, {'a': tensor, 'b': [tensor]}, scal=tensor)",
+        ),
+        (
+            (X, PAIR),
+            {"scale": SCALE, "flag": True},
+            "there is no argument 'flag': (tensor, {'a': tensor, 'b': [tensor]}, scale=tensor, flag=True)",
+        ),
+        (
+            (X, {"a": A, "b": (B,)}),
+            {"scale": SCALE},
+            "argument pair['b'] is (tensor,) and not [tensor]: (tensor, {'a': tensor, 'b': (tensor,)}, scale=tensor)",
+        ),
+        (
+            (X, {"a": A, "b": [B, 3]}),
+            {"scale": SCALE},
+            "argument pair['b'] is [tensor, tensor] and not [tensor]: (tensor, {'a': tensor, 'b': [tensor, 3]}, scale=tensor)",
+        ),
+        (
+            ([X], PAIR),
+            {"scale": SCALE},
+            "argument 'x' is [tensor] and not tensor: ([tensor], {'a': tensor, 'b': [tensor]}, scale=tensor)",
+        ),
         ((X, PAIR), {"scale": X.numpy()[:0]}, None),
     ],
 )
@@ -52,7 +82,49 @@ def test_other_structures_in_words(program: Any, args: tuple[Any, ...], kwargs: 
         program(*args, **kwargs)
     assert "TreeSpec" not in str(caught.value)
     if given is not None:
-        assert str(caught.value) == f"the arguments have another structure: {TAKES}{given}"
+        difference, _, words = given.partition(": (")
+        assert str(caught.value) == f"{difference}: {TAKES}({words}"
+
+
+def test_arguments_by_name(program: Any) -> None:
+    """What was compiled by position may be named in a call, as it may in the model's."""
+    want = program(X, PAIR, scale=SCALE)
+    for args, kwargs in (((X,), {"pair": PAIR}), ((), {"pair": {"b": [B], "a": A}, "x": X})):
+        assert torch.equal(program(*args, scale=SCALE, **kwargs), want)
+    for args, kwargs, words in (
+        ((X, PAIR), {"pair": PAIR}, "'pair' is given twice"),
+        ((PAIR,), {"x": X}, "'x' is given twice"),
+    ):
+        with pytest.raises(ArgumentError, match=f"argument {words}"):
+            program(*args, scale=SCALE, **kwargs)
+
+
+def test_names_of_arguments(tmp_path: Path) -> None:
+    """Of parameters, of what `*rest` takes, of an exported program's; in a package; none are known of C++'s functions."""
+
+    def many(x: torch.Tensor, *rest: torch.Tensor, scale: float) -> torch.Tensor:
+        return x + rest[0] * rest[1] * scale
+
+    exported = torch.export.export(Nested(), (X, PAIR), {"scale": SCALE})
+    for model, args, kwargs, names in (
+        (many, (X, A, B), {"scale": 2.0}, ("x", "rest[0]", "rest[1]")),
+        (exported, (), {}, ("x", "pair")),
+        (torch.add, (X, A), {}, ()),
+    ):
+        program = kitsune_mlir.compile(model, args, kwargs, target="host")
+        program.save(tmp_path / "m.kit")
+        for one in (program, kitsune_mlir.load(tmp_path / "m.kit")):
+            assert one.signature.parameters == names
+            with pytest.raises(ArgumentError, match="argument '(x|args.0.)' is missing"):
+                one()
+    nested = kitsune_mlir.compile(lambda x, by: x * by["k"][1], (X, {"k": [1, 2]}), target="host")
+    with pytest.raises(ArgumentError, match=r"argument by\['k'\]\[1\] is 3; the program was compiled for 2 only"):
+        nested(X, {"k": [1, 3]})
+    program = kitsune_mlir.compile(many, (X, A, B), {"scale": 2.0}, target="host")
+    with pytest.raises(ArgumentError, match="argument 'scale' is 3.0; the program was compiled for 2.0 only"):
+        program(X, A, B, scale=3.0)
+    with pytest.raises(ArgumentError, match=r"argument 'rest\[1\]' is missing: the program takes"):
+        program(X, A, scale=2.0)
 
 
 def test_dictionaries_have_any_order(program: Any) -> None:
@@ -157,7 +229,7 @@ def test_values_that_are_compiled_in() -> None:
     program = kitsune_mlir.compile(Fixed(), (X, float("nan"), 0.0), target="host")
     assert torch.equal(program(X, float("nan"), 0.0), X.abs())
     for value, words in ((-0.0, "-0.0"), (0, "0"), (X, "a tensor"), (None, "None")):
-        with pytest.raises(ArgumentError, match=f"argument 2 is {words}; the program was compiled for 0.0 only"):
+        with pytest.raises(ArgumentError, match=f"argument 'zero' is {words}; the program was compiled for 0.0 only"):
             program(X, float("nan"), value)
 
 
