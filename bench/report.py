@@ -18,10 +18,20 @@ from bench.case import LIMITS
 from bench.hand_offs import copies_table, hand_off_table, ring_table
 from bench.peers import PEERS
 from bench.records import Record, merge
-from bench.tables import back_to_back, chain_table, geometric_mean, group_table, mode_table, product_table, row_table
+from bench.tables import (
+    back_to_back,
+    chain_table,
+    geometric_mean,
+    group_table,
+    host_table,
+    mode_table,
+    product_table,
+    row_table,
+)
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results"
+HOST = "host.json"
 BROAD = ("breadth", "library", "operators", "random")  # groups with a picture of one bar a case
 CUTS = {"dlrm_2048": 44, "gcast_512": 57, "mgn_20k_120k": 58, "nerf_256k": 98, "llama8b_prefill_128": 49}
 """Percent of eager's DRAM traffic that should go: what Kitsune's authors report for these models."""
@@ -195,6 +205,8 @@ def report() -> str:
         *generic(),
         "",
     ]
+    if (RESULTS / HOST).exists():
+        lines += ["## Host", "", *host(), ""]
     lines += ["## Correctness on the device", "", *correctness(), spills(entries), *slow(entries), ""]
     lines += ["## Not measured", "", *missing(entries), ""]
     lines += ["## Runs", "", "*dirty*: built from that commit with changes that were not committed yet.", ""]
@@ -343,6 +355,20 @@ def library() -> list[str]:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     return [f"{note} {where(run)}", "", *head, *rows]
+
+
+def host() -> list[str]:
+    """The host target beside PyTorch on the same processor."""
+    run = Record.open(RESULTS / HOST)
+    environments = dict.fromkeys(
+        "{device}, PyTorch {torch}, {day}, commit `{commit:.12}`".format(**e, day=e["date"][:10])
+        for e in (run.run_of(name)["environment"] for name in run.cases)
+    )
+    note = (
+        "Milliseconds of a call in f32, median of rounds in which the peers take turns, all in one process; faster than the "
+        "better of eager and `torch.compile`; error against float64."
+    )
+    return [f"{note} {'; '.join(environments)}; `python -m bench.host`", "", *host_table(run.cases)]
 
 
 def generic() -> list[str]:

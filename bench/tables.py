@@ -8,17 +8,20 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 __all__ = [
+    "HOST_PEERS",
     "back_to_back",
     "chain_table",
     "fraction",
     "geometric_mean",
     "group_table",
+    "host_table",
     "mode_table",
     "product_table",
     "reached",
     "row_table",
 ]
 
+HOST_PEERS = ("eager", "compile")
 Entries = Mapping[str, Mapping[str, Any]]
 
 
@@ -183,3 +186,19 @@ def _reason(entry: Mapping[str, Any]) -> str:
         return entry["problem"]
     refused = [said for said in entry.get("remarks", ()) if "cannot be" in said]
     return refused[0] if refused and "same_as" in entry else ""
+
+
+def host_table(cases: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The record's cases as Markdown, losses first."""
+    timed = sorted((e for e in cases.values() if e.get("speedup")), key=lambda e: e["speedup"])
+    lines = ["| case | kitsune | eager | compile | times faster | error |", "| --- " * 6 + "|"]
+    for e in timed:
+        times = [f"{e['milliseconds'][name]['median']:.3f}" for name in ("kitsune", *HOST_PEERS)]
+        name = e["case"] + (" (small)" if e["small"] else "")
+        lines.append(f"| {name} | {' | '.join(times)} | {e['speedup']:.2f} | {e['errors']['kitsune']:.0e} |")
+    for small, kind in ((False, "models"), (True, "small nets")):
+        speeds = [e["speedup"] for e in timed if e["small"] == small]
+        if speeds:
+            lines.append(f"\n{len(speeds)} {kind}: geometric mean {geometric_mean(speeds):.2f}, least {min(speeds):.2f}.")
+    bad = [name for name, e in cases.items() if not e.get("ok")]
+    return [*lines, f"\nWrong or failed: {', '.join(bad) or 'none'}."]
