@@ -197,6 +197,8 @@ class Grouping:
                     return reason
             elif traits_of(offer.engine).several_products:
                 return self._slower(a, b, offer)
+        elif not self.target.is_gpu and (declined := offer_for(candidate, self.target)[1]):
+            return declined[0].reason
         for part in (a, b):
             alone, together = least_tiles(self._space_of(part)), least_tiles(merged)
             if together < min(alone, -(-self.target.workers // 4)) and not small:
