@@ -24,7 +24,7 @@ from kitsune_mlir.calling_convention import memory_layouts, signature_of
 from kitsune_mlir.cheaper_plans import Planning, report
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, BrokenOffer, PerformanceWarning, TargetError
-from kitsune_mlir.frontend import ExportedModel, ImportedModel, export_model, import_exported
+from kitsune_mlir.frontend import ExportedModel, ImportedModel, export_model, import_exported, opened
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.options import Options, Phases, options_of
 from kitsune_mlir.passes.form_stages import FormStages
@@ -43,7 +43,7 @@ CLEARLY_FASTER = 0.95
 
 def compile(
     model: Any,
-    args: Sequence[Any],
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     target: str = "auto",
@@ -52,8 +52,10 @@ def compile(
     """Compile a model for the shapes and dtypes of example arguments.
 
     Args:
-        model: a `torch.nn.Module` (its forward is exported; parameters stay shared with the program).
-        args, kwargs: example arguments; tensors give shapes and dtypes, other values are compiled in.
+        model: a `torch.nn.Module` (its forward is exported; parameters stay shared with the program), a function of tensors, an
+            `ExportedProgram`, or the path of a file that holds one (docs/sources.md).
+        args, kwargs: example arguments; tensors give shapes and dtypes, other values are compiled in. What was exported has its
+            own.
         target: "host", "sm_90a", or "auto": a Hopper GPU where model and arguments are on one, else the host.
         options: an `Options`, or its fields as a mapping.
 
@@ -61,19 +63,22 @@ def compile(
         FrontendError: the model cannot be imported (names the operator and the source line).
         CompileError: a pass or the code generator failed (names the op and a reproducer).
         TargetError: the target does not exist or lacks a component, which is named.
-        ArgumentError: an option does not exist.
+        ArgumentError: an option does not exist, or model or arguments are of no kind that is taken.
+        OSError: a file cannot be opened.
 
     Warns:
         PerformanceWarning: stages will be far slower than the chip needs to be; names them and says why.
     """
     chosen = options_of(options)
+    phases = Phases(chosen.on_phase)
+    model, args, kwargs = phases.run("import", opened, model, args, kwargs)
     machine = find_target(choose_target(model, args) if target == "auto" else target)
-    phases, store = Phases(chosen.on_phase), store_of(chosen.cache, chosen.cache_dir)
+    store = store_of(chosen.cache, chosen.cache_dir)
     settled = {"deterministic": is_deterministic(chosen), **precisions(chosen)}
     cache = ProgramCache(store, machine, chosen, settled) if store is not None else None
 
     def known_or_imported() -> tuple[str | None, ExportedModel, Kept | None, ImportedModel | None]:
-        exported = export_model(model, tuple(args), dict(kwargs or {}))
+        exported = export_model(model, args, kwargs)
         key = cache.key(exported) if cache is not None else None
         kept = cache.find(key, exported) if cache is not None and key is not None else None
         return key, exported, kept, import_exported(exported, context=new_context()) if kept is None else None

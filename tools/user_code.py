@@ -23,7 +23,7 @@ class UserCodeError(FrontendError):
 
 
 def load_model(spec: str, args_text: str | None) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Model, example arguments and keyword arguments of `file.py:name` or `package.module:name`.
+    """Model, example arguments and keyword arguments of `file.py:name` or `package.module:name`; of another file its path.
 
     `name` is a function or class without arguments that gives a model, `(model, args)` or `(model, args, kwargs)`, or a model
     itself. `args_text` (`"f32[4,64] i64[4]"`) stands in for the arguments.
@@ -34,6 +34,10 @@ def load_model(spec: str, args_text: str | None) -> tuple[Any, tuple[Any, ...], 
     """
     import torch
 
+    from kitsune_mlir.frontend.opening import FILES
+
+    if Path(spec).suffix in FILES:
+        return spec, parse_arguments(args_text or ""), {}
     made = _made(_named(spec), spec)
     model, args, kwargs = made, None, {}
     if isinstance(made, tuple) and 2 <= len(made) <= 3 and isinstance(made[0], torch.nn.Module):

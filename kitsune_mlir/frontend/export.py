@@ -25,7 +25,7 @@ from kitsune_mlir.frontend.functional import make_functional
 from kitsune_mlir.frontend.recurrent import without_steps
 from kitsune_mlir.frontend.source import origin_of_text, origin_of_traceback
 
-__all__ = ["decompose", "export", "parameter_names"]
+__all__ = ["decompose", "export", "parameter_names", "quiet"]
 
 # torch.export takes these as inputs; other objects (dtypes, devices, slices) are bound into the program.
 _EXPORTABLE = (torch.Tensor, int, float, bool, str, type(None))
@@ -82,7 +82,7 @@ def export(
         args, kwargs = tree_unflatten([None if i in bound else leaf for i, leaf in enumerate(leaves)], spec)
         module = _Bound(module, bound)
     try:
-        with _quiet(), _lines_of(model), without_steps():
+        with quiet(), _lines_of(model), without_steps():
             return torch.export.export(module, args, kwargs, strict=False), bound
     except Exception as error:
         raise _tracing_error("torch.export cannot trace the model", error) from None
@@ -114,7 +114,7 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
         KitsuneError: one cannot be, for these shapes and types; names it, and its source line.
     """
     try:
-        with _quiet():
+        with quiet():
             make_functional(program.graph)
             done = decompose_calls(program, decomposition_table())
             return program if done else program.run_decompositions(decomposition_table())
@@ -169,7 +169,7 @@ def _lines_of(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keeps what torch says about a failed trace off the terminal: logs, warnings, a half-made graph on `stderr`.
 
     The error carries what matters.
