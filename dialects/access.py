@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
-from .unchanged import remembered
+from .unchanged import constant, remembered
 
 
 @dataclass(frozen=True)
@@ -61,29 +61,53 @@ def shape_of(value: ir.Value) -> list[int]:
 
 def affine_maps(op: ir.Operation) -> list[ir.AffineMap]:
     """The indexing maps of a linalg op, one an operand."""
-    return [ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"])]
+    return list(_maps(op.attributes["indexing_maps"]))
+
+
+@constant
+def _maps(maps: ir.Attribute) -> tuple[ir.AffineMap, ...]:
+    return tuple(ir.AffineMapAttr(m).value for m in ir.ArrayAttr(maps))
 
 
 def iterator_kinds(op: ir.Operation) -> list[str]:
     """The iterator types of a linalg.generic: "parallel" or "reduction" a loop."""
-    return ["parallel" if "parallel" in str(a) else "reduction" for a in ir.ArrayAttr(op.attributes["iterator_types"])]
+    return list(_kinds(op.attributes["iterator_types"]))
+
+
+@constant
+def _kinds(kinds: ir.Attribute) -> tuple[str, ...]:
+    return tuple("parallel" if "parallel" in str(a) else "reduction" for a in ir.ArrayAttr(kinds))
 
 
 def plain_loops(map_: ir.AffineMap) -> list[int | None]:
     """The loop that walks each dimension of an operand; None for one that is indexed by anything but a single loop."""
-    return [e.position if isinstance(e, ir.AffineDimExpr) else None for e in map_.results]
+    return list(_plain_loops(map_))
+
+
+@constant
+def _plain_loops(map_: ir.AffineMap) -> tuple[int | None, ...]:
+    return tuple(e.position if isinstance(e, ir.AffineDimExpr) else None for e in map_.results)
 
 
 def loop_sizes(op: ir.Operation, unknown: int = 1) -> list[int]:
     """Trip counts of a linalg op's loops; `unknown` for a loop that walks no dimension of an operand alone."""
-    maps = affine_maps(op)
+    return list(_sizes(op.attributes["indexing_maps"], _types(op), unknown))
+
+
+@constant
+def _sizes(indexing: ir.Attribute, types: tuple[ir.Type, ...], unknown: int) -> tuple[int, ...]:
+    maps = _maps(indexing)
     sizes = [unknown] * maps[0].n_dims
-    for value, map_ in zip(op.operands, maps, strict=True):
-        if is_tensor(value):
-            for extent, loop in zip(shape_of(value), plain_loops(map_), strict=True):
+    for type_, map_ in zip(types, maps, strict=True):
+        if isinstance(type_, ir.RankedTensorType):
+            for extent, loop in zip(type_.shape, plain_loops(map_), strict=True):
                 if loop is not None:
                     sizes[loop] = extent
-    return sizes
+    return tuple(sizes)
+
+
+def _types(op: ir.Operation) -> tuple[ir.Type, ...]:
+    return tuple(operand.type for operand in op.operands)
 
 
 def terms_of(expr: ir.AffineExpr) -> dict[int, int] | None:
@@ -111,16 +135,20 @@ def loops_in(expr: ir.AffineExpr) -> set[int]:
 
 
 def _linalg_access(op: ir.Operation) -> Access | None:
-    maps = affine_maps(op)
-    kinds = iterator_kinds(op)
-    sizes = loop_sizes(op, unknown=-1)
+    return _nest(op.attributes["indexing_maps"], op.attributes["iterator_types"], _types(op), len(op.results))
+
+
+@constant
+def _nest(indexing: ir.Attribute, kinds: ir.Attribute, types: tuple[ir.Type, ...], inits: int) -> Access | None:
+    """The loop nest of a linalg op of such operands, the last `inits` of them its results' starts."""
+    sizes = _sizes(indexing, types, -1)
     if -1 in sizes:
         return None
-    parallel = [k == "parallel" for k in kinds]
+    parallel = [k == "parallel" for k in _kinds(kinds)]
     operands: list[tuple[Along, ...]] = []
-    for value, map_ in zip(op.operands, maps, strict=True):
+    for type_, map_ in zip(types, _maps(indexing), strict=True):
         dims: list[Along] = []
-        for expr in map_.results if is_tensor(value) else []:
+        for expr in map_.results if isinstance(type_, ir.RankedTensorType) else []:
             terms = terms_of(expr)
             if terms is None or any(c < 1 for c in terms.values()):
                 # A constant index, or a form that is not a window: every loop in it must stay whole.
@@ -139,8 +167,7 @@ def _linalg_access(op: ir.Operation) -> Access | None:
             extent = 1 + sum(c * (sizes[other] - 1) for other, c in terms.items() if other != loop)
             dims.append(Along(loop, terms[loop], extent))
         operands.append(tuple(dims))
-    inits = len(op.results)
-    return Access(tuple(parallel), tuple(sizes), tuple(operands), tuple(operands[len(operands) - inits :]) if inits else ())
+    return Access(tuple(parallel), sizes, tuple(operands), tuple(operands[len(operands) - inits :]) if inits else ())
 
 
 def reassociation(op: ir.Operation) -> list[list[int]]:

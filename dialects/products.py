@@ -4,6 +4,7 @@ from torch_mlir import ir
 
 from .access import affine_maps, iterator_kinds
 from .unchanged import remembered
+from .verify import terminator_of
 
 WIDENING = {"arith.extf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp"}
 PRODUCTS = {("arith.mulf", "arith.addf"), ("arith.muli", "arith.addi")}
@@ -16,7 +17,9 @@ def body_of(op: ir.Operation) -> list[ir.Operation]:
 
 def yield_of(op: ir.Operation) -> ir.Operation:
     """The linalg.yield of a linalg.generic."""
-    return list(op.regions[0].blocks[0].operations)[-1].operation
+    last = terminator_of(op.regions[0].blocks[0])
+    assert last is not None
+    return last
 
 
 def is_generic(op: ir.Operation | None) -> bool:

@@ -6,7 +6,14 @@ from collections.abc import Collection, Iterator
 
 from torch_mlir import ir
 
+from .unchanged import constant
+
 __all__ = ["structure"]
+
+
+@constant
+def _text(what: ir.Attribute | ir.Type) -> str:
+    return str(what)
 
 
 def structure(op: ir.Operation, numbers: dict[ir.Value, int], ignored: Collection[str] = ()) -> Iterator[str]:
@@ -18,9 +25,9 @@ def structure(op: ir.Operation, numbers: dict[ir.Value, int], ignored: Collectio
     """
 
     def number(value: ir.Value) -> str:
-        return f"{numbers.setdefault(value, len(numbers))}:{value.type}"
+        return f"{numbers.setdefault(value, len(numbers))}:{_text(value.type)}"
 
-    attributes = sorted(f"{a}={op.attributes[a]}" for a in op.attributes if a not in ignored)
+    attributes = sorted(f"{a}={_text(op.attributes[a])}" for a in op.attributes if a not in ignored)
     results = [number(result) for result in op.results]
     yield f"{results} = {op.name}({[number(v) for v in op.operands]}) {attributes}"
     for region in op.regions:

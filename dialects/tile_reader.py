@@ -13,9 +13,11 @@ from kitsune_mlir.errors import UnsupportedError
 
 from .access import static_ints
 from .attribute_table import PROGRAM_OVERWRITES
+from .sizes import tensor_bytes
 from .tile_indices import TileIndices
 from .tile_program import SIGNALS, queue_parts
 from .tile_records import Buffer, Load, NamedRows, Offset, Post, Queue, QueueUse, Semaphore, Share, Store, TaskView, Wait
+from .unchanged import constant
 from .verify import walk
 
 __all__ = [
@@ -90,10 +92,10 @@ class TileProgram:
         self._posters: dict[ir.Value, int] = {}
         self._indices = TileIndices((), ())
         for n, argument in enumerate(arguments):
-            role, name = "arena", "the arena"
-            if n < self.inputs + self.results:
-                role, name = ("input", f"argument {n}") if n < self.inputs else ("result", f"result {n - self.inputs}")
-            self._declare(self.function, argument, role, n, 0, name)
+            if self._is_wanted(argument):
+                role, number = self.place_of(n)
+                name = {"input": f"argument {number}", "result": f"result {number}"}.get(role, "the arena")
+                self._declare(self.function, argument, role, n, 0, name)
         self.arena = self.buffers[arguments[-1]]
         for op in self.block.operations:
             self._read(op.operation)
@@ -114,6 +116,22 @@ class TileProgram:
                 raise MalformedProgram(self.function, f"uses argument {number}, which is the memory of a result")
         return found
 
+    def place_of(self, argument: int) -> tuple[str, int]:
+        """What an argument is: its role, and which of them."""
+        if argument < self.inputs:
+            return "input", argument
+        return ("result", argument - self.inputs) if argument < self.inputs + self.results else ("arena", 0)
+
+    def argument_bytes(self, role: str) -> tuple[int, ...]:
+        """Sizes of the arguments of a role."""
+        ends = {"input": (0, self.inputs), "result": (self.inputs, self.inputs + self.results)}
+        start, end = ends.get(role, (self.inputs + self.results, None))
+        return _sizes_of(self.function.attributes["function_type"])[start:end]
+
+    def _is_wanted(self, argument: ir.Value) -> bool:
+        """Whether a buffer stands for an argument."""
+        return True
+
     def holds_values(self, buffer: Buffer) -> bool:
         """Whether a buffer is a result that holds an argument's values before the program writes it."""
         number = buffer.argument - self.inputs
@@ -122,14 +140,10 @@ class TileProgram:
     def _declare(
         self, op: ir.Operation, value: ir.Value, role: str, argument: int, offset: int, name: str, source: Buffer | None = None
     ) -> Buffer:
-        type = value.type
-        if (
-            not isinstance(type, ir.MemRefType)
-            or not type.has_static_shape
-            or type.affine_map != ir.AffineMap.get_identity(type.rank, op.context)
-        ):
-            raise MalformedProgram(op, f"{name} is {type}; buffers are memrefs of static shape, contiguous and row-major")
-        buffer = Buffer(value, role, argument, offset, tuple(type.shape), type.element_type, name, source)
+        extents = _extents_of(value.type)
+        if extents is None:
+            raise MalformedProgram(op, f"{name} is {value.type}; buffers are memrefs of static shape, contiguous and row-major")
+        buffer = Buffer(value, role, argument, offset, *extents, name, source)
         self.buffers[value] = buffer
         return buffer
 
@@ -208,6 +222,8 @@ class TileProgram:
 class ProgramView(TileProgram):
     """A tile program as code is generated from it: offsets are constants, queues are lowered to semaphores.
 
+    Its buffers are those that something uses: a launch of many has the arguments of the whole program.
+
     Attributes:
         tasks: its tasks, taken apart.
 
@@ -223,6 +239,9 @@ class ProgramView(TileProgram):
         self.tasks: list[TaskView] = []
         for op in self.task_ops:
             self.tasks.append(self._task(op))
+
+    def _is_wanted(self, argument: ir.Value) -> bool:
+        return next(argument.uses, None) is not None or argument == self.block.arguments[-1]
 
     def _task(self, op: ir.Operation) -> TaskView:
         waits, loads, stores, posts, body = [], [], [], [], []
@@ -282,6 +301,22 @@ class ProgramView(TileProgram):
                 if operand in self.buffers:
                     found[operand] = self.buffers[operand]
         return tuple(found.values())
+
+
+@constant
+def _extents_of(type_: ir.Type) -> tuple[tuple[int, ...], ir.Type] | None:
+    """Shape and element type of a buffer's memref; None for what no buffer is."""
+    if not isinstance(type_, ir.MemRefType) or not type_.has_static_shape:
+        return None
+    if type_.affine_map != ir.AffineMap.get_identity(type_.rank, type_.context):
+        return None
+    return tuple(type_.shape), type_.element_type
+
+
+@constant
+def _sizes_of(function_type: ir.Attribute) -> tuple[int, ...]:
+    """Bytes of a program's arguments."""
+    return tuple(tensor_bytes(type_) for type_ in ir.FunctionType(ir.TypeAttr(function_type).value).inputs)
 
 
 def program_functions(module: ir.Operation) -> list[ir.Operation]:

@@ -1,4 +1,9 @@
-"""Facts of operations that are asked again and again while nothing changes them."""
+"""Facts of operations, attributes and types that are asked again and again.
+
+Of attributes and types, which never change, a fact is found once in a run of the compiler (`constant`, inside `lasting`); of
+operations, once while nothing changes them (`remembered`, inside `unchanged`). So equal layers share what is known of their
+maps and shapes. Nothing is kept outside of these blocks: it would keep MLIR's contexts alive.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +11,40 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from torch_mlir import ir
 
-__all__ = ["remembered", "unchanged"]
+__all__ = ["constant", "lasting", "remembered", "unchanged"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _known: ContextVar[dict[tuple[Any, ir.Operation], Any] | None] = ContextVar("facts", default=None)
+_constants: ContextVar[dict[tuple[Any, ...], Any] | None] = ContextVar("constants", default=None)
 
 
 @contextmanager
 def unchanged() -> Iterator[None]:
     """Nothing that `remembered` functions ask operations for is changed inside: each is asked once."""
-    token = _known.set({}) if _known.get() is None else None
+    with _opened(_known):
+        yield
+
+
+@contextmanager
+def lasting() -> Iterator[None]:
+    """Facts of attributes and types are kept until the end of the outermost block."""
+    with _opened(_constants):
+        yield
+
+
+@contextmanager
+def _opened(variable: ContextVar[dict[Any, Any] | None]) -> Iterator[None]:
+    token = variable.set({}) if variable.get() is None else None
     try:
         yield
     finally:
         if token is not None:
-            _known.reset(token)
+            variable.reset(token)
 
 
 def remembered(function: Callable[[ir.Operation], T]) -> Callable[[ir.Operation], T]:
@@ -38,6 +58,22 @@ def remembered(function: Callable[[ir.Operation], T]) -> Callable[[ir.Operation]
         key = function, op
         if key not in known:
             known[key] = function(op)
+        return known[key]
+
+    return asked
+
+
+def constant(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a function of attributes, types and plain values alone, whose result nobody changes, be remembered in `lasting`."""
+
+    @functools.wraps(function)
+    def asked(*args: P.args, **kwargs: P.kwargs) -> T:
+        known = _constants.get()
+        if known is None or kwargs:
+            return function(*args, **kwargs)
+        key = (function, *args)
+        if key not in known:
+            known[key] = function(*args, **kwargs)
         return known[key]
 
     return asked

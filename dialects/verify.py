@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from torch_mlir import ir
 
 from .attribute_table import declared
+from .unchanged import remembered
 
 
 def fail(op: ir.Operation | ir.OpView, message: str) -> bool:
@@ -49,8 +50,9 @@ def single_block(op, region: int = 0) -> ir.Block | None:
 
 def terminator_of(block: ir.Block) -> ir.Operation | None:
     """The last operation of a block, or None in an empty one."""
-    ops = list(block.operations)
-    return ops[-1].operation if ops else None
+    ops = block.operations
+    count = len(ops)
+    return ops[count - 1].operation if count else None
 
 
 def walk(op: ir.Operation | ir.OpView) -> Iterator[ir.Operation]:
@@ -58,8 +60,10 @@ def walk(op: ir.Operation | ir.OpView) -> Iterator[ir.Operation]:
     for region in op.operation.regions:
         for block in region.blocks:
             for inner in block.operations:
-                yield inner.operation
-                yield from walk(inner.operation)
+                nested = inner.operation
+                yield nested
+                if len(nested.regions):
+                    yield from walk(nested)
 
 
 def captures(op: ir.Operation | ir.OpView) -> list[ir.Value]:
@@ -68,6 +72,11 @@ def captures(op: ir.Operation | ir.OpView) -> list[ir.Value]:
     These are a stage's inputs: the ops of this dialect take no operand lists, because an IRDL variadic group is limited to
     one type (docs/dialect.md).
     """
+    return list(_captured(op.operation))
+
+
+@remembered
+def _captured(op: ir.Operation) -> tuple[ir.Value, ...]:
     inside: set[ir.Value] = set()
     found: dict[ir.Value, None] = {}
 
@@ -76,14 +85,16 @@ def captures(op: ir.Operation | ir.OpView) -> list[ir.Value]:
             for block in region.blocks:
                 inside.update(block.arguments)
                 for inner in block.operations:
-                    for operand in inner.operation.operands:
+                    nested = inner.operation
+                    for operand in nested.operands:
                         if operand not in inside:
                             found[operand] = None
-                    visit(inner.operation)
-                    inside.update(inner.operation.results)
+                    if len(nested.regions):
+                        visit(nested)
+                    inside.update(nested.results)
 
-    visit(op.operation)
-    return list(found)
+    visit(op)
+    return tuple(found)
 
 
 def unpack_type(type_: ir.Type) -> list[ir.Type]:

@@ -23,6 +23,7 @@ from kitsune_mlir.cache.store import store_of
 from kitsune_mlir.calling_convention import memory_layouts, signature_of
 from kitsune_mlir.cheaper_plans import Planning, report
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.unchanged import lasting
 from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, BrokenOffer, PerformanceWarning, TargetError
 from kitsune_mlir.frontend import ExportedModel, ImportedModel, export_model, import_exported, opened
 from kitsune_mlir.machine.target import Target, find_target
@@ -102,6 +103,11 @@ def compile(
 
 def compile_imported(imported: ImportedModel, machine: Target, options: Options, phases: Phases) -> Program:
     """The compiler behind the frontend: used by `compile` and by the Dynamo backend."""
+    with lasting():
+        return _compiled(imported, machine, options, phases)
+
+
+def _compiled(imported: ImportedModel, machine: Target, options: Options, phases: Phases) -> Program:
     planning = Planning(options.mode)
     stages = plan(imported, machine, options, planning, phases)
     best: Code | None = None

@@ -18,6 +18,7 @@ from kitsune_mlir.dialects.iteration import Dim, Space, is_reshape
 from kitsune_mlir.dialects.products import defining_op
 from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, overwritten, results_of, yielded
 from kitsune_mlir.dialects.tile_program import PostOp, TaskOp, WaitOp
+from kitsune_mlir.dialects.unchanged import unchanged
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.passes.spatial.rings import Rings
 from kitsune_mlir.passes.tile_program.memrefs import flattened, i64, index, memref_of, reshape, rows_of, shape_of_type, subview
@@ -169,7 +170,8 @@ class _Program:
 
     def _declare_semaphores(self) -> None:
         """A producer gets the semaphores that its consumers (and writers of its bytes later on) need."""
-        self.edges = needed_edges(self.stages)
+        with unchanged():
+            self.edges = needed_edges(self.stages)
         wants: dict[int, set[str]] = {}
         for edge in itertools.chain(*self.edges.values()):
             if self.rings.carry(edge):

@@ -11,6 +11,7 @@ from kitsune_mlir.codegen.offers import offer_for
 from kitsune_mlir.dialects.attribute_table import GROUPS, ORDERED, UPDATES
 from kitsune_mlir.dialects.edges import stage_space, stages_of
 from kitsune_mlir.dialects.scatter_kinds import ORDER_MATTERS
+from kitsune_mlir.dialects.unchanged import unchanged
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.machine.target import Target, find_target
@@ -59,11 +60,15 @@ class PartitionStreams(Pass):
         with module.context, ir.Location.unknown():
             for op in list(walk(module)):
                 if op.name == "kitsune.pipeline":
-                    stages = stages_of(op)
-                    for before, stage in zip([None, *stages], stages, strict=False):
-                        self._schedule(stage, target, len(stages) == 1, before)
-                    gathers.mark_gathers(op, self.gathers, target)
-                    set_mode(op, self.mode, target, self._times())
+                    with unchanged():  # but for attributes of stages
+                        self._partition(op, target)
+
+    def _partition(self, pipeline: ir.Operation, target: Target) -> None:
+        stages = stages_of(pipeline)
+        for before, stage in zip([None, *stages], stages, strict=False):
+            self._schedule(stage, target, len(stages) == 1, before)
+        gathers.mark_gathers(pipeline, self.gathers, target)
+        set_mode(pipeline, self.mode, target, self._times())
 
     def _schedule(self, stage: ir.Operation, target: Target, alone: bool, before: ir.Operation | None) -> None:
         space = stage_space(stage)

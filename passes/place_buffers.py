@@ -11,6 +11,7 @@ from kitsune_mlir.dialects.attribute_table import INTO
 from kitsune_mlir.dialects.edges import grid_of, producer_of, readers_of, stages_of, trace_views, waits_for_all
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, overwritten, results_of, yielded
+from kitsune_mlir.dialects.unchanged import unchanged
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.passes.spatial.rings import RingEdge, ring_edge
 from kitsune_mlir.passes.tile_program.scatter import handed_over
@@ -110,7 +111,8 @@ class PlaceBuffers(Pass):
         with module.context, ir.Location.unknown():
             for op in list(walk(module)):
                 if op.name == "kitsune.pipeline":
-                    self._place(op)
+                    with unchanged():  # but for attributes of stages
+                        self._place(op)
 
     def _place(self, pipeline: ir.Operation) -> None:
         stages = stages_of(pipeline)

@@ -8,6 +8,7 @@ from torch_mlir import ir
 from kitsune_mlir.dialects import sync_attr
 from kitsune_mlir.dialects.edges import edge_of, stage_space, stages_of
 from kitsune_mlir.dialects.stage_graph import inputs_of
+from kitsune_mlir.dialects.unchanged import unchanged
 from kitsune_mlir.dialects.verify import walk
 
 from .base import Pass
@@ -29,8 +30,9 @@ class Synchronize(Pass):
         with module.context, ir.Location.unknown():
             for op in list(walk(module)):
                 if op.name == "kitsune.pipeline":
-                    for stage in stages_of(op):
-                        self._derive(stage)
+                    with unchanged():  # but for attributes of stages
+                        for stage in stages_of(op):
+                            self._derive(stage)
 
     def _derive(self, stage: ir.Operation) -> None:
         space = stage_space(stage)

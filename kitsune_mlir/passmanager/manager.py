@@ -21,6 +21,7 @@ from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
 from kitsune_mlir.dialects.attribute_table import misplaced
+from kitsune_mlir.dialects.unchanged import lasting
 from kitsune_mlir.errors import CompileError, KitsuneError
 from kitsune_mlir.passes.base import Pass, PassFailure
 from kitsune_mlir.passes.registry import PASSES
@@ -105,7 +106,7 @@ def run_pipeline(
     before = partial(_wanted, print_ir_before_all, frozenset(print_ir_before))
     after = partial(_wanted, print_ir_after_all, frozenset(print_ir_after))
     one_by_one = timing is not None or print_ir_before_all or print_ir_after_all or bool(print_ir_before or print_ir_after)
-    with root.context, ir.Location.unknown():
+    with root.context, ir.Location.unknown(), lasting():
         steps = plan(pipeline, target=target, merge=not one_by_one)
         for i, step in enumerate(steps):
             rest = f"{ROOT}({','.join(s.text for s in steps[i:])})"

@@ -15,7 +15,6 @@ from kitsune_mlir.dialects.attribute_table import INDEXED, INTO, ORDERED, UPDATE
 from kitsune_mlir.dialects.edges import Edge, edge_of, grid_of, producer_of, stage_space, stages_of, trace_views
 from kitsune_mlir.dialects.named_rows import Named
 from kitsune_mlir.dialects.stage_graph import inputs_of
-from kitsune_mlir.dialects.unchanged import unchanged
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.remarks import remark
 
@@ -34,11 +33,6 @@ def mark_gathers(pipeline: ir.Operation, wanted: str, target: Target) -> None:
 
     A remark gives the reason. Only on a GPU: a host's few workers leave a stage no tail to wait for.
     """
-    with unchanged():  # but for what edges look at themselves
-        _mark_gathers(pipeline, wanted, target)
-
-
-def _mark_gathers(pipeline: ir.Operation, wanted: str, target: Target) -> None:
     whole: float | None = None  # of the program as it is
     found = [(stage, gather) for stage in stages_of(pipeline) if target.is_gpu for gather in _gathers(stage)]
     for stage, (producer, named) in found:

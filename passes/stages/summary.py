@@ -12,6 +12,7 @@ from kitsune_mlir.dialects.products import defining_op, is_contraction
 from kitsune_mlir.dialects.recurrence import RECURRENCE, Recurrence
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.stage_graph import inputs_of, mode_of, results_of, yielded
+from kitsune_mlir.dialects.unchanged import lasting, unchanged
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import Target
 
@@ -58,7 +59,7 @@ def _unfused_bytes(grid: Grid) -> int:
 
 def summarize(module: ir.Operation, target: Target) -> dict[str, Any]:
     """Stages, edges, buffers and traffic of the pipelines in a module that has been through `kitsune-synchronize`."""
-    with module.context, ir.Location.unknown():
+    with module.context, ir.Location.unknown(), lasting(), unchanged():
         pipelines = [op for op in walk(module) if op.name == "kitsune.pipeline"]
         stages = [_stage(stage, pipeline) for pipeline in pipelines for stage in stages_of(pipeline)]
         arena = sum(ir.IntegerAttr(p.attributes["arena"]).value for p in pipelines if "arena" in p.attributes)

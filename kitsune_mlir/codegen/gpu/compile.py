@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -20,6 +20,7 @@ from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches
 from kitsune_mlir.codegen.gpu.kernel.task_equality import launch_key
 from kitsune_mlir.codegen.gpu.lower import Emitted, replace_program
 from kitsune_mlir.dialects.tile_reader import ProgramView, program_functions
+from kitsune_mlir.dialects.unchanged import lasting
 from kitsune_mlir.errors import AssemblyTimeout, CompileError, TargetError
 from kitsune_mlir.runtime.manifest import Manifest
 
@@ -89,7 +90,7 @@ def compile_launches(
     Launches that are equal but for the memory that they work on have one kernel, which is made once and has the name of the
     first of them. Arguments and errors are those of `compile_gpu`; in `store` assembled kernels are kept, if it is given.
     """
-    with module.context, ir.Location.unknown():
+    with module.context, ir.Location.unknown(), lasting():
         alone = _alone(module.operation, name)
         return _compiled(cut_launches(*program_functions(alone.operation)), options, watch, store)
 
@@ -153,7 +154,7 @@ def _compiled(
     options = options or KernelOptions()
     if options.chip not in CHIPS:
         raise TargetError(f"no target machine for '{options.chip}'; known: {', '.join(sorted(CHIPS))}")
-    first: dict[tuple[str, ...], _Kernel] = {}
+    first: dict[tuple[Hashable, ...], _Kernel] = {}
     found: list[tuple[str, _Kernel, Manifest, tuple[Decision, ...]]] = []
     with Assembling(options.chip, options.ptxas_seconds, store) as assembling:
         for function in functions:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from kitsune_mlir.codegen.gpu.interface.operands import Member
@@ -101,23 +100,15 @@ class Footprint:
     def manifest(self) -> Manifest:
         """All that a launch needs but the bytes of shared memory, which are known when the code has been emitted."""
         program, plans = self.program, self.schedule.plans
-        arguments = [program.buffers[argument] for argument in program.block.arguments]
-        numbers = {"input": 0, "result": 0, "arena": 0}
-        index_of: list[Parameter] = []
-        for buffer in arguments:
-            index_of.append(Parameter(buffer.role, numbers[buffer.role]))
-            numbers[buffer.role] += 1
-        pointers = index_of
-        if self.places is not None:
-            pointers = [dataclasses.replace(index_of[argument], offset=offset) for argument, offset in self.places]
+        every = [(argument, 0) for argument in range(len(program.block.arguments))]
+        pointers = [
+            Parameter(*program.place_of(argument), offset=offset)
+            for argument, offset in (every if self.places is None else self.places)
+        ]
         parameters = [*pointers, Parameter("workspace")]
         for argument, start, tensor_map in self.maps:
-            owner = index_of[argument]
-            parameters.append(Parameter("tensor_map", owner.index, owner.kind, start, tensor_map.manifest()))
-
-        def sizes(role: str) -> tuple[int, ...]:
-            return tuple(buffer.bytes for buffer in arguments if buffer.role == role)
-
+            role, number = program.place_of(argument)
+            parameters.append(Parameter("tensor_map", number, role, start, tensor_map.manifest()))
         least, together = self._together()
         return Manifest(
             kernel=self.name,
@@ -128,9 +119,9 @@ class Footprint:
             slots=self.slots,
             partial_bytes=self.partial_bytes,
             scratch_bytes=-(-max(plan.scratch_bytes for plan in plans) // 256) * 256,
-            arena_bytes=sizes("arena")[0],
-            input_bytes=sizes("input"),
-            result_bytes=sizes("result"),
+            arena_bytes=program.argument_bytes("arena")[0],
+            input_bytes=program.argument_bytes("input"),
+            result_bytes=program.argument_bytes("result"),
             overwrites=program.overwrites if max(program.overwrites, default=-1) >= 0 else (),
             tiles=self._useful_blocks(),
             tasks=tuple((plan.task.name, plan.engine, plan.task.tiles) for plan in plans),

@@ -45,7 +45,9 @@ def cut_launches(function: ir.Operation) -> list[ir.Operation]:
         tasks[_launch(task)].append(task)
     others = [op.operation for op in function.regions[0].blocks[0].operations if op.operation.name != "kitsune.task"]
     order = {op: number for number, op in enumerate(others)}
-    parts = [_part(function, f"{name}_{place}", own, order) for place, own in enumerate(tasks.values())]
+    arguments = function.regions[0].blocks[0].arguments
+    given = [argument.type for argument in arguments], [argument.location for argument in arguments]
+    parts = [_part(function, f"{name}_{place}", own, order, *given) for place, own in enumerate(tasks.values())]
     with function.context:
         for part in parts[1:]:
             part.attributes[PDL_SECONDARY] = ir.UnitAttr.get()
@@ -55,22 +57,29 @@ def cut_launches(function: ir.Operation) -> list[ir.Operation]:
     return parts
 
 
-def _part(function: ir.Operation, name: str, tasks: list[ir.Operation], order: dict[ir.Operation, int]) -> ir.Operation:
+def _part(
+    function: ir.Operation,
+    name: str,
+    tasks: list[ir.Operation],
+    order: dict[ir.Operation, int],
+    types: list[ir.Type],
+    locations: list[ir.Location],
+) -> ir.Operation:
     """A program before `function` that takes over some of its tasks, and has copies of what these use.
 
     Args:
         order: the place of each other operation of the program; the last one returns.
+        types, locations: of the program's arguments.
     """
-    arguments = list(function.regions[0].blocks[0].arguments)
     with function.context, function.location:
         attributes = {key: function.attributes[key] for key in function.attributes if key != "kitsune.mode"}
         attributes["sym_name"] = ir.StringAttr.get(name)
         part = ir.Operation.create("func.func", attributes=attributes, regions=1, ip=ir.InsertionPoint(function))
-        block = part.regions[0].blocks.append(*(a.type for a in arguments), arg_locs=[a.location for a in arguments])
-    new = dict(zip(arguments, block.arguments, strict=True))
+        block = part.regions[0].blocks.append(*types, arg_locs=locations)
     _drop_signals(tasks)
     wanted = _with_sources(value for task in tasks for value in captures(task))
-    end = ir.InsertionPoint(block)
+    given, end = block.arguments, ir.InsertionPoint(block)
+    new = {value: given[ir.BlockArgument(value).arg_number] for value in wanted if isinstance(value.owner, ir.Block)}
     for op in sorted({value.owner for value in wanted if value not in new}, key=order.__getitem__):
         with end:
             clone_with(op, new)

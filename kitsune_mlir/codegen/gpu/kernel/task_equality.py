@@ -7,7 +7,7 @@ then plans and emits the same for both; what differs is looked up when the kerne
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 from torch_mlir import ir
 
@@ -40,10 +40,10 @@ def equal_tasks(program: ProgramView) -> list[int] | None:
     return found if saved >= max(LEAST_SAVED, len(first)) else None
 
 
-def launch_key(program: ProgramView) -> tuple[str, ...]:
+def launch_key(program: ProgramView) -> tuple[Hashable, ...]:
     """Equal for programs of one launch whose kernels differ in nothing but the memory that their pointers show."""
     function = program.function
-    attributes = sorted(f"{name}={function.attributes[name]}" for name in function.attributes if name != "sym_name")
+    attributes = [(name, function.attributes[name]) for name in sorted({*function.attributes} - {"sym_name"})]
     signalled = {one.semaphore for task in program.tasks for one in (*task.waits, *task.posts)}
     slots = [str((one.first, one.slots)) for one in sorted(signalled, key=lambda one: one.first)]
     buffers = {buffer.memory: buffer for task in program.tasks for buffer in task.buffers}.values()
