@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
-__all__ = ["decompose_calls"]
+__all__ = ["decompose_calls", "decompose_kernels"]
 
 
 SHARE = 0.5
@@ -52,6 +52,20 @@ def decompose_calls(program: ExportedProgram, table: Mapping[Any, Callable[..., 
         _put(node, call)
     program.graph.eliminate_dead_code()
     return True
+
+
+def decompose_kernels(program: ExportedProgram, table: Mapping[Any, Callable[..., Any]]) -> None:
+    """Decomposes in place what torch leaves in spite of a table: composite operators that have kernels of their own too."""
+    for node in [n for n in program.graph.nodes if n.op == "call_function" and n.target in table]:
+        if _is_composite_with_kernel(node.target) and (call := _call_of(node)) is not None:
+            call.target = table[node.target]
+            _trace([call], table)
+            _put(node, call)
+
+
+def _is_composite_with_kernel(op: Any) -> bool:
+    kinds = ("CompositeImplicitAutograd", "CPU")
+    return all(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), kind) for kind in kinds)
 
 
 @dataclasses.dataclass

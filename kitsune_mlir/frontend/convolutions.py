@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["convolution"]
+__all__ = ["convolution", "patch_rows"]
 
 aten = torch.ops.aten
 
@@ -56,15 +56,19 @@ def convolution(
 
 def _patches(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: list[int]) -> Tensor:
     """Rows of patches by a matrix of weights."""
-    spatial = len(kernel)
     counts = [extent // k for extent, k in zip(x.shape[2:], kernel, strict=True)]
+    product = F.linear(patch_rows(x, kernel, counts), weight.reshape(weight.shape[0], -1), bias)
+    return product.reshape(x.shape[0], *counts, weight.shape[0]).movedim(-1, 1)
+
+
+def patch_rows(x: Tensor, kernel: Sequence[int], counts: Sequence[int]) -> Tensor:
+    """The first `counts` patches along each dimension as rows: [patches of all images, channels · elements]."""
+    spatial = len(kernel)
     for dim, (count, k) in enumerate(zip(counts, kernel, strict=True)):
         x = x.narrow(2 + dim, 0, count * k)
     parts = [size for pair in zip(counts, kernel, strict=True) for size in pair]
     order = [0, *range(2, 2 + 2 * spatial, 2), 1, *range(3, 3 + 2 * spatial, 2)]
-    rows = x.reshape(*x.shape[:2], *parts).permute(order).reshape(-1, math.prod(weight.shape[1:]))
-    product = F.linear(rows, weight.reshape(weight.shape[0], -1), bias)
-    return product.reshape(x.shape[0], *counts, weight.shape[0]).movedim(-1, 1)
+    return x.reshape(*x.shape[:2], *parts).permute(order).reshape(-1, x.shape[1] * math.prod(kernel))
 
 
 def _depth_as_channels(

@@ -20,6 +20,9 @@ from kitsune_mlir.frontend.convolutions import convolution
 from kitsune_mlir.frontend.dtypes import NARROW, widened, worst_of
 from kitsune_mlir.frontend.embedding_bags import BAGS
 from kitsune_mlir.frontend.fallbacks import FALLBACKS, with_scalars
+from kitsune_mlir.frontend.foreach import FOREACH
+from kitsune_mlir.frontend.fused_optimizers import FUSED_OPTIMIZERS
+from kitsune_mlir.frontend.gradients import GRADIENTS
 from kitsune_mlir.frontend.orders import topk as sorted_topk
 from kitsune_mlir.frontend.products import grouped, linear, matmul
 from kitsune_mlir.frontend.recurrent import RECURRENT
@@ -302,6 +305,9 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     table.update(RECURRENT)
     table.update(SCATTERS)
     table.update(BAGS)
+    table.update(FOREACH)
+    table.update(FUSED_OPTIMIZERS)
+    table.update(GRADIENTS)
     table.update(with_scalars(table))
     for op in _KEPT:
         table.pop(op, None)

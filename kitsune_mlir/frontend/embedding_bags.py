@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from kitsune_mlir.frontend.dtypes import widened
 from kitsune_mlir.frontend.own_operators import define
 
-__all__ = ["BAGS", "name_equal_bags"]
+__all__ = ["BAGS", "MAX", "MEAN", "SUM", "bag_of", "name_equal_bags"]
 
 aten = torch.ops.aten
 SUM, MEAN, MAX = 0, 1, 2
@@ -74,6 +74,11 @@ def _equal_bags(weight: Tensor, indices: Tensor, size: int, mode: int, factors: 
     return total.to(weight.dtype)
 
 
+def bag_of(starts: Tensor, indices: Tensor) -> Tensor:
+    """Of each index: the last bag that begins at or before it."""
+    return torch.searchsorted(starts, torch.arange(indices.shape[0], device=indices.device), right=True) - 1
+
+
 def _embedding_bag(
     weight: Tensor,
     indices: Tensor,
@@ -86,8 +91,7 @@ def _embedding_bag(
     padding_idx: int = -1,
 ) -> Any:
     bags = offsets.shape[0] - int(include_last_offset)
-    # The last bag that begins at or before an index.
-    bag = torch.searchsorted(offsets[:bags], torch.arange(indices.shape[0], device=indices.device), right=True) - 1
+    bag = bag_of(offsets[:bags], indices)
     rows = weight[indices]
     kept = indices != padding_idx if padding_idx >= 0 else None
     if per_sample_weights is not None:
@@ -99,7 +103,11 @@ def _embedding_bag(
     if mode == MAX:
         lowest = torch.full([bags, weight.shape[1]], float("-inf"), dtype=weight.dtype, device=weight.device)
         found = lowest.index_reduce(0, bag, rows, "amax")
-        return torch.where(found == float("-inf"), 0.0, found), bag, size, torch.zeros_like(offsets)
+        # The first row of a bag that is largest, for the gradient.
+        number = torch.arange(indices.shape[0], device=indices.device).unsqueeze(1)
+        first = torch.full_like(found, indices.shape[0] - 1, dtype=torch.int64)
+        first = first.index_reduce(0, bag, torch.where(rows == found[bag], number, indices.shape[0] - 1), "amin")
+        return torch.where(found == float("-inf"), 0.0, found), bag, size, indices[first]
     rows = widened(rows)
     out = torch.zeros([bags, weight.shape[1]], dtype=rows.dtype, device=weight.device).index_add(0, bag, rows)
     if mode == MEAN:

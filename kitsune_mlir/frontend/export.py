@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from kitsune_mlir.errors import DynamicShapeError, FrontendError, KitsuneError
-from kitsune_mlir.frontend.calls import decompose_calls
+from kitsune_mlir.frontend.calls import decompose_calls, decompose_kernels
 from kitsune_mlir.frontend.decompositions import decomposition_table
 from kitsune_mlir.frontend.functional import make_functional
 from kitsune_mlir.frontend.recurrent import without_steps
@@ -116,6 +116,7 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     try:
         with quiet():
             make_functional(program.graph)
+            decompose_kernels(program, decomposition_table())
             done = decompose_calls(program, decomposition_table())
             return program if done else program.run_decompositions(decomposition_table())
     except Exception as error:

@@ -14,16 +14,19 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from kitsune_mlir.frontend.antialiasing import ANTIALIASING
 from kitsune_mlir.frontend.dtypes import widened
 from kitsune_mlir.frontend.extrema import EXTREMA
 from kitsune_mlir.frontend.fills import FILLS
 from kitsune_mlir.frontend.folding import FOLDING
+from kitsune_mlir.frontend.grids import GRIDS
 from kitsune_mlir.frontend.histograms import HISTOGRAMS
 from kitsune_mlir.frontend.norms import NORMS
 from kitsune_mlir.frontend.orders import ORDERS
 from kitsune_mlir.frontend.pooling import POOLING
 from kitsune_mlir.frontend.resizing import RESIZING
 from kitsune_mlir.frontend.scans import SCANS
+from kitsune_mlir.frontend.segments import SEGMENTS
 from kitsune_mlir.frontend.wrapping import WRAPPING
 
 __all__ = ["FALLBACKS", "with_scalars"]
@@ -175,6 +178,10 @@ def _compared(op: Any) -> Callable[..., Any]:
     return decomposed
 
 
+def _fmod(x: Tensor, y: Any) -> Tensor:
+    return torch.fmod(x, torch.full((), y, dtype=torch.result_type(x, y), device=x.device))
+
+
 def _copysign(x: Tensor, y: Any) -> Tensor:
     y = y if isinstance(y, Tensor) else torch.full((), y, dtype=x.dtype, device=x.device)
     # A zero has a sign too: that of its reciprocal.
@@ -237,6 +244,9 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     **EXTREMA,
     **POOLING,
     **RESIZING,
+    **ANTIALIASING,
+    **GRIDS,
+    **SEGMENTS,
     **WRAPPING,
     **FOLDING,
     **HISTOGRAMS,
@@ -252,6 +262,7 @@ FALLBACKS: dict[Any, Callable[..., Any]] = {
     aten.any.dims: _all_dims(aten.any.dim),
     aten.index.Tensor: _index,
     aten.hypot.default: _hypot,
+    aten.fmod.Scalar: _fmod,
     aten.copysign.Tensor: _copysign,
     aten.copysign.Scalar: _copysign,
     **{op: _of_bytes(op) for op in _BYTES},

@@ -12,7 +12,7 @@ from torch._decomp.decompositions import adaptive_avg_pool2d
 
 from kitsune_mlir.frontend.dtypes import NARROW, widened
 
-__all__ = ["POOLING"]
+__all__ = ["POOLING", "sizes"]
 
 aten = torch.ops.aten
 
@@ -22,7 +22,7 @@ MANY = 64
 """Elements of a plane's window from which they are reduced as a row is."""
 
 
-def _sizes(rank: int, given: Sequence[int] | int, otherwise: Sequence[int] | None = None) -> list[int]:
+def sizes(rank: int, given: Sequence[int] | int, otherwise: Sequence[int] | None = None) -> list[int]:
     found = [given] if isinstance(given, int) else list(given) or list(otherwise or ())
     return found * rank if len(found) == 1 else found
 
@@ -61,8 +61,8 @@ def _maximum(rank: int, pooled: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if not x.dtype.is_floating_point:
             return NotImplemented
-        size = _sizes(rank, kernel)
-        return pooled(x, size, _sizes(rank, stride, size), _sizes(rank, padding), _sizes(rank, dilation), ceil_mode)
+        size = sizes(rank, kernel)
+        return pooled(x, size, sizes(rank, stride, size), sizes(rank, padding), sizes(rank, dilation), ceil_mode)
 
     return decomposed
 
@@ -105,8 +105,8 @@ def _mean(rank: int) -> Callable[..., Any]:
     ) -> Any:
         if not x.dtype.is_floating_point:
             return NotImplemented
-        size = _sizes(rank, kernel)
-        step, pad = _sizes(rank, stride, size), _sizes(rank, padding)
+        size = sizes(rank, kernel)
+        step, pad = sizes(rank, stride, size), sizes(rank, padding)
         plain = not ceil_mode and divisor_override is None
         if plain and (rank == 3 or math.prod(size) >= MANY):
             windows = _apart(x, size, step, pad, [1])

@@ -20,14 +20,23 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from kitsune_mlir.frontend.dtypes import widened
 
-__all__ = ["RESIZING", "elements_at"]
+__all__ = [
+    "RESIZING",
+    "cubic_elements",
+    "distance",
+    "elements_at",
+    "inner_weight",
+    "linear_elements",
+    "nearest_element",
+    "outer_weight",
+]
 
 aten = torch.ops.aten
 
 MOST_DENOMINATOR = 4096
 
 
-def _ratio(source: int, target: int, aligned: bool, scale: float | None) -> float:
+def distance(source: int, target: int, aligned: bool, scale: float | None) -> float:
     """Distance of neighbours of the result in the source."""
     if aligned:
         return (source - 1) / (target - 1) if target > 1 else 0.0
@@ -40,13 +49,12 @@ def _source_places(target: Tensor, ratio: float, aligned: bool) -> Tensor:
     return target * ratio if aligned else (target + 0.5) * ratio - 0.5
 
 
-def _floor(target: int, ratio: float, doubled: tuple[int, int], places: Callable[[Tensor], Tensor], device: Any) -> Tensor:
-    """floor(places(i)) for i < `target`, as i64: by whole numbers if `(2 ratio i + a ratio + b) / 2`, exact, has the same.
+def _floor(number: Tensor, target: int, ratio: float, doubled: tuple[int, int], places: Callable[[Tensor], Tensor]) -> Tensor:
+    """floor(places(i)) for numbers i < `target`, as i64: by whole numbers if `(2 ratio i + a ratio + b) / 2` has the same.
 
     Args:
         doubled: a and b.
     """
-    number = torch.arange(target, device=device)
     exact = Fraction(ratio).limit_denominator(MOST_DENOMINATOR)
     p, q = exact.numerator, exact.denominator
     first, shift = doubled[0] * p + doubled[1] * q, 0
@@ -77,14 +85,41 @@ def _in_order_of(x: Tensor, made: Tensor) -> Tensor:
     return made.contiguous(memory_format=utils.suggest_memory_format(x))
 
 
+def nearest_element(number: Tensor, source: int, target: int, scale: float | None, exact: bool) -> Tensor:
+    """The element of the source that results are."""
+    ratio, half = distance(source, target, False, scale), 0.5 if exact else 0.0
+    place = functools.partial(_nearest_places, ratio=ratio, half=half)
+    return _floor(number, target, ratio, (1 if exact else 0, 0), place).clamp(max=source - 1)
+
+
+def linear_elements(
+    number: Tensor, source: int, target: int, scale: float | None, aligned: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The two elements of the source that results lie between, and how far from the first one, of 1."""
+    ratio = distance(source, target, aligned, scale)
+    place = functools.partial(_source_places, ratio=ratio, aligned=aligned)
+    low = _floor(number, target, ratio, (0, 0) if aligned else (1, -1), place).clamp(min=0)
+    part = place(number).clamp(min=0.0) - low
+    return low, (low + 1).clamp(max=source - 1), part.clamp(0.0, 1.0)
+
+
+def cubic_elements(
+    number: Tensor, source: int, target: int, scale: float | None, aligned: bool
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The four elements of the source around results, those beyond the ends being the outermost ones, and their weights."""
+    ratio = distance(source, target, aligned, scale)
+    place = functools.partial(_source_places, ratio=ratio, aligned=aligned)
+    low = _floor(number, target, ratio, (0, 0) if aligned else (1, -1), place)
+    t = (place(number) - low).clamp(0.0, 1.0)
+    elements = [(low + step).clamp(0, source - 1) for step in (-1, 0, 1, 2)]
+    return elements, [outer_weight(t + 1), inner_weight(t), inner_weight(1 - t), outer_weight(2 - t)]
+
+
 def _nearest(exact: bool) -> Callable[..., Tensor]:
     def resized(x: Tensor, size: Sequence[int], scales: Sequence[float | None]) -> Tensor:
         places = []
         for source, target, scale in zip(x.shape[2:], size, scales, strict=True):
-            ratio, half = _ratio(source, target, False, scale), 0.5 if exact else 0.0
-            place = functools.partial(_nearest_places, ratio=ratio, half=half)
-            low = _floor(target, ratio, (1 if exact else 0, 0), place, x.device)
-            places.append(low.clamp(max=source - 1))
+            places.append(nearest_element(torch.arange(target, device=x.device), source, target, scale, exact))
         return _in_order_of(x, elements_at(x, places))
 
     return resized
@@ -95,45 +130,39 @@ def _nearest_places(target: Tensor, ratio: float, half: float) -> Tensor:
 
 
 def _linear(x: Tensor, size: Sequence[int], scales: Sequence[float | None], aligned: bool) -> Tensor:
-    wide, lows, highs, parts = widened(x), [], [], []
+    wide, pairs, parts = widened(x), [], []
     for source, target, scale in zip(x.shape[2:], size, scales, strict=True):
-        ratio = _ratio(source, target, aligned, scale)
-        place = functools.partial(_source_places, ratio=ratio, aligned=aligned)
-        low = _floor(target, ratio, (0, 0) if aligned else (1, -1), place, x.device).clamp(min=0)
-        part = place(torch.arange(target, device=x.device)).clamp(min=0.0) - low
-        lows.append(low)
-        highs.append((low + 1).clamp(max=source - 1))
-        parts.append(part.clamp(0.0, 1.0).reshape([-1] + [1] * (x.ndim - 3 - len(parts))))
-    ends = [elements_at(wide, corner) for corner in itertools.product(*zip(lows, highs, strict=True))]
+        number = torch.arange(target, device=x.device)
+        low, high, part = linear_elements(number, source, target, scale, aligned)
+        pairs.append((low, high))
+        parts.append(part.reshape([-1] + [1] * (x.ndim - 3 - len(parts))))
+    ends = [elements_at(wide, corner) for corner in itertools.product(*pairs)]
     for part in reversed(parts):
         ends = [low + (high - low) * part for low, high in zip(ends[::2], ends[1::2], strict=True)]
     return _in_order_of(x, ends[0]).to(x.dtype)
 
 
-def _inner_weight(t: Tensor) -> Tensor:
+def inner_weight(t: Tensor) -> Tensor:
     """Of a source at a distance of at most 1."""
     return ((-0.75 + 2) * t - (-0.75 + 3)) * t * t + 1
 
 
-def _outer_weight(t: Tensor) -> Tensor:
+def outer_weight(t: Tensor) -> Tensor:
     """Of one at a distance from 1 to 2."""
     return ((-0.75 * t + 5 * 0.75) * t - 8 * 0.75) * t + 4 * 0.75
 
 
 def _cubic(x: Tensor, size: Sequence[int], scales: Sequence[float | None], aligned: bool) -> Tensor:
     wide, places, weights = widened(x), [], []
-    for number, (source, target, scale) in enumerate(zip(x.shape[2:], size, scales, strict=True)):
-        ratio = _ratio(source, target, aligned, scale)
-        place = functools.partial(_source_places, ratio=ratio, aligned=aligned)
-        low = _floor(target, ratio, (0, 0) if aligned else (1, -1), place, x.device)
-        t = (place(torch.arange(target, device=x.device)) - low).clamp(0.0, 1.0).reshape([-1] + [1] * (1 - number))
-        places.append([(low + step).clamp(0, source - 1) for step in (-1, 0, 1, 2)])
-        weights.append([_outer_weight(t + 1), _inner_weight(t), _inner_weight(1 - t), _outer_weight(2 - t)])
+    for source, target, scale in zip(x.shape[2:], size, scales, strict=True):
+        found = cubic_elements(torch.arange(target, device=x.device), source, target, scale, aligned)
+        places.append(found[0])
+        weights.append(found[1])
     rows = []
     for row in places[0]:
         taken = [elements_at(wide, (row, column)) * weight for column, weight in zip(places[1], weights[1], strict=True)]
         rows.append(functools.reduce(torch.add, taken))
-    made = functools.reduce(torch.add, (row * weight for row, weight in zip(rows, weights[0], strict=True)))
+    made = functools.reduce(torch.add, (row * w.unsqueeze(1) for row, w in zip(rows, weights[0], strict=True)))
     return _in_order_of(x, made).to(x.dtype)
 
 

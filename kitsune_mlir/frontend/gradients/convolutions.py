@@ -1,0 +1,106 @@
+"""Gradients of convolutions: convolutions and products again, which the engines know.
+
+That of the input is the transposed convolution of the results' gradient (of a transposed one, a plain convolution). That of the
+weights is a convolution whose images are the input's channels, whose kernels are the gradient's, and whose sum is over the
+batch: strides and dilations change places. Kernels of one element, or as wide as their stride, are products.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kitsune_mlir.frontend.convolutions import patch_rows
+from kitsune_mlir.frontend.dtypes import widened
+
+__all__ = ["CONVOLUTION_GRADIENTS"]
+
+aten = torch.ops.aten
+
+
+def _backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    is_transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> Any:
+    spatial = x.ndim - 2
+    if not 1 <= spatial <= 3 or not x.dtype.is_floating_point or 0 in (*x.shape, *weight.shape, *grad.shape):
+        return NotImplemented
+    stride, padding, dilation = (list(v) * (spatial if len(v) == 1 else 1) for v in (stride, padding, dilation))
+    of_input = of_weight = of_bias = None
+    if output_mask[0]:
+        of_input = _of_input(grad, x, weight, stride, padding, dilation, is_transposed, groups)
+    if output_mask[1]:
+        wide, small = (grad, x) if is_transposed else (x, grad)
+        of_weight = _of_weight(wide, small, list(weight.shape[2:]), stride, padding, dilation, groups)
+    if output_mask[2]:
+        of_bias = widened(grad).sum([0, *range(2, grad.ndim)]).to(grad.dtype)
+    return of_input, of_weight, of_bias
+
+
+def _of_input(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    is_transposed: bool,
+    groups: int,
+) -> Tensor:
+    rest = [0] * len(stride)
+    if is_transposed:
+        made = aten.convolution(grad, weight, None, stride, padding, dilation, False, rest, groups)
+        for dim, extent in enumerate(x.shape[2:], 2):
+            made = made.narrow(dim, 0, extent)
+        return made
+    reached = [
+        (n - 1) * s - 2 * p + d * (k - 1) + 1
+        for n, s, p, d, k in zip(grad.shape[2:], stride, padding, dilation, weight.shape[2:], strict=True)
+    ]
+    rest = [extent - size for extent, size in zip(x.shape[2:], reached, strict=True)]
+    return aten.convolution(grad, weight, None, stride, padding, dilation, True, rest, groups)
+
+
+def _of_weight(
+    wide: Tensor, small: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], groups: int
+) -> Tensor:
+    """Of each tap the sum over images n and places p of small[n, :, p] and wide[n, :, p·stride + tap·dilation - padding].
+
+    Returns:
+        [channels of small, channels of wide / groups, *kernel]; channels come in `groups`.
+    """
+    batch, places, spatial = small.shape[0], list(small.shape[2:]), len(kernel)
+    if not any(padding) and (math.prod(kernel) == 1 or (kernel == stride and all(d == 1 for d in dilation))):
+        columns = small.reshape(batch, groups, -1, *places).permute(1, 2, 0, *range(3, 3 + spatial))
+        columns = columns.reshape(groups, small.shape[1] // groups, -1)
+        if math.prod(kernel) == 1:
+            for dim, (step, count) in enumerate(zip(stride, places, strict=True), 2):
+                wide = wide[(*[slice(None)] * dim, slice(0, (count - 1) * step + 1, step))]
+        rows = patch_rows(wide, kernel, places)
+        rows = rows.reshape(rows.shape[0], groups, -1).transpose(0, 1)
+        product = torch.bmm(widened(columns), widened(rows))
+        return product.reshape(small.shape[1], -1, *kernel).to(small.dtype)
+    channels = wide.shape[1] // groups
+    images = wide.reshape(batch, groups, channels, -1).permute(2, 1, 0, 3).reshape(channels, -1, *wide.shape[2:])
+    kernels = small.transpose(0, 1)
+    made = aten.convolution(images, kernels, None, dilation, padding, stride, False, [0] * spatial, groups)
+    for dim, extent in enumerate(kernel, 2):
+        made = made.narrow(dim, 0, extent)
+    return made.transpose(0, 1)
+
+
+CONVOLUTION_GRADIENTS: dict[Any, Any] = {aten.convolution_backward.default: _backward}
+"""Operator → decomposition."""
