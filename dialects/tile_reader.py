@@ -91,11 +91,10 @@ class TileProgram:
         self.slots = 0
         self._posters: dict[ir.Value, int] = {}
         self._indices = TileIndices((), ())
-        for n, argument in enumerate(arguments):
-            if self._is_wanted(argument):
-                role, number = self.place_of(n)
-                name = {"input": f"argument {number}", "result": f"result {number}"}.get(role, "the arena")
-                self._declare(self.function, argument, role, n, 0, name)
+        for n in self._wanted(len(arguments)):
+            role, number = self.place_of(n)
+            name = {"input": f"argument {number}", "result": f"result {number}"}.get(role, "the arena")
+            self._declare(self.function, arguments[n], role, n, 0, name)
         self.arena = self.buffers[arguments[-1]]
         for op in self.block.operations:
             self._read(op.operation)
@@ -128,9 +127,9 @@ class TileProgram:
         start, end = ends.get(role, (self.inputs + self.results, None))
         return _sizes_of(self.function.attributes["function_type"])[start:end]
 
-    def _is_wanted(self, argument: ir.Value) -> bool:
-        """Whether a buffer stands for an argument."""
-        return True
+    def _wanted(self, arguments: int) -> Iterable[int]:
+        """The numbers of the arguments that a buffer stands for, of so many, the arena's the last."""
+        return range(arguments)
 
     def holds_values(self, buffer: Buffer) -> bool:
         """Whether a buffer is a result that holds an argument's values before the program writes it."""
@@ -240,8 +239,9 @@ class ProgramView(TileProgram):
         for op in self.task_ops:
             self.tasks.append(self._task(op))
 
-    def _is_wanted(self, argument: ir.Value) -> bool:
-        return next(argument.uses, None) is not None or argument == self.block.arguments[-1]
+    def _wanted(self, arguments: int) -> Iterable[int]:
+        values = (value for op in walk(self.function) for value in op.operands if isinstance(value, ir.BlockArgument))
+        return sorted({value.arg_number for value in values if value.owner == self.block} | {arguments - 1})
 
     def _task(self, op: ir.Operation) -> TaskView:
         waits, loads, stores, posts, body = [], [], [], [], []

@@ -94,7 +94,9 @@ class Planning:
                 continue
             name = _largest(held)
             why = f"kernel '{kernel['name']}' spills {kernel['spill_store_bytes']} bytes a thread"
-            if (smaller := self._smaller(name, why, stages)) is not None:
+            # What does not fit the registers many times over is not halved as often, each time for ptxas to take as long.
+            share = 1 + kernel["spill_store_bytes"] // (4 * kernel["registers"])
+            if (smaller := self._smaller(name, why, stages, max(2, share))) is not None:
                 return smaller
         return None
 
@@ -102,10 +104,11 @@ class Planning:
         """The stages of a plan that the engine that takes anything may do: no smaller ones can be made of them."""
         return self.settled | {stage["name"] for stage in stages if _parts(stage)[1] < 2}
 
-    def _smaller(self, name: str, why: str, stages: Sequence[Mapping[str, Any]]) -> Planning | None:
-        """The plan with half as many products, or ops, in stages like the one of that name; None if there is none."""
+    def _smaller(self, name: str, why: str, stages: Sequence[Mapping[str, Any]], share: int = 2) -> Planning | None:
+        """The plan with half as many products, or ops, in stages like the one of that name, or one in `share`; None if there is
+        none."""
         unit, parts = next((_parts(stage) for stage in stages if stage["name"] == name), ("", 1))
-        most = parts // 2
+        most = max(1, parts // share) if parts > 1 else 0
         while (step := (name, unit, parts, most)) in self.tried:  # the passes did not make anything else of it
             most //= 2
         if not most or len(self.replanned) == MOST_PLANS:

@@ -1,54 +1,80 @@
-"""The measurement of compile time, and the models that it is made on."""
+"""Compile time grows with a model's layers, and no faster: counted in calls of Python functions, as clocks are shared."""
 
-import json
+from __future__ import annotations
+
 import sys
+from collections import Counter
+from types import CodeType
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from bench import compile_time
-from bench.case import BenchCase
-from bench.compile_time import measured, table
-from bench.whole_models import MODELS, Bert, Gpt2, ResNet, ViT
+import kitsune_mlir
+from test.gpu.unassembled import unassembled
 
-
-def test_a_small_case_is_measured():
-    cold, kept = measured("small_layers", "host")
-    assert {"plan", "lower", "codegen"} <= set(cold) and not {"plan", "lower", "codegen"} & set(kept)  # found
-    assert cold["processor"] > kept["processor"] > 0
-    *_, row = table([("small_layers", cold, kept)]).splitlines()
-    assert row.startswith("| small_layers | 1 |")
+DEPTHS = (3, 6, 12)
+TOLERATED = 0.01
+"""Of all calls, that may be more than layers account for."""
 
 
-def test_cases_are_written_to_a_file_and_missing_libraries_are_told(tmp_path, monkeypatch, capsys):
-    spent = dict.fromkeys(("wall", "processor", *compile_time.PHASES), 1.0) | {"launches": 3, "kernels": 2}
-    asked = []
-    monkeypatch.setattr(compile_time, "measured", lambda case, target: (asked.append(case), (spent, spent))[1])
-    monkeypatch.setattr(BenchCase, "missing", "timm")
-    path = tmp_path / "times.json"
-    monkeypatch.setattr(sys, "argv", ["compile_time", "small_layers", compile_time.OF_LIBRARY, "--json", str(path)])
-    compile_time.main()
-    assert asked == ["small_layers"] and json.loads(path.read_text())["cases"] == {
-        "small_layers": {"cold": spent, "cached": spent}
-    }
-    assert f"{compile_time.OF_LIBRARY}: missing: timm" in capsys.readouterr().err
+class Layers(nn.Module):
+    """Residual layers that are several stages each, and a launch for each stage."""
+
+    def __init__(self, depth: int, width: int = 1024):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
+        self.wide = nn.ModuleList(nn.Linear(width, 2 * width) for _ in range(depth))
+        self.narrow = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(depth))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for norm, wide, narrow in zip(self.norms, self.wide, self.narrow, strict=True):
+            x = x + narrow(torch.nn.functional.gelu(wide(norm(x))))
+        return x
 
 
-@pytest.mark.parametrize(
-    "model, args, shape",
-    [
-        (Bert(2, 32, 2, words=50, positions=16), (torch.ones(3, 9).long(),) * 2 + (torch.ones(3, 9) > 0,), (3, 9, 32)),
-        (Gpt2(2, 32, 2, words=50, positions=16), (torch.ones(3, 9).long(),), (3, 9, 50)),
-        (ViT(2, 32, 2, size=32, patch=8, classes=10), (torch.randn(3, 3, 32, 32),), (3, 10)),
-        (ResNet([1, 2], classes=10), (torch.randn(3, 3, 32, 32),), (3, 10)),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_models_have_the_shapes_of_their_papers(model, args, shape):
-    found = model.eval()(*args)
-    assert (found[0] if isinstance(found, tuple) else found).shape == shape
+def calls_of(depth: int) -> tuple[Counter[CodeType], int]:
+    """How often each function of this project is called to compile so many layers; the launches."""
+    model = Layers(depth).bfloat16().eval()
+    args = (torch.randn(256, 1024, dtype=torch.bfloat16),)
+    calls: Counter[CodeType] = Counter()
+
+    def see(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and "kitsune_mlir" in frame.f_code.co_filename:
+            calls[frame.f_code] += 1
+
+    with torch.no_grad(), unassembled():
+        sys.setprofile(see)
+        try:
+            program = kitsune_mlir.compile(model, args, target="sm_90a", options={"cache": False, "mode": "separate"})
+        finally:
+            sys.setprofile(None)
+    return calls, program.summary["launches"]
 
 
-def test_sizes_are_the_published_ones():
-    sizes = {name: sum(p.numel() for p in MODELS[name]()[0].parameters()) / 1e6 for name in ("bert_base", "vit_s", "resnet50")}
-    assert {name: round(size) for name, size in sizes.items()} == {"bert_base": 109, "vit_s": 22, "resnet50": 26}
+def excess(few: Counter[CodeType], more: Counter[CodeType], many: Counter[CodeType]) -> dict[str, int]:
+    """Calls beyond those that a line through the first two has at the third: of `DEPTHS`, each twice the one before."""
+    found = {code: count - more[code] - 2 * (more[code] - few[code]) for code, count in many.items()}
+    return {f"{code.co_qualname} of {code.co_filename}": extra for code, extra in found.items() if extra > 0}
+
+
+@pytest.mark.slow
+def test_calls_grow_no_faster_than_layers():
+    counted = [calls_of(depth) for depth in DEPTHS]
+    assert [launches for _, launches in counted] == [3 * depth for depth in DEPTHS]
+    extra = excess(*(calls for calls, _ in counted))
+    total = counted[-1][0].total()
+    most = sorted(extra.items(), key=lambda item: -item[1])[:5]
+    assert total > 100_000
+    assert sum(extra.values()) < TOLERATED * total, most
+
+
+def test_what_grows_with_the_square_of_layers_is_seen():
+    def quadratic(n: int) -> int:
+        return sum(1 for _ in range(n) for _ in range(n))
+
+    code = quadratic.__code__
+    assert excess(*(Counter({code: 10 + 7 * n}) for n in DEPTHS)) == {}
+    (extra,) = excess(*(Counter({code: n * n}) for n in DEPTHS)).values()
+    assert extra == 12 * 12 - 6 * 6 - 2 * (6 * 6 - 3 * 3)

@@ -335,7 +335,7 @@ def test_a_wide_residual_network_compiles_within_the_limit():
 
 def test_what_spills_much_is_made_of_smaller_stages():
     def kernel(bytes_: int, *tasks: str) -> dict:
-        return {"name": "k", "spill_store_bytes": bytes_, "tasks": tasks}
+        return {"name": "k", "registers": 168, "spill_store_bytes": bytes_, "tasks": tasks}
 
     stages = [stage("map_0", generic=2), stage("product_1", product=3, generic=5), stage("reduce_2", generic=1)]
     planning = Planning("auto")
@@ -345,3 +345,16 @@ def test_what_spills_much_is_made_of_smaller_stages():
     assert smaller is not None and smaller.cut == ("product_1:1",)
     assert "kernel 'k' spills 100 bytes a thread: planned again with at most 1 product" in smaller.replanned[0]
     assert smaller.lighter([kernel(100, "product_1")], stages) is None  # as if cutting changed nothing
+
+
+def test_what_spills_more_than_all_registers_is_cut_in_as_many_parts():
+    def cut(bytes_: int, ops: int) -> tuple[str, ...]:
+        kernel = {"name": "k", "registers": 168, "spill_store_bytes": bytes_, "tasks": ("map_0",)}
+        plan = Planning("auto").lighter([kernel], [stage("map_0", generic=ops)])
+        assert plan is not None
+        return plan.cut
+
+    assert cut(4 * 168 - 1, 128) == cut(SPILLED, 128) == ("map_0:64",)
+    assert cut(3 * 4 * 168, 128) == ("map_0:32",)
+    assert cut(10360, 128) == ("map_0:8",)
+    assert cut(10360, 3) == ("map_0:1",)
