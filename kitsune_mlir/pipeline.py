@@ -11,7 +11,7 @@ Each arrow is a function that can be called alone; what it gives can be looked a
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +36,7 @@ from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.timer import device_name
 from kitsune_mlir.targets import FORM, SCHEDULE, Code, Stages, generate, lower, measured, precisions, run_passes
 
-__all__ = ["Options", "compile", "compile_imported", "generate", "lower", "plan", "program_of"]
+__all__ = ["Options", "compile", "compile_imported", "compile_model", "generate", "lower", "plan", "program_of"]
 
 CLEARLY_FASTER = 0.95
 """Of one launch's time that separate launches stay below where they are chosen by measurement."""
@@ -74,35 +74,53 @@ def compile(
     phases = Phases(chosen.on_phase)
     model, args, kwargs = phases.run("import", opened, model, args, kwargs)
     machine = find_target(choose_target(model, args) if target == "auto" else target)
-    store = store_of(chosen.cache, chosen.cache_dir)
-    settled = {"deterministic": is_deterministic(chosen), **precisions(chosen)}
-    cache = ProgramCache(store, machine, chosen, settled) if store is not None else None
+    return compile_model(lambda: export_model(model, args, kwargs), machine, chosen, phases)
+
+
+def compile_model(
+    export: Callable[[], ExportedModel], machine: Target, options: Options, phases: Phases | None = None
+) -> Program:
+    """The compiler behind tracing, with its cache: what `compile` and torch.compile's backend share.
+
+    Args:
+        export: traces the model.
+        phases: where time is noted.
+
+    Raises:
+        KitsuneError: as `compile`.
+
+    Warns:
+        PerformanceWarning: as `compile`.
+    """
+    phases, store = phases or Phases(options.on_phase), store_of(options.cache, options.cache_dir)
+    settled = {"deterministic": is_deterministic(options), **precisions(options)}
+    cache = ProgramCache(store, machine, options, settled) if store is not None else None
 
     def known_or_imported() -> tuple[str | None, ExportedModel, Kept | None, ImportedModel | None]:
-        exported = export_model(model, args, kwargs)
+        exported = export()
         key = cache.key(exported) if cache is not None else None
         kept = cache.find(key, exported) if cache is not None and key is not None else None
         return key, exported, kept, import_exported(exported, context=new_context()) if kept is None else None
 
     key, exported, kept, imported = phases.run("import", known_or_imported)
     if imported is not None:
-        remarks, listener = [], chosen.on_remark
-        heard = replace(chosen, on_remark=lambda one: (remarks.append(one), listener(one))) if listener else chosen
+        remarks, listener = [], options.on_remark
+        heard = replace(options, on_remark=lambda one: (remarks.append(one), listener(one))) if listener else options
         program = compile_imported(imported, machine, heard, phases)
         if cache is not None and key is not None:
             cache.keep(key, program, exported, remarks if listener else None)
     else:
-        if chosen.on_remark is not None:
+        if options.on_remark is not None:
             for remark in kept.remarks:
-                chosen.on_remark(remark)
+                options.on_remark(remark)
         program = kept.program
         program.seconds = dict(phases.seconds)
-    warn_if_slow(program.summary)
+    warn_if_slow(program.summary, stacklevel=4)
     return program
 
 
 def compile_imported(imported: ImportedModel, machine: Target, options: Options, phases: Phases) -> Program:
-    """The compiler behind the frontend: used by `compile` and by the Dynamo backend."""
+    """The compiler behind the frontend."""
     with lasting():
         return _compiled(imported, machine, options, phases)
 

@@ -1,9 +1,8 @@
-"""From PyTorch to linalg on tensors: `import_model` for modules, `import_graph_module` for Dynamo's graphs, `opened`
+"""From PyTorch to linalg on tensors: `import_model` for modules, `traced_model` for graphs that AOTAutograd has traced, `opened`
 for files."""
 
-from kitsune_mlir.frontend.graph_module import import_graph_module
 from kitsune_mlir.frontend.imported import Argument, FixedInput, ImportedModel, Result, dtype_name
-from kitsune_mlir.frontend.importer import ExportedModel, export_model, import_exported, import_model
+from kitsune_mlir.frontend.importer import ExportedModel, export_model, import_exported, import_model, traced_model
 from kitsune_mlir.frontend.opening import opened
 
 __all__ = [
@@ -15,7 +14,7 @@ __all__ = [
     "dtype_name",
     "export_model",
     "import_exported",
-    "import_graph_module",
     "import_model",
     "opened",
+    "traced_model",
 ]

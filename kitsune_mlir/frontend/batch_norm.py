@@ -7,23 +7,26 @@ the norm.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import fx
-from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
+from kitsune_mlir.frontend.aten import TracedProgram
 from kitsune_mlir.frontend.prepare import call_with_value
 
 __all__ = ["fold_batch_norms"]
 
 aten = torch.ops.aten
 _CONVOLUTIONS = {aten.conv1d.default, aten.conv2d.default, aten.conv3d.default}
+_TRACED = aten._native_batch_norm_legit_no_training.default
+"""The norm as AOTAutograd leaves it, beside `aten.convolution`."""
 
 
-def fold_batch_norms(program: ExportedProgram) -> None:
-    """Rewrites a program as `torch.export.export` returns it, in place.
+def fold_batch_norms(program: TracedProgram) -> None:
+    """Rewrites a program as `torch.export.export` returns it, or AOTAutograd, in place.
 
     Only a convolution whose one user is the norm, and only where all of the norm's vectors are weights that stay as they are.
     """
@@ -32,10 +35,9 @@ def fold_batch_norms(program: ExportedProgram) -> None:
     kinds = (InputKind.PARAMETER, InputKind.BUFFER)
     fixed = {spec.arg.name for spec in signature.input_specs if spec.kind in kinds and spec.target not in changed}
     norm: Any
-    for norm in list(program.graph.find_nodes(op="call_function", target=aten.batch_norm.default)):
-        conv = norm.args[0]
-        _, gamma, beta, mean, var, training, _, eps = norm.args[:8]
-        if training or conv.op != "call_function" or conv.target not in _CONVOLUTIONS or len(conv.users) != 1:
+    for norm, place in list(_norms(program.graph)):
+        conv, gamma, beta, mean, var, *training, _, eps = norm.args[:8]
+        if any(training) or not _is_convolution(conv) or len(conv.users) != 1:
             continue
         bias = conv.args[2] if len(conv.args) > 2 else None
         read = [conv.args[1], bias, gamma, beta, mean, var]
@@ -44,9 +46,24 @@ def fold_batch_norms(program: ExportedProgram) -> None:
         with program.graph.inserting_before(conv):
             folded = _fold(conv.args[1], bias, gamma, beta, mean, var, eps)
         conv.args = (conv.args[0], *folded, *conv.args[3:])
-        norm.replace_all_uses_with(conv)
-        conv.meta["val"] = norm.meta["val"]
-        program.graph.erase_node(norm)
+        place.replace_all_uses_with(conv)
+        conv.meta["val"] = place.meta["val"]
+        for node in dict.fromkeys((place, norm)):
+            program.graph.erase_node(node)
+
+
+def _norms(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:
+    """Norms, and the node whose value is normalised."""
+    for norm in graph.find_nodes(op="call_function", target=aten.batch_norm.default):
+        yield norm, norm
+    for norm in graph.find_nodes(op="call_function", target=_TRACED):
+        if [user.args[1] for user in norm.users] == [0]:
+            yield norm, next(iter(norm.users))
+
+
+def _is_convolution(node: fx.Node) -> bool:
+    transposed = node.target is aten.convolution.default and node.args[6]
+    return node.target in (*_CONVOLUTIONS, aten.convolution.default) and not transposed
 
 
 def _fold(weight: fx.Node, bias, gamma, beta, mean: fx.Node, var: fx.Node, eps: float) -> tuple[fx.Node, fx.Node]:

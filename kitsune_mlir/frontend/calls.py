@@ -10,13 +10,12 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import fx
 from torch._C import DispatchKey
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.export import ExportedProgram
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 __all__ = ["decompose_calls", "decompose_kernels"]
@@ -26,8 +25,11 @@ SHARE = 0.5
 """Of a program's calls that different ones may be: each is traced twice."""
 
 
-def decompose_calls(program: ExportedProgram, table: Mapping[Any, Callable[..., Any]]) -> bool:
+def decompose_calls(program: Program, table: Mapping[Any, Callable[..., Any]], share: float = SHARE) -> bool:
     """Decomposes the calls of a program, in place.
+
+    Args:
+        share: of the program's calls that different ones may be.
 
     Returns:
         Whether it was done: not where most calls differ, or where a call has other effects than its results, is none of an
@@ -42,7 +44,7 @@ def decompose_calls(program: ExportedProgram, table: Mapping[Any, Callable[..., 
             return False
         if node.target in table or node.target.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd):
             places.append((node, calls.setdefault(call.key, call)))
-    if len(calls) > SHARE * len(places):
+    if len(calls) > share * len(places):
         return False
     try:
         _trace([*calls.values()], table)
@@ -54,7 +56,7 @@ def decompose_calls(program: ExportedProgram, table: Mapping[Any, Callable[..., 
     return True
 
 
-def decompose_kernels(program: ExportedProgram, table: Mapping[Any, Callable[..., Any]]) -> None:
+def decompose_kernels(program: Program, table: Mapping[Any, Callable[..., Any]]) -> None:
     """Decomposes in place what torch leaves in spite of a table: composite operators that have kernels of their own too."""
     for node in [n for n in program.graph.nodes if n.op == "call_function" and n.target in table]:
         if _is_composite_with_kernel(node.target) and (call := _call_of(node)) is not None:
@@ -66,6 +68,13 @@ def decompose_kernels(program: ExportedProgram, table: Mapping[Any, Callable[...
 def _is_composite_with_kernel(op: Any) -> bool:
     kinds = ("CompositeImplicitAutograd", "CPU")
     return all(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), kind) for kind in kinds)
+
+
+class Program(Protocol):
+    """What has a graph, as a `torch.export.ExportedProgram` has."""
+
+    @property
+    def graph(self) -> fx.Graph: ...
 
 
 @dataclasses.dataclass

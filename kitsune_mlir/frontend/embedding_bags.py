@@ -19,7 +19,9 @@ __all__ = ["BAGS", "MAX", "MEAN", "SUM", "bag_of", "name_equal_bags"]
 aten = torch.ops.aten
 SUM, MEAN, MAX = 0, 1, 2
 """Modes, as ATen numbers them."""
-_FORMS = (aten.embedding_bag.padding_idx, aten.embedding_bag.default)
+_TRACED = (aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
+"""As AOTAutograd leaves them: without padding its index is -1."""
+_FORMS = (aten.embedding_bag.padding_idx, aten.embedding_bag.default, *_TRACED)
 _NAMES = ("weight", "indices", "offsets", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights", "include_last_offset")
 
 define(
@@ -36,6 +38,8 @@ def name_equal_bags(graph: fx.Graph) -> None:
         if any(user.args[1] != 0 for user in used) or (size := _size(given)) is None:
             continue
         mode, factors, padding = (given.get(name) for name in ("mode", "per_sample_weights", "padding_idx"))
+        if node.target in _TRACED and padding is not None and padding < 0:
+            padding = None
         with graph.inserting_before(node):
             arguments = (given["weight"], given["indices"], size, mode or SUM, factors, padding)
             bags = graph.call_function(torch.ops.kitsune.equal_bags.default, arguments)
@@ -48,11 +52,16 @@ def name_equal_bags(graph: fx.Graph) -> None:
 def _size(given: dict[str, Any]) -> int | None:
     """How many indices each bag has; None where that is not known, or not the same for all."""
     offsets, indices = given["offsets"], given["indices"].meta["val"]
-    if offsets.op != "call_function" or offsets.target is not aten.arange.start_step or given.get("include_last_offset"):
+    if offsets.op != "call_function" or given.get("include_last_offset"):
         return None
-    start, end, *step = offsets.args
-    size = step[0] if step else 1
-    return size if start == 0 and size > 0 and end == indices.numel() and end % size == 0 and end else None
+    if offsets.target is torch.ops.prims.iota.default:
+        count, start, size = offsets.args[0], offsets.kwargs["start"], offsets.kwargs["step"]
+    elif offsets.target is aten.arange.start_step:
+        start, end, size = offsets.args if len(offsets.args) == 3 else (*offsets.args, 1)
+        count = -(-(end - start) // size) if size > 0 else 0
+    else:
+        return None
+    return size if start == 0 and size > 0 and count and count * size == indices.numel() else None
 
 
 def _equal_bags(weight: Tensor, indices: Tensor, size: int, mode: int, factors: Tensor | None, padding: int | None) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +18,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.dialects.attribute_table import MUTATES
 from kitsune_mlir.errors import FrontendError
+from kitsune_mlir.frontend.aten import AtenProgram, TracedProgram, aten_program
 from kitsune_mlir.frontend.batch_norm import fold_batch_norms
 from kitsune_mlir.frontend.embedding_bags import name_equal_bags
 from kitsune_mlir.frontend.export import decompose, export, parameter_names
@@ -28,7 +29,7 @@ from kitsune_mlir.frontend.settle import settle
 from kitsune_mlir.frontend.signature import MainGraph
 from kitsune_mlir.frontend.slices import put_slices
 
-__all__ = ["ExportedModel", "export_model", "import_exported", "import_model", "is_channels_last"]
+__all__ = ["ExportedModel", "export_model", "import_exported", "import_model", "is_channels_last", "traced_model"]
 
 
 def import_model(
@@ -73,7 +74,7 @@ class ExportedModel:
         seconds: how long `export` took.
     """
 
-    program: ExportedProgram
+    program: TracedProgram
     fixed: Mapping[int, Any]
     returned: Sequence[str]
     handed_back: Mapping[int, str]
@@ -102,12 +103,33 @@ def export_model(
     return ExportedModel(program, fixed, returned, handed_back, leaves, parameter_names(model, len(args)), seconds)
 
 
+def traced_model(graph: fx.GraphModule, weights: Set[str] = frozenset()) -> ExportedModel:
+    """A graph that AOTAutograd has traced, in the place of `export_model`.
+
+    Args:
+        graph: see `aten.aten_program`, which changes it.
+        weights: names of placeholders that stay the same tensors from call to call.
+
+    Raises:
+        DynamicShapeError: a shape is no constant.
+    """
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "export"):
+        check_static(graph.graph)
+        program = aten_program(graph, weights)
+        returned, _ = _returned(program)
+        fold_batch_norms(program)
+    inputs = [node for node in graph.graph.find_nodes(op="placeholder") if node.name not in weights]
+    return ExportedModel(program, {}, returned, {}, [node.meta.get("val") for node in inputs], seconds)
+
+
 def import_exported(exported: ExportedModel, *, context: ir.Context | None = None) -> ImportedModel:
     """The second part of `import_model`, with its errors; what it is given is used up."""
     seconds = dict(exported.seconds)
     with _timed(seconds, "decompose"):
         name_equal_bags(exported.program.graph)
-        program = decompose(exported.program)
+        traced = exported.program
+        program = traced.decomposed() if isinstance(traced, AtenProgram) else decompose(traced)
         main = MainGraph(program, exported.fixed)
     with _timed(seconds, "import"):
         module = import_graph(main.graph, context or ir.Context())
@@ -125,7 +147,7 @@ def import_exported(exported: ExportedModel, *, context: ir.Context | None = Non
     return ImportedModel(*tensors, in_spec, out_spec, seconds, exported.parameters)
 
 
-def _returned(program: ExportedProgram) -> tuple[list[str], dict[int, str]]:
+def _returned(program: TracedProgram) -> tuple[list[str], dict[int, str]]:
     """The nodes that the model returns, before any of them are found to be equal; those that are changed inputs, by number."""
     output = next(iter(program.graph.find_nodes(op="output")))
     pairs = zip(program.graph_signature.output_specs, output.args[0], strict=True)

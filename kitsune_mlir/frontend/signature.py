@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend import prepare
+from kitsune_mlir.frontend.aten import TracedProgram
 from kitsune_mlir.frontend.derived import derive_weights
 from kitsune_mlir.frontend.empty import drop_empty
 from kitsune_mlir.frontend.imported import Argument, FixedInput, Result, dtype_name
@@ -57,7 +57,7 @@ class MainGraph:
         fixed: position → value of inputs that `export` took out of the program's reach.
     """
 
-    def __init__(self, program: ExportedProgram, fixed: Mapping[int, Any]):
+    def __init__(self, program: TracedProgram, fixed: Mapping[int, Any]):
         signature = program.graph_signature
         module = program.graph_module
         self.graph = module.graph

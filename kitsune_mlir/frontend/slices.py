@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
 from kitsune_mlir.frontend import scatter_rows  # noqa: F401  (importing it defines the operator)
+from kitsune_mlir.frontend.aten import TracedProgram
 from kitsune_mlir.frontend.prepare import call_with_value
 
 __all__ = ["put_slices"]
@@ -36,7 +36,7 @@ class _Part:
     dropped: bool = False
 
 
-def put_slices(program: ExportedProgram) -> None:
+def put_slices(program: TracedProgram) -> None:
     """Rewrites a program as `torch.export.export` returns it, in place."""
     for node in [node for node in program.graph.nodes if node.op == "call_function"]:
         functional = _functional(node)
@@ -108,7 +108,7 @@ def _rows(base: Tensor, parts: list[_Part]) -> tuple[Tensor, int] | None:
 
 
 def _rewrite(
-    program: ExportedProgram, node: fx.Node, functional: Any, view: fx.Node, base: fx.Node, rows: Tensor, width: int
+    program: TracedProgram, node: fx.Node, functional: Any, view: fx.Node, base: fx.Node, rows: Tensor, width: int
 ) -> None:
     """What an operator would write to a view, put into rows of what the view is of."""
     index = _add_constant(program, f"rows_of_{node.name}", rows, base)
@@ -131,7 +131,7 @@ def _rewrite(
     graph.erase_node(node)
 
 
-def _add_constant(program: ExportedProgram, name: str, value: Tensor, like: fx.Node) -> fx.Node:
+def _add_constant(program: TracedProgram, name: str, value: Tensor, like: fx.Node) -> fx.Node:
     """A new constant of the program, last of its placeholders before the user's inputs."""
     while name in program.constants:
         name += "_"

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from kitsune_mlir.errors import ArgumentError, PackageError, TargetError
 from kitsune_mlir.runtime.arguments import address_of, fixed_text, leaf_words, overwrite, tensor_of
-from kitsune_mlir.runtime.derived import evaluate, sources_of
 from kitsune_mlir.runtime.direct import DirectCall, direct_call
 from kitsune_mlir.runtime.package import LEVELS, write_package
 from kitsune_mlir.runtime.results import Overwritten, changed, check_into, empty, in_order, into_leaves
-from kitsune_mlir.runtime.signature import Access, Signature, Weight, torch_dtype
+from kitsune_mlir.runtime.signature import Access, Signature, torch_dtype
 from kitsune_mlir.runtime.structure import call_words, difference, leaf_name, structure_of
 from kitsune_mlir.runtime.timeline import Timeline
+from kitsune_mlir.runtime.weights import WeightCopy, placed, without_values
 
 __all__ = ["Program", "Runner"]
 
@@ -67,7 +66,8 @@ class Program:
         self.summary = dict(summary)
         self.artifacts = dict(artifacts)
         self._ir = dict(ir)
-        if (empty := _without_values(weights)) is not None:
+        self._code = runner, runner_error
+        if (empty := without_values(weights)) is not None:
             runner, runner_error = None, f"weight '{empty}' is on the meta device: save the program, and load it with weights"
         self._runner = runner
         self._runner_error = runner_error
@@ -77,48 +77,28 @@ class Program:
         self._dtypes = [torch_dtype(i.dtype) for i in signature.inputs]
         self._result_dtypes = [torch_dtype(dtype) for _, dtype in signature.results]
         self._weight_tensors: list[Any] = []
-        self._copies: list[_Copy] = []
+        self._copies: list[WeightCopy] = []
         self._overwritten = Overwritten(signature)
         self._direct: DirectCall | None = None
         if runner is not None:
-            self._place_weights(runner.device)
+            self._weight_tensors, self._copies = placed(signature, self.weights, runner.device)
             device = torch.device(runner.device)
             own = [self.weights.get(weight.name) for weight in signature.weights]
             specs = self._in_spec, self._out_spec
             self._direct = direct_call(signature, self._weight_tensors, device, runner.run, *specs, own)
 
-    def _place_weights(self, device: str) -> None:
-        """Weights on the program's device, as it takes them; those that are so are used where they are.
+    def with_weights(self, weights: Mapping[str, Any]) -> Program:
+        """The same code with other weights, by name; those that are not given stay. This program stays as it is.
 
-        The others are copied, and copied again when a call finds that they were changed in place.
+        Raises:
+            ArgumentError: a weight has no such name, or another shape or type than was compiled for.
         """
-        import torch
-
-        for weight in self.signature.supplied:
-            if weight.name not in self.weights:
-                raise ArgumentError(f"the program needs a weight '{weight.name}', which it was not given")
-            tensor = self.weights[weight.name]
-            if tensor.layout != torch.strided:
-                raise ArgumentError(f"weight '{weight.name}' has layout {tensor.layout}, a dense tensor was expected")
-            if tuple(tensor.shape) != weight.shape or tensor.dtype != torch_dtype(weight.dtype):
-                wanted = f"{weight.dtype} {list(weight.shape)}"
-                raise ArgumentError(f"weight '{weight.name}' is {tensor.dtype} {list(tensor.shape)}, compiled for {wanted}")
-        for weight in self.signature.weights:
-            sources = [self.weights[name] for name in (sources_of(weight.recipe) if weight.recipe else [weight.name])]
-
-            def value(weight: Weight = weight) -> Any:
-                return evaluate(weight.recipe, self.weights, device) if weight.recipe else self.weights[weight.name].detach()
-
-            tensor = value()
-            placed = in_order(tensor.to(device), weight.order)
-            if placed.data_ptr() % 16:
-                placed = placed.clone()
-            if weight.wide:
-                whole = placed.new_zeros(weight.wide)
-                placed = whole[tuple(map(slice, weight.shape))].copy_(placed)
-            self._weight_tensors.append(placed)
-            if weight.recipe or placed.data_ptr() != tensor.data_ptr():
-                self._copies.append(_Copy(sources, value, placed, _versions(sources)))
+        if unknown := weights.keys() - {weight.name for weight in self.signature.supplied}:
+            names = ", ".join(sorted(weight.name for weight in self.signature.supplied))
+            raise ArgumentError(f"the program has no weight '{min(unknown)}'; its weights are {names or 'none'}")
+        runner, problem = self._code
+        parts = (self.target, self.signature, {**self.weights, **weights}, runner, self._ir, self.summary, self.artifacts)
+        return Program(*parts, self.seconds, problem, (self._in_spec, self._out_spec))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program on tensors (or DLPack objects) of the shapes, dtypes and device that it was compiled for.
@@ -356,7 +336,7 @@ class Program:
             raise PackageError(f"the model's arguments or output have a structure that a file cannot hold: {self._out_spec}")
         stored = [w.name for w in self.signature.supplied if weights or w.kind == "constant"]
         tensors = {name: self.weights[name] for name in stored}
-        if (empty := _without_values(tensors)) is not None:
+        if (empty := without_values(tensors)) is not None:
             raise PackageError(f"weight '{empty}' is on the meta device, without values: only weights=False can be saved")
         texts = self._ir if ir else {}
         code = {name: data for name, data in self.artifacts.items() if ir or not name.endswith(".ptx")}
@@ -365,32 +345,3 @@ class Program:
     def __repr__(self) -> str:
         stages = len(self.summary.get("stages", []))
         return f"<kitsune_mlir.Program for {self.target}: {stages} stages, {len(self.signature.inputs)} inputs>"
-
-
-@dataclasses.dataclass
-class _Copy:
-    """A weight that was copied or derived: `placed` holds what `value` gave when `sources` had these versions.
-
-    A tensor counts the operations that changed it in place (`_version`), but an inference tensor: that is copied at every call.
-    A replayed CUDA graph runs no Python, so it keeps using what was placed when it was captured.
-    """
-
-    sources: Sequence[Any]
-    value: Callable[[], Any]
-    placed: Any
-    versions: list[int] | None
-
-    def refresh(self) -> None:
-        """Copy again if a source was changed."""
-        if self.versions is None or any(s._version != v for s, v in zip(self.sources, self.versions, strict=True)):
-            self.placed.copy_(self.value())
-            self.versions = _versions(self.sources)
-
-
-def _versions(tensors: Sequence[Any]) -> list[int] | None:
-    return None if any(tensor.is_inference() for tensor in tensors) else [tensor._version for tensor in tensors]
-
-
-def _without_values(weights: Mapping[str, Any]) -> str | None:
-    """The name of a weight on the meta device."""
-    return next((name for name, tensor in weights.items() if tensor.device.type == "meta"), None)

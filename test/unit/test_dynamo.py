@@ -5,6 +5,7 @@ that share memory in eager must share it here, and no others.
 """
 
 import copy
+import logging
 import warnings
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from kitsune_mlir.dynamo.outputs import same_strides
+from kitsune_mlir.dynamo.strides import same_strides
 
 R = torch.randn
 
@@ -54,7 +55,7 @@ CASES = {
     "parts in place": (lambda x: parts(x, lambda y: (y[0], y.mul_(2)[1:])), lambda: (R(3, 4),), True),
     "chunks": (lambda x: torch.chunk(x * 2, 2, dim=1), lambda: (R(4, 6),), True),
     "chunks of a permuted product": (lambda x, w: (x @ w).t().split(3), lambda: (R(4, 6), R(6, 7)), True),
-    "two types": (lambda x: parts(x, lambda y: (y, y.view(torch.int32))), lambda: (R(3, 4),), False),
+    "two types": (lambda x: parts(x, lambda y: (y, y.view(torch.int32))), lambda: (R(3, 4),), True),
     "windows": (lambda x: (x + 1).unfold(1, 4, 2), lambda: (R(3, 10),), True),
     "the same twice": (lambda x: parts(x, lambda y: (y, y)), lambda: (R(3, 4),), True),
     "computed twice": (lambda x: (x * 2, x * 2, parts(x, lambda y: (y, y))), lambda: (R(3, 4),), True),
@@ -64,7 +65,7 @@ CASES = {
     "made contiguous": (lambda x: (x.contiguous(), x + 1), lambda: (R(3, 4).t(),), True),
     "same type": (lambda x: (x.to(torch.float32), x * 1), lambda: (R(3, 4),), True),
     "detached": (lambda x: (x.detach(), x * 1), lambda: (R(3, 4),), True),
-    "other type": (lambda x: (x.view(torch.int32), x + 1), lambda: (R(3, 4),), False),
+    "other type": (lambda x: (x.view(torch.int32), x + 1), lambda: (R(3, 4),), True),
     "permuted map": (lambda x: x.permute(2, 0, 1) + 1, lambda: (R(3, 4, 5),), True),
     "permuted map, odd": (lambda x: (x.permute(1, 2, 0, 3) * 2, x.sum()), lambda: (R(7, 1, 129, 3),), True),
     "one row, transposed": (lambda x: (x * 2, x.contiguous(), x > 0), lambda: (R(7, 1).t(),), True),
@@ -141,11 +142,6 @@ def test_outputs_are_what_eager_s_are(name, monkeypatch):
     assert bool(said) is not (compiles or name == "views only"), said
 
 
-def test_a_graph_that_stays_in_pytorch_says_which_outputs_are_why():
-    said, _ = run(*CASES["two types"][:2])
-    assert said == ["kitsune: a graph of 4 nodes runs in PyTorch: outputs 0 and 1 share memory of which no tensor is all"]
-
-
 def changes(x, y):
     x.add_(1)
     return y * 2
@@ -194,13 +190,17 @@ def test_modes_of_torch_compile(mode):
 
 def test_modes_that_measure_ask_for_tuning(monkeypatch):
     from kitsune_mlir.dynamo import backend
+    from kitsune_mlir.options import Options
 
     seen = []
-    monkeypatch.setattr(backend, "_compiled", lambda gm, inputs, options: seen.append(options) or gm.forward)
+    compiler = backend._compiler
+    monkeypatch.setattr(
+        backend, "_compiler", lambda kind, options, writes: seen.append(options) or compiler(kind, Options(), writes)
+    )
     for mode in ("max-autotune", "max-autotune-no-cudagraphs"):
         torch._dynamo.reset()
         torch.compile(lambda x: x + 1, backend="kitsune", mode=mode)(R(3))
-    assert [options.tune for options in seen] == [True, True]
+    assert len(seen) == 6 and all(options.tune for options in seen)
 
 
 @pytest.mark.parametrize(
@@ -217,21 +217,13 @@ def test_unknown_modes_and_options_are_named(given, said):
     assert said in str(caught.value)
 
 
-def test_a_failing_compiler_leaves_the_model_to_pytorch(monkeypatch):
+def test_a_failing_compiler_leaves_the_model_to_pytorch(monkeypatch, caplog):
     import kitsune_mlir.pipeline as pipeline
 
     def fails(*given):
         raise KeyError("lost")
 
     monkeypatch.setattr(pipeline, "compile_imported", fails)
-    said, _ = run(lambda x: x + 1, lambda: (R(3),))
-    assert said == ["kitsune: a graph of 3 nodes runs in PyTorch: the compiler failed, which is a bug in it: KeyError: 'lost'"]
-
-
-def test_gradients_stay_in_pytorch():
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda x: (x * x).sum(), backend="kitsune")
-    x = R(5, requires_grad=True)
-    with pytest.warns(UserWarning, match="it needs gradients"):
-        compiled(x).backward()
-    torch.testing.assert_close(x.grad, 2 * x.detach())
+    with caplog.at_level(logging.INFO, "kitsune_mlir.dynamo"):
+        run(lambda x: x + 1, lambda: (R(3),))
+    assert "aten.add.Tensor: a bug in the compiler: KeyError: 'lost'" in caplog.text

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.utils._pytree import treespec_dumps, treespec_loads
 from torch_mlir import ir
 
-from kitsune_mlir.frontend import import_graph_module, import_model
+from kitsune_mlir.frontend import import_exported, import_model, traced_model
 from test.oracles.upstream import check, run, text
 
 
@@ -259,37 +262,26 @@ def test_maxima_carry_no_index():
     assert "linalg.index" not in text(imported)
 
 
-# Dynamo
+# AOTAutograd
 
 
-def test_graph_module_from_dynamo():
+def test_traced_graph():
     imports = []
 
-    def backend(graph_module, example_inputs):
-        imported = import_graph_module(graph_module, example_inputs)
-        imports.append(imported)
-        return lambda *inputs: run(imported, inputs)[0]
+    def compiler(graph, example_inputs):
+        imports.append(import_exported(traced_model(graph, {"arg0_1", "arg1_1"})))
+        return make_boxed_func(graph.forward)
 
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
     x = torch.randn(2, 3)
     with torch.no_grad():
-        actual = torch.compile(model, backend=backend)(x)
-        torch.testing.assert_close(actual, model(x))
-    assert [a.kind for a in imports[0].arguments] == ["input"] * 3
-    assert [a.position for a in imports[0].arguments] == [0, 1, 2]
-
-
-def test_graph_module_with_attributes():
-    class Plain(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(3, 3))
-
-        def forward(self, x):
-            return x @ self.weight
-
-    traced = torch.fx.symbolic_trace(Plain())
-    x = torch.randn(2, 3)
-    imported = import_graph_module(traced, [x])
-    assert [a.kind for a in imported.arguments] == ["parameter", "input"]
-    torch.testing.assert_close(run(imported, (x,))[0], traced(x))
+        torch.compile(model, backend=aot_autograd(fw_compiler=compiler))(x)
+    (imported,) = imports
+    values = [replace(a, value=p.detach()) for a, p in zip(imported.weights, model.parameters(), strict=True)]
+    imported = replace(imported, arguments=(*values, *imported.inputs))
+    torch.testing.assert_close(run(imported, (x,))[0][0], model(x).detach())
+    assert [(a.name, a.kind) for a in imported.arguments] == [
+        ("arg0_1", "parameter"),
+        ("arg1_1", "parameter"),
+        ("arg2_1", "input"),
+    ]

@@ -8,10 +8,12 @@ import os
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch_mlir import ir
 
 from kitsune_mlir.errors import DynamicShapeError, FrontendError
-from kitsune_mlir.frontend import import_graph_module, import_model
+from kitsune_mlir.frontend import import_model, traced_model
 
 
 class Located(nn.Module):
@@ -133,11 +135,12 @@ def test_wrong_inputs_keep_torchs_message():
     assert caught.value.location == line_of(Located.forward, 1)
 
 
-def test_symbolic_size_from_dynamo_is_refused():
-    def backend(graph_module, example_inputs):
-        with pytest.raises(DynamicShapeError, match="dynamic=False"):
-            import_graph_module(graph_module, example_inputs)
-        return graph_module
+def test_symbolic_size_of_a_traced_graph_is_refused():
+    def compiler(graph, example_inputs):
+        with pytest.raises(DynamicShapeError, match="known only at run time"):
+            traced_model(graph)
+        return make_boxed_func(graph.forward)
 
-    compiled = torch.compile(lambda x: x + x.shape[0], backend=backend, dynamic=True)
-    compiled(torch.randn(5, 3))
+    compiled = torch.compile(lambda x: x + x.shape[0], backend=aot_autograd(fw_compiler=compiler), dynamic=True)
+    with torch.no_grad():
+        compiled(torch.randn(5, 3))

@@ -1,0 +1,46 @@
+"""Decompositions of composite operators, put in their place before autograd sees them.
+
+AOTAutograd's own table comes too late for these: by then `linear` is a product of flattened rows, and attention one of
+PyTorch's kernels, whose backward is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch._C import DispatchKey
+
+from kitsune_mlir.frontend.aten import composites
+
+__all__ = ["composites_replaced"]
+
+_KEY = DispatchKey.CompositeImplicitAutograd
+
+
+@contextmanager
+def composites_replaced() -> Iterator[None]:
+    """While a model is traced (by a thread that holds Dynamo's lock), composite operators are traced as what they decompose to.
+
+    The decompositions are made of operators that autograd knows, so gradients go through them.
+    """
+    before = {op: dict(op.py_kernels) for op in composites()}
+    for op, how in composites().items():
+        op.py_kernels[_KEY] = _with_fallback(op, how)
+        op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for op, kernels in before.items():
+            op.py_kernels.clear()
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()
+
+
+def _with_fallback(op: Any, how: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        out = how(*args, **kwargs)
+        return op._op_dk(_KEY, *args, **kwargs) if out is NotImplemented else out
+
+    return run

@@ -1,0 +1,112 @@
+"""Tensors with the strides that eager gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+import torch
+from torch import Tensor, fx
+
+from kitsune_mlir.frontend.aten import is_dense
+
+__all__ = ["inputs_in_memory_order", "inverse", "outputs_in_memory_order", "same_strides", "with_strides"]
+
+aten = torch.ops.aten
+
+
+def same_strides(size: Sequence[int], one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two tensors of this size have the same strides; in dimensions of one element, and without elements, any do."""
+    if 0 in size:
+        return True
+    return all(n == 1 or a == b for n, a, b in zip(size, one, other, strict=True))
+
+
+def inputs_in_memory_order(graph: fx.Graph, weights: Set[str]) -> list[Sequence[int] | None]:
+    """Lets a part take its inputs in the order in which their elements lie in memory; in place.
+
+    Args:
+        weights: names of inputs that are left as they are.
+
+    Returns:
+        For each other input, the order in which its dimensions are to be given; None for one as it is.
+    """
+    taken: list[Sequence[int] | None] = []
+    placeholders = [node for node in graph.find_nodes(op="placeholder") if node.name not in weights]
+    for node in placeholders:
+        value = node.meta["val"]
+        order = _order(value)
+        taken.append(order)
+        if order is not None:
+            after = next(other for other in graph.nodes if other.op != "placeholder")
+            with graph.inserting_before(after):
+                seen = graph.call_function(aten.permute.default, (node, inverse(order)))
+            seen.meta = {"val": value}
+            writes = [user for user in node.users if user.target is aten.copy_.default and user.args[0] is node]
+            for user in [user for user in node.users if user is not seen and user not in writes]:
+                user.replace_input_with(node, seen)
+            node.meta = {"val": value.permute(order)}
+            for user in writes:
+                with graph.inserting_before(user):
+                    written = graph.call_function(aten.permute.default, (user.args[1], order))
+                written.meta = {"val": node.meta["val"]}
+                user.update_arg(1, written)
+    return taken
+
+
+def outputs_in_memory_order(graph: fx.Graph) -> list[tuple[Tensor, Sequence[int] | None]]:
+    """Lets a part give its outputs in the order in which their elements lie in memory; in place.
+
+    Returns:
+        For each output, what it is to be (its `meta["val"]`), and the order in which its dimensions are given, or None.
+    """
+    output = next(iter(graph.find_nodes(op="output")))
+    given, wanted = [], []
+    for node in output.args[0]:  # type: ignore[union-attr]
+        value = node.meta["val"]  # type: ignore[union-attr]
+        order = _order(value)
+        if order is not None:
+            with graph.inserting_before(output):
+                node = graph.call_function(aten.permute.default, (node, order))
+            node.meta = {"val": value.permute(order)}
+        given.append(node)
+        wanted.append((value, order))
+    output.args = (tuple(given),)
+    return wanted
+
+
+def _order(value: Tensor) -> list[int] | None:
+    """The order of a dense tensor's dimensions in memory; None where it is row-major, or no order makes it so.
+
+    Images with channels innermost are left as they are: programs know such.
+    """
+    size, stride = tuple(value.shape), tuple(value.stride())
+    if same_strides(size, stride, _row_major(size)) or not is_dense(size, stride):
+        return None
+    if len(size) == 4 and value.is_contiguous(memory_format=torch.channels_last):
+        return None
+    return sorted(range(len(size)), key=lambda dim: -stride[dim])
+
+
+def inverse(order: Sequence[int]) -> list[int]:
+    """The order that undoes another."""
+    return [order.index(dim) for dim in range(len(order))]
+
+
+def with_strides(tensor: Tensor, size: Sequence[int], stride: Sequence[int]) -> Tensor:
+    """A tensor with these strides, itself if it has them."""
+    if same_strides(size, tensor.stride(), stride):
+        return tensor
+    # Where one element stands for many (`expand`), one of them is copied.
+    once = tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)
+    small = [1 if step == 0 else n for n, step in zip(size, stride, strict=True)]
+    extent = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    memory = torch.empty(extent, dtype=tensor.dtype, device=tensor.device)
+    memory.as_strided(small, stride).copy_(tensor[once])
+    return memory.as_strided(size, stride)
+
+
+def _row_major(size: Sequence[int]) -> list[int]:
+    steps = [1]
+    for n in reversed(size[1:]):
+        steps.insert(0, steps[0] * n)
+    return steps[: len(size)]

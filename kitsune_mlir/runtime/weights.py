@@ -1,0 +1,83 @@
+"""Weights as a program takes them: the model's own tensors where they lie so, else copies that are kept in step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kitsune_mlir.errors import ArgumentError
+from kitsune_mlir.runtime.derived import evaluate, sources_of
+from kitsune_mlir.runtime.results import in_order
+from kitsune_mlir.runtime.signature import Signature, Weight, torch_dtype
+
+__all__ = ["WeightCopy", "placed", "without_values"]
+
+
+@dataclasses.dataclass
+class WeightCopy:
+    """A weight that was copied or derived: `placed` holds what `value` gave when `sources` had these versions.
+
+    A tensor counts the operations that changed it in place (`_version`), but an inference tensor: that is copied at every call.
+    A replayed CUDA graph runs no Python, so it keeps using what was placed when it was captured.
+    """
+
+    sources: Sequence[Any]
+    value: Callable[[], Any]
+    placed: Any
+    versions: list[int] | None
+
+    def refresh(self) -> None:
+        """Copy again if a source was changed."""
+        if self.versions is None or any(s._version != v for s, v in zip(self.sources, self.versions, strict=True)):
+            self.placed.copy_(self.value())
+            self.versions = _versions(self.sources)
+
+
+def placed(signature: Signature, weights: Mapping[str, Any], device: str) -> tuple[list[Any], list[WeightCopy]]:
+    """Weights on the program's device, as it takes them, in its order; and those among them that are copies.
+
+    Args:
+        weights: the model's own, by name.
+
+    Raises:
+        ArgumentError: one is missing, or has another shape, type or layout than was compiled for.
+    """
+    import torch
+
+    for weight in signature.supplied:
+        if weight.name not in weights:
+            raise ArgumentError(f"the program needs a weight '{weight.name}', which it was not given")
+        tensor = weights[weight.name]
+        if tensor.layout != torch.strided:
+            raise ArgumentError(f"weight '{weight.name}' has layout {tensor.layout}, a dense tensor was expected")
+        if tuple(tensor.shape) != weight.shape or tensor.dtype != torch_dtype(weight.dtype):
+            wanted = f"{weight.dtype} {list(weight.shape)}"
+            raise ArgumentError(f"weight '{weight.name}' is {tensor.dtype} {list(tensor.shape)}, compiled for {wanted}")
+    tensors, copies = [], []
+    for weight in signature.weights:
+        sources = [weights[name] for name in (sources_of(weight.recipe) if weight.recipe else [weight.name])]
+
+        def value(weight: Weight = weight) -> Any:
+            return evaluate(weight.recipe, weights, device) if weight.recipe else weights[weight.name].detach()
+
+        tensor = value()
+        own = in_order(tensor.to(device), weight.order)
+        if own.data_ptr() % 16:
+            own = own.clone()
+        if weight.wide:
+            whole = own.new_zeros(weight.wide)
+            own = whole[tuple(map(slice, weight.shape))].copy_(own)
+        tensors.append(own)
+        if weight.recipe or own.data_ptr() != tensor.data_ptr():
+            copies.append(WeightCopy(sources, value, own, _versions(sources)))
+    return tensors, copies
+
+
+def without_values(weights: Mapping[str, Any]) -> str | None:
+    """The name of a weight on the meta device."""
+    return next((name for name, tensor in weights.items() if tensor.device.type == "meta"), None)
+
+
+def _versions(tensors: Sequence[Any]) -> list[int] | None:
+    return None if any(tensor.is_inference() for tensor in tensors) else [tensor._version for tensor in tensors]
