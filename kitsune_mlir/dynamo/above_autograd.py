@@ -20,13 +20,14 @@ _KEY = DispatchKey.CompositeImplicitAutograd
 
 
 @contextmanager
-def composites_replaced() -> Iterator[None]:
+def composites_replaced(training: bool) -> Iterator[None]:
     """While a model is traced (by a thread that holds Dynamo's lock), composite operators are traced as what they decompose to.
 
-    The decompositions are made of operators that autograd knows, so gradients go through them.
+    Args:
+        training: whether gradients have to go through what is traced.
     """
-    before = {op: dict(op.py_kernels) for op in composites()}
-    for op, how in composites().items():
+    before = {op: dict(op.py_kernels) for op in composites(training)}
+    for op, how in composites(training).items():
         op.py_kernels[_KEY] = _with_fallback(op, how)
         op._dispatch_cache.clear()
     try:

@@ -55,7 +55,7 @@ def kitsune(
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
-    with composites_replaced():
+    with composites_replaced(training):
         run = compiled(gm, example_inputs)
     return SharingGuard(run, gm.forward, example_inputs) if writes.found else run
 

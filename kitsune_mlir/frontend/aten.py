@@ -25,6 +25,7 @@ from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend.calls import decompose_calls
 from kitsune_mlir.frontend.decompositions import decomposition_table
+from kitsune_mlir.frontend.recurrent import RECURRENT
 
 __all__ = ["AtenProgram", "TracedProgram", "aten_program", "composites", "is_dense", "late_operators", "traced_table"]
 
@@ -66,13 +67,18 @@ def traced_table(late: bool) -> dict[Any, Callable[..., Any]]:
 
 
 @functools.cache
-def composites() -> Mapping[Any, Callable[..., Any]]:
-    """Of the table, this project's decompositions of composite operators, which PyTorch takes apart before it asks a table."""
+def composites(training: bool) -> Mapping[Any, Callable[..., Any]]:
+    """Of the table, this project's decompositions of composite operators, which PyTorch takes apart before it asks a table.
+
+    Args:
+        training: only those that autograd knows what to do with; others become operators of our own.
+    """
     key, usual = torch._C.DispatchKey.CompositeImplicitAutograd, get_decomposition_table()
     return {
         op: _with_own_memory(how)
         for op, how in decomposition_table().items()
         if isinstance(op, torch._ops.OpOverload) and op.has_kernel_for_dispatch_key(key) and how is not usual.get(op)
+        if not (training and op in RECURRENT)
     }
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from kitsune_mlir.frontend.dtypes import widened
-from kitsune_mlir.frontend.own_operators import define
+from kitsune_mlir.frontend.own_operators import define, implement
 
 __all__ = ["BAGS", "MAX", "MEAN", "SUM", "bag_of", "name_equal_bags"]
 
@@ -81,6 +81,9 @@ def _equal_bags(weight: Tensor, indices: Tensor, size: int, mode: int, factors: 
     if mode == MEAN:
         total = total / torch.clamp(kept.sum(1), min=1).to(total.dtype)
     return total.to(weight.dtype)
+
+
+implement("equal_bags", _equal_bags)
 
 
 def bag_of(starts: Tensor, indices: Tensor) -> Tensor:

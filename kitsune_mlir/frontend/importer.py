@@ -120,7 +120,8 @@ def traced_model(graph: fx.GraphModule, weights: Set[str] = frozenset()) -> Expo
         returned, _ = _returned(program)
         fold_batch_norms(program)
     inputs = [node for node in graph.graph.find_nodes(op="placeholder") if node.name not in weights]
-    return ExportedModel(program, {}, returned, {}, [node.meta.get("val") for node in inputs], seconds)
+    values = [node.meta.get("val") for node in inputs]
+    return ExportedModel(program, {}, returned, {}, values, tuple(node.name for node in inputs), seconds)
 
 
 def import_exported(exported: ExportedModel, *, context: ir.Context | None = None) -> ImportedModel:

@@ -13,7 +13,7 @@ import torch
 from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
-__all__ = ["define", "lower_own_operators", "lowering"]
+__all__ = ["define", "implement", "lower_own_operators", "lowering"]
 
 Lowering = Callable[[ir.Operation, list[ir.Value]], ir.Value | Sequence[ir.Value]]
 
@@ -32,6 +32,11 @@ def define(schema: str, shaped: Callable[..., torch.Tensor | tuple[torch.Tensor,
     """
     _LIBRARY.define(schema)
     torch.library.impl(_LIBRARY, schema.partition("(")[0], "Meta")(shaped)
+
+
+def implement(name: str, computed: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]) -> None:
+    """What PyTorch does for an operator, in its own operators, where a graph with it is not compiled."""
+    torch.library.impl(_LIBRARY, name, "CompositeExplicitAutograd")(computed)
 
 
 def lowering(name: str) -> Callable[[Lowering], None]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from kitsune_mlir.frontend.dtypes import NARROW, widened
+from kitsune_mlir.frontend.own_operators import implement
 from kitsune_mlir.frontend.recurrence import LARGEST, recurrence
 
 __all__ = ["RECURRENT", "without_steps"]
@@ -131,6 +132,27 @@ def _layers(step: Step, cell: str) -> Callable[..., tuple[Tensor, ...]]:
         return x, *(torch.cat(state) for state in zip(*finals, strict=True))
 
     return run
+
+
+def _recurrence(
+    given: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    states: Sequence[Tensor],
+    cell: str,
+    batch_first: bool,
+) -> tuple[Tensor, ...]:
+    """What `kitsune::recurrence` does, step by step."""
+    made = []
+    for number, (own, weight, bias) in enumerate(zip(given, weights, biases, strict=True)):
+        held = tuple(state[number] for state in states)
+        made.append(_unrolled(_STEPS[cell], own, held, (weight, bias, None), weight.dtype, int(batch_first), number == 1))
+    finals = [torch.stack(state) for state in zip(*(last for _, last in made), strict=True)]
+    return torch.cat([out for out, _ in made], -1), finals[0], finals[-1] if len(finals) > 1 else finals[0].clone()
+
+
+_STEPS = {"lstm": _lstm_step, "gru": _gru_step, "rnn_tanh": _tanh_step, "rnn_relu": _relu_step}
+implement("recurrence", _recurrence)
 
 
 def _cell(step: Step) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.scatter_kinds import ASSIGN, COMBINING
-from kitsune_mlir.frontend.own_operators import define, lowering
+from kitsune_mlir.frontend.own_operators import define, implement, lowering
 
 __all__ = ["scatter_rows"]
 
@@ -19,6 +19,16 @@ define(
     "scatter_rows(Tensor x, Tensor index, Tensor source, str reduce) -> Tensor",
     lambda x, index, source, reduce: torch.empty_like(x),
 )
+
+
+def _put(x: Tensor, index: Tensor, source: Tensor, reduce: str) -> Tensor:
+    index = index.long()
+    if reduce == "set":
+        return x.index_copy(0, index, source)
+    return x.index_add(0, index, source) if reduce == "sum" else x.index_reduce(0, index, source, reduce)
+
+
+implement("scatter_rows", _put)
 
 _KINDS = {
     "sum": ("addf", "addi"),

@@ -285,3 +285,42 @@ def test_traced_graph():
         ("arg1_1", "parameter"),
         ("arg2_1", "input"),
     ]
+
+
+# Operators of our own, as PyTorch runs them where a graph is not compiled
+
+
+@pytest.mark.parametrize("reduce", ["set", "sum", "prod", "amax", "amin"])
+def test_scatter_rows_in_pytorch(reduce):
+    x, source = torch.randn(7, 3), torch.randn(5, 3)
+    index = torch.randperm(7)[:5] if reduce == "set" else torch.randint(7, (5,))
+    want = x.clone()
+    how = {"sum": torch.add, "prod": torch.mul, "amax": torch.maximum, "amin": torch.minimum, "set": lambda a, b: b}[reduce]
+    for row, place in enumerate(index):
+        want[place] = how(want[place], source[row])
+    got = torch.ops.kitsune.scatter_rows(x, index.int(), source, reduce)
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("kind, both", [(nn.LSTM, True), (nn.GRU, False), (nn.RNN, True)])
+def test_recurrent_layers_in_pytorch(kind, both):
+    """The decomposition, run as it is, against the layer."""
+    from kitsune_mlir.frontend.recurrent import RECURRENT
+
+    layer = kind(4, 6, batch_first=both, bidirectional=both)
+    x, state = torch.randn(3, 7, 4), torch.zeros(1 + both, 3 if both else 7, 6)
+    states = (state, state) if kind is nn.LSTM else state
+    name = {nn.LSTM: "lstm", nn.GRU: "gru", nn.RNN: "rnn_tanh"}[kind]
+    with torch.no_grad():
+        how = RECURRENT[getattr(torch.ops.aten, name).input]
+        got = how(x, states, list(layer.parameters()), True, 1, 0.0, False, both, both)
+        want, last = layer(x)
+    torch.testing.assert_close(got[0], want)
+    torch.testing.assert_close(got[1], last[0] if kind is nn.LSTM else last)
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_running_extremes_in_pytorch(kind):
+    x = torch.randn(3, 9)
+    want = [getattr(x[:, : n + 1], f"a{kind}")(1) for n in range(9)]
+    torch.testing.assert_close(torch.ops.kitsune.running(x, 1, kind), torch.stack(want, 1))
