@@ -236,7 +236,7 @@ def test_structures_of_a_users_own_class_are_not_saved(tmp_path: Path) -> None:
     x = torch.randn(5)
     program = kitsune_mlir.compile(Both(), (x,), target="host")
     assert torch.equal(program(x).parts[1], x * 2)
-    with pytest.raises(KitsuneError, match=r"argument 'x' is \[tensor\] and not tensor"):
+    with pytest.raises(KitsuneError, match="structure"):
         program.save(tmp_path / "never.kit")
 
 
