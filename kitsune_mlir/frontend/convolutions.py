@@ -106,6 +106,11 @@ def _transposed(
 ) -> Tensor:
     """Result s·q + r of a dimension of stride s sums input q - t times weight s·t + r over t: s results for each q."""
     spatial, channels = len(stride), x.shape[1]
+    reach = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
+    if all(s == 1 for s in stride) and not any(output_padding) and all(p <= r for p, r in zip(padding, reach, strict=True)):
+        kernels = weight.unflatten(0, (groups, channels // groups)).transpose(1, 2).flatten(0, 1).flip([*range(2, 2 + spatial)])
+        beside = [r - p for r, p in zip(reach, padding, strict=True)]
+        return aten.convolution(x, kernels, bias, stride, beside, dilation, False, output_padding, groups)
     for dim, d in enumerate(dilation):
         weight = _spread(weight, 2 + dim, d)
     kernel = list(weight.shape[2:])

@@ -2,11 +2,13 @@
 
 That of the input is the transposed convolution of the results' gradient (of a transposed one, a plain convolution). That of the
 weights is a convolution whose images are the input's channels, whose kernels are the gradient's, and whose sum is over the
-batch: strides and dilations change places. Kernels of one element, or as wide as their stride, are products.
+batch: strides and dilations change places. Of kernels of one element, or as wide as their stride, it is a product, of depthwise
+ones a sum for each tap.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +22,8 @@ from kitsune_mlir.frontend.dtypes import widened
 __all__ = ["CONVOLUTION_GRADIENTS"]
 
 aten = torch.ops.aten
+MOST_TAPS = 64
+"""Of a depthwise convolution's kernel, each of which has a sum of its own."""
 
 
 def _backward(
@@ -94,12 +98,30 @@ def _of_weight(
         product = torch.bmm(widened(columns), widened(rows))
         return product.reshape(small.shape[1], -1, *kernel).to(small.dtype)
     channels = wide.shape[1] // groups
+    if channels == 1 and math.prod(kernel) <= MOST_TAPS:
+        return _of_depthwise(wide, small, kernel, stride, padding, dilation)
     images = wide.reshape(batch, groups, channels, -1).permute(2, 1, 0, 3).reshape(channels, -1, *wide.shape[2:])
     kernels = small.transpose(0, 1)
     made = aten.convolution(images, kernels, None, dilation, padding, stride, False, [0] * spatial, groups)
     for dim, extent in enumerate(kernel, 2):
         made = made.narrow(dim, 0, extent)
     return made.transpose(0, 1)
+
+
+def _of_depthwise(
+    wide: Tensor, small: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int]
+) -> Tensor:
+    """A sum for each tap, all over the same elements; a channel of `wide` has one or several of `small`."""
+    padded = aten.constant_pad_nd(wide, [p for amount in reversed(padding) for p in (amount, amount)]) if any(padding) else wide
+    places, rank = list(small.shape[2:]), len(kernel)
+    split = widened(small).reshape(small.shape[0], wide.shape[1], -1, *places)
+    sums = []
+    for taps in itertools.product(*(range(k) for k in kernel)):
+        firsts = [tap * d for tap, d in zip(taps, dilation, strict=True)]
+        cut = [slice(f, f + (n - 1) * s + 1, s) for f, n, s in zip(firsts, places, stride, strict=True)]
+        part = widened(padded[(slice(None), slice(None), *cut)]).unsqueeze(2)
+        sums.append((part * split).sum([0, *range(3, 3 + rank)]))
+    return torch.stack(sums, -1).reshape(small.shape[1], 1, *kernel).to(small.dtype)
 
 
 CONVOLUTION_GRADIENTS: dict[Any, Any] = {aten.convolution_backward.default: _backward}
