@@ -7,16 +7,17 @@ from kitsune_mlir.codegen.host.elementwise import Elementwise, plan_elementwise
 from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.nest import Nest
 from kitsune_mlir.codegen.host.reduction import RowReduction, plan_reduction
+from kitsune_mlir.codegen.host.transposing import Transposed, plan_transposed
 
 __all__ = ["Schedule", "plan"]
 
-Schedule = Elementwise | RowReduction | Contraction
+Schedule = Elementwise | Transposed | RowReduction | Contraction
 
 
 def plan(nest: Nest, machine: Machine) -> Schedule | None:
     """The schedule of a nest, or None if none takes it."""
     if not nest.reductions:
-        return plan_elementwise(nest, machine)
+        return plan_transposed(nest, machine) or plan_elementwise(nest, machine)
     rows, columns = plan_reduction(nest, machine), plan_contraction(nest, machine)
     if rows is None or columns is None:
         return columns if rows is None else rows

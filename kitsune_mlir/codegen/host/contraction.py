@@ -9,6 +9,8 @@ stored as [n, k]), each panel of columns is packed first (`packing.py`).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.host import ops
@@ -16,7 +18,8 @@ from kitsune_mlir.codegen.host.elementwise import access_lanes, lane_of
 from kitsune_mlir.codegen.host.lanes import BodyEmitter, computing_bytes
 from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.nest import Access, Nest
-from kitsune_mlir.codegen.host.packing import RELATIVE, Panel, plan_panel
+from kitsune_mlir.codegen.host.packing import LOCAL, RELATIVE, Panel, plan_panel
+from kitsune_mlir.codegen.host.reduction import Combiner, combine, combiner_of, identity
 
 __all__ = ["Contraction", "plan_contraction"]
 
@@ -31,6 +34,9 @@ class Contraction:
         self.nest, self.lane, self.emitter, self.lanes, self.row = nest, lane, emitter, lanes, row
         self.rows, self.columns = tile
         self.panel: Panel | None = plan_panel(nest, lane, row, lanes, self.columns)
+        parts = self.panel is not None and self.panel.part < nest.extents[self.panel.reductions[0]]
+        found = [combiner_of(nest, o) for o in range(len(nest.outputs))] if parts else []
+        self.combiners: list[Combiner] = [c for c in found if c is not None] if None not in found else []
 
     @property
     def outer(self) -> list[int]:
@@ -40,26 +46,54 @@ class Contraction:
     def emit(self, nest: Nest, point: Point, dimensions: list[int] | None = None) -> None:
         """Emit the loops over `dimensions` (all outer ones if None); `nest` has views, `point` the counters outside."""
         dimensions = self.outer if dimensions is None else dimensions
-        ops.nested(dimensions, nest.extents, point, lambda inside: self._columns(nest, inside))
+        inside = []  # a panel serves all of them
+        if self.panel is not None:
+            inside = [d for d in dimensions if nest.inputs[self.panel.operand].coefficients[d] == 0]
+        outside = [d for d in dimensions if d not in inside]
+        ops.nested(outside, nest.extents, point, lambda there: self._columns(nest, there, inside))
 
-    def _columns(self, nest: Nest, point: Point) -> None:
+    def _columns(self, nest: Nest, point: Point, inside: list[int]) -> None:
         """Emit the loop over blocks of columns, and the block that is left at the end."""
         extent, block = nest.extents[self.lane], self.lanes * self.columns
         whole = extent // block * block
 
         def columns(counter, carried):
-            self._block(nest, {**point, self.lane: counter}, [(i * self.lanes, self.lanes) for i in range(self.columns)])
+            chunks = [(i * self.lanes, self.lanes) for i in range(self.columns)]
+            self._block(nest, {**point, self.lane: counter}, chunks, inside)
             return carried
 
         ops.loop(0, whole, block, [], columns)
         left = extent - whole
         if left:
             chunks = [(first, min(self.lanes, left - first)) for first in range(0, left, self.lanes)]
-            self._block(nest, {**point, self.lane: whole}, chunks)
+            self._block(nest, {**point, self.lane: whole}, chunks, inside)
 
-    def _block(self, nest: Nest, point: Point, chunks: Chunks) -> None:
-        if self.panel is not None:
-            nest = self.panel.pack(nest, point, chunks)
+    def _block(self, nest: Nest, point: Point, chunks: Chunks, inside: list[int]) -> None:
+        """Emit all rows of a block of columns; where these are packed, part by part of the sum."""
+        panel = self.panel
+        if panel is None:
+            self._rows(nest, point, chunks)
+            return
+        first = panel.reductions[0]
+
+        def part(begin: ops.Index, extent: int) -> None:
+            extents = tuple(extent if d == first else e for d, e in enumerate(nest.extents))
+            here = {**point, first: begin}
+            packed = panel.pack(replace(nest, extents=extents), here, chunks)
+            ops.nested(inside, nest.extents, here, lambda there: self._rows(packed, there, chunks))
+
+        def step(counter, carried):
+            part(counter, panel.part)
+            return carried
+
+        extent = nest.extents[first]
+        whole = extent // panel.part * panel.part
+        ops.loop(0, whole, panel.part, [], step)
+        if extent > whole:
+            part(whole, extent - whole)
+
+    def _rows(self, nest: Nest, point: Point, chunks: Chunks) -> None:
+        """Emit the loop over register tiles, and the tile that is left at the end."""
         if self.row is None:
             self._tile(nest, [point], chunks)
             return
@@ -76,19 +110,23 @@ class Contraction:
             self._tile(nest, [{**point, row: whole + r} for r in range(extent - whole)], chunks)
 
     def _tile(self, nest: Nest, places: list[Point], chunks: Chunks) -> None:
-        """One register tile: load the results so far, run the reductions, store."""
-        first = []
-        for output in nest.outputs:
-            for place in places:
-                first += [output.at(self._shift(place, offset), lanes) for offset, lanes in chunks]
-        dimensions = [d for d in sorted(nest.reductions)]
-        sums = self._reduce(nest, places, chunks, dimensions, first)
-        slot = 0
-        for output in nest.outputs:
-            for place in places:
-                for offset, lanes in chunks:
-                    output.put(ops.broadcast(sums[slot], lanes), self._shift(place, offset), lanes)
-                    slot += 1
+        """One register tile: load the results so far, run the reductions, store.
+
+        Parts of a sum begin at nothing and are added then: what rounding loses grows with the length of a part.
+        """
+        slots = [
+            (o, self._shift(p, offset), lanes) for o in range(len(nest.outputs)) for p in places for offset, lanes in chunks
+        ]
+        if self.combiners:
+            first = [identity(self.combiners[o].name, nest.outputs[o].element, lanes) for o, _, lanes in slots]
+        else:
+            first = [nest.outputs[o].at(here, lanes) for o, here, lanes in slots]
+        sums = self._reduce(nest, places, chunks, sorted(nest.reductions), first)
+        for (o, here, lanes), value in zip(slots, sums, strict=True):
+            total = ops.broadcast(value, lanes)
+            if self.combiners:
+                total = combine(self.combiners[o], nest.outputs[o].at(here, lanes), total)
+            nest.outputs[o].put(total, here, lanes)
 
     def _reduce(
         self, nest: Nest, places: list[Point], chunks: Chunks, dimensions: list[int], sums: list[ir.Value]
@@ -97,8 +135,12 @@ class Contraction:
             return self._step(nest, places, chunks, sums)
         dimension, *rest = dimensions
 
+        packed_first = self.panel is not None and dimension == self.panel.reductions[0]
+
         def body(counter, carried):
-            return self._reduce(nest, [{**p, dimension: counter} for p in places], chunks, rest, carried)
+            local = {LOCAL: counter} if packed_first else {}
+            here = [{**p, dimension: ops.add(p.get(dimension, 0), counter), **local} for p in places]
+            return self._reduce(nest, here, chunks, rest, carried)
 
         return ops.loop(0, nest.extents[dimension], 1, sums, body)
 

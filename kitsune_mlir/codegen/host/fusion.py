@@ -17,19 +17,20 @@ from kitsune_mlir.codegen.host.elementwise import Elementwise, plan_elementwise
 from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.nest import Access, Nest, read_nest
 from kitsune_mlir.codegen.host.reduction import RowReduction
+from kitsune_mlir.codegen.host.transposing import plan_transposed
 from kitsune_mlir.dialects.sizes import tensor_bytes
 from kitsune_mlir.dialects.verify import walk
 
-__all__ = ["RowGroup", "find_groups"]
+__all__ = ["HARMLESS", "VIEWS", "RowGroup", "find_groups"]
 
 MIN_BYTES = 32 << 10
 """Chains that touch less than this stay in the first-level cache anyway; there vectors along the rows are worth more."""
 
-_VIEWS = frozenset({
+VIEWS = frozenset({
     "memref.subview", "memref.expand_shape", "memref.collapse_shape", "memref.cast", "memref.reinterpret_cast",
     "memref.transpose",
 })  # fmt: skip
-_HARMLESS = _VIEWS | {"memref.alloc", "memref.dim", "arith.constant"}
+HARMLESS = VIEWS | {"memref.alloc", "memref.dim", "arith.constant"}
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def find_groups(block: ir.Block, machine: Machine) -> Iterator[RowGroup]:
     """The chains among the operations of a block, in order."""
     group: RowGroup | None = None
     for op in [o.operation for o in block.operations]:
-        if op.name in _HARMLESS:
+        if op.name in HARMLESS:
             continue
         member = _member(op, machine) if op.name == "linalg.generic" else None
         if group is not None and member is not None and group.accepts(member):
@@ -151,6 +152,8 @@ def _member(op: ir.Operation, machine: Machine) -> Member | None:
         if not isinstance(schedule, RowReduction) or any(d == row for d, _ in schedule.tile):
             return None
         return Member(op, schedule, row)
+    if plan_transposed(nest, machine) is not None:
+        return None  # its rows lie across those of what it reads
     within = plan_elementwise(nest, machine, outside=row)
     return None if within is None else Member(op, within, row)
 
@@ -159,7 +162,7 @@ def _root(value: ir.Value | None) -> ir.Value:
     """The memref that a view is made of, in the end."""
     assert value is not None
     root: ir.Value = value
-    while not isinstance(root.owner, ir.Block) and root.owner.operation.name in _VIEWS:
+    while not isinstance(root.owner, ir.Block) and root.owner.operation.name in VIEWS:
         root = root.owner.operation.operands[0]
     return root
 

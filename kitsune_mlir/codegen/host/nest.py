@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.host import ops
+from kitsune_mlir.dialects.access import affine_maps
 from kitsune_mlir.dialects.verify import walk
 
-__all__ = ["Access", "Nest", "read_nest"]
+__all__ = ["Access", "Nest", "loop_extents", "read_nest"]
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,17 @@ def _linear(expression: ir.AffineExpr, rank: int) -> tuple[list[int], int] | Non
     if any(left[0]):
         return None
     return [left[1] * c for c in right[0]], left[1] * right[1]
+
+
+def loop_extents(op: ir.Operation) -> list[int]:
+    """Extents of an op's own loops; a nest has merged some."""
+    extents = [1] * len(list(op.attributes["iterator_types"]))
+    for value, affine_map in zip(op.operands, affine_maps(op), strict=True):
+        if isinstance(value.type, ir.MemRefType):
+            for size, expression in zip(value.type.shape, affine_map.results, strict=True):
+                if isinstance(expression, ir.AffineDimExpr):
+                    extents[expression.position] = size
+    return extents
 
 
 def _indexed(nest: Nest) -> set[int]:

@@ -15,7 +15,7 @@ from torch_mlir.dialects import linalg
 
 from kitsune_mlir.codegen.host import ops
 from kitsune_mlir.codegen.host.machine import Machine
-from kitsune_mlir.codegen.host.nest import Nest, read_nest
+from kitsune_mlir.codegen.host.nest import Nest, loop_extents, read_nest
 from kitsune_mlir.codegen.host.reduction import combiner_of
 from kitsune_mlir.dialects.cloning import clone_with
 from kitsune_mlir.dialects.sizes import element_bytes
@@ -61,7 +61,7 @@ def precompute_sides(op: ir.Operation, machine: Machine) -> ir.Operation:
     sides = [_side(nest, v) for v in term.operands]
     if any(s is None for s in sides) or sides[0] is None or sides[1] is None or sides[0].dimensions == sides[1].dimensions:
         return op
-    extents = _extents(op)
+    extents = loop_extents(op)
     chosen = []
     for side in sides:
         assert side is not None
@@ -86,17 +86,6 @@ def _is_crosswise(nest: Nest, side: Side, machine: Machine) -> bool:
 
 def _maps(op: ir.Operation) -> list[ir.AffineMap]:
     return [attribute.value for attribute in op.attributes["indexing_maps"]]
-
-
-def _extents(op: ir.Operation) -> list[int]:
-    """Extents of the op's own dimensions (a nest has merged some)."""
-    extents = [1] * len(list(op.attributes["iterator_types"]))
-    for value, affine_map in zip(op.operands, _maps(op), strict=True):
-        if isinstance(value.type, ir.MemRefType):
-            for size, expression in zip(value.type.shape, affine_map.results, strict=True):
-                if isinstance(expression, ir.AffineDimExpr):
-                    extents[expression.position] = size
-    return extents
 
 
 def _side(nest: Nest, value: ir.Value) -> Side | None:

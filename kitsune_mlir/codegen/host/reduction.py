@@ -17,7 +17,7 @@ from kitsune_mlir.codegen.host.lanes import BodyEmitter, computing_bytes
 from kitsune_mlir.codegen.host.machine import Machine
 from kitsune_mlir.codegen.host.nest import Nest
 
-__all__ = ["RowReduction", "plan_reduction"]
+__all__ = ["Combiner", "RowReduction", "combine", "combiner_of", "identity", "plan_reduction"]
 
 Point = ops.Point
 
@@ -74,7 +74,7 @@ class RowReduction:
             for p, place in enumerate(places):
                 begin = (o * len(places) + p) * unroll
                 total = horizontal(combiner, sums[begin : begin + unroll])
-                output.put(_combine(combiner, output.at(place), total), place, 1)
+                output.put(combine(combiner, output.at(place), total), place, 1)
 
     def _reduce(self, nest: Nest, places: list[Point], others: list[int], sums: list[ir.Value], unroll: int) -> list[ir.Value]:
         if others:
@@ -120,7 +120,7 @@ class RowReduction:
                 for o, combiner in enumerate(self.combiners):
                     slot = (o * len(places) + p) * unroll + u
                     term = made.get(combiner.term, combiner.term)
-                    sums[slot] = _combine(combiner, sums[slot], _padded(combiner, ops.broadcast(term, lanes), self.lanes))
+                    sums[slot] = combine(combiner, sums[slot], _padded(combiner, ops.broadcast(term, lanes), self.lanes))
         return sums
 
     def _moves(self, access) -> list[int]:
@@ -234,7 +234,8 @@ def identity(name: str, element: ir.Type, lanes: int) -> ir.Value:
     return ops.const(element, number, lanes)
 
 
-def _combine(combiner: Combiner, a: ir.Value, b: ir.Value) -> ir.Value:
+def combine(combiner: Combiner, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Two parts of a result as one."""
     attributes = {name: combiner.op.attributes[name] for name in combiner.op.attributes}
     return ir.Operation.create(combiner.name, [a.type], [a, b], attributes).results[0]
 
@@ -252,7 +253,7 @@ def _padded(combiner: Combiner, value: ir.Value, lanes: int) -> ir.Value:
 def horizontal(combiner: Combiner, vectors: list[ir.Value]) -> ir.Value:
     """Combine vectors, and then the lanes of the one vector, to a scalar."""
     while len(vectors) > 1:
-        pairs = [_combine(combiner, a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=False)]
+        pairs = [combine(combiner, a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=False)]
         vectors = pairs + (vectors[-1:] if len(vectors) % 2 else [])
     value = vectors[0]
     lanes = ir.VectorType(value.type).shape[0]
@@ -260,5 +261,5 @@ def horizontal(combiner: Combiner, vectors: list[ir.Value]) -> ir.Value:
         lanes //= 2
         low = vector.shuffle(value, value, list(range(lanes)))
         high = vector.shuffle(value, value, list(range(lanes, 2 * lanes)))
-        value = _combine(combiner, low, high)
+        value = combine(combiner, low, high)
     return vector.extract(value, [], [0])

@@ -1,4 +1,5 @@
-"""Replaces each `linalg.generic` of a body by vector loops, in three rounds: split products, chains of rows, single nests.
+"""Replaces each `linalg.generic` of a body by vector loops, in three rounds: convolutions and split products, chains of rows,
+single nests.
 
 What no schedule takes (dynamic shapes, divided indices, regions in the body, sorting, ...) is left to upstream's plain loops.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 from torch_mlir import ir
 
+from kitsune_mlir.codegen.host.channels import channels_last
 from kitsune_mlir.codegen.host.choice import plan
 from kitsune_mlir.codegen.host.fusion import find_groups
 from kitsune_mlir.codegen.host.machine import Machine
@@ -21,7 +23,7 @@ __all__ = ["vectorize"]
 def vectorize(root: ir.Operation, machine: Machine) -> None:
     """Replace every `linalg.generic` under `root` that a schedule takes by vector loops."""
     for op in [o for o in walk(root) if o.name == "linalg.generic"]:
-        nest = read_nest(precompute_sides(op, machine))
+        nest = read_nest(precompute_sides(channels_last(op, machine), machine))
         if nest is not None and nest.reductions:
             allow_contraction(nest)
     for function in [o for o in walk(root) if o.name == "func.func"]:

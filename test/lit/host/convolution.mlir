@@ -1,12 +1,14 @@
-// A convolution is vectorised along a row of pixels, its sums stay in registers; the 3 columns of the kernel are no vector,
-// and a fill that walks the same images does not pull it into a loop over images.
+// A convolution is vectorised along its channels, its sums stay in registers; the 3 columns of the kernel are no vector, and a
+// fill that walks the same images does not pull it into a loop over images. Weights become panels, and sums images, in squares.
 // RUN: kitsune-opt %s --kitsune-to-host=vector-bytes=32 | FileCheck %s
 
 // CHECK-LABEL: func.func private @f_body0(
 // CHECK-NOT: vector<3xf32>
+// CHECK: vector.shuffle
 // CHECK: scf.for {{.*}} iter_args({{.*}}) -> (vector<8xf32>
 // CHECK: vector.broadcast %{{.*}} : f32 to vector<8xf32>
 // CHECK-NOT: vector<3xf32>
+// CHECK: vector.shuffle
 // CHECK-LABEL: func.func private @f_task0(
 func.func @f(%x: memref<4x16x18x18xf32>, %k: memref<16x16x3x3xf32>, %out: memref<4x16x16x16xf32>, %arena: memref<1xi8>)
     attributes {kitsune.program} {
