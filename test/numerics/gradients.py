@@ -34,6 +34,17 @@ def with_gradients(function: Callable[..., Any], args: Sequence[Any], tangents: 
     return [result.detach() for result in results] + [grad for grad in grads if grad is not None]
 
 
+def runs_in_pytorch(function: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Whether PyTorch has a function and its gradient in this type, on the host."""
+    try:
+        with_gradients(function, args, tangents_of(function, args))
+    except RuntimeError as error:
+        if "not implemented" not in str(error):
+            raise
+        return False
+    return True
+
+
 def tangents_of(function: Callable[..., Any], args: Sequence[Any]) -> list[Tensor]:
     """Random ones, one for each result that has a gradient."""
     args = [arg.detach().requires_grad_() if wanted(arg) else arg for arg in args]
