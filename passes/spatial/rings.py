@@ -124,6 +124,8 @@ class Rings:
     def enter(self, stage: ir.Operation, number: ir.Value) -> None:
         """At the start of a task: wait for the tile `number` of what the stage reads, and for a slot for what it makes."""
         self.held = {}
+        if not self.queues:
+            return
         for kind, values in ((PopOp, inputs_of(stage)), (AcquireOp, results_of(stage))):
             for value in values:
                 if value in self.queues:
@@ -137,6 +139,8 @@ class Rings:
 
     def leave(self, stage: ir.Operation) -> None:
         """At the end of a task: give on what it wrote and read."""
+        if not self.queues:
+            return
         for kind, values in ((PushOp, results_of(stage)), (ReleaseOp, inputs_of(stage))):
             for value in values:
                 if value in self.queues:

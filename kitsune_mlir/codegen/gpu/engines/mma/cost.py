@@ -97,6 +97,7 @@ def microseconds(work: Work, pieces: int, workers: int, whole: int = 0) -> float
     return time
 
 
+@functools.cache
 def choose_pieces(work: Work, workers: int) -> tuple[int, int]:
     """How many blocks should share each tile, and how many tiles before those one block does alone."""
     most = max(1, min(MOST_PIECES, workers, work.chunks // LEAST_CHUNKS))

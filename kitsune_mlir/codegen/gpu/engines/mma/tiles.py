@@ -1,5 +1,6 @@
 """Tiles of products on tensor cores, from the model of the chip in `codegen/gpu/engines/mma/cost.py`."""
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -60,6 +61,13 @@ def mma_tile(
         element_bytes: of the operands: f32 ones are multiplied by three products of tf32 numbers.
         products: of one input that share the tile, each with its own columns.
     """
+    return list(_best_tile(tuple(sizes), tuple(kinds), terms, target.workers, element_bytes, products))
+
+
+@functools.cache
+def _best_tile(
+    sizes: tuple[int, ...], kinds: tuple[str, ...], terms: int, workers: int, element_bytes: int, products: int
+) -> tuple[int, ...]:
     exact = element_bytes > 2
     places = {kind: last for last, kind in enumerate(kinds) if kind != "batch"}
     row, col = (sizes[places[kind]] if kind in places else 1 for kind in ("m", "n"))
@@ -78,18 +86,18 @@ def mma_tile(
             others * (row + products * col) * terms * element_bytes,
             row % min(rows, row) != 0 or col % min(cols, col) != 0,
         )
-        pieces, whole = choose_pieces(work, target.workers)
+        pieces, whole = choose_pieces(work, workers)
         # Of about equal ones the larger, which read less.
         halvings = math.log2(ROWS[0] * COLUMNS[0] / (rows * cols)) if products == 1 else 0
-        return microseconds(work, pieces, target.workers, whole) * (1 + NARROWER * halvings)
+        return microseconds(work, pieces, workers, whole) * (1 + NARROWER * halvings)
 
     near = (row + col) * terms * element_bytes <= NEAR_BYTES
     # Several products need the rows of both warpgroups.
     heights = ROWS if (near or row <= 64) and products == 1 else ROWS[:1]
     # Of equal ones the first: larger tiles read less.
     most = (MOST_EXACT_COLUMNS if exact else COLUMNS[0]) // products
-    shares = _shares(col, -(-row // ROWS[0]) * others, target.workers) if products > 1 else []
-    few = -(-row // ROWS[0]) * -(-col // COLUMNS[0]) * others <= FEW_WAVES * target.workers
+    shares = _shares(col, -(-row // ROWS[0]) * others, workers) if products > 1 else []
+    few = -(-row // ROWS[0]) * -(-col // COLUMNS[0]) * others <= FEW_WAVES * workers
     between = (*BETWEEN, *(NARROW if row <= ROWS[1] else ())) if few and products == 1 else ()
     widths = [cols for cols in (*COLUMNS, *between, *shares) if cols <= most]
     rows, cols = min(((rows, cols) for rows in heights for cols in widths), key=lambda tile: time(*tile))
@@ -97,7 +105,7 @@ def mma_tile(
     for kind, most in (("m", rows), ("n", cols)):
         if kind in places:
             tile[places[kind]] = min(sizes[places[kind]], most)
-    return tile
+    return tuple(tile)
 
 
 def _shares(cols: int, rows: int, workers: int) -> list[int]:
