@@ -74,6 +74,10 @@ def compile(
     phases = Phases(chosen.on_phase)
     model, args, kwargs = phases.run("import", opened, model, args, kwargs)
     machine = find_target(choose_target(model, args) if target == "auto" else target)
+    if isinstance(model, ImportedModel):
+        program = compile_imported(model, machine, chosen, phases)
+        warn_if_slow(program.summary)
+        return program
     return compile_model(lambda: export_model(model, args, kwargs), machine, chosen, phases)
 
 
@@ -313,7 +317,8 @@ def choose_target(model: Any, args: Sequence[Any]) -> str:
     """
     import torch
 
-    tensors = [*getattr(model, "parameters", list)(), *(a for a in args if isinstance(a, torch.Tensor))]
+    weights = model.supplied.values() if isinstance(model, ImportedModel) else getattr(model, "parameters", list)()
+    tensors = [*weights, *(a for a in args if isinstance(a, torch.Tensor))]
     on_gpu = next((t.device for t in tensors if t.device.type == "cuda"), None)
     if on_gpu is None:
         return "host"

@@ -110,7 +110,7 @@ machine_option = click.option(
 @args_option
 @readable
 def compile(model: str, output: str, no_weights: bool, remarks: bool, tune: bool, target: str, args_text: str | None) -> None:
-    """Compile MODEL (path/to/file.py:function, or m.pt2) and write a .kit file.
+    """Compile MODEL (path/to/file.py:function, or m.pt2, .onnx, .mlir) and write a .kit file.
 
     The function takes nothing and returns (model, args), or a model where --args is given.
     """
@@ -186,7 +186,7 @@ def explain(
     target: str,
     args_text: str | None,
 ) -> None:
-    """Say what MODEL (a .kit file, path/to/file.py:function, or m.pt2) becomes: stages, buffers, launches, traffic.
+    """Say what MODEL (m.kit, path/to/file.py:function, m.pt2, .onnx or .mlir) becomes: stages, buffers, launches, traffic.
 
     With --timeline, a page shows what each multiprocessor does when: as predicted for a machine and, where the program can run
     and was compiled with timestamps (a model that is compiled here is), as measured.
@@ -211,7 +211,7 @@ def explain(
 @args_option
 @readable
 def simulate(model: str, machine: str, cold: bool, timeline: str | None, trace: str | None, args_text: str | None) -> None:
-    """Predict the time of MODEL (a .kit file, path/to/file.py:function, or m.pt2) on a described machine: no GPU is needed.
+    """Predict the time of MODEL (m.kit, path/to/file.py:function, m.pt2, .onnx, .mlir) on a described machine, without a GPU.
 
     Prints a line a stage: when its first tile begins and its last one ends (microseconds), which share of all blocks' time it
     works and waits, and its traffic.

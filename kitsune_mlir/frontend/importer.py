@@ -29,7 +29,15 @@ from kitsune_mlir.frontend.settle import settle
 from kitsune_mlir.frontend.signature import MainGraph
 from kitsune_mlir.frontend.slices import put_slices
 
-__all__ = ["ExportedModel", "export_model", "import_exported", "import_model", "is_channels_last", "traced_model"]
+__all__ = [
+    "ExportedModel",
+    "describe_arguments",
+    "export_model",
+    "import_exported",
+    "import_model",
+    "is_channels_last",
+    "traced_model",
+]
 
 
 def import_model(
@@ -137,7 +145,7 @@ def import_exported(exported: ExportedModel, *, context: ir.Context | None = Non
     with _timed(seconds, "lower"):
         lower_to_linalg(module)
         places = settle(module)
-        _describe_arguments(module, main.arguments, exported.leaves)
+        describe_arguments(module, main.arguments, exported.leaves)
         results = _placed(main.results, places, exported.returned)
         results = _handed_back(results, {n: main.name_of(node) for n, node in exported.handed_back.items()})
         _describe_results(module, main.arguments, results)
@@ -210,7 +218,7 @@ def _describe_results(module: ir.Module, arguments: Sequence[Argument], results:
         function.res_attrs = ir.ArrayAttr.get([ir.DictAttr.get(attributes) for attributes in each])
 
 
-def _describe_arguments(module: ir.Module, arguments: Sequence[Argument], leaves: Sequence[Any]) -> None:
+def describe_arguments(module: ir.Module, arguments: Sequence[Argument], leaves: Sequence[Any]) -> None:
     """Say of each argument its name, what it is, and, of images given with channels innermost, their order in memory."""
     function = module.body.operations[0]
     with module.context:

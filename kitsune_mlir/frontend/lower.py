@@ -14,12 +14,12 @@ from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend.own_operators import lower_own_operators
 from kitsune_mlir.frontend.source import node_location, origin_of_location, origin_of_node, target_name
 
-__all__ = ["import_graph", "lower_to_linalg"]
+__all__ = ["TO_LINALG", "import_graph", "lower_to_linalg", "run_reporting"]
 
 _TO_BACKEND = (
     "builtin.module(func.func(torch-match-quantized-custom-ops),torchdynamo-export-to-torch-backend-pipeline{extra-library=})"
 )
-_TO_LINALG = "builtin.module(torch-backend-to-linalg-on-tensors-backend-pipeline{allow-non-finites=true})"
+TO_LINALG = "builtin.module(torch-backend-to-linalg-on-tensors-backend-pipeline{allow-non-finites=true})"
 _OPERATOR = re.compile(r'name = "torch\.([\w.]+)"|\'torch\.(aten\.[\w.]+|prims\.[\w.]+|[\w.]+)\'')
 
 
@@ -69,33 +69,42 @@ def lower_to_linalg(module: ir.Module) -> None:
     """
     lower_own_operators(module)
     own = any(op.operation.name.startswith("kitsune.") for op in module.body.operations[0].regions[0].blocks[0].operations)
-    for pipeline in (_TO_BACKEND, _unchecked(module.context) if own else _TO_LINALG):
-        diagnostics: list[tuple[str, str | None, str | None]] = []
-
-        def collect(diagnostic: ir.Diagnostic, found: list = diagnostics) -> bool:
-            if diagnostic.severity == ir.DiagnosticSeverity.ERROR:
-                found.append((diagnostic.message, *origin_of_location(diagnostic.location)))
-            return True
-
-        with module.context as context:
-            handler = context.attach_diagnostic_handler(collect)
-            before = context.emit_error_diagnostics
-            # Otherwise some passes report an error without failing, and the pass manager aborts the process.
-            context.emit_error_diagnostics = True
-            try:
-                PassManager.parse(pipeline).run(module.operation)
-            except ir.MLIRError as error:
-                raise _lowering_error(diagnostics, str(error), module) from None
-            finally:
-                context.emit_error_diagnostics = before
-                handler.detach()
+    for pipeline in (_TO_BACKEND, _unchecked(module.context) if own else TO_LINALG):
+        run_reporting(pipeline, module)
     if own and _left_over(module) is not None:
         raise _lowering_error([], "it is left as it was", module)
 
 
+def run_reporting(pipeline: str, module: ir.Module) -> None:
+    """Runs passes of torch-mlir, or of MLIR, on a model.
+
+    Raises:
+        FrontendError: one failed; names the operator and its source line.
+    """
+    diagnostics: list[tuple[str, str | None, str | None]] = []
+
+    def collect(diagnostic: ir.Diagnostic) -> bool:
+        if diagnostic.severity == ir.DiagnosticSeverity.ERROR:
+            diagnostics.append((diagnostic.message, *origin_of_location(diagnostic.location)))
+        return True
+
+    with module.context as context:
+        handler = context.attach_diagnostic_handler(collect)
+        before = context.emit_error_diagnostics
+        # Otherwise some passes report an error without failing, and the pass manager aborts the process.
+        context.emit_error_diagnostics = True
+        try:
+            PassManager.parse(pipeline).run(module.operation)
+        except ir.MLIRError as error:
+            raise _lowering_error(diagnostics, str(error), module) from None
+        finally:
+            context.emit_error_diagnostics = before
+            handler.detach()
+
+
 def _unchecked(context: ir.Context) -> str:
     """The passes to linalg without the last one, which refuses operations of dialects that torch-mlir does not know."""
-    *passes, check = str(PassManager.parse(_TO_LINALG, context)).split(",")
+    *passes, check = str(PassManager.parse(TO_LINALG, context)).split(",")
     assert check == "torch-verify-linalg-on-tensors-backend-contract)"
     return ",".join(passes) + ")"
 

@@ -10,13 +10,16 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from kitsune_mlir.dialects import new_context
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.frontend.exported_file import read_exported
 from kitsune_mlir.frontend.imported import ImportedModel
+from kitsune_mlir.frontend.onnx_file import import_onnx
+from kitsune_mlir.frontend.stablehlo import import_stablehlo
 
 __all__ = ["FILES", "opened"]
 
-FILES = {".pt2": "a program that torch.export.save wrote"}
+FILES = {".pt2": "a program that torch.export.save wrote", ".onnx": "an ONNX model", ".mlir": "a module of StableHLO"}
 """Files that hold a model, by the ends of their names."""
 
 
@@ -36,15 +39,19 @@ def opened(
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise ArgumentError(f"example keyword arguments are a mapping from names to values, not a {type(kwargs).__name__}")
     if isinstance(model, str | os.PathLike):
-        return _read(Path(model)), tuple(args), dict(kwargs or {})
+        return _read(Path(model), args, kwargs), tuple(args), dict(kwargs or {})
     if not isinstance(model, torch.nn.Module | ExportedProgram | ImportedModel) and not callable(model):
         known = "a torch.nn.Module, a function, an ExportedProgram, or the path of a file"
         raise ArgumentError(f"a model is {known}, not a {type(model).__name__}")
     return model, tuple(args), dict(kwargs or {})
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> ExportedProgram | ImportedModel:
     if path.suffix == ".pt2":
         return read_exported(path)
+    if path.suffix == ".mlir":
+        return import_stablehlo(path, context=new_context())
+    if path.suffix == ".onnx":
+        return import_onnx(path, args, kwargs, context=new_context())
     known = ", ".join(f"{end} ({what})" for end, what in FILES.items())
     raise ArgumentError(f"{path}: a file with a model ends in {known}; kitsune_mlir.load reads .kit files")
