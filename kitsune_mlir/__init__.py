@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from kitsune_mlir.dynamo.explain import explain
     from kitsune_mlir.pipeline import Options, compile
     from kitsune_mlir.runtime.load import load
     from kitsune_mlir.runtime.program import Program
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "compile": "kitsune_mlir.pipeline",
+    "explain": "kitsune_mlir.dynamo.explain",
     "Options": "kitsune_mlir.pipeline",
     "load": "kitsune_mlir.runtime.load",
     "Program": "kitsune_mlir.runtime.program",
     "simulate": "kitsune_mlir.simulation.simulate",
 }
 
-__all__ = ["Options", "Program", "compile", "load", "simulate"]
+__all__ = ["Options", "Program", "compile", "explain", "load", "simulate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves
 
+from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.partition import Partition, is_view, partition
 from kitsune_mlir.dynamo.parts import Part, compile_part
 from kitsune_mlir.dynamo.randoms import draw_in_front, is_random
 from kitsune_mlir.dynamo.report import GraphReport, Island
-from kitsune_mlir.errors import FrontendError, KitsuneError
+from kitsune_mlir.errors import FrontendError, KitsuneError, UnsupportedError
 from kitsune_mlir.frontend.source import origin_of_node, target_name
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.options import Options
@@ -34,6 +35,7 @@ def compile_graph(
     options: Options,
     report: GraphReport,
     regenerated: Set[int] = frozenset(),
+    graphs: GraphOptions | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph of static shapes.
 
@@ -42,6 +44,7 @@ def compile_graph(
         weights: names of placeholders that are the same tensors at most calls.
         report: what comes out of it is written there.
         regenerated: numbers of outputs that the caller makes himself as views of inputs.
+        graphs: how it is to be cut.
 
     Returns:
         A function of flat inputs that gives the outputs as a sequence.
@@ -51,12 +54,18 @@ def compile_graph(
     gm.graph.eliminate_dead_code()
     report.nodes = sum(node.op == "call_function" for node in gm.graph.nodes)
     written = {node.args[0].name for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)}
-    refused: dict[str, str] = {}
+    graphs = graphs or GraphOptions()
+    refused = {name: "option 'run_in_torch' names it" for name in graphs.run_in_torch}
     parts: dict[str, Part] = {}
     cut = partition(gm, lambda node: _reason(node, refused) is None, regenerated)
     for _ in range(ROUNDS):
         problem = None
         for name, graph in cut.parts.items():
+            count = sum(node.op == "call_function" for node in graph.graph.nodes)
+            if cut.islands and count < graphs.min_part:
+                problem = UnsupportedError(f"a part of {count} operators", f"option 'min_part' is {graphs.min_part}")
+                _refuse(graph, problem, refused)
+                break
             try:
                 parts[name] = compile_part(graph, weights - written, machine, options)
             except Exception as error:  # a user's model goes on, whatever is wrong with the compiler

@@ -7,6 +7,7 @@ that share memory in eager must share it here, and no others.
 import copy
 import logging
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -195,7 +196,9 @@ def test_modes_that_measure_ask_for_tuning(monkeypatch):
     seen = []
     compiler = backend._compiler
     monkeypatch.setattr(
-        backend, "_compiler", lambda kind, options, writes: seen.append(options) or compiler(kind, Options(), writes)
+        backend,
+        "_compiler",
+        lambda kind, asked, writes: seen.append(asked.options) or compiler(kind, replace(asked, options=Options()), writes),
     )
     for mode in ("max-autotune", "max-autotune-no-cudagraphs"):
         torch._dynamo.reset()

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+import kitsune_mlir
 from kitsune_mlir.dynamo import backend
 from kitsune_mlir.dynamo.report import GraphReport
 
@@ -324,6 +325,50 @@ def test_a_bug_in_the_backend_leaves_the_model_to_pytorch(monkeypatch, reports):
         y = torch.compile(lambda x: torch.relu(x) * 2, backend="kitsune")(x)
     y.sum().backward()
     torch.testing.assert_close(x.grad, 2.0 * (x > 0))
+
+
+def with_qr(x, w):
+    return torch.linalg.qr(torch.relu(x @ w))[0] @ w
+
+
+def test_require_full_raises(reports):
+    compiled = torch.compile(with_qr, backend="kitsune", options={"require_full": True})
+    with torch.no_grad(), pytest.raises(Exception, match=r"wants all of a graph in programs(.|\n)*aten.linalg_qr.default"):
+        compiled(R(6, 6), R(6, 6))
+    full = torch.compile(lambda x: torch.relu(x) + 1, backend="kitsune", options={"require_full": True})
+    with torch.no_grad():
+        full(R(3))
+
+
+@pytest.mark.parametrize(
+    "given, programs, islands",
+    [
+        ({"run_in_torch": ["aten.relu.default"]}, 2, 2),
+        ({"min_part": 2}, 1, 2),
+        ({"min_part": 99}, 0, 4),
+    ],
+)
+def test_options_of_graphs(given, programs, islands, reports):
+    args = (R(6, 6), R(6, 6))
+    with torch.no_grad():
+        got = torch.compile(with_qr, backend="kitsune", options=given)(*args)
+        torch.testing.assert_close(got, with_qr(*args), atol=1e-4, rtol=1e-4)
+    (report,) = reports
+    assert (len(report.programs), len(report.islands)) == (programs, islands), str(report)
+
+
+def test_explain_says_what_became_of_a_model():
+    def model(x, w):
+        y = with_qr(x, w)
+        torch._dynamo.graph_break()
+        return torch.tanh(y) + 1
+
+    with torch.no_grad():
+        found = kitsune_mlir.explain(model, (R(6, 6), R(6, 6)))
+    assert [len(graph.programs) for graph in found.graphs] == [2, 1] and len(found.breaks) == 1
+    text = str(found)
+    assert "graph break (1 x)" in text and "aten.linalg_qr.default" in text and "test_dynamo_graphs.py" in text
+    assert "1 stages in 1 launch" in text
 
 
 def test_the_backend_is_found_by_name():
