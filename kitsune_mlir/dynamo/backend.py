@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +50,7 @@ def compiled_graph(
     from kitsune_mlir.dynamo.sharing import SharingGuard
     from kitsune_mlir.dynamo.torch_api import aot_autograd, min_cut_rematerialization_partition
     from kitsune_mlir.frontend.aten import traced_table
+    from kitsune_mlir.frontend.gradients.whole import kept_whole
 
     asked = _Asked(graph_options, options, keep)
     training, writes = _needs_gradients(example_inputs), Writes()
@@ -60,7 +62,7 @@ def compiled_graph(
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
-    with composites_replaced(training):
+    with composites_replaced(training), kept_whole() if training else contextlib.nullcontext():
         run = compiled(gm, example_inputs)
     return SharingGuard(run, gm.forward, example_inputs) if writes.found else run
 
