@@ -18,7 +18,7 @@ GPU_OUT := out/gpu
 SHELL  := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs opinfo gpu-kits gpu-test gpu-bench gpu-breadth gpu-generic gpu-library host-bench ptx-hashes clean
+.PHONY: help setup demo test lint docs opinfo gpu-kits gpu-test gpu-bench gpu-breadth gpu-generic gpu-library libraries host-bench ptx-hashes clean
 
 # An environment knows its folder by its full path: a clone that was moved is installed again.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
@@ -37,7 +37,8 @@ help:
 	@echo "make gpu-bench  measurements on a Hopper GPU"
 	@echo "make gpu-breadth  operators, and models that the compiler was not built around, on a Hopper GPU"
 	@echo "make gpu-generic  predicted and measured times of tasks of the generic engine"
-	@echo "make gpu-library  models of Transformers and PyG through torch.compile (needs these libraries)"
+	@echo "make gpu-library  models of libraries through torch.compile (needs the extra breadth)"
+	@echo "make libraries    the same on the host target"
 	@echo "make host-bench  the host target beside PyTorch on this processor (wants idle cores); writes bench/README.md again"
 	@echo "make ptx-hashes  which kernels' PTX is not that of test/gpu/ptx_hashes.json"
 	@echo "make clean      remove what was built, and .venv"
@@ -96,7 +97,11 @@ gpu-generic: $(STAMP)
 	@$(BIN)/python -m bench.generic compare $(GPU_OUT)/generic.json
 
 gpu-library: $(STAMP)
-	@$(BIN)/python -m bench.library --json $(GPU_OUT)/library.json
+	@$(BIN)/python -m bench.library --device cuda --json $(GPU_OUT)/library.json
+
+libraries: $(STAMP)
+	@$(BIN)/pip install --quiet --editable '.[breadth]'
+	@$(BIN)/python -m bench.library --device cpu --json bench/results/libraries-host.json --resume $(ARGS)
 
 host-bench: $(STAMP)
 	@$(BIN)/python -m bench.host --json bench/results/host.json --resume $(ARGS)

@@ -337,11 +337,20 @@ def slow(entries: Mapping[str, Entry]) -> list[str]:
     return [f"- Stages far above their own floor: {', '.join(many) or 'none'} of {len(counted)} cases."] if counted else []
 
 
+def _count(value: int | list[Any]) -> str:
+    """A number, or what there is of each graph."""
+    return (
+        " + ".join(map(str, value))
+        if value and isinstance(value, list) and isinstance(value[0], int)
+        else str(len(value) if isinstance(value, list) else value)
+    )
+
+
 def library() -> list[str]:
     """Models of libraries through torch.compile."""
     run = load("library-h200.json")
     rows = [
-        f"| {r['case']} | {r['programs']} | {r['in_pytorch']} | {r['error']:.0e} | {r['first_call_seconds']} |"
+        f"| {r['case']} | {_count(r['programs'])} | {_count(r['in_pytorch'])} | {r['error']:.0e} | {r['first_call_seconds']} |"
         f" {r['milliseconds']['kitsune']:.2f} | {r['milliseconds']['eager']:.2f} |"
         for r in run["results"]
     ]

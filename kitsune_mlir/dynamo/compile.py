@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from kitsune_mlir.dynamo.parts import Part, compile_part
 from kitsune_mlir.dynamo.randoms import draw_in_front, is_random
 from kitsune_mlir.dynamo.report import GraphReport, Island
 from kitsune_mlir.errors import FrontendError, KitsuneError, UnsupportedError
+from kitsune_mlir.frontend.aten import late_operators
 from kitsune_mlir.frontend.source import origin_of_node, target_name
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.options import Options
@@ -61,16 +62,17 @@ def compile_graph(
     for _ in range(ROUNDS):
         problem = None
         for name, graph in cut.parts.items():
-            count = sum(node.op == "call_function" for node in graph.graph.nodes)
-            if cut.islands and count < graphs.min_part:
-                problem = UnsupportedError(f"a part of {count} operators", f"option 'min_part' is {graphs.min_part}")
-                _refuse(graph, problem, refused)
+            # Before it is compiled, which changes it.
+            operators = {node.name: str(node.target) for node in graph.graph.nodes if node.op == "call_function"}
+            if cut.islands and len(operators) < graphs.min_part:
+                problem = UnsupportedError(f"a part of {len(operators)} operators", f"option 'min_part' is {graphs.min_part}")
+                _refuse(operators, problem, refused)
                 break
             try:
                 parts[name] = compile_part(graph, weights - written, machine, options)
             except Exception as error:  # a user's model goes on, whatever is wrong with the compiler
                 problem = error
-                _refuse(graph, error, refused)
+                _refuse(operators, error, refused)
                 break
         if problem is None:
             break
@@ -128,13 +130,16 @@ def _reason(node: fx.Node, refused: dict[str, str]) -> str | None:
     return None
 
 
-def _refuse(graph: fx.GraphModule, error: Exception, refused: dict[str, str]) -> None:
-    """Take out of the next partition what an error names, else all that the part has."""
+def _refuse(operators: Mapping[str, str], error: Exception, refused: dict[str, str]) -> None:
+    """Take out of the next partition what an error names, else what the frontend takes apart itself, else all of the part.
+
+    Args:
+        operators: of the part, by name of the node.
+    """
     said = str(error).strip() if isinstance(error, KitsuneError) else f"a bug in the compiler: {type(error).__name__}: {error}"
-    nodes = [node for node in graph.graph.nodes if node.op == "call_function"]
     named = error.operator if isinstance(error, FrontendError) else None
-    if named is not None and any(str(node.target) == named for node in nodes):
+    if named is not None and named in operators.values():
         refused[named] = said
         return
-    for node in nodes:
-        refused[node.name] = said
+    late = {str(op) for op in late_operators()} & set(operators.values()) if named is not None else set()
+    refused.update(dict.fromkeys(late or operators, said))

@@ -25,6 +25,7 @@ from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend.calls import decompose_calls
 from kitsune_mlir.frontend.decompositions import decomposition_table
+from kitsune_mlir.frontend.export import quiet
 from kitsune_mlir.frontend.recurrent import RECURRENT
 
 __all__ = ["AtenProgram", "TracedProgram", "aten_program", "composites", "is_dense", "late_operators", "traced_table"]
@@ -44,8 +45,11 @@ def is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def late_operators() -> Set[Any]:
-    """Operators that this frontend has to see whole: norms that fold into convolutions, bags of embeddings of equal size."""
+    """Operators that this frontend has to see whole: norms that fold into convolutions, bags of embeddings of equal size, and
+    slices that are put into tensors, perhaps into inputs where they lie."""
     return {
+        aten.slice_scatter.default,
+        aten.select_scatter.default,
         aten._native_batch_norm_legit_no_training.default,
         aten._embedding_bag.default,
         aten._embedding_bag_forward_only.default,
@@ -133,10 +137,10 @@ class AtenProgram:
         Raises:
             FrontendError: one cannot be, for these shapes and types.
         """
-        table = decomposition_table()
-        late = {op: table[op] for op in late_operators() if op in table}
-        left = [node for node in self.graph.nodes if node.target in late]
-        if left and not decompose_calls(self, late, share=1.0):
+        left = [node for node in self.graph.nodes if node.target in late_operators()]
+        with quiet():
+            done = not left or decompose_calls(self, decomposition_table(), share=1.0, only=late_operators())
+        if not done:
             raise FrontendError(f"torch cannot decompose '{left[0].target}'", operator=str(left[0].target))
         return self
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 import torch
@@ -25,11 +25,14 @@ SHARE = 0.5
 """Of a program's calls that different ones may be: each is traced twice."""
 
 
-def decompose_calls(program: Program, table: Mapping[Any, Callable[..., Any]], share: float = SHARE) -> bool:
+def decompose_calls(
+    program: Program, table: Mapping[Any, Callable[..., Any]], share: float = SHARE, only: Set[Any] | None = None
+) -> bool:
     """Decomposes the calls of a program, in place.
 
     Args:
         share: of the program's calls that different ones may be.
+        only: operators whose calls are decomposed, and no others.
 
     Returns:
         Whether it was done: not where most calls differ, or where a call has other effects than its results, is none of an
@@ -38,7 +41,7 @@ def decompose_calls(program: Program, table: Mapping[Any, Callable[..., Any]], s
     calls: dict[Hashable, _Call] = {}
     places: list[tuple[fx.Node, _Call]] = []
     for node in program.graph.nodes:
-        if node.op != "call_function" or node.target is operator.getitem:
+        if node.op != "call_function" or node.target is operator.getitem or (only is not None and node.target not in only):
             continue
         if (call := _call_of(node)) is None:
             return False

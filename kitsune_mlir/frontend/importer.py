@@ -27,7 +27,7 @@ from kitsune_mlir.frontend.lower import import_graph, lower_to_linalg
 from kitsune_mlir.frontend.prepare import check_static
 from kitsune_mlir.frontend.settle import settle
 from kitsune_mlir.frontend.signature import MainGraph
-from kitsune_mlir.frontend.slices import put_slices
+from kitsune_mlir.frontend.slices import put_slices, put_traced_slices
 
 __all__ = [
     "ExportedModel",
@@ -125,8 +125,9 @@ def traced_model(graph: fx.GraphModule, weights: Set[str] = frozenset()) -> Expo
     with _timed(seconds, "export"):
         check_static(graph.graph)
         program = aten_program(graph, weights)
-        returned, _ = _returned(program)
         fold_batch_norms(program)
+        put_traced_slices(program)
+        returned, _ = _returned(program)
     inputs = [node for node in graph.graph.find_nodes(op="placeholder") if node.name not in weights]
     values = [node.meta.get("val") for node in inputs]
     return ExportedModel(program, {}, returned, {}, values, tuple(node.name for node in inputs), seconds)

@@ -9,17 +9,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind, TensorArgument
 
 from kitsune_mlir.frontend import scatter_rows  # noqa: F401  (importing it defines the operator)
-from kitsune_mlir.frontend.aten import TracedProgram
+from kitsune_mlir.frontend.aten import AtenProgram, TracedProgram
 from kitsune_mlir.frontend.prepare import call_with_value
 
-__all__ = ["put_slices"]
+__all__ = ["put_slices", "put_traced_slices"]
 
 aten = torch.ops.aten
 LEAST_BYTES, FEW_ROWS, MOST_ROWS = 16, 1 << 12, 1 << 16
@@ -70,21 +71,26 @@ def _region(view: fx.Node) -> tuple[fx.Node, list[_Part] | None]:
     value = view.meta.get("val")
     if not isinstance(value, Tensor) or not all(isinstance(size, int) for size in value.shape):
         return view, None
-    parts = [_Part(0, size) for size in value.shape]
+    parts: list[_Part] | None = [_Part(0, size) for size in value.shape]
     for node in chain:
-        kept = [d for d, part in enumerate(parts) if not part.dropped]
-        given: list[Any] = list(node.args[1:])
-        dim, *where = given or [0]
-        if not all(isinstance(n, int) or n is None for n in (dim, *where)):
-            return view, None
-        at, (begin, end, step) = kept[dim], (*where, *(None, None, 1)[len(where) :])
-        part = parts[at]
-        if node.target is aten.select.int:
-            parts[at] = _Part(part.start + begin % part.count * part.step, 1, 1, True)
-            continue
-        numbers = range(part.count)[slice(begin, end, step)]
-        parts[at] = _Part(part.start + numbers.start * part.step, len(numbers), part.step * numbers.step)
+        parts = _narrowed(parts, node.target is aten.select.int, node.args[1:]) if parts is not None else None
     return view, parts
+
+
+def _narrowed(parts: list[_Part], select: bool, given: Sequence[Any]) -> list[_Part] | None:
+    """What a slice (dim, start, end, step) or a select (dim, index) is of what `parts` are of."""
+    dim, *where = given or [0]
+    if not all(isinstance(n, int) or n is None for n in (dim, *where)):
+        return None
+    kept = [d for d, part in enumerate(parts) if not part.dropped]
+    at, (begin, end, step) = kept[dim], (*where, *(None, None, 1)[len(where) :])
+    part = parts[at]
+    if select:
+        new = _Part(part.start + begin % part.count * part.step, 1, 1, True)
+    else:
+        numbers = range(part.count)[slice(begin, end, step)]
+        new = _Part(part.start + numbers.start * part.step, len(numbers), part.step * numbers.step)
+    return [new if d == at else other for d, other in enumerate(parts)]
 
 
 def _rows(base: Tensor, parts: list[_Part]) -> tuple[Tensor, int] | None:
@@ -111,10 +117,8 @@ def _rewrite(
     program: TracedProgram, node: fx.Node, functional: Any, view: fx.Node, base: fx.Node, rows: Tensor, width: int
 ) -> None:
     """What an operator would write to a view, put into rows of what the view is of."""
-    index = _add_constant(program, f"rows_of_{node.name}", rows, base)
-    whole, seen = base.meta["val"], view.meta["val"]
-    graph = program.graph
-    with graph.inserting_before(node):
+    index, seen = _add_constant(program, f"rows_of_{node.name}", rows, base), view.meta["val"]
+    with program.graph.inserting_before(node):
         call = functools.partial(call_with_value, stack_trace=str(node.meta.get("stack_trace") or ""))
         if node.target is aten.copy_.default:
             value = call(aten.expand.default, node.args[1], list(seen.shape))
@@ -122,13 +126,60 @@ def _rewrite(
             value = call(functional, view, *node.args[1:], **dict[str, Any](node.kwargs))
         if value.meta["val"].dtype != seen.dtype:
             value = call(aten.to.dtype, value, seen.dtype)
-        put = call(
-            torch.ops.kitsune.scatter_rows.default,
-            *(call(aten.reshape.default, base, [-1, width]), index, call(aten.reshape.default, value, [-1, width]), "set"),
-        )
-        call(aten.copy_.default, base, call(aten.reshape.default, put, list(whole.shape)))
+        call(aten.copy_.default, base, _put(call, base, index, value, width))
     node.replace_all_uses_with(view)
-    graph.erase_node(node)
+    program.graph.erase_node(node)
+
+
+def _put(call: Any, base: fx.Node, index: fx.Node, value: fx.Node, width: int) -> fx.Node:
+    """A tensor with rows of `width` elements put into it, as nodes that `call` makes."""
+    rows = [call(aten.reshape.default, base, [-1, width]), index, call(aten.reshape.default, value, [-1, width])]
+    put = call(torch.ops.kitsune.scatter_rows.default, *rows, "set")
+    return call(aten.reshape.default, put, list(base.meta["val"].shape))
+
+
+def put_traced_slices(program: AtenProgram) -> None:
+    """The same for a graph of AOTAutograd, where such a write is a new tensor with a slice of another; in place."""
+    inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    output = next(iter(program.graph.find_nodes(op="output")))
+    for spec, node in zip(program.graph_signature.output_specs, list(output.args[0]), strict=True):
+        if spec.kind is not OutputKind.USER_INPUT_MUTATION or node.target not in _SCATTERED:
+            continue
+        base, parts, source = _scattered(node)
+        rows = _rows(base.meta["val"], parts) if base is inputs[str(spec.target)] and parts is not None else None
+        if rows is None or not base.meta["val"].is_contiguous():
+            continue
+        index = _add_constant(program, f"rows_of_{node.name}", rows[0], base)
+        with program.graph.inserting_before(node):
+            call = functools.partial(call_with_value, stack_trace=str(node.meta.get("stack_trace") or ""))
+            shape = [part.count for part in parts or () if not part.dropped]
+            if source.target is aten.copy.default:
+                source = source.args[1]
+            value = call(aten.expand.default, source, shape)
+            if value.meta["val"].dtype != base.meta["val"].dtype:
+                value = call(torch.ops.prims.convert_element_type.default, value, base.meta["val"].dtype)
+            put = _put(call, base, index, value, rows[1])
+        node.replace_all_uses_with(put)
+        program.graph.erase_node(node)
+        spec.arg = TensorArgument(put.name)
+    program.graph.eliminate_dead_code()
+
+
+_SCATTERED = (aten.slice_scatter.default, aten.select_scatter.default)
+
+
+def _scattered(node: fx.Node) -> tuple[fx.Node, list[_Part] | None, Any]:
+    """What slices within slices are put into, what of it they are, and what is put there."""
+    while True:
+        base, parts = _region(node.args[0])  # type: ignore[arg-type]
+        if parts is not None:
+            parts = _narrowed(parts, node.target is aten.select_scatter.default, node.args[2:])
+        source: Any = node.args[1]
+        if not isinstance(source, fx.Node) or source.target not in _SCATTERED or parts is None:
+            return base, parts, source
+        if _region(source.args[0]) != (base, parts):  # type: ignore[arg-type]
+            return base, parts, source
+        node = source
 
 
 def _add_constant(program: TracedProgram, name: str, value: Tensor, like: fx.Node) -> fx.Node:

@@ -9,6 +9,8 @@ from bench.breadth.library import library
 from bench.breadth.library.made import Called
 from bench.case import BenchCase
 from bench.cases import all_cases
+from bench.library import measure
+from bench.library_models import EXPECTED, MODELS
 from bench.peers import SETS, peers_of
 from bench.suite import build
 
@@ -66,3 +68,17 @@ def test_a_model_is_the_same_wherever_it_is_made(name):
 def test_what_is_missing_is_what_cannot_be_imported():
     for case in library():
         assert bool(case.missing) == (importlib.util.find_spec(case.library) is None)
+
+
+def test_models_of_torch_compile_s_list():
+    assert len(MODELS) >= 50 and EXPECTED.keys() <= MODELS.keys()
+
+
+@pytest.mark.parametrize(
+    "name, library", [("bert", "transformers"), ("pyg_GATConv", "torch_geometric"), ("tv_squeezenet1_1", "torchvision")]
+)
+def test_a_model_through_torch_compile(name, library):
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    found = measure(name, "cpu", "f32")
+    assert found["right"] and found["as_expected"], found

@@ -313,6 +313,39 @@ def test_a_cache_is_written_in_place(reports):
     assert [output.in_place for output in program.signature.outputs if output.mutates] == [True]
 
 
+WRITES = {
+    "a slice": (lambda cache, x: cache[:, 2:3].copy_(x), True),
+    "a slice of a slice": (lambda cache, x: cache[1:, :, 1:3].copy_(x[:1, :, 1:3]), True),
+    "one": (lambda cache, x: cache[:, 3].copy_(x[:, 0]), True),
+    "with steps": (lambda cache, x: cache[:, ::4].copy_(x), True),
+    "a number": (lambda cache, x: cache[:, 1:4].fill_(2), None),
+    "other type": (lambda cache, x: cache[:, 2:3].copy_(x.double()), True),
+    "read before": (lambda cache, x: cache[:, 2:3].copy_(x + cache[:, 4:5]), None),
+    "two": (lambda cache, x: (cache[:, 2:3].copy_(x), cache[:, 5:6].copy_(x * 2)), None),
+    "all": (lambda cache, x: cache.copy_(x.expand(cache.shape)), None),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_slices_of_inputs_are_written_where_they_lie(name, reports):
+    write, in_place = WRITES[name]
+
+    def function(cache, x):
+        write(cache, torch.tanh(x))
+        return cache.sum(1)
+
+    compiled = torch.compile(function, backend="kitsune")
+    with torch.no_grad():
+        for _ in range(2):
+            own, x = R(2, 8, 4), R(2, 1, 4)
+            theirs = own.clone()
+            torch.testing.assert_close(compiled(own, x), function(theirs, x))
+            torch.testing.assert_close(own, theirs)
+    (program,) = reports[0].programs
+    rows = [output.in_place for output in program.signature.outputs if output.mutates]
+    assert in_place is None or rows == [in_place]
+
+
 def test_a_bug_in_the_backend_leaves_the_model_to_pytorch(monkeypatch, reports):
     from kitsune_mlir.dynamo import compile
 
@@ -329,6 +362,31 @@ def test_a_bug_in_the_backend_leaves_the_model_to_pytorch(monkeypatch, reports):
 
 def with_qr(x, w):
     return torch.linalg.qr(torch.relu(x @ w))[0] @ w
+
+
+def test_what_fails_inside_an_operator_that_the_frontend_takes_apart(reports, monkeypatch):
+    """The error names what comes of it, which is no node of the graph."""
+    from kitsune_mlir.errors import FrontendError
+    from kitsune_mlir.frontend.aten import AtenProgram
+
+    decomposed = AtenProgram.decomposed
+
+    def fails(self):
+        if any(node.target is torch.ops.aten.select_scatter.default for node in self.graph.nodes):
+            decomposed(self)
+            raise FrontendError("no lowering", operator="aten.where.self")
+        return decomposed(self)
+
+    monkeypatch.setattr(AtenProgram, "decomposed", fails)
+
+    def function(x, y):
+        return torch.tanh(torch.select_scatter(torch.relu(x), y * 2, 0, 1))
+
+    args = (R(3, 4), R(4))
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(function, backend="kitsune")(*args), function(*args))
+    (report,) = reports
+    assert [island.operator for island in report.islands] == ["aten.select_scatter.default"] and len(report.programs) == 2
 
 
 def test_require_full_raises(reports):
