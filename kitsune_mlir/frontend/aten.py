@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend.calls import decompose_calls
 from kitsune_mlir.frontend.decompositions import decomposition_table
 from kitsune_mlir.frontend.export import quiet
+from kitsune_mlir.frontend.foreach import fma
 from kitsune_mlir.frontend.recurrent import RECURRENT
 
 __all__ = ["AtenProgram", "TracedProgram", "aten_program", "composites", "is_dense", "late_operators", "traced_table"]
@@ -62,7 +64,10 @@ def traced_table(late: bool) -> dict[Any, Callable[..., Any]]:
 
     What draws random numbers is left whole always: only the operator itself draws those that eager does.
     """
-    table, usual = decomposition_table(), get_decomposition_table()
+    # Optimizers are captured with an operator that Inductor defines; since PyTorch 2.13.
+    importlib.import_module("torch._inductor.inductor_prims")
+    more = {torch.ops.prims.fma.default: fma} if hasattr(torch.ops.prims, "fma") else {}
+    table, usual = {**decomposition_table(), **more}, get_decomposition_table()
     return {
         op: how if how is usual.get(op) else _with_own_memory(how)
         for op, how in table.items()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kitsune_mlir.frontend.dtypes import widened
 
-__all__ = ["FOREACH"]
+__all__ = ["FOREACH", "fma"]
 
 aten = torch.ops.aten
 _PREFIX = "_foreach_"
@@ -82,7 +82,8 @@ def _next_scale(
     return torch.where(bad, scale * backoff, larger), torch.where(bad | grows, torch.zeros_like(tracker), count)
 
 
-def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """a * b + c, rounded twice."""
     return a * b + c
 
 
@@ -91,8 +92,6 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten._amp_foreach_non_finite_check_and_unscale.default: _unscaled,
         aten._amp_update_scale.default: _next_scale,
     }
-    if hasattr(torch.ops.prims, "fma"):
-        table[torch.ops.prims.fma.default] = _fma
     for schema in torch._C._jit_get_all_schemas():
         name = schema.name.removeprefix(f"aten::{_PREFIX}")
         if name == schema.name or schema.is_mutable:

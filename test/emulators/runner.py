@@ -13,7 +13,13 @@ from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.sizes import element_bytes
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.dialects.tile_records import TaskView
+from kitsune_mlir.runtime.weights import placed
 from test.emulators.block import DTYPES, Block, Ref, Space, contiguous
+
+
+def sizes_of(program: ProgramView) -> list[int]:
+    """Bytes of all arguments, those that nothing uses too."""
+    return [size for role in ("input", "result", "arena") for size in program.argument_bytes(role)]
 
 
 class Memory:
@@ -21,7 +27,7 @@ class Memory:
 
     def __init__(self, program: ProgramView, threads: int):
         self.block = Block(threads)
-        self.arguments = [Space(program.buffers[a].bytes) for a in program.block.arguments]
+        self.arguments = [Space(size) for size in sizes_of(program)]
 
     def run(self, task: TaskView, shared_limit: int) -> None:
         """Run all tiles of a task."""
@@ -61,7 +67,7 @@ class EmulatedRunner:
             functions = [op for op in module.body.operations if "kitsune.program" in op.attributes]
             program = ProgramView(functions[0].operation)
             memory = Memory(program, self.threads)
-            sizes = [program.buffers[a].bytes for a in program.block.arguments][:-1]
+            sizes = sizes_of(program)[:-1]
             for pointer, space, size in zip(pointers, memory.arguments, sizes, strict=False):
                 ctypes.memmove(space.data.ctypes.data, pointer, size)
             for task in program.tasks:
@@ -73,6 +79,5 @@ class EmulatedRunner:
 def emulated(program):
     """A `Program` compiled for a GPU that runs on the processor from now on."""
     program._runner = EmulatedRunner(program.ir("tiles"))
-    program._weight_tensors.clear()
-    program._place_weights("cpu")
+    program._weight_tensors, program._copies = placed(program.signature, program.weights, "cpu")
     return program

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
 import kitsune_mlir
+from kitsune_mlir.frontend.aten import traced_table
 from kitsune_mlir.frontend.decompositions import decomposition_table
 from test.numerics.compare import problems, widened
 from test.numerics.gradients import HOST, wrong_alone
@@ -61,7 +62,7 @@ programs: list[kitsune_mlir.Program] = []
 def backend(graph: fx.GraphModule, args: Sequence[Any]) -> Callable[..., Any]:
     """Of torch.compile: no part of a graph runs in PyTorch."""
     # torch.export, through which graphs go here, cannot trace this one again.
-    table = {op: way for op, way in decomposition_table().items() if "squeeze" not in str(op)}
+    table = {op: way for op, way in traced_table(late=False).items() if "squeeze" not in str(op)}
     return aot_autograd(fw_compiler=compiled, decompositions=table)(graph, args)
 
 

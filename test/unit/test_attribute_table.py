@@ -35,6 +35,7 @@ UPSTREAM = {
         "arg_attrs",
         "res_attrs",
         "sym_name",
+        "sym_visibility",
         "restrict",
         "writable",
         "fastmath",
