@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence, Set
@@ -50,22 +51,25 @@ class Part(torch.nn.Module):
         given = [n for n, name in enumerate(names) if name not in weights]
         self._take_weights, self._take_given = _taker(self._weights), _taker(given)
         self._orders = [(n, order) for n, order in enumerate(orders) if order is not None]
-        self._pointers: list[int] = []
-        self._current = program if not self._weights else None
+        # Read and replaced as one, for calls of several threads; nothing is there yet.
+        self._last: tuple[list[int] | None, Program] = (None, program)
         self._known: OrderedDict[tuple[int, ...], _Bound] = OrderedDict()
+        self._lock = threading.Lock()
 
     def forward(self, *args: Tensor) -> Sequence[Tensor]:
         """The outputs."""
+        program = self.program
         if self._weights:
             weights = self._take_weights(args)
             # Not whether they are the same objects: `parameter.data = other` changes what one is.
             pointers = [weight.data_ptr() for weight in weights]
-            if pointers != self._pointers:
-                self._bind(weights, pointers)
+            known, program = self._last
+            if pointers != known:
+                program = self._bind(weights, pointers)
             args = self._take_given(args)
         if self._orders:
             args = self._ordered(args)
-        results = self._current(*args)  # type: ignore[misc]
+        results = program(*args)
         if self._as_is:
             return results
         return [value if how is None else how(value) for value, how in zip(results, self._made, strict=True)]
@@ -76,18 +80,20 @@ class Part(torch.nn.Module):
             given[n] = given[n].permute(order)
         return tuple(given)
 
-    def _bind(self, weights: tuple[Tensor, ...], pointers: list[int]) -> None:
-        """Use the program with other weights, and let go of those that are no more, or lie elsewhere now."""
+    def _bind(self, weights: tuple[Tensor, ...], pointers: list[int]) -> Program:
+        """The program with other weights; those that are no more, or lie elsewhere now, are let go."""
         key = tuple(pointers)
-        if key not in self._known:
-            for old in [k for k, bound in self._known.items() if bound.is_gone(weights)]:
-                del self._known[old]
-            held = {name: weight.detach() for name, weight in zip(self._names, weights, strict=True)}
-            self._known[key] = _Bound(tuple(map(weakref.ref, weights)), self.program.with_weights(held))
-            if len(self._known) > MOST_WEIGHTS:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
-        self._pointers, self._current = pointers, self._known[key].program
+        with self._lock:
+            if key not in self._known:
+                for old in [k for k, bound in self._known.items() if bound.is_gone(weights)]:
+                    del self._known[old]
+                held = {name: weight.detach() for name, weight in zip(self._names, weights, strict=True)}
+                self._known[key] = _Bound(tuple(map(weakref.ref, weights)), self.program.with_weights(held))
+                if len(self._known) > MOST_WEIGHTS:
+                    self._known.popitem(last=False)
+            self._known.move_to_end(key)
+            self._last = pointers, self._known[key].program
+            return self._known[key].program
 
 
 @dataclasses.dataclass(frozen=True)

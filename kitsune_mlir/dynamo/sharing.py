@@ -26,7 +26,9 @@ class SharingGuard:
     def __init__(self, compiled: Callable[..., Any], graph: Callable[..., Any], inputs: Sequence[Any]):
         self._compiled, self._graph = compiled, graph
         self._asked = [
-            n for n, value in enumerate(inputs) if isinstance(value, Tensor) and not isinstance(value, torch.nn.Parameter)
+            n
+            for n, value in enumerate(inputs)
+            if isinstance(value, Tensor) and value.layout == torch.strided and not isinstance(value, torch.nn.Parameter)
         ]
         self._seen = self._shared(inputs)
 

@@ -6,6 +6,7 @@ Everything is compared with eager on fresh inputs; how many programs and islands
 import copy
 import gc
 import logging
+import threading
 import weakref
 
 import pytest
@@ -227,6 +228,26 @@ def test_layers_of_one_class_share_a_program_and_not_their_weights(reports):
                 x, y = layer(each, x), torch.relu(each(y))
             torch.testing.assert_close(x, y)
     assert len(reports) == 1
+
+
+def test_threads_call_with_their_own_weights(reports):
+    step = torch.compile(lambda layer, x: torch.relu(layer(x)), backend="kitsune")
+    layers, x, wrong = [nn.Linear(33, 33) for _ in range(4)], R(5, 33), []
+    with torch.no_grad():
+        for layer in layers:
+            step(layer, x)
+        want = [torch.relu(layer(x)) for layer in layers]
+
+    def call(n):
+        with torch.no_grad():
+            wrong.extend(n for _ in range(200) if not torch.allclose(step(layers[n], x), want[n], atol=1e-5))
+
+    threads = [threading.Thread(target=call, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and len(reports) == 1
 
 
 def test_weights_are_let_go(reports):
