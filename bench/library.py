@@ -85,7 +85,7 @@ def measure(name: str, device: str, dtype: str) -> dict[str, Any]:
             "case": f"{name}_{dtype}",
             "programs": programs,
             "stages": [len(program.summary["stages"]) for graph in graphs for program in graph.programs],
-            "in_pytorch": [str(island) for graph in graphs for island in graph.islands],
+            "in_pytorch": [f"{one.operator}: {one.reason}" for graph in graphs for one in graph.islands],
             "gave_up": [graph.gave_up for graph in graphs if graph.gave_up],
             "error": error,
             "eager_error": eager,
