@@ -33,7 +33,7 @@ class Planning:
     """How a program is planned.
 
     Attributes:
-        mode: who runs the stages, as in `Options`.
+        mode: who runs the stages, as option `schedule` of `Options`.
         cut: option `cut` of `kitsune-form-stages`.
         tried: what was cut: a stage's name, its parts (as `_parts` has them), and how many of them should stay.
         settled: stages that are as small as they can be: the engine that takes anything may do them.

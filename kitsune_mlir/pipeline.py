@@ -10,33 +10,30 @@ Each arrow is a function that can be called alone; what it gives can be looked a
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch_mlir.dialects.builtin import ModuleOp
 
 from kitsune_mlir import tuning
-from kitsune_mlir.cache.programs import Kept, ProgramCache
-from kitsune_mlir.cache.store import store_of
+from kitsune_mlir.cache.compiled import kept_or_compiled
 from kitsune_mlir.calling_convention import memory_layouts, signature_of
 from kitsune_mlir.cheaper_plans import Planning, report
-from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.unchanged import lasting
-from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, BrokenOffer, PerformanceWarning, TargetError
-from kitsune_mlir.frontend import ExportedModel, ImportedModel, export_model, import_exported, opened
+from kitsune_mlir.errors import ArgumentError, AssemblyTimeout, BrokenOffer, TargetError
+from kitsune_mlir.frontend import ImportedModel, export_model, opened
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.options import Options, Phases, options_of
 from kitsune_mlir.passes.form_stages import FormStages
 from kitsune_mlir.passes.partition_streams import PartitionStreams
 from kitsune_mlir.passes.registry import PIPELINE
-from kitsune_mlir.runtime.explain import slow_text
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.timer import device_name
-from kitsune_mlir.targets import FORM, SCHEDULE, Code, Stages, generate, lower, measured, precisions, run_passes
+from kitsune_mlir.settings import choose_target, is_deterministic
+from kitsune_mlir.targets import FORM, SCHEDULE, Code, Stages, generate, lower, measured, run_passes
 
-__all__ = ["Options", "compile", "compile_imported", "compile_model", "generate", "lower", "plan", "program_of"]
+__all__ = ["Options", "compile", "compile_imported", "generate", "lower", "plan", "program_of"]
 
 CLEARLY_FASTER = 0.95
 """Of one launch's time that separate launches stay below where they are chosen by measurement."""
@@ -74,53 +71,10 @@ def compile(
     phases = Phases(chosen.on_phase)
     model, args, kwargs = phases.run("import", opened, model, args, kwargs)
     machine = find_target(choose_target(model, args) if target == "auto" else target)
-    if isinstance(model, ImportedModel):
-        program = compile_imported(model, machine, chosen, phases)
-        warn_if_slow(program.summary)
-        return program
-    return compile_model(lambda: export_model(model, args, kwargs), machine, chosen, phases)
-
-
-def compile_model(
-    export: Callable[[], ExportedModel], machine: Target, options: Options, phases: Phases | None = None
-) -> Program:
-    """The compiler behind tracing, with its cache: what `compile` and torch.compile's backend share.
-
-    Args:
-        export: traces the model.
-        phases: where time is noted.
-
-    Raises:
-        KitsuneError: as `compile`.
-
-    Warns:
-        PerformanceWarning: as `compile`.
-    """
-    phases, store = phases or Phases(options.on_phase), store_of(options.cache, options.cache_dir)
-    settled = {"deterministic": is_deterministic(options), **precisions(options)}
-    cache = ProgramCache(store, machine, options, settled) if store is not None else None
-
-    def known_or_imported() -> tuple[str | None, ExportedModel, Kept | None, ImportedModel | None]:
-        exported = export()
-        key = cache.key(exported) if cache is not None else None
-        kept = cache.find(key, exported) if cache is not None and key is not None else None
-        return key, exported, kept, import_exported(exported, context=new_context()) if kept is None else None
-
-    key, exported, kept, imported = phases.run("import", known_or_imported)
-    if imported is not None:
-        remarks, listener = [], options.on_remark
-        heard = replace(options, on_remark=lambda one: (remarks.append(one), listener(one))) if listener else options
-        program = compile_imported(imported, machine, heard, phases)
-        if cache is not None and key is not None:
-            cache.keep(key, program, exported, remarks if listener else None)
-    else:
-        if options.on_remark is not None:
-            for remark in kept.remarks:
-                options.on_remark(remark)
-        program = kept.program
-        program.seconds = dict(phases.seconds)
-    warn_if_slow(program.summary, stacklevel=4)
-    return program
+    known = isinstance(model, ImportedModel)
+    return kept_or_compiled(
+        lambda: model if known else export_model(model, args, kwargs), machine, chosen, compile_imported, phases
+    )
 
 
 def compile_imported(imported: ImportedModel, machine: Target, options: Options, phases: Phases) -> Program:
@@ -130,7 +84,7 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
 
 
 def _compiled(imported: ImportedModel, machine: Target, options: Options, phases: Phases) -> Program:
-    planning = Planning(options.mode)
+    planning = Planning(options.schedule)
     stages = plan(imported, machine, options, planning, phases)
     best: Code | None = None
     while True:
@@ -187,7 +141,7 @@ def plan(
         TargetError: tuning needs a device, and none is usable here.
     """
     options, phases = options or Options(), phases or Phases()
-    planning = planning or Planning(options.mode)
+    planning = planning or Planning(options.schedule)
     if unknown := options.passes.keys() - set(PIPELINE):
         raise ArgumentError(f"option 'passes' names {', '.join(sorted(unknown))}; passes are {', '.join(PIPELINE)}")
     module = imported.module.operation.clone(ip=False)
@@ -234,12 +188,6 @@ def program_of(imported: ImportedModel, code: Code, phases: Phases | None = None
         code.problem,
         (imported.in_spec, imported.out_spec),
     )
-
-
-def warn_if_slow(summary: Mapping[str, Any], stacklevel: int = 3) -> None:
-    """Warn, once a program, of stages that will be far slower than the chip needs to be."""
-    if summary.get("slow"):
-        warnings.warn(slow_text(summary["slow"]), PerformanceWarning, stacklevel=stacklevel)
 
 
 def spilled_bytes(code: Code) -> int:
@@ -295,34 +243,8 @@ def fastest_mode(
     return "separate" if several < CLEARLY_FASTER * one else "temporal"
 
 
-def is_deterministic(options: Options) -> bool:
-    """Whether results must be the same bits on every run: the option, else the framework's setting."""
-    import torch
-
-    return torch.are_deterministic_algorithms_enabled() if options.deterministic is None else options.deterministic
-
-
 def cuda_is_usable() -> bool:
     """Whether PyTorch sees a CUDA device."""
     import torch
 
     return torch.cuda.is_available()
-
-
-def choose_target(model: Any, args: Sequence[Any]) -> str:
-    """ "sm_90a" where the model's or the arguments' tensors are on a Hopper GPU, else "host".
-
-    Raises:
-        TargetError: they are on a GPU that is no Hopper.
-    """
-    import torch
-
-    weights = model.supplied.values() if isinstance(model, ImportedModel) else getattr(model, "parameters", list)()
-    tensors = [*weights, *(a for a in args if isinstance(a, torch.Tensor))]
-    on_gpu = next((t.device for t in tensors if t.device.type == "cuda"), None)
-    if on_gpu is None:
-        return "host"
-    capability = torch.cuda.get_device_capability(on_gpu)
-    if capability != (9, 0):
-        raise TargetError(f"{on_gpu} has compute capability {capability[0]}.{capability[1]}; GPU code needs 9.0 (Hopper)")
-    return "sm_90a"

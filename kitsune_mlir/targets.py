@@ -18,7 +18,7 @@ from kitsune_mlir.codegen.host.compile import compile_host
 from kitsune_mlir.dialects.tile_reader import program_functions
 from kitsune_mlir.errors import BrokenOffer, TargetError
 from kitsune_mlir.machine import rates
-from kitsune_mlir.machine.slow_stages import slow_task
+from kitsune_mlir.machine.slow_stages import seconds_and_floor, slow_task
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.options import Options
 from kitsune_mlir.passes.base import Pass
@@ -35,6 +35,7 @@ from kitsune_mlir.passmanager.reproducer import reproduced
 from kitsune_mlir.runtime.load import make_runner
 from kitsune_mlir.runtime.program import Runner
 from kitsune_mlir.runtime.timer import milliseconds
+from kitsune_mlir.settings import precisions
 from kitsune_mlir.tuning import tensor_types
 
 __all__ = [
@@ -49,7 +50,6 @@ __all__ = [
     "lower",
     "measured",
     "partitioned_code",
-    "precisions",
     "run_passes",
 ]
 
@@ -64,6 +64,9 @@ FORM, SCHEDULE, LOWER = _made[:_partition], _made[_partition + 1 : _materialize]
 
 WORTH_ANOTHER_PLAN = 2 * rates.CHAIN_HAND_OFF
 """Seconds above its floor from which on a stage of a broken offer is planned again: its parts are a hand-off apart, or two."""
+
+FAR_FROM_OFFER = 3
+"""Times its floor that such a stage is predicted to take: engines of tensor cores come nearer."""
 
 PROGRAM = "main_p0"
 """The tile program: the first, and only, pipeline of the frontend's function."""
@@ -207,12 +210,15 @@ def _gpu_code(tiles: TileProgram, machine: Target, settled: Container[str] | Non
     slow: list[dict[str, Any]] = []
 
     def watch(decision: Decision) -> None:
+        task = decision.plan.task
+        broken = next((d for d in decision.declined if d.engine == task.requested_engine), None)
+        if broken is not None and settled is not None and task.name not in settled:
+            seconds, floor = seconds_and_floor(decision.plan, machine)
+            if seconds > floor + WORTH_ANOTHER_PLAN and seconds > FAR_FROM_OFFER * floor:
+                raise BrokenOffer(task.name, broken.engine, broken.reason)
         found = slow_task(decision.plan, decision.declined, machine)
         if found is None:
             return
-        broken = next((d for d in decision.declined if d.engine == decision.plan.task.requested_engine), None)
-        if broken is not None and settled is not None and found.task not in settled and found.lost > WORTH_ANOTHER_PLAN:
-            raise BrokenOffer(found.task, broken.engine, broken.reason)
         file, line, _ = place_of(found.location)
         slow.append({**found.figures, "source": f"{file}:{line}" if line else ""})
 
@@ -255,14 +261,3 @@ def kernel_options(machine: Target, options: Options) -> KernelOptions:
         ptxas_seconds=options.ptxas_seconds,
         **precisions(options),
     )
-
-
-def precisions(options: Options) -> dict[str, Any]:
-    """How f32 products and convolutions are done: what the options say, else the framework's settings."""
-    import torch
-
-    convolutions = "high" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "highest"
-    return {
-        "matmul_precision": options.matmul_precision or torch.get_float32_matmul_precision(),
-        "convolution_precision": options.convolution_precision or convolutions,
-    }

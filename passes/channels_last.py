@@ -13,12 +13,12 @@ from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.layouts.argument_orders import attributes_of, is_weight, result_attributes, set_attribute, settle_type
 from kitsune_mlir.passes.layouts.by_index import block_diagonal, padded_by_index
+from kitsune_mlir.passes.layouts.groups import image_of, is_grouped, joined_groups
 from kitsune_mlir.passes.layouts.images import (
     channels_of,
     is_convolution,
     is_depthwise,
     is_element_wise,
-    is_grouped,
     is_image,
 )
 from kitsune_mlir.passes.layouts.permute import permuted, transposed
@@ -71,7 +71,8 @@ class _Rewriter:
             if not list(collapse.results[0].uses):
                 collapse.erase()
         elif op.name == "tensor.collapse_shape" and is_grouped(defining_op(op.operands[0])):
-            self._grouped(op, op.operands[0].owner.operation)
+            if (image := joined_groups(op)) is not None:
+                self._grouped(image, image.operands[0].owner.operation)
         elif op.name in POOLINGS and self._native(op.operands[0]):
             self._pooling(op)
         elif op.name == "tensor.concat" and is_image(op.results[0]) and any(map(self._native, op.operands)):
@@ -170,7 +171,7 @@ class _Rewriter:
 
     def _grouped(self, collapse: ir.Operation, op: ir.Operation) -> None:
         """Few groups: one convolution whose weight has zeros between the groups."""
-        image, weight = (value.owner.operation.operands[0] for value in list(op.operands)[:2])
+        image, weight = image_of(op.operands[0]), image_of(op.operands[1], weight=True)
         maker = op.operands[2].owner.operation
         start = maker.operands[0] if maker.name == "tensor.expand_shape" else op.operands[2]
         narrow = self._twin(weight)

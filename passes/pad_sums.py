@@ -16,7 +16,7 @@ from kitsune_mlir.codegen.gpu.engines.chain.layers import WIDTH
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
 from kitsune_mlir.dialects.attribute_table import NO_FUSION, ORDER, PADDED
 from kitsune_mlir.dialects.contraction import matrix_extents, subscripts
-from kitsune_mlir.dialects.products import defining_op, is_projected_product
+from kitsune_mlir.dialects.products import body_of, defining_op, is_generic, is_projected_product
 from kitsune_mlir.dialects.sizes import HALF_TYPES, element_bytes, tensor_bytes
 from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.machine.target import find_target
@@ -100,6 +100,7 @@ def _place_apart(op: ir.Operation, wide: dict[ir.Value, ir.Value]) -> None:
         return
     in_chain = str(ir.ShapedType(op.operands[0].type).element_type) in HALF_TYPES and columns <= WIDTH
     odd: list[tuple[ir.Operation, int]] = []
+    tables = _tables(op) if in_chain else []
     turned: list[int] = []
     for number in (0, 1):
         if _odd_rows(op.operands[number]):
@@ -109,21 +110,57 @@ def _place_apart(op: ir.Operation, wide: dict[ir.Value, ir.Value]) -> None:
                 odd += _arguments(op, number) if in_chain else [(op, number)]
     if turned and (in_chain or any(_turning(op, number) is None for number in turned)):
         return
-    values = {user.operands[number]: None for user, number in odd}
+    values = {user.operands[number]: None for user, number in [*odd, *((table, 0) for table in tables)]}
     copied = [value for value in values if value not in wide and not _placeable(value)]
-    copied += [op.operands[number] for number in turned]
-    moved = sum(2 * tensor_bytes(value.type) for value in copied)
-    if len(copied) * COPY_START + moved / COPY_RATE > 2.0 * rows * columns * terms / COPIED_RATE:
+    if not _pays(op, copied + [op.operands[number] for number in turned]):
         return
     for user, number in odd:
         value = user.operands[number]
         if value not in wide:
             wide[value] = _placed(value, op.location)
         user.operands[number] = wide[value]
+    for table in tables:
+        value = table.operands[0]
+        if value not in wide:
+            wide[value] = _placed(value, op.location)
+        table.operands[0] = wide[value].owner.operands[0]  # whose rows have the same elements, and zeros that nobody asks for
     for number in turned:
         _turn(op, number)
-    if odd or turned:
+    if odd or tables or turned:
         remark(op, f"rows of {terms} begin at multiples of {ROW_BYTES} bytes")
+
+
+def _pays(op: ir.Operation, copied: list[ir.Value]) -> bool:
+    """Whether a product is so large that copies of tensors in wider rows are made good."""
+    rows, columns, terms = matrix_extents(op)
+    moved = sum(2 * tensor_bytes(value.type) for value in copied)
+    return len(copied) * COPY_START + moved / COPY_RATE <= 2.0 * rows * columns * terms / COPIED_RATE
+
+
+def _tables(op: ir.Operation) -> list[ir.Operation]:
+    """The reads by index that bring rows of a chain's factors from tables with odd rows: who gathers them reads them element by
+    element."""
+    found = []
+    for value in list(op.operands)[:2]:
+        maker = defining_op(value)
+        parts = list(maker.operands) if maker is not None and maker.name == "tensor.concat" else [value]
+        for part in (defining_op(part) for part in parts):
+            if part is None or not is_generic(part) or "reduction" in iterator_kinds(part):
+                continue
+            for read in body_of(part):
+                if read.name == "tensor.extract" and _odd_rows(read.operands[0]) and _along_rows(read, part):
+                    found.append(read)
+    return found
+
+
+def _along_rows(read: ir.Operation, op: ir.Operation) -> bool:
+    """Whether neighbours of a generic's result read neighbours of a row."""
+    last = defining_op(read.operands[len(read.operands) - 1])
+    return (
+        last is not None
+        and last.name == "linalg.index"
+        and ir.IntegerAttr(last.attributes["dim"]).value == len(iterator_kinds(op)) - 1
+    )
 
 
 def _sums_along_rows(op: ir.Operation, number: int) -> bool:

@@ -51,9 +51,7 @@ def weights_of(
         centre = (result.to(torch.float32) + 0.5) * ratio
         return shape((element + 0.5 - centre) * (1.0 / width))
 
-    with _disable_current_modes():
-        low, high = window(torch.arange(target))
-        most = int((high - low).max()) + 1
+    most = _widest(window, target)
 
     def weight(result: Tensor, element: Tensor) -> Tensor:
         first, last = window(result)
@@ -64,6 +62,13 @@ def weights_of(
     return window, weight
 
 
+def _widest(window: Callable[[Tensor], tuple[Tensor, Tensor]], results: int) -> int:
+    """Elements of the largest window, found on the numbers themselves."""
+    with _disable_current_modes():
+        low, high = window(torch.arange(results))
+        return int((high - low).max()) + 1
+
+
 def _resized(filter: Filter) -> Callable[..., Any]:
     def decomposed(x: Tensor, size: Sequence[int], aligned: bool, *scales: float | None) -> Any:
         if not x.dtype.is_floating_point:
@@ -72,9 +77,7 @@ def _resized(filter: Filter) -> Callable[..., Any]:
         for dim, target, scale in reversed([*zip((2, 3), size, (*scales, None, None), strict=False)]):
             source = x.shape[dim]
             window, weight = weights_of(filter, source, target, scale, aligned)
-            with _disable_current_modes():
-                low, high = window(torch.arange(target))
-                most = int((high - low).max()) + 1
+            most = _widest(window, target)
             result = torch.arange(target, device=x.device).unsqueeze(1)
             first, last = window(result)
             element = first + torch.arange(most, device=x.device)

@@ -26,7 +26,8 @@ def _extremes(x: Tensor, dim: int, largest: bool) -> tuple[Tensor, Tensor]:
     found = (x == values) | (x != x) if x.dtype.is_floating_point else x == values
     shape = [size if d == dim else 1 for d in range(x.ndim)]
     places = torch.arange(size, dtype=torch.int32, device=x.device).reshape(shape)
-    return values, torch.amin(torch.where(found, places, size), dim, keepdim=True)
+    behind = size if isinstance(size, int) else torch.iinfo(torch.int32).max  # a symbol would get a value here
+    return values, torch.amin(torch.where(found, places, behind), dim, keepdim=True)
 
 
 def _unknown(x: Tensor) -> bool:

@@ -18,17 +18,22 @@ COUNTERS = 1 << 16
 
 
 def _histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    if not x.dtype.is_floating_point or not x.numel() or bins < 1:
+    """Of integers too, which PyTorch has on GPUs alone: there all is counted in integers."""
+    exact = not x.dtype.is_floating_point
+    if x.dtype in (torch.bool, torch.complex64, torch.complex128) or not x.numel() or bins < 1:
         return NotImplemented
-    values = widened(x).reshape(-1)
+    if exact:
+        min, max = int(min), int(max)
+    values = (x.to(torch.int64) if exact else widened(x)).reshape(-1)
     if min == max:
-        least, most = (values.amin(), values.amax()) if min == 0 else (values.new_full((), min),) * 2
+        least, most = values.amin(), values.amax()
         apart = (most == least).to(values.dtype)
         least, most = least - apart, most + apart
     else:
         least, most = values.new_full((), min), values.new_full((), max)
     inside = (values >= least) & (values <= most)
-    place = ((values - least) / (most - least) * bins).floor().clamp(0, bins - 1)
+    far, span = values - least, most - least
+    place = (torch.div(far * bins, span, rounding_mode="floor") if exact else (far / span * bins).floor()).clamp(0, bins - 1)
     copies = COUNTERS // bins if bins < COUNTERS else 1
     copy = torch.arange(values.numel(), device=x.device) % copies
     place = torch.where(inside, place, 0).to(torch.int64) + copy * bins

@@ -19,7 +19,7 @@ from kitsune_mlir.machine.stage_cost import Work, stage_seconds
 from kitsune_mlir.machine.stage_work import count
 from kitsune_mlir.machine.target import Target
 
-__all__ = ["SlowTask", "slow_task", "work_of_task"]
+__all__ = ["SlowTask", "seconds_and_floor", "slow_task", "work_of_task"]
 
 FAR_ABOVE = 10
 """A task that is predicted to take so many times its floor is slow."""
@@ -45,11 +45,6 @@ class SlowTask:
     reason: str
     seconds: float
     floor: float
-
-    @property
-    def lost(self) -> float:
-        """Seconds above the floor."""
-        return self.seconds - self.floor
 
     @property
     def figures(self) -> dict[str, str | int | float]:
@@ -110,6 +105,13 @@ def floor_seconds(work: Work, machine: Target) -> float:
     return rates.TASK_FLOOR + work.steps * rates.POST + max(products, others, moved)
 
 
+def seconds_and_floor(plan: Plan, machine: Target) -> tuple[float, float]:
+    """Seconds that a task is predicted to take alone, and the least that its own bytes and operations take."""
+    work = work_of_task(plan.task, plan)
+    blocks = machine.workers * (SPREAD if work.cycles else 1)  # its cycles are those of blocks that share a multiprocessor
+    return stage_seconds(work, machine, blocks), floor_seconds(work, machine)
+
+
 def slow_task(plan: Plan, declined: Iterable[Decline], machine: Target) -> SlowTask | None:
     """What is to be said of a task; None of one that is as it should be.
 
@@ -117,8 +119,7 @@ def slow_task(plan: Plan, declined: Iterable[Decline], machine: Target) -> SlowT
     take more than `FAR_ABOVE` times its floor.
     """
     task, work = plan.task, work_of_task(plan.task, plan)
-    blocks = machine.workers * (SPREAD if work.cycles else 1)  # its cycles are those of blocks that share a multiprocessor
-    seconds, floor = stage_seconds(work, machine, blocks), floor_seconds(work, machine)
+    seconds, floor = seconds_and_floor(plan, machine)
     reasons = []
     if traits_of(plan.engine).catches_all:
         others = "; ".join(f"{decline.engine}: {decline.reason}" for decline in declined)

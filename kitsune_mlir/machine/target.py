@@ -31,6 +31,8 @@ class Target:
     chip: str = ""  # the code generator's name for it, empty for the host
     bulk_rate: float = 0.0  # bulk copies from L2 to all workers together; 0 where it is not known
     launch_seconds: float = 0.0  # of a replayed graph that is submitted ahead: what is not its kernels' own time
+    call_seconds: float = 0.0  # of the processor, for one call of a program of two small tensors
+    operator_seconds: float = 0.0  # the same for PyTorch's `x + y`, its kernel on the host included
     ring_bytes: int = 9 << 20  # of L2 that rings between workers may take together without spilling to DRAM (on an H200)
     ring_rate: float = 3.1e12  # through rings with slots of 64 KiB, all workers in pairs (on an H200)
 
@@ -40,9 +42,21 @@ class Target:
         return self.kind == "gpu"
 
 
-HOST = Target("host", "host", os.cpu_count() or 1, 1 << 20, 32 << 20, 20e9, 200e9, 100e9, 50e9)
-H200 = Target("h200", "gpu", 132, 232448, 50 << 20, 4.3e12, 7.0e12, 790e12, 60e12, "sm_90a", 10.5e12, 2.7e-6)
-H100 = Target("h100", "gpu", 132, 232448, 50 << 20, 3.0e12, 7.0e12, 790e12, 60e12, "sm_90a", 10.5e12, 2.7e-6)
+HOST = Target(
+    "host",
+    "host",
+    os.cpu_count() or 1,
+    1 << 20,
+    32 << 20,
+    20e9,
+    200e9,
+    100e9,
+    50e9,
+    call_seconds=3.8e-6,
+    operator_seconds=1.3e-6,
+)
+H200 = Target("h200", "gpu", 132, 232448, 50 << 20, 4.3e12, 7.0e12, 790e12, 60e12, "sm_90a", 10.5e12, 2.7e-6, 7.6e-6, 6.2e-6)
+H100 = Target("h100", "gpu", 132, 232448, 50 << 20, 3.0e12, 7.0e12, 790e12, 60e12, "sm_90a", 10.5e12, 2.7e-6, 7.6e-6, 6.2e-6)
 # No target of the compiler: it is here to be simulated. The vendor's figures for the 80 GB module (A100 data sheet), memory at
 # the share of its rate that a copy reaches on the others.
 A100 = Target("a100", "gpu", 108, 166912, 40 << 20, 1.8e12, 4.5e12, 290e12, 19.5e12, "sm_80", launch_seconds=4.5e-6)
@@ -102,7 +116,7 @@ def _described(found: Mapping[str, Any], path: Path) -> Target:
             )
     if "base" in found:
         return replace(find_machine(str(found["base"])), **given)
-    optional = ("chip", "bulk_rate", "launch_seconds", "ring_bytes", "ring_rate")
+    optional = ("chip", "bulk_rate", "launch_seconds", "call_seconds", "operator_seconds", "ring_bytes", "ring_rate")
     missing = [field.name for field in fields(Target) if field.name not in given and field.name not in optional]
     if missing:
         raise TargetError(f"{path}: needs {', '.join(missing)} (or 'base', the name of a machine to take them from)")

@@ -3,9 +3,8 @@
 from torch_mlir import ir
 
 from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, shape_of
-from kitsune_mlir.dialects.products import body_of, defining_op, fills_zero
+from kitsune_mlir.dialects.products import body_of, defining_op
 
-MOST_GROUPS = 8  # that are done as one: so many times the work, but on tensor cores
 STRIDE_BYTES = 16  # the least stride that TMA takes
 TYPES = {"bf16": 2, "f16": 2, "f32": 4}  # bytes
 
@@ -39,24 +38,6 @@ def is_depthwise(op: ir.Operation) -> bool:
     if maker is None or maker.name != "tensor.collapse_shape" or not is_image(maker.operands[0]):
         return False
     return shape_of(maker.operands[0])[1] == 1 and len(types) == 1 and types <= set(TYPES) and accumulates
-
-
-def is_grouped(op: ir.Operation | None) -> bool:
-    """Whether a convolution has few groups, and its operands are whole images with the groups only told apart."""
-    if op is None or op.name != "linalg.conv_2d_ngchw_gfchw" or len(list(op.results[0].uses)) != 1:
-        return False
-    *makers, start = [defining_op(value) for value in op.operands]
-    if start is None or not (start.name == "tensor.expand_shape" or fills_zero(start)):
-        return False
-    types = {str(ir.ShapedType(value.type).element_type) for value in list(op.operands)[:2]}
-    groups, channels = shape_of(op.operands[0])[1:3]
-    return (
-        all(maker is not None and maker.name == "tensor.expand_shape" and is_image(maker.operands[0]) for maker in makers)
-        and len(types) == 1
-        and types <= set(TYPES)
-        and groups <= MOST_GROUPS
-        and groups * channels % channels_of(op.operands[0]) == 0
-    )
 
 
 def is_element_wise(op: ir.Operation) -> bool:

@@ -169,8 +169,9 @@ class Party(VectorBlock):
             space, source = self.machine.at(operands[1][mask])
             for n, thread in enumerate(np.flatnonzero(mask)):
                 place = int(operands[0][thread])
-                filled = len(operands) < 3 or operands[2][thread]
-                shared.data[place : place + bytes_] = space.data[source[n] : source[n] + bytes_] if filled else 0
+                read = bytes_ if len(operands) < 3 else int(operands[2][thread])
+                shared.data[place : place + read] = space.data[source[n] : source[n] + read]
+                shared.data[place + read : place + bytes_] = 0
             return None
         if text.startswith("red.relaxed.gpu.global.add.noftz"):
             with self.machine.lock:

@@ -93,7 +93,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
             args = (torch.randn(shape).to(torch.bfloat16),)
             ringed = mode == "queue"
             passes = {"kitsune-place-buffers": f"rings={RING_TILES}"} if ringed else {}
-            options = {"mode": "spatial" if ringed else mode, "passes": passes}
+            options = {"schedule": "spatial" if ringed else mode, "passes": passes}
             program = kitsune_mlir.compile(model, args, target="sm_90a", options=options)
             program.save(folder / f"{name}.{mode}.kit", weights=False)
             spilled = spilled_bytes(program)

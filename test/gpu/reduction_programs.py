@@ -86,7 +86,7 @@ def build(folder: Path, names: Sequence[str]) -> int:
     bad = 0
     for name in names or CASES:
         for form, (parts, mode) in FORMS.items():
-            options = {"mode": mode, "passes": {PASS: f"parts={parts}"} if parts else {}}
+            options = {"schedule": mode, "passes": {PASS: f"parts={parts}"} if parts else {}}
             program = kitsune_mlir.compile(Function(CASES[name][0]), inputs(name, "cpu", 0), target="sm_90a", options=options)
             program.save(folder / f"{name}.{form}.kit", ir=False)
             bad += spilled_bytes(program) > 0

@@ -87,8 +87,10 @@ def check(path: Path) -> dict[str, Any]:
     errors = relative_errors(first, wanted)
     limits = [case.tolerance or TOLERANCE.get(t.dtype, 0.0) for t in first]
     same = not case.repeats or all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    right = same and all(error <= limit for error, limit in zip(errors, limits, strict=True))
-    return {"case": path.stem, "ok": right, "errors": errors}
+    near = all(error <= limit for error, limit in zip(errors, limits, strict=True))
+    problem = [] if near else [f"errors {errors}, of which {limits} are allowed"]
+    problem += [] if same else ["two runs differ"]
+    return {"case": path.stem, "ok": near and same, "errors": errors, "problem": "; ".join(problem)}
 
 
 def _tensors(found: object) -> list[Tensor]:
@@ -102,7 +104,7 @@ def work(paths: Sequence[Path]) -> int:
     for path in paths:
         try:
             result = zoo.check(path, counted=False) if _of_zoo(path) else check(path)
-            result = {"case": _name(path), "ok": result["ok"], "errors": result["errors"]}
+            result = {"case": _name(path)} | {key: result.get(key, "") for key in ("ok", "errors", "problem")}
         except Exception as error:
             result = {"case": _name(path), "ok": False, "problem": f"{type(error).__name__}: {error}"[:300]}
         print(json.dumps(result), flush=True)

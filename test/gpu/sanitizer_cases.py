@@ -151,7 +151,7 @@ def layers(engine: str, mode: str, count: int, *widths: int, rings: int = 0, dty
     """Linear layers with ReLU."""
     steps = {"kitsune-place-buffers": f"rings={rings}"} if rings else {}
     inputs = rows(count, widths[0], dtype)
-    return Case(engine, lambda: queue_programs.mlp(*widths).to(dtype), inputs, {"mode": mode}, steps=steps)
+    return Case(engine, lambda: queue_programs.mlp(*widths).to(dtype), inputs, {"schedule": mode}, steps=steps)
 
 
 def linear(count: int, depth: int, cols: int, dtype: torch.dtype = F32, precision: str = "highest") -> Case:
@@ -204,6 +204,17 @@ def _messages(x: Tensor, weight: Tensor, edges: Tensor) -> Tensor:
     return torch.zeros_like(x).index_add(0, edges[1], torch.relu(x[edges[0]] * weight))
 
 
+class OddTable(nn.Module):
+    """Rows of 131 elements that begin at multiples of 16 bytes, by index, through a chain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(131, 64), nn.ReLU(), nn.Linear(64, 64)).bfloat16()
+
+    def forward(self, table: Tensor, source: Tensor) -> Tensor:
+        return self.layers(table[:, :131][source])
+
+
 CASES: dict[str, Case] = {
     "gemv_row": gemv("plain", 1, 640, 264),
     "gemv_7": gemv("gelu", 7, 512, 129),
@@ -230,6 +241,9 @@ CASES: dict[str, Case] = {
     "spatial": layers("mma", "spatial", 300, 512, 1024, 512),
     "rings": layers("mma", "spatial", 1000, 512, 1024, 512, rings=4),
     "chain": chain(lambda: chain_programs.Residual(128, nn.LayerNorm), chain_programs.rows(300, 128)),
+    "chain_gathered_odd": Case(
+        "chain", OddTable, lambda: (*matrices((300, 136), dtype=BF16)(), torch.randint(0, 300, (1000,)))
+    ),
     "chain_gathered": chain(lambda: chain_programs.Edge(64), chain_programs.edges(100, 300, 64)),
     "chain_wide": chain(lambda: chain_programs.Normalised(320), chain_programs.rows(129, 320)),
     "chain_stream": chain(lambda: chain_programs.mlp([256] * 6), chain_programs.rows(300, 256)),
@@ -284,8 +298,9 @@ CASES: dict[str, Case] = {
     "near_elements": function("simt", lambda x: x[1:] - x[:-1], matrices((100_003,), dtype=BF16)),
     "reflected": function("simt", lambda x: F.pad(x, (3, 5, 2, 1), "reflect"), matrices((2, 3, 27, 129), dtype=BF16)),
     "tiny_products": function("simt", lambda x, y: x @ y, matrices((300, 7, 5), (300, 5, 3))),
-    "gathered_rows_added": function(
-        "simt", _messages, lambda: (*matrices((500, 64), (3000, 1))(), torch.randint(0, 500, (2, 3000)))
+    "gathered_rows_added": dataclasses.replace(
+        function("simt", _messages, lambda: (*matrices((500, 64), (3000, 1))(), torch.randint(0, 500, (2, 3000)))),
+        repeats=False,  # added in the order in which they come
     ),
     "generic": function("generic", lambda x: F.max_pool2d(x, 3, return_indices=True)[1], matrices((2, 3, 27, 29))),
     "debug": dataclasses.replace(layers("mma", "temporal", 129, 256, 512, 256), options={"debug": True}),

@@ -40,7 +40,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     f"llama_stack_{layers}": (
         "llama8b_stack",
         {"layers": layers, "width": 512, "heads": 8, "kv_heads": 2, "hidden": 1024, "batch": 1, "cached": 129},
-        {"mode": "temporal"},
+        {"schedule": "temporal"},
     )
     for layers in STACKS
 }

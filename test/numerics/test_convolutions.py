@@ -83,15 +83,17 @@ KINDS = {
     "one line": (lambda: nn.Conv1d(64, 64, 3, padding=2, dilation=2), (16, 64, 1000)),
     "depth": (lambda: nn.Conv3d(16, 32, 3, padding=1), (2, 16, 8, 32, 32)),
     "transposed": (lambda: nn.ConvTranspose2d(128, 64, 4, stride=2, padding=1), (8, 128, 16, 16)),
+    "grouped line": (lambda: nn.Conv1d(128, 128, 9, padding=4, groups=4), (8, 128, 200)),
     "transposed line": (lambda: nn.ConvTranspose1d(64, 32, 5, stride=3), (8, 64, 129)),
 }
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("name", KINDS)
-def test_no_loops(name: str) -> None:
+def test_no_loops(name: str, dtype: torch.dtype) -> None:
     make, shape = KINDS[name]
-    model = make().bfloat16().eval().requires_grad_(False)
+    model = make().to(dtype).eval().requires_grad_(False)
     with unassembled():
-        program = kitsune_mlir.compile(model, (torch.randn(shape).bfloat16(),), target="h200")
+        program = kitsune_mlir.compile(model, (torch.randn(shape, dtype=dtype),), target="h200")
     engines = {choice["engine"] for choice in program.summary["engines"]}
     assert engines & {"mma", "conv", "chain"} and engines <= {"mma", "conv", "chain", "simt"}

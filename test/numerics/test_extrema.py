@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import kitsune_mlir
 from bench.sweeps import Function
+from kitsune_mlir.frontend.histograms import HISTOGRAMS
 from test.gpu.unassembled import unassembled
 from test.programs.compiled import planned_for_gpu
 from test.rotation import todays
@@ -74,6 +75,7 @@ OTHERS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "norm of columns": (lambda x: torch.ops.aten.norm.ScalarOpt_dim(x, None, [0], True), ((9, 7),)),
     "histogram": (lambda x: torch.histc(x, 10, -1.0, 2.0), ((129, 70),)),
     "histogram of its own range": (lambda x: torch.histc(x, 7), ((1000,),)),
+    "histogram of no range": (lambda x: torch.histc(x, 7, 0.5, 0.5), ((1000,),)),
     "bilinear": (lambda x, y, w, b: F.bilinear(x, y, w, b), ((9, 7), (9, 5), (3, 7, 5), (3,))),
     "bilinear of more": (lambda x, y, w: F.bilinear(x, y, w), ((2, 4, 8), (2, 4, 16), (24, 8, 16))),
 }
@@ -87,6 +89,15 @@ def test_against_float64(name: str) -> None:
     wanted = function(*(a.double() for a in args))
     for found in by_both(function, args):
         torch.testing.assert_close(found.double(), wanted.double(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("limits", [(0, 0), (-20, 30), (5, 5)])
+def test_a_histogram_of_integers(limits: tuple[int, int]) -> None:
+    """Which PyTorch has on GPUs alone."""
+    x = torch.randint(-50, 50, (129, 7), dtype=torch.int32)
+    found = HISTOGRAMS[torch.ops.aten.histc.default](x, 10, *limits)
+    assert found.dtype == torch.int32
+    torch.testing.assert_close(found.double(), torch.histc(x.double(), 10, *limits))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)

@@ -52,6 +52,6 @@ def test_planned_for_the_gpu(name: str) -> None:
 def test_modes_say_who_not_what(mode: str) -> None:
     """A program planned for another mode is right where the target runs all tasks in order."""
     args = (torch.randn(20000, 33),)
-    program = planned_for_gpu(BatchNormalised(), *args, mode=mode)
+    program = planned_for_gpu(BatchNormalised(), *args, schedule=mode)
     assert f'kitsune.mode = "{mode}"' in program.ir("tiles")
     assert problems(program(*args), exact(BatchNormalised(), args), BatchNormalised()(*args)) == []

@@ -28,6 +28,7 @@ from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.dialects.tile_records import TaskView
 from test.emulators.chain import run_chain
 from test.gpu.chain_programs import CASES, Edge, Gated, Joined, Normalised, WideEdges, mlp
+from test.gpu.sanitizer_cases import OddTable
 from test.programs.compiled import planned
 from test.programs.kept import kept
 from test.rotation import todays
@@ -289,6 +290,13 @@ def few_edges(count: int = 9000) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return Edge(128), (nodes, edges, *(torch.randint(0, count, (300,)) for _ in range(2)))
 
 
+def odd_table() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """What follows a row in memory is not read, or multiplied with zeros."""
+    table = torch.randn(90, 136).to(BF16)
+    table[:, 131:] = torch.nan
+    return OddTable(), (table, torch.randint(0, 90, (300,)))
+
+
 class JoinedColumn(nn.Module):
     """A column of memory is the last of what layers of a tile see."""
 
@@ -309,6 +317,7 @@ EMULATED = {
     "ring_and_turns": (lambda: (mlp([256] * 4), (torch.randn(300, 256).to(BF16),)), 128),
     "two_warpgroups": (lambda: (mlp([96] * 3), (torch.randn(300, 96).to(BF16),)), 128),
     "gathered": (few_edges, 128),
+    "gathered_odd_rows": (odd_table, 64),
     "gathered_from_one_row": (lambda: few_edges(1), 128),
     "joined_column": (lambda: (JoinedColumn(), (torch.randn(70, 32).to(BF16), torch.randn(70, 1).to(BF16))), 64),
     "wide": (lambda: (Normalised(320), (torch.randn(300, 320).to(BF16),)), 128),

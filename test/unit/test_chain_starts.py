@@ -44,7 +44,7 @@ def test_sums_that_start_from_products_of_other_tasks_wait_first(context, monkey
     values = [torch.zeros(count, 512, dtype=torch.bfloat16) for count in (61_440, 10_242, 10_242)]
     args = (*values, *(torch.zeros(61_440, dtype=torch.int64) for _ in range(2)))
     model = Joined().to(torch.bfloat16)
-    text = planned(model, *args, mode="temporal").ir("tiles")
+    text = planned(model, *args, schedule="temporal").ir("tiles")
     assert polls(text) > polls_without(monkeypatch, text)
 
 

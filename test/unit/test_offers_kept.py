@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import kitsune_mlir
 from kitsune_mlir.cheaper_plans import SPILLED
 from kitsune_mlir.codegen.gpu.engines.registry import ENGINES
+from test.gpu.unassembled import unassembled
 from test.rotation import todays
 
 ROWS = (1, 7, 16, 33, 64, 100, 129, 512, 1000, 4096)
@@ -112,3 +113,24 @@ def complaints(seed: int) -> list[str]:
 @pytest.mark.parametrize("seed", todays(range(400), 8))
 def test_who_offers_does_it_without_spills(seed):
     assert complaints(seed) == []
+
+
+@pytest.mark.parametrize("width", [96, 129])
+def test_a_product_of_what_is_gathered_from_another_stage(width: int) -> None:
+    """Who brings a chain its rows does not wait for other tasks: they are made by a map before it."""
+
+    class Edges(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.third = nn.Linear(width, width), nn.Linear(width, 128), nn.Linear(128, 512)
+
+        def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+            x = torch.relu(self.first(x))
+            return self.third(F.elu(self.second(x[edges[0]] - x[edges[1]])))
+
+    model = Edges().bfloat16().eval().requires_grad_(False)
+    x, edges = torch.randn(10_000, width, dtype=torch.bfloat16), torch.randint(0, 10_000, (2, 40_000))
+    with unassembled():
+        program = kitsune_mlir.compile(model, (x, edges), target="h200")
+    products = {task["task"]: task["engine"] for task in program.summary["engines"] if "product" in task["task"]}
+    assert len(products) > 1 and set(products.values()) <= {"mma", "chain"}

@@ -58,7 +58,7 @@ def test_a_task_of_the_same_code_begins_while_the_last_results_go_out() -> None:
 def test_joined_products_follow_on_and_launches_need_no_waits() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 2048)).bfloat16().eval()
     args = (torch.randn(2048, 2048).bfloat16(),)
-    one, two = (kitsune_mlir.compile(model, args, target="sm_90a", options={"mode": m}) for m in ("temporal", "separate"))
+    one, two = (kitsune_mlir.compile(model, args, target="sm_90a", options={"schedule": m}) for m in ("temporal", "separate"))
     together, apart = (numbers_of(program, H200).tasks for program in (one, two))
     assert "joined" in one.summary["engines"][1]["parameters"] and together[1].follows_on and together[1].waits
     assert [task.launch for task in apart] == [0, 1] and not apart[1].follows_on and not apart[1].waits

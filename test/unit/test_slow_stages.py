@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import kitsune_mlir
-from kitsune_mlir import pipeline
+from kitsune_mlir import pipeline, settings
 from kitsune_mlir.errors import PerformanceWarning
 from kitsune_mlir.simulation.simulate import simulate
 
@@ -49,7 +49,7 @@ def test_what_is_as_it_should_be_is_not_warned_of():
 
 
 def test_torch_compile_warns_too(monkeypatch, without_scans):
-    monkeypatch.setattr(pipeline, "choose_target", lambda *given: "sm_90a")
+    monkeypatch.setattr(settings, "choose_target", lambda *given: "sm_90a")
     torch._dynamo.reset()
     with torch.no_grad(), pytest.warns(PerformanceWarning, match="engine generic, 1 tile"):
         try:
@@ -82,7 +82,7 @@ def test_the_mode_is_chosen_with_what_engines_counted(monkeypatch, without_scans
     (slow,) = program.summary["slow"]
     assert seen[1] == pytest.approx({slow["task"]: 1e-3 * slow["microseconds"] + 2.7e-3})
     seen.clear()
-    compiled(Summed(), *args, mode="separate")  # nothing is left to choose
+    compiled(Summed(), *args, schedule="separate")  # nothing is left to choose
     assert seen == [{}]
 
 

@@ -109,7 +109,7 @@ def build_scheduler(program: Program, arguments: dict[str, BodyArguments], modul
     words = control_words(program.view.slots)
     scratch = max([1, *(a.scratch for a in arguments.values())])
     extra = [ir.MemRefType.get([words], _i(32)), ir.MemRefType.get([scratch], _i(8))]
-    types = [a.type for a in block.arguments] + extra
+    types = [_passed(a.type) for a in block.arguments] + extra
     with function.location:
         drivers = []
         for number, task in enumerate(program.tasks):
@@ -123,6 +123,11 @@ def build_scheduler(program: Program, arguments: dict[str, BodyArguments], modul
         module.append(worker)
         _fill_worker(worker, program, drivers)
     return worker
+
+
+def _passed(type: ir.Type) -> ir.Type:
+    """The type of an argument. Of one without elements, which no task uses, a pointer is all that LLVM's types can say."""
+    return ir.MemRefType.get([1], type.element_type) if isinstance(type, ir.MemRefType) and 0 in type.shape else type
 
 
 def _fill_driver(driver: func.FuncOp, program: Program, task: Task, extra: BodyArguments) -> None:

@@ -96,3 +96,63 @@ func.func @three(%x: tensor<2x32x8x8xbf16>, %w: tensor<32x3x3xbf16>, %z: tensor<
   %c = linalg.depthwise_conv_2d_nchw_chw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>} ins(%x, %w : tensor<2x32x8x8xbf16>, tensor<32x3x3xbf16>) outs(%z : tensor<2x32x6x6xf32>) -> tensor<2x32x6x6xf32>
   return %c : tensor<2x32x6x6xf32>
 }
+
+// -----
+
+// A grouped convolution along one dimension: its height of 1 is lost where its groups are joined.
+// CHECK-LABEL: func.func @groups_of_a_line
+// CHECK: linalg.conv_2d_nhwc_fhwc {{.*}} : tensor<2x1x9x32xf32>, tensor<32x1x4x32xf32>) {{.*}} -> tensor<2x1x6x32xf32>
+// CHECK-NOT: ngchw
+// CHECK: tensor.collapse_shape {{.*}} {{.*}}: tensor<2x32x1x6xf32> into tensor<2x32x6xf32>
+func.func @groups_of_a_line(%image: tensor<2x32x9xf32>, %weight: tensor<32x8x4xf32> {kitsune.kind = "parameter"}) -> tensor<2x32x6xf32> {
+  %zero = arith.constant 0.0 : f32
+  %wide = tensor.expand_shape %image [[0], [1], [2, 3]] output_shape [2, 32, 1, 9] : tensor<2x32x9xf32> into tensor<2x32x1x9xf32>
+  %taps = tensor.expand_shape %weight [[0], [1], [2, 3]] output_shape [32, 8, 1, 4] : tensor<32x8x4xf32> into tensor<32x8x1x4xf32>
+  %images = tensor.expand_shape %wide [[0], [1, 2], [3], [4]] output_shape [2, 4, 8, 1, 9] : tensor<2x32x1x9xf32> into tensor<2x4x8x1x9xf32>
+  %weights = tensor.expand_shape %taps [[0, 1], [2], [3], [4]] output_shape [4, 8, 8, 1, 4] : tensor<32x8x1x4xf32> into tensor<4x8x8x1x4xf32>
+  %empty = tensor.empty() : tensor<2x4x8x1x6xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%empty : tensor<2x4x8x1x6xf32>) -> tensor<2x4x8x1x6xf32>
+  %sums = linalg.conv_2d_ngchw_gfchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>}
+    ins(%images, %weights : tensor<2x4x8x1x9xf32>, tensor<4x8x8x1x4xf32>) outs(%start : tensor<2x4x8x1x6xf32>) -> tensor<2x4x8x1x6xf32>
+  %line = tensor.collapse_shape %sums [[0], [1, 2, 3], [4]] : tensor<2x4x8x1x6xf32> into tensor<2x32x6xf32>
+  return %line : tensor<2x32x6xf32>
+}
+
+// -----
+
+// Groups that are not joined stay as they are.
+// CHECK-LABEL: func.func @apart
+// CHECK: linalg.conv_2d_ngchw_gfchw
+func.func @apart(%image: tensor<2x32x9xf32>, %weight: tensor<32x8x4xf32> {kitsune.kind = "parameter"}) -> tensor<8x8x6xf32> {
+  %zero = arith.constant 0.0 : f32
+  %wide = tensor.expand_shape %image [[0], [1], [2, 3]] output_shape [2, 32, 1, 9] : tensor<2x32x9xf32> into tensor<2x32x1x9xf32>
+  %taps = tensor.expand_shape %weight [[0], [1], [2, 3]] output_shape [32, 8, 1, 4] : tensor<32x8x4xf32> into tensor<32x8x1x4xf32>
+  %images = tensor.expand_shape %wide [[0], [1, 2], [3], [4]] output_shape [2, 4, 8, 1, 9] : tensor<2x32x1x9xf32> into tensor<2x4x8x1x9xf32>
+  %weights = tensor.expand_shape %taps [[0, 1], [2], [3], [4]] output_shape [4, 8, 8, 1, 4] : tensor<32x8x1x4xf32> into tensor<4x8x8x1x4xf32>
+  %empty = tensor.empty() : tensor<2x4x8x1x6xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%empty : tensor<2x4x8x1x6xf32>) -> tensor<2x4x8x1x6xf32>
+  %sums = linalg.conv_2d_ngchw_gfchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>}
+    ins(%images, %weights : tensor<2x4x8x1x9xf32>, tensor<4x8x8x1x4xf32>) outs(%start : tensor<2x4x8x1x6xf32>) -> tensor<2x4x8x1x6xf32>
+  %line = tensor.collapse_shape %sums [[0, 1], [2, 3], [4]] : tensor<2x4x8x1x6xf32> into tensor<8x8x6xf32>
+  return %line : tensor<8x8x6xf32>
+}
+
+// -----
+
+// An image whose groups the caller tells apart.
+// CHECK-LABEL: func.func @given_in_groups
+// CHECK: tensor.collapse_shape {{.*}} : tensor<2x4x8x1x9xf32> into tensor<2x32x1x9xf32>
+// CHECK: linalg.conv_2d_nhwc_fhwc {{.*}} : tensor<2x1x9x32xf32>, tensor<32x1x4x32xf32>) {{.*}} -> tensor<2x1x6x32xf32>
+func.func @given_in_groups(%image: tensor<2x4x8x9xf32>, %weight: tensor<32x8x4xf32> {kitsune.kind = "parameter"}) -> tensor<2x32x6xf32> {
+  %zero = arith.constant 0.0 : f32
+  %taps = tensor.expand_shape %weight [[0], [1], [2, 3]] output_shape [32, 8, 1, 4] : tensor<32x8x4xf32> into tensor<32x8x1x4xf32>
+  %images = tensor.expand_shape %image [[0], [1], [2], [3, 4]] output_shape [2, 4, 8, 1, 9] : tensor<2x4x8x9xf32> into tensor<2x4x8x1x9xf32>
+  %weights = tensor.expand_shape %taps [[0, 1], [2], [3], [4]] output_shape [4, 8, 8, 1, 4] : tensor<32x8x1x4xf32> into tensor<4x8x8x1x4xf32>
+  %empty = tensor.empty() : tensor<2x4x8x1x6xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%empty : tensor<2x4x8x1x6xf32>) -> tensor<2x4x8x1x6xf32>
+  %sums = linalg.conv_2d_ngchw_gfchw {dilations = dense<1> : vector<2xi64>, strides = dense<1> : vector<2xi64>}
+    ins(%images, %weights : tensor<2x4x8x1x9xf32>, tensor<4x8x8x1x4xf32>) outs(%start : tensor<2x4x8x1x6xf32>) -> tensor<2x4x8x1x6xf32>
+  %line = tensor.collapse_shape %sums [[0], [1, 2, 3], [4]] : tensor<2x4x8x1x6xf32> into tensor<2x32x6xf32>
+  return %line : tensor<2x32x6xf32>
+}
+

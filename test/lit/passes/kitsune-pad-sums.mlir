@@ -240,3 +240,56 @@ func.func @small_columns_last(%x: tensor<128x64xf32> {kitsune.kind = "input", ki
   } -> tensor<128x255xf32>
   return %p : tensor<128x255xf32>
 }
+
+// -----
+
+// Rows that a chain gathers from a table with odd rows come from a copy with wider ones; of few rows they do not.
+
+// CHECK-LABEL: func.func @gathered
+// CHECK: %[[WIDE:.*]] = tensor.concat dim(1) %arg0, %{{.*}} : (tensor<20000x129xbf16>, tensor<20000x7xbf16>) -> tensor<20000x136xbf16>
+// CHECK: tensor.extract %[[WIDE]]
+// CHECK: tensor.extract %arg3{{.*}} : tensor<500x129xbf16>
+#x = affine_map<(m, n, k) -> (m, k)>
+#w = affine_map<(m, n, k) -> (n, k)>
+#y = affine_map<(m, n, k) -> (m, n)>
+#row = affine_map<(m, n) -> (m)>
+#point = affine_map<(m, n) -> (m, n)>
+func.func @gathered(%table: tensor<20000x129xbf16>, %edges: tensor<100000xindex>, %weight: tensor<192x129xbf16> {kitsune.kind = "parameter"},
+                    %few: tensor<500x129xbf16>, %some: tensor<700xindex>, %start: tensor<100000x192xf32>, %few_start: tensor<700x192xf32>)
+    -> (tensor<100000x192xf32>, tensor<700x192xf32>) {
+  %e = tensor.empty() : tensor<100000x129xbf16>
+  %rows = linalg.generic {indexing_maps = [#row, #point], iterator_types = ["parallel", "parallel"]}
+      ins(%edges : tensor<100000xindex>) outs(%e : tensor<100000x129xbf16>) {
+  ^bb0(%i: index, %o: bf16):
+    %c = linalg.index 1 : index
+    %v = tensor.extract %table[%i, %c] : tensor<20000x129xbf16>
+    linalg.yield %v : bf16
+  } -> tensor<100000x129xbf16>
+  %p = linalg.generic {indexing_maps = [#x, #w, #y], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%rows, %weight : tensor<100000x129xbf16>, tensor<192x129xbf16>) outs(%start : tensor<100000x192xf32>) {
+  ^bb0(%i: bf16, %j: bf16, %o: f32):
+    %f = arith.extf %i : bf16 to f32
+    %g = arith.extf %j : bf16 to f32
+    %m = arith.mulf %f, %g : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<100000x192xf32>
+  %e2 = tensor.empty() : tensor<700x129xbf16>
+  %rows2 = linalg.generic {indexing_maps = [#row, #point], iterator_types = ["parallel", "parallel"]}
+      ins(%some : tensor<700xindex>) outs(%e2 : tensor<700x129xbf16>) {
+  ^bb0(%i: index, %o: bf16):
+    %c = linalg.index 1 : index
+    %v = tensor.extract %few[%i, %c] : tensor<500x129xbf16>
+    linalg.yield %v : bf16
+  } -> tensor<700x129xbf16>
+  %p2 = linalg.generic {indexing_maps = [#x, #w, #y], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%rows2, %weight : tensor<700x129xbf16>, tensor<192x129xbf16>) outs(%few_start : tensor<700x192xf32>) {
+  ^bb0(%i: bf16, %j: bf16, %o: f32):
+    %f = arith.extf %i : bf16 to f32
+    %g = arith.extf %j : bf16 to f32
+    %m = arith.mulf %f, %g : f32
+    %s = arith.addf %o, %m : f32
+    linalg.yield %s : f32
+  } -> tensor<700x192xf32>
+  return %p, %p2 : tensor<100000x192xf32>, tensor<700x192xf32>
+}

@@ -262,10 +262,12 @@ def atomic(kind: str, pointer: Value, value: Value, order: str = "relaxed") -> V
 # ---------------------------------------------------
 
 
-def copy_async(target: Value, source: Value, bytes: int = 16, predicate: Value | None = None) -> None:
+def copy_async(
+    target: Value, source: Value, bytes: int = 16, predicate: Value | None = None, read: Value | None = None
+) -> None:
     """Start a copy of 4, 8 or 16 bytes from global to shared memory by this thread.
 
-    With a false `predicate` zeros are written.
+    With a false `predicate` zeros are written, and zeros after the first `read` bytes (i32), of which there may be none.
 
     Raises:
         ValueError: another number of bytes.
@@ -275,8 +277,10 @@ def copy_async(target: Value, source: Value, bytes: int = 16, predicate: Value |
     level = "cg" if bytes == 16 else "ca"
     operands = [shared_address(target), source]
     if predicate is not None:
-        operands.append(select(predicate, constant(bytes, "i32"), 0))
-    written = "" if predicate is None else ", $2"
+        operands.append(select(predicate, constant(bytes, "i32") if read is None else read, 0))
+    elif read is not None:
+        operands.append(read)
+    written = ", $2" if len(operands) > 2 else ""
     inline_ptx(f"cp.async.{level}.shared.global [$0], [$1], {bytes}{written};", operands, memory=True)
 
 

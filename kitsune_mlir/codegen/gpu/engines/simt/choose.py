@@ -259,7 +259,7 @@ def map_schedules(
 
         # A second schedule of the task would use the same shared memory.
         _, seen = attempt(2) if crossing and len(shapes) == 1 and points > 1 and not graph.scatters else (None, {})
-        crossed = tuple(crossed_loads(graph, seen))
+        crossed = tuple(crossed_loads(graph, seen, points))
 
         def trial(width: int, attempt=attempt, crossed=crossed) -> list[Access]:
             return attempt(width, crossed)[0]

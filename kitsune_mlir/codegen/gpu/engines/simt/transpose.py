@@ -32,6 +32,9 @@ CHUNK = 16
 LEAST = 8
 """Shorter windows are read as they lie."""
 
+MOST_UNREAD = 4
+"""Times the elements of the result that a window may have: of a tensor that is read by index, a tile reads a small part."""
+
 
 @dataclasses.dataclass(frozen=True)
 class CrossedLoad:
@@ -61,8 +64,12 @@ class CrossedLoad:
         return math.prod(self.shape[:-1]) * self.row_bytes
 
 
-def crossed_loads(graph: Graph, seen: dict[ir.Value, int]) -> list[CrossedLoad]:
-    """Where the loads go that a trial has `seen` to be read along another dimension than their last."""
+def crossed_loads(graph: Graph, seen: dict[ir.Value, int], points: int) -> list[CrossedLoad]:
+    """Where the loads go that a trial has `seen` to be read along another dimension than their last.
+
+    Args:
+        points: elements of the result.
+    """
     found, start = [], 0
     for tensor, across in seen.items():
         load = graph.loads[tensor]
@@ -70,7 +77,7 @@ def crossed_loads(graph: Graph, seen: dict[ir.Value, int]) -> list[CrossedLoad]:
         while inner < len(load.sizes) - across - 1 and load.sizes[-inner] == load.buffer.shape[-inner]:
             inner += 1
         run = math.prod(load.sizes[-inner:])
-        if min(load.sizes[across], run) < LEAST:
+        if min(load.sizes[across], run) < LEAST or math.prod(load.sizes) > MOST_UNREAD * points:
             continue
         chunks = -(-run * element_bytes(load.buffer.element) // CHUNK)
         crossed = CrossedLoad(load, across, start, CHUNK << (chunks - 1).bit_length(), inner)

@@ -148,7 +148,7 @@ class _Copy:
         window = source.window
         self.size = window.bytes
         aligned = window.align((COL,)) if window.stride(COL) == 1 else self.size
-        self.piece = max(width for width in (2, 4, 16) if aligned % width == 0 and source.length * self.size % width == 0)
+        self.piece = max(width for width in (2, 4, 16) if aligned % width == 0)
 
     def emit(self, target: Value) -> None:
         """Start all copies to `target`; single elements are written at once."""
@@ -195,7 +195,10 @@ class _Copy:
             value = load(pointer, "i16", 2, window.constant)
             store(select(exists, value, i16(0)) if padded else value, target)
         else:
-            copy_async(target, pointer, self.piece, exists if padded else None)
+            rest = None
+            if window.stride(COL) == 1 and self.source.length * self.size % self.piece:  # the last piece is cut
+                rest = minimum((self.source.length - col) * self.size, self.piece)
+            copy_async(target, pointer, self.piece, exists if padded else None, rest)
 
     def _place(self, row: Value, col: Value) -> Value:
         """Byte offset of an element in the slot: full panels have one stride, only the last may be narrower."""
