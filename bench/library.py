@@ -1,20 +1,21 @@
 """Small models of libraries through torch.compile(backend="kitsune"): what is compiled, right or not, how fast on a GPU.
 
-    python -m bench.library [NAME...] [--device cpu] [--dtype f32,bf16] [--json FILE] [--resume]
+    python -m bench.library [NAME...] [--device cpu] [--dtype f32,bf16] [--peers graph] [--json FILE] [--resume] [--guard]
 
 Needs the extra `breadth`. A model passes if its error against float64 is at most twice eager's own, and if as many graphs,
 programs and operators left to PyTorch come out as `library_models.EXPECTED` says. Times (on a GPU) are of whole calls, of which
-Dynamo's guards are a part, beside the model as PyTorch runs it. Each case has a process of its own.
+Dynamo's guards are a part, and of the compiled function in a CUDA graph, beside PyTorch's. Each case has a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,18 @@ import torch
 from torch import Tensor, nn
 
 from bench import host
+from bench.breadth.library.made import Called, imported
 from bench.case import DTYPES
 from bench.forked import answer_of
 from bench.library_models import EXPECTED, MODELS
-from bench.timing import environment, time_calls
+from bench.peers import make_peers, parse
+from bench.records import Record
+from bench.timing import environment, graphed, time_calls
 
 SECONDS = 600
+LIBRARIES = ("transformers", "torchvision", "timm", "torch_geometric.nn", "diffusers")
+"""Imported once for all cases, where there are more than `FEW`."""
+FEW = 3
 LEAST = {"f32": 1e-5, "bf16": 1e-2}
 """Errors, ‖out - exact‖ / ‖exact‖, that are right whatever eager's own is."""
 
@@ -58,19 +65,27 @@ def _exact(model: nn.Module, kwargs: Mapping[str, Tensor], device: str) -> list[
         return [tensor.double() if tensor.is_floating_point() else tensor for tensor in found]
 
 
-def measure(name: str, device: str, dtype: str) -> dict[str, Any]:
-    """One case: its graphs, what PyTorch runs and why, its error and eager's, seconds of the first call, milliseconds later."""
+def measure(
+    name: str, device: str, dtype: str, peers: tuple[str, ...] = (), mode: str | None = None, guard: bool = False
+) -> dict[str, Any]:
+    """One case: its graphs, what PyTorch runs and why, its error and eager's, seconds of the first call, milliseconds later.
+
+    Args:
+        mode: torch.compile's. guard: whether what PyTorch runs faster is left to it.
+    """
     from kitsune_mlir.dynamo.backend import compiled_graph
     from kitsune_mlir.dynamo.graph_options import options_of_backend
     from kitsune_mlir.dynamo.report import GraphReport
 
     torch.manual_seed(0)
+    torch.backends.cudnn.allow_tf32 = False  # f32 is f32: else cuDNN's choices decide how far eager is from float64
     model, given = MODELS[name]()
     wide: nn.Module = copy.deepcopy(model).to(device)
     model = model.to(device, DTYPES[dtype])
     kwargs = {key: _in(DTYPES[dtype], value, device) for key, value in given.items()}
+    others, missing = made_peers(model, kwargs, peers) if peers else ({}, {})  # which makes Dynamo forget what it compiled
     graphs: list[GraphReport] = []
-    asked = options_of_backend(None, None)
+    asked = options_of_backend(mode, {"guard": guard})
     fast = torch.compile(model, backend=lambda gm, inputs: compiled_graph(gm, inputs, *asked, keep=graphs.append))
     with torch.no_grad():
         exact = _exact(wide, kwargs, device)
@@ -91,38 +106,70 @@ def measure(name: str, device: str, dtype: str) -> dict[str, Any]:
             "eager_error": eager,
             "right": error <= max(2 * eager, LEAST[dtype]),
             "as_expected": (programs, islands) == EXPECTED.get(name, ([1], [])),
+            "timed": [str(timed) for graph in graphs for timed in graph.timed],
             "first_call_seconds": round(seconds, 1),
         }
-        if device == "cuda":
-            calls = {"kitsune": lambda: fast(**kwargs), "eager": lambda: model(**kwargs)}
+        if peers:
+            calls: dict[str, Callable[[], Any]] = {"kitsune": lambda: fast(**kwargs), **others}
+            try:
+                calls["kitsune, graph"] = graphed(calls["kitsune"])
+            except RuntimeError as error:  # an island that cannot be captured
+                missing["kitsune, graph"] = str(error).splitlines()[0]
             result["milliseconds"] = {key: round(value, 4) for key, value in time_calls(calls, rounds=3).items()}
+            result["missing"] = missing
     return result
+
+
+def made_peers(
+    model: nn.Module, kwargs: Mapping[str, Any], peers: tuple[str, ...]
+) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
+    """`bench.peers.make_peers` of a model that is called by names."""
+    return make_peers(Called(model, tuple(kwargs), {}), tuple(kwargs.values()), peers)
+
+
+def _device() -> dict[str, Any]:
+    return {"device": "cuda" if torch.cuda.is_available() else "cpu"}
+
+
+def _environment(given: argparse.Namespace) -> Callable[[], dict[str, Any]]:
+    if given.device != "cuda":
+        return host.environment
+    return lambda: environment(given.json.parent if given.json else None)
 
 
 def main() -> int:
     """Command line; the exit status is the number of cases that are not right, or not compiled as expected."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", help="cuda where there is one")
     parser.add_argument("--dtype", default="f32,bf16")
+    parser.add_argument("--peers", default="none", help="what is timed beside it on a GPU: see bench.peers")
+    parser.add_argument("--mode", help="of torch.compile")
+    parser.add_argument("--guard", action=argparse.BooleanOptionalAction, default=False, help="keep PyTorch where it is faster")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--resume", action="store_true", help="leave out cases that the file has")
     given = parser.parse_args()
-    known = json.loads(given.json.read_text())["results"] if given.resume and given.json.exists() else []
-    results = {one["case"]: one for one in known if "problem" not in one}
-    for name in given.names or MODELS:
-        for dtype in given.dtype.split(","):
-            case = f"{name}_{dtype}"
-            if case not in results:
-                work = lambda name=name, dtype=dtype: measure(name, given.device, dtype)  # noqa: E731
-                results[case] = {"case": case, **answer_of(work, case, SECONDS)}
-                print(json.dumps(results[case]), flush=True)
-            if given.json is not None:
-                about = environment() if given.device == "cuda" else host.environment()
-                record = {"environment": about, "command": "python -m bench.library", "results": [*results.values()]}
-                given.json.write_text(json.dumps(record, indent=1) + "\n")
-    bad = [case for case, one in results.items() if not (one.get("right") and one.get("as_expected"))]
-    print(f"{len(results) - len(bad)} of {len(results)} models right and compiled as expected", *bad, sep="\n  ")
+    # Each in a process of its own: children of a process that asked CUDA for anything cannot use it.
+    given.device = given.device or answer_of(_device, "device", SECONDS)["device"]
+    record = Record.open(given.json, given.resume)
+    peers = parse(given.peers)
+    chosen = [(name, dtype) for name in given.names or MODELS for dtype in given.dtype.split(",")]
+    chosen = [(name, dtype) for name, dtype in chosen if "error" not in record.cases.get(f"{name}_{dtype}", {})]
+    if chosen:
+        about = answer_of(_environment(given), "environment", SECONDS)
+        record.begin({"environment": about, "command": "python -m bench.library", "mode": given.mode, "guard": given.guard})
+    if given.device == "cpu" and len(chosen) > FEW:  # some of them ask CUDA, which children could not use then
+        for library in LIBRARIES:
+            with contextlib.suppress(ImportError):
+                imported(library)
+    for name, dtype in chosen:
+        case = f"{name}_{dtype}"
+        how = (given.device, dtype, peers, given.mode, given.guard)
+        answer = answer_of(lambda name=name, how=how: measure(name, *how), case, SECONDS)
+        record.add({"case": case, **answer})
+        print(json.dumps(answer), flush=True)
+    bad = [case for case, one in record.cases.items() if not (one.get("right") and one.get("as_expected"))]
+    print(f"{len(record.cases) - len(bad)} of {len(record.cases)} right and compiled as expected", *bad, sep="\n  ")
     return len(bad)
 
 

@@ -52,7 +52,7 @@ def build(folder: Path, names: list[str], modes: list[str]) -> int:
                 found[mode] = {**found["auto"], "same_as": "auto"}
                 continue
             remarks: list[str] = []
-            options = {"mode": mode, "on_remark": lambda found, remarks=remarks: remarks.append(found.message)}
+            options = {"schedule": mode, "on_remark": lambda found, remarks=remarks: remarks.append(found.message)}
             try:
                 program = kitsune_mlir.compile(model, args, target="sm_90a", options=options)
             except kitsune_mlir.errors.KitsuneError as error:

@@ -7,23 +7,22 @@ and the charts in bench/charts/ from the newest measurement of every case. A tes
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.case import LIMITS
 from bench.hand_offs import copies_table, hand_off_table, ring_table
+from bench.headline import headline
 from bench.peers import PEERS
 from bench.records import Record, merge
 from bench.tables import (
-    back_to_back,
     chain_table,
     geometric_mean,
     group_table,
     host_table,
+    library_table,
     mode_table,
     product_table,
     row_table,
@@ -82,71 +81,6 @@ def where(run: Mapping[str, Any]) -> str:
         f"{e['device']}, driver {e['driver']}, PyTorch {e['torch']}, {e['date'][:10]}, commit `{commit[:12]}{dirty}`; "
         f"`{run['command']}`{speed}"
     )
-
-
-HEADLINE = (
-    "case",
-    "launches (eager)",
-    "kitsune",
-    "kitsune, graph",
-    *PEERS,
-    "floor",
-    "of the floor",
-    "times faster",
-    "goal",
-    "DRAM MB",
-)
-"""Columns of the headline's table, before the number of the run."""
-
-
-def headline(entries: Mapping[str, Entry]) -> list[str]:
-    """The table of the headline cases, and wins and losses in words."""
-    lines = [f"| {' | '.join(HEADLINE)} | run |", "| --- " * (len(HEADLINE) + 1) + "|"]
-    lines += [f"| {' | '.join(_row(name, e))} | {e['run'] + 1} |" for name, e in entries.items()]
-    timed = {n: e for n, e in entries.items() if e.get("speedup")}
-    won = [n for n, e in timed.items() if e["speedup"] >= 1]
-    lost = [n for n, e in timed.items() if e["speedup"] < 1]
-    met = [n for n, e in timed.items() if e["speedup"] >= e["goal"]]
-    wrong = [n for n, e in entries.items() if not e["ok"]]
-    errors = [e["error"] for e in timed.values() if e["ok"]]
-    lines += [
-        "",
-        f"- Geometric mean: {geometric_mean(e['speedup'] for e in timed.values()):.2f} times the best peer's speed.",
-        f"- Faster than the best peer: {', '.join(won) or 'none'}.",
-        f"- Slower than the best peer: {', '.join(lost) or 'none'}.",
-        f"- Goals reached: {len(met)} of {len(entries)}{': ' + ', '.join(met) if met else ''}.",
-        f"- Wrong or failed: {', '.join(wrong) or 'none'}. Largest error of the others: {max(errors, default=math.nan):.1e}, "
-        f"against float64 (limit {LIMITS['bf16']:g}).",
-    ]
-    reasons = {e["dram_missing"] for e in entries.values() if e.get("dram_missing")}
-    lines += [f"- No DRAM bytes where the counters could not be read: {'; '.join(sorted(reasons))}."] if reasons else []
-    return lines
-
-
-def _row(name: str, e: Entry) -> list[str]:
-    """The cells of a headline case, in the order of `HEADLINE`."""
-    if "milliseconds" not in e:
-        return [name, f"failed: {e.get('problem', '')}", *[""] * (len(HEADLINE) - 2)]
-    times, dram = e["milliseconds"], e.get("dram_bytes")
-    return [
-        name,
-        f"{e['launches']} ({e.get('eager_launches', '–')})",
-        *(_time(times.get(p), p == e["best_peer"]) for p in ("kitsune", "kitsune, graph", *PEERS)),
-        f"{e['floor']:.3f}",
-        f"{100 * e['fraction']:.0f} %",
-        f"{e['speedup']:.2f}" if e["speedup"] else "–",
-        back_to_back(e),
-        f"{e['goal']}",
-        f"{dram['kitsune'] / 1e6:.1f} (eager {dram['eager'] / 1e6:.1f})" if dram else "–",
-    ]
-
-
-def _time(t: Mapping[str, float] | None, best: bool) -> str:
-    """A median and half the distance of the outer tenths, as a part of it."""
-    if t is None:
-        return "–"
-    text = f"{t['median']:.3f} ±{50 * (t['p90'] - t['p10']) / t['median']:.0f} %"
-    return f"**{text}**" if best else text
 
 
 def report() -> str:
@@ -337,33 +271,15 @@ def slow(entries: Mapping[str, Entry]) -> list[str]:
     return [f"- Stages far above their own floor: {', '.join(many) or 'none'} of {len(counted)} cases."] if counted else []
 
 
-def _count(value: int | list[Any]) -> str:
-    """A number, or what there is of each graph."""
-    return (
-        " + ".join(map(str, value))
-        if value and isinstance(value, list) and isinstance(value[0], int)
-        else str(len(value) if isinstance(value, list) else value)
-    )
-
-
 def library() -> list[str]:
     """Models of libraries through torch.compile."""
-    run = load("library-h200.json")
-    rows = [
-        f"| {r['case']} | {_count(r['programs'])} | {_count(r['in_pytorch'])} | {r['error']:.0e} | {r['first_call_seconds']} |"
-        f" {r['milliseconds']['kitsune']:.2f} | {r['milliseconds']['eager']:.2f} |"
-        for r in run["results"]
-    ]
+    run = Record.open(RESULTS / "library-h200.json")
     note = (
         'Unmodified models of Transformers (2 layers) and layers of PyG through `torch.compile(backend="kitsune")`, f32, small'
         " sizes: graphs that became programs, graphs that stayed in PyTorch, error beside eager. Milliseconds are of whole"
         " calls, measured beside other work on the device: how fast they are is for later, and PyG's scatters are slow now."
     )
-    head = [
-        "| model | programs | in PyTorch | error | first call, s | ms | eager, ms |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    return [f"{note} {where(run)}", "", *head, *rows]
+    return [f"{note} {where(run.runs[0])}", "", *library_table(run.cases)]
 
 
 def host() -> list[str]:

@@ -15,6 +15,7 @@ __all__ = [
     "geometric_mean",
     "group_table",
     "host_table",
+    "library_table",
     "mode_table",
     "product_table",
     "reached",
@@ -202,3 +203,22 @@ def host_table(cases: Mapping[str, Mapping[str, Any]]) -> list[str]:
             lines.append(f"\n{len(speeds)} {kind}: geometric mean {geometric_mean(speeds):.2f}, least {min(speeds):.2f}.")
     bad = [name for name, e in cases.items() if not e.get("ok")]
     return [*lines, f"\nWrong or failed: {', '.join(bad) or 'none'}."]
+
+
+def library_table(cases: Entries) -> list[str]:
+    """Models through torch.compile: programs, what PyTorch runs, times of whole calls."""
+
+    def count(value: int | list[Any]) -> int:
+        return len(value) if isinstance(value, list) else value
+
+    lines = [
+        "| model | programs | in PyTorch | error | first call, s | ms | eager, ms |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, e in cases.items():
+        programs = sum(e["programs"]) if isinstance(e["programs"], list) else e["programs"]
+        times = " | ".join(f"{e['milliseconds'][peer]:.2f}" for peer in ("kitsune", "eager"))
+        lines.append(
+            f"| {name} | {programs} | {count(e['in_pytorch'])} | {e['error']:.0e} | {e['first_call_seconds']} | {times} |"
+        )
+    return lines

@@ -87,11 +87,11 @@ def graphed(call: Callable[[], Any]) -> Callable[[], Any]:
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph), torch.no_grad():
-        kept = call()
+        kept = call(), call  # who is called may hold the only copy of what the graph reads
 
     def run() -> Any:
         graph.replay()
-        return kept
+        return kept[0]
 
     return run
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench.modules import BertLayer
+from bench.modules import BertLayer, LlamaStack
 
 __all__ = ["MODELS", "Bert", "Gpt2", "ResNet", "ViT", "layers"]
 
@@ -146,6 +146,7 @@ MODELS: Mapping[str, Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]] = {
     "vit_s": lambda: (ViT(12, 384, 6), (torch.randn(1, 3, 224, 224),)),
     "gpt2": lambda: (Gpt2(12, 768, 12), (torch.zeros(1, 128, dtype=torch.int64),)),
     "resnet50": lambda: (ResNet([3, 4, 6, 3]), (torch.randn(1, 3, 224, 224),)),
+    "llama_4": lambda: (LlamaStack(4, 2048, 32, 8, 8192), (torch.randn(1, 128, 2048),)),
     "layers_12": lambda: layers(12),
     "layers_48": lambda: layers(48),
     "small_layers": lambda: layers(2, 32, 2, 16),
