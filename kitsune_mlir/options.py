@@ -26,8 +26,8 @@ class Options:
     Attributes:
         threads: host target: workers of one call; None is all processors.
         debug: GPU target: waits are bounded, and a wait that gives up reports block, task and slot instead of hanging.
-        mode: who runs the stages: "temporal" (one launch, all multiprocessors take turns), "spatial" (one launch, stages have
-            their own multiprocessors), "separate" (a launch for each stage), or "auto": what the model of the machine
+        schedule: who runs the stages: "temporal" (one launch, all multiprocessors take turns), "spatial" (one launch, stages
+            have their own multiprocessors), "separate" (a launch for each stage), or "auto": what the model of the machine
             says.
         deterministic: GPU target: results are the same bits on every run, which costs time where rows are added at indices
             (`index_add`, `scatter_add`); None is the framework's setting, `torch.are_deterministic_algorithms_enabled()`, when
@@ -55,7 +55,7 @@ class Options:
 
     threads: int | None = None
     debug: bool = False
-    mode: str = "auto"
+    schedule: Literal["auto", "temporal", "spatial", "separate"] = "auto"
     deterministic: bool | None = None
     ptxas_seconds: float | None = 60.0
     timestamps: bool = False
@@ -92,7 +92,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if kind in (Union, types.UnionType):
         return any(_fits(value, one) for one in get_args(hint))
     if kind is Literal:
-        return any(value is one for one in get_args(hint))
+        return any(type(value) is type(one) and value == one for one in get_args(hint))
     if kind is Mapping:
         return isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair)
     if kind in (int, float):
@@ -120,6 +120,8 @@ def options_of(given: Options | Mapping[str, Any] | None) -> Options:
         raise ArgumentError(f"options are an Options or a mapping from names to values, not {shown(given)}")
     known = [option.name for option in fields(Options)]
     unknown = [str(name) for name in given or {} if name not in known]
+    if "mode" in unknown:
+        raise ArgumentError("option 'mode' is called 'schedule'; torch.compile's mode is no option, but an argument of its own")
     if unknown:
         raise ArgumentError(f"unknown option{'s' * (len(unknown) > 1)} {', '.join(unknown)}; options are {', '.join(known)}")
     return Options(**(given or {}))

@@ -11,7 +11,12 @@ from kitsune_mlir.runtime.explain import size
 
 __all__ = ["cache"]
 
-MEANING = {"programs": "whole programs", "cubins": "assembled kernels", "tuning": "measured stages"}
+MEANING = {
+    "programs": "whole programs",
+    "cubins": "assembled kernels",
+    "choices": "ours or PyTorch",
+    "tuning": "measured stages",
+}
 
 
 @click.group(invoke_without_command=True)

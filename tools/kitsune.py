@@ -172,6 +172,8 @@ def run(package: str, use_random: bool, inputs: str | None, outputs: str | None,
 @click.option("--accesses", is_flag=True, help="Print which bytes of which tensors a run reads and writes instead.")
 @click.option("--remarks", is_flag=True, help="Print what the passes have to say about their choices.")
 @click.option("--timeline", type=click.Path(dir_okay=False), help="Write when each block does what to this HTML page.")
+@click.option("--torch-compile", is_flag=True, help="Say what torch.compile makes of it: graphs, programs, what PyTorch runs.")
+@click.option("--backward", is_flag=True, help="With --torch-compile: compute gradients too.")
 @machine_option
 @target_option
 @args_option
@@ -182,15 +184,25 @@ def explain(
     accesses: bool,
     remarks: bool,
     timeline: str | None,
+    torch_compile: bool,
+    backward: bool,
     machine: str,
     target: str,
     args_text: str | None,
 ) -> None:
     """Say what MODEL (m.kit, path/to/file.py:function, m.pt2, .onnx or .mlir) becomes: stages, buffers, launches, traffic.
 
+    With --torch-compile, the model is called once through torch.compile, where its tensors are; MODEL may then name any
+    function that takes what --args gives, or one that returns a function and its arguments.
+
     With --timeline, a page shows what each multiprocessor does when: as predicted for a machine and, where the program can run
     and was compiled with timestamps (a model that is compiled here is), as measured.
     """
+    if torch_compile or backward:
+        if level or accesses or remarks or timeline or target != "auto" or not torch_compile:
+            raise click.UsageError("--torch-compile goes with --args and --backward alone, and --backward with it")
+        click.echo(explained_graphs(model, args_text, backward))
+        return
     options = {"timestamps": True} if timeline else {}
     program = loaded(model) if model.endswith(".kit") else compiled(model, args_text, target, remarks, **options)
     text = accesses_text(program.accesses) if accesses else program.ir(level) if level else program.explain()
@@ -260,6 +272,20 @@ def compiled(spec: str, args_text: str | None, target: str, remarks: bool, tune:
             timestamps=timestamps,
         )
         return kitsune_mlir.compile(model, args, kwargs, target=target, options=options)
+
+
+def explained_graphs(spec: str, args_text: str | None, backward: bool) -> str:
+    """What torch.compile makes of a user's model."""
+    with Progress(err).running("calling the model"):
+        import torch
+
+        from .user_code import load_model
+
+        model, args, kwargs = load_model(spec, args_text, functions=True)
+        if isinstance(model, str):
+            raise KitsuneError(f"--torch-compile takes a function or a torch.nn.Module, not the file {spec}")
+        with torch.set_grad_enabled(backward):
+            return str(kitsune_mlir.explain(model, args, kwargs, backward=backward))
 
 
 def require_folder(path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 import traceback
@@ -22,11 +23,12 @@ class UserCodeError(FrontendError):
     """The user's file is missing, has no such function, or fails; names the user's own line."""
 
 
-def load_model(spec: str, args_text: str | None) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def load_model(spec: str, args_text: str | None, functions: bool = False) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Model, example arguments and keyword arguments of `file.py:name` or `package.module:name`; of another file its path.
 
     `name` is a function or class without arguments that gives a model, `(model, args)` or `(model, args, kwargs)`, or a model
-    itself. `args_text` (`"f32[4,64] i64[4]"`) stands in for the arguments.
+    itself. `args_text` (`"f32[4,64] i64[4]"`) stands in for the arguments. With `functions` a model may be any function, and
+    a function that needs arguments is one itself.
 
     Raises:
         UserCodeError: there is no such file or name, it fails, or gives something else.
@@ -38,13 +40,14 @@ def load_model(spec: str, args_text: str | None) -> tuple[Any, tuple[Any, ...], 
 
     if Path(spec).suffix in FILES:
         return spec, parse_arguments(args_text or ""), {}
-    made = _made(_named(spec), spec)
+    named = _named(spec)
+    made = named if functions and _needs_arguments(named) else _made(named, spec)
     model, args, kwargs = made, None, {}
-    if isinstance(made, tuple) and 2 <= len(made) <= 3 and isinstance(made[0], torch.nn.Module):
+    if isinstance(made, tuple) and 2 <= len(made) <= 3 and (isinstance(made[0], torch.nn.Module) or functions):
         model, args = made[0], made[1]
         kwargs = dict(made[2]) if len(made) == 3 else {}
         args = tuple(args) if isinstance(args, (tuple, list)) else (args,)
-    if not isinstance(model, torch.nn.Module):
+    if not isinstance(model, torch.nn.Module) and not (functions and callable(model)):
         raise UserCodeError(f"{spec} gave a {type(made).__name__}; a torch.nn.Module or (model, args) was expected")
     if args_text is not None:
         args, kwargs = parse_arguments(args_text), {}
@@ -127,6 +130,14 @@ def _module(name: str) -> Any:
         raise _failed(error, f"module {name} fails on import") from error
     except Exception as error:
         raise _failed(error, f"module {name} fails on import") from error
+
+
+def _needs_arguments(found: Any) -> bool:
+    """Whether it is a function that cannot be called without."""
+    if not inspect.isfunction(found):
+        return False
+    parameters = inspect.signature(found).parameters.values()
+    return any(one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
 
 
 def _made(found: Any, spec: str) -> Any:

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from torch.utils import _pytree as pytree
 from kitsune_mlir.cache.store import Store
 from kitsune_mlir.codegen.gpu.backend.cubin_cache import assembler_version
 from kitsune_mlir.errors import KitsuneError
-from kitsune_mlir.frontend import ExportedModel
-from kitsune_mlir.frontend.graph_text import graph_text
+from kitsune_mlir.frontend import ExportedModel, ImportedModel
+from kitsune_mlir.frontend.graph_text import graph_text, imported_text
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.options import Options
 from kitsune_mlir.passmanager.diagnostics import Diagnostic
@@ -33,7 +33,7 @@ from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.signature import Signature, Weight
 from kitsune_mlir.runtime.structure import structure_text
 
-__all__ = ["Kept", "ProgramCache"]
+__all__ = ["Kept", "ProgramCache", "Source", "source_of", "versions"]
 
 KIND = "programs"
 NOTES = "kept"
@@ -57,6 +57,36 @@ class Kept:
     remarks: tuple[Diagnostic, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What a program is compiled of.
+
+    Attributes:
+        text: all that the compiler reads of it; None where that cannot be said.
+        weights: its tensors by name.
+        own: names of those that any other source with the same text has too, and that are not stored.
+        specs: how arguments and output are nested.
+        parameters: names of the positional arguments.
+    """
+
+    text: str | None
+    weights: Mapping[str, Any]
+    own: Set[str]
+    specs: tuple[Any, Any]
+    parameters: tuple[str, ...]
+
+
+def source_of(model: ExportedModel | ImportedModel) -> Source:
+    """What a program of a model is compiled of."""
+    if isinstance(model, ImportedModel):
+        supplied = model.supplied
+        return Source(imported_text(model), supplied, supplied.keys(), (model.in_spec, model.out_spec), model.parameters)
+    program = model.program
+    own = {*program.state_dict, *program.graph_signature.buffers}
+    specs = (program.call_spec.in_spec, program.call_spec.out_spec)
+    return Source(graph_text(model), {**program.constants, **program.state_dict}, own, specs, model.parameters)
+
+
 class ProgramCache:
     """Programs that were compiled for a machine with the same options.
 
@@ -68,19 +98,19 @@ class ProgramCache:
         self._store, self._machine, self._options = store, machine, options
         self._settled = dict(settled)
 
-    def key(self, model: ExportedModel) -> str | None:
-        """What the program of a model is kept under; None where that cannot be said, or depends on measurements."""
+    def key(self, source: Source) -> str | None:
+        """What the program of a source is kept under; None where that cannot be said, or depends on measurements."""
         options = self._options
-        if options.tune or options.tuned_for or (text := graph_text(model)) is None:
+        if options.tune or options.tuned_for or source.text is None:
             return None
         chosen = {f.name: getattr(options, f.name) for f in dataclasses.fields(options) if f.name not in NOT_IN_KEY}
         chosen |= self._settled | {"passes": dict(options.passes)}
         code = assembler_version() if self._machine.is_gpu else host_cpu()
-        parts = [repr(self._machine), repr(sorted(chosen.items())), repr(code), _versions(), text]
+        parts = [repr(self._machine), repr(sorted(chosen.items())), repr(code), versions(), source.text]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
-    def find(self, key: str, model: ExportedModel) -> Kept | None:
-        """The program, with the model's weights; None if there is none, or if it was compiled without remarks, and these are
+    def find(self, key: str, source: Source) -> Kept | None:
+        """The program, with the source's weights; None if there is none, or if it was compiled without remarks, and these are
         asked for."""
         path = self._store.get(KIND, key)
         if path is None:
@@ -97,25 +127,25 @@ class ProgramCache:
         if remarks is None and self._options.on_remark is not None:
             return None
         stored = {name: tensor.to(notes["devices"][name]) for name, tensor in held.weights.items()}
-        weights = {w.name: stored[w.name] if w.name in stored else _own(model, w.name) for w in held.signature.supplied}
-        specs = model.program.call_spec
+        weights = {
+            w.name: stored[w.name] if w.name in stored else source.weights[w.name].detach() for w in held.signature.supplied
+        }
         signature = dataclasses.replace(
             held.signature,
             weights=tuple(dataclasses.replace(w, kind=notes["kinds"][w.name]) for w in held.signature.weights),
             sources=tuple(dataclasses.replace(w, kind=notes["kinds"][w.name]) for w in held.signature.sources),
-            in_spec=_dumped(specs.in_spec),
-            out_spec=_dumped(specs.out_spec),
-            parameters=model.parameters,
+            in_spec=_dumped(source.specs[0]),
+            out_spec=_dumped(source.specs[1]),
+            parameters=source.parameters,
         )
         runner, problem = make_runner(held.target, held.artifacts, self._options.threads)
         parts = (held.target, signature, weights, runner, held.ir, held.summary, held.artifacts)
-        program = Program(*parts, runner_error=problem, specs=(specs.in_spec, specs.out_spec))
+        program = Program(*parts, runner_error=problem, specs=source.specs)
         return Kept(program, remarks or ())
 
-    def keep(self, key: str, program: Program, model: ExportedModel, remarks: Sequence[Diagnostic] | None) -> None:
+    def keep(self, key: str, program: Program, source: Source, remarks: Sequence[Diagnostic] | None) -> None:
         """Keep a program, if a file can hold it."""
-        own = {*model.program.state_dict, *model.program.graph_signature.buffers}
-        constants = {w.name: program.weights[w.name] for w in program.signature.supplied if w.name not in own}
+        constants = {w.name: program.weights[w.name] for w in program.signature.supplied if w.name not in source.own}
         if sum(tensor.nbytes for tensor in constants.values()) > MOST_CONSTANTS:
             return
         notes = {
@@ -136,11 +166,6 @@ class ProgramCache:
             )
         except (KitsuneError, ValueError, TypeError, NotImplementedError, RuntimeError):
             return  # it cannot be written down
-
-
-def _own(model: ExportedModel, name: str) -> Any:
-    program = model.program
-    return (program.state_dict[name] if name in program.state_dict else program.constants[name]).detach()
 
 
 def _stored(signature: Signature, constants: Mapping[str, Any]) -> Signature:
@@ -169,7 +194,7 @@ def _dumped(spec: Any) -> str:
 
 
 @functools.cache
-def _versions() -> str:
+def versions() -> str:
     """Of all that takes part in making a program; of this project the sources themselves."""
     found = [f"{name} {_version(name)}" for name in PACKAGES]
     for folder in FOLDERS:

@@ -2,6 +2,7 @@
 
     FOLDER/programs/KEY    whole programs, `.kit` files (`cache/programs.py`)
     FOLDER/cubins/KEY      assembled kernels (`codegen/gpu/backend/cubin_cache.py`)
+    FOLDER/choices/KEY     what was faster, ours or PyTorch (`dynamo/decisions.py`)
     FOLDER/tuning/...      measurements of stages (`tuning/cache.py`): small, and dear; they do not count and stay
 
 A file is written beside its place and moved there, so processes do not disturb each other: one of two whole files stays. Where
@@ -25,10 +26,10 @@ from kitsune_mlir.errors import ArgumentError
 
 from .replacing import replacing
 
-__all__ = ["KINDS", "Entry", "Store", "cache_folder", "store_of"]
+__all__ = ["KINDS", "Entry", "Store", "cache_folder", "listeners", "store_of"]
 
-KINDS = ("programs", "cubins", "tuning")
-EVICTED = ("programs", "cubins")
+KINDS = ("programs", "cubins", "choices", "tuning")
+EVICTED = ("programs", "cubins", "choices")
 MEGABYTES = 4096
 KEPT = 0.9
 """What stays of the most that there may be, where files go: so that not every write has to look for some."""
@@ -59,6 +60,10 @@ class Entry:
     used: float
 
 
+listeners: list[Callable[[str, str, Path], None]] = []
+"""Called with kind, key and path of each file that was found or written."""
+
+
 class Store:
     """The files of a folder.
 
@@ -80,7 +85,9 @@ class Store:
         try:
             os.utime(path)
         except OSError:
-            return None if not path.exists() else path  # a folder that may only be read
+            if not path.exists():
+                return None  # else it is in a folder that may only be read
+        _tell(kind, key, path)
         return path
 
     def read(self, kind: str, key: str) -> bytes | None:
@@ -97,6 +104,7 @@ class Store:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with replacing(folder / key) as path:
                 write(path)
+            _tell(kind, key, folder / key)
             self._evict()
 
     def write(self, kind: str, key: str, data: bytes) -> None:
@@ -140,6 +148,11 @@ class Store:
                 break
             entry.path.unlink(missing_ok=True)
             total -= entry.bytes
+
+
+def _tell(kind: str, key: str, path: Path) -> None:
+    for listener in listeners:
+        listener(kind, key, path)
 
 
 def _limit() -> int:

@@ -12,7 +12,9 @@ from typing import Any
 
 from torch._C import DispatchKey
 
+from kitsune_mlir.dynamo.torch_api import is_transformed
 from kitsune_mlir.frontend.aten import composites
+from kitsune_mlir.frontend.python_kernels import kernels_restored
 
 __all__ = ["composites_replaced"]
 
@@ -26,22 +28,17 @@ def composites_replaced(training: bool) -> Iterator[None]:
     Args:
         training: whether gradients have to go through what is traced.
     """
-    before = {op: dict(op.py_kernels) for op in composites(training)}
-    for op, how in composites(training).items():
-        op.py_kernels[_KEY] = _with_fallback(op, how)
-        op._dispatch_cache.clear()
-    try:
+    replaced = composites(training)
+    with kernels_restored(replaced):
+        for op, how in replaced.items():
+            op.py_kernels[_KEY] = _with_fallback(op, how)
         yield
-    finally:
-        for op, kernels in before.items():
-            op.py_kernels.clear()
-            op.py_kernels.update(kernels)
-            op._dispatch_cache.clear()
 
 
 def _with_fallback(op: Any, how: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
-        out = how(*args, **kwargs)
+        # Under `torch.func` the layout of results is what the operators' batching rules make it.
+        out = NotImplemented if any(map(is_transformed, args)) else how(*args, **kwargs)
         return op._op_dk(_KEY, *args, **kwargs) if out is NotImplemented else out
 
     return run

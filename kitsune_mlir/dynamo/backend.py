@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kitsune_mlir.dynamo.graph_options import MODES, GraphOptions, options_of_backend
-from kitsune_mlir.errors import UnsupportedError
+from kitsune_mlir.errors import KitsuneError, UnsupportedError
 
 if TYPE_CHECKING:
+    from kitsune_mlir.dynamo.guard import Facts
     from kitsune_mlir.dynamo.report import GraphReport
+    from kitsune_mlir.dynamo.timed_choice import Rules
     from kitsune_mlir.options import Options
 
 __all__ = ["MODES", "compiled_graph", "kitsune"]
@@ -47,31 +49,43 @@ def compiled_graph(
 ) -> Callable[..., Any]:
     """As `kitsune`; `keep` is called with what became of each graph."""
     from kitsune_mlir.dynamo.above_autograd import composites_replaced
+    from kitsune_mlir.dynamo.guard import Facts, guarded, rules_of
+    from kitsune_mlir.dynamo.report import GraphReport
     from kitsune_mlir.dynamo.sharing import SharingGuard
-    from kitsune_mlir.dynamo.torch_api import aot_autograd, min_cut_rematerialization_partition
+    from kitsune_mlir.dynamo.torch_api import aot_autograd, min_cut_rematerialization_partition, saved, saving, told_to_dynamo
     from kitsune_mlir.frontend.aten import traced_table
     from kitsune_mlir.frontend.gradients.whole import kept_whole
 
-    asked = _Asked(graph_options, options, keep)
-    training, writes = _needs_gradients(example_inputs), Writes()
+    rules = rules_of(graph_options, options, example_inputs) if not saving() else None
+    asked = _Asked(graph_options, options, keep, rules, len(example_inputs))
+    training, facts = _needs_gradients(example_inputs), Facts()
     compiled = aot_autograd(
-        fw_compiler=_compiler("forward", asked, writes),
-        bw_compiler=_compiler("backward", asked, writes),
-        inference_compiler=_compiler("inference", asked, writes),
+        fw_compiler=_compiler("forward", asked, facts),
+        bw_compiler=_compiler("backward", asked, facts),
+        inference_compiler=_compiler("inference", asked, facts),
         decompositions=traced_table(late=not training),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
-    with composites_replaced(training), kept_whole() if training else contextlib.nullcontext():
-        run = compiled(gm, example_inputs)
-    return SharingGuard(run, gm.forward, example_inputs) if writes.found else run
+    nothing = contextlib.nullcontext()
+    with composites_replaced(training), kept_whole() if training else nothing, saved() if saving() else nothing:
+        try:
+            run = compiled(gm, example_inputs)
+        except (KitsuneError, *told_to_dynamo()):
+            raise
+        except Exception as error:  # there are graphs that AOTAutograd does not take, and eager does
+            asked.tell(GraphReport("captured", len(gm.graph.nodes), gave_up=f"AOTAutograd: {type(error).__name__}: {error}"))
+            return gm.forward
+    if not training and not saving() and facts.reports and not any(report.programs for report in facts.reports):
+        run = gm.forward  # not what it was taken apart into
+    run = guarded(run, gm, example_inputs, facts, rules)
+    if facts.written is None or facts.written:
+        run = SharingGuard.of(run, gm, example_inputs)
+    if saving():
+        from kitsune_mlir.dynamo.saved import SavedFunction
 
-
-@dataclasses.dataclass
-class Writes:
-    """Whether a graph was found to write to inputs."""
-
-    found: bool = False
+        return SavedFunction(run, gm)
+    return run
 
 
 def _needs_gradients(inputs: Sequence[Any]) -> bool:
@@ -82,48 +96,99 @@ def _needs_gradients(inputs: Sequence[Any]) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Asked:
-    """What the user asked for."""
+    """What the user asked for, for a graph of so many inputs."""
 
     graphs: GraphOptions
     options: Options
     keep: Callable[[GraphReport], None] | None
+    rules: Rules | None
+    inputs: int
+
+    def tell(self, report: GraphReport) -> None:
+        """Say what became of a graph.
+
+        Raises:
+            UnsupportedError: with `require_full`: PyTorch runs some of it.
+        """
+        from kitsune_mlir.dynamo.report import logger
+        from kitsune_mlir.dynamo.traces import trace
+
+        if self.keep is not None:
+            self.keep(report)
+        if self.graphs.require_full and (report.gave_up or report.islands):
+            raise UnsupportedError("torch.compile", f"option 'require_full' wants all of a graph in programs: {report}")
+        if report.gave_up:
+            warnings.warn(f"kitsune: {report}", stacklevel=3)
+        logger.info("%s", report)
+        trace(report, self.graphs.trace_ir)
 
 
-def _compiler(kind: str, asked: _Asked, writes: Writes) -> Callable[..., Any]:
+def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
     """A compiler of AOTAutograd's graphs of one kind."""
-    from kitsune_mlir.dynamo.compile import compile_graph
+    from kitsune_mlir.dynamo.compile import compile_graph, copies_in
+    from kitsune_mlir.dynamo.partition import is_outside
+    from kitsune_mlir.dynamo.parts import NoPart, compile_part
+    from kitsune_mlir.dynamo.recorded import Recorded, unrecordable, written_in
     from kitsune_mlir.dynamo.report import GraphReport, logger
     from kitsune_mlir.dynamo.shapes import Specialized, is_symbolic
-    from kitsune_mlir.dynamo.torch_api import compiling, make_boxed_func, regenerated, static_inputs, writes_to_inputs
+    from kitsune_mlir.dynamo.torch_api import boxed, compiling, regenerated, saving, static_inputs, written_inputs
     from kitsune_mlir.machine.target import find_target
-    from kitsune_mlir.pipeline import choose_target
+    from kitsune_mlir.settings import choose_target
 
     def compile(gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
-        writes.found |= writes_to_inputs()
+        if kind != "backward":
+            facts.written = written_inputs(asked.inputs)
+        facts.outside |= any(node.op == "call_function" and is_outside(node) for node in gm.graph.nodes)
         numbers, views = (static_inputs(), regenerated()) if kind == "inference" else ([], set())
+        names = [node.name for node in gm.graph.find_nodes(op="placeholder")]
+        if kind != "backward":
+            facts.numbers = frozenset(static_inputs())
+            facts.fixed = frozenset(names[n] for n in facts.numbers)
+        fixed = [n for n, name in enumerate(names) if name in facts.fixed]
+        graphs = asked.graphs.cudagraphs and not saving()
 
-        def compile_static(graph: Any) -> Callable[..., Any]:
-            report = GraphReport(kind, 0)
-            with compiling():
-                placeholders = graph.graph.find_nodes(op="placeholder")
-                weights = {placeholders[n].name for n in numbers}
-                try:
-                    machine = find_target(choose_target(graph, [node.meta.get("val") for node in placeholders]))
-                    run = compile_graph(graph, weights, machine, asked.options, report, views, asked.graphs)
-                except Exception as error:  # a user's model goes on, whatever is wrong with the compiler
-                    report.gave_up = f"{type(error).__name__}: {error}"
-                    run = graph.forward
-            if asked.keep is not None:
-                asked.keep(report)
-            if asked.graphs.require_full and (report.gave_up or report.islands):
-                raise UnsupportedError("torch.compile", f"option 'require_full' wants all of a graph in programs: {report}")
-            if report.gave_up:
-                warnings.warn(f"kitsune: {report}", stacklevel=2)
-            logger.info("%s", report)
+        def compile_static(graph: Any, sizes: str = "", same_outputs: bool = True) -> Callable[..., Any]:
+            def attempt(graph: Any, compile_part: Callable[..., Any]) -> tuple[Callable[..., Any], GraphReport]:
+                report = GraphReport(kind, 0)
+                report.sizes = sizes
+                with compiling():
+                    placeholders = graph.graph.find_nodes(op="placeholder")
+                    weights = {placeholders[n].name for n in numbers}
+                    try:
+                        machine = find_target(choose_target(graph, [node.meta.get("val") for node in placeholders]))
+                        regenerated_here = views if same_outputs else set()
+                        given = machine, asked.options, report, regenerated_here, asked.graphs, asked.rules, compile_part
+                        stays, written = unrecordable(graph, fixed) if graphs else "", written_in(graph)
+                        run = compile_graph(graph, weights, *given)
+                        if stays is None:
+                            facts.recorded, calls = True, run
+                            run = Recorded(calls, fixed, written, lambda: copies_in(calls))
+                        elif stays:
+                            logger.info("%s graph is not recorded in a CUDA graph: %s", kind, stays)
+                    except NoPart:
+                        raise
+                    except Exception as error:  # a user's model goes on, whatever is wrong with the compiler
+                        report.gave_up = f"{type(error).__name__}: {error}"
+                        run = graph.forward
+                return run, report
+
+            if asked.graphs.background and not saving():
+                from kitsune_mlir.dynamo.background import in_background
+
+                return in_background(graph, attempt, tell)
+            run, report = attempt(graph, compile_part)
+            tell(report)
             return run
 
-        if is_symbolic(gm):
-            return make_boxed_func(Specialized(gm, compile_static))
-        return make_boxed_func(compile_static(gm))
+        def tell(report: GraphReport) -> None:
+            facts.reports.append(report)
+            asked.tell(report)
+
+        run = Specialized(gm, compile_static, asked.graphs) if is_symbolic(gm) else compile_static(gm)
+        if saving():
+            from kitsune_mlir.dynamo.saved import CompiledGraph
+
+            return CompiledGraph(run)
+        return boxed(run)
 
     return compile

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves
 
+from kitsune_mlir.dynamo.decisions import copied, text_of_graph
+from kitsune_mlir.dynamo.devices import made_in_place
 from kitsune_mlir.dynamo.graph_options import GraphOptions
-from kitsune_mlir.dynamo.partition import Partition, is_view, partition
-from kitsune_mlir.dynamo.parts import Part, compile_part
+from kitsune_mlir.dynamo.partition import NAMESPACES, Partition, is_view, partition
+from kitsune_mlir.dynamo.parts import NoPart, Part, compile_part
 from kitsune_mlir.dynamo.randoms import draw_in_front, is_random
+from kitsune_mlir.dynamo.recorded import written_in
 from kitsune_mlir.dynamo.report import GraphReport, Island
-from kitsune_mlir.errors import FrontendError, KitsuneError, UnsupportedError
+from kitsune_mlir.dynamo.strides import without_empty_views
+from kitsune_mlir.dynamo.timed_choice import Peer, Rules, TimedChoice
+from kitsune_mlir.dynamo.worth import computing, seconds_in_program, seconds_in_pytorch
+from kitsune_mlir.errors import FrontendError, KitsuneError
 from kitsune_mlir.frontend.aten import late_operators
 from kitsune_mlir.frontend.source import origin_of_node, target_name
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.options import Options
+from kitsune_mlir.runtime.arguments import copied_uncounted
+from kitsune_mlir.runtime.weights import WeightCopy
 
-__all__ = ["compile_graph"]
+__all__ = ["compile_graph", "copies_in"]
 
 ROUNDS = 24
 """Partitions that are tried, each without an operator that the one before had to give up."""
-
-_NAMESPACES = ("aten", "prims", "kitsune")
 
 
 def compile_graph(
@@ -36,7 +42,9 @@ def compile_graph(
     options: Options,
     report: GraphReport,
     regenerated: Set[int] = frozenset(),
-    graphs: GraphOptions | None = None,
+    graphs: GraphOptions = GraphOptions(),  # noqa: B008  (it is frozen)
+    rules: Rules | None = None,
+    compile_part: Callable[..., Part] = compile_part,
 ) -> Callable[..., Any]:
     """Compile a graph of static shapes.
 
@@ -46,54 +54,102 @@ def compile_graph(
         report: what comes out of it is written there.
         regenerated: numbers of outputs that the caller makes himself as views of inputs.
         graphs: how it is to be cut.
+        rules: how parts that are not all of the graph are timed beside PyTorch; None where they are not.
+        compile_part: as `parts.compile_part`; a `NoPart` of it is not dealt with.
 
     Returns:
         A function of flat inputs that gives the outputs as a sequence.
     """
     start = time.perf_counter()
     draw_in_front(gm.graph)
+    without_empty_views(gm.graph)
+    made_in_place(gm.graph)
     gm.graph.eliminate_dead_code()
     report.nodes = sum(node.op == "call_function" for node in gm.graph.nodes)
     written = {node.args[0].name for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)}
-    graphs = graphs or GraphOptions()
     refused = {name: "option 'run_in_torch' names it" for name in graphs.run_in_torch}
-    parts: dict[str, Part] = {}
-    cut = partition(gm, lambda node: _reason(node, refused) is None, regenerated)
+    known: dict[str, Part] = {}  # by the part's text: most parts stay as they are when another one is cut
+    problem: Exception | None = None
     for _ in range(ROUNDS):
-        problem = None
+        cut = partition(gm, lambda node: _reason(node, refused) is None, regenerated)
+        parts, copies, problem = dict[str, Part](), dict[str, fx.GraphModule](), None
+        small: dict[str, str] = {}
         for name, graph in cut.parts.items():
             # Before it is compiled, which changes it.
+            if cut.islands:
+                small.update(_too_small(graph.graph, machine, graphs))
             operators = {node.name: str(node.target) for node in graph.graph.nodes if node.op == "call_function"}
-            if cut.islands and len(operators) < graphs.min_part:
-                problem = UnsupportedError(f"a part of {len(operators)} operators", f"option 'min_part' is {graphs.min_part}")
-                _refuse(operators, problem, refused)
-                break
+            text = str(graph.graph)
+            if rules is not None:
+                copies[name] = copied(graph)
             try:
-                parts[name] = compile_part(graph, weights - written, machine, options)
+                if text not in known:
+                    known[text] = compile_part(graph, weights - written, machine, options)
+                parts[name] = known[text]
+            except NoPart:
+                raise
             except Exception as error:  # a user's model goes on, whatever is wrong with the compiler
                 problem = error
                 _refuse(operators, error, refused)
                 break
-        if problem is None:
+        if problem is None and not small:
             break
-        parts.clear()
-        cut = partition(gm, lambda node: _reason(node, refused) is None, regenerated)
+        if problem is None:  # not before all that cannot be compiled is known, which has other reasons
+            refused.update(small)
     else:
         report.gave_up = f"after {ROUNDS} attempts there are still operators that cannot be compiled; the last: {problem}"
         return gm.forward
-    report.islands = [
-        Island(target_name(node), _reason(node, refused) or "it is among what others are", origin_of_node(node))
-        for node in cut.islands
-    ]
+    report.islands = [Island(target_name(node), _reason(node, refused) or "", origin_of_node(node)) for node in cut.islands]
     report.programs = [parts[name].program for name in sorted(parts, key=lambda name: int(name.removeprefix("part_")))]
     report.seconds = time.perf_counter() - start
-    return _assembled(cut, parts)
+    counts_changes = report.kind == "backward"  # of inputs; before the others AOTAutograd counts them
+    if not counts_changes:
+        for program in report.programs:
+            program.uncounted()
+    if rules is None or (len(parts) == 1 and not cut.islands):
+        return _assembled(cut, parts, counts_changes)
+    timed = {name: _timed(name, part.forward, copies[name], rules, report) for name, part in parts.items()}
+    return _assembled(cut, timed, counts_changes)
 
 
-def _assembled(cut: Partition, parts: dict[str, Part]) -> Callable[..., Any]:
+def copies_in(run: Callable[..., Any]) -> Iterator[WeightCopy]:
+    """Of a function that `compile_graph` gave, the copies of weights that it used in its last call."""
+    owner = getattr(run, "__self__", run)
+    for held in [owner, *vars(owner).values(), *getattr(owner, "_modules", {}).values()]:
+        part = getattr(held.own, "__self__", None) if isinstance(held, TimedChoice) else held
+        if isinstance(part, Part):
+            yield from part.copies()
+
+
+def _too_small(graph: fx.Graph, machine: Target, options: GraphOptions) -> Iterator[tuple[str, str]]:
+    """The operators of a part that is to run in PyTorch, by name of their nodes, with the reason."""
+    own = computing(graph)
+    many = f"a part of {len(own)} operators" if len(own) != 1 else "a part of one operator"
+    if options.min_part is not None:
+        why = f"{many}: option 'min_part' is {options.min_part}" if len(own) < options.min_part else ""
+    else:
+        program, pytorch = seconds_in_program(graph, machine), seconds_in_pytorch(graph, machine)
+        why = f"{many} takes {1e6 * program:.1f} us in a program, {1e6 * pytorch:.1f} us in PyTorch (predicted)"
+        why = why if pytorch < program else ""
+    return ((node.name, why) for node in own if why)
+
+
+def _timed(name: str, run: Callable[..., Any], gm: fx.GraphModule, rules: Rules, report: GraphReport) -> TimedChoice:
+    """A part beside its operators in PyTorch."""
+    written = written_in(gm)
+    peer = Peer("eager", lambda _: gm.forward)
+    return TimedChoice(name, run, peer, lambda: text_of_graph(gm), written, rules, report.timed.append)
+
+
+def _assembled(cut: Partition, parts: Mapping[str, Part | TimedChoice], counts_changes: bool) -> Callable[..., Any]:
     whole = cut.whole
     for name, part in parts.items():
+        delattr(whole, name)
         setattr(whole, name, part)
+    if not counts_changes:
+        for node in whole.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+            node.target = copied_uncounted
+        whole.recompile()
     output = next(iter(whole.graph.find_nodes(op="output")))
     inputs, returned = list(whole.graph.find_nodes(op="placeholder")), list(output.args[0])
     if len(parts) == 1 and len(whole.graph.nodes) == len(inputs) + len(returned) + 2:
@@ -101,7 +157,8 @@ def _assembled(cut: Partition, parts: dict[str, Part]) -> Callable[..., Any]:
         if list(call.args) == inputs and [getattr(node, "args", None) for node in returned] == [
             (call, n) for n in range(len(returned))
         ]:
-            return parts["part_0"].forward
+            part = parts["part_0"]
+            return part.forward if isinstance(part, Part) else part
     return whole.forward
 
 
@@ -114,7 +171,7 @@ def _reason(node: fx.Node, refused: dict[str, str]) -> str | None:
         return None if is_view(node) else _reason(node.args[0], refused)  # type: ignore[arg-type]
     if not isinstance(target, torch._ops.OpOverload):
         return f"it is no operator of ATen but {getattr(target, '__name__', target)}, which PyTorch runs"
-    if target.namespace not in _NAMESPACES:
+    if target.namespace not in NAMESPACES:
         return "it is an operator of a library, which PyTorch runs"
     if is_random(node):
         return "it draws random numbers, which PyTorch does"

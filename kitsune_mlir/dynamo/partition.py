@@ -17,9 +17,12 @@ from torch import fx
 
 from kitsune_mlir.dynamo.randoms import is_random
 
-__all__ = ["Partition", "is_view", "partition"]
+__all__ = ["NAMESPACES", "Partition", "is_made", "is_outside", "is_view", "partition"]
 
 aten = torch.ops.aten
+
+NAMESPACES = ("aten", "prims", "kitsune")
+"""Whose operators do nothing but what their schema says."""
 
 Place = tuple[int, bool]
 """Number of the part; or of the part behind which an island comes, and True. Inputs come behind part -1."""
@@ -59,12 +62,19 @@ def is_made(node: fx.Node) -> bool:
     )
 
 
-def _has_effects(node: fx.Node) -> bool:
-    """Whether an island must keep its place among others that do."""
+def is_outside(node: fx.Node) -> bool:
+    """Whether a node calls what is no operator of PyTorch's own that computes: nobody knows what else it does."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return target is not operator.getitem
-    return is_random(node) or target._schema.is_mutable or target.namespace not in ("aten", "prims")
+    return target.namespace not in NAMESPACES
+
+
+def _has_effects(node: fx.Node) -> bool:
+    """Whether an island must keep its place among others that do."""
+    if is_outside(node):
+        return True
+    return isinstance(node.target, torch._ops.OpOverload) and (is_random(node) or node.target._schema.is_mutable)
 
 
 def partition(gm: fx.GraphModule, supported: Callable[[fx.Node], bool], regenerated: Iterable[int] = ()) -> Partition:
@@ -134,6 +144,8 @@ class _Cut:
 
     def _free(self, node: fx.Node) -> bool:
         """Whether whoever needs a node can have it as his own."""
+        if node.target is operator.getitem and is_view(node):
+            return self._free(node.args[0])  # type: ignore[arg-type]
         return is_made(node) or (is_view(node) and self.supported(node))
 
     def _give_writes(self, regenerated: Iterable[int]) -> None:
@@ -184,12 +196,7 @@ class _Cut:
             if node in found:
                 continue
             place, after = self.places[node]
-            if (
-                is_view(node)
-                or is_made(node)
-                or (part is None and after)
-                or (part is not None and (place, after) == (part, False))
-            ):
+            if self._free(node) or (is_view(node) or after if part is None else (place, after) == (part, False)):
                 found.add(node)
                 waiting += node.all_input_nodes
             elif part is None or not after:

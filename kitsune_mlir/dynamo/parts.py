@@ -13,15 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kitsune_mlir.dynamo.strides import inputs_in_memory_order, inverse, outputs_in_memory_order, same_strides, with_strides
+from kitsune_mlir.cache.compiled import kept_or_compiled, kept_program
+from kitsune_mlir.dynamo.strides import inputs_in_memory_order, outputs_in_memory_order, same_strides, with_strides
+from kitsune_mlir.dynamo.torch_api import without_views
+from kitsune_mlir.frontend import traced_model
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.options import Options
-from kitsune_mlir.pipeline import compile_model
+from kitsune_mlir.runtime.packed import packed, unpacked
 from kitsune_mlir.runtime.program import Program
-from kitsune_mlir.runtime.results import strides
+from kitsune_mlir.runtime.results import inverse, strides
 from kitsune_mlir.runtime.signature import Output
+from kitsune_mlir.runtime.weights import WeightCopy
 
-__all__ = ["Part", "compile_part"]
+__all__ = ["NoPart", "Part", "compile_part", "kept_part"]
+
+Made = tuple[Sequence[int], Sequence[int], Sequence[int] | None]
 
 MOST_WEIGHTS = 64
 """Models of one class whose weights are held as one program wants them; those of the model called longest ago are let go."""
@@ -35,15 +41,24 @@ class Part(torch.nn.Module):
         names: of all inputs, in order.
         weights: which of them are weights.
         orders: for each input that is none, the order in which the program takes its dimensions, or None.
-        made: for each output, a tensor with its strides, without data, and the order in which the program gives its
-            dimensions, or None.
+        made: for each output its size and strides, and the order in which the program gives its dimensions, or None.
+        threads: of the host's, workers of one call, for where it is loaded again.
     """
 
-    def __init__(self, program: Program, names: Sequence[str], weights: Set[str], orders: Sequence[Any], made: Sequence[Any]):
+    def __init__(
+        self,
+        program: Program,
+        names: Sequence[str],
+        weights: Set[str],
+        orders: Sequence[Any],
+        made: Sequence[Made],
+        threads: int | None = None,
+    ):
         super().__init__()
         self.program = program
+        self._given = (tuple(names), set(weights), tuple(orders), tuple(made), threads)
         own = [output for output in program.signature.outputs if output.mutates is None]
-        self._made = [_maker(program, output, value, order) for output, (value, order) in zip(own, made, strict=True)]
+        self._made = [_maker(program, output, *how) for output, how in zip(own, made, strict=True)]
         self._as_is = not any(self._made)
         used = {weight.name for weight in program.signature.supplied}
         self._weights = [n for n, name in enumerate(names) if name in weights & used]
@@ -72,7 +87,32 @@ class Part(torch.nn.Module):
         results = program(*args)
         if self._as_is:
             return results
-        return [value if how is None else how(value) for value, how in zip(results, self._made, strict=True)]
+        with without_views():  # an output that autograd takes for a view may not be changed in place
+            return [value if how is None else how(value) for value, how in zip(results, self._made, strict=True)]
+
+    def state(self) -> tuple[Any, ...]:
+        """All of it as plain data, for `restored`."""
+        return packed(self.program), *self._given
+
+    @staticmethod
+    def restored(data: bytes, *given: Any, run: bool = True) -> Part:
+        """The inverse of `state`.
+
+        Args:
+            run: whether the program's code is loaded; else `load` does that.
+        """
+        return Part(unpacked(data, given[-1], run), *given)
+
+    def load(self) -> None:
+        """Load the program's code, on the current device."""
+        Part.__init__(self, unpacked(packed(self.program), self._given[-1]), *self._given)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Part.restored, self.state()
+
+    def copies(self) -> Sequence[WeightCopy]:
+        """Of the weights of the last call, those that are copied or derived."""
+        return self._last[1].copies
 
     def _ordered(self, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         given = list(args)
@@ -118,9 +158,10 @@ def _taker(numbers: Sequence[int]) -> Any:
     return itemgetter(*numbers)
 
 
-def _maker(program: Program, output: Output, like: Tensor, order: Sequence[int] | None) -> Callable[[Tensor], Tensor] | None:
+def _maker(
+    program: Program, output: Output, size: Sequence[int], stride: Sequence[int], order: Sequence[int] | None
+) -> Callable[[Tensor], Tensor] | None:
     """What makes an output of the program's; None if it is that already."""
-    size, stride = tuple(like.shape), tuple(like.stride())
     back = None if order is None else inverse(order)
     if output.kind == "alias":  # a tensor of its own, although it equals an input
         return lambda value: with_strides((value if back is None else value.permute(back)).clone(), size, stride)
@@ -138,12 +179,43 @@ def compile_part(graph: fx.GraphModule, weights: Set[str], machine: Target, opti
         weights: names of inputs that are the same tensors at most calls, and are not written to.
 
     Raises:
-        KitsuneError: as `pipeline.compile_model`.
+        KitsuneError: as `pipeline.compile`.
     """
-    from kitsune_mlir.frontend import traced_model
+    return _part(graph, weights, options, lambda model: kept_or_compiled(model, machine, options, _compiled))
+
+
+class NoPart(Exception):
+    """A part could not be had, for a reason that lies not in it."""
+
+
+def kept_part(graph: fx.GraphModule, weights: Set[str], machine: Target, options: Options) -> Part:
+    """As `compile_part`, of what is on disk.
+
+    Raises:
+        NoPart: it is not there.
+    """
+
+    def found(model: Callable[[], Any]) -> Program:
+        program = kept_program(model(), machine, options)
+        if program is None:
+            raise NoPart("it is not on disk")
+        return program
+
+    return _part(graph, weights, options, found)
+
+
+def _part(graph: fx.GraphModule, weights: Set[str], options: Options, made_by: Callable[[Callable[[], Any]], Program]) -> Part:
 
     names = [node.name for node in graph.graph.find_nodes(op="placeholder")]
     held = weights & set(names)
     orders, made = inputs_in_memory_order(graph.graph, held), outputs_in_memory_order(graph.graph)
-    program = compile_model(lambda: traced_model(graph, held), machine, options)
-    return Part(program, names, held, orders, made)
+    program = made_by(lambda: traced_model(graph, held))
+    made = [(tuple(like.shape), tuple(like.stride()), order) for like, order in made]
+    return Part(program, names, held, orders, made, options.threads)
+
+
+def _compiled(*given: Any) -> Program:
+    """The compiler, which takes longer to import than to find a program that was kept."""
+    from kitsune_mlir import pipeline
+
+    return pipeline.compile_imported(*given)

@@ -27,7 +27,7 @@ def is_random(node: fx.Node) -> bool:
 
 
 def draw_in_front(graph: fx.Graph) -> None:
-    """Rewrite random numbers that depend on no data so that they need none; in place.
+    """Rewrite random numbers that depend on no data so that they need none; in place. What was theirs alone is left, dead.
 
     Dropout becomes a mask, which is drawn by the operator that eager calls, and products with it.
     """
@@ -39,7 +39,6 @@ def draw_in_front(graph: fx.Graph) -> None:
             node.update_arg(0, _stand_in(node, value))
         elif node.target is aten.native_dropout.default and node.args[2] is not False:
             _mask_drawn(node, value, float(node.args[1]))  # type: ignore[arg-type]
-    graph.eliminate_dead_code()
 
 
 def _stand_in(node: fx.Node, value: fx.Node) -> fx.Node:

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from typing import Any
 
-__all__ = ["GraphReport", "Island", "logger"]
+__all__ = ["GraphReport", "Island", "Timed", "logger"]
 
 logger = logging.getLogger("kitsune_mlir.dynamo")
 """`TORCH_LOGS=kitsune_mlir.dynamo` shows what it says, as does the logging module."""
@@ -30,6 +30,34 @@ class Island:
         return f"{self.location}: {self.operator}: {self.reason}" if self.location else f"{self.operator}: {self.reason}"
 
 
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """Ours beside PyTorch's own way, as they were timed.
+
+    Attributes:
+        what: "the graph", or the name of a part.
+        peer: PyTorch's way: "eager", "eager in a CUDA graph" or "Inductor".
+        milliseconds: of ours and of PyTorch's, a call (with its backward, where there is one); None where nothing was measured.
+        in_pytorch: whether PyTorch runs it.
+        remembered: whether it was measured by an earlier process.
+        problem: why nothing was measured.
+    """
+
+    what: str
+    peer: str
+    milliseconds: tuple[float, float] | None
+    in_pytorch: bool
+    remembered: bool = False
+    problem: str = ""
+
+    def __str__(self) -> str:
+        if self.milliseconds is None:
+            return f"{self.what} was not timed: {self.problem}"
+        own, peer = self.milliseconds
+        times = f"{own:.3g} ms in programs, {peer:.3g} ms in PyTorch ({self.peer}){', measured before' * self.remembered}"
+        return f"{self.what} runs in {'PyTorch' if self.in_pytorch else 'programs'}: {times}"
+
+
 @dataclasses.dataclass
 class GraphReport:
     """One graph.
@@ -40,7 +68,9 @@ class GraphReport:
         programs: of its parts, in order.
         islands: what PyTorch runs between them.
         gave_up: why PyTorch runs all of it; empty where it does not.
+        sizes: of a graph whose sizes change: for which of them this is, and why for no others.
         seconds: that compiling took.
+        timed: what was timed at the first call, beside PyTorch; a graph's backward with its forward.
     """
 
     kind: str
@@ -48,14 +78,23 @@ class GraphReport:
     programs: list[Any] = dataclasses.field(default_factory=list)
     islands: list[Island] = dataclasses.field(default_factory=list)
     gave_up: str = ""
+    sizes: str = ""
     seconds: float = 0.0
+    timed: list[Timed] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
-        head = f"{self.kind} graph of {self.nodes} operators"
+        head = f"{self.kind} graph of {self.nodes} operators" + (f" {self.sizes}" if self.sizes else "")
         if self.gave_up:
             return f"{head} runs in PyTorch: {self.gave_up}"
         many = f"{len(self.programs)} programs" if len(self.programs) != 1 else "1 program"
         text = f"{head}: {many}, {self.seconds:.1f} s"
         if self.islands:
             text += f"; {len(self.islands)} operators run in PyTorch:"
-        return "\n  ".join([text, *map(str, self.islands)])
+        return "\n  ".join([text, *map(str, self.islands), *map(str, self.timed)])
+
+    def details(self) -> str:
+        """The graph, and of each program its stages, buffers, launches and traffic."""
+        from kitsune_mlir.runtime.explain import explain_text
+
+        programs = ["  " + explain_text(program.summary).replace("\n", "\n  ") for program in self.programs]
+        return "\n".join([str(self), *programs])

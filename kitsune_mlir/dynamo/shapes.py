@@ -1,20 +1,31 @@
-"""Graphs with sizes that are known at a call: a program for each set of sizes that comes."""
+"""Graphs with sizes that are known at a call: few programs, of larger sizes, where rows allow it; else one for each size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import make_fx
 
+from kitsune_mlir.dynamo.buckets import Buckets
+from kitsune_mlir.dynamo.graph_options import GraphOptions
+from kitsune_mlir.dynamo.padding import Padded, Place, input_sizes, split, values_of
 from kitsune_mlir.dynamo.report import logger
+from kitsune_mlir.dynamo.size_cost import cost_of
+from kitsune_mlir.dynamo.torch_api import bound_of, compiling, source_of, traced, tracing_lock
+from kitsune_mlir.frontend.aten import sized_table
+from kitsune_mlir.frontend.rows import Axis, Rows, rows_of
+from kitsune_mlir.frontend.rows.axes import size_at
 
-__all__ = ["Specialized", "is_symbolic"]
+__all__ = ["Known", "Specialized", "is_symbolic"]
 
-MOST_SIZES = 8
-"""Sets of sizes that are compiled for; those that come later run in PyTorch."""
+MOST_PROGRAMS = 8
+"""Programs that are compiled of one graph; for sizes that none of them serves it runs in PyTorch then."""
+MOST_SIZES = 4096
+"""Sets of sizes of which it is held which program serves them."""
 
 
 def is_symbolic(gm: fx.GraphModule) -> bool:
@@ -29,38 +40,169 @@ def is_symbolic(gm: fx.GraphModule) -> bool:
     return False
 
 
+@dataclasses.dataclass
+class Known:
+    """What was compiled of a graph.
+
+    Attributes:
+        places: where inputs say the values of symbols.
+        names: the symbols that programs may be compiled for larger values of.
+        larger: programs for those, by the values that they were compiled for.
+        exact: programs for sizes as they are.
+    """
+
+    places: dict[str, Place]
+    names: tuple[str, ...] = ()
+    larger: dict[tuple[int, ...], Padded] = dataclasses.field(default_factory=dict)
+    exact: dict[tuple[Any, ...], Callable[..., Any]] = dataclasses.field(default_factory=dict)
+
+
 class Specialized:
-    """Calls what was compiled for the sizes of its arguments.
+    """Calls what was compiled for the sizes of its arguments, or for larger ones.
 
     Args:
         gm: the graph, with symbols.
-        compile: compiles a graph without, of the same inputs and outputs.
+        compile: compiles a graph without, of the same inputs, to which the numbers of valid rows may be added. It is told for
+            which sizes, in words, and whether the outputs are the same. None where sizes that nothing known serves are to run
+            in PyTorch (in a process that has loaded what another one compiled).
+        options: how sizes are chosen.
+        known: what was compiled.
     """
 
-    def __init__(self, gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Callable[..., Any]]):
-        self._gm, self._compile = gm, compile
-        self._known: dict[tuple[Any, ...], Callable[..., Any]] = {}
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        compile: Callable[[fx.GraphModule, str, bool], Callable[..., Any]] | None,
+        options: GraphOptions | None = None,
+        known: Known | None = None,
+    ):
+        self._gm, self._compile, self._options = gm, compile, options or GraphOptions()
+        self.known = known or Known(input_sizes(gm))
+        self._places = self.known.places
+        self._fits: dict[tuple[int, ...], Padded] = {}
+        self._groups: dict[tuple[int, ...], Buckets] = {}
+        self._lock = tracing_lock
+        self._rows, self._why = None, "option 'pad_rows' is off"
+        if self._options.pad_rows and compile is not None:
+            with compiling():
+                self._look()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Specialized, (self._gm, None, self._options, self.known)
+
+    def _look(self) -> None:
+        """Finds the symbols that may have larger values than a call's."""
+        placeholders = self._gm.graph.find_nodes(op="placeholder")
+        self._rows, reasons = rows_of(self._gm.graph), []
+        for symbol in self._rows.symbols:
+            never = next((c for c in self._rows.of(symbol) if c.kind == "never"), None)
+            if symbol not in self._places or never is not None:
+                why = "no input has it as its size" if never is None else str(never)
+                reasons.append(f"{source_of(placeholders, symbol)}: {why}")
+        if any(isinstance(node.meta.get("val"), torch.SymFloat | torch.SymBool) for node in placeholders):
+            reasons = ["an input is a number that is no integer"]
+        else:
+            self.known.names = tuple(s for s in self._places if self._rows.is_paddable(s))
+        self._why = "; ".join(reasons)
+        self._halves = split(self._gm) if self.known.names else None
 
     def __call__(self, *args: Any) -> Any:
         """The graph's outputs."""
-        key = tuple(map(_sizes, args))
-        run = self._known.get(key)
-        if run is None:
-            if len(self._known) >= MOST_SIZES:
+        values: tuple[int, ...] = ()
+        if self.known.names:
+            values = values_of(self._places, args)
+            run = self._fits.get(values)
+            if run is not None:
+                return run(values, args)
+            if 0 in values:
                 return self._gm(*args)
-            run = self._known[key] = self._compiled(args)
-            if len(self._known) == MOST_SIZES:
-                logger.warning("a graph was compiled for %d sets of sizes; others will run in PyTorch", MOST_SIZES)
-        return run(*args)
+        key = tuple(map(_sizes, args))
+        run = self.known.exact.get(key)
+        if run is not None:
+            return run(*args)
+        with self._lock:
+            if self.known.names and (run := self._padded(values, args)) is not None:
+                return run(values, args)
+            return self._specialized(key, args)(*args)
 
-    def _compiled(self, args: Sequence[Any]) -> Callable[..., Any]:
-        with torch.no_grad():
-            static = make_fx(lambda *given: self._gm(*given), tracing_mode="fake")(*args)
-        for old, new in zip(
-            self._gm.graph.find_nodes(op="placeholder"), static.graph.find_nodes(op="placeholder"), strict=True
-        ):
-            new.meta["symbolic"] = old.name
-        return self._compile(static)
+    def _is_full(self) -> bool:
+        """Whether no other program is to be compiled."""
+        programs = len(self.known.exact) + len(self.known.larger)
+        if programs + 1 == MOST_PROGRAMS:
+            logger.warning("%d programs are compiled of a graph; sizes that they do not serve run in PyTorch", MOST_PROGRAMS)
+        return self._compile is None or programs >= MOST_PROGRAMS
+
+    def _padded(self, values: tuple[int, ...], args: Sequence[Any]) -> Padded | None:
+        """The program that serves these sizes, and larger ones; None where there is none."""
+        named = dict(zip(self._places, values, strict=True))
+        run = self._larger(named, args) if self._compile is not None else None
+        if run is None:  # no other one is compiled; one that there is may do
+            fitting = [(math.prod(k), p) for k, p in self.known.larger.items() if p.serves(named)]
+            run = min(fitting, key=lambda one: one[0])[1] if fitting else None
+        if run is not None:
+            if len(self._fits) >= MOST_SIZES:
+                self._fits.clear()
+            self._fits[values] = run
+        return run
+
+    def _larger(self, values: Mapping[str, int], args: Sequence[Any]) -> Padded | None:
+        """The program for sizes that are chosen for these; compiled, if it may be."""
+        assert self._rows is not None and self._halves is not None and self._compile is not None
+        names, compile = self.known.names, self._compile
+        others = tuple(n for name, n in values.items() if name not in names)
+        group = self._groups.get(others)
+        if group is None:
+            group = self._groups[others] = self._buckets(values)
+        sizes = {**values, **group.find({name: values[name] for name in names})}
+        key = tuple(sizes.values())
+        run = self.known.larger.get(key)
+        if run is None and not self._is_full():
+            try:
+                run = Padded(self._halves, self._rows, sizes, names, args)
+            except Exception as error:  # what cannot be traced with numbers that are tensors: each size for itself then
+                self.known.names, self._why = (), f"{type(error).__name__}: {error}"
+                return None
+            self.known.larger[key] = run
+            run.compile(lambda graph: compile(graph, self._words(sizes), False))
+        return run
+
+    def _buckets(self, values: Mapping[str, int]) -> Buckets:
+        placeholders = self._gm.graph.find_nodes(op="placeholder")
+        weights = {name: rows_in(self._rows, name, values) for name in self.known.names}  # type: ignore[arg-type]
+        bounds = {name: bound for name in self.known.names if (bound := bound_of(placeholders, name)) is not None}
+        cost = cost_of(self._gm)
+        asked = self._options.bucket_growth, self._options.buckets
+        return Buckets(weights, bounds, *asked, lambda sizes: cost({**values, **sizes}))
+
+    def _words(self, sizes: Mapping[str, int]) -> str:
+        placeholders = self._gm.graph.find_nodes(op="placeholder")
+        signs = {name: "≤" if name in self.known.names else "=" for name in sizes}
+        each = [f"{source_of(placeholders, name)} {signs[name]} {size}" for name, size in sizes.items()]
+        return f"for {', '.join(each)}" + (f" ({self._why})" if self._why else "")
+
+    def _specialized(self, key: tuple[Any, ...], args: Sequence[Any]) -> Callable[..., Any]:
+        """The program for these sizes only, or the graph itself."""
+        run = self.known.exact.get(key)
+        if run is None:
+            if self._is_full() or self._compile is None:
+                return self._gm
+            graph = fx.Interpreter(self._gm)
+            static = traced(lambda *given: graph.run(*given), args, sized_table())
+            placeholders = self._gm.graph.find_nodes(op="placeholder")
+            sizes = zip(self._places, values_of(self._places, args), strict=True)
+            each = ", ".join(f"{source_of(placeholders, name)} = {size}" for name, size in sizes)
+            run = self.known.exact[key] = self._compile(static, f"for {each} only ({self._why})", True)
+        return run
+
+
+def rows_in(rows: Rows, symbol: str, values: Mapping[str, int]) -> int:
+    """How many rows of a product one row is, at most: the tokens of a sample."""
+    found = 1
+    for axes in rows.axes.values():
+        for axis in axes:
+            if isinstance(axis, Axis) and symbol in axis.symbols:
+                found = max(found, size_at(axis.size, values) // max(values[symbol], 1))
+    return found
 
 
 def _sizes(value: Any) -> Any:

@@ -5,13 +5,16 @@ AOTAutograd compiles for what shares memory in the first call, and no guard of D
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 __all__ = ["SharingGuard"]
+
+
+Sharing = tuple[tuple[int, int, int], ...]
 
 
 class SharingGuard:
@@ -20,29 +23,57 @@ class SharingGuard:
     Args:
         compiled: what AOTAutograd gives.
         graph: the graph that Dynamo captured.
-        inputs: those that it was compiled with. Parameters among them are taken to share no memory with other inputs.
+        asked: numbers of the inputs that are looked at.
+        seen: how they shared memory when it was compiled, as `shared` says it.
+        returned: by number, outputs that are inputs themselves: AOTAutograd gives new views where inputs share memory.
     """
 
-    def __init__(self, compiled: Callable[..., Any], graph: Callable[..., Any], inputs: Sequence[Any]):
-        self._compiled, self._graph = compiled, graph
-        self._asked = [
+    def __init__(
+        self,
+        compiled: Callable[..., Any],
+        graph: Callable[..., Any],
+        asked: Sequence[int],
+        seen: Sharing,
+        returned: Mapping[int, int],
+    ):
+        self.compiled, self.graph, self.asked, self.seen, self.returned = compiled, graph, asked, seen, returned
+
+    @staticmethod
+    def of(compiled: Callable[..., Any], gm: fx.GraphModule, inputs: Sequence[Any]) -> SharingGuard:
+        """For the inputs that it was compiled with. Parameters among them are taken to share no memory with other inputs."""
+        asked = [
             n
             for n, value in enumerate(inputs)
             if isinstance(value, Tensor) and value.layout == torch.strided and not isinstance(value, torch.nn.Parameter)
         ]
-        self._seen = self._shared(inputs)
+        seen = shared(asked, inputs)
+        return SharingGuard(compiled, gm.forward, asked, seen, _returned(gm) if seen else {})
 
     def __call__(self, *args: Any) -> Any:
         """The graph's outputs."""
-        return self._compiled(*args) if self._shared(args) == self._seen else self._graph(*args)
+        if shared(self.asked, args) != self.seen:
+            return self.graph(*args)
+        results = self.compiled(*args)
+        if self.returned:
+            results = [args[self.returned[n]] if n in self.returned else value for n, value in enumerate(results)]
+        return results
 
-    def _shared(self, args: Sequence[Any]) -> tuple[tuple[int, int, int], ...]:
-        """Of each input that lies in another's memory: its number, the other's, and how far it begins behind that."""
-        first: dict[int, int] = {}
-        found = []
-        for n in self._asked:
-            tensor = args[n]
-            other = first.setdefault(tensor.untyped_storage()._cdata, n)
-            if other != n:
-                found.append((n, other, tensor.storage_offset() - args[other].storage_offset()))
-        return tuple(found)
+
+def _returned(gm: fx.GraphModule) -> dict[int, int]:
+    """Outputs of Dynamo's graph that are inputs, by number: an operator that writes in place gives the tensor itself."""
+    inputs = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
+    output = next(iter(gm.graph.find_nodes(op="output")))
+    outputs = [getattr(node, "meta", {}).get("example_value") for node in output.args[0]]  # type: ignore[union-attr]
+    return {n: m for n, one in enumerate(outputs) for m, other in enumerate(inputs) if one is other and isinstance(one, Tensor)}
+
+
+def shared(asked: Sequence[int], args: Sequence[Any]) -> Sharing:
+    """Of each asked input that lies in another's memory: its number, the other's, and how far it begins behind that."""
+    first: dict[int, int] = {}
+    found = []
+    for n in asked:
+        tensor = args[n]
+        other = first.setdefault(tensor.untyped_storage()._cdata, n)
+        if other != n:
+            found.append((n, other, tensor.storage_offset() - args[other].storage_offset()))
+    return tuple(found)

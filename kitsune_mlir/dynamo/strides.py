@@ -7,9 +7,11 @@ from collections.abc import Sequence, Set
 import torch
 from torch import Tensor, fx
 
+from kitsune_mlir.dynamo.partition import is_view
 from kitsune_mlir.frontend.aten import is_dense
+from kitsune_mlir.runtime.results import inverse, strides
 
-__all__ = ["inputs_in_memory_order", "inverse", "outputs_in_memory_order", "same_strides", "with_strides"]
+__all__ = ["inputs_in_memory_order", "outputs_in_memory_order", "same_strides", "with_strides", "without_empty_views"]
 
 aten = torch.ops.aten
 
@@ -80,16 +82,31 @@ def _order(value: Tensor) -> list[int] | None:
     Images with channels innermost are left as they are: programs know such.
     """
     size, stride = tuple(value.shape), tuple(value.stride())
-    if same_strides(size, stride, _row_major(size)) or not is_dense(size, stride):
+    if same_strides(size, stride, strides(size)) or not is_dense(size, stride):
         return None
     if len(size) == 4 and value.is_contiguous(memory_format=torch.channels_last):
         return None
     return sorted(range(len(size)), key=lambda dim: -stride[dim])
 
 
-def inverse(order: Sequence[int]) -> list[int]:
-    """The order that undoes another."""
-    return [order.index(dim) for dim in range(len(order))]
+def without_empty_views(graph: fx.Graph) -> None:
+    """Takes out views that are no other look at what a graph computes, which PyTorch would have to make; in place.
+
+    One stays where its source is an output too, or another view of it is: they are tensors of their own.
+    """
+    output = next(iter(graph.find_nodes(op="output")))
+    for node in list(graph.nodes):
+        source = node.args[0] if node.args else None
+        if not is_view(node) or not isinstance(source, fx.Node) or source.op != "call_function" or is_view(source):
+            continue
+        new, old = node.meta.get("val"), source.meta.get("val")
+        if not isinstance(new, Tensor) or not isinstance(old, Tensor) or (new.dtype, new.shape) != (old.dtype, old.shape):
+            continue
+        if (new.stride(), new.storage_offset()) != (old.stride(), old.storage_offset()):
+            continue
+        if not any(user is output or is_view(user) for user in source.users if user is not node):
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
 
 
 def with_strides(tensor: Tensor, size: Sequence[int], stride: Sequence[int]) -> Tensor:
@@ -103,10 +120,3 @@ def with_strides(tensor: Tensor, size: Sequence[int], stride: Sequence[int]) -> 
     memory = torch.empty(extent, dtype=tensor.dtype, device=tensor.device)
     memory.as_strided(small, stride).copy_(tensor[once])
     return memory.as_strided(size, stride)
-
-
-def _row_major(size: Sequence[int]) -> list[int]:
-    steps = [1]
-    for n in reversed(size[1:]):
-        steps.insert(0, steps[0] * n)
-    return steps[: len(size)]

@@ -30,7 +30,16 @@ from kitsune_mlir.frontend.export import quiet
 from kitsune_mlir.frontend.foreach import fma
 from kitsune_mlir.frontend.recurrent import RECURRENT
 
-__all__ = ["AtenProgram", "TracedProgram", "aten_program", "composites", "is_dense", "late_operators", "traced_table"]
+__all__ = [
+    "AtenProgram",
+    "TracedProgram",
+    "aten_program",
+    "composites",
+    "is_dense",
+    "late_operators",
+    "sized_table",
+    "traced_table",
+]
 
 aten = torch.ops.aten
 
@@ -55,6 +64,7 @@ def late_operators() -> Set[Any]:
         aten._native_batch_norm_legit_no_training.default,
         aten._embedding_bag.default,
         aten._embedding_bag_forward_only.default,
+        torch.ops.kitsune.equal_bags.default,
     }
 
 
@@ -68,11 +78,37 @@ def traced_table(late: bool) -> dict[Any, Callable[..., Any]]:
     importlib.import_module("torch._inductor.inductor_prims")
     more = {torch.ops.prims.fma.default: fma} if hasattr(torch.ops.prims, "fma") else {}
     table, usual = {**decomposition_table(), **more}, get_decomposition_table()
-    return {
+    found = {
         op: how if how is usual.get(op) else _with_own_memory(how)
         for op, how in table.items()
         if not (late and op in late_operators()) and torch.Tag.nondeterministic_seeded not in getattr(op, "tags", ())
     }
+    return found | {op: _of_known_sizes(found[op]) for op in _WHOLE_WITH_SYMBOLS if op in found}
+
+
+@functools.cache
+def sized_table() -> dict[Any, Callable[..., Any]]:
+    """The table to trace a graph with once its sizes are known: what `traced_table` left whole for their sake."""
+    return {op: traced_table(late=True)[op] for op in _WHOLE_WITH_SYMBOLS}
+
+
+_WHOLE_WITH_SYMBOLS = (
+    aten.scatter_add.default, aten.scatter.src, aten.scatter.value, aten.scatter_reduce.two, aten.index_add.default,
+    aten.index_copy.default, aten.index_put.default,
+)  # fmt: skip
+"""Operators that become arithmetic with sizes, from which nobody can tell any more which rows they put where."""
+
+
+def _of_known_sizes(how: Callable[..., Any]) -> Callable[..., Any]:
+    """A decomposition for tensors whose sizes are numbers."""
+
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if any(isinstance(size, torch.SymInt) for leaf in leaves for size in leaf.shape):
+            return NotImplemented
+        return how(*args, **kwargs)
+
+    return decomposed
 
 
 @functools.cache

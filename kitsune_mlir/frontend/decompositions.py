@@ -24,7 +24,7 @@ from kitsune_mlir.frontend.foreach import FOREACH
 from kitsune_mlir.frontend.fused_optimizers import FUSED_OPTIMIZERS
 from kitsune_mlir.frontend.gradients import GRADIENTS
 from kitsune_mlir.frontend.orders import topk as sorted_topk
-from kitsune_mlir.frontend.products import grouped, linear, matmul
+from kitsune_mlir.frontend.products import bmm, grouped, linear, matmul, mm
 from kitsune_mlir.frontend.recurrent import RECURRENT
 from kitsune_mlir.frontend.scatters import SCATTERS
 
@@ -284,6 +284,8 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten._grouped_mm.default: grouped,
     aten.linear.default: linear,
     aten.matmul.default: matmul,
+    aten.mm.default: mm,
+    aten.bmm.default: bmm,
     aten.addmm.default: _addmm,
     aten.baddbmm.default: _baddbmm,
     aten.pow.Tensor_Scalar: _pow_scalar,

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch._prims
 from torch import Tensor
 
 from kitsune_mlir.frontend.dtypes import widened

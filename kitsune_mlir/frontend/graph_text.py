@@ -1,7 +1,8 @@
-"""An exported model as text: equal for models that become the same program, whatever the values of their parameters."""
+"""A model as text: equal for models that become the same program, whatever the values of their parameters."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterator
 from typing import Any
@@ -10,12 +11,13 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_map
 
+from kitsune_mlir.frontend.imported import Argument, ImportedModel
 from kitsune_mlir.frontend.importer import ExportedModel, is_channels_last
 from kitsune_mlir.frontend.source import frames_of_node, target_name
 
-__all__ = ["graph_text"]
+__all__ = ["described", "graph_text", "imported_text"]
 
-_NAMESPACES = ("aten", "prims", "higher_order")
+_NAMESPACES = ("aten", "prims", "higher_order", "kitsune")
 """Whose operators mean the same in every process; others may be decomposed by a user's code."""
 _BUILTIN = ("_operator", "math", "torch")
 
@@ -39,6 +41,19 @@ def graph_text(model: ExportedModel) -> str | None:
     return None if _ADDRESS in text or _UNKNOWN in lines else text
 
 
+def imported_text(model: ImportedModel) -> str | None:
+    """All that the compiler reads of an imported model, but for the values of its weights; None as of `graph_text`."""
+
+    def described(argument: Argument) -> str:
+        return repr(dataclasses.replace(argument, value=None))
+
+    lines = [*map(described, (*model.arguments, *model.sources)), repr(model.results), repr(model.fixed_inputs)]
+    lines += [str(model.in_spec), str(model.out_spec), repr(model.parameters)]
+    if any(_ADDRESS in line for line in lines):
+        return None
+    return "\n".join([*lines, model.module.operation.get_asm(enable_debug_info=True)])
+
+
 _UNKNOWN = "unknown"
 
 
@@ -50,7 +65,7 @@ def _graph_lines(module: fx.GraphModule) -> Iterator[str]:
         for node in part.graph.nodes:
             if node.op == "call_function" and not _is_known(node.target):
                 yield _UNKNOWN
-            value = tree_map(_described, node.meta.get("val"))
+            value = tree_map(described, node.meta.get("val"))
             yield f"{node.op} {node.name} {target_name(node)} {node.args} {dict(node.kwargs)} {value} {frames_of_node(node)}"
 
 
@@ -60,7 +75,8 @@ def _is_known(target: Any) -> bool:
     return isinstance(target, torch._ops.HigherOrderOperator) or getattr(target, "__module__", "") in _BUILTIN
 
 
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
+    """A value of a graph as text; of tensors type, sizes, strides and device."""
     if isinstance(value, torch.Tensor):
         return f"{value.dtype}{list(value.shape)}{list(value.stride())}{value.device}{value.layout}"
     return repr(value)
@@ -74,7 +90,7 @@ def _weight_lines(model: ExportedModel) -> Iterator[str]:
             yield _UNKNOWN
             continue
         place = (tensor.data_ptr(), tensor.device) if tensor.numel() and tensor.device.type != "meta" else name
-        yield f"{name} {_described(tensor)} as {first.setdefault((place, _described(tensor)), name)}"
+        yield f"{name} {described(tensor)} as {first.setdefault((place, described(tensor)), name)}"
     buffers = set(program.graph_signature.buffers)
     for name, tensor in program.constants.items():
         if name not in buffers and tensor.device.type != "meta":

@@ -5,13 +5,14 @@ PyTorch repeats the matrix for a batch where the rows are not contiguous: a prod
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._decomp import decompositions
 
-__all__ = ["grouped", "linear", "matmul"]
+__all__ = ["bmm", "grouped", "linear", "matmul", "mm"]
 
 aten = torch.ops.aten
 
@@ -31,6 +32,20 @@ def matmul(a: Tensor, b: Tensor) -> Any:
     if a.ndim < 3 or b.ndim != 2:
         return decompositions.matmul(a, b)
     return aten.mm(a.reshape(-1, a.shape[-1]), b).reshape([*a.shape[:-1], b.shape[1]])
+
+
+def _of_bytes(product: Any) -> Callable[[Tensor, Tensor], Any]:
+    """A product of bytes as one of 32-bit integers, which has the same lowest byte: torch-mlir takes bytes to be quantized."""
+
+    def decomposed(a: Tensor, b: Tensor) -> Any:
+        if a.dtype not in (torch.int8, torch.uint8):
+            return NotImplemented
+        return product(a.to(torch.int32), b.to(torch.int32)).to(a.dtype)
+
+    return decomposed
+
+
+mm, bmm = _of_bytes(aten.mm.default), _of_bytes(aten.bmm.default)
 
 
 def grouped(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ from kitsune_mlir.cache.replacing import replacing
 from kitsune_mlir.errors import ArgumentError, KitsuneError, PackageError
 from kitsune_mlir.runtime.plain import shown
 
-__all__ = ["Archive", "readable", "write_archive"]
+__all__ = ["Archive", "archive_bytes", "checked_path", "readable", "write_archive"]
 
 EXPANSION, SPARE = 300, 256 << 20
 """Members may unpack to that many times the file's size, and so many bytes more. Texts of kernels shrink to a tenth or less."""
@@ -48,7 +49,12 @@ def readable(what: str) -> Iterator[None]:
         raise PackageError(f"{what}: {detail if len(detail) <= LONGEST else f'{detail[:LONGEST]}...'}") from error
 
 
-def _path(path: str | os.PathLike[str]) -> Path:
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """What the user gave as a path.
+
+    Raises:
+        ArgumentError: it is none.
+    """
     if not isinstance(path, str | os.PathLike):  # a number would be an open file of the process
         raise ArgumentError(f"a path was expected, not {shown(path)}")
     return Path(path)
@@ -56,6 +62,10 @@ def _path(path: str | os.PathLike[str]) -> Path:
 
 class Archive:
     """An open zip.
+
+    Args:
+        source: a path, or the bytes of one.
+        name: what it is called in messages, where that is not the path.
 
     Attributes:
         sizes: bytes of each member by name, as the zip's directory has them.
@@ -65,13 +75,14 @@ class Archive:
         PackageError: it is no zip, is cut short, or has members that no package has; the message says which.
     """
 
-    def __init__(self, path: str | os.PathLike[str]):
-        self._path = _path(path)
-        self._stream = open(path, "rb")
+    def __init__(self, source: str | os.PathLike[str] | bytes, name: str | None = None):
+        held = isinstance(source, bytes)
+        self._path = name or ("a package" if held else checked_path(source))
+        self._stream = io.BytesIO(source) if held else open(source, "rb")
         try:
-            with readable(f"{path}: not a .kit file, or cut short"):
+            with readable(f"{self._path}: not a .kit file, or cut short"):
                 self._zip = zipfile.ZipFile(self._stream)
-                self._check(os.fstat(self._stream.fileno()).st_size)
+                self._check(len(source) if held else os.fstat(self._stream.fileno()).st_size)
         except BaseException:
             self._stream.close()
             raise
@@ -124,17 +135,29 @@ def write_archive(path: str | os.PathLike[str], members: Mapping[str, bytes], st
     """Write a zip beside `path` and move it there, so that a failure leaves an older file as it was.
 
     Args:
-        stored: the member that is not compressed; nor are the others where they are so large that `Archive` may refuse them.
+        stored: the beginning of the names of members that are not compressed; nor are the others where they are so large that
+            `Archive` may refuse them.
         level: of compression, 1 (fast) to 9; None is zlib's own, 6.
 
     Raises:
         OSError: the file cannot be written.
     """
-    final = _path(path)
-    texts = sum(len(data) for name, data in members.items() if name != stored)
+    final = checked_path(path)
     with replacing(final) as path:
-        with zipfile.ZipFile(path, "w", compresslevel=level) as archive:
-            for name, data in members.items():
-                compressed = name != stored and texts <= SPARE
-                archive.writestr(name, data, zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED)
+        _write(path, members, stored, level)
         path.chmod(0o644)
+
+
+def archive_bytes(members: Mapping[str, bytes], stored: str, level: int | None = None) -> bytes:
+    """What `write_archive` writes."""
+    stream = io.BytesIO()
+    _write(stream, members, stored, level)
+    return stream.getvalue()
+
+
+def _write(file: Path | io.BytesIO, members: Mapping[str, bytes], stored: str, level: int | None) -> None:
+    texts = sum(len(data) for name, data in members.items() if not name.startswith(stored))
+    with zipfile.ZipFile(file, "w", compresslevel=level) as archive:
+        for name, data in members.items():
+            compressed = not name.startswith(stored) and texts <= SPARE
+            archive.writestr(name, data, zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED)

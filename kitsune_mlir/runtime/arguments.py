@@ -7,7 +7,7 @@ from typing import Any
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.plain import shown
 
-__all__ = ["address_of", "fixed_text", "leaf_words", "overwrite", "tensor_of"]
+__all__ = ["address_of", "copied_uncounted", "fixed_text", "leaf_words", "overwrite", "tensor_of"]
 
 
 def tensor_of(value: Any, name: str, shared: bool = False) -> Any:
@@ -50,14 +50,25 @@ def address_of(tensor: Any, name: str) -> int:
     return address
 
 
-def overwrite(over: Any, value: Any, name: str) -> None:
+def copied_uncounted(over: Any, value: Any) -> Any:
+    """`over.copy_(value)`, which does not count as a change of `over`: the caller has counted it."""
+    from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+
+    with _unsafe_preserve_version_counter(over):
+        return over.copy_(value)
+
+
+def overwrite(over: Any, value: Any, name: str, counted: bool) -> None:
     """Copy a result to the argument `name`, which the model changes in place.
+
+    Args:
+        counted: whether that counts as a change.
 
     Raises:
         ArgumentError: the argument's memory cannot be written so.
     """
     try:
-        over.copy_(value)
+        over.copy_(value) if counted else copied_uncounted(over, value)
     except RuntimeError as error:  # such as elements that share memory
         raise ArgumentError(f"'{name}', which the model changes, cannot be overwritten: {error}") from error
 

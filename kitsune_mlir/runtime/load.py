@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kitsune_mlir.errors import ArgumentError, CompileError, PackageError, TargetError
+from kitsune_mlir.runtime.archive import checked_path
 from kitsune_mlir.runtime.package import read_package
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.signature import Signature
@@ -27,7 +28,7 @@ def load(path: str | os.PathLike[str], weights: Mapping[str, Any] | None = None)
         PackageError: it is no package, is cut short, was altered, is of another format, or its parts do not fit each other;
             the message says which.
     """
-    held = read_package(path)
+    held = read_package(checked_path(path))
     try:
         runner, problem = make_runner(held.target, held.artifacts)
     except CompileError as error:

@@ -29,13 +29,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from kitsune_mlir.errors import PackageError
-from kitsune_mlir.runtime.archive import Archive, readable, write_archive
+from kitsune_mlir.runtime.archive import Archive, archive_bytes, readable, write_archive
 from kitsune_mlir.runtime.explain import explain_text
 from kitsune_mlir.runtime.plain import shown
 from kitsune_mlir.runtime.signature import Signature
 from kitsune_mlir.runtime.signature_check import check_accesses, check_fit, check_signature, check_weights
 
-__all__ = ["LEVELS", "Contents", "read_package", "write_package"]
+__all__ = ["LEVELS", "Contents", "package_bytes", "read_package", "write_package"]
 
 LEVELS = ("linalg", "stages", "tiles", "gpu", "llvm", "ptx")
 FORMAT = 3
@@ -60,6 +60,24 @@ def write_package(
     Args:
         quick: compress less, in a third of the time.
     """
+    members = _written(target, signature, weights, ir, summary, artifacts)
+    write_archive(path, members, stored=WEIGHTS, level=1 if quick else None)
+
+
+def package_bytes(*parts: Any) -> bytes:
+    """What `write_package` writes quickly, of the same arguments behind the path."""
+    return archive_bytes(_written(*parts), stored=WEIGHTS, level=1)
+
+
+def _written(
+    target: str,
+    signature: Signature,
+    weights: Mapping[str, Any],
+    ir: Mapping[str, str],
+    summary: Mapping[str, Any],
+    artifacts: Mapping[str, bytes],
+) -> dict[str, bytes]:
+    """All members of a package."""
     from safetensors.torch import save
 
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
@@ -76,7 +94,7 @@ def write_package(
     text = json.dumps(manifest, indent=1).encode()
     with readable("the program does not fit into a package"):  # rather now than when it is needed
         _check(target, _signature(json.loads(text)["signature"]), artifacts, tensors)
-    write_archive(path, {MANIFEST: text, DIGEST: _digest(text).encode(), **members}, stored=WEIGHTS, level=1 if quick else None)
+    return {MANIFEST: text, DIGEST: _digest(text).encode(), **members}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,13 +115,18 @@ class Contents:
     weights: dict[str, Any]
 
 
-def read_package(path: str | os.PathLike[str]) -> Contents:
+def read_package(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Contents:
     """Read a package.
+
+    Args:
+        source: its path, or its bytes.
+        name: what it is called in messages, where that is not the path.
 
     Raises:
         OSError, PackageError: as `load`.
     """
-    with Archive(path) as archive:
+    path = name or ("a package" if isinstance(source, bytes) else source)
+    with Archive(source, name) as archive:
         manifest = _manifest(archive, path)
         members = _members(archive, manifest["members"], path)
     artifacts = {name.removeprefix("code/"): data for name, data in members.items() if name.startswith("code/")}

@@ -79,6 +79,7 @@ class Program:
         self._weight_tensors: list[Any] = []
         self._copies: list[WeightCopy] = []
         self._overwritten = Overwritten(signature)
+        self._counts = True
         self._direct: DirectCall | None = None
         if runner is not None:
             self._weight_tensors, self._copies = placed(signature, self.weights, runner.device)
@@ -98,7 +99,15 @@ class Program:
             raise ArgumentError(f"the program has no weight '{min(unknown)}'; its weights are {names or 'none'}")
         runner, problem = self._code
         parts = (self.target, self.signature, {**self.weights, **weights}, runner, self._ir, self.summary, self.artifacts)
-        return Program(*parts, self.seconds, problem, (self._in_spec, self._out_spec))
+        made = Program(*parts, self.seconds, problem, (self._in_spec, self._out_spec))
+        return made if self._counts else made.uncounted()
+
+    def uncounted(self) -> Program:
+        """Itself, which leaves it to its caller to count changes of the arguments that it writes to."""
+        self._counts = False
+        if self._direct is not None:
+            self._direct.counts = False
+        return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program on tensors (or DLPack objects) of the shapes, dtypes and device that it was compiled for.
@@ -131,6 +140,11 @@ class Program:
         if into is None:
             return self(*args, **kwargs)
         return self._call(args, kwargs, into_leaves(into, self._out_spec))
+
+    @property
+    def copies(self) -> Sequence[WeightCopy]:
+        """Weights that are copied or derived, which whoever replays recorded calls keeps in step with their sources."""
+        return self._copies
 
     @property
     def accesses(self) -> tuple[Access, ...]:
@@ -267,9 +281,10 @@ class Program:
             with torch.no_grad():
                 over = tensor_of(by_name[output.mutates], f"input '{output.mutates}'", shared=True)
                 if output.in_place and address_of(over, "an argument") == value.data_ptr():
-                    changed([over])
+                    if self._counts:
+                        changed([over])
                     continue
-                overwrite(over, tensor_of(value, "an output"), output.mutates)
+                overwrite(over, tensor_of(value, "an output"), output.mutates, self._counts)
                 for weight, placed in zip(self.signature.weights, self._weight_tensors, strict=True):
                     if weight.name == output.mutates and placed.data_ptr() not in (over.data_ptr(), value.data_ptr()):
                         placed.copy_(value)

@@ -11,7 +11,7 @@ from kitsune_mlir.runtime.arguments import address_of, tensor_of
 from kitsune_mlir.runtime.signature import Signature, torch_dtype
 from kitsune_mlir.runtime.structure import words_of
 
-__all__ = ["ALIGNMENT", "Overwritten", "changed", "check_into", "empty", "into_leaves", "in_order", "strides"]
+__all__ = ["ALIGNMENT", "Overwritten", "changed", "check_into", "empty", "into_leaves", "in_order", "inverse", "strides"]
 
 ALIGNMENT = 16
 """Bytes: vector loads and bulk copies want it of every pointer."""
@@ -30,17 +30,18 @@ def in_order(tensor: Any, order: Sequence[int]) -> Any:
     """The tensor with its dimensions in memory in this order (row-major if empty), without a copy where they are so."""
     if not order:
         return tensor.contiguous()
-    return tensor.permute(*order).contiguous().permute(*_inverse(order))
+    return tensor.permute(*order).contiguous().permute(*inverse(order))
 
 
 def empty(shape: Sequence[int], order: Sequence[int], dtype: Any, device: Any) -> Any:
     """A new tensor with its dimensions in memory in this order."""
     import torch
 
-    return torch.empty([shape[d] for d in order], dtype=dtype, device=device).permute(_inverse(order))
+    return torch.empty_strided(shape, strides(shape, order), dtype=dtype, device=device)
 
 
-def _inverse(order: Sequence[int]) -> list[int]:
+def inverse(order: Sequence[int]) -> list[int]:
+    """The order of dimensions that undoes another."""
     return [list(order).index(d) for d in range(len(order))]
 
 

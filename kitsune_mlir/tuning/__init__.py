@@ -6,20 +6,8 @@ fastest is what the program is then planned with. Results are kept on disk by de
 """
 
 from kitsune_mlir.tuning.cache import TuningCache
-from kitsune_mlir.tuning.compilers import Compilers, serve
 from kitsune_mlir.tuning.isolate import tensor_types
 from kitsune_mlir.tuning.progress import progress
 from kitsune_mlir.tuning.search import Tuned, Work, partition, plan, tune
 
-__all__ = [
-    "Compilers",
-    "Tuned",
-    "TuningCache",
-    "Work",
-    "partition",
-    "plan",
-    "progress",
-    "serve",
-    "tensor_types",
-    "tune",
-]
+__all__ = ["Tuned", "TuningCache", "Work", "partition", "plan", "progress", "tensor_types", "tune"]

@@ -1,4 +1,4 @@
-"""Times single stages for tuning. For a GPU they are compiled ahead, by processes of their own (`tuning.compilers`): that takes
+"""Times single stages for tuning. For a GPU they are compiled ahead, by processes of their own (`workers`): that takes
 seconds and needs no GPU, a measurement takes a tenth of a second.
 
 `python -m kitsune_mlir.tuning.stage_clock` is such a process. What travels is text (the stage's module) and a package's
@@ -19,8 +19,10 @@ from kitsune_mlir.options import Options
 from kitsune_mlir.passes.partition_streams import PartitionStreams
 from kitsune_mlir.runtime.cuda_runner import CudaRunner
 from kitsune_mlir.runtime.timer import milliseconds
-from kitsune_mlir.targets import measured, partitioned_code, precisions
-from kitsune_mlir.tuning import Compilers, serve, tensor_types
+from kitsune_mlir.settings import precisions
+from kitsune_mlir.targets import measured, partitioned_code
+from kitsune_mlir.tuning import tensor_types
+from kitsune_mlir.workers import NO_DEVICE, Compilers, serve
 
 __all__ = ["StageClock"]
 
@@ -33,10 +35,6 @@ class Request:
     partitioning: PartitionStreams
     target: str
     options: Options = dataclasses.field(hash=False)
-
-
-NO_DEVICE = {"CUDA_VISIBLE_DEVICES": ""}
-"""Those processes are to leave the GPU alone: code that they make is not loaded there."""
 
 
 class StageClock:

@@ -26,7 +26,7 @@ __all__ = ["compiled", "emulated"]
 def compiled(function: Callable[..., Any], args: Sequence[Tensor], **options: Any) -> Program:
     """The program for sm_90a, not assembled; in one launch."""
     with unassembled():
-        return kitsune_mlir.compile(Function(function), args, target="sm_90a", options={"mode": "temporal", **options})
+        return kitsune_mlir.compile(Function(function), args, target="sm_90a", options={"schedule": "temporal", **options})
 
 
 def engines(program: Program) -> list[str]:

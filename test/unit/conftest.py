@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.engines.registry import ENGINES
 from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dynamo import report
+from kitsune_mlir.dynamo.report import GraphReport
 from test.programs.kept import KEPT
 
 
@@ -28,3 +31,18 @@ def without_scans() -> Iterator[None]:
     yield
     ENGINES.clear()
     ENGINES.update(every)
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[GraphReport]:
+    """What became of the graphs that torch.compile hands over in the test, which begins with none compiled."""
+    found: list[GraphReport] = []
+
+    class Kept(report.GraphReport):
+        def __init__(self, *given):
+            super().__init__(*given)
+            found.append(self)
+
+    monkeypatch.setattr(report, "GraphReport", Kept)
+    torch._dynamo.reset()
+    return found

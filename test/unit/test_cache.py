@@ -160,6 +160,45 @@ def test_a_structure_that_no_file_holds(tmp_path, once):
     assert len(once) == 1
 
 
+STABLEHLO = """module @m {
+  func.func public @main(%x: tensor<3x4xf32>) -> tensor<3x4xf32> {
+    %c = stablehlo.constant dense<[[1.0, 2.0, 3.0, 4.0]]> : tensor<1x4xf32>
+    %0 = stablehlo.broadcast_in_dim %c, dims = [0, 1] : (tensor<1x4xf32>) -> tensor<3x4xf32>
+    %1 = stablehlo.SUM %x, %0 : tensor<3x4xf32>
+    return %1 : tensor<3x4xf32>
+  }
+}
+"""
+
+
+def test_programs_of_stablehlo_are_found_again(tmp_path, once):
+    x, c = torch.randn(3, 4), torch.tensor([1.0, 2, 3, 4])
+    file = tmp_path / "m.mlir"
+    for name, made in (("add", x + c), ("add", x + c), ("multiply", x * c), ("add", x + c)):
+        file.write_text(STABLEHLO.replace("SUM", name))
+        torch.testing.assert_close(compiled(str(file), folder=tmp_path)(x), made)
+    assert len(once) == 2
+    file.write_text(STABLEHLO.replace("SUM", "add").replace("4.0", "7.0"))
+    torch.testing.assert_close(compiled(str(file), folder=tmp_path)(x), x + torch.tensor([1.0, 2, 3, 7]))
+
+
+def test_programs_of_onnx_are_found_again(tmp_path, once):
+    pytest.importorskip("onnx")
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    x, file = torch.randn(3, 4), tmp_path / "m.onnx"
+    for rows in (2, 5, 2):
+        weight = torch.randn(4, rows)
+        inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])]
+        outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, rows])]
+        held = [numpy_helper.from_array(weight.numpy(), "w")]
+        graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", inputs, outputs, held)
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), file)
+        torch.testing.assert_close(compiled(str(file), folder=tmp_path)(x), x @ weight)  # values are the file's own
+    assert len(once) == 2
+
+
 def test_operators_of_others_have_no_text():
     library = torch.library.Library("kitsune_cache_test", "DEF")
     library.define("twice(Tensor x) -> Tensor")

@@ -191,6 +191,45 @@ def test_compile_tuned(user: Path, tmp_path: Path, monkeypatch):
     assert list((tmp_path / "cache" / "tuning").rglob("*.json"))
 
 
+def test_explain_what_torch_compile_makes(user: Path):
+    (user / "graphs.py").write_text("""
+import torch
+from torch import nn
+
+def function(x, w):
+    return torch.linalg.qr(torch.relu(x @ w) + 1)[1] * 2
+
+def pair():
+    return function, (torch.ones(4, 4), torch.ones(4, 4))
+
+def broken(x):
+    y = torch.relu(x)
+    print(y.sum().item() > 0)
+    return y + 1
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.linear(x)
+""")
+    done = kitsune("explain", "--torch-compile", f"{user}/graphs.py:function", "--args", "f32[5,4] f32[4,3]")
+    assert done.exit_code == 0 and "1 graph" in done.output and "graphs.py:6: aten.linalg_qr.default" in done.output
+    assert kitsune("explain", "--torch-compile", f"{user}/graphs.py:pair").output.count("aten.linalg_qr.default") >= 1
+    done = kitsune("explain", "--torch-compile", f"{user}/graphs.py:broken", "--args", "f32[4]")
+    assert "2 graphs" in done.output and "graph break (1 x)" in done.output and "launch" in done.output
+    done = kitsune("explain", "--torch-compile", "--backward", f"{user}/graphs.py:Net", "--args", "f32[5,4]")
+    assert "forward graph" in done.output and "backward graph" in done.output
+    done = kitsune("explain", "--torch-compile", f"{user}/graphs.py:Net", "--args", "f32[5,4]")
+    assert "inference graph" in done.output and "backward" not in done.output
+    done = kitsune("explain", f"{user}/graphs.py:function", "--args", "f32[5,4] f32[4,3]")
+    assert done.exit_code == 1 and "a torch.nn.Module or (model, args) was expected" in done.output or "fails" in done.output
+    for more in (["--ir", "tiles", "--torch-compile"], ["--backward"]):
+        assert kitsune("explain", f"{user}/graphs.py:pair", *more).exit_code == 2
+
+
 def test_explain_a_package_and_a_model(package: Path, user: Path):
     done = kitsune("explain", package)
     assert done.exit_code == 0 and "launch" in done.output

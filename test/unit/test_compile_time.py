@@ -47,7 +47,7 @@ def calls_of(depth: int) -> tuple[Counter[CodeType], int]:
     with torch.no_grad(), unassembled():
         sys.setprofile(see)
         try:
-            program = kitsune_mlir.compile(model, args, target="sm_90a", options={"cache": False, "mode": "separate"})
+            program = kitsune_mlir.compile(model, args, target="sm_90a", options={"cache": False, "schedule": "separate"})
         finally:
             sys.setprofile(None)
     return calls, program.summary["launches"]

@@ -4,10 +4,7 @@ Everything is compared with eager on fresh inputs; how many programs and islands
 """
 
 import copy
-import gc
 import logging
-import threading
-import weakref
 
 import pytest
 import torch
@@ -17,25 +14,11 @@ from torch.utils._pytree import tree_leaves
 
 import kitsune_mlir
 from kitsune_mlir.dynamo import backend
-from kitsune_mlir.dynamo.report import GraphReport
+from kitsune_mlir.dynamo.devices import made_in_place
 
 R = torch.randn
-
-
-@pytest.fixture
-def reports(monkeypatch):
-    """Of the graphs that were compiled."""
-    found: list[GraphReport] = []
-    from kitsune_mlir.dynamo import report
-
-    class Kept(report.GraphReport):
-        def __init__(self, *given):
-            super().__init__(*given)
-            found.append(self)
-
-    monkeypatch.setattr(report, "GraphReport", Kept)
-    torch._dynamo.reset()
-    return found
+SMALL = {"min_part": 1}
+"""Parts are compiled that are no faster than PyTorch."""
 
 
 def whole(reports):
@@ -108,7 +91,7 @@ def test_gradients(name, reports):
 
 def same_draws(function, make, reports, grad=False):
     """Compares with eager from one state of PyTorch's generator; twice, so that its state afterwards is compared too."""
-    compiled = torch.compile(function, backend="kitsune")
+    compiled = torch.compile(function, backend="kitsune", options=SMALL)
     with torch.set_grad_enabled(grad):
         args = make()
         torch.manual_seed(3)
@@ -141,7 +124,7 @@ def test_an_operator_that_cannot_be_compiled_is_an_island(reports, caplog):
         q = torch.linalg.qr(y + torch.eye(6))[0]
         return torch.tanh(q @ w), y.t()
 
-    compiled = torch.compile(function, backend="kitsune")
+    compiled = torch.compile(function, backend="kitsune", options=SMALL)
     args = (R(6, 6), R(6, 6))
     with torch.no_grad(), caplog.at_level(logging.INFO, "kitsune_mlir.dynamo"):
         torch.testing.assert_close(compiled(*args), function(*args), atol=1e-4, rtol=1e-4)
@@ -189,7 +172,7 @@ def bumps_its_input(x):
     ],
 )
 def test_what_others_define_stays_as_it_is(function, programs, reports):
-    compiled = torch.compile(function, backend="kitsune")
+    compiled = torch.compile(function, backend="kitsune", options=SMALL)
     with torch.no_grad():
         for _ in range(2):
             own = R(4, 8)
@@ -197,174 +180,6 @@ def test_what_others_define_stays_as_it_is(function, programs, reports):
             torch.testing.assert_close(compiled(own), function(theirs), atol=1e-5, rtol=1e-5)
             torch.testing.assert_close(own, theirs)
     assert [len(report.programs) for report in reports] == [programs], list(map(str, reports))
-
-
-def test_weights_are_kept_in_step(reports):
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3)).eval()
-    compiled = torch.compile(model, backend="kitsune")
-    x = R(2, 3, 12, 12)
-    with torch.no_grad():
-        for _ in range(3):
-            torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
-            for tensor in (*model.parameters(), *model.buffers()):
-                if tensor.is_floating_point():
-                    tensor.mul_(1.25)
-        model[0].weight.data = R(8, 3, 3, 3)  # another memory for the same parameter
-        torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
-        model[0].weight = nn.Parameter(R(8, 3, 3, 3))
-        torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
-    (program,) = reports[0].programs
-    assert any(weight.recipe for weight in program.signature.weights), "the norm is folded into the convolution"
-    assert len(program.summary["stages"]) <= 2
-
-
-def test_layers_of_one_class_share_a_program_and_not_their_weights(reports):
-    layers = nn.ModuleList(nn.Linear(5, 5) for _ in range(4))
-    layer = torch.compile(lambda layer, x: torch.relu(layer(x)), backend="kitsune")
-    with torch.no_grad():
-        for _ in range(2):
-            x = y = R(3, 5)
-            for each in layers:
-                x, y = layer(each, x), torch.relu(each(y))
-            torch.testing.assert_close(x, y)
-    assert len(reports) == 1
-
-
-def test_threads_call_with_their_own_weights(reports):
-    step = torch.compile(lambda layer, x: torch.relu(layer(x)), backend="kitsune")
-    layers, x, wrong = [nn.Linear(33, 33) for _ in range(4)], R(5, 33), []
-    with torch.no_grad():
-        for layer in layers:
-            step(layer, x)
-        want = [torch.relu(layer(x)) for layer in layers]
-
-    def call(n):
-        with torch.no_grad():
-            wrong.extend(n for _ in range(200) if not torch.allclose(step(layers[n], x), want[n], atol=1e-5))
-
-    threads = [threading.Thread(target=call, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong and len(reports) == 1
-
-
-def test_weights_are_let_go(reports):
-    step = torch.compile(lambda layer, x: layer(x), backend="kitsune")
-    with torch.no_grad():
-        first, x = nn.Linear(5, 5), R(3, 5)
-        step(first, x)
-        gone = weakref.ref(first.weight)
-        second = nn.Linear(5, 5)
-        torch.testing.assert_close(step(second, x), second(x))
-        del first
-        for layer in (nn.Linear(5, 5), second):
-            torch.testing.assert_close(step(layer, x), layer(x))
-    gc.collect()
-    assert gone() is None
-
-
-@pytest.mark.parametrize("dynamic", [None, True])
-def test_sizes_that_change(dynamic, reports):
-    model = nn.Sequential(nn.Linear(4, 7), nn.Softmax(-1))
-    compiled = torch.compile(model, backend="kitsune", dynamic=dynamic)
-    with torch.no_grad():
-        for rows in (3, 1, 129, 7, 3):
-            x = R(rows, 4)
-            torch.testing.assert_close(compiled(x), model(x))
-    assert whole(reports) and len(reports) <= 5
-
-
-def test_sizes_that_change_in_training(reports):
-    model = nn.Sequential(nn.Linear(4, 7), nn.Tanh())
-    compiled = torch.compile(model, backend="kitsune")
-    for rows in (3, 5, 129):
-        x = R(rows, 4, requires_grad=True)
-        (got,) = torch.autograd.grad(compiled(x).sum(), x)
-        (want,) = torch.autograd.grad(model(x).sum(), x)
-        torch.testing.assert_close(got, want)
-    assert whole(reports)
-
-
-@pytest.mark.parametrize(
-    "function, values", [(lambda x, a: x * a + 1, (1.5, 2.5, 3.5, 1.5)), (lambda x, a: x[:a] + a, (2, 5, 3, 2))]
-)
-def test_numbers_that_change(function, values, reports):
-    compiled = torch.compile(function, backend="kitsune")
-    with torch.no_grad():
-        for value in values:
-            x = R(9, 4)
-            torch.testing.assert_close(compiled(x, value), function(x, value))
-    assert all(report.programs for report in reports)
-
-
-def test_more_sizes_than_are_compiled_for_run_in_pytorch(reports, monkeypatch):
-    from kitsune_mlir.dynamo import shapes
-
-    monkeypatch.setattr(shapes, "MOST_SIZES", 2)
-    compiled = torch.compile(lambda x: torch.relu(x) + 1, backend="kitsune", dynamic=True)
-    with torch.no_grad():
-        for rows in range(2, 9):
-            x = R(rows, 4)
-            torch.testing.assert_close(compiled(x), torch.relu(x) + 1)
-    assert len(reports) == 2
-
-
-class Cache(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("rows", torch.zeros(2, 8, 4))
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x, place):
-        self.rows.index_copy_(1, place, self.layer(x))
-        return self.rows.sum(1)
-
-
-def test_a_cache_is_written_in_place(reports):
-    model = Cache()
-    beside, compiled = copy.deepcopy(model), torch.compile(model, backend="kitsune")
-    with torch.no_grad():
-        for place in range(3):
-            x, at = R(2, 1, 4), torch.tensor([place])
-            torch.testing.assert_close(compiled(x, at), beside(x, at))
-            torch.testing.assert_close(model.rows, beside.rows)
-    (program,) = reports[0].programs
-    assert [output.in_place for output in program.signature.outputs if output.mutates] == [True]
-
-
-WRITES = {
-    "a slice": (lambda cache, x: cache[:, 2:3].copy_(x), True),
-    "a slice of a slice": (lambda cache, x: cache[1:, :, 1:3].copy_(x[:1, :, 1:3]), True),
-    "one": (lambda cache, x: cache[:, 3].copy_(x[:, 0]), True),
-    "with steps": (lambda cache, x: cache[:, ::4].copy_(x), True),
-    "a number": (lambda cache, x: cache[:, 1:4].fill_(2), None),
-    "other type": (lambda cache, x: cache[:, 2:3].copy_(x.double()), True),
-    "read before": (lambda cache, x: cache[:, 2:3].copy_(x + cache[:, 4:5]), None),
-    "two": (lambda cache, x: (cache[:, 2:3].copy_(x), cache[:, 5:6].copy_(x * 2)), None),
-    "all": (lambda cache, x: cache.copy_(x.expand(cache.shape)), None),
-}
-
-
-@pytest.mark.parametrize("name", WRITES)
-def test_slices_of_inputs_are_written_where_they_lie(name, reports):
-    write, in_place = WRITES[name]
-
-    def function(cache, x):
-        write(cache, torch.tanh(x))
-        return cache.sum(1)
-
-    compiled = torch.compile(function, backend="kitsune")
-    with torch.no_grad():
-        for _ in range(2):
-            own, x = R(2, 8, 4), R(2, 1, 4)
-            theirs = own.clone()
-            torch.testing.assert_close(compiled(own, x), function(theirs, x))
-            torch.testing.assert_close(own, theirs)
-    (program,) = reports[0].programs
-    rows = [output.in_place for output in program.signature.outputs if output.mutates]
-    assert in_place is None or rows == [in_place]
 
 
 def test_a_bug_in_the_backend_leaves_the_model_to_pytorch(monkeypatch, reports):
@@ -405,9 +220,61 @@ def test_what_fails_inside_an_operator_that_the_frontend_takes_apart(reports, mo
 
     args = (R(3, 4), R(4))
     with torch.no_grad():
-        torch.testing.assert_close(torch.compile(function, backend="kitsune")(*args), function(*args))
+        torch.testing.assert_close(torch.compile(function, backend="kitsune", options=SMALL)(*args), function(*args))
     (report,) = reports
     assert [island.operator for island in report.islands] == ["aten.select_scatter.default"] and len(report.programs) == 2
+
+
+def alternating(many: int):
+    """Parts of so many operators, and islands between them."""
+
+    def function(x):
+        for _ in range(4):
+            for _ in range(many):
+                x = torch.tanh(x) + 1
+            x = torch.neg(x)
+        return torch.relu(x) * 2
+
+    return function
+
+
+@pytest.mark.parametrize("size, many, options, programs", [
+    (6, 1, {}, 0), (6, 1, SMALL, 5), (6, 2, {}, 4), (6, 2, {"min_part": 5}, 0), (300, 1, {}, 5), (300, 1, {"min_part": 3}, 0),
+])  # fmt: skip
+def test_small_parts_between_islands_run_in_pytorch(size, many, options, programs, reports):
+    function, x = alternating(many), R(size, size)
+    given = {"run_in_torch": ["aten.neg.default"], **options}
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(function, backend="kitsune", options=given)(x), function(x))
+    (report,) = reports
+    assert len(report.programs) == programs and not report.gave_up, str(report)
+    by_reason = [island.reason for island in report.islands if "part of" in island.reason]
+    assert len(by_reason) == 8 * many + 2 - 2 * many * programs if programs < 5 else not by_reason
+    assert all("predicted" in reason if not options else "min_part" in reason for reason in by_reason)
+    assert sum("run_in_torch" in island.reason for island in report.islands) == 4
+
+
+def test_a_graph_without_programs_is_called_as_dynamo_gave_it():
+    """Not as it was taken apart: a norm is one call."""
+    torch._dynamo.reset()
+    function = torch.compile(lambda x: torch.linalg.qr(F.layer_norm(x, (4,)))[1], backend="kitsune", options={"min_part": 99})
+    with torch.no_grad(), torch.profiler.profile() as profile:
+        function(R(4, 4))
+    assert "aten::native_layer_norm" in {event.name for event in profile.events()}
+
+
+def test_views_that_are_no_other_look_cost_nothing():
+    """A linear layer's product of flattened rows has its shape already."""
+    torch._dynamo.reset()
+    model, x = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)), R(4, 5)
+    function = torch.compile(model, backend="kitsune")
+    with torch.no_grad():
+        first = function(x)
+        with torch.profiler.profile() as profile:
+            torch.testing.assert_close(function(x), first)
+    torch.testing.assert_close(first, model(x).detach())
+    called = {event.name for event in profile.events() if event.name.startswith("aten::")}
+    assert not called & {"aten::view", "aten::addmm", "aten::linear"}
 
 
 def test_require_full_raises(reports):
@@ -422,7 +289,8 @@ def test_require_full_raises(reports):
 @pytest.mark.parametrize(
     "given, programs, islands",
     [
-        ({"run_in_torch": ["aten.relu.default"]}, 2, 2),
+        ({"run_in_torch": ["aten.relu.default"], **SMALL}, 2, 2),
+        ({"run_in_torch": ["aten.relu.default"]}, 0, 4),
         ({"min_part": 2}, 1, 2),
         ({"min_part": 99}, 0, 4),
     ],
@@ -443,7 +311,7 @@ def test_explain_says_what_became_of_a_model():
         return torch.tanh(y) + 1
 
     with torch.no_grad():
-        found = kitsune_mlir.explain(model, (R(6, 6), R(6, 6)))
+        found = kitsune_mlir.explain(model, (R(6, 6), R(6, 6)), options=SMALL)
     assert [len(graph.programs) for graph in found.graphs] == [2, 1] and len(found.breaks) == 1
     text = str(found)
     assert "graph break (1 x)" in text and "aten.linalg_qr.default" in text and "test_dynamo_graphs.py" in text
@@ -452,3 +320,14 @@ def test_explain_says_what_became_of_a_model():
 
 def test_the_backend_is_found_by_name():
     assert torch._dynamo.lookup_backend("kitsune") is backend.kitsune
+
+
+def test_numbers_are_made_on_the_device():
+    """What a graph moves there without having been given it."""
+    graph = torch.fx.Graph()
+    given, number = graph.placeholder("given"), graph.call_function(torch.ops.aten.full.default, ([], 5))
+    moved = [graph.call_function(torch.ops.prims.device_put.default, (value, "cuda")) for value in (given, number)]
+    graph.output(graph.call_function(torch.ops.aten.mul.Tensor, tuple(moved)))
+    made_in_place(graph)
+    assert [node.target for node in moved] == [torch.ops.prims.device_put.default, torch.ops.aten.clone.default]
+    assert moved[1].args == (number,)

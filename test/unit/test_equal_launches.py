@@ -52,7 +52,7 @@ class Normed(nn.Module):
 
 def compiled(model: nn.Module, *args: Tensor, **options) -> Program:
     with unassembled(), torch.no_grad():
-        return kitsune_mlir.compile(model, args, target="sm_90a", options={"mode": "separate", **options})
+        return kitsune_mlir.compile(model, args, target="sm_90a", options={"schedule": "separate", **options})
 
 
 def kernels(program: Program) -> list[dict]:

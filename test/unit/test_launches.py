@@ -104,7 +104,7 @@ def test_one_launch_stays_as_it_is(launches, mode):
 def test_a_model_in_separate_launches():
     model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.GELU(), torch.nn.Linear(512, 640)).to(torch.bfloat16)
     args = (torch.randn(300, 64).bfloat16(),)
-    program = kitsune_mlir.compile(model, args, target="sm_90a", options={"mode": "separate"})
+    program = kitsune_mlir.compile(model, args, target="sm_90a", options={"schedule": "separate"})
     assert program.summary["launches"] == len(program.summary["kernels"]) == 2
     assert {"kernel_0.cubin", "kernel_1.json"} <= set(program.artifacts)
     one, two = (program.artifacts[f"kernel_{n}.ptx"].decode() for n in range(2))
@@ -112,14 +112,15 @@ def test_a_model_in_separate_launches():
     assert two.count("griddepcontrol.wait") == 1 and "griddepcontrol.launch_dependents" not in two
     # Only who loads the rows waits: weights come meanwhile.
     assert two.index("mbarrier.init") < two.index("setmaxnreg.dec") < two.index("griddepcontrol.wait")
-    together = kitsune_mlir.compile(model, args, target="sm_90a", options={"mode": "temporal"})
+    together = kitsune_mlir.compile(model, args, target="sm_90a", options={"schedule": "temporal"})
     assert together.summary["launches"] == 1 and "griddepcontrol" not in together.ir("ptx")
 
 
 def test_chains_wait_where_rows_are_loaded():
     parts = [nn for a, b in ((64, 1024), (1024, 512), (512, 256), (256, 64)) for nn in (torch.nn.Linear(a, b), torch.nn.ReLU())]
     model = torch.nn.Sequential(*parts).to(torch.bfloat16)
-    program = kitsune_mlir.compile(model, (torch.randn(2048, 64).bfloat16(),), target="sm_90a", options={"mode": "separate"})
+    args = (torch.randn(2048, 64).bfloat16(),)
+    program = kitsune_mlir.compile(model, args, target="sm_90a", options={"schedule": "separate"})
     assert [engine["engine"] for engine in program.summary["engines"]] == ["mma", "mma", "chain"]
     for number in (1, 2):
         text = program.artifacts[f"kernel_{number}.ptx"].decode()
@@ -129,7 +130,7 @@ def test_chains_wait_where_rows_are_loaded():
 
 def test_other_engines_wait_before_everything():
     model = torch.nn.Sequential(torch.nn.Linear(64, 1024, bias=False), torch.nn.LayerNorm(1024)).to(torch.bfloat16)
-    program = kitsune_mlir.compile(model, (torch.randn(300, 64).bfloat16(),), target="sm_90a", options={"mode": "separate"})
+    program = kitsune_mlir.compile(model, (torch.randn(300, 64).bfloat16(),), target="sm_90a", options={"schedule": "separate"})
     assert [engine["engine"] for engine in program.summary["engines"]] == ["mma", "simt"]
     two = program.artifacts["kernel_1.ptx"].decode()
     assert two.count("griddepcontrol.wait") == 1 and two.index("griddepcontrol.wait") < two.index("ld.global")

@@ -29,7 +29,10 @@ LAYERS = [
     {f"{PACKAGE}.pipeline"},
     {f"{PACKAGE}.tuning.stage_clock"},
     {f"{PACKAGE}.targets"},
-    {f"{PACKAGE}.options", f"{PACKAGE}.tuning", f"{PACKAGE}.simulation", f"{PACKAGE}.cache.programs"},
+    {
+        f"{PACKAGE}.{name}"
+        for name in ("options", "settings", "workers", "tuning", "simulation", "cache.programs", "cache.compiled")
+    },
     {f"{PACKAGE}.frontend", f"{PACKAGE}.passmanager", f"{PACKAGE}.calling_convention", f"{PACKAGE}.cheaper_plans"},
     {f"{PACKAGE}.passmanager.{name}" for name in ("options", "instrumentation", "reproducer", "diagnostics")},
     {f"{PACKAGE}.passes"},

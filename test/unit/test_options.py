@@ -10,7 +10,8 @@ import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.options import Options, options_of
 
-KNOWN = {"threads": 2, "ptxas_seconds": 5, "tune_seconds": 1.5, "cache": False, "passes": {"kitsune-form-stages": ""}}
+KNOWN = {"schedule": "separate", "threads": 2, "ptxas_seconds": 5, "tune_seconds": 1.5, "cache": False}
+KNOWN |= {"passes": {"kitsune-form-stages": ""}}
 
 
 def test_known_options_are_taken(tmp_path: Path) -> None:
@@ -28,6 +29,8 @@ def test_known_options_are_taken(tmp_path: Path) -> None:
         ("tune", "options are an Options or a mapping from names to values, not 'tune'"),
         ({"thread": 1}, "unknown option thread; options are threads, debug, "),
         ({"thread": 1, 2: 3}, "unknown options thread, 2; options are threads, debug, "),
+        ({"mode": "temporal"}, "option 'mode' is called 'schedule'"),
+        ({"schedule": "fast"}, "option 'schedule' is auto or temporal or spatial or separate, not 'fast'"),
         ({"threads": "4"}, "option 'threads' is a whole number or None, not '4'"),
         ({"threads": True}, "option 'threads' is a whole number or None, not True"),
         ({"debug": "yes"}, "option 'debug' is True or False, not 'yes'"),

@@ -221,7 +221,7 @@ def test_several_stages_are_launched_apart_before_any_is_cut(fake):
     assert re.search(r"planned again with launches for its \d+ stages", sentence)
     # A mode that was asked for is kept.
     with pytest.raises(AssemblyTimeout, match="at most 1 product in stages like"):
-        compiled(Two(), inputs=2, ptxas_seconds=3.0, mode="temporal")
+        compiled(Two(), inputs=2, ptxas_seconds=3.0, schedule="temporal")
 
 
 def test_a_program_that_is_too_slow_in_every_plan_is_an_error(fake):

@@ -17,12 +17,13 @@ from kitsune_mlir.frontend import import_model
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.passes.partition_streams import PartitionStreams
 from kitsune_mlir.passmanager.manager import PassPipelineError, run_pipeline
-from kitsune_mlir.tuning import Compilers, TuningCache, partition, progress, tensor_types, tune
+from kitsune_mlir.tuning import TuningCache, partition, progress, tensor_types, tune
 from kitsune_mlir.tuning.candidates import LIMIT, candidates
 from kitsune_mlir.tuning.isolate import isolate
 from kitsune_mlir.tuning.search import _stages
 from kitsune_mlir.tuning.stage_clock import StageClock
 from kitsune_mlir.tuning.stage_key import stage_key
+from kitsune_mlir.workers import Compilers
 
 
 class Sums(torch.nn.Module):
@@ -192,7 +193,7 @@ def test_two_processes_share_a_cache(tmp_path):
 
 ECHO = """
 import sys
-from kitsune_mlir.tuning.compilers import serve
+from kitsune_mlir.workers import serve
 
 def work(request):
     print("talk")

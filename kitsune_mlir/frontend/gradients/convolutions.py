@@ -67,9 +67,7 @@ def _of_input(
     rest = [0] * len(stride)
     if is_transposed:
         made = aten.convolution(grad, weight, None, stride, padding, dilation, False, rest, groups)
-        for dim, extent in enumerate(x.shape[2:], 2):
-            made = made.narrow(dim, 0, extent)
-        return made
+        return _cropped(made, x.shape[2:])
     reached = [
         (n - 1) * s - 2 * p + d * (k - 1) + 1
         for n, s, p, d, k in zip(grad.shape[2:], stride, padding, dilation, weight.shape[2:], strict=True)
@@ -103,9 +101,14 @@ def _of_weight(
     images = wide.reshape(batch, groups, channels, -1).permute(2, 1, 0, 3).reshape(channels, -1, *wide.shape[2:])
     kernels = small.transpose(0, 1)
     made = aten.convolution(images, kernels, None, dilation, padding, stride, False, [0] * spatial, groups)
-    for dim, extent in enumerate(kernel, 2):
-        made = made.narrow(dim, 0, extent)
-    return made.transpose(0, 1)
+    return _cropped(made, kernel).transpose(0, 1)
+
+
+def _cropped(x: Tensor, extents: Sequence[int]) -> Tensor:
+    """The first elements along each spatial dimension."""
+    for dim, extent in enumerate(extents, 2):
+        x = x.narrow(dim, 0, extent)
+    return x
 
 
 def _of_depthwise(

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch._C import DispatchKey
 
 from kitsune_mlir.frontend.gradients.resizing import RESIZED
+from kitsune_mlir.frontend.python_kernels import kernels_restored
 
 __all__ = ["kept_whole"]
 
@@ -25,18 +25,10 @@ def kept_whole() -> Iterator[None]:
 
     For AOTAutograd's tracing, which makes the graph of a function and its gradient; with our table it is taken apart below.
     """
-    before: dict[Any, dict[Any, Any]] = {}
-    for name in RESIZED:
-        packet = getattr(torch.ops.aten, name)
-        for op in (getattr(packet, overload) for overload in packet.overloads() if overload in ("default", "vec")):
-            before[op] = dict(op.py_kernels)
+    packets = [getattr(torch.ops.aten, name) for name in RESIZED]
+    ops = [getattr(packet, name) for packet in packets for name in packet.overloads() if name in ("default", "vec")]
+    with kernels_restored(ops):
+        for op in ops:
             for key in _ABOVE:
                 op.py_kernels.pop(key, None)
-            op._dispatch_cache.clear()
-    try:
         yield
-    finally:
-        for op, kernels in before.items():
-            op.py_kernels.clear()
-            op.py_kernels.update(kernels)
-            op._dispatch_cache.clear()

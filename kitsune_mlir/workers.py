@@ -1,4 +1,4 @@
-"""Processes that compile stages while others are measured: compiling takes seconds, a measurement a tenth of one.
+"""Processes that compile while this one does something else: stages while others are measured, graphs while PyTorch runs them.
 
 Each process is a Python program of its own (no fork, and the user's main module is not imported again): it reads pickled
 requests from its standard input and writes `("ok", result)` or `("error", text)` to its standard output, until the input ends.
@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import os
 import pickle
+import queue
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from kitsune_mlir.errors import CompileError
 
-__all__ = ["Compilers", "serve"]
+__all__ = ["NO_DEVICE", "Compilers", "serve"]
 
 MOST = 8
+
+NO_DEVICE = {"CUDA_VISIBLE_DEVICES": ""}
+"""Processes with this environment leave the GPU alone: code that they make is not loaded there."""
 
 
 class Compilers:
@@ -35,10 +39,10 @@ class Compilers:
         self.command = list(command)
         self.count = max(1, min(MOST, len(os.sched_getaffinity(0)) - 1)) if count is None else count
         self._environment = {**os.environ, **(environment or {})}
-        self._threads = ThreadPoolExecutor(self.count, "compilers")
-        self._own = threading.local()  # the process of a thread
+        self._asked: queue.SimpleQueue[tuple[Hashable, Future[Any]] | None] = queue.SimpleQueue()
+        self._threads = 0
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._lock = threading.Lock()  # of the list and of what follows
+        self._lock = threading.Lock()  # of what is above and below
         self._closed = False
         self._answers: dict[Hashable, Future[Any]] = {}
 
@@ -46,44 +50,57 @@ class Compilers:
         """End the processes; what was not answered yet is dropped."""
         with self._lock:
             self._closed = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        for process in self._processes:
+            threads, processes = self._threads, list(self._processes)
+        for _ in range(threads):
+            self._asked.put(None)
+        for process in processes:
             process.kill()
             process.wait()
 
     def expect(self, request: Hashable) -> None:
         """Say that the answer to a request will be asked for; earlier ones are worked on first."""
-        if request not in self._answers:
-            self._answers[request] = self._threads.submit(self._ask, request)
+        with self._lock:
+            if request in self._answers:
+                return
+            answer = self._answers[request] = Future[Any]()
+            self._asked.put((request, answer))
+            if self._threads < min(self.count, len(self._answers)):
+                self._threads += 1
+                # Daemons: a process that ends does not wait for what nobody will ask for.
+                threading.Thread(target=self._serve, name=f"compiler-{self._threads}", daemon=True).start()
 
     def answer(self, request: Hashable, seconds: float | None = None) -> Any:
         """The answer to a request, once: it is forgotten afterwards.
 
         Raises:
             CompileError: it could not be compiled, the process ended, or it took longer than `seconds`.
+            CancelledError: `close` was called meanwhile.
         """
         self.expect(request)
         try:
-            return self._answers.pop(request).result(seconds)
+            return self._answers[request].result(seconds)
         except TimeoutError:
             raise CompileError(f"a stage was not compiled within {seconds:g} s") from None
+        finally:
+            with self._lock:
+                self._answers.pop(request, None)
 
-    def _ask(self, request: Hashable) -> Any:
-        process = getattr(self._own, "process", None)
-        if process is None:
-            process = self._own.process = self._started()
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            pickle.dump(request, process.stdin)
-            process.stdin.flush()
-            kind, value = pickle.load(process.stdout)
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
-            process.kill()
-            self._own.process = None
-            raise CompileError(f"the process that compiled a stage ended ({process.wait()})") from error
-        if kind == "error":
-            raise CompileError(value)
-        return value
+    def _serve(self) -> None:
+        """One thread, with a process of its own."""
+        process = None
+        while (asked := self._asked.get()) is not None and not self._closed:
+            request, answer = asked
+            try:
+                process = process or self._started()
+                kind, value = _exchanged(process, request)
+            except Exception as error:
+                answer.set_exception(CancelledError() if self._closed else CompileError(_ending(process, error)))
+                process = None
+                continue
+            if kind == "error":
+                answer.set_exception(CompileError(value))
+            else:
+                answer.set_result(value)
 
     def _started(self) -> subprocess.Popen[bytes]:
         with self._lock:
@@ -94,6 +111,20 @@ class Compilers:
             )
             self._processes.append(process)
             return process
+
+
+def _ending(process: subprocess.Popen[bytes] | None, error: Exception) -> str:
+    if process is None:
+        return f"no process to compile in could be started: {error}"
+    process.kill()
+    return f"the process that compiled it ended ({process.wait()}): {error}"
+
+
+def _exchanged(process: subprocess.Popen[bytes], request: Hashable) -> tuple[str, Any]:
+    assert process.stdin is not None and process.stdout is not None
+    pickle.dump(request, process.stdin)
+    process.stdin.flush()
+    return pickle.load(process.stdout)
 
 
 def serve(work: Callable[[Any], Any]) -> None:
@@ -107,7 +138,7 @@ def serve(work: Callable[[Any], Any]) -> None:
             return
         try:
             made = ("ok", work(request))
-        except Exception as error:  # a stage that fails costs only itself
+        except Exception as error:  # what fails costs only itself
             made = ("error", f"{type(error).__name__}: {error}")
         pickle.dump(made, answers)
         answers.flush()

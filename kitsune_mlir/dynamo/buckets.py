@@ -1,0 +1,85 @@
+"""Which sizes to compile for, so that few programs serve all that come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["Buckets"]
+
+FEW = 3
+"""Programs of one graph up to which another one is compiled for much smaller sizes than those that there are."""
+TILE = 64
+"""Rows that a tile of a product has, or more: with fewer, a program for as many is about as fast."""
+NEARLY = 0.9
+"""Of a size: where other sizes grow, one that is nearly reached grows too."""
+LARGEST = 1 << 20
+"""Sizes that cost nothing are not made larger than this."""
+LITTLE = 1.25
+"""By how much a program for larger sizes may be slower, and be compiled in their place."""
+
+
+class Buckets:
+    """The sizes that programs of one graph have.
+
+    Args:
+        weights: of each symbol, how many rows of a product one row is, such as the tokens of a sample.
+        bounds: of symbols that have one, the largest value.
+        growth: how much larger the next larger size is.
+        sizes: to be chosen from, in place of those that grow.
+        cost: how long a program for such sizes takes.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, int],
+        bounds: Mapping[str, int],
+        growth: float,
+        sizes: Sequence[int] = (),
+        cost: Callable[[Mapping[str, int]], float] | None = None,
+    ):
+        self._weights, self._bounds, self._growth, self._sizes, self._cost = weights, bounds, growth, sorted(sizes), cost
+        self.known: list[dict[str, int]] = []
+
+    def find(self, values: Mapping[str, int]) -> dict[str, int]:
+        """Sizes that hold these values: those of a program that there is, or of one to be compiled."""
+        wanted = {name: self._size(name, value) for name, value in values.items()}
+        fitting = [known for known in self.known if all(known[name] >= value for name, value in values.items())]
+        best = min(fitting, key=lambda known: math.prod(known.values()), default=None)
+        if best is not None and (len(self.known) >= FEW or all(best[name] <= size for name, size in wanted.items())):
+            return best
+        if best is None and self.known:
+            held = {name: max(known[name] for known in self.known) for name in wanted}
+            near = [name for name, n in values.items() if NEARLY * held[name] <= n <= held[name]]
+            wanted |= {name: self._next(name, held[name]) for name in near}
+        wanted = self._cheap(wanted)
+        if len(self.known) + 1 >= FEW and len(values) > 1:  # one that holds whatever has come yet
+            wanted = {name: max([size, *(known[name] for known in self.known)]) for name, size in wanted.items()}
+        if wanted not in self.known:
+            self.known.append(wanted)
+        return wanted
+
+    def _cheap(self, wanted: dict[str, int]) -> dict[str, int]:
+        """The largest sizes that cost little more than these."""
+        if self._cost is None or self._sizes:
+            return wanted
+        most, found = LITTLE * self._cost(wanted), wanted
+        for names in (tuple(wanted), *((name,) for name in wanted)):
+            while True:
+                larger = {**found, **{name: self._next(name, found[name]) for name in names}}
+                if larger == found or self._cost(larger) > most:
+                    break
+                found = larger
+        return found
+
+    def _next(self, name: str, size: int) -> int:
+        """The size behind this one; itself if there is none."""
+        return min(self._size(name, size + 1), max(size, self._bounds.get(name, LARGEST)))
+
+    def _size(self, name: str, value: int) -> int:
+        size = next((size for size in self._sizes if size >= value), self._sizes[-1] if self._sizes else 0)
+        size = size or max(2, math.ceil(TILE / self._weights.get(name, 1)))
+        while size < value:
+            size = math.ceil(size * self._growth)
+        bound = self._bounds.get(name)
+        return size if bound is None or bound < value else min(size, bound)

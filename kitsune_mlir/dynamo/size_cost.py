@@ -1,0 +1,45 @@
+"""How long a graph takes as its sizes grow: enough to say which larger size costs next to nothing more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import sympy
+import torch
+from torch import Tensor, fx
+from torch.utils._pytree import tree_leaves
+
+from kitsune_mlir.dynamo.partition import is_view
+from kitsune_mlir.frontend.rows.axes import size_at, sizes_of
+
+__all__ = ["cost_of"]
+
+aten = torch.ops.aten
+
+_RATES = {"cuda": (1e-5, 3e12, 1e14), "cpu": (2e-5, 2e10, 1e11)}
+"""By device, roughly: seconds of a call of nothing, bytes and operations a second."""
+
+
+def cost_of(gm: fx.GraphModule) -> Callable[[Mapping[str, int]], float]:
+    """A function from values of a graph's symbols to seconds, roughly.
+
+    Each weight is read once, each result that is no view written once, and products compute.
+    """
+    traffic, work, device = Counter[sympy.Expr](), Counter[sympy.Expr](), "cpu"
+    for node in gm.graph.nodes:
+        for value in tree_leaves(node.meta.get("val")):
+            if isinstance(value, Tensor) and node.op in ("placeholder", "call_function") and not is_view(node):
+                traffic[sympy.Mul(*sizes_of(value))] += value.element_size()
+                device = value.device.type
+        if node.target in (aten.mm.default, aten.bmm.default):
+            left, result = sizes_of(node.args[0].meta["val"]), sizes_of(node.meta["val"])
+            work[sympy.Mul(*result, left[-1])] += 2
+    start, bandwidth, rate = _RATES.get(device, _RATES["cpu"])
+
+    def seconds(values: Mapping[str, int]) -> float:
+        moved = sum(count * size_at(size, values) for size, count in traffic.items())
+        done = sum(count * size_at(size, values) for size, count in work.items())
+        return start + moved / bandwidth + done / rate
+
+    return seconds

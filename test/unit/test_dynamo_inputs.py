@@ -1,0 +1,186 @@
+"""torch.compile(backend="kitsune"): weights that change, sizes and numbers that change, inputs that are written to.
+
+Everything is compared with eager on fresh inputs.
+"""
+
+import copy
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from test.unit.test_dynamo_graphs import whole
+
+R = torch.randn
+
+
+def test_weights_are_kept_in_step(reports):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3)).eval()
+    compiled = torch.compile(model, backend="kitsune")
+    x = R(2, 3, 12, 12)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
+            for tensor in (*model.parameters(), *model.buffers()):
+                if tensor.is_floating_point():
+                    tensor.mul_(1.25)
+        model[0].weight.data = R(8, 3, 3, 3)  # another memory for the same parameter
+        torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
+        model[0].weight = nn.Parameter(R(8, 3, 3, 3))
+        torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
+    (program,) = reports[0].programs
+    assert any(weight.recipe for weight in program.signature.weights), "the norm is folded into the convolution"
+    assert len(program.summary["stages"]) <= 2
+
+
+def test_layers_of_one_class_share_a_program_and_not_their_weights(reports):
+    layers = nn.ModuleList(nn.Linear(5, 5) for _ in range(4))
+    layer = torch.compile(lambda layer, x: torch.relu(layer(x)), backend="kitsune")
+    with torch.no_grad():
+        for _ in range(2):
+            x = y = R(3, 5)
+            for each in layers:
+                x, y = layer(each, x), torch.relu(each(y))
+            torch.testing.assert_close(x, y)
+    assert len(reports) == 1
+
+
+def test_threads_call_with_their_own_weights(reports):
+    step = torch.compile(lambda layer, x: torch.relu(layer(x)), backend="kitsune")
+    layers, x, wrong = [nn.Linear(33, 33) for _ in range(4)], R(5, 33), []
+    with torch.no_grad():
+        for layer in layers:
+            step(layer, x)
+        want = [torch.relu(layer(x)) for layer in layers]
+
+    def call(n):
+        with torch.no_grad():
+            wrong.extend(n for _ in range(200) if not torch.allclose(step(layers[n], x), want[n], atol=1e-5))
+
+    threads = [threading.Thread(target=call, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and len(reports) == 1
+
+
+def test_weights_are_let_go(reports):
+    step = torch.compile(lambda layer, x: layer(x), backend="kitsune")
+    with torch.no_grad():
+        first, x = nn.Linear(5, 5), R(3, 5)
+        step(first, x)
+        gone = weakref.ref(first.weight)
+        second = nn.Linear(5, 5)
+        torch.testing.assert_close(step(second, x), second(x))
+        del first
+        for layer in (nn.Linear(5, 5), second):
+            torch.testing.assert_close(step(layer, x), layer(x))
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_sizes_that_change(dynamic, reports):
+    model = nn.Sequential(nn.Linear(4, 7), nn.Softmax(-1))
+    compiled = torch.compile(model, backend="kitsune", dynamic=dynamic)
+    with torch.no_grad():
+        for rows in (3, 1, 129, 7, 3):
+            x = R(rows, 4)
+            torch.testing.assert_close(compiled(x), model(x))
+    assert whole(reports) and len(reports) <= 5
+
+
+def test_sizes_that_change_in_training(reports):
+    model = nn.Sequential(nn.Linear(4, 7), nn.Tanh())
+    compiled = torch.compile(model, backend="kitsune")
+    for rows in (3, 5, 129):
+        x = R(rows, 4, requires_grad=True)
+        (got,) = torch.autograd.grad(compiled(x).sum(), x)
+        (want,) = torch.autograd.grad(model(x).sum(), x)
+        torch.testing.assert_close(got, want)
+    assert whole(reports)
+
+
+@pytest.mark.parametrize(
+    "function, values", [(lambda x, a: x * a + 1, (1.5, 2.5, 3.5, 1.5)), (lambda x, a: x[:a] + a, (2, 5, 3, 2))]
+)
+def test_numbers_that_change(function, values, reports):
+    compiled = torch.compile(function, backend="kitsune")
+    with torch.no_grad():
+        for value in values:
+            x = R(9, 4)
+            torch.testing.assert_close(compiled(x, value), function(x, value))
+    assert all(report.programs for report in reports)
+
+
+def test_more_sizes_than_are_compiled_for_run_in_pytorch(reports, monkeypatch):
+    from kitsune_mlir.dynamo import shapes
+
+    monkeypatch.setattr(shapes, "MOST_PROGRAMS", 2)
+    options = {"pad_rows": False}
+    compiled = torch.compile(lambda x: torch.relu(x) + 1, backend="kitsune", dynamic=True, options=options)
+    with torch.no_grad():
+        for rows in range(2, 9):
+            x = R(rows, 4)
+            torch.testing.assert_close(compiled(x), torch.relu(x) + 1)
+    assert len(reports) == 2
+
+
+class Cache(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(2, 8, 4))
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x, place):
+        self.rows.index_copy_(1, place, self.layer(x))
+        return self.rows.sum(1)
+
+
+def test_a_cache_is_written_in_place(reports):
+    model = Cache()
+    beside, compiled = copy.deepcopy(model), torch.compile(model, backend="kitsune")
+    with torch.no_grad():
+        for place in range(3):
+            x, at = R(2, 1, 4), torch.tensor([place])
+            torch.testing.assert_close(compiled(x, at), beside(x, at))
+            torch.testing.assert_close(model.rows, beside.rows)
+    (program,) = reports[0].programs
+    assert [output.in_place for output in program.signature.outputs if output.mutates] == [True]
+
+
+WRITES = {
+    "a slice": (lambda cache, x: cache[:, 2:3].copy_(x), True),
+    "a slice of a slice": (lambda cache, x: cache[1:, :, 1:3].copy_(x[:1, :, 1:3]), True),
+    "one": (lambda cache, x: cache[:, 3].copy_(x[:, 0]), True),
+    "with steps": (lambda cache, x: cache[:, ::4].copy_(x), True),
+    "a number": (lambda cache, x: cache[:, 1:4].fill_(2), None),
+    "other type": (lambda cache, x: cache[:, 2:3].copy_(x.double()), True),
+    "read before": (lambda cache, x: cache[:, 2:3].copy_(x + cache[:, 4:5]), None),
+    "two": (lambda cache, x: (cache[:, 2:3].copy_(x), cache[:, 5:6].copy_(x * 2)), None),
+    "all": (lambda cache, x: cache.copy_(x.expand(cache.shape)), None),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_slices_of_inputs_are_written_where_they_lie(name, reports):
+    write, in_place = WRITES[name]
+
+    def function(cache, x):
+        write(cache, torch.tanh(x))
+        return cache.sum(1)
+
+    compiled = torch.compile(function, backend="kitsune")
+    with torch.no_grad():
+        for _ in range(2):
+            own, x = R(2, 8, 4), R(2, 1, 4)
+            theirs = own.clone()
+            torch.testing.assert_close(compiled(own, x), function(theirs, x))
+            torch.testing.assert_close(own, theirs)
+    (program,) = reports[0].programs
+    rows = [output.in_place for output in program.signature.outputs if output.mutates]
+    assert in_place is None or rows == [in_place]
