@@ -2,7 +2,7 @@
 # Variables: PYTHON (interpreter for .venv), JOBS (parallel tests), ARGS (passed to pytest or to the benchmark),
 # CASES (of the benchmark: names or groups; `python -m bench.suite list` has them), KINDS (of GPU tests; default: all),
 # KITS (a folder that `make gpu-kits` filled elsewhere: gpu-test then needs no compiler and no .venv, only PYTHON with torch and
-# cuda-bindings), RESULTS (folder for the tables of soak and sanitizers).
+# cuda-bindings), SRC (PyTorch's source tree, for torch-tests), RESULTS (folder for the tables of soak and sanitizers).
 
 PYTHON ?= python3
 JOBS   ?= 2
@@ -18,7 +18,7 @@ GPU_OUT := out/gpu
 SHELL  := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs opinfo gpu-kits gpu-test gpu-bench gpu-breadth gpu-generic gpu-library libraries host-bench ptx-hashes clean
+.PHONY: help setup demo test lint docs opinfo gpu-kits gpu-test gpu-bench gpu-breadth gpu-generic gpu-library libraries torch-tests host-bench ptx-hashes clean
 
 # An environment knows its folder by its full path: a clone that was moved is installed again.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
@@ -39,6 +39,7 @@ help:
 	@echo "make gpu-generic  predicted and measured times of tasks of the generic engine"
 	@echo "make gpu-library  models of libraries through torch.compile (needs the extra breadth)"
 	@echo "make libraries    the same on the host target"
+	@echo "make torch-tests SRC=FOLDER   PyTorch's own tests of backends, from its source tree, with this one"
 	@echo "make host-bench  the host target beside PyTorch on this processor (wants idle cores); writes bench/README.md again"
 	@echo "make ptx-hashes  which kernels' PTX is not that of test/gpu/ptx_hashes.json"
 	@echo "make clean      remove what was built, and .venv"
@@ -97,11 +98,15 @@ gpu-generic: $(STAMP)
 	@$(BIN)/python -m bench.generic compare $(GPU_OUT)/generic.json
 
 gpu-library: $(STAMP)
-	@$(BIN)/python -m bench.library --device cuda --json $(GPU_OUT)/library.json
+	@$(BIN)/python -m bench.library --device cuda --peers graph --json $(GPU_OUT)/library.json
 
 libraries: $(STAMP)
 	@$(BIN)/pip install --quiet --editable '.[breadth]'
 	@$(BIN)/python -m bench.library --device cpu --json bench/results/libraries-host.json --resume $(ARGS)
+
+torch-tests: $(STAMP)
+	@test -d "$(SRC)/test" || { echo "make torch-tests SRC=FOLDER: the source tree of PyTorch, of the version that is installed" >&2; exit 1; }
+	@$(BIN)/python -W ignore -m bench.torch_tests $(SRC) --json bench/results/torch-tests.json --resume $(ARGS)
 
 host-bench: $(STAMP)
 	@$(BIN)/python -m bench.host --json bench/results/host.json --resume $(ARGS)
