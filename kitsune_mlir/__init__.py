@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kitsune_mlir.runtime.load import load
     from kitsune_mlir.runtime.program import Program
     from kitsune_mlir.simulation.simulate import simulate
+    from kitsune_mlir.training.train_step import train_step
 
 _WHERE = {
     "compile": "kitsune_mlir.pipeline",
@@ -28,9 +29,10 @@ _WHERE = {
     "load": "kitsune_mlir.runtime.load",
     "Program": "kitsune_mlir.runtime.program",
     "simulate": "kitsune_mlir.simulation.simulate",
+    "train_step": "kitsune_mlir.training.train_step",
 }
 
-__all__ = ["Options", "Program", "compile", "explain", "load", "simulate"]
+__all__ = ["Options", "Program", "compile", "explain", "load", "simulate", "train_step"]
 
 
 def __getattr__(name: str) -> Any:

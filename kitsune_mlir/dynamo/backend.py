@@ -46,8 +46,14 @@ def compiled_graph(
     graph_options: GraphOptions,
     options: Options,
     keep: Callable[[GraphReport], None] | None = None,
+    step: Sequence[int] | None = None,
 ) -> Callable[..., Any]:
-    """As `kitsune`; `keep` is called with what became of each graph."""
+    """As `kitsune`; `keep` is called with what became of each graph.
+
+    Args:
+        step: where the graph is a whole training step, which needs no gradients, numbers of the inputs that are the same
+            tensors at most calls; Dynamo tells which ones are in its graphs.
+    """
     from kitsune_mlir.dynamo.above_autograd import composites_replaced
     from kitsune_mlir.dynamo.guard import Facts, guarded, rules_of
     from kitsune_mlir.dynamo.report import GraphReport
@@ -57,7 +63,7 @@ def compiled_graph(
     from kitsune_mlir.frontend.gradients.whole import kept_whole
 
     rules = rules_of(graph_options, options, example_inputs) if not saving() else None
-    asked = _Asked(graph_options, options, keep, rules, len(example_inputs))
+    asked = _Asked(graph_options, options, keep, rules, len(example_inputs), step)
     training, facts = _needs_gradients(example_inputs), Facts()
     compiled = aot_autograd(
         fw_compiler=_compiler("forward", asked, facts),
@@ -103,6 +109,7 @@ class _Asked:
     keep: Callable[[GraphReport], None] | None
     rules: Rules | None
     inputs: int
+    step: Sequence[int] | None = None
 
     def tell(self, report: GraphReport) -> None:
         """Say what became of a graph.
@@ -139,17 +146,18 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
         if kind != "backward":
             facts.written = written_inputs(asked.inputs)
         facts.outside |= any(node.op == "call_function" and is_outside(node) for node in gm.graph.nodes)
-        numbers, views = (static_inputs(), regenerated()) if kind == "inference" else ([], set())
+        static = static_inputs() if asked.step is None else list(asked.step)
+        numbers, views = (static, regenerated()) if kind == "inference" else ([], set())
         names = [node.name for node in gm.graph.find_nodes(op="placeholder")]
         if kind != "backward":
-            facts.numbers = frozenset(static_inputs())
+            facts.numbers = frozenset(static)
             facts.fixed = frozenset(names[n] for n in facts.numbers)
         fixed = [n for n, name in enumerate(names) if name in facts.fixed]
         graphs = asked.graphs.cudagraphs and not saving()
 
         def compile_static(graph: Any, sizes: str = "", same_outputs: bool = True) -> Callable[..., Any]:
             def attempt(graph: Any, compile_part: Callable[..., Any]) -> tuple[Callable[..., Any], GraphReport]:
-                report = GraphReport(kind, 0)
+                report = GraphReport(kind if asked.step is None else "step", 0)
                 report.sizes = sizes
                 with compiling():
                     placeholders = graph.graph.find_nodes(op="placeholder")

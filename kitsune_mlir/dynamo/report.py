@@ -63,7 +63,7 @@ class GraphReport:
     """One graph.
 
     Attributes:
-        kind: "inference", "forward" or "backward".
+        kind: "inference", "forward" or "backward"; "step" is a whole training step.
         nodes: operators in it.
         programs: of its parts, in order.
         islands: what PyTorch runs between them.

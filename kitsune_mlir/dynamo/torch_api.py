@@ -12,6 +12,7 @@ import sympy
 import torch
 import torch._dynamo.convert_frame
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -27,6 +28,7 @@ __all__ = [
     "compiled_bytes",
     "compiled_of",
     "compiling",
+    "fake_inputs",
     "graph_bytes",
     "graph_of",
     "incompatible_with_cuda_graphs",
@@ -45,6 +47,8 @@ __all__ = [
     "storage_uses",
     "told_to_dynamo",
     "traced",
+    "traced_whole",
+    "tracing_context",
     "tracing_lock",
     "without_views",
     "trace_artifact",
@@ -99,6 +103,39 @@ def traced(function: Callable[..., Any], args: Sequence[Any], table: dict[Any, C
 
     with torch.no_grad(), preserve_node_meta():
         return make_fx(unnoticed, table, tracing_mode="fake")(*args)
+
+
+def traced_whole(function: Callable[..., Any], args: Sequence[Any]) -> fx.GraphModule:
+    """The graph of ATen's operators that a function runs, gradients' and changes in place among them; none is decomposed.
+
+    `tracing_lock` is to be held.
+    """
+
+    def unnoticed(*given: Any) -> Any:
+        torch.fx._symbolic_trace._is_fx_tracing_flag = False
+        with enable_python_dispatcher():
+            return function(*given)
+
+    cached = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)  # what it holds would be tensors of the trace
+    try:
+        with torch.no_grad():
+            return make_fx(unnoticed, tracing_mode="fake", record_stack_traces=True)(*args)
+    finally:
+        torch.set_autocast_cache_enabled(cached)
+
+
+@contextmanager
+def tracing_context(graph: fx.GraphModule) -> Iterator[None]:
+    """What Dynamo enters to call a backend with a graph, for one that `traced_whole` gave; `tracing_lock` is held."""
+    fake = next((node.meta["val"].fake_mode for node in graph.graph.find_nodes(op="placeholder")), None)
+    with tracing_lock, torch._guards.tracing(torch._guards.TracingContext(fake)):
+        yield
+
+
+def fake_inputs(graph: fx.GraphModule) -> list[Any]:
+    """Tensors without values like those that a graph is called with."""
+    return [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
 
 
 def _metadata() -> Any:

@@ -1,8 +1,8 @@
-"""Operators on lists of tensors, with which optimizers are written: one operator for each tensor of the lists."""
+"""Operators that optimizers are written with: those on lists of tensors become one operator for each tensor of the lists."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kitsune_mlir.frontend.dtypes import widened
 
-__all__ = ["FOREACH", "fma"]
+__all__ = ["FOREACH", "copy_strided", "fma"]
 
 aten = torch.ops.aten
 _PREFIX = "_foreach_"
@@ -84,6 +84,12 @@ def _next_scale(
 def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """a * b + c, rounded twice."""
     return a * b + c
+
+
+def copy_strided(a: Tensor, stride: Sequence[int]) -> Tensor:
+    """A copy of `a` that lies in memory in the order of the strides, which PyTorch's `lerp` makes."""
+    order = sorted(range(a.dim()), key=lambda dim: -stride[dim])
+    return a.permute(order).clone(memory_format=torch.contiguous_format).permute([order.index(dim) for dim in range(a.dim())])
 
 
 def _table() -> dict[Any, Callable[..., Any]]:

@@ -25,7 +25,8 @@ FOLDERS = {
 # Layers from the top down; a module may import from its own layer and from those below. The longest prefix counts.
 LAYERS = [
     {f"{PACKAGE}.tools"},
-    {PACKAGE, f"{PACKAGE}.dynamo"},
+    {PACKAGE, f"{PACKAGE}.training"},
+    {f"{PACKAGE}.dynamo"},
     {f"{PACKAGE}.pipeline"},
     {f"{PACKAGE}.tuning.stage_clock"},
     {f"{PACKAGE}.targets"},

@@ -1,0 +1,1 @@
+"""Whole training steps, traced and compiled as one graph."""

@@ -1,0 +1,160 @@
+"""A training step as one graph of ATen's operators, which changes its inputs in place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils._pytree import TreeSpec, tree_flatten
+
+from kitsune_mlir.dynamo.above_autograd import composites_replaced
+from kitsune_mlir.dynamo.torch_api import traced_whole, tracing_lock
+from kitsune_mlir.errors import UnsupportedError
+from kitsune_mlir.frontend.gradients.whole import kept_whole
+from kitsune_mlir.training.optimizers import check_numbers, numbers_of, tensor_numbers, updated
+from kitsune_mlir.training.places import Places, exchanged
+from kitsune_mlir.training.tensor_factors import TensorFactors
+
+__all__ = ["Asked", "Traced", "traced"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A step.
+
+    Attributes:
+        modules: that hold tensors, all of them.
+        forward: of a batch gives the loss, alone or first in a tuple.
+        optimizer: with its state, as far as there can be some before an update.
+        update: whether the optimizer updates parameters; else gradients are left in `grad`.
+    """
+
+    modules: Sequence[nn.Module]
+    forward: Callable[..., Any]
+    optimizer: torch.optim.Optimizer
+    update: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A graph of a step.
+
+    Its inputs are tensors at places, then gradients, learning rates and a batch's tensors; its outputs the tensors that
+    `forward` gave, then new gradients, and tensors for `moved` and `state`.
+
+    Attributes:
+        graph: of ATen's operators; it changes inputs in place.
+        used: numbers of the inputs, as given, that it reads; it has no others.
+        outputs: how what `forward` gave is nested, and its leaves: None where a tensor stands.
+        graded: numbers of the parameters that got a gradient.
+        grads: of these, those whose gradient is an output.
+        moved: places of modules that hold another tensor afterwards.
+        state: of the optimizer, tensors that were not there: the number of a parameter, and the key.
+    """
+
+    graph: fx.GraphModule
+    used: Sequence[int]
+    outputs: tuple[TreeSpec, Sequence[Any]]
+    graded: Sequence[int]
+    grads: Sequence[int]
+    moved: Sequence[int]
+    state: Sequence[tuple[int, Any]]
+
+
+def traced(
+    asked: Asked,
+    places: Places,
+    parameters: Sequence[Tensor],
+    grads: Sequence[Tensor | None],
+    rates: Sequence[Tensor | None],
+    batch: Sequence[Any],
+) -> Traced:
+    """The graph of a step.
+
+    Args:
+        asked: what it does.
+        places: where modules and the optimizer hold tensors.
+        parameters: those of the tensors that gradients are asked for.
+        grads: of each parameter, what its gradient is added to.
+        rates: learning rates of the optimizer's groups, or None where they are not to be tensors.
+        batch: arguments of `forward`; what is no tensor among them is a constant.
+
+    Raises:
+        UnsupportedError: the optimizer keeps numbers that its update changes, or a tensor has two parts in the step.
+        Exception: whatever PyTorch raises where values decide what a step does.
+    """
+    held = places.tensors()()
+    batch_tensors = [value for value in batch if isinstance(value, Tensor)]
+    if any(value is tensor for value in batch_tensors for tensor in held):
+        raise UnsupportedError("train_step", "no tensor of a batch is the model's or the optimizer's own")
+    found: dict[str, Any] = {}
+
+    def step(*flat: Tensor) -> list[Tensor]:
+        left = iter(flat)
+        by_id = {id(tensor): next(left) for tensor in held}
+        own_grads = [None if g is None else next(left) for g in grads]
+        own_rates = [None if r is None else next(left) for r in rates]
+        own_batch = [next(left) if isinstance(b, Tensor) else b for b in batch]
+        leaves = [by_id[id(p)] for p in parameters]
+        for leaf, grad, original in zip(leaves, own_grads, parameters, strict=True):
+            # What it held is let go after an update; else it is changed in place.
+            leaf.grad = grad.clone() if grad is not None and asked.update else grad
+            for hook in (original._backward_hooks or {}).values():
+                leaf.register_hook(hook)
+        known = {id(tensor) for tensor in flat}
+        with exchanged(asked.modules, asked.optimizer, by_id):
+            numbers = numbers_of(asked.optimizer)
+            with torch.enable_grad():
+                made = asked.forward(*own_batch)
+                loss = made[0] if isinstance(made, tuple | list) else made
+                loss.backward()
+            gradients = [leaf.grad for leaf in leaves]
+            if asked.update:
+                with tensor_numbers(asked.optimizer, own_rates), TensorFactors():
+                    updated(asked.optimizer)
+                check_numbers(numbers, numbers_of(asked.optimizer))
+            number = {id(leaf): n for n, leaf in enumerate(leaves)}
+            state = {
+                (number[id(p)], key): value
+                for p, entries in asked.optimizer.state.items()
+                for key, value in entries.items()
+                if isinstance(value, Tensor) and id(value) not in known
+            }
+            moved = {n: now for n, now in enumerate(places.held()) if id(now) not in known and now is not held[n]}
+        for leaf in leaves:
+            leaf.grad = None
+        leaves_out, spec = tree_flatten(made)
+        graded = [n for n, gradient in enumerate(gradients) if gradient is not None]
+        new = [n for n in graded if not asked.update and id(gradients[n]) not in known]
+        found.update(outputs=(spec, [None if isinstance(value, Tensor) else value for value in leaves_out]))
+        found.update(graded=graded, grads=new, moved=list(moved), state=list(state))
+        results = [
+            *(v for v in leaves_out if isinstance(v, Tensor)),
+            *(gradients[n] for n in new),
+            *moved.values(),
+            *state.values(),
+        ]
+        return [value.detach() for value in results]
+
+    flat = [*held, *(g for g in grads if g is not None), *(r for r in rates if r is not None), *batch_tensors]
+    with tracing_lock, composites_replaced(True), kept_whole():
+        graph = traced_whole(step, flat)
+    return Traced(graph, _only_used(graph), **found)
+
+
+def _only_used(gm: fx.GraphModule) -> list[int]:
+    """Take inputs out of a graph that it does not read; the numbers of the others."""
+    for node in reversed(gm.graph.nodes):
+        if node.op == "call_function" and getattr(node.target, "namespace", "") == "profiler":
+            gm.graph.erase_node(node)
+    used = []
+    for number, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        if node.users:
+            used.append(number)
+        else:
+            gm.graph.erase_node(node)
+    gm.recompile()
+    return used

@@ -1,0 +1,173 @@
+"""`train_step`: forward, backward and the optimizer's update as one program."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+
+from kitsune_mlir.dynamo.graph_options import options_of_backend
+from kitsune_mlir.dynamo.report import GraphReport, logger
+from kitsune_mlir.errors import ArgumentError, UnsupportedError
+from kitsune_mlir.training.compiled import CompiledStep
+from kitsune_mlir.training.optimizers import group_numbers
+from kitsune_mlir.training.traced import Asked
+
+__all__ = ["TrainStep", "train_step"]
+
+MOST = 8
+"""Programs of one step, for different sizes, modes and numbers of an optimizer; what comes after them runs in parts."""
+
+
+def train_step(
+    model: nn.Module,
+    loss_fn: Callable[..., Any],
+    optimizer: torch.optim.Optimizer,
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> TrainStep:
+    """A whole training step as one program: forward, backward and the optimizer's update, in place.
+
+        step = kitsune_mlir.train_step(model, F.cross_entropy, torch.optim.AdamW(model.parameters(), 1e-3))
+        for x, y in batches:
+            loss = step(x, y)
+            scheduler.step()
+
+    Args:
+        model: in the mode (`train()`, `eval()`) that it has in a call; parameters that require no gradient stay as they are.
+        loss_fn: of the model's output and the targets gives the loss, a tensor of one element, or a tuple that begins with it.
+        optimizer: of PyTorch's. It keeps its state: `state_dict` and `load_state_dict` mean what they always do.
+        mode, options: as for `torch.compile(..., backend="kitsune")`.
+
+    Raises:
+        ArgumentError: there is no such mode or option, or an argument is of another kind.
+    """
+    return TrainStep(model, loss_fn, optimizer, mode=mode, options=options)
+
+
+class TrainStep:
+    """What `train_step` gives; its arguments are there.
+
+    A program is made at the first call, and again for batches of other sizes and types, for another mode of a module, and where
+    a number of the optimizer changes that is not its learning rate. Python of the model and the loss runs while it is traced,
+    and not again.
+
+    Attributes:
+        model, loss_fn, optimizer: as given.
+        reports: what became of each graph, in the order in which they were compiled; `str` of one, and its `details()`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[..., Any],
+        optimizer: torch.optim.Optimizer,
+        *,
+        mode: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ):
+        for name, value, kind in (("model", model, nn.Module), ("optimizer", optimizer, torch.optim.Optimizer)):
+            if not isinstance(value, kind):
+                raise ArgumentError(f"argument '{name}' of train_step is a {kind.__name__}, not {type(value).__name__}")
+        self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
+        self.reports: list[GraphReport] = []
+        self._mode, self._options = mode, options
+        self._asked = options_of_backend(mode, options)
+        roots = [getattr(model, "_orig_mod", model), *([loss_fn] if isinstance(loss_fn, nn.Module) else [])]
+        self._model = roots[0]
+        self._modules = list({id(m): m for root in roots for m in root.modules()}.values())
+        self._steps: dict[Any, CompiledStep | None] = {}
+        self._parts: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+
+    def __call__(self, inputs: Any, *targets: Any, update: bool = True) -> Any:
+        """One step.
+
+        Args:
+            inputs: of the model: a tensor; a tuple or list of arguments; a dictionary of keyword arguments.
+            targets: what `loss_fn` takes after the model's output.
+            update: whether the optimizer updates parameters. Without, gradients are added to `grad` of the parameters, as
+                `backward()` does; the next step with it adds its own, updates, and sets `grad` to None.
+
+        Returns:
+            What `loss_fn` gave, without gradients.
+        """
+        batch, spec = tree_flatten((inputs, targets))
+        key = self._key(batch, spec, update)
+        step = self._steps[key] if key in self._steps else self._compiled(key, batch, spec, update)
+        if step is None:
+            return self._run_in_parts(inputs, targets, update)
+        result = step(batch)
+        if update:
+            self.optimizer._opt_called = True  # what LR schedulers look for
+        return result
+
+    def _forward(self, inputs: Any, targets: Sequence[Any]) -> Any:
+        if isinstance(inputs, Mapping):
+            return self.loss_fn(self._model(**inputs), *targets)
+        return self.loss_fn(self._model(*inputs) if isinstance(inputs, tuple | list) else self._model(inputs), *targets)
+
+    def _key(self, batch: Sequence[Any], spec: Any, update: bool) -> Any:
+        """All that a graph is made for."""
+        first = {id(value): number for number, value in reversed(list(enumerate(batch)))}
+        seen = [
+            (v.shape, v.stride(), v.dtype, v.device, v.requires_grad, first[id(v)]) if isinstance(v, Tensor) else (type(v), v)
+            for v in batch
+        ]
+        groups, state = self.optimizer.param_groups, self.optimizer.state
+        parameters = [p for group in groups for p in group["params"]]
+        return (
+            *seen, spec, update,
+            tuple([m.training for m in self._modules]),
+            tuple([(id(p), p.dtype, p.device, p.requires_grad, p.grad is None, len(state.get(p, ()))) for p in parameters]),
+            str(group_numbers(self.optimizer)),
+            tuple([isinstance(group.get("lr"), Tensor) for group in groups]),
+            *[(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")],
+        )  # fmt: skip
+
+    def _compiled(self, key: Any, batch: Sequence[Any], spec: Any, update: bool) -> CompiledStep | None:
+        """The step for a key, which is kept; None where it runs in parts."""
+        problem = None
+        if any(nn.parameter.is_lazy(t) for m in self._modules for t in (*m._parameters.values(), *m._buffers.values())):
+            problem = "the model has parameters without sizes, which its first call gives them"
+        elif len(self._steps) >= MOST:
+            problem = f"there are {MOST} programs of it for other sizes, modes or numbers"
+        else:
+            try:
+                asked = Asked(self._modules, lambda *flat: self._forward(*tree_unflatten(flat, spec)), self.optimizer, update)
+                step = CompiledStep(asked, batch, *self._asked, self.reports.append)
+            except UnsupportedError as error:
+                if self._asked[0].require_full:
+                    raise
+                problem = str(error)
+            except Exception as error:
+                problem = f"it cannot be traced: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            else:
+                self._steps[self._key(batch, spec, update)] = step  # the optimizer's state is there now
+                return step
+        if self._asked[0].require_full:
+            raise UnsupportedError("train_step", f"option 'require_full' wants all of a step in programs: {problem}")
+        warnings.warn(f"kitsune: a training step runs in parts: {problem}", stacklevel=4)
+        logger.info("a training step runs in parts: %s", problem)
+        if len(self._steps) < MOST:
+            self._steps[key] = None
+        return None
+
+    def _run_in_parts(self, inputs: Any, targets: Sequence[Any], update: bool) -> Any:
+        """Forward and backward, and the update, as torch.compile makes graphs of them."""
+        if self._parts is None:
+            given = {"backend": "kitsune", "mode": self._mode, "options": self._options}
+            self._parts = torch.compile(self._forward, **given), torch.compile(self.optimizer.step, **given)
+        forward, step = self._parts
+        with torch.enable_grad():
+            made = forward(inputs, targets)
+            (made[0] if isinstance(made, tuple | list) else made).backward()
+        if update:
+            step()
+            for parameter in [p for m in self._modules for p in m._parameters.values() if p is not None]:
+                parameter.grad = None
+        return tree_map_only(Tensor, Tensor.detach, made)
