@@ -23,7 +23,7 @@ from typing import Any
 from bench import host
 from bench.forked import answer_of
 from bench.records import Record
-from bench.torch_tests_case import names_of, outcome_of
+from bench.torch_tests_case import imported_first, names_of, outcome_of
 
 __all__ = ["left_out", "shares"]
 
@@ -95,6 +95,7 @@ def main() -> int:
     without = left_out(LEFT_OUT.read_text())
     chosen = {name: path for name, path in _chosen(given.source, given.patterns).items() if name not in record.cases}
     names = sorted(chosen) if given.sample is None else random.Random(0).sample(sorted(chosen), min(given.sample, len(chosen)))
+    imported_first()
     for name in names:
         reasons = [reason for pattern, reason in without.items() if fnmatch.fnmatch(name, pattern)]
         if reasons:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+import importlib
 import importlib.util
 import resource
 import sys
@@ -24,7 +25,7 @@ from kitsune_mlir.dynamo.shapes import Specialized, is_symbolic
 from kitsune_mlir.dynamo.torch_api import compiling
 from kitsune_mlir.machine.target import find_target
 
-__all__ = ["names_of", "outcome_of"]
+__all__ = ["imported_first", "names_of", "outcome_of"]
 
 NAMES = ("inductor", "aot_eager", "aot_eager_decomp_partition", "aot_ts", "ts")
 """Backends in whose place this one is put."""
@@ -43,8 +44,8 @@ def _kitsune(gm: Any, inputs: Sequence[Any], *_: Any, **__: Any) -> Callable[...
 def _functional(gm: Any, _: Sequence[Any]) -> Callable[..., Any]:
     """A compiler of AOTAutograd's graphs, in place of those that return them as they are."""
 
-    def compile_static(graph: Any) -> Callable[..., Any]:
-        report = GraphReport("forward", 0)
+    def compile_static(graph: Any, sizes: str = "", _: bool = True) -> Callable[..., Any]:
+        report = GraphReport("forward", 0, sizes=sizes)
         _graphs.append(report)
         with compiling():
             return compile_graph(graph, set(), find_target("host"), _asked[1], report)
@@ -68,6 +69,12 @@ def _substitute() -> None:
         registry._COMPILER_FNS[name] = entry
     torch._inductor.compile_fx.compile_fx = _kitsune  # type: ignore[assignment]
     functorch.compile.nop = torch._functorch.compilers.nop = functorch.compile.make_boxed_compiler(_functional)
+
+
+def imported_first() -> None:
+    """Import what every test would import in its own process, which takes longer than most tests; starts no threads."""
+    for name in ("kitsune_mlir.pipeline", "kitsune_mlir.targets", "torch._inductor.compile_fx", "torch._inductor.test_case"):
+        importlib.import_module(name)
 
 
 def _load(path: Path) -> types.ModuleType:

@@ -197,20 +197,31 @@ def _multiply(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:
 def _select(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:
     x, dim = args[0], args[1] % args[0].ndim
     wanted, axis = n.args[2], run.axes(n.args[0])[dim]
-    index = run.number(wanted.meta["val"] if isinstance(wanted, fx.Node) else wanted)
-    if isinstance(index, int) and index < 0:
-        index = run.number(axis.size) + index
-    place = run.inside(torch.as_tensor(index, device=x.device).reshape(1), axis, from_end=True)
+    index = _from_front(run.number(wanted.meta["val"] if isinstance(wanted, fx.Node) else wanted), run, axis)
+    place = run.inside(torch.as_tensor(index, device=x.device).reshape(1), axis)
     return x.index_select(dim, place).squeeze(dim)
+
+
+def _from_front(index: Any, run: CountedRun, axis: Axis) -> Any:
+    """A place that may count from the end, as one that counts from the first row."""
+    if isinstance(index, Tensor):
+        return torch.where(index < 0, index + run.number(axis.size), index)
+    return index if index >= 0 else run.number(axis.size) + index
+
+
+def _select_scatter(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:
+    x, dim = args[0], args[2] % args[0].ndim
+    index = run.number(n.args[3].meta["val"])  # type: ignore[union-attr]
+    rows = torch.arange(x.shape[dim], device=x.device).view(-1, *[1] * (x.ndim - 1 - dim))
+    return torch.where((rows == index) | (rows == index + x.shape[dim]), args[1].unsqueeze(dim), x)
 
 
 def _slice(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:
     x, dim = args[0], (args[1] if len(args) > 1 else 0) % args[0].ndim
     wanted: Any = next(iter(n.args[2:3]), 0) or 0
     axis = run.axes(n.args[0])[dim]
-    start = run.number(wanted.meta["val"] if isinstance(wanted, fx.Node) else wanted)
-    if isinstance(start, int) and start < 0:
-        start = run.number(axis.size) + start
+    start = _from_front(run.number(wanted.meta["val"] if isinstance(wanted, fx.Node) else wanted), run, axis)
+    start = start.clamp(min=0) if isinstance(start, Tensor) else max(start, 0)
     step = args[4] if len(args) > 4 else 1
     rows = torch.arange(run.size(sizes_of(n.meta["val"])[dim]), device=x.device) * step + start
     return x.index_select(dim, rows.clamp(0, run.size(axis.size) - 1))
@@ -332,7 +343,7 @@ _INDEXED: dict[Any, Callable[..., Any]] = {
 
 _HOW: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(REDUCTIONS, _reduce), **_INDEXED,
-    aten.select.int: _select, aten.slice.Tensor: _slice, aten.cat.default: _cat,
+    aten.select.int: _select, aten.select_scatter.default: _select_scatter, aten.slice.Tensor: _slice, aten.cat.default: _cat,
     aten.arange.start_step: _count_up, aten.mm.default: _multiply, aten.bmm.default: _multiply, aten.mv.default: _multiply,
     aten.dot.default: _multiply, aten.addmm.default: _multiply, aten.baddbmm.default: _multiply,
 }  # fmt: skip

@@ -46,8 +46,10 @@ _DIM_OPS = {
 
 _UNTRUSTED = {
     "logcumsumexp": "torch-mlir's lowering overflows",
-    "max_pool2d_with_indices": "integers crash torch-mlir",
-    "max_pool3d_with_indices": "integers crash torch-mlir",
+    **dict.fromkeys(
+        ["max_pool2d_with_indices", "max_pool3d_with_indices", *(f"adaptive_max_pool{rank}d" for rank in (1, 2, 3))],
+        "integers crash torch-mlir",
+    ),
     "scatter_reduce": "integer means round differently",
 }
 

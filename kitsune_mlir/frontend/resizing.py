@@ -55,6 +55,8 @@ def _floor(number: Tensor, target: int, ratio: float, doubled: tuple[int, int], 
     Args:
         doubled: a and b.
     """
+    if isinstance(ratio, torch.SymFloat) or isinstance(target, torch.SymInt):
+        return places(number).floor().to(torch.int64)
     exact = Fraction(ratio).limit_denominator(MOST_DENOMINATOR)
     p, q = exact.numerator, exact.denominator
     first, shift = doubled[0] * p + doubled[1] * q, 0

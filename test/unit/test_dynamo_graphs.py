@@ -200,6 +200,13 @@ def with_qr(x, w):
     return torch.linalg.qr(torch.relu(x @ w))[0] @ w
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_integers_are_refused_where_eager_refuses_them(rank):
+    pool = getattr(F, f"adaptive_max_pool{rank}d")
+    with pytest.raises(RuntimeError, match="not implemented"):
+        torch.compile(lambda x: pool(x.argmax(1), 5), backend="kitsune")(R([1] * (rank + 2)))
+
+
 def test_what_fails_inside_an_operator_that_the_frontend_takes_apart(reports, monkeypatch):
     """The error names what comes of it, which is no node of the graph."""
     from kitsune_mlir.errors import FrontendError

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves, tree_map
 
-from kitsune_mlir.frontend.rows.axes import Unclear, axis_of, expression, names_in, same_size, sizes_of
+from kitsune_mlir.frontend.rows.axes import Unclear, axis_of, expression, grows, names_in, same_size, sizes_of
 from kitsune_mlir.frontend.rows.node import Crossing, Node
 from kitsune_mlir.frontend.rows.registry import rule_of
 
@@ -75,6 +75,8 @@ def rows_of(graph: fx.Graph) -> Rows:
             before = len(crossings)
             try:
                 axes[node.name] = _checked(rule_of(node)(seen), value)
+                if unseen := seen.unseen():
+                    raise Unclear(f"what the number {unseen[0]} does is not known")
             except Unclear as error:
                 del crossings[before:]
                 axes[node.name] = tree_map(lambda v: tuple(map(axis_of, sizes_of(v))) if isinstance(v, Tensor) else (), value)
@@ -103,4 +105,6 @@ def _checked(found: Any, value: Any) -> Any:
             sizes = sizes_of(one)
             if len(axes) != len(sizes) or not all(map(same_size, (axis.size for axis in axes), sizes)):
                 raise Unclear(f"its size is {[str(size) for size in sizes]}, which was not to be expected")
+            if not all(map(grows, sizes)):
+                raise Unclear(f"its size is {[str(size) for size in sizes]}, which is not larger for more rows")
     return tuple(found)

@@ -10,8 +10,10 @@ from typing import Any
 import sympy
 import torch
 from torch.utils._sympy.functions import CleanDiv, FloorDiv
+from torch.utils._sympy.functions import Max as TorchMax
+from torch.utils._sympy.functions import Min as TorchMin
 
-__all__ = ["Axis", "Unclear", "axis_of", "expression", "names_in", "regrouped", "same_size", "size_at", "sizes_of"]
+__all__ = ["Axis", "Unclear", "axis_of", "expression", "grows", "names_in", "regrouped", "same_size", "size_at", "sizes_of"]
 
 
 class Unclear(Exception):
@@ -162,6 +164,20 @@ def _is_whole(ratio: sympy.Expr) -> bool:
     if not ratio.free_symbols:
         return bool(ratio.is_Integer)
     return bool(ratio.is_polynomial()) and all(c.is_Integer for c in sympy.Poly(ratio).coeffs())
+
+
+def grows(size: Any) -> bool:
+    """Whether a size is known to be no smaller for larger values of its symbols, which are no less than zero."""
+    size = sympy.expand(size)
+    if isinstance(size, sympy.Add | sympy.Max | sympy.Min | TorchMax | TorchMin):
+        return all(map(grows, size.args))
+    if isinstance(size, FloorDiv | CleanDiv):
+        return grows(size.args[0]) and size.args[1].is_number and bool(size.args[1] > 0)  # type: ignore[operator]
+    if isinstance(size, sympy.Mul):
+        return all(factor >= 0 if factor.is_number else grows(factor) for factor in size.args)  # type: ignore[operator]
+    if isinstance(size, sympy.Pow):
+        return grows(size.base) and bool(size.exp.is_Integer and size.exp > 0)
+    return bool(size.is_number or size.is_Symbol)
 
 
 def size_at(size: sympy.Expr, values: Mapping[str, int]) -> int:

@@ -82,22 +82,24 @@ def _slice(at: Node) -> Axes:
 def _sliced(at: Node, axis: Axis, size: object) -> Axis:
     """A dimension of which a part is taken, as `slice` does."""
     start = at.number(0 if at["start"] is None else at["start"])
+    at.says_sizes("end")
     if same_size(size, axis.size) and at["step"] in (None, 1):
         return axis
     out = axis_of(size)
-    if not (axis.symbols or out.symbols):
+    if not (axis.symbols or out.symbols or start.free_symbols):
         return out
     if not axis.is_prefix or not size.is_polynomial():
         raise Unclear("it takes rows by their number where they do not lie together, or an unknown number of them")
     first = start.is_Integer and start >= 0 and axis.symbols and at["step"] in (None, 1)
-    what = "it takes some of the rows" if axis.symbols else "it takes as many elements as there are rows"
+    what = "it takes some of the rows" if axis.symbols else "which elements it takes depends on how many rows there are"
     at.crosses(axis.symbols | out.symbols | names_in([start]), what, "reads" if first else "counts")
     return out
 
 
 def _split(at: Node) -> list[Axes]:
     axes, dim = at.operand(), at.dim()
-    if axes[dim].symbols:
+    at.says_sizes("split_size", "split_sizes")
+    if axes[dim].symbols or names_in(sizes[dim] for sizes in at.results):
         raise Unclear("it takes rows apart")
     return [(*axes[:dim], axis_of(sizes[dim]), *axes[dim + 1 :]) for sizes in at.results]
 
@@ -138,6 +140,7 @@ def _slice_scatter(at: Node) -> Axes:
     axes, source, dim = at.operand(0), at.operand(1), at.dim()
     if at.node.target is aten.select_scatter.default:
         source = (*source[:dim], Axis(), *source[dim:])
+        at.crosses(names_in([at.number(at["index"])]), "which row it changes is a number", "counts")
     whole = axes[dim] == source[dim]
     if (axes[dim].symbols or source[dim].symbols) and not whole:
         raise Unclear("it changes some of the rows")

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from torch import Tensor, fx
+from torch import SymBool, SymFloat, SymInt, Tensor, fx
+from torch.utils._pytree import tree_leaves
 
 from kitsune_mlir.frontend.rows.axes import Axis, Unclear, expression, sizes_of
 from kitsune_mlir.frontend.source import origin_of_node, target_name
@@ -15,6 +16,7 @@ __all__ = ["Axes", "Crossing", "Node", "broadcast"]
 
 Axes = tuple[Axis, ...]
 
+Number = SymInt | SymFloat | SymBool
 Kind = Literal["reads", "counts", "never"]
 
 
@@ -50,6 +52,7 @@ class Node:
     def __init__(self, node: fx.Node, axes: Mapping[str, Any], crossings: list[Crossing]):
         self.node, self._axes, self._crossings = node, axes, crossings
         self.given: dict[str, Any] = {}
+        self._seen: set[str] = set()  # nodes that are numbers, of which a rule knows what they do
         schema = getattr(node.target, "_schema", None)
         for n, argument in enumerate(schema.arguments if schema is not None else ()):
             value = node.args[n] if n < len(node.args) and not argument.kwarg_only else argument.default_value
@@ -74,7 +77,20 @@ class Node:
 
     def number(self, value: Any) -> Any:
         """An argument that is a size or an index, as an expression."""
+        if isinstance(value, fx.Node):
+            self._seen.add(value.name)
         return expression(value.meta["val"] if isinstance(value, fx.Node) else value)
+
+    def says_sizes(self, *names: str) -> None:
+        """Note arguments that say nothing but sizes and strides of results."""
+        for leaf in tree_leaves([self[name] for name in names]):
+            self.number(leaf if leaf is not None else 0)
+
+    def unseen(self) -> list[str]:
+        """Names of numbers among the arguments that no rule has looked at: they would stay as they are at one size."""
+        self.says_sizes("size", "shape")
+        leaves = [leaf for leaf in self.node.all_input_nodes if isinstance(leaf.meta.get("val"), Number)]
+        return [leaf.name for leaf in leaves if leaf.name not in self._seen]
 
     @property
     def results(self) -> Any:

@@ -143,6 +143,7 @@ def _elementwise(at: Node) -> Any:
 
 def _made(at: Node) -> Axes:
     numbers_in(at, [at[name] for name in ("start", "step", "fill_value", "s")])
+    at.says_sizes("end", "n", "m", "stride")
     return _fresh(at)
 
 
