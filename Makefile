@@ -18,7 +18,7 @@ GPU_OUT := out/gpu
 SHELL  := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs opinfo gpu-kits gpu-test gpu-bench gpu-breadth gpu-generic gpu-library libraries torch-tests host-bench ptx-hashes clean
+.PHONY: help setup demo demo-train test lint docs opinfo gpu-kits gpu-test gpu-bench gpu-breadth gpu-generic gpu-library libraries torch-tests host-bench ptx-hashes clean
 
 # An environment knows its folder by its full path: a clone that was moved is installed again.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
@@ -28,6 +28,7 @@ endif
 help:
 	@echo "make setup      the virtual environment (.venv) with everything in it"
 	@echo "make demo       compile and run the NeRF model, compare with torch"
+	@echo "make demo-train  train a radiance field on an analytic scene; writes out/train-loss.png and out/train-picture.png"
 	@echo "make test       ruff, pyright, pytest and lit"
 	@echo "make lint       ruff and pyright only"
 	@echo "make docs       write docs/dialect.md and docs/passes.md again"
@@ -52,6 +53,9 @@ $(STAMP): pyproject.toml
 
 demo: $(STAMP)
 	@$(BIN)/python -m bench.demo $(ARGS)
+
+demo-train: $(STAMP)
+	@$(BIN)/python -m bench.demo_train $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/python -m ruff check .

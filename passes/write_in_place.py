@@ -58,7 +58,7 @@ class _Link:
 
     @property
     def name(self) -> str:
-        return ir.StringAttr(self.stage.attributes["sym_name"]).value
+        return _name(self.stage)
 
 
 class _Results:
@@ -67,6 +67,13 @@ class _Results:
     def __init__(self, function: ir.Operation, pipeline: ir.Operation, atomics: bool):
         self.function, self.pipeline, self.atomics = function, pipeline, atomics
         self.stages = stages_of(pipeline)
+        # By name: an operation's hash is another one when its attributes change.
+        self.order = {_name(stage): number for number, stage in enumerate(self.stages)}
+        self.inputs = {_name(stage): [(value, trace_views(value)[0]) for value in inputs_of(stage)] for stage in self.stages}
+        self.readers: dict[ir.Value, list[ir.Operation]] = {}
+        for stage in self.stages:
+            for source in {source for _, source in self.inputs[_name(stage)]}:
+                self.readers.setdefault(source, []).append(stage)
         self.returned = [trace_views(value)[0] for value in yielded(pipeline)]
 
     def place(self) -> None:
@@ -127,23 +134,23 @@ class _Results:
             if problem:
                 return problem
         first = links[-1]
-        problem = self._early_readers(self._readers(old), first, old)
+        problem = self._early_readers(self.readers.get(old, []), first, old)
         if problem or (first.scatter is not None and trace_views(first.scatter.original)[0] == old):
             return problem
-        read = [value for value in inputs_of(first.stage) if trace_views(value)[0] == old]
+        read = self._looks(first.stage, old)
         return self._map_problem(first, read) if read else ""
 
     def _early_readers(self, readers: list[ir.Operation], link: _Link, old: ir.Value) -> str:
         """What keeps a link from writing over the value `old`: who reads it not before the link, or otherwise than as what the
         link itself changes."""
-        begins = min(self.stages.index(stage) for stage in self._doers(link))
+        begins = min(self.order[_name(stage)] for stage in self._doers(link))
         for reader in readers:
             if reader == link.stage:
-                read = [v for v in inputs_of(reader) if trace_views(v)[0] == old]
+                read = self._looks(reader, old)
                 if link.scatter is not None and (read != [link.scatter.original] or _read_twice(link.scatter)):
                     return f"{link.name} reads its old value beside changing it"
-            elif self.stages.index(reader) >= begins:
-                return f"{ir.StringAttr(reader.attributes['sym_name']).value} reads its old value after {link.name} has begun"
+            elif self.order[_name(reader)] >= begins:
+                return f"{_name(reader)} reads its old value after {link.name} has begun"
         return ""
 
     def _doers(self, link: _Link) -> list[ir.Operation]:
@@ -152,8 +159,9 @@ class _Results:
             return [link.stage]
         return [link.stage, stages_by_name(self.stages)[ir.StringAttr(link.stage.attributes[INTO]).value]]
 
-    def _readers(self, old: ir.Value) -> list[ir.Operation]:
-        return [stage for stage in self.stages if any(trace_views(value)[0] == old for value in inputs_of(stage))]
+    def _looks(self, stage: ir.Operation, old: ir.Value) -> list[ir.Value]:
+        """The inputs of a stage that are a value, or views of it."""
+        return [value for value, source in self.inputs[_name(stage)] if source == old]
 
     def _map_problem(self, link: _Link, read: list[ir.Value]) -> str:
         """Why a stage that reads the argument must not write over it."""
@@ -170,12 +178,16 @@ class _Results:
         for link in links:
             places = [argument if n == link.result else before for n, before in enumerate(overwritten(link.stage))]
             link.stage.attributes[OVERWRITES] = ir.DenseI64ArrayAttr.get(places)
-            if link.scatter is None and link.stage in self._readers(old) and (even := _even_tiles(link.stage)):
+            if link.scatter is None and self._looks(link.stage, old) and (even := _even_tiles(link.stage)):
                 link.stage.attributes["tile"] = ir.DenseI64ArrayAttr.get(even)
             if link.scatter is not None and not self.atomics:
                 rows = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), link.scatter.rows)
                 link.stage.attributes[UPDATES] = rows
             remark(link.stage, f"result {link.result} is written over argument {argument}")
+
+
+def _name(stage: ir.Operation) -> str:
+    return ir.StringAttr(stage.attributes["sym_name"]).value
 
 
 def _even_tiles(stage: ir.Operation) -> list[int] | None:

@@ -46,7 +46,9 @@ def test_a_moved_environment_is_not_kept(tmp_path: Path):
     assert not bootstrap.usable(str(tmp_path / "bin" / "python"), str(tmp_path / "none"))
 
 
-@pytest.mark.parametrize("target", ["setup", "demo", "test", "lint", "docs", "opinfo", "gpu-test", "gpu-bench", "clean"])
+@pytest.mark.parametrize(
+    "target", ["setup", "demo", "demo-train", "test", "lint", "docs", "opinfo", "gpu-test", "gpu-bench", "clean"]
+)
 def test_make_knows_its_targets(target: str):
     done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
