@@ -15,6 +15,7 @@ from kitsune_mlir.dynamo.devices import made_in_place
 from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.partition import NAMESPACES, Partition, is_view, partition
 from kitsune_mlir.dynamo.parts import NoPart, Part, compile_part
+from kitsune_mlir.dynamo.peak import peak_bytes
 from kitsune_mlir.dynamo.randoms import draw_in_front, is_random
 from kitsune_mlir.dynamo.recorded import written_in
 from kitsune_mlir.dynamo.report import GraphReport, Island
@@ -101,6 +102,7 @@ def compile_graph(
         return gm.forward
     report.islands = [Island(target_name(node), _reason(node, refused) or "", origin_of_node(node)) for node in cut.islands]
     report.programs = [parts[name].program for name in sorted(parts, key=lambda name: int(name.removeprefix("part_")))]
+    report.between = peak_bytes(cut.whole.graph)
     report.seconds = time.perf_counter() - start
     counts_changes = report.kind == "backward"  # of inputs; before the others AOTAutograd counts them
     if not counts_changes:

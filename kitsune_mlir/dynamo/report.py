@@ -70,6 +70,7 @@ class GraphReport:
         gave_up: why PyTorch runs all of it; empty where it does not.
         sizes: of a graph whose sizes change: for which of them this is, and why for no others.
         seconds: that compiling took.
+        between: bytes of the tensors that programs and PyTorch's operators make, as many as are there at once, with outputs.
         timed: what was timed at the first call, beside PyTorch; a graph's backward with its forward.
     """
 
@@ -80,6 +81,7 @@ class GraphReport:
     gave_up: str = ""
     sizes: str = ""
     seconds: float = 0.0
+    between: int = 0
     timed: list[Timed] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
@@ -94,7 +96,14 @@ class GraphReport:
 
     def details(self) -> str:
         """The graph, and of each program its stages, buffers, launches and traffic."""
-        from kitsune_mlir.runtime.explain import explain_text
+        programs = ["  " + program.explain().replace("\n", "\n  ") for program in self.programs]
+        return "\n".join([str(self), self.memory_text(), *programs]) if programs else str(self)
 
-        programs = ["  " + explain_text(program.summary).replace("\n", "\n  ") for program in self.programs]
-        return "\n".join([str(self), *programs])
+    def memory_text(self) -> str:
+        """What a call needs at most, beside its inputs; known before the first one. Arenas are a program's own."""
+        from kitsune_mlir.runtime.explain import size
+
+        each = [program.memory for program in self.programs]
+        own = sum(memory.arena + memory.copies + memory.apart for memory in each)
+        text = f"A call needs at most {size(own + self.between)} beside its inputs: {size(self.between)} of tensors"
+        return f"{text}, {size(own)} of programs' own."

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from kitsune_mlir.errors import ArgumentError, PackageError, TargetError
 from kitsune_mlir.runtime.arguments import address_of, fixed_text, leaf_words, overwrite, tensor_of
 from kitsune_mlir.runtime.direct import DirectCall, direct_call
+from kitsune_mlir.runtime.memory import Memory, memory_of
 from kitsune_mlir.runtime.package import LEVELS, write_package
 from kitsune_mlir.runtime.results import Overwritten, changed, check_into, empty, in_order, into_leaves
 from kitsune_mlir.runtime.signature import Access, Signature, torch_dtype
@@ -330,11 +331,17 @@ class Program:
         """The levels that `ir` has for this program."""
         return tuple(self._ir)
 
+    @property
+    def memory(self) -> Memory:
+        """What a call needs at most; known before the first one."""
+        return memory_of(self.signature, self.summary.get("arena_bytes", 0))
+
     def explain(self) -> str:
         """Stages, buffers, waits, launches, predicted traffic and changed arguments, in words."""
         from kitsune_mlir.runtime.explain import changes_text, explain_text
 
-        return "\n".join(filter(None, [explain_text(self.summary), changes_text(self.signature.outputs)]))
+        memory = f"A call needs at most {self.memory}."
+        return "\n".join(filter(None, [explain_text(self.summary), memory, changes_text(self.signature.outputs)]))
 
     def save(self, path: str | os.PathLike[str], *, weights: bool = True, ir: bool = True) -> None:
         """Write the program to a `.kit` file (a zip; no pickle). `kitsune_mlir.load` reads it, without torch-mlir.
