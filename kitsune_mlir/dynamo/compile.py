@@ -183,6 +183,9 @@ def _reason(node: fx.Node, refused: dict[str, str]) -> str | None:
         return refused[str(target)]
     for source in (node, *node.all_input_nodes):
         for value in tree_leaves(source.meta.get("val")):
+            numbers = value.shape if isinstance(value, Tensor) else [value]
+            if any(isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) for number in numbers):
+                return "a size or number that it takes or gives is known only when it runs"
             if isinstance(value, Tensor) and (value.layout != torch.strided or value.is_complex()):
                 kind = value.dtype if value.layout == torch.strided else value.layout
                 return f"programs have no tensors of {kind}"

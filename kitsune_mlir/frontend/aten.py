@@ -55,6 +55,10 @@ def is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
     return True
 
 
+_WITH_STRIDES = {aten.empty_strided.default, aten.new_empty_strided.default}
+"""What is copied into their results has their strides."""
+
+
 def late_operators() -> Set[Any]:
     """Operators that this frontend has to see whole: norms that fold into convolutions, bags of embeddings of equal size, and
     slices that are put into tensors, perhaps into inputs where they lie."""
@@ -83,7 +87,8 @@ def traced_table(late: bool) -> dict[Any, Callable[..., Any]]:
     found = {
         op: how if how is usual.get(op) else _with_own_memory(how)
         for op, how in table.items()
-        if not (late and op in late_operators()) and torch.Tag.nondeterministic_seeded not in getattr(op, "tags", ())
+        if not (op in _WITH_STRIDES or (late and op in late_operators()))
+        and torch.Tag.nondeterministic_seeded not in getattr(op, "tags", ())
     }
     return found | {op: _of_known_sizes(found[op]) for op in _WHOLE_WITH_SYMBOLS if op in found}
 
@@ -130,7 +135,10 @@ def composites(training: bool) -> Mapping[Any, Callable[..., Any]]:
 
 
 def _with_own_memory(how: Callable[..., Any]) -> Callable[..., Any]:
-    """A decomposition whose results lie in memory as an operator's do: new and dense, where it ends in a view or an operand."""
+    """A decomposition whose results lie in memory as an operator's do: new and dense, where it ends in a view or an operand.
+
+    It does not raise NotImplementedError, but leaves the operator.
+    """
 
     def decomposed(*args: Any, **kwargs: Any) -> Any:
         given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
@@ -140,7 +148,10 @@ def _with_own_memory(how: Callable[..., Any]) -> Callable[..., Any]:
                 return value
             return value.clone(memory_format=torch.contiguous_format)
 
-        return tree_map(new, how(*args, **kwargs))
+        try:
+            return tree_map(new, how(*args, **kwargs))
+        except NotImplementedError:  # it stays whole, and PyTorch runs it
+            return NotImplemented
 
     return decomposed
 
@@ -197,6 +208,10 @@ def aten_program(graph_module: fx.GraphModule, weights: Set[str]) -> AtenProgram
         weights: names of placeholders that stay the same tensors from call to call.
     """
     graph = graph_module.graph
+    for node in [node for node in graph.nodes if node.target in _WITH_STRIDES]:
+        made = node.meta["val"]
+        node.target, node.args = aten.full.default, ([*made.shape], False if made.dtype == torch.bool else 0)
+        node.kwargs = {"dtype": made.dtype, "device": made.device}
     inputs, outputs = [], []
     state = {}
     placeholders = graph.find_nodes(op="placeholder")

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend.dtypes import widened
 from kitsune_mlir.frontend.own_operators import define, implement
+from kitsune_mlir.frontend.source import origin_of_node, target_name
 
 __all__ = ["BAGS", "MAX", "MEAN", "SUM", "bag_of", "name_equal_bags"]
 
@@ -31,10 +33,18 @@ define(
 
 
 def name_equal_bags(graph: fx.Graph) -> None:
-    """Turn bags whose offsets are multiples of a size, as torch has them of a matrix of indices, into `kitsune::equal_bags`."""
+    """Turn bags whose offsets are multiples of a size, as torch has them of a matrix of indices, into `kitsune::equal_bags`.
+
+    Raises:
+        FrontendError: what PyTorch's kernel notes for its gradient is used, which depends on how it computes.
+    """
     for node in [n for n in graph.nodes if n.op == "call_function" and n.target in _FORMS]:
         given: dict[str, Any] = dict(zip((*_NAMES, "padding_idx"), node.args, strict=False)) | dict(node.kwargs)
         used = [user for user in node.users if user.users]
+        if node.target in _TRACED and any(user.args[1] != 0 for user in used):
+            name = target_name(node)
+            what = f"operator '{name}' gives more than the bags, which is PyTorch's own affair"
+            raise FrontendError(what, operator=name, location=origin_of_node(node))
         if any(user.args[1] != 0 for user in used) or (size := _size(given)) is None:
             continue
         mode, factors, padding = (given.get(name) for name in ("mode", "per_sample_weights", "padding_idx"))

@@ -3,7 +3,7 @@
 torch-mlir writes the body of a bf16 operator in bf16 arithmetic, rounding at each step, and Python's numbers as f64
 constants cast at run time. Here each body computes in f32 and rounds once where it stores, as torch's kernels do, and
 the f64 is gone unless the model itself is in f64. The larger of two numbers, which arrives as a comparison and a choice,
-becomes `arith.maximumf`.
+becomes `arith.maximumf`, and a power of a large whole exponent `math.powf`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ __all__ = ["settle_numerics"]
 # arith::CmpFPredicate: ordered or not.
 _GREATER = {2, 3, 9, 10}
 _LESS = {4, 5, 11, 12}
+
+MOST_FACTORS = 4
+"""Exponents up to which powers are products."""
 
 # Exact in a narrow type: they only move or choose values.
 _MOVES = {"arith.select", "arith.constant", "arith.extf", "arith.truncf", "arith.bitcast"}
@@ -29,6 +32,7 @@ def settle_numerics(block: ir.Block) -> None:
             body = op.operation.regions[0].blocks[0]
             _name_extremes(body)
             _widen(body)
+            _name_powers(body)
         for region in op.operation.regions:
             for inner in region.blocks:
                 settle_numerics(inner)
@@ -49,6 +53,21 @@ def _constant(value: ir.Value) -> float | None:
         return None
     attribute = owner.attributes["value"]
     return attribute.value if isinstance(attribute, ir.FloatAttr) else None
+
+
+def _name_powers(block: ir.Block) -> None:
+    """Makes powers of constant whole exponents `math.powf` but for small ones: products round once more with each factor."""
+    for op in [o.operation for o in block.operations if o.operation.name == "math.fpowi"]:
+        owner = op.operands[1].owner
+        if isinstance(owner, ir.Block) or owner.name != "arith.constant":
+            continue
+        exponent = ir.IntegerAttr(owner.attributes["value"]).value
+        if abs(exponent) > MOST_FACTORS:
+            by = _new_constant(float(exponent), op.operands[0].type, op)
+            with ir.InsertionPoint(op):
+                new = ir.Operation.create("math.powf", results=[op.result.type], operands=[op.operands[0], by], loc=op.location)
+            op.result.replace_all_uses_with(new.result)
+            op.erase()
 
 
 def _new_constant(value: float, kind: ir.Type, before: ir.Operation) -> ir.Value:

@@ -67,6 +67,19 @@ def _maximum(rank: int, pooled: Callable[..., Any]) -> Callable[..., Any]:
     return decomposed
 
 
+def _with_places(rank: int, op: Any) -> Callable[..., Any]:
+    """Maximum pooling that says where the maxima are, with a number for each dimension: torch-mlir wants them all."""
+
+    def decomposed(x: Tensor, kernel: Sequence[int], *given: Sequence[int], ceil_mode: bool = False) -> Any:
+        lists, rest = given[:3], given[3:]
+        if all(len(each) == rank for each in (kernel, *lists)):
+            return NotImplemented
+        size = sizes(rank, kernel)
+        return op(x, size, *(sizes(rank, each, size) for each in lists), *rest, **({} if rest else {"ceil_mode": ceil_mode}))
+
+    return decomposed
+
+
 def _max_plane(
     x: Tensor, size: Sequence[int], step: Sequence[int], pad: Sequence[int], gap: Sequence[int], ceil_mode: bool
 ) -> Tensor:
@@ -138,7 +151,7 @@ def _adaptive_mean(rank: int) -> Callable[..., Any]:
                 return widened(windows).mean(_within(windows, rank)).to(x.dtype)
         if x.dtype in NARROW:
             return op(widened(x), output).to(x.dtype)
-        return adaptive_avg_pool2d(x, output) if rank == 2 else NotImplemented
+        return adaptive_avg_pool2d(x, output) if rank == 2 and all(output) else NotImplemented
 
     return decomposed
 
@@ -169,6 +182,8 @@ def _adaptive_maximum(x: Tensor, output: Sequence[int]) -> tuple[Tensor, Tensor]
 POOLING: dict[Any, Callable[..., Any]] = {
     aten.max_pool2d.default: _maximum(2, _max_plane),
     aten.max_pool3d.default: _maximum(3, _max_volume),
+    aten.max_pool2d_with_indices.default: _with_places(2, aten.max_pool2d_with_indices),
+    aten.max_pool3d_with_indices.default: _with_places(3, aten.max_pool3d_with_indices),
     **{
         op: _mean(rank)
         for rank, op in enumerate((aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default), 1)

@@ -51,7 +51,10 @@ _UNTRUSTED = {
         "integers crash torch-mlir",
     ),
     "scatter_reduce": "integer means round differently",
+    "index_put": "how many elements a mask chooses depends on its contents",
 }
+
+_MASKS = (torch.bool, torch.uint8)
 
 # Lists of indices known at compile time that torch would otherwise compute in floating point at run time.
 _INDEX_LISTS = {aten.tril_indices.default, aten.triu_indices.default}
@@ -120,6 +123,8 @@ def check_trusted(graph: fx.Graph) -> None:
         if limit is None or (limit.startswith("integer") and not integers):
             continue
         if name == "scatter_reduce" and node.args[4] != "mean":
+            continue
+        if name == "index_put" and not any(i is not None and i.meta["val"].dtype in _MASKS for i in node.args[1]):
             continue
         raise FrontendError(
             f"operator '{target_name(node)}' cannot be imported ({limit})",
