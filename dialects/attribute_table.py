@@ -30,6 +30,7 @@ CELLS = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 # Names that several modules write or read.
 INTO, UPDATES, ORDERED, GROUPS, INDEXED = "into", "updates", "ordered", "groups", "indexed"
 MUTATES, OVERWRITES, PROGRAM_OVERWRITES, ALONE = "kitsune.mutates", "overwrites", "kitsune.overwrites", "alone"
+VALID_ROWS, LIVE = "kitsune.valid_rows", "kitsune.live_tiles"
 HALO, IN_PLACE, NO_FUSION = "kitsune.halo", "kitsune.in_place", "kitsune.no_fusion"
 ATTENTION, PAIRS, PARTIAL, COMBINE = "kitsune.attention", "kitsune.pairs", "kitsune.partial", "kitsune.combine"
 NAME, KIND, PADDED = "kitsune.name", "kitsune.kind", "kitsune.padded_shape"
@@ -167,6 +168,13 @@ ATTRIBUTES = (
         "the calling convention", "The order of its dimensions in the program's memory, outermost first.", 0),
     AttributeSpec(MUTATES, (RESULT,), "an integer", "the importer", WRITE,
         "The argument that the model changes, whose new value this is and nothing else.", 0),
+    AttributeSpec(VALID_ROWS, (RESULT, PROGRAM), "array<i64: ...>", "the importer, " + MATERIALIZE, CODE,
+        "The argument, an i64, that says how many rows of the result are valid, and how many rows it is long along its "
+        "outermost dimension (a row may be several elements); of a tile program these two for each result, or -1 and -1.", -1),
+    AttributeSpec(LIVE, WORKER, "array<i64: ...>", CODE, "the runtime",
+        "For each task of which a call may leave out tiles: the word of the control block that says how many, the length of "
+        "the grid along the dimension from whose end they are left out, how many counts decide, and for each count its "
+        "argument and a threshold for each place: it matters where the count is more.", -1),
     AttributeSpec(PADDED, (ARGUMENT,), "array<i64: ...>", "`kitsune-pad-sums`", "the calling convention",
         "Extents with which the program takes a weight: what the caller's has not is zeros at the end of dimensions.", 1),
     AttributeSpec("kitsune.reshape", ("builtin.unrealized_conversion_cast",), "a string", "`kitsune-normalize`",

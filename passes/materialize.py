@@ -26,6 +26,7 @@ from kitsune_mlir.passes.tile_program.ragged import repeated, tile_offset
 from kitsune_mlir.passes.tile_program.scatter import Scatter, emit_scatter, emit_start, emit_sums, handed_over, scatter_of
 from kitsune_mlir.passes.tile_program.signals import MANY_SLOTS, Signals, semaphore, wait_for
 from kitsune_mlir.passes.tile_program.tiling import Tiling
+from kitsune_mlir.passes.tile_program.valid_rows import describe_valid_rows
 from kitsune_mlir.passes.tile_program.waits import edges_of, needed_edges, stages_by_name
 
 from .base import Pass, PassFailure
@@ -89,6 +90,7 @@ class _Program:
                 program.operation.attributes["kitsune.mode"] = ir.StringAttr.get(self.mode)
             program.operation.attributes["kitsune.arguments"] = i64(len(arguments))
             program.operation.attributes["kitsune.results"] = i64(len(results))
+            describe_valid_rows(program.operation, self.function, results_of(self.pipeline))
             block = program.add_entry_block()
             with ir.InsertionPoint(block):
                 formals = list(block.arguments)

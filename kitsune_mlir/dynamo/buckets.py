@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -17,6 +18,9 @@ LARGEST = 1 << 20
 """Sizes that cost nothing are not made larger than this."""
 LITTLE = 1.25
 """By how much a program for larger sizes may be slower, and be compiled in their place."""
+STEPS = 1
+"""Sizes that follow each other, up to which one is taken instead where programs leave out what is behind valid rows: results
+are allocated as long as they may be."""
 
 
 class Buckets:
@@ -28,6 +32,7 @@ class Buckets:
         growth: how much larger the next larger size is.
         sizes: to be chosen from, in place of those that grow.
         cost: how long a program for such sizes takes.
+        idle: how long it takes to leave out all of such sizes, where a program does that; else it computes them.
     """
 
     def __init__(
@@ -37,8 +42,10 @@ class Buckets:
         growth: float,
         sizes: Sequence[int] = (),
         cost: Callable[[Mapping[str, int]], float] | None = None,
+        idle: Callable[[Mapping[str, int]], float] | None = None,
     ):
-        self._weights, self._bounds, self._growth, self._sizes, self._cost = weights, bounds, growth, sorted(sizes), cost
+        self._weights, self._bounds, self._growth, self._sizes = weights, bounds, growth, sorted(sizes)
+        self._cost, self._idle = cost, idle
         self.known: list[dict[str, int]] = []
 
     def find(self, values: Mapping[str, int]) -> dict[str, int]:
@@ -46,28 +53,38 @@ class Buckets:
         wanted = {name: self._size(name, value) for name, value in values.items()}
         fitting = [known for known in self.known if all(known[name] >= value for name, value in values.items())]
         best = min(fitting, key=lambda known: math.prod(known.values()), default=None)
-        if best is not None and (len(self.known) >= FEW or all(best[name] <= size for name, size in wanted.items())):
+        if best is not None and (len(self.known) >= FEW or self._is_near(best, wanted)):
             return best
         if best is None and self.known:
             held = {name: max(known[name] for known in self.known) for name in wanted}
             near = [name for name, n in values.items() if NEARLY * held[name] <= n <= held[name]]
             wanted |= {name: self._next(name, held[name]) for name in near}
-        wanted = self._cheap(wanted)
+        wanted = self.cheap(wanted)
         if len(self.known) + 1 >= FEW and len(values) > 1:  # one that holds whatever has come yet
             wanted = {name: max([size, *(known[name] for known in self.known)]) for name, size in wanted.items()}
         if wanted not in self.known:
             self.known.append(wanted)
         return wanted
 
-    def _cheap(self, wanted: dict[str, int]) -> dict[str, int]:
+    def _is_near(self, known: Mapping[str, int], wanted: Mapping[str, int]) -> bool:
+        """Whether a program for larger sizes is about as fast as one for those that are wanted."""
+        if all(known[name] <= size for name, size in wanted.items()):
+            return True
+        if self._cost is None or self._idle is None or self._sizes:
+            return False
+        least = self._cost(wanted)
+        return least + self._idle(known) <= LITTLE * least
+
+    def cheap(self, wanted: dict[str, int]) -> dict[str, int]:
         """The largest sizes that cost little more than these."""
         if self._cost is None or self._sizes:
             return wanted
-        most, found = LITTLE * self._cost(wanted), wanted
-        for names in (tuple(wanted), *((name,) for name in wanted)):
-            while True:
+        least, found = self._cost(wanted), wanted
+        for names in dict.fromkeys((tuple(wanted), *((name,) for name in wanted))):
+            for _ in range(STEPS) if self._idle is not None else itertools.count():
                 larger = {**found, **{name: self._next(name, found[name]) for name in names}}
-                if larger == found or self._cost(larger) > most:
+                cost = self._cost(larger) if self._idle is None else least + self._idle(larger)
+                if larger == found or cost > LITTLE * least:
                     break
                 found = larger
         return found

@@ -25,6 +25,7 @@ from kitsune_mlir.dynamo.worth import computing, seconds_in_program, seconds_in_
 from kitsune_mlir.errors import FrontendError, KitsuneError
 from kitsune_mlir.frontend.aten import late_operators
 from kitsune_mlir.frontend.source import origin_of_node, target_name
+from kitsune_mlir.frontend.valid_rows import without_valid_rows
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.options import Options
 from kitsune_mlir.runtime.arguments import copied_uncounted
@@ -73,6 +74,8 @@ def compile_graph(
     problem: Exception | None = None
     for _ in range(ROUNDS):
         cut = partition(gm, lambda node: _reason(node, refused) is None, regenerated)
+        if cut.islands and without_valid_rows(gm.graph):  # PyTorch looks at all rows, at indices among them
+            continue
         parts, copies, problem = dict[str, Part](), dict[str, fx.GraphModule](), None
         small: dict[str, str] = {}
         for name, graph in cut.parts.items():

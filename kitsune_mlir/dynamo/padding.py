@@ -19,6 +19,7 @@ from kitsune_mlir.dynamo.torch_api import traced
 from kitsune_mlir.frontend.aten import sized_table
 from kitsune_mlir.frontend.rows import Axis, Rows
 from kitsune_mlir.frontend.rows.axes import expression, names_in, size_at, sizes_of
+from kitsune_mlir.frontend.valid_rows import valid_rows
 
 __all__ = ["Padded", "Split", "input_sizes", "split", "values_of"]
 
@@ -169,7 +170,10 @@ class Padded:
 
         def run(*given: Any) -> Any:
             told = dict(zip(self._names, given[len(larger) :], strict=True))
-            return CountedRun(core, rows, self._sizes, told).run(*given[: len(larger)])
+            results = CountedRun(core, rows, self._sizes, told).run(*given[: len(larger)])
+            if self._device.type != "cpu":  # code for GPUs leaves no tiles out yet, and a count would be a launch
+                return results
+            return tuple(self._rows_of(value, axes, told) for value, (axes, _, _) in zip(results, self._given, strict=True))
 
         static = traced(run, [*larger, *counts], sized_table())
         static.graph.eliminate_dead_code()
@@ -179,6 +183,16 @@ class Padded:
         left = set(static.graph.find_nodes(op="placeholder"))
         static.recompile()
         return static, [n for n, node in enumerate(told) if node in left]
+
+    def _rows_of(self, value: Tensor, axes: Sequence[Axis], told: Mapping[str, Tensor]) -> Tensor:
+        """A result, which says how many of its rows are valid where its valid elements are the first ones."""
+        outermost = next((axis for axis in axes if axis.factors), None)
+        if outermost is None or not outermost.factors[0].free_symbols:
+            return value
+        symbol = outermost.factors[0].primitive()[1]
+        if not symbol.is_Symbol or str(symbol) not in told:
+            return value
+        return valid_rows(value, told[str(symbol)], self._sizes[str(symbol)])
 
     def __call__(self, values: tuple[int, ...], args: Sequence[Any]) -> Any:
         """The graph's outputs for values of all its symbols."""

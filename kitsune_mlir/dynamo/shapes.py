@@ -14,8 +14,8 @@ from kitsune_mlir.dynamo.buckets import Buckets
 from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.padding import Padded, Place, input_sizes, split, values_of
 from kitsune_mlir.dynamo.report import logger
-from kitsune_mlir.dynamo.size_cost import cost_of
-from kitsune_mlir.dynamo.torch_api import bound_of, compiling, source_of, traced, tracing_lock
+from kitsune_mlir.dynamo.size_cost import cost_of, idle_cost_of
+from kitsune_mlir.dynamo.torch_api import bound_of, compiling, every_size_may_change, source_of, traced, tracing_lock
 from kitsune_mlir.frontend.aten import sized_table
 from kitsune_mlir.frontend.rows import Axis, Rows, rows_of
 from kitsune_mlir.frontend.rows.axes import size_at
@@ -80,7 +80,9 @@ class Specialized:
         self.known = known or Known(input_sizes(gm))
         self._places = self.known.places
         self._fits: dict[tuple[int, ...], Padded] = {}
-        self._groups: dict[tuple[int, ...], Buckets] = {}
+        self._groups: dict[Any, Buckets] = {}
+        self._first: tuple[int, ...] | None = None
+        self._changing: set[str] = set()
         self._lock = tracing_lock
         self._rows, self._why = None, "option 'pad_rows' is off"
         if self._options.pad_rows and compile is not None:
@@ -103,6 +105,8 @@ class Specialized:
             reasons = ["an input is a number that is no integer"]
         else:
             self.known.names = tuple(s for s in self._places if self._rows.is_paddable(s))
+        if not every_size_may_change() or len(self.known.names) == 1 or self._options.buckets:
+            self._changing.update(self.known.names)
         self._why = "; ".join(reasons)
         self._halves = split(self._gm) if self.known.names else None
 
@@ -148,35 +152,61 @@ class Specialized:
     def _larger(self, values: Mapping[str, int], args: Sequence[Any]) -> Padded | None:
         """The program for sizes that are chosen for these; compiled, if it may be."""
         assert self._rows is not None and self._halves is not None and self._compile is not None
-        names, compile = self.known.names, self._compile
-        others = tuple(n for name, n in values.items() if name not in names)
+        names, compile = self._names_that_change(values), self._compile
+        if not names:
+            return None
+        others = names, tuple(n for name, n in values.items() if name not in names)
         group = self._groups.get(others)
         if group is None:
-            group = self._groups[others] = self._buckets(values)
+            group = self._groups[others] = self._buckets(values, names)
         sizes = {**values, **group.find({name: values[name] for name in names})}
         key = tuple(sizes.values())
         run = self.known.larger.get(key)
-        if run is None and not self._is_full():
+        if (run is None or not run.serves(values)) and not self._is_full():
             try:
                 run = Padded(self._halves, self._rows, sizes, names, args)
             except Exception as error:  # what cannot be traced with numbers that are tensors: each size for itself then
                 self.known.names, self._why = (), f"{type(error).__name__}: {error}"
                 return None
             self.known.larger[key] = run
-            run.compile(lambda graph: compile(graph, self._words(sizes), False))
+            run.compile(lambda graph: compile(graph, self._words(sizes, names), False))
         return run
 
-    def _buckets(self, values: Mapping[str, int]) -> Buckets:
+    def _names_that_change(self, values: Mapping[str, int]) -> tuple[str, ...]:
+        """The symbols that may have larger values than a call's, and have had several or may have at little cost."""
+        if self._first is None:
+            self._first = tuple(values.values())
+            if not self._changing:
+                exact = {name: values[name] for name in self.known.names}
+                larger = self._buckets(values, ()).cheap(exact)
+                self._changing.update(name for name, size in larger.items() if size != exact[name])
+        self._changing.update(name for name, first in zip(values, self._first, strict=True) if values[name] != first)
+        return tuple(name for name in self.known.names if name in self._changing)
+
+    def _buckets(self, values: Mapping[str, int], names: Sequence[str]) -> Buckets:
         placeholders = self._gm.graph.find_nodes(op="placeholder")
-        weights = {name: rows_in(self._rows, name, values) for name in self.known.names}  # type: ignore[arg-type]
-        bounds = {name: bound for name in self.known.names if (bound := bound_of(placeholders, name)) is not None}
+        weights = {name: rows_in(self._rows, name, values) for name in names}  # type: ignore[arg-type]
+        bounds = {name: bound for name in names if (bound := bound_of(placeholders, name)) is not None}
         cost = cost_of(self._gm)
         asked = self._options.bucket_growth, self._options.buckets
-        return Buckets(weights, bounds, *asked, lambda sizes: cost({**values, **sizes}))
+        idle = idle_cost_of(self._gm) if names and self._leaves_out(names) else None
+        return Buckets(
+            weights,
+            bounds,
+            *asked,
+            lambda sizes: cost({**values, **sizes}),
+            None if idle is None else lambda sizes: idle({**values, **sizes}),
+        )
 
-    def _words(self, sizes: Mapping[str, int]) -> str:
+    def _leaves_out(self, names: Sequence[str]) -> bool:
+        """Whether programs need not compute what is behind valid rows: each row is for itself, and stands outermost."""
+        assert self._rows is not None and self._halves is not None
+        inner = [axis for node in self._halves.given for axis in self._rows.axes[node.name][1:]]
+        return all(self._rows.is_independent(name) for name in names) and not any(axis.symbols & {*names} for axis in inner)
+
+    def _words(self, sizes: Mapping[str, int], names: Sequence[str]) -> str:
         placeholders = self._gm.graph.find_nodes(op="placeholder")
-        signs = {name: "≤" if name in self.known.names else "=" for name in sizes}
+        signs = {name: "≤" if name in names else "=" for name in sizes}
         each = [f"{source_of(placeholders, name)} {signs[name]} {size}" for name, size in sizes.items()]
         return f"for {', '.join(each)}" + (f" ({self._why})" if self._why else "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 
@@ -13,12 +14,37 @@ from torch.utils._pytree import tree_leaves
 from kitsune_mlir.dynamo.partition import is_view
 from kitsune_mlir.frontend.rows.axes import size_at, sizes_of
 
-__all__ = ["cost_of"]
+__all__ = ["cost_of", "idle_cost_of"]
 
 aten = torch.ops.aten
 
 _RATES = {"cuda": (1e-5, 3e12, 1e14), "cpu": (2e-5, 2e10, 1e11)}
 """By device, roughly: seconds of a call of nothing, bytes and operations a second."""
+
+
+LEAVING_OUT = 3e-8
+"""Seconds that a tile takes on the host that is left out: its waits and posts."""
+TILE = 64
+"""Rows of a tile, roughly."""
+FUSED = 4
+"""Operators of a task, roughly."""
+
+
+def idle_cost_of(gm: fx.GraphModule) -> Callable[[Mapping[str, int]], float] | None:
+    """A function from values of a graph's symbols to the seconds in which a program leaves out all rows of such sizes.
+
+    None on a GPU, whose programs compute them.
+    """
+    computed = [node for node in gm.graph.nodes if node.op == "call_function" and not is_view(node)]
+    made = [value for node in computed for value in tree_leaves(node.meta.get("val")) if isinstance(value, Tensor)]
+    if any(value.device.type != "cpu" for value in made):
+        return None
+    rows = Counter(math.prod(sizes_of(value)[:-1], start=sympy.Integer(1)) for value in made)
+
+    def seconds(values: Mapping[str, int]) -> float:
+        return LEAVING_OUT / FUSED * sum(count * math.ceil(size_at(size, values) / TILE) for size, count in rows.items())
+
+    return seconds
 
 
 def cost_of(gm: fx.GraphModule) -> Callable[[Mapping[str, int]], float]:

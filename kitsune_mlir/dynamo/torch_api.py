@@ -280,6 +280,11 @@ def bound_of(placeholders: Iterable[fx.Node], name: str) -> int | None:
     return int(upper) if isinstance(upper, sympy.Integer) and upper < 2**31 else None
 
 
+def every_size_may_change() -> bool:
+    """Whether all sizes are symbols (`dynamic=True`), not only those that were seen to change or are marked."""
+    return not torch._dynamo.config.assume_static_by_default
+
+
 def source_of(placeholders: Iterable[fx.Node], name: str) -> str:
     """What a symbol is in the model, such as `x.size()[0]`; else its own name."""
     env, symbol = _symbol(placeholders, name)

@@ -84,6 +84,7 @@ class Result:
         value: for `python`, the value itself (a number, a string, None, …).
         mutates: None for a leaf of the output, else the name of the buffer, parameter or input to be overwritten.
         copied: it is a tensor of its own although an output before it has the same value.
+        valid_rows: the argument that says how many of its rows are wanted, and how many it has; None where all are.
     """
 
     kind: Literal["tensor", "alias", "python"]
@@ -94,6 +95,7 @@ class Result:
     value: Any = None
     mutates: str | None = None
     copied: bool = False
+    valid_rows: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch.export.graph_signature import OutputKind
 from torch.utils._pytree import tree_leaves
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.attribute_table import MUTATES
+from kitsune_mlir.dialects.attribute_table import MUTATES, VALID_ROWS
 from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend.aten import AtenProgram, TracedProgram, aten_program
 from kitsune_mlir.frontend.batch_norm import fold_batch_norms
@@ -205,18 +205,23 @@ def _handed_back(results: Sequence[Result], names: Mapping[int, str]) -> tuple[R
 
 
 def _describe_results(module: ir.Module, arguments: Sequence[Argument], results: Sequence[Result]) -> None:
-    """Say of each result that is nothing but an argument's new value which argument that is."""
+    """Say of results which argument's new value they are, if they are nothing else, and which of their rows are wanted."""
     numbers = {argument.name: number for number, argument in enumerate(arguments)}
     uses = Counter(result.index for result in results)
-    changes = {r.index: numbers[r.mutates] for r in results if r.index is not None and r.mutates and uses[r.index] == 1}
-    if not changes:
-        return
     function = module.body.operations[0]
     count = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results)
+    said: list[dict[str, ir.Attribute]] = [{} for _ in range(count)]
     with module.context:
-        i64 = ir.IntegerType.get_signless(64)
-        each = [{MUTATES: ir.IntegerAttr.get(i64, changes[n])} if n in changes else {} for n in range(count)]
-        function.res_attrs = ir.ArrayAttr.get([ir.DictAttr.get(attributes) for attributes in each])
+        for result in results:
+            if result.index is None or uses[result.index] != 1:
+                continue
+            if result.mutates:
+                said[result.index][MUTATES] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), numbers[result.mutates])
+            elif result.valid_rows is not None:
+                valid = [numbers[result.valid_rows[0]], result.valid_rows[1]]
+                said[result.index][VALID_ROWS] = ir.DenseI64ArrayAttr.get(valid)
+        if any(said):
+            function.res_attrs = ir.ArrayAttr.get([ir.DictAttr.get(attributes) for attributes in said])
 
 
 def describe_arguments(module: ir.Module, arguments: Sequence[Argument], leaves: Sequence[Any]) -> None:

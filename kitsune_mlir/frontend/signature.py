@@ -16,6 +16,7 @@ from kitsune_mlir.frontend.derived import derive_weights
 from kitsune_mlir.frontend.empty import drop_empty
 from kitsune_mlir.frontend.imported import Argument, FixedInput, Result, dtype_name
 from kitsune_mlir.frontend.source import origin_of_node
+from kitsune_mlir.frontend.valid_rows import take_out_valid_rows
 from kitsune_mlir.runtime.derived import sources_of
 
 __all__ = ["MainGraph"]
@@ -88,6 +89,7 @@ class MainGraph:
         for name in self._positions:  # an input may be called as a parameter is
             self._names[name] = name if name not in taken else f"{name}_{self._positions[name]}"
 
+        self._valid = take_out_valid_rows(self.graph)
         prepare.remove_bookkeeping(self.graph)
         prepare.check_static(self.graph)
         prepare.check_deterministic(self.graph)
@@ -143,7 +145,9 @@ class MainGraph:
                 else:
                     if node not in computed:
                         computed.append(node)
-                    result = Result("tensor", shape, dtype, index=computed.index(node), mutates=mutates)
+                    count, rows = self._valid.get(node, (None, 0))
+                    valid = None if count is None else (self.name_of(count), rows)
+                    result = Result("tensor", shape, dtype, computed.index(node), mutates=mutates, valid_rows=valid)
             (leaves if mutates is None else changes).append(result)
         output.args = (tuple(computed),)
         self._needed = {r.argument for r in leaves + changes if r.kind == "alias"} | {r.mutates for r in changes}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import functools
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import llvmlite.binding as llvm
@@ -12,10 +14,13 @@ import llvmlite.binding as llvm
 from kitsune_mlir.errors import TargetError
 from kitsune_mlir.runtime.host_object import emit_object, host_machine
 
-__all__ = ["CONTROL_SLOTS", "HostCode", "Loaded", "control_words", "host_cpu"]
+__all__ = ["CONTROL_SLOTS", "CutTask", "HostCode", "Loaded", "check_cut", "control_words", "host_cpu"]
 
 CONTROL_SLOTS = 32
 """Word of the control block where the semaphores' slots begin."""
+
+COUNT_BYTES = 8
+"""Size of a count in memory."""
 
 _numbers = itertools.count()
 
@@ -27,9 +32,36 @@ def host_cpu() -> str:
     return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
 
 
-def control_words(slots: int) -> int:
-    """Words, of 32 bits, of the control block of a program with so many arrival counters."""
-    return CONTROL_SLOTS + max(1, slots)
+def control_words(slots: int, cut: int = 0) -> int:
+    """Words, of 32 bits, of the control block of a program.
+
+    Args:
+        slots: its arrival counters.
+        cut: tasks of which a call may leave out tiles; each has a word behind the counters.
+    """
+    return CONTROL_SLOTS + max(1, slots) + cut
+
+
+@dataclass(frozen=True)
+class CutTask:
+    """A task of which a call leaves out tiles that no valid row needs (`kitsune.valid_rows`).
+
+    Attributes:
+        word: of the control block: how many places are left out along a dimension of the grid, from its end.
+        extent: how many there are.
+        counts: inputs that each hold a count, an i64.
+        thresholds: for each of them, of each place: tiles there are needed if the count is more. They never fall.
+    """
+
+    word: int
+    extent: int
+    counts: tuple[int, ...]
+    thresholds: tuple[tuple[int, ...], ...]
+
+    def left_out(self, values: Mapping[int, int]) -> int:
+        """What the word is in a call with these counts."""
+        needed = (bisect.bisect_left(each, values[count]) for count, each in zip(self.counts, self.thresholds, strict=True))
+        return self.extent - max(needed)
 
 
 @dataclass(frozen=True)
@@ -51,6 +83,7 @@ class HostCode:
         cpu: `host_cpu()` of the machine that it was compiled on.
         overwrites: for each result the input whose memory it must be given, and whose values it holds before; -1 for none.
             Empty is none at all.
+        cut: tasks of which a call may leave out tiles.
     """
 
     name: str
@@ -66,6 +99,7 @@ class HostCode:
     arena_bytes: int
     cpu: str
     overwrites: tuple[int, ...] = ()
+    cut: tuple[CutTask, ...] = ()
 
     def load(self) -> Loaded:
         """Link the code into this process; code for another processor is compiled again from its LLVM IR.
@@ -77,6 +111,19 @@ class HostCode:
         if self.cpu == host_cpu():
             return Loaded(self.name, self.object_file)
         return Loaded(self.name, emit_object(self.llvm_ir))
+
+
+def check_cut(code: HostCode) -> None:
+    """ValueError where a task of which tiles are left out has a word, a count or thresholds that the program has not."""
+    first = control_words(code.semaphore_slots)
+    for number, task in enumerate(code.cut):
+        if task.word != first + number:
+            raise ValueError(f"the word of a cut task is {task.word}, not {first + number}")
+        lengths = [len(each) for each in task.thresholds]
+        if not task.counts or lengths != [task.extent] * len(task.counts):
+            raise ValueError(f"a cut task of extent {task.extent} has {len(task.counts)} counts and other thresholds")
+        if any(not 0 <= count < len(code.argument_bytes) or code.argument_bytes[count] != COUNT_BYTES for count in task.counts):
+            raise ValueError(f"the counts of a cut task are arguments {task.counts}")
 
 
 @functools.cache

@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from kitsune_mlir.errors import ArgumentError, KitsuneError
 from kitsune_mlir.runtime.host_code import HostCode
@@ -23,6 +24,7 @@ _ERROR_OFFSET = 64  # bytes into the control block: number of the first failed a
 _PAGE = 256  # alignment of the arena, in bytes
 _HANDOFF_SECONDS = 100e-6  # a run shorter than this is over before a helper has woken up
 _TRIALS = 4  # runs that are timed to find out
+_MOST_COUNTS = 4096  # sets of counts of which it is held what they leave out
 _HUGE = 4 << 20  # workspaces from this size on ask the system for large pages
 
 
@@ -56,9 +58,8 @@ class HostExecutor:
         self.threads = min(threads or _processors(), max(1, code.task_count))
         self._loaded = code.load()
         self._free: list[_Workspace] = []
-        self._trials = 0 if self.threads > 1 else _TRIALS
-        self._together = self.threads > 1
-        self._seconds = float("inf")  # of the fastest trial on one thread
+        self._cuts = _Cuts(code)
+        self._trials: dict[int, _Trials] = {}
 
     def run(self, pointers: Sequence[int]) -> None:
         """Run the program once and return when every tile is done.
@@ -78,18 +79,19 @@ class HostExecutor:
         except IndexError:
             workspace = _Workspace(self.code, self.threads)
         try:
-            workspace.prepare(pointers)
-            self._run(workspace)
+            words, share = self._cuts.of(pointers)
+            workspace.prepare(pointers, words)
+            self._run(workspace, self._trials.setdefault(share, _Trials(self.threads)))
             number = workspace.error.value
         finally:
             self._free.append(workspace)
         if number:
             raise KitsuneError(self.code.messages[number - 1])
 
-    def _run(self, workspace: _Workspace) -> None:
+    def _run(self, workspace: _Workspace, trials: _Trials) -> None:
         """Run on all threads, unless the first runs show that the program is over before a helper would have woken up."""
         start = time.perf_counter()
-        together = self._together and (self._trials == 0 or self._trials >= _TRIALS)
+        together = trials.together
         share = _Share(self._loaded.call, workspace) if together else None
         if share is not None:
             _helpers.ask(share, self.threads - 1)
@@ -98,18 +100,61 @@ class HostExecutor:
         finally:
             if share is not None:
                 share.close()
-        if self._trials < _TRIALS:
-            self._judge(time.perf_counter() - start, together)
+        if not trials.over:
+            trials.judge(time.perf_counter() - start, together)
 
-    def _judge(self, seconds: float, together: bool) -> None:
+
+class _Trials:
+    """The first runs of a program, or of those in which about as many of its tiles are needed: on all threads, or on one?"""
+
+    def __init__(self, threads: int):
+        self._left = _TRIALS if threads > 1 else 0
+        self._settled = threads > 1
+        self._seconds = float("inf")  # of the fastest trial on one thread
+
+    @property
+    def over(self) -> bool:
+        """Whether it is known."""
+        return self._left <= 0
+
+    @property
+    def together(self) -> bool:
+        """Whether the next run is one of all threads: of the trials the first one is."""
+        return self._settled and self._left in (0, _TRIALS)
+
+    def judge(self, seconds: float, together: bool) -> None:
         """Learn from one of the first runs: a long first one settles it, otherwise the next ones are timed on one thread."""
-        self._trials += 1
+        self._left -= 1
         if together:
             if seconds > 10 * _HANDOFF_SECONDS:
-                self._trials = _TRIALS
+                self._left = 0
             return
         self._seconds = min(self._seconds, seconds)
-        self._together = self._seconds > _HANDOFF_SECONDS
+        self._settled = self._seconds > _HANDOFF_SECONDS
+
+
+class _Cuts:
+    """What calls leave out, by their counts."""
+
+    def __init__(self, code: HostCode):
+        self._tasks = code.cut
+        self._counts = sorted({count for task in code.cut for count in task.counts})
+        self._known: dict[tuple[int, ...], tuple[Any, int]] = {}
+
+    def of(self, pointers: Sequence[int]) -> tuple[Any, int]:
+        """The words of the control block, None for zeros; and how many places are needed, as a power of two."""
+        if not self._tasks:
+            return None, 0
+        values = tuple(ctypes.c_int64.from_address(pointers[count]).value for count in self._counts)
+        known = self._known.get(values)
+        if known is None:
+            counts = dict(zip(self._counts, values, strict=True))
+            words = [task.left_out(counts) for task in self._tasks]
+            needed = sum(task.extent - word for task, word in zip(self._tasks, words, strict=True))
+            if len(self._known) >= _MOST_COUNTS:
+                self._known.clear()
+            known = self._known[values] = (ctypes.c_int32 * len(words))(*words), needed.bit_length()
+        return known
 
 
 class _Workspace:
@@ -133,9 +178,12 @@ class _Workspace:
         self._count = code.arguments - 1
         self.pointers_address = ctypes.addressof(self._pointers)
 
-    def prepare(self, pointers: Sequence[int]) -> None:
-        """Zero the control block and write the pointers."""
+    def prepare(self, pointers: Sequence[int], words: Any = None) -> None:
+        """Zero the control block but for its last `words`, and write the pointers."""
         ctypes.memset(self.control_address, 0, self.control_bytes)
+        if words is not None:
+            size = ctypes.sizeof(words)
+            ctypes.memmove(self.control_address + self.control_bytes - size, words, size)
         self._pointers[: self._count] = list(pointers)
 
 

@@ -8,7 +8,7 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 
-from kitsune_mlir.runtime.host_code import HostCode, control_words, host_cpu
+from kitsune_mlir.runtime.host_code import HostCode, check_cut, control_words, host_cpu
 from kitsune_mlir.runtime.host_executor import HostExecutor
 from kitsune_mlir.runtime.object_check import check_object
 from kitsune_mlir.runtime.plain import record, shown
@@ -35,7 +35,8 @@ class HostRunner:
     @staticmethod
     def artifacts(code: HostCode) -> dict[str, bytes]:
         """The members of a package that `read_code` reads."""
-        facts = {f.name: getattr(code, f.name) for f in dataclasses.fields(code) if f.name not in ("object_file", "llvm_ir")}
+        facts = dataclasses.asdict(dataclasses.replace(code, object_file=b"", llvm_ir=""))
+        del facts["object_file"], facts["llvm_ir"]
         return {CODE: code.object_file, TEXT: code.llvm_ir.encode(), FACTS: json.dumps(facts).encode()}
 
     @staticmethod
@@ -54,10 +55,11 @@ class HostRunner:
         for name in ("task_count", "semaphore_slots", "control_bytes", "scratch_bytes", "arena_bytes"):
             if not 0 <= getattr(code, name) < MOST:
                 raise ValueError(f"'{name}' of {FACTS} is {getattr(code, name)}")
-        if code.control_bytes != (needed := 4 * control_words(code.semaphore_slots)):
+        if code.control_bytes != (needed := 4 * control_words(code.semaphore_slots, len(code.cut))):
             raise ValueError(f"'control_bytes' of {FACTS} is {code.control_bytes}, not {needed}")
         if code.arguments != len(code.argument_bytes) + 1:
             raise ValueError(f"{FACTS} has {code.arguments} arguments and sizes of {len(code.argument_bytes)} and the arena")
+        check_cut(code)
         if not re.fullmatch(r"[A-Za-z_][\w.$]*", code.name, re.ASCII):
             raise ValueError(f"the entry's name is {shown(code.name)}")
         if code.cpu == host_cpu() and platform.machine() == "x86_64":  # else the text is compiled, or another format is linked

@@ -184,7 +184,7 @@ def test_products_of_two_symbols():
     for n in sizes(8):
         x = R(n, random.randint(2, 40), 6)
         same(compiled(x), function(x))
-    assert len(backend.made) <= 4, backend.made
+    assert len(backend.made) <= 8, backend.made  # four sizes of one symbol by two of the other
 
 
 def test_nodes_and_edges():

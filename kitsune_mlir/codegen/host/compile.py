@@ -6,7 +6,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.codegen.host.lower import emit_object, to_llvm_ir
 from kitsune_mlir.codegen.host.machine import Machine, this_machine
-from kitsune_mlir.codegen.host.program import FACTS, SIZES, lower_programs
+from kitsune_mlir.codegen.host.program import FACTS, SIZES, cut_tasks, lower_programs
 from kitsune_mlir.dialects.attribute_table import PROGRAM_OVERWRITES
 from kitsune_mlir.dialects.tile_reader import program_functions
 from kitsune_mlir.errors import CompileError
@@ -38,6 +38,7 @@ def compile_host(module: ir.Module, name: str, *, level: int = 2, machine: Machi
         sizes = tuple(ir.DenseI64ArrayAttr(worker.attributes[SIZES]))
         over = PROGRAM_OVERWRITES in worker.attributes
         overwrites = tuple(ir.DenseI64ArrayAttr(worker.attributes[PROGRAM_OVERWRITES])) if over else ()
+        cut = cut_tasks(worker)
         text, messages = to_llvm_ir(clone, name, f"{name}_worker", facts["arguments"])
     code = emit_object(text, level)
     return HostCode(
@@ -54,6 +55,7 @@ def compile_host(module: ir.Module, name: str, *, level: int = 2, machine: Machi
         arena_bytes=facts["arena_bytes"],
         cpu=host_cpu(),
         overwrites=overwrites,
+        cut=cut,
     )
 
 

@@ -9,12 +9,15 @@ The control block is an array of 32-bit words, zero when a run starts:
     word  0      number of the next tile
     word 16      number of the first failed assertion, 0 for none (`asserts.py`); everybody stops when it is set
     word 32 ...  the semaphores' slots
+    behind them  for each task of which a call may leave out tiles (`dialects/live_tiles.py`) how many places, from the end of a
+                 dimension of its grid; their tiles wait and post like others
 
 The counter, the error and the slots lie in cache lines of their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch_mlir import ir
@@ -24,6 +27,7 @@ from kitsune_mlir.codegen.host.asserts import CONTROL_ERROR
 from kitsune_mlir.codegen.host.outline import Program, Task
 from kitsune_mlir.dialects.cloning import clone_with
 from kitsune_mlir.dialects.deep import postorder
+from kitsune_mlir.dialects.live_tiles import LiveTiles
 from kitsune_mlir.runtime.host_code import CONTROL_SLOTS, control_words
 
 __all__ = ["HELPERS", "BodyArguments", "build_scheduler"]
@@ -44,6 +48,12 @@ llvm.func internal @kitsune_next(%control: !llvm.ptr) -> i64 attributes {{passth
   %one = llvm.mlir.constant(1 : i32) : i32
   %t = llvm.atomicrmw add %control, %one monotonic : !llvm.ptr, i32
   %w = llvm.zext %t : i32 to i64
+  llvm.return %w : i64
+}}
+llvm.func internal @kitsune_left_out(%control: !llvm.ptr, %word: i64) -> i64 attributes {{passthrough = ["alwaysinline"]}} {{
+  %p = llvm.getelementptr %control[%word] : (!llvm.ptr, i64) -> !llvm.ptr, i32
+  %n = llvm.load %p {{alignment = 4 : i64}} : !llvm.ptr -> i32
+  %w = llvm.zext %n : i32 to i64
   llvm.return %w : i64
 }}
 llvm.func internal @kitsune_post(%control: !llvm.ptr, %slot: i64) attributes {{passthrough = ["alwaysinline"]}} {{
@@ -98,15 +108,18 @@ class BodyArguments:
     asserts: bool
 
 
-def build_scheduler(program: Program, arguments: dict[str, BodyArguments], module: ir.Block) -> func.FuncOp:
-    """Append the drivers and the worker of `program` to `module` and return the worker.
+def build_scheduler(
+    program: Program, arguments: dict[str, BodyArguments], live: Mapping[int, LiveTiles], module: ir.Block
+) -> func.FuncOp:
+    """Append the drivers and the worker of `program` to `module`, and return the worker; tasks in `live` may leave out tiles.
 
     The worker is `func.func @NAME_worker(program arguments..., control: memref<Wxi32>, scratch: memref<Sxi8>)`: `W` is
-    `CONTROL_SLOTS` plus the slots, `S` the largest scratch area of a body (at least 1). The module must hold `HELPERS`.
+    `control_words` of it, `S` the largest scratch area of a body (at least 1). The module must hold `HELPERS`.
     """
     function = program.view.function
     block = function.regions[0].blocks[0]
-    words = control_words(program.view.slots)
+    words = control_words(program.view.slots, len(live))
+    places = {task: (each.axis, words - len(live) + n) for n, (task, each) in enumerate(live.items())}
     scratch = max([1, *(a.scratch for a in arguments.values())])
     extra = [ir.MemRefType.get([words], _i(32)), ir.MemRefType.get([scratch], _i(8))]
     types = [_passed(a.type) for a in block.arguments] + extra
@@ -117,7 +130,7 @@ def build_scheduler(program: Program, arguments: dict[str, BodyArguments], modul
             driver = func.FuncOp(f"{program.view.name}_task{number}", signature, visibility="private", ip=False)
             module.append(driver)
             with task.view.op.location:
-                _fill_driver(driver, program, task, arguments[task.body.name])
+                _fill_driver(driver, program, task, arguments[task.body.name], places.get(number))
             drivers.append(driver)
         worker = func.FuncOp(f"{program.view.name}_worker", (types, []), ip=False)
         module.append(worker)
@@ -130,7 +143,7 @@ def _passed(type: ir.Type) -> ir.Type:
     return ir.MemRefType.get([1], type.element_type) if isinstance(type, ir.MemRefType) and 0 in type.shape else type
 
 
-def _fill_driver(driver: func.FuncOp, program: Program, task: Task, extra: BodyArguments) -> None:
+def _fill_driver(driver: func.FuncOp, program: Program, task: Task, extra: BodyArguments, cut: tuple[int, int] | None) -> None:
     entry = driver.add_entry_block()
     tile, *values, control, scratch = entry.arguments
     mapping: dict[ir.Value, ir.Value] = dict(zip(program.view.block.arguments, values, strict=True))
@@ -156,19 +169,31 @@ def _fill_driver(driver: func.FuncOp, program: Program, task: Task, extra: BodyA
                 count = arith.constant(_i(32), wait.count)
                 there = _call("kitsune_wait", [_i(1)], [pointer, lo, hi, count])
                 point = _inside_if(there)
-        with point:
+        inside = point
+        if cut is not None:
+            with point:
+                inside = _inside_if(_is_needed(pointer, coordinates[cut[0]], task.view.grid[cut[0]], cut[1]))
+        with inside:
             arguments = [*coordinates, *(mapping[v] for v in task.memrefs)]
             if extra.scratch:
                 arguments.append(_prefix(scratch, extra.scratch))
             if extra.asserts:
                 arguments.append(control)
             func.CallOp([], ir.FlatSymbolRefAttr.get(task.body.name), arguments)
-            if extra.asserts and posts:
+        if extra.asserts and posts:
+            with point:
                 failed = _call("kitsune_failed", [_i(1)], [pointer])
                 point = _inside_if(arith.xori(failed, arith.constant(_i(1), 1)))
         with point:
             for post in posts:
                 _call("kitsune_post", [], [pointer, _slot(mapping[post.slot], post.semaphore.first)])
+
+
+def _is_needed(pointer: ir.Value, place: ir.Value, extent: int, word: int) -> ir.Value:
+    """Whether a tile is at none of the places that the call leaves out."""
+    left_out = _call("kitsune_left_out", [_i(64)], [pointer, arith.constant(_i(64), word)])
+    end = arith.subi(_index(extent), arith.index_cast(ir.IndexType.get(), left_out))
+    return arith.cmpi(arith.CmpIPredicate.slt, place, end)
 
 
 def _fill_worker(worker: func.FuncOp, program: Program, drivers: list[func.FuncOp]) -> None:
