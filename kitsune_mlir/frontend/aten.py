@@ -28,7 +28,7 @@ from kitsune_mlir.frontend.calls import decompose_calls
 from kitsune_mlir.frontend.decompositions import decomposition_table
 from kitsune_mlir.frontend.export import quiet
 from kitsune_mlir.frontend.foreach import copy_strided, fma
-from kitsune_mlir.frontend.recurrent import RECURRENT
+from kitsune_mlir.frontend.recurrent import RECURRENT, TRAINED
 
 __all__ = [
     "AtenProgram",
@@ -123,14 +123,14 @@ def composites(training: bool) -> Mapping[Any, Callable[..., Any]]:
     """Of the table, this project's decompositions of composite operators, which PyTorch takes apart before it asks a table.
 
     Args:
-        training: only those that autograd knows what to do with; others become operators of our own.
+        training: such as autograd knows what to do with; others become operators of our own.
     """
     key, usual = torch._C.DispatchKey.CompositeImplicitAutograd, get_decomposition_table()
     return {
         op: _with_own_memory(how)
-        for op, how in decomposition_table().items()
+        for op, how in {**decomposition_table(), **(TRAINED if training else {})}.items()
         if isinstance(op, torch._ops.OpOverload) and op.has_kernel_for_dispatch_key(key) and how is not usual.get(op)
-        if not (training and op in RECURRENT)
+        if not (training and op in RECURRENT and op not in TRAINED)
     }
 
 

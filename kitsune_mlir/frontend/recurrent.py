@@ -19,12 +19,15 @@ from kitsune_mlir.frontend.dtypes import NARROW, widened
 from kitsune_mlir.frontend.own_operators import implement
 from kitsune_mlir.frontend.recurrence import LARGEST, recurrence
 
-__all__ = ["RECURRENT", "without_steps"]
+__all__ = ["RECURRENT", "TRAINED", "without_steps"]
 
 aten = torch.ops.aten
 
 UNROLLED = 3
 """Steps up to which a layer is written step by step."""
+
+MOST = 256
+"""Steps of all layers and directions that a graph with gradients may hold."""
 
 Step = Callable[[Tensor, Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
 """(what comes of the input, what comes of the hidden state, states) to states, the hidden state first; all of them wide."""
@@ -86,8 +89,12 @@ def _unrolled(
     return torch.stack([made[at] for at in order], time), tuple(state.to(dtype) for state in held)
 
 
-def _layers(step: Step, cell: str) -> Callable[..., tuple[Tensor, ...]]:
-    """Layers one after the other, of one or two directions: (outputs, final states...)."""
+def _layers(step: Step, cell: str, trained: bool = False) -> Callable[..., tuple[Tensor, ...]]:
+    """Layers one after the other, of one or two directions: (outputs, final states...).
+
+    Args:
+        trained: written in operators that have gradients, step by step, with dropout between layers.
+    """
 
     def run(
         x: Tensor,
@@ -100,12 +107,14 @@ def _layers(step: Step, cell: str) -> Callable[..., tuple[Tensor, ...]]:
         bidirectional: bool,
         batch_first: bool,
     ) -> Any:
-        if (train and dropout) or not x.shape[0] or not x.shape[1] or x.dtype.is_complex:
+        if (train and dropout and not trained) or not x.shape[0] or not x.shape[1] or x.dtype.is_complex:
             return NotImplemented
         directions, time = 1 + bidirectional, 1 if batch_first else 0
+        if trained and (count := x.shape[time] * num_layers * directions) > MOST:
+            raise NotImplementedError(f"a recurrent layer of {count} steps in a graph with gradients (at most {MOST})")
         each = len(params) // (num_layers * directions)
         sizes = params[1].shape[1], x.shape[1 - time]
-        whole = x.shape[time] > UNROLLED and each in (2, 4) and x.dtype in (torch.float32, *NARROW)
+        whole = not trained and x.shape[time] > UNROLLED and each in (2, 4) and x.dtype in (torch.float32, *NARROW)
         whole = whole and all(size <= most for size, most in zip(sizes, LARGEST, strict=True))
         finals: list[tuple[Tensor, ...]] = []
         for layer in range(num_layers):
@@ -129,6 +138,9 @@ def _layers(step: Step, cell: str) -> Callable[..., tuple[Tensor, ...]]:
                 outputs.append(out)
                 finals.append(tuple(state.unsqueeze(0) for state in last))
             x = torch.cat(outputs, -1) if bidirectional else outputs[0]
+            if train and dropout and layer < num_layers - 1:
+                by_time = x.transpose(0, time).contiguous()  # in this order PyTorch draws
+                x = torch.dropout(by_time, dropout, True).transpose(0, time)
         return x, *(torch.cat(state) for state in zip(*finals, strict=True))
 
     return run
@@ -189,7 +201,15 @@ RECURRENT: dict[Any, Callable[..., Any]] = {
     aten.rnn_tanh_cell.default: _cell(_tanh_step),
     aten.rnn_relu_cell.default: _cell(_relu_step),
 }
-"""Decompositions of `aten.lstm` and its like; dropout between layers in training is PyTorch's."""
+"""Decompositions of `aten.lstm` and its like."""
+
+TRAINED: dict[Any, Callable[..., Any]] = {
+    aten.lstm.input: _layers(_lstm_step, "lstm", True),
+    aten.gru.input: _one_state(_layers(_gru_step, "gru", True)),
+    aten.rnn_tanh.input: _one_state(_layers(_tanh_step, "rnn_tanh", True)),
+    aten.rnn_relu.input: _one_state(_layers(_relu_step, "rnn_relu", True)),
+}
+"""Those with gradients. PyTorch's own leave dropout between layers out, and on the host end in an operator that cannot run."""
 
 
 def _shaped(

@@ -58,6 +58,17 @@ class Bags(nn.Module):
         return self.top(self.bags(ids, starts)).squeeze(1)
 
 
+class Sequences(nn.Module):
+    """LSTM layers with dropout between them, and a GRU in both directions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.gru = nn.LSTM(4, 5, 2, dropout=0.3, batch_first=True), nn.GRU(5, 3, bidirectional=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gru(self.lstm(x)[0].transpose(0, 1))[0]
+
+
 def images() -> nn.Module:
     """Convolutions with BatchNorm."""
     layers = (
@@ -85,6 +96,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any], Callable[[]
     "images": (images, F.cross_entropy, lambda: (R(3, 3, 9, 8), torch.randint(4, (3,)))),
     "words": (Words, F.cross_entropy, lambda: (torch.randint(13, (3, 5)), torch.randint(13, (15,)))),
     "messages": (Messages, weighted, lambda: ((R(11, 5), torch.randint(11, (2, 23))), R(11, 3), torch.rand(11, 1))),
+    "sequences": (Sequences, F.mse_loss, lambda: (R(3, 2, 4), R(2, 3, 6))),
     "bags": (
         Bags,
         F.binary_cross_entropy_with_logits,
@@ -235,6 +247,16 @@ def test_parts() -> None:
     )
     with pytest.raises(UnsupportedError, match="require_full"):
         full(R(5, 4), R(5, 3))
+
+
+def test_long_sequences_run_in_parts() -> None:
+    model = nn.LSTM(3, 4)
+    step = kitsune_mlir.train_step(model, lambda out, y: F.mse_loss(out[0], y), optim.SGD(model.parameters(), 0.1))
+    other = copy.deepcopy(model)
+    x, y = R(300, 2, 3), R(300, 2, 4)
+    with pytest.warns(UserWarning, match="300 steps.*at most 256"):
+        loss = step(x, y)
+    torch.testing.assert_close(loss, F.mse_loss(other(x)[0], y).detach())
 
 
 def test_arguments() -> None:
