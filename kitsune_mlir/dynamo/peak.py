@@ -13,7 +13,10 @@ __all__ = ["peak_bytes"]
 
 
 def peak_bytes(graph: fx.Graph) -> int:
-    """Bytes of the tensors that are there at once, inputs aside; each goes after its last use, as in a graph's `forward`."""
+    """Bytes of the tensors that are there at once, inputs aside; each goes after its last use, as in a graph's `forward`.
+
+    Tensors whose sizes are known only when the graph runs are not counted.
+    """
     owner: dict[fx.Node, fx.Node] = {}
     last: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
@@ -26,7 +29,8 @@ def peak_bytes(graph: fx.Graph) -> int:
     ends: dict[fx.Node, int] = {}
     for node in graph.nodes:
         if node.op in ("call_function", "get_attr") and owner[node] is node:
-            taken = sum(v.numel() * v.element_size() for v in tree_leaves(node.meta.get("val")) if isinstance(v, Tensor))
+            tensors = [v for v in tree_leaves(node.meta.get("val")) if isinstance(v, Tensor)]
+            taken = sum(v.numel() * v.element_size() for v in tensors if isinstance(v.numel(), int))
             schema = getattr(node.target, "_schema", None)
             taken = 0 if schema is not None and schema.is_mutable else taken  # what is written to has its memory already
             live += taken

@@ -34,6 +34,7 @@ CASES = {
     "one in another order": new_strided,
     "values through a mask": masked,
     "as many as there are": lambda x: torch.nonzero(x > 0).sum(0) + 1,
+    "sizes of data around islands": lambda x: torch.nonzero(torch.relu(x * 2) + x > 0) * 2 + 1,
 }
 
 
@@ -62,3 +63,10 @@ def test_powers_of_whole_numbers(exponent):
     program = kitsune_mlir.compile(lambda x: torch.pow(x, exponent), (x,), target="host")
     exact = x.double() ** exponent
     assert ((program(x) - exact).abs() / exact).max() < 2e-7
+
+
+def test_long_sums_are_added_up_in_parts():
+    a, b = R(64, 6000), R(6000, 64)
+    exact = a.double() @ b.double()
+    error = (kitsune_mlir.compile(torch.mm, (a, b), target="host")(a, b) - exact).square().mean().sqrt()
+    assert error < 5e-5

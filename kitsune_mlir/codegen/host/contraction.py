@@ -9,6 +9,7 @@ stored as [n, k]), each panel of columns is packed first (`packing.py`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from torch_mlir import ir
@@ -23,6 +24,9 @@ from kitsune_mlir.codegen.host.reduction import Combiner, combine, combiner_of, 
 
 __all__ = ["Contraction", "plan_contraction"]
 
+MOST_TERMS, TERMS = 384, 256
+"""Sums of more terms are added up in parts of so many: what rounding loses grows with the length of a part."""
+
 Point = ops.Point
 Chunks = list[tuple[int, int]]  # (first lane relative to the block's, lanes) of each vector
 
@@ -35,6 +39,13 @@ class Contraction:
         self.rows, self.columns = tile
         self.panel: Panel | None = plan_panel(nest, lane, row, lanes, self.columns)
         parts = self.panel is not None and self.panel.part < nest.extents[self.panel.reductions[0]]
+        longest = max(nest.reductions, key=lambda d: nest.extents[d])
+        terms = math.prod(nest.extents[d] for d in nest.reductions)
+        self.part: tuple[int, int] | None = None  # without a panel: a dimension of the sum, and how much of it is a part
+        wide = all(isinstance(output.element, ir.F32Type | ir.F64Type) for output in nest.outputs)  # sums are stored
+        if self.panel is None and terms > MOST_TERMS and wide:
+            self.part = longest, max(1, TERMS * nest.extents[longest] // terms)
+            parts = self.part[1] < nest.extents[longest]
         found = [combiner_of(nest, o) for o in range(len(nest.outputs))] if parts else []
         self.combiners: list[Combiner] = [c for c in found if c is not None] if None not in found else []
 
@@ -69,26 +80,32 @@ class Contraction:
             self._block(nest, {**point, self.lane: whole}, chunks, inside)
 
     def _block(self, nest: Nest, point: Point, chunks: Chunks, inside: list[int]) -> None:
-        """Emit all rows of a block of columns; where these are packed, part by part of the sum."""
+        """Emit all rows of a block of columns; where these are packed or the sum is long, part by part of the sum."""
         panel = self.panel
-        if panel is None:
+        if panel is not None:
+            first, length = panel.reductions[0], panel.part
+        elif self.part is not None and self.combiners:
+            first, length = self.part
+        else:
             self._rows(nest, point, chunks)
             return
-        first = panel.reductions[0]
 
         def part(begin: ops.Index, extent: int) -> None:
             extents = tuple(extent if d == first else e for d, e in enumerate(nest.extents))
-            here = {**point, first: begin}
-            packed = panel.pack(replace(nest, extents=extents), here, chunks)
+            here, shorter = {**point, first: begin}, replace(nest, extents=extents)
+            if panel is None:
+                self._rows(shorter, here, chunks)
+                return
+            packed = panel.pack(shorter, here, chunks)
             ops.nested(inside, nest.extents, here, lambda there: self._rows(packed, there, chunks))
 
         def step(counter, carried):
-            part(counter, panel.part)
+            part(counter, length)
             return carried
 
         extent = nest.extents[first]
-        whole = extent // panel.part * panel.part
-        ops.loop(0, whole, panel.part, [], step)
+        whole = extent // length * length
+        ops.loop(0, whole, length, [], step)
         if extent > whole:
             part(whole, extent - whole)
 
