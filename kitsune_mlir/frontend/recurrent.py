@@ -111,7 +111,7 @@ def _layers(step: Step, cell: str, trained: bool = False) -> Callable[..., tuple
             return NotImplemented
         directions, time = 1 + bidirectional, 1 if batch_first else 0
         if trained and (count := x.shape[time] * num_layers * directions) > MOST:
-            raise NotImplementedError(f"a recurrent layer of {count} steps in a graph with gradients (at most {MOST})")
+            raise RuntimeError(f"a recurrent layer of {count} steps in a graph with gradients (at most {MOST})")
         each = len(params) // (num_layers * directions)
         sizes = params[1].shape[1], x.shape[1 - time]
         whole = not trained and x.shape[time] > UNROLLED and each in (2, 4) and x.dtype in (torch.float32, *NARROW)
