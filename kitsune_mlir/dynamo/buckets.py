@@ -59,7 +59,7 @@ class Buckets:
             held = {name: max(known[name] for known in self.known) for name in wanted}
             near = [name for name, n in values.items() if NEARLY * held[name] <= n <= held[name]]
             wanted |= {name: self._next(name, held[name]) for name in near}
-        wanted = self.cheap(wanted)
+        wanted = self._cheap(wanted)
         if len(self.known) + 1 >= FEW and len(values) > 1:  # one that holds whatever has come yet
             wanted = {name: max([size, *(known[name] for known in self.known)]) for name, size in wanted.items()}
         if wanted not in self.known:
@@ -75,7 +75,7 @@ class Buckets:
         least = self._cost(wanted)
         return least + self._idle(known) <= LITTLE * least
 
-    def cheap(self, wanted: dict[str, int]) -> dict[str, int]:
+    def _cheap(self, wanted: dict[str, int]) -> dict[str, int]:
         """The largest sizes that cost little more than these."""
         if self._cost is None or self._sizes:
             return wanted

@@ -173,13 +173,8 @@ class Specialized:
         return run
 
     def _names_that_change(self, values: Mapping[str, int]) -> tuple[str, ...]:
-        """The symbols that may have larger values than a call's, and have had several or may have at little cost."""
-        if self._first is None:
-            self._first = tuple(values.values())
-            if not self._changing:
-                exact = {name: values[name] for name in self.known.names}
-                larger = self._buckets(values, ()).cheap(exact)
-                self._changing.update(name for name, size in larger.items() if size != exact[name])
+        """The symbols that may have larger values than a call's, and have had several, as far as is known."""
+        self._first = self._first or tuple(values.values())
         self._changing.update(name for name, first in zip(values, self._first, strict=True) if values[name] != first)
         return tuple(name for name in self.known.names if name in self._changing)
 
@@ -189,7 +184,7 @@ class Specialized:
         bounds = {name: bound for name in names if (bound := bound_of(placeholders, name)) is not None}
         cost = cost_of(self._gm)
         asked = self._options.bucket_growth, self._options.buckets
-        idle = idle_cost_of(self._gm) if names and self._leaves_out(names) else None
+        idle = idle_cost_of(self._gm) if self._leaves_out(names) else None
         return Buckets(
             weights,
             bounds,

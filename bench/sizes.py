@@ -1,0 +1,195 @@
+"""Sizes that change, through torch.compile(dynamic=True), beside code that is compiled for each of them.
+
+    python -m bench.sizes [CASE...] [--device cpu] [--sizes 40] [--timed 6] [--json FILE]
+
+Each model is called with rows drawn evenly in their logarithm; every result is compared with float64. Then, at some of these
+sizes, the least time of a call, in turns: the one compiled model, one that was compiled for that size alone, eager. Caches on
+disk are off. On the host one thread; on a GPU until the device is done, many calls behind each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import functools
+import json
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench import host
+from bench.records import Record
+from bench.timing import environment
+
+ROUNDS, CALLS = 9, 20
+
+
+class Layer(nn.Module):
+    """A transformer layer, of samples of 16 tokens and width 128."""
+
+    def __init__(self, width: int = 128, heads: int = 4):
+        super().__init__()
+        self.heads, self.norm = heads, nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.ff = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(samples, tokens, width) to the same."""
+        b, t, c = x.shape
+        q, k, v = (part.view(b, t, self.heads, -1).transpose(1, 2) for part in self.qkv(self.norm(x)).chunk(3, -1))
+        attended = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, t, c)
+        x = x + self.out(attended)
+        return x + self.ff(x)
+
+
+class Recommender(nn.Module):
+    """A DLRM: eight tables of 1,000 rows, products of all pairs."""
+
+    def __init__(self, width: int = 32):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(1000, width) for _ in range(8))
+        self.bottom = nn.Sequential(nn.Linear(13, 64), nn.ReLU(), nn.Linear(64, width))
+        self.top = nn.Sequential(nn.Linear(36 + width, 64), nn.ReLU(), nn.Linear(64, 1))
+
+    def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
+        """(samples, 13) and (samples, 8) to (samples, 1)."""
+        x = self.bottom(dense)
+        vectors = torch.stack([x, *(table(ids[:, n]) for n, table in enumerate(self.tables))], 1)
+        row, column = torch.tril_indices(9, 9, -1, device=dense.device)
+        return torch.sigmoid(self.top(torch.cat([x, (vectors @ vectors.transpose(1, 2))[:, row, column]], 1)))
+
+
+class MessagePassing(nn.Module):
+    """Messages along edges, summed at nodes."""
+
+    def __init__(self, width: int = 64):
+        super().__init__()
+        self.message = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, width))
+        self.update = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, width))
+
+    def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
+        """(nodes, width) and (2, edges) to (nodes, width)."""
+        source, target = edges
+        sent = self.message(torch.cat([nodes[source], nodes[target]], -1))
+        return self.update(torch.cat([nodes, torch.zeros_like(nodes).index_add(0, target, sent)], -1))
+
+
+def _mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 256))
+
+
+def _graph(rows: int) -> tuple[Tensor, ...]:
+    return torch.randn(rows, 64), torch.randint(0, rows, (2, 3 * rows + random.randint(0, rows)))
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Tensor, ...]], int]] = {
+    "mlp": (_mlp, lambda rows: (torch.randn(rows, 256),), 4096),
+    "dlrm": (Recommender, lambda rows: (torch.randn(rows, 13), torch.randint(0, 1000, (rows, 8))), 4096),
+    "graph": (MessagePassing, _graph, 4096),
+    "transformer": (Layer, lambda rows: (torch.randn(rows, 16, 128),), 256),
+}
+"""By name: the model, inputs of so many rows, the most rows."""
+
+
+def drawn(count: int, most: int, seed: int = 0) -> list[int]:
+    """Numbers from 1 to `most`, both among them, evenly in their logarithm."""
+    rng = random.Random(seed)
+    found = [1, most, *(round(math.exp(rng.uniform(0, math.log(most)))) for _ in range(count - 2))]
+    rng.shuffle(found)
+    return found
+
+
+def least(calls: dict[str, Callable[[], Any]], device: str) -> dict[str, float]:
+    """Microseconds of a call of each."""
+    found = dict.fromkeys(calls, float("inf"))
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            call()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(CALLS if device == "cuda" else 1):
+                call()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            seconds = (time.perf_counter() - start) / (CALLS if device == "cuda" else 1)
+            found[name] = min(found[name], 1e6 * seconds)
+    return found
+
+
+@torch.no_grad()
+def measure(name: str, device: str, count: int, timed: int) -> dict[str, Any]:
+    """One case: programs that were compiled, the largest error beside eager's, microseconds by size."""
+    from kitsune_mlir.dynamo.backend import compiled_graph
+    from kitsune_mlir.dynamo.graph_options import options_of_backend
+    from kitsune_mlir.dynamo.report import GraphReport
+
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    make, inputs, most = CASES[name]
+    model = make().eval().to(device)
+    wide = copy.deepcopy(model).double()
+    options = {"threads": 1, "cache": False, "guard": False}
+    graphs: list[GraphReport] = []
+    asked = options_of_backend(None, options)
+    fast = torch.compile(model, backend=lambda gm, given: compiled_graph(gm, given, *asked, keep=graphs.append), dynamic=True)
+    sizes, error, eager_error = drawn(count, most), 0.0, 0.0
+    for rows in sizes:
+        args = [arg.to(device) for arg in inputs(rows)]
+        want = wide(*[arg.double() if arg.is_floating_point() else arg for arg in args])
+        error = max(error, float((fast(*args) - want).abs().max()))
+        eager_error = max(eager_error, float((model(*args) - want).abs().max()))
+    times: dict[int, dict[str, float]] = {}
+    for rows in drawn(timed, most, seed=1):
+        args = [arg.to(device) for arg in inputs(rows)]
+        own = copy.deepcopy(model)  # of which Dynamo knows nothing
+        alone = torch.compile(lambda *given, own=own: own(*given), backend="kitsune", options=options, dynamic=False)
+        functions = {"any size": fast, "this size": alone, "eager": model}
+        calls = {key: functools.partial(function, *args) for key, function in functions.items()}
+        times[rows] = {key: round(value, 1) for key, value in least(calls, device).items()}
+    ratios = [each["any size"] / each["this size"] for each in times.values()]
+    return {
+        "case": name,
+        "programs": [f"{graph.sizes}: {len(graph.programs)}" for graph in graphs],
+        "calls": len(sizes),
+        "error": error,
+        "eager_error": eager_error,
+        "microseconds": times,
+        "ratio": round(statistics.geometric_mean(ratios), 3),
+        "worst": round(max(ratios), 3),
+    }
+
+
+def main() -> int:
+    """Command line; the exit status is 1 where a result is wrong or more than three programs were compiled."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--sizes", type=int, default=40)
+    parser.add_argument("--timed", type=int, default=6)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    torch._dynamo.config.recompile_limit = 1000
+    record = Record.open(given.json)
+    about = host.environment() if given.device == "cpu" else environment()
+    record.begin({"environment": about, "command": f"python -m bench.sizes --device {given.device}"})
+    good = True
+    for name in given.cases or CASES:
+        answer = measure(name, given.device, given.sizes, given.timed)
+        record.add(answer)
+        print(json.dumps(answer, ensure_ascii=False), flush=True)
+        good &= answer["error"] <= 2 * answer["eager_error"] + 1e-6 and len(answer["programs"]) <= 3
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
