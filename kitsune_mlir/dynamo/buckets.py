@@ -12,6 +12,8 @@ FEW = 3
 """Programs of one graph up to which another one is compiled for much smaller sizes than those that there are."""
 TILE = 64
 """Rows that a tile of a product has, or more: with fewer, a program for as many is about as fast."""
+FEW_ROWS = 8
+"""As TILE, where programs leave out what is behind valid rows: one is for few rows, whose tiles are small, one for all."""
 NEARLY = 0.9
 """Of a size: where other sizes grow, one that is nearly reached grows too."""
 LARGEST = 1 << 20
@@ -72,19 +74,28 @@ class Buckets:
             return True
         if self._cost is None or self._idle is None or self._sizes:
             return False
-        least = self._cost(wanted)
-        return least + self._idle(known) <= LITTLE * least
+        return self._price(known, wanted) <= LITTLE * self._cost(wanted)
+
+    def _price(self, sizes: Mapping[str, int], wanted: Mapping[str, int]) -> float:
+        """How long a program for some sizes takes for those that are wanted: all of it, or a tile at least."""
+        assert self._cost is not None
+        if self._idle is None:
+            return self._cost(sizes)
+        tiles = {name: min(size, max(wanted[name], self._tile(name))) for name, size in sizes.items()}
+        return self._cost(tiles) + self._idle(sizes)
+
+    def _tile(self, name: str, rows: int = TILE) -> int:
+        return math.ceil(rows / self._weights.get(name, 1))
 
     def _cheap(self, wanted: dict[str, int]) -> dict[str, int]:
         """The largest sizes that cost little more than these."""
         if self._cost is None or self._sizes:
             return wanted
-        least, found = self._cost(wanted), wanted
+        most, found = LITTLE * self._cost(wanted), wanted
         for names in dict.fromkeys((tuple(wanted), *((name,) for name in wanted))):
             for _ in range(STEPS) if self._idle is not None else itertools.count():
                 larger = {**found, **{name: self._next(name, found[name]) for name in names}}
-                cost = self._cost(larger) if self._idle is None else least + self._idle(larger)
-                if larger == found or cost > LITTLE * least:
+                if larger == found or self._price(larger, wanted) > most:
                     break
                 found = larger
         return found
@@ -95,7 +106,7 @@ class Buckets:
 
     def _size(self, name: str, value: int) -> int:
         size = next((size for size in self._sizes if size >= value), self._sizes[-1] if self._sizes else 0)
-        size = size or max(2, math.ceil(TILE / self._weights.get(name, 1)))
+        size = size or max(2, self._tile(name, TILE if self._idle is None else FEW_ROWS))
         while size < value:
             size = math.ceil(size * self._growth)
         bound = self._bounds.get(name)

@@ -204,7 +204,7 @@ class Padded:
         numbers, counts, outputs = cut
         given = [arg if value is None else value(arg) for value, arg in zip(self._changed, args, strict=True)]
         results = self._run(*given, *[torch.full([], n, dtype=torch.int64, device=self._device) for n in counts])
-        results = [value if how is None else how(value) for value, how in zip(results, outputs, strict=True)]
+        results = [how(value) for value, how in zip(results, outputs, strict=True)]
         return results if self._rest is None else self._rest(*args, *numbers, *results)
 
     def _cut(self, values: Mapping[str, int]) -> Any:
@@ -215,13 +215,13 @@ class Padded:
 
     def _cutter(
         self, axes: Sequence[Axis], sizes: Sequence[Any], strides: Sequence[Any], values: Mapping[str, int]
-    ) -> Callable[[Tensor], Tensor] | None:
+    ) -> Callable[[Tensor], Tensor]:
         """What takes the valid elements out of a result."""
         now = [[size_at(factor, self._sizes) for factor in axis.factors] or [1] for axis in axes]
         true = [[size_at(factor, values) for factor in axis.factors] or [1] for axis in axes]
-        if now == true:
-            return None
         size, stride = [size_at(n, values) for n in sizes], [size_at(n, values) for n in strides]
+        if now == true:
+            return lambda value: with_strides(value, size, stride)
         # Factors of dimensions whose valid elements are the first ones need not be told apart.
         together = [one[1:] == other[1:] for one, other in zip(now, true, strict=True)]
         split = [n for one, dims in zip(together, now, strict=True) for n in ([math.prod(dims)] if one else dims)]
@@ -269,7 +269,8 @@ class _Input:
         if not isinstance(value, Tensor) or not names_in(sizes_of(value)) & padded:
             return _Input()
         size = tuple(size_at(n, sizes) for n in sizes_of(value))
-        order = sorted(range(len(size)), key=lambda dim: (-arg.stride(dim), dim))
+        steps = arg.stride()  # 0 of a dimension that is expanded, which then is outermost
+        order = sorted(range(len(size)), key=lambda dim: (steps[dim] != 0, -steps[dim], dim))
         stride, step = [0] * len(size), 1
         for dim in reversed(order):
             stride[dim], step = step, step * max(size[dim], 1)

@@ -338,6 +338,15 @@ def test_buckets_of_sizes_that_grow_together():
     assert cache.known == [{"past": 64, "mask": 64}, {"past": 512, "mask": 512}]
 
 
+def test_buckets_of_programs_that_leave_rows_out():
+    """One for few rows, one for all others: tiles of the large one are too large for few, what is left out takes little."""
+    cost, idle = (lambda sizes: 1e-4 + 1e-5 * sizes["n"]), (lambda sizes: 1e-9 * sizes["n"])
+    one = Buckets({}, {}, 8.0, cost=cost, idle=idle)
+    assert [one.find({"n": n})["n"] for n in (4000, 3, 8, 9, 70, 4096, 5)] == [32768, 8, 8, 32768, 32768, 32768, 8]
+    dear = Buckets({}, {}, 8.0, cost=cost, idle=lambda sizes: 1.0)
+    assert [dear.find({"n": n})["n"] for n in (4000, 3, 70)] == [4096, 8, 512]
+
+
 def test_buckets_that_cost_nothing():
     """Where all else costs much more than what a size adds, one program is for many sizes."""
     decoding = Buckets({}, {"past": 3000}, 8.0, cost=lambda sizes: 1 + 1e-5 * sizes["past"])
