@@ -133,6 +133,17 @@ def tracing_context(graph: fx.GraphModule) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def compile_session() -> Iterator[None]:
+    """While it is entered, PyTorch's own Python code takes the ways that torch.compile can follow."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True  # a context manager for it is there since PyTorch 2.13
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
 def fake_inputs(graph: fx.GraphModule) -> list[Any]:
     """Tensors without values like those that a graph is called with."""
     return [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kitsune_mlir.dynamo.torch_api import compile_session
 from kitsune_mlir.errors import UnsupportedError
 
 __all__ = ["check_numbers", "group_numbers", "initialized", "numbers_of", "rate_tensor", "tensor_numbers", "updated"]
@@ -136,7 +137,5 @@ def tensor_numbers(optimizer: torch.optim.Optimizer, rates: Sequence[Tensor | No
 
 def updated(optimizer: torch.optim.Optimizer) -> None:
     """Call an optimizer's update so that it computes with tensors, whose values are not known."""
-    from torch.compiler import _compile_session_context  # type: ignore[attr-defined]
-
-    with _compile_session_context():
+    with compile_session():
         optimizer.step()

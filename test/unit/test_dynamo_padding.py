@@ -19,6 +19,7 @@ from kitsune_mlir.dynamo.torch_api import aot_autograd, make_boxed_func, min_cut
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.frontend.aten import traced_table
 
+pytestmark = pytest.mark.usefixtures("drawn_today")
 R = torch.randn
 
 

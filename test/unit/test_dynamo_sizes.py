@@ -10,6 +10,7 @@ from torch import nn
 
 import kitsune_mlir
 
+pytestmark = pytest.mark.usefixtures("drawn_today")
 R = torch.randn
 
 
