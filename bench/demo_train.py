@@ -128,12 +128,12 @@ def main(argv: list[str] | None = None) -> int:
     out.mkdir(parents=True, exist_ok=True)
     console, device = Console(), torch.device("cuda" if on_gpu else "cpu")
     torch.manual_seed(0)
-    torch.set_float32_matmul_precision("high")  # TF32 on a GPU; nothing on the host
     start = time.perf_counter()
     rays, model = Rays(size, device), RadianceField(size.width, size.samples, size.octaves).to(device)
     optimizer = torch.optim.Adam(model.parameters(), 5e-3 if size.width < 128 else 1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, size.steps, eta_min=1e-4)
-    step = kitsune_mlir.train_step(model, F.mse_loss, optimizer)
+    options = {"matmul_precision": "high"}  # TF32 on a GPU; nothing on the host
+    step = kitsune_mlir.train_step(model, F.mse_loss, optimizer, options=options)
     losses = [float(step(*rays.drawn()))]
     schedule.step()
     console.print(f"A training step of {size.rays} rays, {size.samples} samples each:")
