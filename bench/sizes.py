@@ -3,8 +3,8 @@
     python -m bench.sizes [CASE...] [--device cpu] [--sizes 40] [--timed 6] [--json FILE]
 
 Each model is called with rows drawn evenly in their logarithm; every result is compared with float64. Then, at some of these
-sizes, the least time of a call, in turns: the one compiled model, one that was compiled for that size alone, eager. Caches on
-disk are off. On the host one thread; on a GPU until the device is done, many calls behind each other.
+sizes, a call is timed, in turns: the one compiled model, one that was compiled for that size alone, eager. Caches on disk are
+off. On the host it is the least time, on one thread; on a GPU the median by the device's events.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import math
 import random
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,7 @@ from torch import Tensor, nn
 
 from bench import host
 from bench.records import Record
-from bench.timing import environment
-
-ROUNDS, CALLS = 9, 20
+from bench.timing import environment, time_calls
 
 
 class Layer(nn.Module):
@@ -107,24 +104,6 @@ def drawn(count: int, most: int, seed: int = 0) -> list[int]:
     return found
 
 
-def least(calls: dict[str, Callable[[], Any]], device: str) -> dict[str, float]:
-    """Microseconds of a call of each."""
-    found = dict.fromkeys(calls, float("inf"))
-    for _ in range(ROUNDS):
-        for name, call in calls.items():
-            call()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(CALLS if device == "cuda" else 1):
-                call()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            seconds = (time.perf_counter() - start) / (CALLS if device == "cuda" else 1)
-            found[name] = min(found[name], 1e6 * seconds)
-    return found
-
-
 @torch.no_grad()
 def measure(name: str, device: str, count: int, timed: int) -> dict[str, Any]:
     """One case: programs that were compiled, the largest error beside eager's, microseconds by size."""
@@ -154,7 +133,11 @@ def measure(name: str, device: str, count: int, timed: int) -> dict[str, Any]:
         alone = torch.compile(lambda *given, own=own: own(*given), backend="kitsune", options=options, dynamic=False)
         functions = {"any size": fast, "this size": alone, "eager": model}
         calls = {key: functools.partial(function, *args) for key, function in functions.items()}
-        times[rows] = {key: round(value, 1) for key, value in least(calls, device).items()}
+        if device == "cpu":
+            found = {key: value["least"] for key, value in host.milliseconds(calls, 0.2).items()}
+        else:
+            found = time_calls(calls)
+        times[rows] = {key: round(1e3 * value, 1) for key, value in found.items()}
     ratios = [each["any size"] / each["this size"] for each in times.values()]
     return {
         "case": name,

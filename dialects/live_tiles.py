@@ -147,12 +147,11 @@ def _spread(task: Task, live: LiveTiles | None, count: int) -> Array:
 
 def _need_results(needed: _Needed, program: Program, results: tuple[tuple[int, int] | None, ...]) -> None:
     """Callers read the valid rows of results, or all of them."""
-    buffers = {access.region.buffer.argument: access.region for task in program.tasks for access in task.accesses}
+    buffers = {a.region.buffer.argument: a.region.buffer.origin for task in program.tasks for a in task.accesses}
     for number, pair in enumerate(results):
-        region = buffers.get(program.declared.inputs + number)
-        if region is None:
+        buffer = buffers.get(program.declared.inputs + number)
+        if buffer is None:
             continue
-        buffer = region.buffer.origin
         for count in needed.counts:
             if pair is None:
                 needed.add(count, buffer, (), [np.array([buffer.offset + buffer.bytes])], np.array([ALWAYS]))

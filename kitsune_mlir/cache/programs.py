@@ -27,7 +27,7 @@ from kitsune_mlir.options import Options
 from kitsune_mlir.passmanager.diagnostics import Diagnostic
 from kitsune_mlir.runtime.host_code import host_cpu
 from kitsune_mlir.runtime.load import make_runner
-from kitsune_mlir.runtime.package import read_package, write_package
+from kitsune_mlir.runtime.package import Contents, read_package, write_package
 from kitsune_mlir.runtime.plain import record
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.signature import Signature, Weight
@@ -157,13 +157,8 @@ class ProgramCache:
         signature = _stored(program.signature, constants)
         texts = {level: program.ir(level) for level in program.levels}
         try:
-            self._store.put(
-                KIND,
-                key,
-                lambda path: write_package(
-                    path, program.target, signature, constants, texts, summary, program.artifacts, quick=True
-                ),
-            )
+            held = Contents(program.target, signature, summary, texts, program.artifacts, constants)
+            self._store.put(KIND, key, lambda path: write_package(path, held, quick=True))
         except (KitsuneError, ValueError, TypeError, NotImplementedError, RuntimeError):
             return  # it cannot be written down
 

@@ -42,8 +42,7 @@ def take_out_valid_rows(graph: fx.Graph) -> dict[fx.Node, tuple[str, int]]:
         used = [user for user in node.users if user is output or _keeps_rows(user, node)]
         if len(used) == len(node.users) == 1 and count.op == "placeholder":
             found[x if used == [output] else used[0]] = (count.name, rows)
-        node.replace_all_uses_with(x)
-        graph.erase_node(node)
+    without_valid_rows(graph)
     given = list(output.args[0])
     return {node: how for node, how in found.items() if given.count(node) == 1}  # twice: others may want all of it
 

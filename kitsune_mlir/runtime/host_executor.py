@@ -81,7 +81,10 @@ class HostExecutor:
         try:
             words, share = self._cuts.of(pointers)
             workspace.prepare(pointers, words)
-            self._run(workspace, self._trials.setdefault(share, _Trials(self.threads)))
+            trials = self._trials.get(share)
+            if trials is None:
+                trials = self._trials.setdefault(share, _Trials(self.threads))
+            self._run(workspace, trials)
             number = workspace.error.value
         finally:
             self._free.append(workspace)
@@ -120,7 +123,7 @@ class _Trials:
     @property
     def together(self) -> bool:
         """Whether the next run is one of all threads: of the trials the first one is."""
-        return self._settled and self._left in (0, _TRIALS)
+        return self._settled and (self.over or self._left == _TRIALS)
 
     def judge(self, seconds: float, together: bool) -> None:
         """Learn from one of the first runs: a long first one settles it, otherwise the next ones are timed on one thread."""

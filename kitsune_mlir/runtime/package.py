@@ -45,61 +45,9 @@ MEMBER = re.compile(rf"ir/({'|'.join(LEVELS)})|code/\w+\.\w+|{re.escape(WEIGHTS)
 ENTRIES = {"format", "target", "signature", "summary", "members"}
 
 
-def write_package(
-    path: str | os.PathLike[str],
-    target: str,
-    signature: Signature,
-    weights: Mapping[str, Any],
-    ir: Mapping[str, str],
-    summary: Mapping[str, Any],
-    artifacts: Mapping[str, bytes],
-    quick: bool = False,
-) -> None:
-    """Write a package; see `Program.save`.
-
-    Args:
-        quick: compress less, in a third of the time.
-    """
-    members = _written(target, signature, weights, ir, summary, artifacts)
-    write_archive(path, members, stored=WEIGHTS, level=1 if quick else None)
-
-
-def package_bytes(*parts: Any) -> bytes:
-    """What `write_package` writes quickly, of the same arguments behind the path."""
-    return archive_bytes(_written(*parts), stored=WEIGHTS, level=1)
-
-
-def _written(
-    target: str,
-    signature: Signature,
-    weights: Mapping[str, Any],
-    ir: Mapping[str, str],
-    summary: Mapping[str, Any],
-    artifacts: Mapping[str, bytes],
-) -> dict[str, bytes]:
-    """All members of a package."""
-    from safetensors.torch import save
-
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
-    members: dict[str, bytes] = {f"ir/{level}": text.encode() for level, text in ir.items()}
-    members |= {f"code/{name}": data for name, data in artifacts.items()}
-    members[WEIGHTS] = save(tensors)
-    manifest = {
-        "format": FORMAT,
-        "target": target,
-        "signature": signature.to_dict(),
-        "summary": dict(summary),
-        "members": {name: {"bytes": len(data), "sha256": _digest(data)} for name, data in members.items()},
-    }
-    text = json.dumps(manifest, indent=1).encode()
-    with readable("the program does not fit into a package"):  # rather now than when it is needed
-        _check(target, _signature(json.loads(text)["signature"]), artifacts, tensors)
-    return {MANIFEST: text, DIGEST: _digest(text).encode(), **members}
-
-
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """What a package holds, checked.
+    """What a package holds.
 
     Attributes:
         target, signature, summary: as `Program` has them.
@@ -109,10 +57,45 @@ class Contents:
 
     target: str
     signature: Signature
-    summary: dict[str, Any]
-    ir: dict[str, str]
-    artifacts: dict[str, bytes]
-    weights: dict[str, Any]
+    summary: Mapping[str, Any]
+    ir: Mapping[str, str]
+    artifacts: Mapping[str, bytes]
+    weights: Mapping[str, Any]
+
+
+def write_package(path: str | os.PathLike[str], held: Contents, quick: bool = False) -> None:
+    """Write a package; see `Program.save`.
+
+    Args:
+        quick: compress less, in a third of the time.
+    """
+    write_archive(path, _members_of(held), stored=WEIGHTS, level=1 if quick else None)
+
+
+def package_bytes(held: Contents) -> bytes:
+    """What `write_package` writes quickly."""
+    return archive_bytes(_members_of(held), stored=WEIGHTS, level=1)
+
+
+def _members_of(held: Contents) -> dict[str, bytes]:
+    """All members of a package."""
+    from safetensors.torch import save
+
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in held.weights.items()}
+    members: dict[str, bytes] = {f"ir/{level}": text.encode() for level, text in held.ir.items()}
+    members |= {f"code/{name}": data for name, data in held.artifacts.items()}
+    members[WEIGHTS] = save(tensors)
+    manifest = {
+        "format": FORMAT,
+        "target": held.target,
+        "signature": held.signature.to_dict(),
+        "summary": dict(held.summary),
+        "members": {name: {"bytes": len(data), "sha256": _digest(data)} for name, data in members.items()},
+    }
+    text = json.dumps(manifest, indent=1).encode()
+    with readable("the program does not fit into a package"):  # rather now than when it is needed
+        _check(held.target, _signature(json.loads(text)["signature"]), held.artifacts, tensors)
+    return {MANIFEST: text, DIGEST: _digest(text).encode(), **members}
 
 
 def read_package(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Contents:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kitsune_mlir.runtime.load import make_runner
-from kitsune_mlir.runtime.package import package_bytes, read_package
+from kitsune_mlir.runtime.package import Contents, package_bytes, read_package
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.signature import torch_dtype
 
@@ -20,7 +20,7 @@ def packed(program: Program) -> bytes:
     """
     constants = {w.name: program.weights[w.name] for w in program.signature.supplied if w.kind == "constant"}
     texts = {level: program.ir(level) for level in program.levels}
-    return package_bytes(program.target, program.signature, constants, texts, program.summary, program.artifacts)
+    return package_bytes(Contents(program.target, program.signature, program.summary, texts, program.artifacts, constants))
 
 
 def unpacked(data: bytes, threads: int | None = None, run: bool = True) -> Program:

@@ -10,7 +10,7 @@ from kitsune_mlir.errors import ArgumentError, PackageError, TargetError
 from kitsune_mlir.runtime.arguments import address_of, fixed_text, leaf_words, overwrite, tensor_of
 from kitsune_mlir.runtime.direct import DirectCall, direct_call
 from kitsune_mlir.runtime.memory import Memory, memory_of
-from kitsune_mlir.runtime.package import LEVELS, write_package
+from kitsune_mlir.runtime.package import LEVELS, Contents, write_package
 from kitsune_mlir.runtime.results import Overwritten, changed, check_into, empty, in_order, into_leaves
 from kitsune_mlir.runtime.signature import Access, Signature, torch_dtype
 from kitsune_mlir.runtime.structure import call_words, difference, leaf_name, structure_of
@@ -362,7 +362,7 @@ class Program:
             raise PackageError(f"weight '{empty}' is on the meta device, without values: only weights=False can be saved")
         texts = self._ir if ir else {}
         code = {name: data for name, data in self.artifacts.items() if ir or not name.endswith(".ptx")}
-        write_package(path, self.target, self.signature, tensors, texts, self.summary, code)
+        write_package(path, Contents(self.target, self.signature, self.summary, texts, code, tensors))
 
     def __repr__(self) -> str:
         stages = len(self.summary.get("stages", []))

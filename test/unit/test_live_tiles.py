@@ -16,6 +16,7 @@ from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.options import Options
 from kitsune_mlir.pipeline import compile_imported
 from kitsune_mlir.runtime.host_code import CutTask
+from kitsune_mlir.runtime.host_executor import _Trials
 from kitsune_mlir.runtime.host_runner import HostRunner
 from test.rotation import day
 
@@ -196,3 +197,11 @@ def test_figures_of_a_package_that_are_none(change):
     facts["cut"][0].update(change)
     with pytest.raises(ValueError, match="cut"):
         HostRunner.read_code({**program.artifacts, "host.json": json.dumps(facts).encode()})
+
+
+def test_calls_that_were_tried_at_the_same_time():
+    """More trials than are asked for, which threads may make, settle it as well."""
+    trials = _Trials(2)
+    for _ in range(7):
+        trials.judge(1.0, together=False)
+    assert trials.over and trials.together
