@@ -26,7 +26,7 @@ FOLDERS = {
 LAYERS = [
     {f"{PACKAGE}.tools"},
     {PACKAGE, f"{PACKAGE}.training"},
-    {f"{PACKAGE}.dynamo"},
+    {f"{PACKAGE}.dynamo", f"{PACKAGE}.window"},
     {f"{PACKAGE}.pipeline"},
     {f"{PACKAGE}.tuning.stage_clock"},
     {f"{PACKAGE}.targets"},
