@@ -102,7 +102,7 @@ gpu-generic: $(STAMP)
 	@$(BIN)/python -m bench.generic compare $(GPU_OUT)/generic.json
 
 gpu-library: $(STAMP)
-	@$(BIN)/python -m bench.library --device cuda --peers graph --json $(GPU_OUT)/library.json
+	@$(BIN)/python -m bench.library --device cuda --peers graph --jobs $(JOBS) --json $(GPU_OUT)/library.json
 
 libraries: $(STAMP)
 	@$(BIN)/pip install --quiet --editable '.[breadth]'

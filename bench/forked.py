@@ -2,11 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
-__all__ = ["answer_of"]
+__all__ = ["Turns", "answer_of", "answers_of"]
+
+
+class Turns:
+    """Cases prepare side by side, and are timed one at a time while none prepares. A process that dies gives its turn up.
+
+    Args:
+        path: a file that all of them can lock; it need not exist.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @contextlib.contextmanager
+    def preparing(self) -> Iterator[Callable[[], None]]:
+        """Gives a function that ends the preparation: it returns once no other case prepares and none is timed."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+
+            def prepared() -> None:
+                fcntl.flock(file, fcntl.LOCK_UN)  # first: two that wait to go from shared to exclusive would wait for ever
+                fcntl.flock(file, fcntl.LOCK_EX)
+
+            yield prepared
+
+
+def answers_of(
+    works: Mapping[str, Callable[[], dict[str, Any]]], seconds: float, jobs: int, tell: Callable[[str, dict[str, Any]], None]
+) -> None:
+    """Runs cases in processes, `jobs` at a time, and tells each answer as it comes.
+
+    The next cases start when all of those have ended: else one that is to be timed would wait for new ones that prepare.
+    """
+    names = list(works)
+    for first in range(0, len(names), jobs):
+        group = names[first : first + jobs]
+        with ThreadPoolExecutor(len(group)) as pool:
+            waiting = {name: pool.submit(answer_of, works[name], name, seconds) for name in group}
+            for name, answer in waiting.items():
+                tell(name, answer.result())
 
 
 def answer_of(work: Callable[[], dict[str, Any]], case: str, seconds: float) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Small models of libraries through torch.compile(backend="kitsune"): what is compiled, right or not, how fast on a GPU.
 
     python -m bench.library [NAME...] [--device cpu] [--dtype f32,bf16] [--peers graph] [--json FILE] [--resume] [--guard]
+                            [--jobs N]
 
 Needs the extra `breadth`. A model passes if its error against float64 is at most twice eager's own, and if as many graphs,
 programs and operators left to PyTorch come out as `library_models.EXPECTED` says. Times (on a GPU) are of whole calls, of which
@@ -12,8 +13,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import functools
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,7 +28,7 @@ from torch import Tensor, nn
 from bench import host
 from bench.breadth.library.made import Called, imported
 from bench.case import DTYPES
-from bench.forked import answer_of
+from bench.forked import Turns, answer_of, answers_of
 from bench.library_models import EXPECTED, MODELS
 from bench.peers import make_peers, parse
 from bench.records import Record
@@ -66,12 +69,19 @@ def _exact(model: nn.Module, kwargs: Mapping[str, Tensor], device: str) -> list[
 
 
 def measure(
-    name: str, device: str, dtype: str, peers: tuple[str, ...] = (), mode: str | None = None, guard: bool = False
+    name: str,
+    device: str,
+    dtype: str,
+    peers: tuple[str, ...] = (),
+    mode: str | None = None,
+    guard: bool = False,
+    prepared: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """One case: its graphs, what PyTorch runs and why, its error and eager's, seconds of the first call, milliseconds later.
 
     Args:
         mode: torch.compile's. guard: whether what PyTorch runs faster is left to it.
+        prepared: called before anything is timed.
     """
     from kitsune_mlir.dynamo.backend import compiled_graph
     from kitsune_mlir.dynamo.graph_options import options_of_backend
@@ -115,6 +125,8 @@ def measure(
                 calls["kitsune, graph"] = graphed(calls["kitsune"])
             except RuntimeError as error:  # an island that cannot be captured
                 missing["kitsune, graph"] = str(error).splitlines()[0]
+            torch.cuda.synchronize()
+            prepared()
             result["milliseconds"] = {key: round(value, 4) for key, value in time_calls(calls, rounds=3).items()}
             result["missing"] = missing
     return result
@@ -146,6 +158,8 @@ def main() -> int:
     parser.add_argument("--peers", default="none", help="what is timed beside it on a GPU: see bench.peers")
     parser.add_argument("--mode", help="of torch.compile")
     parser.add_argument("--guard", action=argparse.BooleanOptionalAction, default=False, help="keep PyTorch where it is faster")
+    parser.add_argument("--jobs", type=int, default=1, help="cases that prepare side by side; each is timed alone")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for one case")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--resume", action="store_true", help="leave out cases that the file has")
     given = parser.parse_args()
@@ -162,12 +176,21 @@ def main() -> int:
         for library in LIBRARIES:
             with contextlib.suppress(ImportError):
                 imported(library)
-    for name, dtype in chosen:
-        case = f"{name}_{dtype}"
-        how = (given.device, dtype, peers, given.mode, given.guard)
-        answer = answer_of(lambda name=name, how=how: measure(name, *how), case, SECONDS)
+
+    def tell(case: str, answer: dict[str, Any]) -> None:
         record.add({"case": case, **answer})
         print(json.dumps(answer), flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        turns = Turns(Path(folder) / "turns")
+
+        def work(name: str, dtype: str) -> dict[str, Any]:
+            torch.set_num_threads(max(1, torch.get_num_threads() // given.jobs))
+            with turns.preparing() as prepared:
+                return measure(name, given.device, dtype, peers, given.mode, given.guard, prepared)
+
+        works = {f"{name}_{dtype}": functools.partial(work, name, dtype) for name, dtype in chosen}
+        answers_of(works, given.seconds, given.jobs, tell)
     bad = [case for case, one in record.cases.items() if not (one.get("right") and one.get("as_expected"))]
     print(f"{len(record.cases) - len(bad)} of {len(record.cases)} right and compiled as expected", *bad, sep="\n  ")
     return len(bad)

@@ -2,8 +2,10 @@
 
 import os
 import time
+from pathlib import Path
+from typing import Any
 
-from bench.forked import answer_of
+from bench.forked import Turns, answer_of, answers_of
 
 
 def test_an_answer_comes_back_however_long_it_is() -> None:
@@ -22,3 +24,30 @@ def test_one_that_hangs_is_given_up() -> None:
     start = time.monotonic()
     assert answer_of(lambda: time.sleep(60), "d", 0.5) == {"case": "d", "problem": "no answer in 0.5 s"}
     assert time.monotonic() - start < 20
+
+
+def test_cases_prepare_side_by_side_and_are_timed_alone(tmp_path: Path):
+    turns = Turns(tmp_path / "turns")
+
+    def work() -> dict[str, float]:
+        with turns.preparing() as prepared:
+            begun = time.monotonic()
+            time.sleep(0.3)
+            ready = time.monotonic()
+            prepared()
+            start = time.monotonic()
+            time.sleep(0.05)
+            return {"begun": begun, "ready": ready, "start": start, "end": time.monotonic()}
+
+    def dies() -> dict[str, float]:
+        with turns.preparing() as prepared:
+            prepared()
+            os._exit(3)
+
+    told: dict[str, dict[str, Any]] = {}
+    answers_of({"a": work, "b": work, "dead": dies, "c": work}, 20, 4, told.__setitem__)
+    assert told.pop("dead")["problem"] == "its process ended with status 3"
+    times = sorted(told.values(), key=lambda one: one["start"])
+    assert max(one["begun"] for one in times) < min(one["ready"] for one in times), "side by side"
+    assert max(one["ready"] for one in times) <= times[0]["start"], "none is timed while another prepares"
+    assert all(one["end"] <= after["start"] for one, after in zip(times, times[1:], strict=False))
