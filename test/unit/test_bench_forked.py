@@ -39,7 +39,7 @@ def test_cases_prepare_side_by_side_and_are_timed_alone(tmp_path: Path):
             time.sleep(0.05)
             return {"begun": begun, "ready": ready, "start": start, "end": time.monotonic()}
 
-    def dies() -> dict[str, float]:
+    def dies() -> Any:
         with turns.preparing() as prepared:
             prepared()
             os._exit(3)
