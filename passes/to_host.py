@@ -17,11 +17,12 @@ class ToHost(Pass):
     """Replace each tile program by its task bodies, a driver for each task, and a worker that takes tile tasks.
 
     `@NAME` becomes `@NAME_body0`, `@NAME_body1`, ... (equal bodies once; vector loops on memrefs), `@NAME_task0`, ...
-    (coordinates, waits, body, posts) and `@NAME_worker(arguments of @NAME..., control block, scratch area)`. Any number of
-    threads may call the worker at the same time with the same control block (zeroed before) and a scratch area each; together
-    they run every tile once. The worker carries the figures that the caller needs as attributes: `kitsune.tiles`,
-    `kitsune.slots`, `kitsune.control_bytes`, `kitsune.scratch_bytes`, `kitsune.arena_bytes`, `kitsune.arguments` (with the
-    arena), and `kitsune.argument_bytes` (without it).
+    (coordinates, waits, body, posts) and `@NAME_worker(pointers, control blocks, scratch area, requests)`: each request has a
+    row of pointers to the arguments of `@NAME`, and a control block (zeroed before). Any number of threads may call the worker
+    at the same time with a scratch area each; together they run every tile of every request once. The worker carries the
+    figures that the caller needs as attributes: `kitsune.tiles`, `kitsune.slots`, `kitsune.control_bytes`,
+    `kitsune.scratch_bytes`, `kitsune.arena_bytes`, `kitsune.arguments` (with the arena), and `kitsune.argument_bytes` (without
+    it).
 
     Vectors are as wide as this processor's; `vector-bytes` (16, 32 or 64) sets another width.
     """

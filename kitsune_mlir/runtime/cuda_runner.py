@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kitsune_mlir.errors import TargetError
+from kitsune_mlir.errors import KitsuneError, TargetError
 from kitsune_mlir.runtime.manifest import Manifest
 from kitsune_mlir.runtime.manifest_check import read_manifest
 
@@ -29,6 +29,14 @@ class CudaRunner:
     def run(self, pointers: Sequence[int], stream: int) -> None:
         """Launch once on the caller's stream; returns at once."""
         self.executor.run(pointers, stream)
+
+    def run_requests(self, rows: Sequence[Sequence[int]], stream: int) -> list[KitsuneError | None]:
+        """Launch once for each request on the caller's stream; returns at once."""
+        for pointers in rows:
+            self.executor.run(pointers, stream)
+        return [None] * len(rows)
+
+    most_requests = 1
 
     @staticmethod
     def artifacts(kernels: Sequence[tuple[Manifest, bytes, str]]) -> dict[str, bytes]:

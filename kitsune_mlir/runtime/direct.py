@@ -35,7 +35,7 @@ class DirectCall:
 
         self.counts = True
         self._types = (torch.Tensor, torch.nn.Parameter)
-        self._device, self._index = device, device.index
+        self.device, self._index = device, device.index
         self._run = run
         self._weights = tuple(t.data_ptr() for t in weights)
         self._kept = list(weights)
@@ -48,7 +48,7 @@ class DirectCall:
             (shape, strides(shape, signature.result_orders.get(n, ())), torch_dtype(dtype))
             for n, (shape, dtype) in enumerate(signature.results)
         ]
-        self._assemble = assemble
+        self.assemble = assemble
         self._overwritten = overwritten
         self._places: dict[int, int] = dict(overwritten.pairs)
         self._seen: Callable[..., bool] | None = None  # quicker than `_fit` for arguments like those that fitted before
@@ -64,10 +64,19 @@ class DirectCall:
     def _plain_empty(self, shape: Sequence[int], stride: Sequence[int], dtype: Any) -> Any:
         import torch
 
-        return torch.empty_strided(shape, stride, dtype=dtype, device=self._device)
+        return torch.empty_strided(shape, stride, dtype=dtype, device=self.device)
 
     def __call__(self, args: Sequence[Any]) -> Any:
         """The output; None where the arguments do not fit as they are."""
+        bound = self.bind(args)
+        if bound is None:
+            return None
+        pointers, results = bound
+        self._run(tuple(pointers), self._stream(self._index) if self._stream is not None else 0)
+        return self.assemble(results)
+
+    def bind(self, args: Sequence[Any]) -> tuple[list[int], list[Any]] | None:
+        """Pointers of a call and its results, of which `assemble` makes the output; None where the arguments do not fit."""
         if len(args) != self._count or (self._current is not None and self._current() != self._index):
             return None
         if self._seen is None or not self._seen(*args):
@@ -98,8 +107,7 @@ class DirectCall:
             results = [empty(shape, stride, dtype) for shape, stride, dtype in self._results]
         for result in results:
             pointers.append(result.data_ptr())
-        self._run(tuple(pointers), self._stream(self._index) if self._stream is not None else 0)
-        return self._assemble(results)
+        return pointers, results
 
     def _fit(self, args: Sequence[Any]) -> bool:
         """Whether the arguments are tensors as the program wants them."""
@@ -108,7 +116,7 @@ class DirectCall:
                 type(tensor) in self._types
                 and tensor.dtype is dtype
                 and tensor.shape == shape
-                and tensor.device == self._device
+                and tensor.device == self.device
                 and (tensor.is_contiguous() if stride is None else tensor.stride() == stride)
                 and not tensor.is_neg()
                 for tensor, (shape, dtype, stride) in zip(args, self._inputs, strict=True)

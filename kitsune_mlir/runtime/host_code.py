@@ -69,7 +69,7 @@ class HostCode:
     """A compiled tile program.
 
     Attributes:
-        name: symbol of the entry, `void name(void **pointers, int32_t *control, void *scratch)`.
+        name: symbol of the entry, `void name(void **pointers, int32_t *control, void *scratch, int64_t requests)`.
         object_file: ELF (Mach-O, COFF) relocatable object.
         llvm_ir: the LLVM IR text it was made from.
         messages: texts of the program's assertions; error number 1 is the first.
@@ -77,9 +77,9 @@ class HostCode:
         argument_bytes: size of each input, then of each result.
         task_count: number of tile tasks.
         semaphore_slots: number of arrival counters.
-        control_bytes: size of the control block, zeroed before each run: four times `control_words`.
+        control_bytes: size of a request's control block, zeroed before each run: four times `control_words`.
         scratch_bytes: size of each worker's scratch area.
-        arena_bytes: size of the arena.
+        arena_bytes: size of a request's arena.
         cpu: `host_cpu()` of the machine that it was compiled on.
         overwrites: for each result the input whose memory it must be given, and whose values it holds before; -1 for none.
             Empty is none at all.
@@ -135,7 +135,7 @@ class Loaded:
     """Code in memory. It stays there as long as this object lives.
 
     Attributes:
-        call: `call(pointers, control, scratch)`, addresses as integers; releases Python's global lock.
+        call: `call(pointers, control, scratch, requests)`, addresses as integers; releases Python's global lock.
     """
 
     def __init__(self, name: str, object_file: bytes):
@@ -145,4 +145,4 @@ class Loaded:
             address = self._tracker[name]
         except (RuntimeError, KeyError) as error:
             raise TargetError(f"'{name}' cannot be linked into this process: {error}") from error
-        self.call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(address)
+        self.call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(address)

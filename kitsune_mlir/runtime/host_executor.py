@@ -25,6 +25,7 @@ _PAGE = 256  # alignment of the arena, in bytes
 _HANDOFF_SECONDS = 100e-6  # a run shorter than this is over before a helper has woken up
 _TRIALS = 4  # runs that are timed to find out
 _MOST_COUNTS = 4096  # sets of counts of which it is held what they leave out
+_MOST_TILES = (1 << 31) - (1 << 16)  # their counter has 32 bits, and each worker takes one number too many
 _HUGE = 4 << 20  # workspaces from this size on ask the system for large pages
 
 
@@ -57,9 +58,9 @@ class HostExecutor:
         self.code = code
         self.threads = min(threads or _processors(), max(1, code.task_count))
         self._loaded = code.load()
-        self._free: list[_Workspace] = []
+        self._free: dict[int, list[_Workspace]] = {}  # by how many requests they have room for
         self._cuts = _Cuts(code)
-        self._trials: dict[int, _Trials] = {}
+        self._trials: dict[tuple[int, int], _Trials] = {}
 
     def run(self, pointers: Sequence[int]) -> None:
         """Run the program once and return when every tile is done.
@@ -72,24 +73,54 @@ class HostExecutor:
             ArgumentError: the number of pointers is wrong.
             KitsuneError: an assertion of the program failed; the message is the assertion's. Results are undefined then.
         """
-        if len(pointers) != self.code.arguments - 1:
-            raise ArgumentError(f"'{self.code.name}' takes {self.code.arguments - 1} pointers, got {len(pointers)}")
+        (problem,) = self.run_requests([pointers])
+        if problem is not None:
+            raise problem
+
+    def run_requests(self, rows: Sequence[Sequence[int]]) -> list[KitsuneError | None]:
+        """Run the program for several requests at once, tile by tile of each task, and return when every tile is done.
+
+        Args:
+            rows: for each request addresses as `run` takes them. What one writes, no other reads or writes.
+
+        Returns:
+            for each request None, or the assertion that failed in it; the others' results are right all the same.
+
+        Raises:
+            ArgumentError: the number of pointers of a request is wrong, or there are too many tiles to count.
+        """
+        for pointers in rows:
+            if len(pointers) != self.code.arguments - 1:
+                raise ArgumentError(f"'{self.code.name}' takes {self.code.arguments - 1} pointers, got {len(pointers)}")
+        if len(rows) > self.most_requests:
+            raise ArgumentError(f"{len(rows)} requests of {self.code.task_count} tiles each are more tiles than {_MOST_TILES}")
+        if not rows:
+            return []
+        room = 1 << (len(rows) - 1).bit_length()
+        free = self._free.setdefault(room, [])
         try:
-            workspace = self._free.pop()
+            workspace = free.pop()
         except IndexError:
-            workspace = _Workspace(self.code, self.threads)
+            workspace = _Workspace(self.code, self.threads, room)
         try:
-            words, share = self._cuts.of(pointers)
-            workspace.prepare(pointers, words)
+            workspace.prepare(rows)
+            share = room, self._cuts.leave_out(rows, workspace) if self.code.cut else 0
             trials = self._trials.get(share)
             if trials is None:
                 trials = self._trials.setdefault(share, _Trials(self.threads))
             self._run(workspace, trials)
-            number = workspace.error.value
+            errors = workspace.errors
+            return [self._problem(errors[request].value) if errors[request].value else None for request in range(len(rows))]
         finally:
-            self._free.append(workspace)
-        if number:
-            raise KitsuneError(self.code.messages[number - 1])
+            free.append(workspace)
+
+    def _problem(self, number: int) -> KitsuneError:
+        return KitsuneError(self.code.messages[number - 1])
+
+    @property
+    def most_requests(self) -> int:
+        """How many requests a run can have."""
+        return _MOST_TILES // max(1, self.code.task_count)
 
     def _run(self, workspace: _Workspace, trials: _Trials) -> None:
         """Run on all threads, unless the first runs show that the program is over before a helper would have woken up."""
@@ -99,7 +130,7 @@ class HostExecutor:
         if share is not None:
             _helpers.ask(share, self.threads - 1)
         try:
-            self._loaded.call(workspace.pointers_address, workspace.control_address, workspace.scratch_addresses[0])
+            workspace.work(self._loaded.call, 0)
         finally:
             if share is not None:
                 share.close()
@@ -144,10 +175,17 @@ class _Cuts:
         self._counts = sorted({count for task in code.cut for count in task.counts})
         self._known: dict[tuple[int, ...], tuple[Any, int]] = {}
 
-    def of(self, pointers: Sequence[int]) -> tuple[Any, int]:
-        """The words of the control block, None for zeros; and how many places are needed, as a power of two."""
-        if not self._tasks:
-            return None, 0
+    def leave_out(self, rows: Sequence[Sequence[int]], workspace: _Workspace) -> int:
+        """Write the words of each request's control block; how many places are needed in all, as a power of two."""
+        total = 0
+        for request, pointers in enumerate(rows):
+            words, needed = self._of(pointers)
+            workspace.write_last(request, words)
+            total += needed
+        return total.bit_length()
+
+    def _of(self, pointers: Sequence[int]) -> tuple[Any, int]:
+        """The last words of the control block; and how many places are needed."""
         values = tuple(ctypes.c_int64.from_address(pointers[count]).value for count in self._counts)
         known = self._known.get(values)
         if known is None:
@@ -156,38 +194,52 @@ class _Cuts:
             needed = sum(task.extent - word for task, word in zip(self._tasks, words, strict=True))
             if len(self._known) >= _MOST_COUNTS:
                 self._known.clear()
-            known = self._known[values] = (ctypes.c_int32 * len(words))(*words), needed.bit_length()
+            known = self._known[values] = (ctypes.c_int32 * len(words))(*words), needed
         return known
 
 
 class _Workspace:
-    """Memory of one call: arena, control block, pointers, and each worker's scratch area."""
+    """Memory of one call: for each request arena, control block and pointers; and each worker's scratch area.
 
-    def __init__(self, code: HostCode, threads: int):
+    Attributes:
+        errors: for each request the number of its first failed assertion, 0 for none.
+    """
+
+    def __init__(self, code: HostCode, threads: int, room: int):
         scratch = -(-code.scratch_bytes // _PAGE) * _PAGE
-        control = -(-code.control_bytes // _PAGE) * _PAGE
+        control = -(-room * code.control_bytes // _PAGE) * _PAGE
         arena = -(-code.arena_bytes // _PAGE) * _PAGE
+        size = control + room * arena + threads * scratch + _PAGE
         # One block of zero pages: memory that no worker touches is never given by the system.
-        self._memory = (ctypes.c_uint8 * (control + arena + threads * scratch + _PAGE)).from_buffer(
-            _anonymous(control + arena + threads * scratch + _PAGE)
-        )
+        self._memory = (ctypes.c_uint8 * size).from_buffer(_anonymous(size))
         base = -(-ctypes.addressof(self._memory) // _PAGE) * _PAGE
-        self.control_address = base
-        self.control_bytes = code.control_bytes
-        self.error = ctypes.c_int32.from_address(base + _ERROR_OFFSET)
-        self.scratch_addresses = [base + control + arena + i * scratch for i in range(threads)]
-        self._pointers = (ctypes.c_void_p * code.arguments)()
-        self._pointers[code.arguments - 1] = base + control
-        self._count = code.arguments - 1
-        self.pointers_address = ctypes.addressof(self._pointers)
+        self._control, self._control_bytes = base, code.control_bytes
+        self._scratch = [base + control + room * arena + i * scratch for i in range(threads)]
+        self._row = code.arguments
+        self._pointers = (ctypes.c_void_p * (room * self._row))()
+        for request in range(room):
+            self._pointers[(request + 1) * self._row - 1] = base + control + request * arena
+        self._row_address = ctypes.addressof(self._pointers)
+        self.errors = [ctypes.c_int32.from_address(base + n * code.control_bytes + _ERROR_OFFSET) for n in range(room)]
+        self._requests = 0
 
-    def prepare(self, pointers: Sequence[int], words: Any = None) -> None:
-        """Zero the control block but for its last `words`, and write the pointers."""
-        ctypes.memset(self.control_address, 0, self.control_bytes)
-        if words is not None:
-            size = ctypes.sizeof(words)
-            ctypes.memmove(self.control_address + self.control_bytes - size, words, size)
-        self._pointers[: self._count] = list(pointers)
+    def prepare(self, rows: Sequence[Sequence[int]]) -> None:
+        """Zero the control blocks, and write the pointers."""
+        self._requests = len(rows)
+        ctypes.memset(self._control, 0, self._requests * self._control_bytes)
+        start, count = 0, self._row - 1
+        for pointers in rows:
+            self._pointers[start : start + count] = pointers
+            start += self._row
+
+    def write_last(self, request: int, words: Any) -> None:
+        """Write the last words of a request's control block."""
+        size = ctypes.sizeof(words)
+        ctypes.memmove(self._control + (request + 1) * self._control_bytes - size, words, size)
+
+    def work(self, call: Any, worker: int) -> None:
+        """Take tiles until there are none, as the worker with this number."""
+        call(self._row_address, self._control, self._scratch[worker], self._requests)
 
 
 class _Share:
@@ -208,9 +260,9 @@ class _Share:
                 return
             self._active += 1
             self._joined += 1
-            scratch = self._workspace.scratch_addresses[self._joined]
+            worker = self._joined
         try:
-            self._call(self._workspace.pointers_address, self._workspace.control_address, scratch)
+            self._workspace.work(self._call, worker)
         finally:
             with self._lock:
                 self._active -= 1

@@ -8,6 +8,7 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 
+from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.runtime.host_code import HostCode, check_cut, control_words, host_cpu
 from kitsune_mlir.runtime.host_executor import HostExecutor
 from kitsune_mlir.runtime.object_check import check_object
@@ -31,6 +32,15 @@ class HostRunner:
     def run(self, pointers: Sequence[int], stream: int) -> None:
         """Run once; returns when all is done. `stream` is ignored."""
         self._executor.run(pointers)
+
+    def run_requests(self, rows: Sequence[Sequence[int]], stream: int) -> list[KitsuneError | None]:
+        """Run for several requests; returns when all is done. `stream` is ignored."""
+        return self._executor.run_requests(rows)
+
+    @property
+    def most_requests(self) -> int:
+        """As many as there are numbers for their tiles: the code holds for any number."""
+        return self._executor.most_requests
 
     @staticmethod
     def artifacts(code: HostCode) -> dict[str, bytes]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kitsune_mlir.errors import ArgumentError, CompileError, PackageError, TargetError
+from kitsune_mlir.errors import ArgumentError, CompileError, KitsuneError, PackageError, TargetError
 from kitsune_mlir.runtime.archive import checked_path
 from kitsune_mlir.runtime.package import read_package
 from kitsune_mlir.runtime.program import Program
@@ -62,6 +63,12 @@ class NothingToRun:
 
     def run(self, pointers: Sequence[int], stream: int) -> None:
         """Nothing to do."""
+
+    def run_requests(self, rows: Sequence[Sequence[int]], stream: int) -> list[KitsuneError | None]:
+        """Nothing to do."""
+        return [None] * len(rows)
+
+    most_requests = sys.maxsize
 
 
 def make_runner(target: str, artifacts: Mapping[str, bytes], threads: int | None = None) -> tuple[Any, str]:

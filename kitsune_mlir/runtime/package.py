@@ -13,9 +13,9 @@ object code into the process. What can be checked is, whatever the digests say: 
 of its arguments, the stored weights fit the signature, and the tables of an object file fit each other (not its instructions).
 
 The format is a number, and a reader reads its own one only: a package is made from a model in seconds, and a file of another
-format is refused by its number. Format 3 says what a run reads and writes, which results lie where arguments do, and how
-weights are computed from others; format 2 had nothing of that, and format 1 no digest of the manifest and no sizes of the
-code's arguments.
+format is refused by its number. The host's code takes several requests since format 4. Format 3 says what a run reads and
+writes, which results lie where arguments do, and how weights are computed from others; format 2 had nothing of that, and
+format 1 no digest of the manifest and no sizes of the code's arguments.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kitsune_mlir.runtime.signature_check import check_accesses, check_fit, chec
 __all__ = ["LEVELS", "Contents", "package_bytes", "read_package", "write_package"]
 
 LEVELS = ("linalg", "stages", "tiles", "gpu", "llvm", "ptx")
-FORMAT = 3
+FORMAT = 4
 MANIFEST, DIGEST = "manifest.json", "manifest.sha256"
 WEIGHTS = "weights.safetensors"
 MEMBER = re.compile(rf"ir/({'|'.join(LEVELS)})|code/\w+\.\w+|{re.escape(WEIGHTS)}", re.ASCII)

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from kitsune_mlir.errors import ArgumentError, PackageError, TargetError
 from kitsune_mlir.runtime.arguments import address_of, fixed_text, leaf_words, overwrite, tensor_of
+from kitsune_mlir.runtime.batch import Batch
+from kitsune_mlir.runtime.bound import Bound, stream_of
 from kitsune_mlir.runtime.direct import DirectCall, direct_call
 from kitsune_mlir.runtime.memory import Memory, memory_of
 from kitsune_mlir.runtime.package import LEVELS, Contents, write_package
 from kitsune_mlir.runtime.results import Overwritten, changed, check_into, empty, in_order, into_leaves
+from kitsune_mlir.runtime.runner import Runner
 from kitsune_mlir.runtime.signature import Access, Signature, torch_dtype
 from kitsune_mlir.runtime.structure import call_words, difference, leaf_name, structure_of
 from kitsune_mlir.runtime.timeline import Timeline
 from kitsune_mlir.runtime.weights import WeightCopy, placed, without_values
 
 __all__ = ["Program", "Runner"]
-
-
-class Runner(Protocol):
-    """What runs a program's code on one kind of device."""
-
-    device: str
-
-    def run(self, pointers: Sequence[int], stream: int) -> None:
-        """Run once: pointers of inputs (weights first), then of results.
-
-        `stream` is the caller's CUDA stream (0 on the host).
-        """
-        ...
 
 
 class Program:
@@ -142,6 +133,10 @@ class Program:
             return self(*args, **kwargs)
         return self._call(args, kwargs, into_leaves(into, self._out_spec))
 
+    def shares_code(self, other: Program) -> bool:
+        """Whether both run the same code, with weights that may differ."""
+        return self._runner is not None and self._runner is other._runner
+
     @property
     def copies(self) -> Sequence[WeightCopy]:
         """Weights that are copied or derived, which whoever replays recorded calls keeps in step with their sources."""
@@ -158,6 +153,28 @@ class Program:
         Args:
             into: a tensor, or None, for each leaf of the output.
         """
+        bound = self._bound(args, kwargs, into)
+        self._usable_runner().run(bound.pointers, stream_of(bound.device))
+        return bound.output()
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
+        """A call that is not made yet: arguments are checked, and results have their memory.
+
+        Raises:
+            ArgumentError, TargetError: as a call does.
+        """
+        for copy in self._copies:
+            copy.refresh()
+        direct = self._direct
+        if direct is not None and not kwargs and (bound := direct.bind(args)) is not None:
+            pointers, results = bound
+            own = [*self._weight_tensors, *args]
+            return Bound(
+                pointers, direct.device, own, lambda: direct.assemble(results), self.signature.words, self.signature.written
+            )
+        return self._bound(args, kwargs)
+
+    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any], into: Sequence[Any] | None = None) -> Bound:
         import torch
 
         runner = self._usable_runner()
@@ -173,16 +190,29 @@ class Program:
         given: dict[int, Any] = {}
         handed: Sequence[Any] = ()
         if into is not None:
-            given, handed = check_into(self.signature, into, device, self._argument_names, arguments)
+            given, handed = check_into(self.signature, into, device, self.signature.words, arguments)
         given |= self._in_place(arguments)
         orders = self.signature.result_orders
         results = [
             given[n] if n in given else empty(shape, orders.get(n, range(len(shape))), dtype, device)
             for n, ((shape, _), dtype) in enumerate(zip(self.signature.results, self._result_dtypes, strict=True))
         ]
-        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-        runner.run([t.data_ptr() for t in (*arguments, *results)], stream)
-        return self._outputs(leaves, results, handed)
+        own = [*self._weight_tensors, *(leaves[i.position] for i in self.signature.inputs)]
+        pointers = [t.data_ptr() for t in (*arguments, *results)]
+        output = functools.partial(self._outputs, leaves, results, handed)
+        return Bound(pointers, device, own, output, self.signature.words, self.signature.written, arguments)
+
+    def batch(self, limit: int) -> Batch:
+        """The same program for up to `limit` requests in one launch, each with arguments, results and weights of its own.
+
+            together = program.batch(64)
+            outputs = together([(x,), (y,)], programs=[program, program.with_weights(others)])
+
+        Raises:
+            ArgumentError: the limit is not above 0, or above what the program was compiled for.
+            TargetError: the program's target cannot be used on this machine.
+        """
+        return Batch(self, self._usable_runner(), limit)
 
     def _in_place(self, arguments: Sequence[Any]) -> dict[int, Any]:
         """The results that lie where arguments do; in a copy of one that shares memory with another argument."""
@@ -190,11 +220,6 @@ class Program:
             return {}
         shared = self._overwritten.shared(arguments, [t.data_ptr() for t in arguments])
         return {n: arguments[a].clone() if a in shared else arguments[a] for n, a in self._overwritten.pairs}
-
-    @property
-    def _argument_names(self) -> list[str]:
-        """Arguments in words, weights first."""
-        return [f"weight '{w.name}'" for w in self.signature.weights] + [f"input '{i.name}'" for i in self.signature.inputs]
 
     def _usable_runner(self) -> Runner:
         if self._runner is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 from kitsune_mlir.errors import ArgumentError
@@ -131,6 +132,17 @@ class Signature:
     sources: tuple[Weight, ...] = ()
     accesses: tuple[Access, ...] = ()
     parameters: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def words(self) -> tuple[str, ...]:
+        """The arguments for messages, weights first."""
+        return (*(f"weight '{w.name}'" for w in self.weights), *(f"input '{i.name}'" for i in self.inputs))
+
+    @functools.cached_property
+    def written(self) -> tuple[int, ...]:
+        """Numbers of the arguments, weights first, that a call changes."""
+        names = [argument.name for argument in (*self.weights, *self.inputs)]
+        return tuple(names.index(output.mutates) for output in self.outputs if output.mutates is not None)
 
     @property
     def supplied(self) -> tuple[Weight, ...]:

@@ -114,8 +114,8 @@ CONTRADICTIONS = [
     (("summary",), {"stages": [{"name": "x"}]}, "damaged package: KeyError"),
     (("summary",), [], "manifest.json has the entries"),
     (("more",), 1, "manifest.json has the entries"),
-    (("format",), 1, "package format 1, this version reads 3; compile the model again"),
-    (("format",), 4, "package format 4, this version reads 3"),
+    (("format",), 1, "package format 1, this version reads 4; compile the model again"),
+    (("format",), 5, "package format 5, this version reads 4"),
     (("format",), True, "package format True"),
     (("format",), float("nan"), "package format nan"),
 ]

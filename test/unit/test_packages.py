@@ -112,5 +112,5 @@ def test_a_file_of_the_first_format(data: bytes, tmp_path: Path) -> None:
     manifest["members"] = {name: entry["sha256"] for name, entry in manifest["members"].items()}
     del members[DIGEST]
     (tmp_path / "m.kit").write_bytes(zipped(members | {MANIFEST: json.dumps(manifest).encode()}))
-    with pytest.raises(PackageError, match="package format 1, this version reads 3; compile the model again"):
+    with pytest.raises(PackageError, match="package format 1, this version reads 4; compile the model again"):
         kitsune_mlir.load(tmp_path / "m.kit")

@@ -39,7 +39,7 @@ def compile_host(module: ir.Module, name: str, *, level: int = 2, machine: Machi
         over = PROGRAM_OVERWRITES in worker.attributes
         overwrites = tuple(ir.DenseI64ArrayAttr(worker.attributes[PROGRAM_OVERWRITES])) if over else ()
         cut = cut_tasks(worker)
-        text, messages = to_llvm_ir(clone, name, f"{name}_worker", facts["arguments"])
+        text, messages = to_llvm_ir(clone, name, f"{name}_worker")
     code = emit_object(text, level)
     return HostCode(
         name,

@@ -44,11 +44,10 @@ PIPELINE: tuple[str, ...] = (
 """The upstream passes that `to_llvm_ir` runs, in this order."""
 
 
-def to_llvm_ir(module: ir.Operation, entry: str, worker: str, arguments: int) -> tuple[str, list[str]]:
+def to_llvm_ir(module: ir.Operation, entry: str, worker: str) -> tuple[str, list[str]]:
     """Lower a module to LLVM IR text (in LLVM 22's spelling) with the function `entry`; also the messages of its assertions.
 
-    `entry(ptr pointers, ptr control, ptr scratch)` loads `arguments` pointers and calls `worker` with them. The module is
-    consumed.
+    `entry(ptr pointers, ptr control, ptr scratch, i64 requests)` calls `worker`. The module is consumed.
 
     Raises:
         CompileError: a pass failed, or an operation has no lowering (all such operations are named).
@@ -67,14 +66,9 @@ def to_llvm_ir(module: ir.Operation, entry: str, worker: str, arguments: int) ->
     text = llvm_dialect.translate_module_to_llvmir(module)
     if text is None:
         raise CompileError("the module could not be translated to LLVM IR")
-    return bf16_as_integers(downgrade_floats(text)) + _entry(entry, worker, arguments), messages
+    return bf16_as_integers(downgrade_floats(text)) + _entry(entry, worker), messages
 
 
-def _entry(name: str, worker: str, arguments: int) -> str:
-    lines = [f'\ndefine void @"{name}"(ptr %pointers, ptr %control, ptr %scratch) {{']
-    for i in range(arguments):
-        lines.append(f"  %a{i} = getelementptr ptr, ptr %pointers, i64 {i}")
-        lines.append(f"  %p{i} = load ptr, ptr %a{i}")
-    passed = ", ".join([*(f"ptr %p{i}" for i in range(arguments)), "ptr %control", "ptr %scratch"])
-    lines += [f'  call void @"{worker}"({passed})', "  ret void", "}", ""]
-    return "\n".join(lines)
+def _entry(name: str, worker: str) -> str:
+    passed = "ptr %pointers, ptr %control, ptr %scratch, i64 %requests"
+    return f'\ndefine void @"{name}"({passed}) {{\n  call void @"{worker}"({passed})\n  ret void\n}}\n'

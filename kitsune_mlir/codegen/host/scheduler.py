@@ -4,10 +4,14 @@ Workers take tile numbers from one counter, so tiles start in program order; eve
 can always run, also when there is only one (cuSync, section 4: the order guarantees progress). Driver of a task: find the
 tile's coordinates, wait, call the body, post.
 
+A run is of any number of *requests*: the same program on other memory (coalescing, OoO VLIW JIT, section 4). The request is
+the outermost dimension of each task, so all requests' tiles of a task come before those of the next one. Each has a row of
+pointers, and a control block, one behind the other.
+
 The control block is an array of 32-bit words, zero when a run starts:
 
-    word  0      number of the next tile
-    word 16      number of the first failed assertion, 0 for none (`asserts.py`); everybody stops when it is set
+    word  0      number of the next tile, in the first request's
+    word 16      number of the request's first failed assertion, 0 for none (`asserts.py`); its tiles do nothing when it is set
     word 32 ...  the semaphores' slots
     behind them  for each task of which a call may leave out tiles (`dialects/live_tiles.py`) how many places, from the end of a
                  dimension of its grid; their tiles wait and post like others
@@ -17,7 +21,7 @@ The counter, the error and the slots lie in cache lines of their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from torch_mlir import ir
@@ -34,6 +38,8 @@ __all__ = ["HELPERS", "BodyArguments", "build_scheduler"]
 
 SPINS = 2000
 """Polls of a semaphore before the worker lets another thread have the processor."""
+
+POINTER_BYTES = 8
 
 HELPERS = f"""
 llvm.func @sched_yield() -> i32
@@ -113,50 +119,43 @@ def build_scheduler(
 ) -> func.FuncOp:
     """Append the drivers and the worker of `program` to `module`, and return the worker; tasks in `live` may leave out tiles.
 
-    The worker is `func.func @NAME_worker(program arguments..., control: memref<Wxi32>, scratch: memref<Sxi8>)`: `W` is
-    `control_words` of it, `S` the largest scratch area of a body (at least 1). The module must hold `HELPERS`.
+    The worker is `func.func @NAME_worker(pointers: !llvm.ptr, control: !llvm.ptr, scratch: memref<Sxi8>, requests: index)`:
+    `pointers` has a row for each request with an address for each argument of the program, `control` as many blocks of
+    `control_words` words; `S` is the largest scratch area of a body (at least 1). The module must hold `HELPERS`.
     """
     function = program.view.function
-    block = function.regions[0].blocks[0]
     words = control_words(program.view.slots, len(live))
     places = {task: (each.axis, words - len(live) + n) for n, (task, each) in enumerate(live.items())}
-    scratch = max([1, *(a.scratch for a in arguments.values())])
-    extra = [ir.MemRefType.get([words], _i(32)), ir.MemRefType.get([scratch], _i(8))]
-    types = [_passed(a.type) for a in block.arguments] + extra
+    scratch = ir.MemRefType.get([max([1, *(a.scratch for a in arguments.values())])], _i(8))
+    pointer, index = ir.Type.parse("!llvm.ptr"), ir.IndexType.get()
     with function.location:
         drivers = []
         for number, task in enumerate(program.tasks):
-            signature = ([ir.IndexType.get(), *types], [])
+            signature = ([index, pointer, pointer, scratch], [])
             driver = func.FuncOp(f"{program.view.name}_task{number}", signature, visibility="private", ip=False)
             module.append(driver)
             with task.view.op.location:
-                _fill_driver(driver, program, task, arguments[task.body.name], places.get(number))
+                _fill_driver(driver, program, task, arguments[task.body.name], words, places.get(number))
             drivers.append(driver)
-        worker = func.FuncOp(f"{program.view.name}_worker", (types, []), ip=False)
+        worker = func.FuncOp(f"{program.view.name}_worker", ([pointer, pointer, scratch, index], []), ip=False)
         module.append(worker)
-        _fill_worker(worker, program, drivers)
+        _fill_worker(worker, program, drivers, words)
     return worker
 
 
-def _passed(type: ir.Type) -> ir.Type:
-    """The type of an argument. Of one without elements, which no task uses, a pointer is all that LLVM's types can say."""
-    return ir.MemRefType.get([1], type.element_type) if isinstance(type, ir.MemRefType) and 0 in type.shape else type
-
-
-def _fill_driver(driver: func.FuncOp, program: Program, task: Task, extra: BodyArguments, cut: tuple[int, int] | None) -> None:
+def _fill_driver(
+    driver: func.FuncOp, program: Program, task: Task, extra: BodyArguments, words: int, cut: tuple[int, int] | None
+) -> None:
     entry = driver.add_entry_block()
-    tile, *values, control, scratch = entry.arguments
-    mapping: dict[ir.Value, ir.Value] = dict(zip(program.view.block.arguments, values, strict=True))
+    tile, row, pointer, scratch = entry.arguments
+    mapping: dict[ir.Value, ir.Value] = {}
     with ir.InsertionPoint(entry):
-        pointer = _pointer(control)
         coordinates = _coordinates(tile, task.view.grid)
         mapping.update(zip(task.view.coordinates, coordinates, strict=True))
         waits, posts = task.view.waits, task.view.posts
         slots = [slot for wait in waits if wait.named is None for slot in (wait.lo, wait.hi)]
-        for slot in (*slots, *(post.slot for post in posts)):
-            _clone_definition(slot, mapping)
-        for memref in task.memrefs:
-            _clone_definition(memref, mapping)
+        for value in (*slots, *(post.slot for post in posts), *task.memrefs):
+            _clone_definition(value, mapping, row)
         end = func.ReturnOp([])
         point = ir.InsertionPoint(end)
         for wait in waits:
@@ -178,7 +177,7 @@ def _fill_driver(driver: func.FuncOp, program: Program, task: Task, extra: BodyA
             if extra.scratch:
                 arguments.append(_prefix(scratch, extra.scratch))
             if extra.asserts:
-                arguments.append(control)
+                arguments.append(_memref(pointer, ir.MemRefType.get([words], _i(32))))
             func.CallOp([], ir.FlatSymbolRefAttr.get(task.body.name), arguments)
         if extra.asserts and posts:
             with point:
@@ -196,47 +195,52 @@ def _is_needed(pointer: ir.Value, place: ir.Value, extent: int, word: int) -> ir
     return arith.cmpi(arith.CmpIPredicate.slt, place, end)
 
 
-def _fill_worker(worker: func.FuncOp, program: Program, drivers: list[func.FuncOp]) -> None:
-    entry = worker.add_entry_block()
-    arguments = list(entry.arguments)
-    control = arguments[-2]
-    with ir.InsertionPoint(entry):
-        pointer = _pointer(control)
+def _fill_worker(worker: func.FuncOp, program: Program, drivers: list[func.FuncOp], words: int) -> None:
+    pointers, control, scratch, requests = worker.add_entry_block().arguments
+    row_bytes = POINTER_BYTES * len(program.view.block.arguments)
+    with ir.InsertionPoint(worker.regions[0].blocks[0]):
+        total = arith.muli(requests, _index(program.tiles))
         loop = scf.WhileOp([ir.IndexType.get()], [])
         func.ReturnOp([])
     before = loop.operation.regions[0].blocks.append()
     after = loop.operation.regions[1].blocks.append(ir.IndexType.get(), arg_locs=[worker.operation.location])
     with ir.InsertionPoint(before):
-        number = _call("kitsune_next", [_i(64)], [pointer])
-        tile = arith.index_cast(ir.IndexType.get(), number)
-        more = arith.cmpi(arith.CmpIPredicate.ult, tile, _index(program.tiles))
-        failed = _call("kitsune_failed", [_i(1)], [pointer])
-        go = arith.andi(more, arith.xori(failed, arith.constant(_i(1), 1)))
-        scf.ConditionOp(go, [tile])
-    starts, total = [], 0
+        number = arith.index_cast(ir.IndexType.get(), _call("kitsune_next", [_i(64)], [control]))
+        scf.ConditionOp(arith.cmpi(arith.CmpIPredicate.ult, number, total), [number])
+
+    def one(number: ir.Value, task: int, start: ir.Value) -> None:
+        """The tile with this number, of a task whose tiles begin at `start`, unless its request has failed."""
+        tiles = program.tasks[task].view.tiles
+        local = arith.subi(number, start)
+        request, tile = arith.divui(local, _index(tiles)), arith.remui(local, _index(tiles))
+        own = _behind(control, arith.muli(request, _index(4 * words)))
+        failed = _call("kitsune_failed", [_i(1)], [own])
+        with _inside_if(arith.xori(failed, arith.constant(_i(1), 1))):
+            row = _behind(pointers, arith.muli(request, _index(row_bytes)))
+            func.CallOp(drivers[task], [tile, row, own, scratch])
+
+    starts = [0]
     for task in program.tasks:
-        starts.append(total)
-        total += task.view.tiles
+        starts.append(starts[-1] + task.view.tiles)
     with ir.InsertionPoint(after):
         end = scf.YieldOp([])
     with ir.InsertionPoint(end):
-        _dispatch(after.arguments[0], starts, drivers, arguments)
+        _dispatch(after.arguments[0], starts[:-1], requests, one)
 
 
-def _dispatch(tile: ir.Value, starts: list[int], drivers: list[func.FuncOp], arguments: list[ir.Value]) -> None:
-    """A binary search over the tasks, as nested branches; calls the driver with the tile's number within its task."""
-    if not drivers:
+def _dispatch(number: ir.Value, starts: list[int], requests: ir.Value, one: Callable, first: int = 0) -> None:
+    """A binary search for the task of a tile, as nested branches; `starts`: the tiles of one request before each task."""
+    if not starts:
         return
-    if len(drivers) == 1:
-        local = arith.subi(tile, _index(starts[0]))
-        func.CallOp(drivers[0], [local, *arguments])
+    if len(starts) == 1:
+        one(number, first, arith.muli(requests, _index(starts[0])))
         return
-    half = len(drivers) // 2
-    first = arith.cmpi(arith.CmpIPredicate.ult, tile, _index(starts[half]))
-    branch = scf.IfOp(first, has_else=True)
-    for region, part in zip(branch.operation.regions, (slice(None, half), slice(half, None)), strict=True):
+    half = len(starts) // 2
+    low = arith.cmpi(arith.CmpIPredicate.ult, number, arith.muli(requests, _index(starts[half])))
+    branch = scf.IfOp(low, has_else=True)
+    for region, start, part in zip(branch.operation.regions, (0, half), (starts[:half], starts[half:]), strict=True):
         with ir.InsertionPoint(region.blocks[0]):
-            _dispatch(tile, starts[part], drivers[part], arguments)
+            _dispatch(number, part, requests, one, first + start)
             scf.YieldOp([])
 
 
@@ -249,11 +253,53 @@ def _coordinates(tile: ir.Value, grid: tuple[int, ...]) -> list[ir.Value]:
     return [tile, *reversed(result)]
 
 
-def _clone_definition(value: ir.Value, mapping: dict[ir.Value, ir.Value]) -> None:
-    """Clone the operation that defines `value` (index arithmetic, a view) and what it needs, at the insertion point."""
-    for each in postorder([value], lambda v: [] if v in mapping else v.owner.operation.operands):
-        if each not in mapping:
+def _clone_definition(value: ir.Value, mapping: dict[ir.Value, ir.Value], row: ir.Value) -> None:
+    """Clone the operation that defines `value` (index arithmetic, a view) and what it needs, at the insertion point.
+
+    Arguments of the program are taken from a request's row of pointers.
+    """
+
+    def below(value: ir.Value) -> Iterable[ir.Value]:
+        return () if value in mapping or isinstance(value.owner, ir.Block) else value.owner.operation.operands
+
+    for each in postorder([value], below):
+        if each in mapping:
+            continue
+        if isinstance(each.owner, ir.Block):
+            place = _behind(row, _index(POINTER_BYTES * ir.BlockArgument(each).arg_number))
+            address = ir.Operation.create("llvm.load", [place.type], [place]).results[0]
+            mapping[each] = _memref(address, ir.MemRefType(each.type))
+        else:
             clone_with(each.owner.operation, mapping)
+
+
+def _memref(pointer: ir.Value, type: ir.MemRefType) -> ir.Value:
+    """The memory at a pointer: what upstream's conversion to LLVM makes of a memref, which a cast then stands for."""
+    strides, offset = type.get_strides_and_offset()
+    rank, i64 = type.rank, _i(64)
+    sizes = f", array<{rank} x i64>, array<{rank} x i64>" if rank else ""
+    struct = ir.Type.parse(f"!llvm.struct<(ptr, ptr, i64{sizes})>")
+    value = ir.Operation.create("llvm.mlir.poison", [struct]).results[0]
+
+    def put(part: ir.Value, *position: int) -> None:
+        nonlocal value
+        attributes = {"position": ir.DenseI64ArrayAttr.get(position)}
+        value = ir.Operation.create("llvm.insertvalue", [struct], [value, part], attributes).results[0]
+
+    put(pointer, 0)
+    put(pointer, 1)
+    put(arith.constant(i64, offset), 2)
+    for dimension, (size, stride) in enumerate(zip(type.shape, strides, strict=True)):
+        put(arith.constant(i64, size), 3, dimension)
+        put(arith.constant(i64, stride), 4, dimension)
+    return ir.Operation.create("builtin.unrealized_conversion_cast", [type], [value]).results[0]
+
+
+def _behind(pointer: ir.Value, bytes: ir.Value) -> ir.Value:
+    """The pointer, so many bytes further on."""
+    attributes = {"rawConstantIndices": ir.DenseI32ArrayAttr.get([-(2**31)]), "elem_type": ir.TypeAttr.get(_i(8))}
+    moved = [pointer, arith.index_cast(_i(64), bytes)]
+    return ir.Operation.create("llvm.getelementptr", [pointer.type], moved, attributes).results[0]
 
 
 def _inside_if(condition: ir.Value) -> ir.InsertionPoint:
@@ -276,12 +322,6 @@ def _prefix(scratch: ir.Value, size: int) -> ir.Value:
         "static_strides": ir.DenseI64ArrayAttr.get([1]),
     }
     return ir.Operation.create("memref.reinterpret_cast", [type_], [scratch], attributes).results[0]
-
-
-def _pointer(control: ir.Value) -> ir.Value:
-    address = ir.Operation.create("memref.extract_aligned_pointer_as_index", [ir.IndexType.get()], [control]).results[0]
-    number = arith.index_cast(_i(64), address)
-    return ir.Operation.create("llvm.inttoptr", [ir.Type.parse("!llvm.ptr")], [number]).results[0]
 
 
 def _slot(index: ir.Value, first: int) -> ir.Value:

@@ -12,9 +12,10 @@
 // CHECK: scf.if %[[THERE]]
 // CHECK: call @f_body0
 // CHECK-NOT: llvm.call @kitsune_post
-// CHECK: func.func @f_worker({{.*}}, %{{.*}}: memref<34xi32>, %{{.*}}: memref<1xi8>)
+// CHECK: func.func @f_worker(%{{.*}}: !llvm.ptr, %{{.*}}: !llvm.ptr, %{{.*}}: memref<1xi8>, %[[REQUESTS:.*]]: index)
 // CHECK-SAME: kitsune.slots = 2 : i64
 // CHECK-SAME: kitsune.tiles = 4 : i64
+// CHECK: arith.muli %[[REQUESTS]], %{{.*}} : index
 func.func @f(%x: memref<16xf32>, %out: memref<16xf32>, %arena: memref<256xi8>) attributes {kitsune.program} {
   %c0 = arith.constant 0 : index
   %h = memref.view %arena[%c0][] : memref<256xi8> to memref<16xf32>

@@ -1,0 +1,162 @@
+"""`Batch`: several calls of one program as one launch (coalescing; "The OoO VLIW JIT Compiler", section 4)."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from kitsune_mlir.errors import ArgumentError, KitsuneError
+from kitsune_mlir.runtime.bound import Bound, stream_of
+from kitsune_mlir.runtime.plain import shown
+from kitsune_mlir.runtime.runner import Runner
+
+__all__ = ["Batch", "Callee", "shared_memory"]
+
+
+class Callee(Protocol):
+    """What a batch needs of a program (`runtime.program.Program`)."""
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
+        """A call that is not made yet."""
+        ...
+
+    def shares_code(self, other: Any) -> bool:
+        """Whether both run the same code."""
+        ...
+
+
+class Batch:
+    """A program for up to `limit` requests at once; `Program.batch` makes it.
+
+    The request is the outermost dimension of every task, and pointers to arguments come from a table, so nothing is stacked or
+    copied; intermediates and counters are there once a request.
+
+    Attributes:
+        program: for requests that bring no weights of their own.
+        limit: most requests of a call.
+    """
+
+    def __init__(self, program: Callee, runner: Runner, limit: int):
+        if type(limit) is not int or limit < 1:
+            raise ArgumentError(f"a batch has a limit of at least 1 request, not {shown(limit)}")
+        if limit > runner.most_requests:
+            raise ArgumentError(
+                f"a batch of {limit} requests: the program was compiled for at most {runner.most_requests} in one launch "
+                f"(option 'requests')"
+            )
+        self.program, self.limit, self._runner = program, limit, runner
+
+    def __call__(
+        self,
+        requests: Sequence[Sequence[Any]],
+        programs: Sequence[Callee] | None = None,
+        kwargs: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        return_exceptions: bool = False,
+    ) -> list[Any]:
+        """Run all requests, of any number up to the limit, as so many calls of the program would.
+
+        Args:
+            requests: the positional arguments of each.
+            programs: for each the program with its weights, as `Program.with_weights` gives it; None is the same for all.
+            kwargs: keyword arguments of each.
+            return_exceptions: give a request's error in the place of its output, and let the others run.
+
+        Returns:
+            the output of each request.
+
+        Raises:
+            ArgumentError: there are too many requests, or one does not fit, or writes what another one uses; the message names
+                the request, the argument, what it is and what is wanted.
+            KitsuneError: an assertion of the program failed in a request, which is named.
+        """
+        if len(requests) > self.limit:
+            raise ArgumentError(f"{len(requests)} requests were given; the batch takes at most {self.limit}")
+        for name, given in (("programs", programs), ("kwargs", kwargs)):
+            if given is not None and len(given) != len(requests):
+                raise ArgumentError(f"{len(given)} {name} were given for {len(requests)} requests")
+        outputs: list[Any] = [None] * len(requests)
+        bound: dict[int, Bound] = {}
+        for number, args in enumerate(requests):
+            try:
+                program = self.program if programs is None else programs[number]
+                bound[number] = self._bound(program, args, kwargs[number] if kwargs is not None else {})
+            except KitsuneError as error:
+                outputs[number] = named(number, error)
+        if problem := shared_memory(bound):
+            number, error = problem
+            if not return_exceptions:
+                raise error
+            outputs[number] = error
+            del bound[number]
+            while problem := shared_memory(bound):
+                number, outputs[problem[0]] = problem
+                del bound[number]
+        failed = next((output for output in outputs if isinstance(output, KitsuneError)), None)
+        if failed is not None and not return_exceptions:
+            raise failed
+        if bound:
+            calls = list(bound.values())
+            errors = self._runner.run_requests([call.pointers for call in calls], stream_of(calls[0].device))
+            for (number, call), error in zip(bound.items(), errors, strict=True):
+                if error is None:
+                    outputs[number] = call.output()
+                    continue
+                outputs[number] = named(number, error)
+                if not return_exceptions:
+                    raise outputs[number]
+        return outputs
+
+    def _bound(self, program: Callee, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
+        if not program.shares_code(self.program):
+            raise ArgumentError(f"{program!r} has other code than the batch's; one of `with_weights` of its program is wanted")
+        if not isinstance(args, Sequence):
+            raise ArgumentError(f"its arguments are a {type(args).__name__}; a tuple of positional arguments is wanted")
+        return program.bind(args, kwargs)
+
+
+def named(number: int, error: KitsuneError) -> KitsuneError:
+    """An error with the number of its request."""
+    kind = ArgumentError if isinstance(error, ArgumentError) else KitsuneError
+    made = kind(f"request {number}: {error}")
+    made.__cause__ = error
+    return made
+
+
+def shared_memory(calls: Mapping[int, Bound]) -> tuple[int, ArgumentError] | None:
+    """The first call that uses memory which another one writes (or writes what another one uses), and why that is an error:
+    calls of a launch have no order."""
+    written: list[tuple[int, int, int, str]] = []
+    for number, call in calls.items():
+        for place in call.written:
+            written.append((*_span(call.own[place]), number, call.names[place]))
+    if not written:
+        return None
+    written.sort()
+
+    def problem(number: int, name: str, other: int, its: str) -> tuple[int, ArgumentError]:
+        text = f"request {number}: {name} shares memory with {its} of request {other}, which changes it; run them one by one"
+        return number, ArgumentError(text)
+
+    for (_, end, first, its), (low, _, second, name) in zip(written, written[1:], strict=False):
+        if low < end and first != second:
+            return problem(second, name, first, its)
+    lows = [low for low, _, _, _ in written]
+    for number, call in calls.items():
+        for place, tensor in enumerate(call.own):
+            low, high = _span(tensor)
+            for other_low, other_high, other, its in written[max(0, bisect.bisect_right(lows, low) - 1) :]:
+                if other_low >= high:
+                    break
+                if low < other_high and other != number:
+                    return problem(number, call.names[place], other, its)
+    return None
+
+
+def _span(tensor: Any) -> tuple[int, int]:
+    """The bytes of a tensor's elements, from the first to the last."""
+    if not hasattr(tensor, "data_ptr") or not tensor.numel():
+        return 0, 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
