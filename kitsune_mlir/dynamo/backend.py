@@ -161,16 +161,18 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
                 report.sizes = sizes
                 with compiling():
                     placeholders = graph.graph.find_nodes(op="placeholder")
-                    weights = {placeholders[n].name for n in numbers}
+                    place = {n: at for at, n in enumerate(graph.meta.get("taken") or range(len(placeholders)))}
+                    weights = {placeholders[place[n]].name for n in numbers}
+                    same = [place[n] for n in fixed]
                     try:
                         machine = find_target(choose_target(graph, [node.meta.get("val") for node in placeholders]))
                         regenerated_here = views if same_outputs else set()
                         given = machine, asked.options, report, regenerated_here, asked.graphs, asked.rules, compile_part
-                        stays, written = unrecordable(graph, fixed) if graphs else "", written_in(graph)
+                        stays, written = unrecordable(graph, same) if graphs else "", written_in(graph)
                         run = compile_graph(graph, weights, *given)
                         if stays is None:
                             facts.recorded, calls = True, run
-                            run = Recorded(calls, fixed, written, lambda: copies_in(calls))
+                            run = Recorded(calls, same, written, lambda: copies_in(calls))
                         elif stays:
                             logger.info("%s graph is not recorded in a CUDA graph: %s", kind, stays)
                     except NoPart:

@@ -12,8 +12,9 @@ import torch
 from torch import fx
 
 from kitsune_mlir.dynamo.decisions import copied
-from kitsune_mlir.dynamo.parts import NoPart, Part, kept_part
+from kitsune_mlir.dynamo.parts import NoPart, kept_part
 from kitsune_mlir.dynamo.report import GraphReport, logger
+from kitsune_mlir.sized.part import Part
 
 __all__ = ["Background", "in_background", "wait"]
 

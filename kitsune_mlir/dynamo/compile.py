@@ -14,7 +14,7 @@ from kitsune_mlir.dynamo.decisions import copied, text_of_graph
 from kitsune_mlir.dynamo.devices import made_in_place
 from kitsune_mlir.dynamo.graph_options import GraphOptions
 from kitsune_mlir.dynamo.partition import NAMESPACES, Partition, is_view, partition
-from kitsune_mlir.dynamo.parts import NoPart, Part, compile_part
+from kitsune_mlir.dynamo.parts import NoPart, compile_part
 from kitsune_mlir.dynamo.peak import peak_bytes
 from kitsune_mlir.dynamo.randoms import draw_in_front, is_random
 from kitsune_mlir.dynamo.recorded import written_in
@@ -30,6 +30,7 @@ from kitsune_mlir.machine.target import Target
 from kitsune_mlir.options import Options
 from kitsune_mlir.runtime.arguments import copied_uncounted
 from kitsune_mlir.runtime.weights import WeightCopy
+from kitsune_mlir.sized.part import Part
 
 __all__ = ["compile_graph", "copies_in"]
 

@@ -20,12 +20,13 @@ import torch
 from torch import fx
 
 from kitsune_mlir.cache.compiled import warn_if_slow
-from kitsune_mlir.dynamo.parts import NoPart, Part, compile_part
+from kitsune_mlir.dynamo.parts import NoPart, compile_part
 from kitsune_mlir.dynamo.sent_graph import SentGraph, received, sent
 from kitsune_mlir.errors import CompileError, FrontendError, KitsuneError
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.options import Options
 from kitsune_mlir.settings import is_deterministic, precisions
+from kitsune_mlir.sized.part import Part
 from kitsune_mlir.workers import NO_DEVICE, Compilers, serve
 
 __all__ = ["Ending", "Request", "answered", "compile_part_elsewhere"]

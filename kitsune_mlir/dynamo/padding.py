@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import sympy
 import torch
 from torch import Tensor, fx
 
 from kitsune_mlir.dynamo.counted import CountedRun
 from kitsune_mlir.dynamo.partition import is_view
-from kitsune_mlir.dynamo.strides import with_strides
 from kitsune_mlir.dynamo.torch_api import traced
 from kitsune_mlir.frontend.aten import sized_table
 from kitsune_mlir.frontend.rows import Axis, Rows
-from kitsune_mlir.frontend.rows.axes import expression, names_in, size_at, sizes_of
+from kitsune_mlir.frontend.rows.axes import expression, names_in, plain, size_at, sizes_of
 from kitsune_mlir.frontend.valid_rows import valid_rows
+from kitsune_mlir.sized.padded import PaddedCall, PaddedInput, PaddedResult, Place
 
-__all__ = ["Padded", "Split", "input_sizes", "split", "values_of"]
+__all__ = ["Padded", "Split", "input_sizes", "split"]
 
 aten = torch.ops.aten
-
-MOST_CUTS = 4096
-"""Sets of sizes of which it is held how results are cut."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,10 +89,6 @@ def _has_symbols(value: Any) -> bool:
     return isinstance(value, Tensor) and bool(names_in(sizes_of(value)))
 
 
-Place = tuple[int, int | None, sympy.Expr]
-"""An input's number, its dimension or None for a number itself, and its size."""
-
-
 def input_sizes(gm: fx.GraphModule) -> dict[str, Place]:
     """Where to find the values of symbols: in inputs that are numbers, or sizes of them or multiples."""
     found: dict[str, Place] = {}
@@ -109,17 +99,12 @@ def input_sizes(gm: fx.GraphModule) -> dict[str, Place]:
         for dim, size in each:
             content, rest = size.primitive() if size.free_symbols else (size, size)
             if rest.is_Symbol and content.is_Integer:
-                found.setdefault(str(rest), (n, dim, content))
+                found.setdefault(str(rest), (n, dim, int(content)))
     return found
 
 
-def values_of(places: Mapping[str, Place], args: Sequence[Any]) -> tuple[int, ...]:
-    """The values of symbols in a call."""
-    return tuple((args[n] if dim is None else args[n].shape[dim]) // int(content) for n, dim, content in places.values())
-
-
-class Padded:
-    """Calls one program for all sizes up to those that it is compiled for.
+class Padded(PaddedCall):
+    """Calls one program for all sizes up to those that it is compiled for: of a graph, which `compile` compiles.
 
     Args:
         halves: the graph.
@@ -137,171 +122,81 @@ class Padded:
         padded: Sequence[str],
         args: Sequence[Any],
     ):
-        self._rest, self._sizes = halves.rest, dict(sizes)
-        self._given = [
-            (rows.axes[node.name], sizes_of(value), tuple(map(expression, value.stride())))
-            for node in halves.given
-            for value in [node.meta["val"]]
-        ]
-        self._numbers = [expression(node.meta["val"]) for node in halves.numbers]
-        self._names = tuple(padded)
         placeholders = list(halves.core.graph.find_nodes(op="placeholder"))
-        self.inputs = [_Input.of(node, arg, rows, sizes, set(padded)) for node, arg in zip(placeholders, args, strict=True)]
-        self._changed = [value if value.changes else None for value in self.inputs]
-        self._device = next((a.device for a in args if isinstance(a, Tensor)), torch.device("cpu"))
-        self._cuts: dict[tuple[int, ...], Any] = {}
-        self._run, self._counted = self._traced(halves.core, rows, args)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cuts": {}}
-
-    def compile(self, compile: Callable[[Any], Callable[..., Any]]) -> None:
-        """Compile the graph without symbols, which PyTorch would run else."""
-        self._run = compile(self._run)
-
-    def serves(self, values: Mapping[str, int]) -> bool:
-        """Whether it may be called for these values of all symbols."""
-        return all(n == values[name] or (name in self._names and n > values[name]) for name, n in self._sizes.items())
-
-    def _traced(self, core: fx.GraphModule, rows: Rows, args: Sequence[Any]) -> tuple[Callable[..., Any], list[int]]:
-        """The graph without symbols, and the symbols whose values it takes behind its other inputs."""
-        larger = [value.example(arg) for value, arg in zip(self.inputs, args, strict=True)]
-        counts = [torch.zeros([], dtype=torch.int64, device=self._device) for _ in self._names]
-
-        def run(*given: Any) -> Any:
-            told = dict(zip(self._names, given[len(larger) :], strict=True))
-            results = CountedRun(core, rows, self._sizes, told).run(*given[: len(larger)])
-            if self._device.type != "cpu":  # code for GPUs leaves no tiles out yet, and a count would be a launch
-                return results
-            return tuple(self._rows_of(value, axes, told) for value, (axes, _, _) in zip(results, self._given, strict=True))
-
-        static = traced(run, [*larger, *counts], sized_table())
-        static.graph.eliminate_dead_code()
-        told = list(static.graph.find_nodes(op="placeholder"))[len(larger) :]
-        for node in [node for node in told if not node.users]:
-            static.graph.erase_node(node)
-        left = set(static.graph.find_nodes(op="placeholder"))
-        static.recompile()
-        return static, [n for n, node in enumerate(told) if node in left]
-
-    def _rows_of(self, value: Tensor, axes: Sequence[Axis], told: Mapping[str, Tensor]) -> Tensor:
-        """A result, which says how many of its rows are valid where its valid elements are the first ones."""
-        outermost = next((axis for axis in axes if axis.factors), None)
-        if outermost is None or not outermost.factors[0].free_symbols:
-            return value
-        symbol = outermost.factors[0].primitive()[1]
-        if not symbol.is_Symbol or str(symbol) not in told:
-            return value
-        return valid_rows(value, told[str(symbol)], self._sizes[str(symbol)])
-
-    def __call__(self, values: tuple[int, ...], args: Sequence[Any]) -> Any:
-        """The graph's outputs for values of all its symbols."""
-        cut = self._cuts.get(values)
-        if cut is None:
-            if len(self._cuts) >= MOST_CUTS:
-                self._cuts.clear()
-            cut = self._cuts[values] = self._cut(dict(zip(self._sizes, values, strict=True)))
-        numbers, counts, outputs = cut
-        given = [arg if value is None else value(arg) for value, arg in zip(self._changed, args, strict=True)]
-        results = self._run(*given, *[torch.full([], n, dtype=torch.int64, device=self._device) for n in counts])
-        results = [how(value) for value, how in zip(results, outputs, strict=True)]
-        return results if self._rest is None else self._rest(*args, *numbers, *results)
-
-    def _cut(self, values: Mapping[str, int]) -> Any:
-        """What a call with these values needs: numbers that the rest takes, counts, and what cuts each result."""
-        numbers = [_number_at(value, values) for value in self._numbers]
-        counts = [values[self._names[n]] for n in self._counted]
-        return numbers, counts, [self._cutter(*given, values) for given in self._given]
-
-    def _cutter(
-        self, axes: Sequence[Axis], sizes: Sequence[Any], strides: Sequence[Any], values: Mapping[str, int]
-    ) -> Callable[[Tensor], Tensor]:
-        """What takes the valid elements out of a result."""
-        now = [[size_at(factor, self._sizes) for factor in axis.factors] or [1] for axis in axes]
-        true = [[size_at(factor, values) for factor in axis.factors] or [1] for axis in axes]
-        size, stride = [size_at(n, values) for n in sizes], [size_at(n, values) for n in strides]
-        if now == true:
-            return lambda value: with_strides(value, size, stride)
-        # Factors of dimensions whose valid elements are the first ones need not be told apart.
-        together = [one[1:] == other[1:] for one, other in zip(now, true, strict=True)]
-        split = [n for one, dims in zip(together, now, strict=True) for n in ([math.prod(dims)] if one else dims)]
-        keep = [n for one, dims in zip(together, true, strict=True) for n in ([math.prod(dims)] if one else dims)]
-
-        def cut(value: Tensor) -> Tensor:
-            value = value if all(together) else value.reshape(split)
-            for dim, n in enumerate(keep):
-                if value.shape[dim] != n:
-                    value = value.narrow(dim, 0, n)
-            return with_strides(value if all(together) else value.reshape(size), size, stride)
-
-        return cut
-
-
-def _number_at(value: sympy.Expr, values: Mapping[str, int]) -> int | float:
-    found = value.subs({symbol: values[str(symbol)] for symbol in value.free_symbols})
-    return int(found) if found.is_integer else float(found)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Input:
-    """An input as a program takes it.
-
-    Attributes:
-        size: of a tensor with padded dimensions; None for others.
-        stride: of that one.
-        number: of an input that is one.
-        kept: buffers of each thread, by stream and device.
-    """
-
-    size: tuple[int, ...] | None = None
-    stride: tuple[int, ...] = ()
-    number: int | None = None
-    kept: Any = dataclasses.field(default_factory=threading.local)
+        each = enumerate(zip(placeholders, args, strict=True))
+        inputs = {n: how for n, (node, arg) in each if (how := _padded_input(node, arg, sizes, {*padded})) is not None}
+        device = next((a.device for a in args if isinstance(a, Tensor)), torch.device("cpu"))
+        run, taken, counted = _traced(halves, rows, sizes, padded, inputs, args, device)
+        results = [_result(rows.axes[node.name], node.meta["val"]) for node in halves.given]
+        numbers = [plain(expression(node.meta["val"])) for node in halves.numbers]
+        super().__init__(sizes, padded, inputs, taken, results, numbers, counted, run, halves.rest, device)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Input, (self.size, self.stride, self.number)
+        what = self.sizes, self.names, self.inputs, self.taken, self.results, self.numbers, self.counted
+        return PaddedCall, (*what, self.run, self.rest, self.device)
 
-    @staticmethod
-    def of(node: fx.Node, arg: Any, rows: Rows, sizes: Mapping[str, int], padded: set[str]) -> _Input:
-        value = node.meta.get("val")
-        if isinstance(value, torch.SymInt):
-            return _Input(number=size_at(expression(value), sizes))
-        if not isinstance(value, Tensor) or not names_in(sizes_of(value)) & padded:
-            return _Input()
-        size = tuple(size_at(n, sizes) for n in sizes_of(value))
-        steps = arg.stride()  # 0 of a dimension that is expanded, which then is outermost
-        order = sorted(range(len(size)), key=lambda dim: (steps[dim] != 0, -steps[dim], dim))
-        stride, step = [0] * len(size), 1
-        for dim in reversed(order):
-            stride[dim], step = step, step * max(size[dim], 1)
-        return _Input(size, tuple(stride))
 
-    @property
-    def changes(self) -> bool:
-        """Whether the program takes another value than the caller gives."""
-        return self.size is not None or self.number is not None
+def _traced(
+    halves: Split,
+    rows: Rows,
+    sizes: Mapping[str, int],
+    padded: Sequence[str],
+    inputs: Mapping[int, PaddedInput],
+    args: Sequence[Any],
+    device: torch.device,
+) -> tuple[fx.GraphModule, list[int], list[str]]:
+    """The graph without symbols, numbers of the inputs that it takes, and the symbols whose values it takes behind them."""
+    values = [node.meta.get("val") for node in halves.core.graph.find_nodes(op="placeholder")]
+    number = {n: size_at(expression(value), sizes) for n, value in enumerate(values) if isinstance(value, torch.SymInt)}
+    larger = [number[n] if n in number else inputs[n].example(arg) if n in inputs else arg for n, arg in enumerate(args)]
+    counts = [torch.zeros([], dtype=torch.int64, device=device) for _ in padded]
 
-    def example(self, arg: Any) -> Any:
-        """What the program is compiled with."""
-        if self.size is not None:
-            return torch.empty_strided(self.size, self.stride, dtype=arg.dtype, device=arg.device)
-        return arg if self.number is None else self.number
+    def run(*given: Any) -> Any:
+        told = dict(zip(padded, given[len(larger) :], strict=True))
+        results = CountedRun(halves.core, rows, sizes, told).run(*given[: len(larger)])
+        if device.type != "cpu":  # code for GPUs leaves no tiles out yet, and a count would be a launch
+            return results
+        axes = [rows.axes[node.name] for node in halves.given]
+        return tuple(_rows_of(value, each, told, sizes) for value, each in zip(results, axes, strict=True))
 
-    def __call__(self, arg: Any) -> Any:
-        """What the program is called with. Elements behind valid ones are zero, or have been valid before."""
-        if self.size is None:
-            return self.number
-        if arg.shape == self.size and arg.stride() == self.stride:
-            return arg
-        stream = torch.cuda.current_stream(arg.device).cuda_stream if arg.is_cuda else 0
-        buffers = self.kept.__dict__
-        whole = buffers.get((stream, arg.device))
-        if whole is None:
-            whole = torch.zeros(self.size, dtype=arg.dtype, device=arg.device).as_strided(self.size, self.stride)
-            buffers[stream, arg.device] = whole
-        part = whole
-        for dim, n in enumerate(arg.shape):
-            if n != self.size[dim]:
-                part = part.narrow(dim, 0, n)
-        part.copy_(arg)
-        return whole
+    static = traced(run, [*larger, *counts], sized_table())
+    static.graph.eliminate_dead_code()
+    places = list(static.graph.find_nodes(op="placeholder"))
+    unused = [n for n, node in enumerate(places) if not node.users and (n in number or n >= len(larger))]
+    for n in unused:
+        static.graph.erase_node(places[n])
+    static.recompile()
+    left = [n for n in range(len(places)) if n not in unused]
+    static.meta["taken"] = taken = [n for n in left if n < len(larger)]  # for who knows inputs by number
+    return static, taken, [padded[n - len(larger)] for n in left if n >= len(larger)]
+
+
+def _rows_of(value: Tensor, axes: Sequence[Axis], told: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Tensor:
+    """A result, which says how many of its rows are valid where its valid elements are the first ones."""
+    outermost = next((axis for axis in axes if axis.factors), None)
+    if outermost is None or not outermost.factors[0].free_symbols:
+        return value
+    symbol = outermost.factors[0].primitive()[1]
+    if not symbol.is_Symbol or str(symbol) not in told:
+        return value
+    return valid_rows(value, told[str(symbol)], sizes[str(symbol)])
+
+
+def _result(axes: Sequence[Axis], value: Tensor) -> PaddedResult:
+    strides = [plain(expression(step)) for step in value.stride()]
+    factors = [tuple(map(plain, axis.factors)) for axis in axes]
+    return PaddedResult(tuple(factors), tuple(map(plain, sizes_of(value))), tuple(strides))
+
+
+def _padded_input(node: fx.Node, arg: Any, sizes: Mapping[str, int], padded: set[str]) -> PaddedInput | None:
+    """How the program takes an input; None as it is."""
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor) or not names_in(sizes_of(value)) & padded:
+        return None
+    size = tuple(size_at(n, sizes) for n in sizes_of(value))
+    steps = arg.stride()  # 0 of a dimension that is expanded, which then is outermost
+    order = sorted(range(len(size)), key=lambda dim: (steps[dim] != 0, -steps[dim], dim))
+    stride, step = [0] * len(size), 1
+    for dim in reversed(order):
+        stride[dim], step = step, step * max(size[dim], 1)
+    return PaddedInput(size, tuple(stride))

@@ -1,175 +1,21 @@
-"""A part of a graph as a program, called with the tensors that the graph's caller gives, weights among them."""
+"""Parts of graphs as programs: compiled, or found on disk."""
 
 from __future__ import annotations
 
-import dataclasses
-import threading
-import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Sequence, Set
-from operator import is_, itemgetter
+from collections.abc import Callable, Set
 from typing import Any
 
-import torch
-from torch import Tensor, fx
+from torch import fx
 
 from kitsune_mlir.cache.compiled import kept_or_compiled, kept_program
-from kitsune_mlir.dynamo.strides import inputs_in_memory_order, outputs_in_memory_order, same_strides, with_strides
-from kitsune_mlir.dynamo.torch_api import without_views
+from kitsune_mlir.dynamo.strides import inputs_in_memory_order, outputs_in_memory_order
 from kitsune_mlir.frontend import traced_model
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.options import Options
-from kitsune_mlir.runtime.packed import packed, unpacked
 from kitsune_mlir.runtime.program import Program
-from kitsune_mlir.runtime.results import inverse, strides
-from kitsune_mlir.runtime.signature import Output
-from kitsune_mlir.runtime.weights import WeightCopy
+from kitsune_mlir.sized.part import Part
 
-__all__ = ["NoPart", "Part", "compile_part", "kept_part"]
-
-Made = tuple[Sequence[int], Sequence[int], Sequence[int] | None]
-
-MOST_WEIGHTS = 64
-"""Models of one class whose weights are held as one program wants them; those of the model called longest ago are let go."""
-
-
-class Part(torch.nn.Module):
-    """Runs a program, and hands out new tensors with the strides that the graph's have.
-
-    Args:
-        program: takes the inputs that are no weights; its weights are named after the other inputs.
-        names: of all inputs, in order.
-        weights: which of them are weights.
-        orders: for each input that is none, the order in which the program takes its dimensions, or None.
-        made: for each output its size and strides, and the order in which the program gives its dimensions, or None.
-        threads: of the host's, workers of one call, for where it is loaded again.
-    """
-
-    def __init__(
-        self,
-        program: Program,
-        names: Sequence[str],
-        weights: Set[str],
-        orders: Sequence[Any],
-        made: Sequence[Made],
-        threads: int | None = None,
-    ):
-        super().__init__()
-        self.program = program
-        self._given = (tuple(names), set(weights), tuple(orders), tuple(made), threads)
-        own = [output for output in program.signature.outputs if output.mutates is None]
-        self._made = [_maker(program, output, *how) for output, how in zip(own, made, strict=True)]
-        self._as_is = not any(self._made)
-        used = {weight.name for weight in program.signature.supplied}
-        self._weights = [n for n, name in enumerate(names) if name in weights & used]
-        self._names = [names[n] for n in self._weights]
-        given = [n for n, name in enumerate(names) if name not in weights]
-        self._take_weights, self._take_given = _taker(self._weights), _taker(given)
-        self._orders = [(n, order) for n, order in enumerate(orders) if order is not None]
-        # Read and replaced as one, for calls of several threads; nothing is there yet.
-        self._last: tuple[list[int] | None, Program] = (None, program)
-        self._known: OrderedDict[tuple[int, ...], _Bound] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def forward(self, *args: Tensor) -> Sequence[Tensor]:
-        """The outputs."""
-        program = self.program
-        if self._weights:
-            weights = self._take_weights(args)
-            # Not whether they are the same objects: `parameter.data = other` changes what one is.
-            pointers = [weight.data_ptr() for weight in weights]
-            known, program = self._last
-            if pointers != known:
-                program = self._bind(weights, pointers)
-            args = self._take_given(args)
-        if self._orders:
-            args = self._ordered(args)
-        results = program(*args)
-        if self._as_is:
-            return results
-        with without_views():  # an output that autograd takes for a view may not be changed in place
-            return [value if how is None else how(value) for value, how in zip(results, self._made, strict=True)]
-
-    def state(self) -> tuple[Any, ...]:
-        """All of it as plain data, for `restored`."""
-        return packed(self.program), *self._given
-
-    @staticmethod
-    def restored(data: bytes, *given: Any, run: bool = True) -> Part:
-        """The inverse of `state`.
-
-        Args:
-            run: whether the program's code is loaded; else `load` does that.
-        """
-        return Part(unpacked(data, given[-1], run), *given)
-
-    def load(self) -> None:
-        """Load the program's code, on the current device."""
-        Part.__init__(self, unpacked(packed(self.program), self._given[-1]), *self._given)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Part.restored, self.state()
-
-    def copies(self) -> Sequence[WeightCopy]:
-        """Of the weights of the last call, those that are copied or derived."""
-        return self._last[1].copies
-
-    def _ordered(self, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        given = list(args)
-        for n, order in self._orders:
-            given[n] = given[n].permute(order)
-        return tuple(given)
-
-    def _bind(self, weights: tuple[Tensor, ...], pointers: list[int]) -> Program:
-        """The program with other weights; those that are no more, or lie elsewhere now, are let go."""
-        key = tuple(pointers)
-        with self._lock:
-            if key not in self._known:
-                for old in [k for k, bound in self._known.items() if bound.is_gone(weights)]:
-                    del self._known[old]
-                held = {name: weight.detach() for name, weight in zip(self._names, weights, strict=True)}
-                self._known[key] = _Bound(tuple(map(weakref.ref, weights)), self.program.with_weights(held))
-                if len(self._known) > MOST_WEIGHTS:
-                    self._known.popitem(last=False)
-            self._known.move_to_end(key)
-            self._last = pointers, self._known[key].program
-            return self._known[key].program
-
-
-@dataclasses.dataclass(frozen=True)
-class _Bound:
-    """A program with weights, whose memory it holds, and the caller's tensors that these are."""
-
-    tensors: tuple[weakref.ref[Tensor], ...]
-    program: Program
-
-    def is_gone(self, others: Sequence[Tensor]) -> bool:
-        """Whether one of its tensors is no more, or all are the others', which lie elsewhere now."""
-        own = [ref() for ref in self.tensors]
-        return any(tensor is None for tensor in own) or all(map(is_, own, others))
-
-
-def _taker(numbers: Sequence[int]) -> Any:
-    """Takes arguments by number, as a tuple."""
-    if not numbers:
-        return lambda args: ()
-    if len(numbers) == 1:
-        return lambda args: (args[numbers[0]],)
-    return itemgetter(*numbers)
-
-
-def _maker(
-    program: Program, output: Output, size: Sequence[int], stride: Sequence[int], order: Sequence[int] | None
-) -> Callable[[Tensor], Tensor] | None:
-    """What makes an output of the program's; None if it is that already."""
-    back = None if order is None else inverse(order)
-    if output.kind == "alias":  # a tensor of its own, although it equals an input
-        return lambda value: with_strides((value if back is None else value.permute(back)).clone(), size, stride)
-    lies = strides(output.shape, program.signature.result_orders.get(output.index or 0, ()))
-    if back is not None:
-        as_is = same_strides(size, [lies[dim] for dim in back], stride)
-        return (lambda value: value.permute(back)) if as_is else lambda value: with_strides(value.permute(back), size, stride)
-    return None if same_strides(size, lies, stride) else lambda value: with_strides(value, size, stride)
+__all__ = ["NoPart", "compile_part", "kept_part"]
 
 
 def compile_part(graph: fx.GraphModule, weights: Set[str], machine: Target, options: Options) -> Part:

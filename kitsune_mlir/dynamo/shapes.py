@@ -12,13 +12,15 @@ from torch import Tensor, fx
 
 from kitsune_mlir.dynamo.buckets import Buckets
 from kitsune_mlir.dynamo.graph_options import GraphOptions
-from kitsune_mlir.dynamo.padding import Padded, Place, input_sizes, split, values_of
+from kitsune_mlir.dynamo.padding import Padded, input_sizes, split
 from kitsune_mlir.dynamo.report import logger
 from kitsune_mlir.dynamo.size_cost import cost_of, idle_cost_of
+from kitsune_mlir.dynamo.strides import without_empty_views
 from kitsune_mlir.dynamo.torch_api import bound_of, compiling, every_size_may_change, source_of, traced, tracing_lock
 from kitsune_mlir.frontend.aten import sized_table
 from kitsune_mlir.frontend.rows import Axis, Rows, rows_of
 from kitsune_mlir.frontend.rows.axes import size_at
+from kitsune_mlir.sized.padded import PaddedCall, Place, values_of
 
 __all__ = ["Known", "Specialized", "is_symbolic"]
 
@@ -53,7 +55,7 @@ class Known:
 
     places: dict[str, Place]
     names: tuple[str, ...] = ()
-    larger: dict[tuple[int, ...], Padded] = dataclasses.field(default_factory=dict)
+    larger: dict[tuple[int, ...], PaddedCall] = dataclasses.field(default_factory=dict)
     exact: dict[tuple[Any, ...], Callable[..., Any]] = dataclasses.field(default_factory=dict)
 
 
@@ -79,7 +81,7 @@ class Specialized:
         self._gm, self._compile, self._options = gm, compile, options or GraphOptions()
         self.known = known or Known(input_sizes(gm))
         self._places = self.known.places
-        self._fits: dict[tuple[int, ...], Padded] = {}
+        self._fits: dict[tuple[int, ...], PaddedCall] = {}
         self._groups: dict[Any, Buckets] = {}
         self._first: tuple[int, ...] | None = None
         self._changing: set[str] = set()
@@ -108,7 +110,11 @@ class Specialized:
         if not every_size_may_change() or len(self.known.names) == 1 or self._options.buckets:
             self._changing.update(self.known.names)
         self._why = "; ".join(reasons)
-        self._halves = split(self._gm) if self.known.names else None
+        if self.known.names:
+            without_empty_views(self._gm.graph)
+            self._halves = split(self._gm)
+        else:
+            self._halves = None
 
     def __call__(self, *args: Any) -> Any:
         """The graph's outputs."""
@@ -136,7 +142,7 @@ class Specialized:
             logger.warning("%d programs are compiled of a graph; sizes that they do not serve run in PyTorch", MOST_PROGRAMS)
         return self._compile is None or programs >= MOST_PROGRAMS
 
-    def _padded(self, values: tuple[int, ...], args: Sequence[Any]) -> Padded | None:
+    def _padded(self, values: tuple[int, ...], args: Sequence[Any]) -> PaddedCall | None:
         """The program that serves these sizes, and larger ones; None where there is none."""
         named = dict(zip(self._places, values, strict=True))
         run = self._larger(named, args) if self._compile is not None else None
@@ -149,7 +155,7 @@ class Specialized:
             self._fits[values] = run
         return run
 
-    def _larger(self, values: Mapping[str, int], args: Sequence[Any]) -> Padded | None:
+    def _larger(self, values: Mapping[str, int], args: Sequence[Any]) -> PaddedCall | None:
         """The program for sizes that are chosen for these; compiled, if it may be."""
         assert self._rows is not None and self._halves is not None and self._compile is not None
         names, compile = self._names_that_change(values), self._compile

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from kitsune_mlir.dynamo.partition import is_view
 from kitsune_mlir.frontend.aten import is_dense
+from kitsune_mlir.frontend.rows.axes import expression
 from kitsune_mlir.runtime.results import inverse, strides
+from kitsune_mlir.sized.restride import same_strides
 
-__all__ = ["inputs_in_memory_order", "outputs_in_memory_order", "same_strides", "with_strides", "without_empty_views"]
+__all__ = ["inputs_in_memory_order", "outputs_in_memory_order", "without_empty_views"]
 
 aten = torch.ops.aten
-
-
-def same_strides(size: Sequence[int], one: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether two tensors of this size have the same strides; in dimensions of one element, and without elements, any do."""
-    if 0 in size:
-        return True
-    return all(n == 1 or a == b for n, a, b in zip(size, one, other, strict=True))
 
 
 def inputs_in_memory_order(graph: fx.Graph, weights: Set[str]) -> list[Sequence[int] | None]:
@@ -100,23 +96,13 @@ def without_empty_views(graph: fx.Graph) -> None:
         if not is_view(node) or not isinstance(source, fx.Node) or source.op != "call_function" or is_view(source):
             continue
         new, old = node.meta.get("val"), source.meta.get("val")
-        if not isinstance(new, Tensor) or not isinstance(old, Tensor) or (new.dtype, new.shape) != (old.dtype, old.shape):
-            continue
-        if (new.stride(), new.storage_offset()) != (old.stride(), old.storage_offset()):
+        if not isinstance(new, Tensor) or not isinstance(old, Tensor) or _lie(new) != _lie(old):
             continue
         if not any(user is output or is_view(user) for user in source.users if user is not node):
             node.replace_all_uses_with(source)
             graph.erase_node(node)
 
 
-def with_strides(tensor: Tensor, size: Sequence[int], stride: Sequence[int]) -> Tensor:
-    """A tensor with these strides, itself if it has them."""
-    if same_strides(size, tensor.stride(), stride):
-        return tensor
-    # Where one element stands for many (`expand`), one of them is copied.
-    once = tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)
-    small = [1 if step == 0 else n for n, step in zip(size, stride, strict=True)]
-    extent = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-    memory = torch.empty(extent, dtype=tensor.dtype, device=tensor.device)
-    memory.as_strided(small, stride).copy_(tensor[once])
-    return memory.as_strided(size, stride)
+def _lie(tensor: Tensor) -> tuple[Any, ...]:
+    """How a tensor's elements lie in memory; sizes may be symbols."""
+    return tensor.dtype, *(tuple(map(expression, n)) for n in (tensor.shape, tensor.stride(), (tensor.storage_offset(),)))

@@ -50,13 +50,9 @@ __all__ = [
     "traced_whole",
     "tracing_context",
     "tracing_lock",
-    "without_views",
     "trace_artifact",
     "written_inputs",
 ]
-
-without_views = torch._C._AutoDispatchBelowADInplaceOrView
-"""While it is entered, what looks at another tensor's memory is a tensor of its own to autograd."""
 
 
 def boxed(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_structure
 
-from kitsune_mlir.dynamo.strides import same_strides
+from kitsune_mlir.sized.restride import same_strides
 
 R = torch.randn
 

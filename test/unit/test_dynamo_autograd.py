@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
-from kitsune_mlir.dynamo.strides import same_strides
+from kitsune_mlir.sized.restride import same_strides
 
 R = torch.randn
 

@@ -14,10 +14,10 @@ from torch.utils._pytree import tree_leaves
 from kitsune_mlir.dynamo import shapes
 from kitsune_mlir.dynamo.buckets import Buckets
 from kitsune_mlir.dynamo.graph_options import GraphOptions
-from kitsune_mlir.dynamo.strides import same_strides
 from kitsune_mlir.dynamo.torch_api import aot_autograd, make_boxed_func, min_cut_rematerialization_partition
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.frontend.aten import traced_table
+from kitsune_mlir.sized.restride import same_strides
 
 pytestmark = pytest.mark.usefixtures("drawn_today")
 R = torch.randn
@@ -53,7 +53,7 @@ class Watched:
     def _poisoned(self, run):
         def call(*args):
             for program in run.known.larger.values():
-                for value in program.inputs:
+                for value in program.inputs.values():
                     for buffer in value.kept.__dict__.values():
                         if buffer.is_floating_point():
                             buffer.fill_(float("nan"))

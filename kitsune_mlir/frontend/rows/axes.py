@@ -9,11 +9,25 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils._sympy.functions import CleanDiv, FloorDiv
+from torch.utils._sympy.functions import CleanDiv, FloatTrueDiv, FloorDiv, IntTrueDiv, Mod, PythonMod, ToFloat
 from torch.utils._sympy.functions import Max as TorchMax
 from torch.utils._sympy.functions import Min as TorchMin
 
-__all__ = ["Axis", "Unclear", "axis_of", "expression", "grows", "names_in", "regrouped", "same_size", "size_at", "sizes_of"]
+from kitsune_mlir.sized.expressions import LARGEST_POWER, Size
+
+__all__ = [
+    "Axis",
+    "Unclear",
+    "axis_of",
+    "expression",
+    "grows",
+    "names_in",
+    "plain",
+    "regrouped",
+    "same_size",
+    "size_at",
+    "sizes_of",
+]
 
 
 class Unclear(Exception):
@@ -183,3 +197,30 @@ def grows(size: Any) -> bool:
 def size_at(size: sympy.Expr, values: Mapping[str, int]) -> int:
     """A size for values of its symbols."""
     return int(size.subs({symbol: values[str(symbol)] for symbol in size.free_symbols}))
+
+
+_PLAIN: Mapping[type, str] = {
+    sympy.Add: "+", sympy.Mul: "*", sympy.Pow: "**", FloorDiv: "//", CleanDiv: "//", IntTrueDiv: "/", FloatTrueDiv: "/",
+    Mod: "%", PythonMod: "%", sympy.Mod: "%", ToFloat: "float", sympy.Max: "max", TorchMax: "max", sympy.Min: "min",
+    TorchMin: "min",
+}  # fmt: skip
+
+
+def plain(size: Any) -> Size:
+    """A size as plain data.
+
+    Raises:
+        NotImplementedError: it has a function that plain sizes have not.
+    """
+    if size.is_Integer:
+        return int(size)
+    if size.is_Symbol:
+        return str(size)
+    if size.is_Rational:
+        return ["/", int(size.p), int(size.q)]
+    if size.is_Float:
+        return float(size)
+    how = _PLAIN.get(type(size))
+    if how is None or (how == "**" and not (size.args[1].is_Integer and 0 <= size.args[1] <= LARGEST_POWER)):
+        raise NotImplementedError(f"the size {size}")
+    return [how, *(plain(part) for part in size.args)]

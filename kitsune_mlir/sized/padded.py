@@ -1,0 +1,206 @@
+"""Calls of a program for larger sizes than the caller's: inputs are padded, results are cut."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kitsune_mlir.sized.expressions import Size, size_at
+from kitsune_mlir.sized.restride import same_strides, with_strides
+
+__all__ = ["PaddedCall", "PaddedInput", "PaddedResult", "Place", "values_of"]
+
+MOST_CUTS = 4096
+"""Sets of sizes of which it is held how results are cut, and inputs padded."""
+
+Place = tuple[int, int | None, int]
+"""Of a symbol: an input's number, its dimension or None for a number itself, and how often the symbol that size is."""
+
+
+def values_of(places: Mapping[str, Place], args: Sequence[Any]) -> tuple[int, ...]:
+    """The values of symbols in a call."""
+    return tuple([(args[n] if dim is None else args[n].shape[dim]) // times for n, dim, times in places.values()])
+
+
+@dataclasses.dataclass(frozen=True)
+class PaddedInput:
+    """An input with dimensions that are padded.
+
+    Attributes:
+        size, stride: as the program takes it.
+        kept: buffers of each thread, by stream and device, and views of them as large as what is given.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    kept: Any = dataclasses.field(default_factory=threading.local, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PaddedInput, (self.size, self.stride)
+
+    def example(self, arg: Tensor) -> Tensor:
+        """What the program is compiled with."""
+        return torch.empty_strided(self.size, self.stride, dtype=arg.dtype, device=arg.device)
+
+    def __call__(self, arg: Tensor) -> Tensor:
+        """What the program is called with. Elements behind valid ones are zero, or have been valid before."""
+        shape = arg.shape
+        if shape == self.size and arg.stride() == self.stride:
+            return arg
+        place = (torch.cuda.current_stream(arg.device).cuda_stream, arg.device) if arg.is_cuda else None
+        buffers = self.kept.__dict__
+        part = buffers.get((place, shape))
+        if part is None:
+            part = self._part(arg, place, buffers)
+        part.copy_(arg)
+        return buffers[place]
+
+    def _part(self, arg: Tensor, place: Any, buffers: dict[Any, Tensor]) -> Tensor:
+        """Where elements of an input of this shape lie in the program's."""
+        whole = buffers.get(place)
+        if whole is None:
+            whole = torch.zeros(self.size, dtype=arg.dtype, device=arg.device).as_strided(self.size, self.stride)
+        part = whole
+        for dim, n in enumerate(arg.shape):
+            if n != self.size[dim]:
+                part = part.narrow(dim, 0, n)
+        if len(buffers) > MOST_CUTS:
+            buffers.clear()
+        buffers[place], buffers[place, arg.shape] = whole, part
+        return part
+
+
+@dataclasses.dataclass(frozen=True)
+class PaddedResult:
+    """A result of which a caller wants a part.
+
+    Attributes:
+        axes: of each dimension, the sizes that it is a product of; valid elements are the first ones of each.
+        size, stride: what the caller wants.
+    """
+
+    axes: tuple[tuple[Size, ...], ...]
+    size: tuple[Size, ...]
+    stride: tuple[Size, ...]
+
+    def cutter(self, sizes: Mapping[str, int], values: Mapping[str, int]) -> Callable[[Tensor], Tensor]:
+        """What takes the valid elements out of a result.
+
+        Args:
+            sizes: of the program.
+            values: of a call.
+        """
+        now = [[size_at(factor, sizes) for factor in axis] or [1] for axis in self.axes]
+        true = [[size_at(factor, values) for factor in axis] or [1] for axis in self.axes]
+        size, stride = [size_at(n, values) for n in self.size], [size_at(n, values) for n in self.stride]
+        if now == true:
+            return lambda value: with_strides(value, size, stride)
+        # Factors of dimensions whose valid elements are the first ones need not be told apart.
+        together = [one[1:] == other[1:] for one, other in zip(now, true, strict=True)]
+        split = [n for one, dims in zip(together, now, strict=True) for n in ([math.prod(dims)] if one else dims)]
+        keep = [n for one, dims in zip(together, true, strict=True) for n in ([math.prod(dims)] if one else dims)]
+        if all(together):
+            return _first(keep, stride)
+
+        def cut(value: Tensor) -> Tensor:
+            value = value.reshape(split)
+            for dim, n in enumerate(keep):
+                if value.shape[dim] != n:
+                    value = value.narrow(dim, 0, n)
+            return with_strides(value.reshape(size), size, stride)
+
+        return cut
+
+
+def _first(size: Sequence[int], stride: Sequence[int]) -> Callable[[Tensor], Tensor]:
+    """What takes the first elements along each dimension, with these strides."""
+    as_it_lies: tuple[int, ...] | None = None  # strides of a result that needs no copy
+
+    def cut(value: Tensor) -> Tensor:
+        nonlocal as_it_lies
+        lies = value.stride()
+        if lies == as_it_lies:
+            return value.as_strided(size, lies)
+        if same_strides(size, lies, stride):
+            as_it_lies = lies
+        for dim, n in enumerate(size):
+            if value.shape[dim] != n:
+                value = value.narrow(dim, 0, n)
+        return with_strides(value, size, stride)
+
+    return cut
+
+
+class PaddedCall:
+    """Calls one program for all sizes up to those that it is compiled for.
+
+    Args:
+        sizes: of all symbols, what it is compiled for.
+        names: the symbols that have smaller values in a call, or the same.
+        inputs: by number, those that are padded.
+        taken: numbers of the inputs that the program takes; others are numbers, which it was compiled for.
+        results: what the caller wants of each.
+        numbers: sizes that `rest` takes.
+        counted: the symbols whose values the program takes, behind its other inputs.
+        run: the program.
+        rest: of the inputs, these numbers and the results, gives what the caller gets; None where that is the results.
+        device: where the program runs.
+    """
+
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        names: Sequence[str],
+        inputs: Mapping[int, PaddedInput],
+        taken: Sequence[int],
+        results: Sequence[PaddedResult],
+        numbers: Sequence[Size],
+        counted: Sequence[str],
+        run: Callable[..., Any],
+        rest: Callable[..., Any] | None,
+        device: torch.device,
+    ):
+        self.sizes, self.names, self.inputs, self.results = dict(sizes), tuple(names), dict(inputs), tuple(results)
+        self.taken = tuple(taken)
+        self.numbers, self.counted, self.run, self.rest, self.device = tuple(numbers), tuple(counted), run, rest, device
+        self._changed = list(self.inputs.items())
+        self._cuts: dict[tuple[int, ...], Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cuts": {}}
+
+    def compile(self, compile: Callable[[Any], Callable[..., Any]]) -> None:
+        """Compile the graph without symbols, which PyTorch would run else."""
+        self.run = compile(self.run)
+
+    def serves(self, values: Mapping[str, int]) -> bool:
+        """Whether it may be called for these values of all symbols."""
+        return all(n == values[name] or (name in self.names and n > values[name]) for name, n in self.sizes.items())
+
+    def __call__(self, values: tuple[int, ...], args: Sequence[Any]) -> Any:
+        """The graph's outputs for values of all its symbols."""
+        cut = self._cuts.get(values)
+        if cut is None:
+            if len(self._cuts) >= MOST_CUTS:
+                self._cuts.clear()
+            cut = self._cuts[values] = self._cut(dict(zip(self.sizes, values, strict=True)))
+        numbers, counts, outputs = cut
+        given = list(args)
+        for n, value in self._changed:
+            given[n] = value(given[n])
+        if len(given) != len(self.taken):
+            given = [given[n] for n in self.taken]
+        results = [how(value) for value, how in zip(self.run(*given, *counts), outputs, strict=True)]
+        return results if self.rest is None else self.rest(*args, *numbers, *results)
+
+    def _cut(self, values: Mapping[str, int]) -> Any:
+        """What a call with these values needs: numbers that the rest takes, counts, and what cuts each result."""
+        numbers = [size_at(value, values) for value in self.numbers]
+        counts = [torch.full([], values[name], dtype=torch.int64, device=self.device) for name in self.counted]
+        return numbers, counts, [result.cutter(self.sizes, values) for result in self.results]
