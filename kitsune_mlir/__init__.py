@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kitsune_mlir.runtime.program import Program
     from kitsune_mlir.simulation.simulate import simulate
     from kitsune_mlir.training.train_step import train_step
+    from kitsune_mlir.window.window import Window
 
 _WHERE = {
     "compile": "kitsune_mlir.pipeline",
@@ -30,9 +31,10 @@ _WHERE = {
     "Program": "kitsune_mlir.runtime.program",
     "simulate": "kitsune_mlir.simulation.simulate",
     "train_step": "kitsune_mlir.training.train_step",
+    "Window": "kitsune_mlir.window.window",
 }
 
-__all__ = ["Options", "Program", "compile", "explain", "load", "simulate", "train_step"]
+__all__ = ["Options", "Program", "Window", "compile", "explain", "load", "simulate", "train_step"]
 
 
 def __getattr__(name: str) -> Any:

@@ -36,7 +36,7 @@ class DirectCall:
         self.counts = True
         self._types = (torch.Tensor, torch.nn.Parameter)
         self.device, self._index = device, device.index
-        self._run = run
+        self.run = run
         self._weights = tuple(t.data_ptr() for t in weights)
         self._kept = list(weights)
         self._inputs = [
@@ -72,11 +72,15 @@ class DirectCall:
         if bound is None:
             return None
         pointers, results = bound
-        self._run(tuple(pointers), self._stream(self._index) if self._stream is not None else 0)
+        self.run(tuple(pointers), self._stream(self._index) if self._stream is not None else 0)
         return self.assemble(results)
 
-    def bind(self, args: Sequence[Any]) -> tuple[list[int], list[Any]] | None:
-        """Pointers of a call and its results, of which `assemble` makes the output; None where the arguments do not fit."""
+    def bind(self, args: Sequence[Any], into: Sequence[Any] | None = None) -> tuple[list[int], list[Any]] | None:
+        """Pointers of a call and its results, of which `assemble` makes the output; None where the arguments do not fit.
+
+        Args:
+            into: tensors that are the results, which are as the program writes them; None: new ones.
+        """
         if len(args) != self._count or (self._current is not None and self._current() != self._index):
             return None
         if self._seen is None or not self._seen(*args):
@@ -104,7 +108,7 @@ class DirectCall:
             if self.counts:
                 changed([results[n] for n in places])
         else:
-            results = [empty(shape, stride, dtype) for shape, stride, dtype in self._results]
+            results = [empty(shape, stride, dtype) for shape, stride, dtype in self._results] if into is None else [*into]
         for result in results:
             pointers.append(result.data_ptr())
         return pointers, results

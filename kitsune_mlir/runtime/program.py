@@ -138,6 +138,16 @@ class Program:
         return self._runner is not None and self._runner is other._runner
 
     @property
+    def direct(self) -> DirectCall | None:
+        """The quick way through calls whose arguments are tensors that fit; None where a call has to convert or to copy."""
+        return self._direct if not self._copies else None
+
+    @property
+    def placed_weights(self) -> Sequence[Any]:
+        """The weights as the code reads them, in the order of `signature.weights`."""
+        return self._weight_tensors
+
+    @property
     def copies(self) -> Sequence[WeightCopy]:
         """Weights that are copied or derived, which whoever replays recorded calls keeps in step with their sources."""
         return self._copies
@@ -178,9 +188,7 @@ class Program:
         import torch
 
         runner = self._usable_runner()
-        leaves, spec = self._flatten((args, kwargs))
-        if spec != self._in_spec:
-            leaves = self._arranged(args, kwargs, leaves, spec)
+        leaves = self.leaves_of(args, kwargs)
         self._check_fixed(leaves)
         inputs = [self._input(n, leaves, runner.device) for n in range(len(self._dtypes))]
         device = inputs[0].device if inputs else torch.device(runner.device)
@@ -225,6 +233,20 @@ class Program:
         if self._runner is None:
             raise TargetError(self._runner_error or f"target '{self.target}' cannot be used on this machine")
         return self._runner
+
+    def leaves_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+        """The leaves of a call's arguments, in the order in which `signature.inputs` and `signature.fixed` number them.
+
+        Raises:
+            ArgumentError: the arguments have another structure than the program's.
+        """
+        leaves, spec = self._flatten((args, kwargs))
+        return leaves if spec == self._in_spec else self._arranged(args, kwargs, leaves, spec)
+
+    @property
+    def out_spec(self) -> Any:
+        """The pytree spec of the output."""
+        return self._out_spec
 
     def _arranged(self, args: Sequence[Any], kwargs: Mapping[str, Any], leaves: Sequence[Any], spec: Any) -> Sequence[Any]:
         """Leaves in the program's order, of arguments that differ in the order of dictionaries only (a pytree has one), or are

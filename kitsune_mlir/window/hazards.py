@@ -143,6 +143,12 @@ class Hazards:
                     found |= piece.readers
         return found
 
+    def last_written(self, number: int) -> list[tuple[int, int]]:
+        """The bytes that an entry was the last to write, of all entries up to now: pairs of the first and the one behind."""
+        ranges = self._entries[number] or ()
+        found = (piece for low, high, mode in ranges if mode != READ for piece in self._overlapped(low, high))
+        return [(piece.start, piece.end) for piece in found if piece.writer == number]
+
     def retire(self, number: int) -> None:
         """Forget an entry that has ended, and before it everything that it had to wait for.
 

@@ -1,0 +1,128 @@
+"""How a program is appended: what of a call is known before its arguments are, and what one call touches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kitsune_mlir.errors import ArgumentError
+from kitsune_mlir.runtime.program import Program
+from kitsune_mlir.runtime.results import empty, into_leaves
+from kitsune_mlir.runtime.signature import torch_dtype
+from kitsune_mlir.window.hazards import BOTH, READ, WRITE, Range, span
+from kitsune_mlir.window.task import Call, extent
+
+__all__ = ["Template", "in_order"]
+
+
+def in_order(ranges: Sequence[Range]) -> list[Range]:
+    """Ranges as `Hazards.append` wants them: reads first."""
+    return sorted(ranges, key=lambda one: one[2])
+
+
+class Template:
+    """A program as windows append it.
+
+    Args:
+        program: it stays alive with this object.
+    """
+
+    def __init__(self, program: Program):
+        signature = program.signature
+        self._program = program
+        self._names = [one.name for one in (*signature.weights, *signature.inputs)]
+        numbers = {name: n for n, name in enumerate(self._names)}
+        numbers |= {f"result {n}": len(self._names) + n for n in range(len(signature.results))}
+        places = [(numbers[a.tensor], *span(0, a.offset, a.bytes, a.mode)) for a in signature.accesses]
+        self._places = sorted(places, key=lambda one: one[3])
+        self._weights = program.placed_weights
+        self._direct = program.direct
+        written = sorted({number for number, _, _, mode in places if mode != READ})
+        self._written = [number - len(self._weights) for number in written if number >= len(self._weights)]
+        self._written_weights = [self._weights[number] for number in written if number < len(self._weights)]
+
+    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, into: Any = None) -> Call:
+        """A call with these arguments; results are allocated, and not written.
+
+        Args:
+            args, kwargs: as the program is called.
+            into: as of `Program.run`.
+
+        Raises:
+            ArgumentError: the output has another structure than `into`.
+        """
+        direct = self._direct
+        if direct is not None and into is None and not kwargs:
+            bound = direct.bind(args)
+            if bound is not None:
+                pointers, results = bound
+                ranges = [(pointers[n] + low, pointers[n] + high, mode) for n, low, high, mode in self._places]
+                tensors = [*args, *results]
+                written = [*self._written_weights, *(tensors[n] for n in self._written)]
+                return Call(lambda stream: direct.run(pointers, stream), ranges, direct.assemble(results), tensors, written)
+        return self._general(args, kwargs or {}, into)
+
+    def _general(self, args: Sequence[Any], kwargs: Mapping[str, Any], into: Any) -> Call:
+        """A call whose arguments have to be converted, named or copied: that is done when it is run."""
+        import torch
+        from torch.utils import _pytree as pytree
+
+        program, signature = self._program, self._program.signature
+        leaves = program.leaves_of(args, kwargs)
+        by_name = {one.name: leaves[one.position] for one in signature.inputs}
+        for name, tensor in by_name.items():
+            if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_nested:
+                raise ArgumentError(f"input '{name}' is a {type(tensor).__name__}: a window takes dense torch tensors only")
+        modes: dict[str, int] = {}
+        for access in signature.accesses:
+            mode = span(0, 0, 0, access.mode)[2]
+            modes[access.tensor] = mode if modes.get(access.tensor, mode) == mode else BOTH
+        modes |= {output.mutates: BOTH for output in signature.outputs if output.mutates is not None}
+        ranges, written = [], []
+        for name, tensor in (*by_name.items(), *program.weights.items()):
+            mode = modes.get(name, READ)
+            ranges.append(extent(tensor, mode))
+            written += [tensor] * (mode != READ)
+        for weight, placed in zip(signature.weights, self._weights, strict=True):
+            ranges.append(extent(placed, modes.get(weight.name, READ)))
+        for copy in program.copies:
+            ranges += [extent(source, READ) for source in copy.sources] + [extent(copy.placed, BOTH)]
+        places, output = self._places_for(into, {**program.weights, **by_name}, program.device)
+        results = [place for place in places if place is not None]
+        ranges += [extent(result, WRITE) for result in results]
+        nested = pytree.tree_unflatten(places, program.out_spec)
+
+        def run(stream: int) -> None:
+            if stream:
+                with torch.cuda.stream(torch.cuda.ExternalStream(stream, program.device)):
+                    program.run(*args, into=nested, **kwargs)
+            else:
+                program.run(*args, into=nested, **kwargs)
+
+        return Call(run, in_order(ranges), output, [*by_name.values(), *results], [*written, *results])
+
+    def _places_for(self, into: Any, by_name: Mapping[str, Any], device: str) -> tuple[list[Any], Any]:
+        """For each leaf of the output a tensor to write it into, or None; and the output."""
+        from torch.utils import _pytree as pytree
+
+        signature, spec = self._program.signature, self._program.out_spec
+        new = [output for output in signature.outputs if output.mutates is None]
+        places: list[Any] = []
+        leaves: list[Any] = []
+        made: dict[int, Any] = {}
+        for output, own in zip(new, into_leaves(into, spec), strict=True):
+            if output.kind != "tensor":
+                places.append(own)  # which has to be None: the run says so
+                leaves.append(by_name[output.argument or ""] if output.kind == "alias" else output.value)
+                continue
+            number = output.index or 0
+            if own is None and not output.copied:
+                own = made.get(number)
+            if own is None:
+                shape, dtype = signature.results[number]
+                order = signature.result_orders.get(number, range(len(shape)))
+                own = empty(shape, order, torch_dtype(dtype), device)
+            made.setdefault(number, own)
+            places.append(own)
+            leaves.append(own)
+        return places, pytree.tree_unflatten(leaves, spec)
