@@ -12,9 +12,10 @@ from kitsune_mlir.runtime.arguments import address_of, fixed_text, leaf_words, o
 from kitsune_mlir.runtime.batch import Batch
 from kitsune_mlir.runtime.bound import Bound, stream_of
 from kitsune_mlir.runtime.direct import DirectCall, direct_call
+from kitsune_mlir.runtime.inputs import input_tensor
 from kitsune_mlir.runtime.memory import Memory, memory_of
 from kitsune_mlir.runtime.package import LEVELS, Contents, write_package
-from kitsune_mlir.runtime.results import Overwritten, changed, check_into, empty, in_order, into_leaves
+from kitsune_mlir.runtime.results import Overwritten, changed, check_into, empty, into_leaves
 from kitsune_mlir.runtime.runner import Runner
 from kitsune_mlir.runtime.signature import Access, Signature, torch_dtype
 from kitsune_mlir.runtime.structure import call_words, difference, leaf_name, structure_of
@@ -190,7 +191,10 @@ class Program:
         runner = self._usable_runner()
         leaves = self.leaves_of(args, kwargs)
         self._check_fixed(leaves)
-        inputs = [self._input(n, leaves, runner.device) for n in range(len(self._dtypes))]
+        inputs = [
+            input_tensor(want, dtype, leaves[want.position], runner.device)
+            for want, dtype in zip(self.signature.inputs, self._dtypes, strict=True)
+        ]
         device = inputs[0].device if inputs else torch.device(runner.device)
         for copy in self._copies:
             copy.refresh()
@@ -276,32 +280,6 @@ class Program:
             if (repr(given) != text) if by_text else (type(given) is not type(value) or given != value):
                 name = leaf_name(self._in_spec, position, self.signature.parameters)
                 raise ArgumentError(f"{name} is {leaf_words(given, 'a ')}; the program was compiled for {text} only")
-
-    def _input(self, n: int, leaves: Sequence[Any], device: str) -> Any:
-        import torch
-
-        want, dtype = self.signature.inputs[n], self._dtypes[n]
-        tensor = leaves[want.position]
-        if not isinstance(tensor, torch.Tensor):
-            tensor = tensor_of(tensor, f"input '{want.name}'")
-        if tensor.layout != torch.strided or tensor.is_nested:
-            what = "is nested" if tensor.is_nested else f"has layout {tensor.layout}"
-            raise ArgumentError(f"input '{want.name}' {what}, a dense tensor was expected")
-        if tuple(tensor.shape) != want.shape:
-            raise ArgumentError(f"input '{want.name}' has shape {list(tensor.shape)}, compiled for {list(want.shape)}")
-        if tensor.dtype != dtype:
-            raise ArgumentError(f"input '{want.name}' is {tensor.dtype}, compiled for {dtype}")
-        place = torch.device(device)
-        if tensor.device.type != place.type or place.index not in (None, tensor.device.index):
-            raise ArgumentError(f"input '{want.name}' is on {tensor.device}, the program runs on {device}")
-        tensor = tensor.detach()
-        if want.order:
-            tensor = in_order(tensor, want.order)
-        elif not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
-            tensor = tensor.resolve_conj().resolve_neg().contiguous()
-        if address_of(tensor, f"input '{want.name}'") % 16:
-            tensor = tensor.clone()  # vector loads and bulk copies want 16 bytes; torch allocates 64 or 256
-        return tensor
 
     def _outputs(self, leaves: Sequence[Any], results: Sequence[Any], handed: Sequence[Any]) -> Any:
         """The output; `handed` are the caller's tensors for its leaves, or None."""

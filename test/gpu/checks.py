@@ -111,6 +111,7 @@ KINDS = (
     Kind("reduction_programs", 120, _names("reduction_programs", "CASES")),
     Kind("scatter_programs"),
     Kind("in_place_programs"),
+    Kind("window_programs"),
     Kind("simt_programs", 120, _names("simt_programs", "CASES"), _only),
     Kind("primitives_check"),
     Kind("hang_programs"),

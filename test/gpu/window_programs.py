@@ -1,0 +1,149 @@
+"""Windows on a GPU: streams and events, and the paper's form, beside running one after the other.
+
+    python -m test.gpu.window_programs build DIR               # needs the compiler, no GPU
+    python -m test.gpu.window_programs run DIR [--time]        # needs a Hopper GPU; no compiler
+
+Random streams of programs, some of which change arguments or weights in place; values that are read between, work of the
+caller's own stream before and after, memory that is freed while it is in use: all must be equal to the bit to running one after
+the other. `--time` prints what an append costs the host, and microseconds a program for chains and fans of programs of few
+tiles: one stream, window, paper's form.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from test.gpu.driver import program_main
+
+STREAMS, STEPS, ROWS, WIDTH = 60, 200, 16, 256
+BACK_ENDS = ("streams", "synchronized")
+
+
+class Total(nn.Module):
+    """Adds to a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(ROWS, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = self.total
+        assert isinstance(total, Tensor)
+        total.mul_(0.5).add_(x)
+        return torch.tanh(total)
+
+
+def product(x: Tensor, y: Tensor) -> Tensor:
+    """Mixes rows and columns."""
+    return torch.tanh(x @ (y.T @ x) * 0.01 + y)
+
+
+def scaled_(x: Tensor, y: Tensor) -> None:
+    """Changes its first argument."""
+    x.mul_(0.5).add_(y)
+
+
+def modules() -> dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]]:
+    """What is compiled, by name, with example arguments."""
+    x, y = torch.zeros(ROWS, WIDTH), torch.zeros(ROWS, WIDTH)
+    layer = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))
+    return {"product": (product, (x, y)), "scaled": (scaled_, (x, y)), "total": (Total(), (x,)), "layer": (layer, (x,))}
+
+
+def build(folder: Path, names: Sequence[str]) -> None:
+    """Compile the programs."""
+    import kitsune_mlir
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (model, args) in modules().items():
+        kitsune_mlir.compile(model, args, target="sm_90a").save(folder / f"{name}.kit")
+
+
+def random_stream(draw: random.Random, programs: dict, again: dict, back_end: str) -> str:
+    """Run one stream; what is wrong, in words."""
+    import kitsune_mlir
+
+    window = kitsune_mlir.Window(size=draw.choice((2, 8, 64)), back_end=back_end)
+    first = [torch.randn(ROWS, WIDTH, device="cuda") for _ in range(6)]
+    values, same = [v.clone() for v in first], [v.clone() for v in first]
+    for step in range(STEPS):
+        name, a, b = draw.choice([*programs]), draw.randrange(6), draw.randrange(5)
+        b = (a + 1 + b) % 6
+        mine, other = programs[name], again[name]
+        if name == "scaled":
+            window.append(mine, (values[a], values[b]))
+            other(same[a], same[b])
+        else:  # the tensor that was there is freed while it may be in use
+            args, twins = ((values[a], values[b]), (same[a], same[b])) if name == "product" else ((values[a],), (same[a],))
+            values[b], same[b] = window.append(mine, args).output, other(*twins)
+        if draw.random() < 0.1:  # the caller's stream reads, and changes, what the window has
+            task = window.append(programs["layer"], (values[a],))
+            twin = again["layer"](same[a])
+            if not task.result().equal(twin):
+                return f"step {step}: a result differs"
+            values[a], same[a] = task.result() * 0.5, twin * 0.5
+    window.flush()
+    torch.cuda.synchronize()
+    wrong = [n for n, (value, twin) in enumerate(zip(values, same, strict=True)) if not value.equal(twin)]
+    return f"tensors {wrong} differ at the end" if wrong else ""
+
+
+def run(folder: Path, names: Sequence[str], given: argparse.Namespace) -> int:
+    """Check, and with `--time` measure."""
+    import kitsune_mlir
+
+    failed = 0
+    for back_end in BACK_ENDS:
+        bad = ""
+        loaded = [{p.stem: kitsune_mlir.load(p) for p in sorted(folder.glob("*.kit"))} for _ in range(2)]
+        for seed in range(STREAMS if back_end == "streams" else STREAMS // 6):
+            for each in loaded:
+                each["total"].weights["total"].zero_()
+            bad = bad or random_stream(random.Random(seed), loaded[0], loaded[1], back_end)
+        failed += bool(bad)
+        print(f"{'FAIL' if bad else 'ok  '} {back_end}: random streams {bad}", flush=True)
+    if given.time:
+        for line in times(folder):
+            print(line, flush=True)
+    return failed
+
+
+def times(folder: Path) -> list[str]:
+    """Host microseconds of an append, and microseconds a program of chains and fans."""
+    import kitsune_mlir
+
+    program = kitsune_mlir.load(folder / "layer.kit")
+    inputs = [torch.randn(ROWS, WIDTH, device="cuda") for _ in range(16)]
+    lines = []
+    for shape in ("chain", "fan"):
+        for back_end in ("one stream", *BACK_ENDS):
+            host, total = [], []
+            for _ in range(7):
+                torch.cuda.synchronize()
+                window = kitsune_mlir.Window(back_end=back_end) if back_end in BACK_ENDS else None
+                start = time.perf_counter()
+                last = inputs[0]
+                for n in range(200):
+                    argument = last if shape == "chain" else inputs[n % 16]
+                    last = program(argument) if window is None else window.append(program, (argument,)).output
+                host.append(time.perf_counter() - start)
+                if window is not None:
+                    window.flush()
+                torch.cuda.synchronize()
+                total.append(time.perf_counter() - start)
+            each = [1e6 * statistics.median(found) / 200 for found in (host, total)]
+            lines.append(f"{shape:6s} {back_end:13s} host {each[0]:6.2f} us, with the device {each[1]:6.2f} us a program")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(program_main(__doc__, build, run, switches={"time": "also measure"}))
