@@ -32,6 +32,8 @@ class Options:
         deterministic: GPU target: results are the same bits on every run, which costs time where rows are added at indices
             (`index_add`, `scatter_add`); None is the framework's setting, `torch.are_deterministic_algorithms_enabled()`, when
             the program is compiled. The host target's results are always.
+        requests: GPU target: most requests of a launch (`Program.batch`); more than 1 make the program one launch, "temporal".
+            The host's programs take any number.
         ptxas_seconds: GPU target: wall time that ptxas may take for a kernel; None is no limit. After that it is ended, and the
             next cheaper plan is taken (smaller kernels or stages), which is a remark and stands in `Program.explain`.
         timestamps: GPU target: every block writes when it began and ended each task (`Program.timeline`); costs little.
@@ -57,6 +59,7 @@ class Options:
     debug: bool = False
     schedule: Literal["auto", "temporal", "spatial", "separate"] = "auto"
     deterministic: bool | None = None
+    requests: int = 1
     ptxas_seconds: float | None = 60.0
     timestamps: bool = False
     on_remark: Callable[[Any], None] | None = None
@@ -75,6 +78,18 @@ class Options:
         for name, hint in _types().items():
             if not _fits(value := getattr(self, name), hint):
                 raise ArgumentError(f"option '{name}' is {_words(hint)}, not {shown(value)}")
+        if self.requests < 1:
+            raise ArgumentError(f"option 'requests' is a number of requests of a launch, at least 1, not {self.requests}")
+        if self.requests > 1 and self.schedule not in ("auto", "temporal"):
+            raise ArgumentError(
+                f"option 'requests' is {self.requests}, and 'schedule' is '{self.schedule}': several requests are done in one "
+                f"launch by all multiprocessors, 'temporal'"
+            )
+
+    @property
+    def mode(self) -> str:
+        """Who runs the stages, "auto" where that is left open."""
+        return "temporal" if self.requests > 1 else self.schedule
 
 
 @functools.cache

@@ -84,7 +84,7 @@ def compile_imported(imported: ImportedModel, machine: Target, options: Options,
 
 
 def _compiled(imported: ImportedModel, machine: Target, options: Options, phases: Phases) -> Program:
-    planning = Planning(options.schedule)
+    planning = Planning(options.mode)
     stages = plan(imported, machine, options, planning, phases)
     best: Code | None = None
     while True:
@@ -141,7 +141,7 @@ def plan(
         TargetError: tuning needs a device, and none is usable here.
     """
     options, phases = options or Options(), phases or Phases()
-    planning = planning or Planning(options.schedule)
+    planning = planning or Planning(options.mode)
     if unknown := options.passes.keys() - set(PIPELINE):
         raise ArgumentError(f"option 'passes' names {', '.join(sorted(unknown))}; passes are {', '.join(PIPELINE)}")
     module = imported.module.operation.clone(ip=False)

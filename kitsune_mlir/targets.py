@@ -259,5 +259,6 @@ def kernel_options(machine: Target, options: Options) -> KernelOptions:
         debug=options.debug,
         timestamps=options.timestamps,
         ptxas_seconds=options.ptxas_seconds,
+        requests=options.requests,
         **precisions(options),
     )

@@ -35,7 +35,8 @@ class ToGpu(KernelOptions, Pass):
     Options: `chip` is the processor; `workers` the multiprocessors that the program is planned for; `shared-bytes` and
     `threads` what a block can have; `debug` bounds all waits and reports the first that gives up; with `timestamps` blocks
     write when they did what; `matmul-precision` and `convolution-precision` (`highest`, `high`, `medium`) say how f32 products
-    are done, exactly or in TF32; `ptxas-seconds` is for whoever assembles the kernel: the pass does not.
+    are done, exactly or in TF32; with `requests` above 1 a launch does up to so many, by a table of pointers; `ptxas-seconds`
+    is for whoever assembles the kernel: the pass does not.
     """
 
     name: ClassVar[str] = "kitsune-to-gpu"

@@ -86,6 +86,7 @@ class _State:
     pointers: tuple[int, ...]
     maps: list[collections.OrderedDict[int, Any]]  # encoded tensor maps by address, one dict a tensor-map parameter
     gathered: ctypes.Array | None  # all tensor maps, one after the other, where they are one parameter
+    requests: Any = None  # of a kernel that takes several: their table (`cuda_requests`)
 
 
 class CudaExecutor:
@@ -162,19 +163,25 @@ class CudaExecutor:
         """
         wanted = tuple(pointers)
         if len(wanted) != self._pointer_count:
-            raise ArgumentError(
-                f"kernel '{self.manifest.kernel}' takes {self._pointer_count} pointers (inputs, then results), "
-                f"got {len(wanted)}"
-            )
-        state = self._states.get(stream)
-        if state is None or self._is_capturing(stream, state.capturing_address) or state.capturing.value:
-            with self.device.current():
-                state = self._state(stream)
+            raise self._miscounted(wanted)
+        state = self._state_now(stream)
         with state.lock:
             if wanted != state.pointers:
                 self._fill(state, wanted)
             if self._launch(state.config.address, self._handle, state.table_address, None):
                 self._launch_again(state)
+
+    def _miscounted(self, pointers: Sequence[int]) -> ArgumentError:
+        kernel, wanted = self.manifest.kernel, self._pointer_count
+        return ArgumentError(f"kernel '{kernel}' takes {wanted} pointers (inputs, then results), got {len(pointers)}")
+
+    def _state_now(self, stream: int) -> _State:
+        """The state of a launch on a stream."""
+        state = self._states.get(stream)
+        if state is None or self._is_capturing(stream, state.capturing_address) or state.capturing.value:
+            with self.device.current():
+                state = self._state(stream)
+        return state
 
     def _launch_again(self, state: _State) -> None:
         """What a launch needs is looked at when one fails: this thread may have no context yet, or another device's."""
@@ -289,7 +296,7 @@ class CudaExecutor:
         lasting = capturing and cleared > 0 and not manifest.debug
         workspace = _Lasting(size) if lasting else _Memory(size, self.device, stream)
         shared = self._before
-        arena = shared.arena(stream) if shared else _Memory(manifest.arena_bytes, self.device, stream)
+        arena = shared.arena(stream) if shared else _Memory(manifest.requests * manifest.arena_stride, self.device, stream)
         cleared = size if manifest.timestamps and manifest.slots else cleared
         if cleared and not lasting:
             call("cuMemsetD8Async", workspace.address, 0, cleared, stream)

@@ -17,26 +17,33 @@ class CudaRunner:
     Attributes:
         device: "cuda:0", or whichever device it is loaded on.
         executor: what launches: a `CudaExecutor`, or a `CudaSequence` of several.
+        most_requests: of a launch (option `requests`).
     """
 
     def __init__(self, kernels: Sequence[tuple[Manifest, bytes]], ordinal: int = 0):
         from kitsune_mlir.runtime.cuda_executor import CudaExecutor
+        from kitsune_mlir.runtime.cuda_requests import CudaRequests
         from kitsune_mlir.runtime.cuda_sequence import CudaSequence
 
         self.device = f"cuda:{ordinal}"
-        self.executor = CudaExecutor(*kernels[0], ordinal) if len(kernels) == 1 else CudaSequence(kernels, ordinal)
+        self.most_requests = kernels[0][0].requests if len(kernels) == 1 else 1
+        if len(kernels) > 1:
+            self.executor = CudaSequence(kernels, ordinal)
+        else:
+            kind = CudaRequests if self.most_requests > 1 else CudaExecutor
+            self.executor = kind(*kernels[0], ordinal)
 
     def run(self, pointers: Sequence[int], stream: int) -> None:
         """Launch once on the caller's stream; returns at once."""
         self.executor.run(pointers, stream)
 
     def run_requests(self, rows: Sequence[Sequence[int]], stream: int) -> list[KitsuneError | None]:
-        """Launch once for each request on the caller's stream; returns at once."""
-        for pointers in rows:
-            self.executor.run(pointers, stream)
+        """Launch once for several requests on the caller's stream; returns at once."""
+        if len(rows) == 1:
+            self.executor.run(rows[0], stream)
+        elif rows:
+            self.executor.run_requests(rows, stream)
         return [None] * len(rows)
-
-    most_requests = 1
 
     @staticmethod
     def artifacts(kernels: Sequence[tuple[Manifest, bytes, str]]) -> dict[str, bytes]:

@@ -28,6 +28,7 @@ __all__ = [
     "MAX_BLOCKS",
     "REPORT_BYTES",
     "REPORT_FIELDS",
+    "REQUEST_HEADER",
     "SLOT_STRIDE",
     "TIMESTAMP_BYTES",
     "WAITS_BYTES",
@@ -37,6 +38,10 @@ __all__ = [
 ]
 
 FORMAT = 1
+
+REQUEST_HEADER = 64
+"""Bytes at the start of a table of requests: words of 64 bits, the number of requests, the addresses of the workspace and of
+all tensor maps (a request's one after the other). A row for each request follows: the pointers but that to the workspace."""
 
 MAX_BLOCKS = 8192
 COUNTERS = 4 * MAX_BLOCKS
@@ -97,8 +102,10 @@ class Manifest:
         selected: the kernel takes pointers to what it uses only, and to places in the arena, as `parameters` has them; others
             take one to each input and result and to the arena.
         arrays: the kernel takes two parameters, an array of all pointers and one of all tensor maps, each in their order.
-        arena_bytes: size of the arena.
+        arena_bytes: size of the arena (of a request).
         input_bytes, result_bytes: size of each input and result.
+        requests: most requests of a launch. More than 1: the kernel takes one parameter, a pointer to a table of requests
+            (`REQUEST_HEADER`), and not those that `parameters` has. `slots` and `partial_bytes` are those of all requests.
         overwrites: for each result the input whose memory it must be given, and whose values it holds before; -1 for none.
             Empty is none at all.
         tiles: more blocks than this have nothing to do: tiles of all tasks together, or fewer where tasks follow each other.
@@ -132,11 +139,17 @@ class Manifest:
     arrays: bool = False
     selected: bool = False
     overwrites: tuple[int, ...] = ()
+    requests: int = 1
 
     @property
     def counter_bytes(self) -> int:
         """Size of one of the two arrays of counters, a multiple of 256."""
         return -(-self.slots * SLOT_STRIDE // 256) * 256
+
+    @property
+    def arena_stride(self) -> int:
+        """Bytes from one request's arena to the next one's."""
+        return self.arena_bytes if self.requests == 1 else -(-self.arena_bytes // 256) * 256
 
     @property
     def debug_offset(self) -> int:

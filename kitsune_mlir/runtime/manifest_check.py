@@ -60,6 +60,7 @@ def check_manifest(manifest: Manifest) -> None:
         "workers": (0, 1 << 31),
         "least_blocks": (1, 1 << 31),
         "cluster": (1, MOST_CLUSTER),
+        "requests": (1, 1 << 20),
     }
     for name, (least, most) in limits.items():
         _require(least <= getattr(manifest, name) <= most, f"'{name}' is {getattr(manifest, name)}")

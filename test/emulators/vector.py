@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch_mlir import ir
 
-from kitsune_mlir.runtime.manifest import Manifest
+from kitsune_mlir.runtime.manifest import REQUEST_HEADER, Manifest
 from test.emulators.block import DTYPES, Race, Space, _unsigned
 from test.emulators.bulk import BulkCopies
 from test.emulators.kernel import RED_ZONE, SHIFT, KernelBlock, Machine, run_blocks
@@ -185,30 +185,97 @@ def run_kernel(
     """
     machine = Machine()
     machine.define(module)
-    spaces: dict[tuple[str, int], tuple[Space, int]] = {}
-    for role, arrays in (("input", inputs), ("result", results)):
-        for number, array in enumerate(arrays):
-            space = Space(array.nbytes + RED_ZONE, checked=False)
-            # Not rounded up, so that the byte behind the last one is out of bounds.
-            space.data = np.full(array.nbytes + RED_ZONE, 0xFF, np.uint8)
-            spaces[role, number] = space, machine.add(space)
-            over = manifest.overwrites[number] if role == "result" and manifest.overwrites else -1
-            if role == "input" or arena is not None or over >= 0:
-                held = inputs[over] if over >= 0 else array
-                space.data[: array.nbytes] = np.ascontiguousarray(held).reshape(-1).view(np.uint8)
-    for role, size in (("arena", manifest.arena_bytes), ("workspace", manifest.workspace_bytes(blocks))):
-        space = Space(size + 2 * RED_ZONE, checked=False)
-        space.data[:] = 0
-        spaces[role, 0] = space, machine.add(space)
+    workspace = _zeros(machine, manifest.workspace_bytes(blocks))[1]
+    memory = _Memory(machine, manifest, inputs, results, arena)
+    _run(machine, module, manifest, [*memory.pointers, workspace, *memory.maps(machine)], blocks, block_type)
+    memory.read(results)
     if arena is not None:
-        spaces["arena", 0][0].data[: arena.nbytes] = arena
-    pointers = []
-    for parameter in manifest.parameters:
-        if parameter.kind == "tensor_map":
-            pointers.append(machine.add(Space(128)))
-            machine.maps[pointers[-1]] = parameter.map, spaces[parameter.of, parameter.index][1] + parameter.offset
-        else:
-            pointers.append(spaces[parameter.kind, parameter.index][1] + parameter.offset)
+        arena[:] = memory.spaces["arena", 0][0].data[: arena.nbytes]
+
+
+def run_requests(
+    module: ir.Operation,
+    manifest: Manifest,
+    requests: list[tuple[list[np.ndarray], list[np.ndarray]]],
+    blocks: int,
+    block_type: type[VectorBlock] = VectorBlock,
+) -> None:
+    """Run a kernel of several requests, each with inputs and results as `run_kernel` has them; raises as that does."""
+    machine = Machine()
+    machine.define(module)
+    workspace = _zeros(machine, manifest.workspace_bytes(blocks))[1]
+    memories = [_Memory(machine, manifest, inputs, results, None) for inputs, results in requests]
+    count = sum(parameter.kind == "tensor_map" for parameter in manifest.parameters)
+    maps = machine.add(Space(128 * max(1, count) * len(requests)))
+    for number, memory in enumerate(memories):
+        memory.maps(machine, maps + 128 * count * number)
+    header = np.zeros(REQUEST_HEADER // 8, np.int64)
+    header[:3] = len(requests), workspace, maps
+    rows = np.array([memory.pointers for memory in memories], np.int64)
+    table = machine.fill(np.concatenate([header, rows.reshape(-1)]))
+    _run(machine, module, manifest, [table], blocks, block_type)
+    for (_, results), memory in zip(requests, memories, strict=True):
+        memory.read(results)
+
+
+class _Memory:
+    """What a request reads and writes: spaces by role and number, and the kernel's pointers to them."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        manifest: Manifest,
+        inputs: list[np.ndarray],
+        results: list[np.ndarray],
+        arena: np.ndarray | None,
+    ):
+        self.manifest = manifest
+        self.spaces: dict[tuple[str, int], tuple[Space, int]] = {}
+        for role, arrays in (("input", inputs), ("result", results)):
+            for number, array in enumerate(arrays):
+                space = Space(array.nbytes + RED_ZONE, checked=False)
+                # Not rounded up, so that the byte behind the last one is out of bounds.
+                space.data = np.full(array.nbytes + RED_ZONE, 0xFF, np.uint8)
+                self.spaces[role, number] = space, machine.add(space)
+                over = manifest.overwrites[number] if role == "result" and manifest.overwrites else -1
+                if role == "input" or arena is not None or over >= 0:
+                    held = inputs[over] if over >= 0 else array
+                    space.data[: array.nbytes] = np.ascontiguousarray(held).reshape(-1).view(np.uint8)
+        self.spaces["arena", 0] = _zeros(machine, manifest.arena_bytes)
+        if arena is not None:
+            self.spaces["arena", 0][0].data[: arena.nbytes] = arena
+        places = [parameter for parameter in manifest.parameters if (parameter.kind, parameter.index) in self.spaces]
+        self.pointers = [self.spaces[place.kind, place.index][1] + place.offset for place in places]
+
+    def maps(self, machine: Machine, place: int | None = None) -> list[int]:
+        """Make the tensor maps, one after the other from `place` on, or each in memory of its own; their addresses."""
+        found = []
+        for parameter in self.manifest.parameters:
+            if parameter.kind == "tensor_map":
+                found.append(machine.add(Space(128)) if place is None else place + 128 * len(found))
+                machine.maps[found[-1]] = parameter.map, self.spaces[parameter.of, parameter.index][1] + parameter.offset
+        return found
+
+    def read(self, results: list[np.ndarray]) -> None:
+        """Fill the results."""
+        for number, array in enumerate(results):
+            array.reshape(-1).view(np.uint8)[:] = self.spaces["result", number][0].data[: array.nbytes]
+
+
+def _zeros(machine: Machine, size: int) -> tuple[Space, int]:
+    space = Space(size + 2 * RED_ZONE, checked=False)
+    space.data[:] = 0
+    return space, machine.add(space)
+
+
+def _run(
+    machine: Machine,
+    module: ir.Operation,
+    manifest: Manifest,
+    pointers: list[int],
+    blocks: int,
+    block_type: type[VectorBlock],
+) -> None:
     shared = manifest.shared_bytes + RED_ZONE
     bodies = [block_type(machine, module, manifest.threads, number, blocks, shared) for number in range(blocks)]
 
@@ -218,7 +285,3 @@ def run_kernel(
             block.peers, block.meeting = cluster, meeting
 
     run_blocks(bodies, module.context, manifest.kernel, pointers)
-    for number, array in enumerate(results):
-        array.reshape(-1).view(np.uint8)[:] = spaces["result", number][0].data[: array.nbytes]
-    if arena is not None:
-        arena[:] = spaces["arena", 0][0].data[: arena.nbytes]

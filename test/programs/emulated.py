@@ -13,14 +13,14 @@ from torch_mlir import ir
 import kitsune_mlir
 from bench.sweeps import Function
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
-from kitsune_mlir.codegen.gpu.kernel.executor import build
+from kitsune_mlir.codegen.gpu.kernel.executor import Executor, build
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.runtime.program import Program
-from test.emulators.vector import VectorBlock, run_kernel
+from test.emulators.vector import VectorBlock, run_kernel, run_requests
 from test.gpu.unassembled import unassembled
 
-__all__ = ["compiled", "emulated"]
+__all__ = ["compiled", "emulated", "emulated_requests"]
 
 
 def compiled(function: Callable[..., Any], args: Sequence[Tensor], **options: Any) -> Program:
@@ -52,9 +52,31 @@ def emulated(
     Options are those of `KernelOptions`.
     """
     with new_context(), ir.Location.unknown():
-        module = ir.Module.parse(program.ir("tiles"))
-        function = next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
-        emitted = build(ProgramView(function), "kernel", KernelOptions(workers=blocks, **options))
+        emitted = _built(program, KernelOptions(workers=blocks, **options))
         results = [np.zeros_like(_words(one)) for one in like]
         run_kernel(emitted.module.operation, emitted.manifest, [_words(a) for a in args], results, blocks, block)
     return [torch.from_numpy(found).view(one.dtype) for found, one in zip(results, like, strict=True)]
+
+
+def emulated_requests(
+    program: Program,
+    requests: Sequence[Sequence[Tensor]],
+    like: Sequence[Tensor],
+    limit: int,
+    blocks: int = 3,
+    block: type[VectorBlock] = VectorBlock,
+    **options: Any,
+) -> list[list[Tensor]]:
+    """The results of each request, of a kernel that does up to `limit` of them; else as `emulated`, but that arguments are
+    weights and inputs."""
+    with new_context(), ir.Location.unknown():
+        emitted = _built(program, KernelOptions(workers=blocks, requests=limit, **options))
+        found = [([_words(a) for a in args], [np.zeros_like(_words(one)) for one in like]) for args in requests]
+        run_requests(emitted.module.operation, emitted.manifest, found, blocks, block)
+    return [[torch.from_numpy(r).view(one.dtype) for r, one in zip(results, like, strict=True)] for _, results in found]
+
+
+def _built(program: Program, options: KernelOptions) -> Executor:
+    module = ir.Module.parse(program.ir("tiles"))
+    function = next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
+    return build(ProgramView(function), "kernel", options)

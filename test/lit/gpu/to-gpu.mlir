@@ -3,6 +3,16 @@
 // RUN: kitsune-opt %s --kitsune-to-gpu="debug=true" | FileCheck %s --check-prefix=DEBUG
 // RUN: kitsune-opt %s --kitsune-to-gpu="workers=4 shared-bytes=65536 threads=256 timestamps=true matmul-precision=high convolution-precision=medium ptxas-seconds=30" | FileCheck %s --check-prefix=TIMES
 // RUN: kitsune-opt %s --kitsune-to-gpu | FileCheck %s --check-prefix=UNTIMED
+// RUN: kitsune-opt %s --kitsune-to-gpu=requests=4 | FileCheck %s --check-prefix=REQUESTS
+
+// Several requests: one pointer, to a table of them; around each task's loop one over the requests that the block has tiles of.
+// REQUESTS: llvm.func @main_p0(%[[TABLE:[^,]*]]: !llvm.ptr<1>)
+// REQUESTS: llvm.load %[[TABLE]]
+// REQUESTS: scf.while
+// REQUESTS: scf.for
+// REQUESTS: llvm.call @task_0_scale
+// REQUESTS: scf.while
+// REQUESTS: scf.for
 
 // TIMES: nvvm.read.ptx.sreg.globaltimer
 // UNTIMED-NOT: globaltimer

@@ -44,11 +44,24 @@ class Arguments:
         maps: the same of the tensor maps, if there are any.
         places: by (argument of the program, offset) of a buffer the number of the pointer to it; None where each argument has a
             pointer, under its own number.
+        request: of a kernel that takes several (`kernel.requests`), which one these are the arguments of.
+        slots, partial_bytes: counters, and bytes of partial results, of a request.
     """
 
     pointers: Sequence[Value] | Value
     maps: Sequence[Value] | Value
     places: Mapping[tuple[int, int], int] | None = None
+    request: Value | None = None
+    slots: int = 0
+    partial_bytes: int = 0
+
+    def slot(self, number: Number) -> Number:
+        """Number of the request's counter that is the `number`-th of each."""
+        return number if self.request is None else self.request * self.slots + number
+
+    def partials(self, start: Number) -> Number:
+        """Where, in bytes, the request's partial results are that begin at `start` in each."""
+        return start if self.request is None else i64(self.request) * self.partial_bytes + start
 
     def pointer(self, number: Value | int) -> Value:
         """The `number`-th pointer, to global memory."""
@@ -217,7 +230,7 @@ class Operands:
         """Number of the first counter of a semaphore of the first task."""
         records = (*self._members[0].task.waits, *self._members[0].task.posts)
         number = next(n for n, one in enumerate(records) if one.semaphore == semaphore)
-        return self.pick([(*m.task.waits, *m.task.posts)[number].semaphore.first for m in self._members])
+        return self._arguments.slot(self.pick([(*m.task.waits, *m.task.posts)[number].semaphore.first for m in self._members]))
 
     @property
     def number(self) -> Value | int:
@@ -241,10 +254,11 @@ class Operands:
         if any(place.before for place in places):
             # Nothing before: a wait for no posts.
             known = [place.before or (0, 0) for place in places]
-            before = (self.pick([counter for counter, _ in known]), self.pick([posts for _, posts in known]))
+            slot = self._arguments.slot(self.pick([counter for counter, _ in known]))
+            before = (slot, self.pick([posts for _, posts in known]))
         return PartialsSlot(
-            units * _UNIT if isinstance(units, int) else i64(units) * _UNIT,
-            self.pick([place.arrivals for place in places]),
-            self.pick([place.read for place in places]),
+            self._arguments.partials(units * _UNIT if isinstance(units, int) else i64(units) * _UNIT),
+            self._arguments.slot(self.pick([place.arrivals for place in places])),
+            self._arguments.slot(self.pick([place.read for place in places])),
             before,
         )

@@ -35,6 +35,7 @@ class KernelOptions:
             f32 arithmetic, "high" and "medium" in TF32.
         convolution_precision: the same of f32 convolutions.
         ptxas_seconds: wall time that ptxas may take for the kernel; None is no limit.
+        requests: the program's most requests of a launch (`Program.batch`); 1: the kernel takes one, by its parameters.
 
     Raises:
         ArgumentError: a precision has no such name, or a limit is not above 0.
@@ -49,11 +50,14 @@ class KernelOptions:
     matmul_precision: str = "highest"
     convolution_precision: str = "highest"
     ptxas_seconds: float | None = None
+    requests: int = 1
 
     def __post_init__(self) -> None:
         for name in ("matmul_precision", "convolution_precision"):
             if (found := getattr(self, name)) not in PRECISIONS:
                 raise ArgumentError(f"option '{name}' is one of {', '.join(PRECISIONS)}, not {found}")
+        if self.requests < 1:
+            raise ArgumentError(f"option 'requests' is a number of requests of a launch, at least 1, not {self.requests}")
         if (limit := self.ptxas_seconds) is not None and limit <= 0:
             raise ArgumentError(f"option 'ptxas_seconds' is a number of seconds above 0, or None for no limit, not {limit}")
 

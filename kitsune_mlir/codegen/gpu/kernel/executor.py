@@ -20,7 +20,7 @@ from kitsune_mlir.codegen.failures import named
 from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, for_, global_timer, grid_size, if_, sync_block, thread_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import offset, reduce_add, store
-from kitsune_mlir.codegen.gpu.emit.value import Value, i64, select
+from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64, select
 from kitsune_mlir.codegen.gpu.engines.registry import ENGINES, choose
 from kitsune_mlir.codegen.gpu.interface.context import KernelState, TaskContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
@@ -30,13 +30,15 @@ from kitsune_mlir.codegen.gpu.interface.semaphores import Semaphores
 from kitsune_mlir.codegen.gpu.kernel.footprint import REGISTER_FILE, Footprint
 from kitsune_mlir.codegen.gpu.kernel.kernel import ArrayParameter, Kernel
 from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks, by_multiprocessor
+from kitsune_mlir.codegen.gpu.kernel.requests import RequestTable, acquire_map
 from kitsune_mlir.codegen.gpu.kernel.schedule import Schedule, make_schedule
 from kitsune_mlir.codegen.gpu.kernel.spatial.shares import Shares
 from kitsune_mlir.codegen.gpu.sm90.mbarrier import Barrier, fence_async_shared, initialize
 from kitsune_mlir.codegen.gpu.sm90.pdl import launch_dependents, wait_for_prerequisites
 from kitsune_mlir.codegen.gpu.sm90.tma import prefetch_map
-from kitsune_mlir.dialects.attribute_table import PDL_PRIMARY
+from kitsune_mlir.dialects.attribute_table import PDL_PRIMARY, PDL_SECONDARY
 from kitsune_mlir.dialects.tile_reader import ProgramView
+from kitsune_mlir.errors import UnsupportedError
 from kitsune_mlir.runtime.manifest import TIMESTAMP_BYTES, WAITS_BYTES, Manifest
 
 __all__ = ["Decision", "Executor", "build"]
@@ -77,6 +79,10 @@ def build(
         UnsupportedError: the program holds something that the contract does not have.
     """
     options = options or KernelOptions()
+    launched = {PDL_PRIMARY, PDL_SECONDARY} & {*program.function.attributes}
+    if options.requests > 1 and (launched or Shares.of(program) is not None):
+        limit, mode = "one launch by all multiprocessors ('temporal')", "'separate'" if launched else "'spatial'"
+        raise UnsupportedError(f"several requests of '{name}'", limit, mode, str(program.function.location))
     with program.function.context, ir.Location.unknown():
         placement = Shares.of(program) or AllBlocks()
 
@@ -109,34 +115,41 @@ class _Builder:
         self.threads, self.members = self.needs.threads, self.needs.members
         self.order = [schedule.body_of(run) for run in range(len(schedule.runs))]
         self.table = Table(self.order)
+        self.requests: RequestTable | None = None  # of a kernel that does several
 
     def build(self) -> Executor:
         needs = self.needs
         pointers = self.program.inputs + self.program.results + 2 if needs.places is None else len(needs.places) + 1
         tensor_maps = [tensor_map for _, _, tensor_map in needs.maps]
         arrays = [ArrayParameter(pointers, 8, 8), ArrayParameter(max(1, len(tensor_maps)), 128, 64)]
+        alone = [*arrays] if self.schedule.shared else [*["pointer"] * pointers, *tensor_maps]
+        several = self.options.requests > 1
         kernel = Kernel(
             self.name,
-            arrays if self.schedule.shared else [*["pointer"] * pointers, *tensor_maps],
+            ["pointer"] if several else alone,
             self.threads,
             min_blocks=needs.min_blocks,
             cluster=needs.cluster if needs.cluster > 1 else None,
         )
         manifest = needs.manifest()
         with kernel.body() as values:
-            if self.schedule.shared:
+            if several:
+                self.requests = RequestTable(values[0], pointers - 1, len(tensor_maps), needs.slots, needs.partial_bytes)
+                self._emit(kernel, manifest, self.requests.arguments(i32(0)), self.requests.workspace)
+            elif self.schedule.shared:
                 arguments = Arguments(values[0], values[1])
+                self._emit(kernel, manifest, arguments, arguments.pointer(pointers - 1))
             else:
                 arguments = Arguments(values[:pointers], values[pointers:], needs.places)
-            self._emit(kernel, manifest, arguments, last=pointers - 1)
+                self._emit(kernel, manifest, arguments, arguments.pointer(pointers - 1))
         if self.schedule.shared:
             self.table.define(kernel.module.body)
         manifest = dataclasses.replace(manifest, shared_bytes=kernel.shared_bytes)
         decisions = map(Decision, self.plans, self.schedule.declined)
         return Executor(kernel.module, manifest, tuple(decisions), needs)
 
-    def _emit(self, kernel: Kernel, manifest: Manifest, arguments: Arguments, last: int) -> None:
-        self.workspace = workspace = arguments.pointer(last)
+    def _emit(self, kernel: Kernel, manifest: Manifest, arguments: Arguments, workspace: Value) -> None:
+        self.workspace = workspace
         self.thread, self.block, self.blocks = thread, block, blocks = thread_id(), block_id(), grid_size()
         self.manifest, self.arguments = manifest, arguments
         counters = Semaphores.open(workspace, manifest.counter_bytes, manifest.slots, manifest.debug)
@@ -159,7 +172,8 @@ class _Builder:
         span = kernel.arena.take("barriers", self.needs.barriers * Barrier.BYTES, 8)
         self.barrier_base = kernel.shared(span)
         self.barriers = [Barrier(offset(self.barrier_base, start)) for start in range(0, span.bytes, Barrier.BYTES)]
-        self._prefetch_maps()
+        if self.requests is None:
+            self._prefetch_maps()
         if PDL_PRIMARY in self.program.function.attributes:
             launch_dependents()
         shared_bytes = max(self.placement.least_shared, *(plan.shared_bytes for plan in self.plans))
@@ -171,7 +185,7 @@ class _Builder:
         number = by_multiprocessor(block, blocks) if self.needs.numbered else block
         self.ranges = self.placement.ranges(number, blocks)
         start, prefetches = self._operands([0]), self.engines[self.plans[0].engine].prefetches
-        if self.placement.everywhere and not prefetches:
+        if self.placement.everywhere and not prefetches and self.requests is None:
             self._prefetch([0], None, thread, self.threads)
         if manifest.follows:
             if prefetches:
@@ -234,6 +248,30 @@ class _Builder:
             drop: leave none in use: which task comes next is not known.
         """
         numbers = self.schedule.runs[runs[0]]
+        if self.requests is None:
+            self._emit_run(runs, row, used, drop)
+            return
+        assert len(numbers) == 1, "a run of a kernel of several requests is one task"
+        requests, whole, state = self.requests, self.arguments, self.state
+        mine = self.ranges[self.placement.group(numbers[0])]
+        start = self._operands([self.schedule.runs[run][0] for run in runs], row).start
+        start = start if isinstance(start, int) and not start else requests.count * start
+
+        def one(request: Value, first: Value) -> None:
+            # What is computed from them stays in the loop: outside of it, it would take registers from all.
+            self.state = dataclasses.replace(self.state, thread=fresh(thread_id()), blocks=fresh(grid_size()))
+            self.arguments = requests.arguments(fresh(request))
+            operands = self._operands([self.schedule.runs[run][0] for run in runs], row)
+            for index in range(len(self.plans[numbers[0]].tensor_maps)):
+                acquire_map(operands.tensor_map(index))
+            self._emit_run(runs, row, 0, True, first)
+
+        requests.for_each(_advance(mine.first, start, mine.count), self.plans[numbers[0]].pieces, mine.count, one)
+        self.arguments, self.state = whole, state
+
+    def _emit_run(self, runs: Sequence[int], row: Value | None, used: int, drop: bool, first: Value | None = None) -> None:
+        """The code of runs that share a body, for one request; `first`: the block's first piece, where it is known."""
+        numbers = self.schedule.runs[runs[0]]
         plans = [self.plans[number] for number in numbers]
         engine, wanted = self.engines[plans[0].engine], plans[0].barriers
         if wanted:
@@ -245,10 +283,11 @@ class _Builder:
                 # with its initialisation if only one block barrier is between (docs/gpu-executor.md); with two it does not.
                 sync_block()
         tasks = [
-            self._context(number, self._operands([self.schedule.runs[run][place] for run in runs], row))
+            self._context(number, self._operands([self.schedule.runs[run][place] for run in runs], row), first)
             for place, number in enumerate(numbers)
         ]
-        tasks[-1].ahead = functools.partial(self._prefetch, [self.schedule.runs[run][-1] for run in runs], row)
+        if first is None:
+            tasks[-1].ahead = functools.partial(self._prefetch, [self.schedule.runs[run][-1] for run in runs], row)
         names = ", ".join(f"'{plan.task.name}'" for plan in plans)
         with named(f"engine '{engine.name}', writing code of task {names},", plans[0].task.op.location):
             if len(tasks) == 1:
@@ -267,10 +306,10 @@ class _Builder:
         run = next(number for number, run in enumerate(self.schedule.runs) if tasks[0] in run)
         return self.table.look_up(self.order[run][0], column, row)
 
-    def _context(self, number: int, operands: Operands) -> TaskContext:
-        """The kernel as task `number`, or one like it, sees it."""
+    def _context(self, number: int, operands: Operands, first: Value | None = None) -> TaskContext:
+        """The kernel as task `number`, or one like it, sees it; `first`: the block's first piece, where it is known."""
         plan, mine = self.plans[number], self.ranges[self.placement.group(number)]
-        first, count = _advance(mine.first, operands.start, mine.count), mine.count
+        first, count = _advance(mine.first, operands.start, mine.count) if first is None else first, mine.count
         partials = offset(self.workspace, self.manifest.partials_offset)
         return TaskContext(self.state, plan, self.shared, self.scratch, self.barrier_base, operands, first, partials, count)
 

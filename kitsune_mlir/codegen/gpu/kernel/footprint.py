@@ -97,6 +97,13 @@ class Footprint:
         follow = all(any(wait.task == n for wait in plan.task.waits) for n, plan in enumerate(plans[1:]))
         return min(total, workers) if follow and all(plan.pieces <= workers for plan in plans) else total
 
+    @property
+    def _streaming(self) -> bool:
+        """Whether every tile may have a block of its own."""
+        plans = self.schedule.plans
+        streaming = all(plan.streaming and not plan.scratch_bytes for plan in plans)
+        return streaming and not self.slots and self.placement.everywhere
+
     def manifest(self) -> Manifest:
         """All that a launch needs but the bytes of shared memory, which are known when the code has been emitted."""
         program, plans = self.program, self.schedule.plans
@@ -110,33 +117,41 @@ class Footprint:
             role, number = program.place_of(argument)
             parameters.append(Parameter("tensor_map", number, role, start, tensor_map.manifest()))
         least, together = self._together()
+        requests, alone = self.options.requests, self.options.requests == 1
         return Manifest(
             kernel=self.name,
             chip=self.options.chip,
             parameters=tuple(parameters),
             threads=self.threads,
             shared_bytes=0,
-            slots=self.slots,
-            partial_bytes=self.partial_bytes,
+            slots=self.slots * requests,
+            partial_bytes=self.partial_bytes * requests,
             scratch_bytes=-(-max(plan.scratch_bytes for plan in plans) // 256) * 256,
             arena_bytes=program.argument_bytes("arena")[0],
             input_bytes=program.argument_bytes("input"),
             result_bytes=program.argument_bytes("result"),
             overwrites=program.overwrites if max(program.overwrites, default=-1) >= 0 else (),
-            tiles=self._useful_blocks(),
+            tiles=self._useful_blocks() if alone else requests * sum(plan.pieces for plan in plans),
             tasks=tuple((plan.task.name, plan.engine, plan.task.tiles) for plan in plans),
             debug=self.options.debug,
-            counters=counter_names(program, plans, self.partials, self.slots) if self.options.debug else (),
+            counters=self._counter_names() if self.options.debug else (),
             timestamps=self.options.timestamps,
             follows=PDL_SECONDARY in program.function.attributes,
-            streaming=all(p.streaming and not p.scratch_bytes for p in plans) and not self.slots and self.placement.everywhere,
+            streaming=alone and self._streaming,
             workers=self.placement.workers,
             least_blocks=least,
             together=together,
             cluster=self.cluster,
-            arrays=self.schedule.shared,
+            arrays=self.schedule.shared and alone,
             selected=self.places is not None,
+            requests=requests,
         )
+
+    def _counter_names(self) -> tuple[str, ...]:
+        names = counter_names(self.program, self.schedule.plans, self.partials, self.slots)
+        if self.options.requests == 1:
+            return names
+        return tuple(f"{name} of request {request}" for request in range(self.options.requests) for name in names)
 
 
 def _threads(plans: Sequence[Plan], options: KernelOptions) -> int:

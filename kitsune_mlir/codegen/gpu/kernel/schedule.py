@@ -132,6 +132,7 @@ def _join(
     for number, plan in enumerate(plans):
         last = runs[-1][0] if runs else None
         near = last is not None and plans[last].engine == plan.engine and placement.group(last) == placement.group(number)
+        near = near and options.requests == 1
         together = [*runs[-1], number] if near else []
         joined = engines[plan.engine].join([plans[one] for one in together], options) if together else None
         if joined is None:

@@ -1,0 +1,126 @@
+"""Launches a kernel that does several requests at once (`codegen/gpu/kernel/requests.py`)."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from kitsune_mlir.errors import ArgumentError
+from kitsune_mlir.runtime.cuda_executor import MAP_BYTES, CudaExecutor
+from kitsune_mlir.runtime.manifest import REQUEST_HEADER
+from kitsune_mlir.runtime.tensormap import encode
+
+__all__ = ["CudaRequests"]
+
+KEPT_MAPS = 16384
+"""Encoded tensor maps that are kept, of 128 bytes each."""
+
+_WORD = 8
+
+
+@dataclasses.dataclass
+class _Table:
+    """The table of requests of one stream, or of one capture, in device memory.
+
+    Attributes:
+        device: the memory.
+        parameter, parameters: its address, and the address of that, as a launch takes it.
+        rows: what it holds.
+        host: what was copied last from, which a captured copy reads again.
+    """
+
+    device: Any
+    parameter: ctypes.c_uint64
+    parameters: ctypes.Array
+    rows: Sequence[Sequence[int]] = ()
+    host: Any = None
+
+
+class CudaRequests(CudaExecutor):
+    """A kernel whose launch takes up to `manifest.requests` requests; arguments, attributes and errors of `CudaExecutor`.
+
+    The table goes to the device by a copy on the stream, and only where it differs from the last one.
+    """
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self._encoded: dict[tuple[int, int], bytes] = {}
+        count = len(self._maps)
+        self._row_bytes = _WORD * (self._pointer_count + 1)
+        self._size = REQUEST_HEADER + self.manifest.requests * (self._row_bytes + count * MAP_BYTES) + MAP_BYTES
+
+    def run(self, pointers: Sequence[int], stream: int = 0) -> None:
+        """As of `CudaExecutor`: a launch of one request."""
+        self.run_requests([pointers], stream)
+
+    def run_requests(self, rows: Sequence[Sequence[int]], stream: int = 0) -> None:
+        """Launch for several requests, with pointers as of `run` for each, without waiting for anything.
+
+        Raises:
+            ArgumentError: there are too many; or as of `CudaExecutor.run`.
+            KitsuneError: the driver rejects the launch.
+        """
+        if len(rows) > self.manifest.requests:
+            kernel, most = self.manifest.kernel, self.manifest.requests
+            raise ArgumentError(f"kernel '{kernel}' takes at most {most} requests in a launch, got {len(rows)}")
+        for pointers in rows:
+            if len(pointers) != self._pointer_count:
+                raise self._miscounted(pointers)
+        if not rows:
+            return
+        state = self._state_now(stream)
+        with state.lock:
+            if state.requests is None:
+                state.requests = self._new_table(stream)
+                state.table_address = ctypes.addressof(state.requests.parameters)
+            if list(rows) != state.requests.rows:
+                self._fill_table(state, list(rows), stream)
+            if self._launch(state.config.address, self._handle, state.table_address, None):
+                self._launch_again(state)
+
+    def _new_table(self, stream: int) -> _Table:
+        import torch
+
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=self.device.ordinal)):
+            device = torch.empty(self._size, dtype=torch.uint8, device=f"cuda:{self.device.ordinal}")
+        parameter = ctypes.c_uint64(device.data_ptr())
+        return _Table(device, parameter, (ctypes.c_uint64 * 1)(ctypes.addressof(parameter)))
+
+    def _fill_table(self, state: Any, rows: Sequence[Sequence[int]], stream: int) -> None:
+        import torch
+
+        table, arena, stride = state.requests, state.arena.address, self.manifest.arena_stride
+        maps_at = -(-(REQUEST_HEADER + len(rows) * self._row_bytes) // MAP_BYTES) * MAP_BYTES
+        size = maps_at + len(rows) * len(self._maps) * MAP_BYTES
+        # Torch's allocator of pinned memory hands it out again when the copy is over.
+        host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        words = host.numpy()[:maps_at].view("uint64")
+        words[:3] = len(rows), state.workspace.address, table.parameter.value + maps_at
+        place, maps = REQUEST_HEADER // _WORD, []
+        for request, pointers in enumerate(rows):
+            words[place : place + self._pointer_count] = pointers
+            words[place + self._pointer_count] = arena + request * stride
+            place += self._row_bytes // _WORD
+            maps += [self._map(number, pointers, arena + request * stride) for number in range(len(self._maps))]
+        if maps:
+            host.numpy()[maps_at:] = memoryview(b"".join(maps))
+        table.rows = ()
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=self.device.ordinal)):
+            table.device[:size].copy_(host, non_blocking=True)
+        table.rows, table.host = rows, host
+
+    def _map(self, number: int, pointers: Sequence[int], arena: int) -> bytes:
+        """The bytes of a request's tensor map."""
+        parameter = self._maps[number]
+        first = {"input": 0, "result": len(self.manifest.input_bytes)}
+        start = arena if parameter.of == "arena" else pointers[first[parameter.of] + parameter.index]
+        key = number, start + parameter.offset
+        found = self._encoded.get(key)
+        if found is None:
+            if len(self._encoded) >= KEPT_MAPS:
+                self._encoded.clear()
+            encoded = encode(parameter.map or {}, key[1])
+            found = self._encoded[key] = ctypes.string_at(int(encoded.getPtr()), MAP_BYTES)
+        return found

@@ -1,0 +1,96 @@
+"""Kernels of several requests (`codegen/gpu/kernel/requests.py`), run on the processor block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_mlir import ir
+
+import kitsune_mlir
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
+from kitsune_mlir.codegen.gpu.kernel.executor import build
+from kitsune_mlir.dialects import new_context
+from kitsune_mlir.dialects.tile_reader import ProgramView
+from kitsune_mlir.errors import ArgumentError, UnsupportedError
+from test.gpu.unassembled import unassembled
+from test.numerics.compare import problem
+from test.programs.emulated import compiled, emulated_requests
+
+R = torch.randn
+CASES: dict[str, tuple[Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]] = {
+    "rows": (lambda x, w, b: torch.softmax(x * w + b, -1), lambda: (R(37, 40), R(40), R(40))),
+    "columns": (lambda x, w: (torch.relu(x * 2).sum(0) * w)[None] + x, lambda: (R(37, 40), R(40))),
+    "waits": (lambda x: torch.cumsum(torch.sort(x, -1)[0], -1).T.contiguous().cumsum(-1), lambda: (R(37, 40),)),
+    "shared_sum": (lambda x: x.sum(), lambda: (R(30, 1000),)),
+    "scan": (lambda x: torch.cumsum(x, -1) * 2, lambda: (R(3, 1000),)),
+    "sort": (lambda x: torch.sort(x, -1)[0], lambda: (R(3, 100),)),
+    "generic": (lambda x: nn.functional.max_pool2d(torch.relu(x), 3), lambda: (R(2, 3, 9, 9),)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("count, blocks", [(1, 2), (5, 3), (7, 20)])
+def test_results_are_those_of_each_request(name: str, count: int, blocks: int):
+    function, arguments = CASES[name]
+    program = compiled(function, arguments())
+    requests = [arguments() for _ in range(count)]
+    like = [function(*requests[0])]
+    for args, (result,) in zip(requests, emulated_requests(program, requests, like, 7, blocks), strict=True):
+        wide = function(*(x.double() for x in args))
+        assert problem(result, wide, function(*args)) is None
+
+
+def test_equal_stages_share_bodies_for_all_requests():
+    def many(x: Tensor) -> Tensor:
+        for _ in range(20):
+            x = torch.cumsum(torch.sort(x, -1)[0], -1) * 0.1
+        return x
+
+    program = compiled(many, (R(5, 33),))
+    assert _of(program).arrays
+    requests = [(R(5, 33),) for _ in range(3)]
+    found = emulated_requests(program, requests, [requests[0][0]], 4, 2)
+    for (x,), (result,) in zip(requests, found, strict=True):
+        assert problem(result, many(x.double()), many(x)) is None
+
+
+def _of(program: Any, **options: Any) -> Any:
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.parse(program.ir("tiles"))
+        function = next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
+        return build(ProgramView(function), "kernel", KernelOptions(**options)).manifest
+
+
+def test_the_manifest_counts_for_all_requests():
+    program = compiled(CASES["waits"][0], CASES["waits"][1]())
+    one, several = _of(program, debug=True), _of(program, debug=True, requests=5)
+    assert one.slots > 1
+    assert several.requests == 5 and several.slots == 5 * one.slots and not several.streaming
+    assert several.counters[one.slots] == f"{one.counters[0]} of request 1"
+    assert several.arena_stride % 256 == 0 and several.arena_bytes == one.arena_bytes
+
+
+def test_the_program_is_one_launch_with_an_assembly_of_its_own():
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8))
+    with unassembled():
+        program = kitsune_mlir.compile(model, (R(1, 64),), target="sm_90a", options={"requests": 8})
+    assert program.summary["launches"] == 1
+    (entry,) = [line for line in program.ir("ptx").splitlines() if ".param" in line and "main_p0_param" in line][:1]
+    assert ".u64" in entry and program.ir("ptx").count("main_p0_param_1") == 0
+
+
+def test_what_cannot_take_several_requests_says_so():
+    with pytest.raises(ArgumentError, match="option 'requests' is 8, and 'schedule' is 'separate'"):
+        kitsune_mlir.Options(requests=8, schedule="separate")
+    with pytest.raises(ArgumentError, match="at least 1, not 0"):
+        kitsune_mlir.Options(requests=0)
+    with unassembled():
+        options = {"schedule": "spatial"}
+        model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512))
+        program = kitsune_mlir.compile(model, (R(2048, 512),), target="sm_90a", options=options)
+    with pytest.raises(UnsupportedError, match=r"several requests of 'kernel'.*'temporal'.*'spatial'"):
+        _of(program, requests=2)
