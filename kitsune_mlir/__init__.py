@@ -16,7 +16,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from kitsune_mlir.dynamo.explain import explain
-    from kitsune_mlir.pipeline import Options, compile
+    from kitsune_mlir.models import compile
+    from kitsune_mlir.pipeline import Options
     from kitsune_mlir.runtime.load import load
     from kitsune_mlir.runtime.program import Program
     from kitsune_mlir.simulation.simulate import simulate
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from kitsune_mlir.window.window import Window
 
 _WHERE = {
-    "compile": "kitsune_mlir.pipeline",
+    "compile": "kitsune_mlir.models",
     "explain": "kitsune_mlir.dynamo.explain",
     "Options": "kitsune_mlir.pipeline",
     "load": "kitsune_mlir.runtime.load",

@@ -57,7 +57,7 @@ def kept_or_compiled(
             cache.keep(key, program, source, remarks if listener else None)
     else:
         program.seconds = dict(phases.seconds)
-    warn_if_slow(program, stacklevel=4)
+    warn_if_slow(program, stacklevel=5)  # of who calls kitsune_mlir.compile
     return program
 
 

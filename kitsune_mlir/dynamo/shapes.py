@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,9 +18,10 @@ from kitsune_mlir.dynamo.torch_api import bound_of, compiling, every_size_may_ch
 from kitsune_mlir.frontend.aten import sized_table
 from kitsune_mlir.frontend.rows import Axis, Rows, rows_of
 from kitsune_mlir.frontend.rows.axes import size_at
-from kitsune_mlir.sized.padded import PaddedCall, Place, values_of
+from kitsune_mlir.sized.known import Known, exact_key
+from kitsune_mlir.sized.padded import PaddedCall, values_of
 
-__all__ = ["Known", "Specialized", "is_symbolic"]
+__all__ = ["Specialized", "is_symbolic"]
 
 MOST_PROGRAMS = 8
 """Programs that are compiled of one graph; for sizes that none of them serves it runs in PyTorch then."""
@@ -40,23 +39,6 @@ def is_symbolic(gm: fx.GraphModule) -> bool:
         if isinstance(value, Tensor) and any(isinstance(n, symbols) for n in (*value.shape, *value.stride())):
             return True
     return False
-
-
-@dataclasses.dataclass
-class Known:
-    """What was compiled of a graph.
-
-    Attributes:
-        places: where inputs say the values of symbols.
-        names: the symbols that programs may be compiled for larger values of.
-        larger: programs for those, by the values that they were compiled for.
-        exact: programs for sizes as they are.
-    """
-
-    places: dict[str, Place]
-    names: tuple[str, ...] = ()
-    larger: dict[tuple[int, ...], PaddedCall] = dataclasses.field(default_factory=dict)
-    exact: dict[tuple[Any, ...], Callable[..., Any]] = dataclasses.field(default_factory=dict)
 
 
 class Specialized:
@@ -126,7 +108,7 @@ class Specialized:
                 return run(values, args)
             if 0 in values:
                 return self._gm(*args)
-        key = tuple(map(_sizes, args))
+        key = exact_key(args)
         run = self.known.exact.get(key)
         if run is not None:
             return run(*args)
@@ -135,10 +117,23 @@ class Specialized:
                 return run(values, args)
             return self._specialized(key, args)(*args)
 
+    def prepare(self, args: Sequence[Any]) -> PaddedCall | None:
+        """Compile what serves arguments like these, whose values do not matter; the program for larger sizes, if it is one."""
+        with self._lock:
+            run = self._padded(values_of(self._places, args), args) if self.known.names else None
+            if run is None:
+                self._specialized(exact_key(args), args)
+            return run
+
+    @property
+    def why(self) -> str:
+        """Why sizes have programs of their own; empty where none has."""
+        return self._why
+
     def _is_full(self) -> bool:
         """Whether no other program is to be compiled."""
         programs = len(self.known.exact) + len(self.known.larger)
-        if programs + 1 == MOST_PROGRAMS:
+        if programs + 1 == MOST_PROGRAMS and not self._options.require_full:
             logger.warning("%d programs are compiled of a graph; sizes that they do not serve run in PyTorch", MOST_PROGRAMS)
         return self._compile is None or programs >= MOST_PROGRAMS
 
@@ -146,9 +141,7 @@ class Specialized:
         """The program that serves these sizes, and larger ones; None where there is none."""
         named = dict(zip(self._places, values, strict=True))
         run = self._larger(named, args) if self._compile is not None else None
-        if run is None:  # no other one is compiled; one that there is may do
-            fitting = [(math.prod(k), p) for k, p in self.known.larger.items() if p.serves(named)]
-            run = min(fitting, key=lambda one: one[0])[1] if fitting else None
+        run = run or self.known.serving(values)  # no other one is compiled; one that there is may do
         if run is not None:
             if len(self._fits) >= MOST_SIZES:
                 self._fits.clear()
@@ -215,8 +208,12 @@ class Specialized:
         """The program for these sizes only, or the graph itself."""
         run = self.known.exact.get(key)
         if run is None:
-            if self._is_full() or self._compile is None:
+            if self._compile is None:
                 return self._gm
+            if self._is_full():
+                if not (self._options.require_full and self.known.exact):
+                    return self._gm
+                self.known.exact.pop(next(iter(self.known.exact)), None)
             graph = fx.Interpreter(self._gm)
             static = traced(lambda *given: graph.run(*given), args, sized_table())
             placeholders = self._gm.graph.find_nodes(op="placeholder")
@@ -234,9 +231,3 @@ def rows_in(rows: Rows, symbol: str, values: Mapping[str, int]) -> int:
             if isinstance(axis, Axis) and symbol in axis.symbols:
                 found = max(found, size_at(axis.size, values) // max(values[symbol], 1))
     return found
-
-
-def _sizes(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return tuple(value.shape), value.stride(), value.dtype
-    return value if isinstance(value, int | float | bool) else None

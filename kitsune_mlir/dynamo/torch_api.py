@@ -47,6 +47,7 @@ __all__ = [
     "storage_uses",
     "told_to_dynamo",
     "traced",
+    "traced_outputs",
     "traced_whole",
     "tracing_context",
     "tracing_lock",
@@ -161,6 +162,12 @@ def written_inputs(count: int) -> frozenset[int] | None:
     infos = getattr(_metadata(), "input_info", ())
     found = frozenset(n for n, info in enumerate(infos) if info.mutates_data)
     return found if len(infos) == count or not found else None
+
+
+def traced_outputs() -> int:
+    """How many outputs the inference graph at hand gives, those among them that are written back into inputs."""
+    metadata = _metadata()
+    return len(metadata.output_info) + metadata.num_mutated_inp_runtime_indices
 
 
 def inductor_compiled(gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import io
 import logging
@@ -62,9 +63,15 @@ class _Bound(torch.nn.Module):
 
 
 def export(
-    model: torch.nn.Module | Callable[..., Any] | ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: torch.nn.Module | Callable[..., Any] | ExportedProgram,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    sizes: Mapping[str, Any] | None = None,
 ) -> tuple[ExportedProgram, dict[int, Any]]:
     """Traces `model` on its inputs.
+
+    Args:
+        sizes: by the name of an argument, its `dynamic_shapes` as torch.export takes them; None where all sizes are fixed.
 
     Returns:
         The program, and the inputs that are bound into it: position among the leaves of `(args, kwargs)` → value.
@@ -81,11 +88,20 @@ def export(
     if bound:
         args, kwargs = tree_unflatten([None if i in bound else leaf for i, leaf in enumerate(leaves)], spec)
         module = _Bound(module, bound)
+    if sizes is not None and module is not model:
+        _name_arguments(module, model)
     try:
         with quiet(), _lines_of(model), without_steps():
-            return torch.export.export(module, args, kwargs, strict=False), bound
+            return torch.export.export(module, args, kwargs, dynamic_shapes=sizes, strict=False), bound
     except Exception as error:
         raise _tracing_error("torch.export cannot trace the model", error) from None
+
+
+def _name_arguments(module: torch.nn.Module, model: torch.nn.Module | Callable[..., Any]) -> None:
+    """Let a module's arguments have the names of a model's, by which torch.export takes dynamic shapes."""
+    inner = module.forward
+    named = functools.wraps(model.forward if isinstance(model, torch.nn.Module) else model)
+    module.forward = named(lambda *args, **kwargs: inner(*args, **kwargs))  # type: ignore[method-assign]
 
 
 def parameter_names(model: torch.nn.Module | Callable[..., Any] | ExportedProgram, count: int) -> tuple[str, ...]:

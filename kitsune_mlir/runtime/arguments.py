@@ -7,7 +7,7 @@ from typing import Any
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.plain import shown
 
-__all__ = ["address_of", "copied_uncounted", "fixed_text", "leaf_words", "overwrite", "tensor_of"]
+__all__ = ["address_of", "copied_uncounted", "dense_tensor", "fixed_text", "leaf_words", "overwrite", "tensor_of"]
 
 
 def tensor_of(value: Any, name: str, shared: bool = False) -> Any:
@@ -71,6 +71,21 @@ def overwrite(over: Any, value: Any, name: str, counted: bool) -> None:
         over.copy_(value) if counted else copied_uncounted(over, value)
     except RuntimeError as error:  # such as elements that share memory
         raise ArgumentError(f"'{name}', which the model changes, cannot be overwritten: {error}") from error
+
+
+def dense_tensor(value: Any, name: str) -> Any:
+    """A tensor that a caller gives as input `name`.
+
+    Raises:
+        ArgumentError: it is none, or is sparse or nested.
+    """
+    import torch
+
+    tensor = value if isinstance(value, torch.Tensor) else tensor_of(value, f"input '{name}'")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        what = "is nested" if tensor.is_nested else f"has layout {tensor.layout}"
+        raise ArgumentError(f"input '{name}' {what}, a dense tensor was expected")
+    return tensor
 
 
 def fixed_text(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kitsune_mlir.errors import ArgumentError
-from kitsune_mlir.runtime.arguments import address_of, tensor_of
+from kitsune_mlir.runtime.arguments import address_of, dense_tensor
 from kitsune_mlir.runtime.results import ALIGNMENT, in_order
 from kitsune_mlir.runtime.signature import Input
 
@@ -25,11 +25,7 @@ def input_tensor(want: Input, dtype: Any, tensor: Any, device: str) -> Any:
     """
     import torch
 
-    if not isinstance(tensor, torch.Tensor):
-        tensor = tensor_of(tensor, f"input '{want.name}'")
-    if tensor.layout != torch.strided or tensor.is_nested:
-        what = "is nested" if tensor.is_nested else f"has layout {tensor.layout}"
-        raise ArgumentError(f"input '{want.name}' {what}, a dense tensor was expected")
+    tensor = dense_tensor(tensor, want.name)
     if tuple(tensor.shape) != want.shape:
         raise ArgumentError(f"input '{want.name}' has shape {list(tensor.shape)}, compiled for {list(want.shape)}")
     if tensor.dtype != dtype:

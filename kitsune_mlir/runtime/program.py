@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kitsune_mlir.errors import ArgumentError, PackageError, TargetError
-from kitsune_mlir.runtime.arguments import address_of, fixed_text, leaf_words, overwrite, tensor_of
+from kitsune_mlir.runtime.arguments import address_of, overwrite, tensor_of
 from kitsune_mlir.runtime.batch import Batch
 from kitsune_mlir.runtime.bound import Bound, stream_of
+from kitsune_mlir.runtime.call_structure import CallStructure
 from kitsune_mlir.runtime.direct import DirectCall, direct_call
 from kitsune_mlir.runtime.inputs import input_tensor
 from kitsune_mlir.runtime.memory import Memory, memory_of
@@ -18,7 +19,7 @@ from kitsune_mlir.runtime.package import LEVELS, Contents, write_package
 from kitsune_mlir.runtime.results import Overwritten, changed, check_into, empty, into_leaves
 from kitsune_mlir.runtime.runner import Runner
 from kitsune_mlir.runtime.signature import Access, Signature, torch_dtype
-from kitsune_mlir.runtime.structure import call_words, difference, leaf_name, structure_of
+from kitsune_mlir.runtime.structure import structure_of
 from kitsune_mlir.runtime.timeline import Timeline
 from kitsune_mlir.runtime.weights import WeightCopy, placed, without_values
 
@@ -66,7 +67,8 @@ class Program:
         self._runner_error = runner_error
         stored = (signature.in_spec, signature.out_spec)
         self._in_spec, self._out_spec = specs or tuple(map(structure_of, stored))
-        self._flatten, self._unflatten = pytree.tree_flatten, pytree.tree_unflatten
+        self._structure = CallStructure(self._in_spec, signature.parameters, signature.fixed)
+        self._unflatten = pytree.tree_unflatten
         self._dtypes = [torch_dtype(i.dtype) for i in signature.inputs]
         self._result_dtypes = [torch_dtype(dtype) for _, dtype in signature.results]
         self._weight_tensors: list[Any] = []
@@ -189,8 +191,7 @@ class Program:
         import torch
 
         runner = self._usable_runner()
-        leaves = self.leaves_of(args, kwargs)
-        self._check_fixed(leaves)
+        leaves = self._structure.leaves(args, kwargs)
         inputs = [
             input_tensor(want, dtype, leaves[want.position], runner.device)
             for want, dtype in zip(self.signature.inputs, self._dtypes, strict=True)
@@ -242,44 +243,15 @@ class Program:
         """The leaves of a call's arguments, in the order in which `signature.inputs` and `signature.fixed` number them.
 
         Raises:
-            ArgumentError: the arguments have another structure than the program's.
+            ArgumentError: the arguments have another structure than the program's, or one has another value than was
+                compiled in.
         """
-        leaves, spec = self._flatten((args, kwargs))
-        return leaves if spec == self._in_spec else self._arranged(args, kwargs, leaves, spec)
+        return self._structure.leaves(args, kwargs)
 
     @property
     def out_spec(self) -> Any:
         """The pytree spec of the output."""
         return self._out_spec
-
-    def _arranged(self, args: Sequence[Any], kwargs: Mapping[str, Any], leaves: Sequence[Any], spec: Any) -> Sequence[Any]:
-        """Leaves in the program's order, of arguments that differ in the order of dictionaries only (a pytree has one), or are
-        named where the program takes them by position."""
-        parameters = self.signature.parameters
-        by_name = [name for name in parameters[len(args) :] if name in kwargs]
-        if by_name == [*parameters[len(args) :]]:  # what the program takes by position
-            args, kwargs = (*args, *(kwargs[name] for name in by_name)), {n: v for n, v in kwargs.items() if n not in by_name}
-            leaves, spec = self._flatten((args, kwargs))
-        try:
-            arranged = self._in_spec.flatten_up_to((args, kwargs))
-            if len(arranged) == len(leaves) and {*map(id, arranged)} == {*map(id, leaves)}:
-                return arranged
-        except (ValueError, TypeError):  # another structure
-            pass
-        fixed = {position: fixed_text(value) for position, value in self.signature.fixed}
-        takes = call_words(self._in_spec, [fixed.get(n, "tensor") for n in range(self._in_spec.num_leaves)])
-        raise ArgumentError(
-            f"{difference(self._in_spec, spec, parameters) or 'the arguments have another structure'}: "
-            f"the program takes {takes} and was given {call_words(spec, list(map(leaf_words, leaves)))}"
-        )
-
-    def _check_fixed(self, leaves: Sequence[Any]) -> None:
-        for position, value in self.signature.fixed:
-            given, text = leaves[position], fixed_text(value)
-            by_text = isinstance(value, dict | float)  # 0.0 equals -0.0, and nan not even itself
-            if (repr(given) != text) if by_text else (type(given) is not type(value) or given != value):
-                name = leaf_name(self._in_spec, position, self.signature.parameters)
-                raise ArgumentError(f"{name} is {leaf_words(given, 'a ')}; the program was compiled for {text} only")
 
     def _outputs(self, leaves: Sequence[Any], results: Sequence[Any], handed: Sequence[Any]) -> Any:
         """The output; `handed` are the caller's tensors for its leaves, or None."""

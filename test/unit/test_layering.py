@@ -25,7 +25,7 @@ FOLDERS = {
 # Layers from the top down; a module may import from its own layer and from those below. The longest prefix counts.
 LAYERS = [
     {f"{PACKAGE}.tools"},
-    {PACKAGE, f"{PACKAGE}.training"},
+    {PACKAGE, f"{PACKAGE}.training", f"{PACKAGE}.models"},
     {f"{PACKAGE}.dynamo", f"{PACKAGE}.window"},
     {f"{PACKAGE}.pipeline"},
     {f"{PACKAGE}.tuning.stage_clock"},

@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 
 import kitsune_mlir
-from kitsune_mlir.errors import ArgumentError, DynamicShapeError, FrontendError
+from kitsune_mlir.errors import ArgumentError, FrontendError
 from kitsune_mlir.tools.kitsune import main
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sources.md").read_text()
@@ -79,14 +79,6 @@ def test_an_exported_program_is_compiled_as_its_module(tmp_path: Path) -> None:
         assert {*program.weights} == {*dict(model.state_dict())} - {"norm.num_batches_tracked"}
         with pytest.raises(ArgumentError, match="argument 'x' is missing"):
             program(scale=scale)
-
-
-def test_dynamic_dimensions_are_named(tmp_path: Path) -> None:
-    rows = torch.export.Dim("rows", max=100)
-    exported = torch.export.export(torch.nn.Linear(7, 3), (torch.randn(4, 7),), dynamic_shapes={"input": {0: rows}})
-    torch.export.save(exported, tmp_path / "m.pt2")
-    with pytest.raises(DynamicShapeError, match=r"value 'input' has the shape \[s\d+, 7\] that is known only at run time"):
-        kitsune_mlir.compile(tmp_path / "m.pt2", target="host")
 
 
 def test_files_that_hold_no_exported_program(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
