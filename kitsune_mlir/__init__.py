@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kitsune_mlir.pipeline import Options
     from kitsune_mlir.runtime.load import load
     from kitsune_mlir.runtime.program import Program
+    from kitsune_mlir.serving.engine import serve
     from kitsune_mlir.simulation.simulate import simulate
     from kitsune_mlir.training.train_step import train_step
     from kitsune_mlir.window.window import Window
@@ -30,12 +31,13 @@ _WHERE = {
     "Options": "kitsune_mlir.pipeline",
     "load": "kitsune_mlir.runtime.load",
     "Program": "kitsune_mlir.runtime.program",
+    "serve": "kitsune_mlir.serving.engine",
     "simulate": "kitsune_mlir.simulation.simulate",
     "train_step": "kitsune_mlir.training.train_step",
     "Window": "kitsune_mlir.window.window",
 }
 
-__all__ = ["Options", "Program", "Window", "compile", "explain", "load", "simulate", "train_step"]
+__all__ = ["Options", "Program", "Window", "compile", "explain", "load", "serve", "simulate", "train_step"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,10 @@ __all__ = [
     "ArgumentError",
     "AssemblyTimeout",
     "BrokenOffer",
+    "BusyError",
     "CompileError",
+    "ConflictError",
+    "DeadlineError",
     "DynamicShapeError",
     "FrontendError",
     "KitsuneError",
@@ -71,6 +74,18 @@ class UnsupportedError(KitsuneError):
 
 class ArgumentError(KitsuneError, ValueError):
     """A call got an argument of the wrong count, structure, shape, dtype, device or alignment."""
+
+
+class ConflictError(ArgumentError):
+    """Two requests of one launch use memory that one of them writes: they have an order, and a launch has none."""
+
+
+class BusyError(KitsuneError):
+    """An engine that serves programs has as many requests waiting as it may, or is closed: it takes no more."""
+
+
+class DeadlineError(KitsuneError, TimeoutError):
+    """The time that a request had was over before it could be started."""
 
 
 class PackageError(KitsuneError):

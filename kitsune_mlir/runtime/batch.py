@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from kitsune_mlir.errors import ArgumentError, KitsuneError
+from kitsune_mlir.errors import ArgumentError, ConflictError, KitsuneError
 from kitsune_mlir.runtime.bound import Bound, stream_of
 from kitsune_mlir.runtime.plain import shown
 from kitsune_mlir.runtime.runner import Runner
@@ -68,7 +68,7 @@ class Batch:
 
         Raises:
             ArgumentError: there are too many requests, or one does not fit, or writes what another one uses; the message names
-                the request, the argument, what it is and what is wanted.
+                the request, the argument, what it is and what is wanted (ConflictError of memory that two use).
             KitsuneError: an assertion of the program failed in a request, which is named.
         """
         if len(requests) > self.limit:
@@ -124,7 +124,7 @@ def named(number: int, error: KitsuneError) -> KitsuneError:
     return made
 
 
-def shared_memory(calls: Mapping[int, Bound]) -> tuple[int, ArgumentError] | None:
+def shared_memory(calls: Mapping[int, Bound]) -> tuple[int, ConflictError] | None:
     """The first call that uses memory which another one writes (or writes what another one uses), and why that is an error:
     calls of a launch have no order."""
     written: list[tuple[int, int, int, str]] = []
@@ -135,9 +135,9 @@ def shared_memory(calls: Mapping[int, Bound]) -> tuple[int, ArgumentError] | Non
         return None
     written.sort()
 
-    def problem(number: int, name: str, other: int, its: str) -> tuple[int, ArgumentError]:
+    def problem(number: int, name: str, other: int, its: str) -> tuple[int, ConflictError]:
         text = f"request {number}: {name} shares memory with {its} of request {other}, which changes it; run them one by one"
-        return number, ArgumentError(text)
+        return number, ConflictError(text)
 
     for (_, end, first, its), (low, _, second, name) in zip(written, written[1:], strict=False):
         if low < end and first != second:

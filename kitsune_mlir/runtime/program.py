@@ -136,6 +136,11 @@ class Program:
             return self(*args, **kwargs)
         return self._call(args, kwargs, into_leaves(into, self._out_spec))
 
+    @property
+    def most_requests(self) -> int:
+        """How many requests a launch takes (`batch`); raises TargetError as `device` does."""
+        return self._usable_runner().most_requests
+
     def shares_code(self, other: Program) -> bool:
         """Whether both run the same code, with weights that may differ."""
         return self._runner is not None and self._runner is other._runner

@@ -1,0 +1,1 @@
+"""Serving: requests of independent clients, joined into launches and ordered by deadlines."""

@@ -1,0 +1,85 @@
+"""Which of some programs can share launches, and what these cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from kitsune_mlir.runtime.program import Program
+from kitsune_mlir.runtime.signature import torch_dtype
+from kitsune_mlir.runtime.structure import structure_of
+from kitsune_mlir.serving.cost import CostModel
+from kitsune_mlir.serving.requests import Family
+
+__all__ = ["families_of", "random_call"]
+
+
+def families_of(programs: Mapping[str, Program], limit: int, measure: bool) -> list[Family]:
+    """Programs by code; a program that was compiled to the same code as another one runs the other's, with its own weights.
+
+    Args:
+        limit: most requests of a launch, if the code takes as many.
+        measure: whether launches are measured now.
+
+    Raises:
+        TargetError: a program cannot run on this machine.
+    """
+    groups: list[dict[str, Program]] = []
+    for name, program in programs.items():
+        for group in groups:
+            first = next(iter(group.values()))
+            if program.shares_code(first):
+                group[name] = program
+                break
+            if _equal(program, first):
+                group[name] = first.with_weights({w.name: program.weights[w.name] for w in first.signature.supplied})
+                break
+        else:
+            groups.append({name: program})
+    families = [Family(group, limit) for group in groups]
+    for family in families if measure else ():
+        family.cost = _measured(family)
+    return families
+
+
+def _equal(program: Program, other: Program) -> bool:
+    """Whether two programs have the same code, and take and give the same."""
+    same = (program.target, program.signature, program.device) == (other.target, other.signature, other.device)
+    return same and bool(program.artifacts) and program.artifacts == other.artifacts
+
+
+def _measured(family: Family) -> CostModel:
+    """What launches of a family cost. Weights that its programs change stay as they are."""
+    programs = list(family.programs.values())
+    weights = programs[0].signature.weights
+    if family.exclusive:
+        names = [weights[n].name for n in programs[0].signature.written if n < len(weights)]
+        own = programs[0].weights
+        programs = [programs[0].with_weights({n: own[n].clone() for n in names}) for _ in range(family.batch.limit)]
+
+    def launch(count: int) -> float:
+        calls = [random_call(programs[0]) for _ in range(count)]
+        used = [programs[n % len(programs)] for n in range(count)]
+        start = time.perf_counter()
+        family.batch([args for args, _ in calls], used, [kwargs for _, kwargs in calls])
+        family.finish()
+        return time.perf_counter() - start
+
+    return CostModel.measured(launch, family.batch.limit)
+
+
+def random_call(program: Program) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of a call: floats are normal, integers and booleans 0."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    spec = structure_of(program.signature.in_spec) if program.signature.in_spec else None
+    leaves: list[Any] = [None] * (spec.num_leaves if spec else len(program.signature.inputs))
+    for item in program.signature.inputs:
+        kind = torch_dtype(item.dtype)
+        tensor = torch.zeros(item.shape, dtype=kind, device=program.device)
+        leaves[item.position] = tensor.normal_() if kind.is_floating_point else tensor
+    for position, value in program.signature.fixed:
+        leaves[position] = value
+    return pytree.tree_unflatten(leaves, spec) if spec else (tuple(leaves), {})
