@@ -16,10 +16,12 @@ from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.passes.stages.copies import settle_results, settle_scatters, settle_views
 from kitsune_mlir.passes.stages.grouping import Grouping, reads
 from kitsune_mlir.passes.stages.halo import gather_pads, mark_halos
+from kitsune_mlir.passes.stages.made_where_read import make_where_read
 from kitsune_mlir.passes.stages.moves_by_index import gather_moves
 from kitsune_mlir.passes.stages.pool_windows import read_windows
 from kitsune_mlir.passes.stages.read_through import read_through
 from kitsune_mlir.passes.stages.sum_ranges import mark_ranges
+from kitsune_mlir.passes.stages.through_reshapes import merge_through_reshapes
 
 from .base import Pass, PassFailure
 from .remarks import remark
@@ -103,8 +105,15 @@ class FormStages(Pass):
 
     def _grouped(self, every, returned: list[ir.Value], target: Target, chains: str, cuts) -> Grouping:
         """The groups that become stages."""
+        block = every[0].block
         grouping = Grouping(every, returned, target, chains, cuts)
         grouping.run()
+        for rewrite in (make_where_read, merge_through_reshapes) if target.is_gpu else ():
+            if rewrite(grouping):
+                every[:] = [op.operation for op in block.operations if op.operation.results]
+                returned[:] = list(block.operations)[-1].operation.operands
+                grouping = Grouping(every, returned, target, chains, cuts)
+                grouping.run()
         if target.is_gpu and mark_ranges(grouping):
             grouping = Grouping(every, returned, target, chains, cuts)
             grouping.run()

@@ -23,6 +23,7 @@ from kitsune_mlir.machine.stage_work import count
 from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.reductions.associative import keeps_apart
 
+from .cheap_maps import costs_nothing
 from .estimates import least_tiles, moving_seconds, product_seconds
 from .joined_sums import joins_sums
 from .marks import marked
@@ -156,8 +157,7 @@ class Grouping:
         return False
 
     def _groups_read_by(self, g: int) -> list[int]:
-        found = {self.group_of[hash(s)] for op in self.members[g] for s in self.sources(op)}
-        return sorted(found - {g})
+        return sorted({self.group_of[hash(s)] for op in self.members[g] for s in self.sources(op)} - {g})
 
     def try_merge(self, a: int, b: int) -> str | None:
         """Merge producer group a into consumer group b; the reason where that must not be."""
@@ -199,10 +199,10 @@ class Grouping:
                 return self._slower(a, b, offer)
         elif not self.target.is_gpu and (declined := offer_for(candidate, self.target)[1]):
             return declined[0].reason
-        for part in (a, b):
-            alone, together = least_tiles(self._space_of(part)), least_tiles(merged)
-            if together < min(alone, -(-self.target.workers // 4)) and not small:
-                return f"too few tiles would be left ({together})"
+        parts = [b] if self.target.is_gpu and costs_nothing(self.members[a], self.members[b]) else [a, b]
+        alone, together = max(least_tiles(self._space_of(part)) for part in parts), least_tiles(merged)
+        if together < min(alone, -(-self.target.workers // 4)) and not small:
+            return f"too few tiles would be left ({together})"
         needed = self._bytes_per_tile(group, merged)
         if needed > self.target.fast_bytes:
             return f"a tile would need {needed} bytes on chip, there are {self.target.fast_bytes}"
@@ -214,9 +214,12 @@ class Grouping:
         if any(least_tiles(candidate.space) < least_tiles(space) for space in rows):
             return "its rows would no longer be tiles"
         offer, declined = offer_for(candidate, self.target)
-        if offer is None or traits_of(offer.engine).catches_all:
-            return next((one.reason for one in declined if traits_of(one.engine).along_rows), "no engine does both")
-        return None
+        joined = offer is not None and not traits_of(offer.engine).catches_all
+        return (
+            None
+            if joined
+            else next((one.reason for one in declined if traits_of(one.engine).along_rows), "no engine does both")
+        )
 
     def _small(self, group: list[ir.Operation], space: Space) -> bool:
         """Whether a group without products is so small that few tiles, or one of a single row, beat several stages."""
@@ -335,11 +338,8 @@ class Grouping:
                 a, b = self.group_of[hash(source)], self.group_of[hash(op)]
                 if a == b:
                     continue
-                reason = (
-                    "attention, products of pairs and padded weights are stages of their own"
-                    if {a, b} & closed
-                    else self.try_merge(a, b)
-                )
+                alone = "attention, products of pairs and padded weights are stages of their own"
+                reason = alone if {a, b} & closed else self.try_merge(a, b)
                 if reason is None:
                     self.merge(a, b)
                 else:

@@ -122,6 +122,20 @@ CASES |= {
     "conv_group_norm": Case(
         lambda c, n, x: F.silu(n(c(x))), [_image(2, 16, 13, 13)], lambda: [_conv(16, 32), nn.GroupNorm(4, 32)]
     ),
+    **{
+        f"group_norm_{groups}_of_{shape[1]}{'_last' if last else ''}_{size}x{kind}": Case(
+            lambda c, n, x: c(F.silu(n(x))),
+            [_image(*shape, last=last)],
+            lambda shape=shape, groups=groups: [_conv(shape[1], 8), nn.GroupNorm(groups, shape[1])],
+        )
+        for shape, groups, last in (
+            ((2, 64, 32, 32), 4, False),
+            ((2, 64, 32, 32), 1, True),
+            ((1, 96, 40, 24), 32, True),
+            ((3, 60, 65, 63), 12, False),
+        )
+        for size, kind in ((shape[2], shape[3]),)
+    },
     "conv_instance_norm": Case(lambda c, n, x: n(c(x)), [_image(2, 16, 13, 13)], lambda: [_conv(16, 8), nn.InstanceNorm2d(8)]),
     "conv_layer_norm": Case(
         lambda c, n, x: n(c(x).permute(0, 2, 3, 1)), [_image(2, 16, 13, 13)], lambda: [_conv(16, 32), nn.LayerNorm(32)]
