@@ -32,8 +32,8 @@ from kitsune_mlir.passmanager.diagnostics import place_of
 from kitsune_mlir.passmanager.manager import run_pipeline
 from kitsune_mlir.passmanager.options import make_pass
 from kitsune_mlir.passmanager.reproducer import reproduced
-from kitsune_mlir.runtime.load import make_runner
 from kitsune_mlir.runtime.program import Runner
+from kitsune_mlir.runtime.runners import make_runner
 from kitsune_mlir.runtime.timer import milliseconds
 from kitsune_mlir.settings import precisions
 from kitsune_mlir.tuning import tensor_types

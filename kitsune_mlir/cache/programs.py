@@ -26,10 +26,10 @@ from kitsune_mlir.machine.target import Target
 from kitsune_mlir.options import Options
 from kitsune_mlir.passmanager.diagnostics import Diagnostic
 from kitsune_mlir.runtime.host_code import host_cpu
-from kitsune_mlir.runtime.load import make_runner
 from kitsune_mlir.runtime.package import Contents, read_package, write_package
 from kitsune_mlir.runtime.plain import record
 from kitsune_mlir.runtime.program import Program
+from kitsune_mlir.runtime.runners import make_runner
 from kitsune_mlir.runtime.signature import Signature, Weight
 from kitsune_mlir.runtime.structure import structure_text
 

@@ -123,7 +123,7 @@ def compile_exported(
     seconds["compile"] = time.perf_counter() - start
     specs = program.call_spec.in_spec, program.call_spec.out_spec
     device = next((t.device for t in examples({})), torch.device("cpu"))
-    found = Compiled(run, run.known.places, programs, run.why)
+    found = Compiled(run, run.known, programs, run.why)
     return SizedProgram(machine.name, signature, captured.weights, found, device, seconds, specs)
 
 

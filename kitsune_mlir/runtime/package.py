@@ -35,14 +35,24 @@ from kitsune_mlir.runtime.plain import shown
 from kitsune_mlir.runtime.signature import Signature
 from kitsune_mlir.runtime.signature_check import check_accesses, check_fit, check_signature, check_weights
 
-__all__ = ["LEVELS", "Contents", "package_bytes", "read_package", "write_package"]
+__all__ = [
+    "LEVELS",
+    "WEIGHTS",
+    "Contents",
+    "manifest_of",
+    "members_of",
+    "package_bytes",
+    "read_package",
+    "sealed",
+    "write_package",
+]
 
 LEVELS = ("linalg", "stages", "tiles", "gpu", "llvm", "ptx")
 FORMAT = 4
 MANIFEST, DIGEST = "manifest.json", "manifest.sha256"
 WEIGHTS = "weights.safetensors"
-MEMBER = re.compile(rf"ir/({'|'.join(LEVELS)})|code/\w+\.\w+|{re.escape(WEIGHTS)}", re.ASCII)
-ENTRIES = {"format", "target", "signature", "summary", "members"}
+MEMBER = re.compile(rf"ir/({'|'.join(LEVELS)})|code/\w+\.\w+|programs/\d+\.kit|{re.escape(WEIGHTS)}", re.ASCII)
+KINDS = {"target": str, "signature": dict, "summary": dict, "members": dict}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,16 +95,17 @@ def _members_of(held: Contents) -> dict[str, bytes]:
     members: dict[str, bytes] = {f"ir/{level}": text.encode() for level, text in held.ir.items()}
     members |= {f"code/{name}": data for name, data in held.artifacts.items()}
     members[WEIGHTS] = save(tensors)
-    manifest = {
-        "format": FORMAT,
-        "target": held.target,
-        "signature": held.signature.to_dict(),
-        "summary": dict(held.summary),
-        "members": {name: {"bytes": len(data), "sha256": _digest(data)} for name, data in members.items()},
-    }
-    text = json.dumps(manifest, indent=1).encode()
+    manifest = {"target": held.target, "signature": held.signature.to_dict(), "summary": dict(held.summary)}
+    found = sealed(manifest, members)
     with readable("the program does not fit into a package"):  # rather now than when it is needed
-        _check(held.target, _signature(json.loads(text)["signature"]), held.artifacts, tensors)
+        _check(held.target, _signature(json.loads(found[MANIFEST])["signature"]), held.artifacts, tensors)
+    return found
+
+
+def sealed(manifest: Mapping[str, Any], members: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Members of a package, with its manifest and the digests of all."""
+    listed = {name: {"bytes": len(data), "sha256": _digest(data)} for name, data in members.items()}
+    text = json.dumps({"format": FORMAT, **manifest, "members": listed}, indent=1).encode()
     return {MANIFEST: text, DIGEST: _digest(text).encode(), **members}
 
 
@@ -110,8 +121,8 @@ def read_package(source: str | os.PathLike[str] | bytes, name: str | None = None
     """
     path = name or ("a package" if isinstance(source, bytes) else source)
     with Archive(source, name) as archive:
-        manifest = _manifest(archive, path)
-        members = _members(archive, manifest["members"], path)
+        manifest = manifest_of(archive, path, KINDS)
+        members = members_of(archive, manifest["members"], path)
     artifacts = {name.removeprefix("code/"): data for name, data in members.items() if name.startswith("code/")}
     with readable(f"{path}: damaged package"):
         from safetensors.torch import load as load_tensors
@@ -124,8 +135,12 @@ def read_package(source: str | os.PathLike[str] | bytes, name: str | None = None
     return Contents(target, signature, summary, texts, artifacts, stored)
 
 
-def _manifest(archive: Archive, path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The manifest, of this format and as it was written."""
+def manifest_of(archive: Archive, path: str | os.PathLike[str], kinds: Mapping[str, type]) -> dict[str, Any]:
+    """The manifest, of this format and as it was written, which has these entries.
+
+    Raises:
+        OSError, PackageError: as `read_package`.
+    """
     if MANIFEST not in archive.sizes:
         raise PackageError(f"{path}: a zip, but no .kit file (it has no {MANIFEST})")
     text = archive.read(MANIFEST)
@@ -137,14 +152,17 @@ def _manifest(archive: Archive, path: str | os.PathLike[str]) -> dict[str, Any]:
         raise PackageError(f"{path}: package format {shown(found)}, this version reads {FORMAT}{again}")
     if archive.read(DIGEST) != _digest(text).encode():
         raise PackageError(f"{path}: {MANIFEST} was altered (its SHA-256 differs from that in {DIGEST})")
-    kinds = {"target": str, "signature": dict, "summary": dict, "members": dict}
-    if set(manifest) != ENTRIES or any(type(manifest[name]) is not kind for name, kind in kinds.items()):
+    if set(manifest) != {"format", *kinds} or any(type(manifest[name]) is not kind for name, kind in kinds.items()):
         raise PackageError(f"{path}: {MANIFEST} has the entries {shown(manifest)}")
     return manifest
 
 
-def _members(archive: Archive, listed: Mapping[str, Any], path: str | os.PathLike[str]) -> dict[str, bytes]:
-    """All other members, as they were written."""
+def members_of(archive: Archive, listed: Mapping[str, Any], path: str | os.PathLike[str]) -> dict[str, bytes]:
+    """All other members, as they were written.
+
+    Raises:
+        OSError, PackageError: as `read_package`.
+    """
     for name in set(archive.sizes) - {MANIFEST, DIGEST} - set(listed):
         raise PackageError(f"{path}: member {shown(name)} is not in the manifest")
     members: dict[str, bytes] = {}

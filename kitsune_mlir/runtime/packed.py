@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from kitsune_mlir.runtime.load import make_runner
 from kitsune_mlir.runtime.package import Contents, package_bytes, read_package
 from kitsune_mlir.runtime.program import Program
+from kitsune_mlir.runtime.runners import make_runner
 from kitsune_mlir.runtime.signature import torch_dtype
 
 __all__ = ["packed", "unpacked"]
 
 
-def packed(program: Program) -> bytes:
+def packed(program: Program, ir: bool = True) -> bytes:
     """A program whose weights are given later (`Program.with_weights`); constants are in it.
+
+    Args:
+        ir: whether its texts are.
 
     Raises:
         PackageError: the model has a structure that a file cannot hold.
     """
     constants = {w.name: program.weights[w.name] for w in program.signature.supplied if w.kind == "constant"}
-    texts = {level: program.ir(level) for level in program.levels}
-    return package_bytes(Contents(program.target, program.signature, program.summary, texts, program.artifacts, constants))
+    texts = {level: program.ir(level) for level in program.levels if ir}
+    code = {name: data for name, data in program.artifacts.items() if ir or not name.endswith(".ptx")}
+    return package_bytes(Contents(program.target, program.signature, program.summary, texts, code, constants))
 
 
 def unpacked(data: bytes, threads: int | None = None, run: bool = True) -> Program:

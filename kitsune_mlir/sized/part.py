@@ -85,9 +85,9 @@ class Part(torch.nn.Module):
         with without_views():  # an output that autograd takes for a view may not be changed in place
             return [value if how is None else how(value) for value, how in zip(results, self._made, strict=True)]
 
-    def state(self) -> tuple[Any, ...]:
-        """All of it as plain data, for `restored`."""
-        return packed(self.program), *self._given
+    def state(self, ir: bool = True) -> tuple[Any, ...]:
+        """All of it as plain data, for `restored`; with the program's texts, or without."""
+        return packed(self.program, ir), *self._given
 
     @staticmethod
     def restored(data: bytes, *given: Any, run: bool = True) -> Part:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,8 +19,9 @@ from kitsune_mlir.runtime.results import in_order, into_leaves
 from kitsune_mlir.runtime.signature import torch_dtype
 from kitsune_mlir.runtime.structure import structure_of
 from kitsune_mlir.sized.expressions import size_at
-from kitsune_mlir.sized.padded import Place, values_of
+from kitsune_mlir.sized.known import Known
 from kitsune_mlir.sized.signature import Range, SizedInput, SizedSignature
+from kitsune_mlir.sized.write import write_sized
 
 __all__ = ["Compiled", "SizedProgram"]
 
@@ -33,13 +35,13 @@ class Compiled:
 
     Attributes:
         run: of weights and inputs, flat, gives the outputs, flat.
-        places: where inputs say the values of symbols.
+        known: all of it.
         programs: gives what there is now, with the sizes that each is for, in words.
         why: why sizes are not padded to larger ones; empty where they are.
     """
 
     run: Callable[..., Sequence[Any]]
-    places: Mapping[str, Place]
+    known: Known
     programs: Callable[[], Sequence[tuple[str, Program]]]
     why: str = ""
 
@@ -183,6 +185,20 @@ class SizedProgram:
         both = zip(leaves, taken, strict=True)
         return pytree.tree_unflatten([value if place is None else place for value, place in both], self._out_spec)
 
+    def save(self, path: str | os.PathLike[str], *, weights: bool = True, ir: bool = True) -> None:
+        """Write all programs that there are to one `.kit` file; `kitsune_mlir.load` reads it. As `Program.save`.
+
+        Sizes of which each needs a program of its own, and that were not called, are errors of what is loaded.
+
+        Raises:
+            OSError: the file cannot be written.
+            PackageError: the model has a structure or a weight that a file cannot hold.
+        """
+        signature, compiled = self.signature, self.compiled
+        stored = {w.name: self.weights[w.name] for w in signature.weights if weights or w.kind == "constant"}
+        what = self.target, self._device.type, signature, compiled.known, compiled.programs(), compiled.why, stored
+        write_sized(path, *what, ir)
+
     def _as_given(self, results: Sequence[Any], given: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Any]:
         """Results, in which the caller's own tensors, and the model's, are themselves."""
         names = [weight.name for weight in self.signature.weights]
@@ -212,11 +228,12 @@ class SizedProgram:
             if tensor.device.type != self._device.type or self._device.index not in (None, tensor.device.index):
                 raise ArgumentError(f"input '{one.name}' is on {tensor.device}, the program runs on {self._device}")
         count = len(signature.weights)
-        values = dict(zip(self.compiled.places, values_of(self.compiled.places, [*self._held, *tensors]), strict=True))
+        known = self.compiled.known
+        values = dict(zip(known.places, known.values([*self._held, *tensors]), strict=True))
         for each in signature.ranges:
             value = values[each.symbol]
             if value < each.least or (each.most is not None and value > each.most):
-                n, dim, times = self.compiled.places[each.symbol]
+                n, dim, times = self.compiled.known.places[each.symbol]
                 raise ArgumentError(_outside(signature.inputs[n - count], dim or 0, value * times, each, times))
         for tensor, one in zip(tensors, signature.inputs, strict=True):
             for dim, (size, wanted) in enumerate(zip(tensor.shape, one.shape, strict=True)):

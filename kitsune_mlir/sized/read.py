@@ -1,0 +1,100 @@
+"""Reading what `write_sized` wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kitsune_mlir.errors import ArgumentError
+from kitsune_mlir.runtime.archive import Archive, readable
+from kitsune_mlir.runtime.package import WEIGHTS, manifest_of, members_of
+from kitsune_mlir.runtime.packed import unpacked
+from kitsune_mlir.runtime.plain import record
+from kitsune_mlir.runtime.structure import structure_of
+from kitsune_mlir.sized.known import Known, exact_key
+from kitsune_mlir.sized.padded import PaddedCall, PaddedInput
+from kitsune_mlir.sized.part import Part
+from kitsune_mlir.sized.program import Compiled, SizedProgram
+from kitsune_mlir.sized.replay import Replay
+from kitsune_mlir.sized.stored import KINDS, StoredSizes, check_sizes
+
+__all__ = ["KnownCalls", "read_sized"]
+
+
+class KnownCalls:
+    """Calls what was compiled before, where there is no compiler."""
+
+    def __init__(self, known: Known, names: Mapping[str, str]):
+        self.known, self._names = known, names  # what the user calls sizes
+        self._fits: dict[tuple[int, ...], PaddedCall] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        """The outputs.
+
+        Raises:
+            ArgumentError: there is no program for such sizes.
+        """
+        values = self.known.values(args)
+        run = self._fits.get(values)
+        if run is None:
+            run = self.known.serving(values)
+            if run is None:
+                exact = self.known.exact.get(exact_key(args))
+                if exact is None:
+                    sizes = zip(self.known.places, values, strict=True)
+                    each = ", ".join(f"{self._names.get(symbol, symbol)} = {value}" for symbol, value in sizes)
+                    raise ArgumentError(f"the package has no program for {each}; compile the model for it, and save")
+                return exact(*args)
+            self._fits[values] = run
+        return run(values, args)
+
+
+def read_sized(path: str | os.PathLike[str], weights: Mapping[str, Any]) -> SizedProgram:
+    """Read a program.
+
+    Args:
+        weights: by name, used instead of stored ones.
+
+    Raises:
+        OSError, PackageError, ArgumentError: as `kitsune_mlir.load`.
+    """
+    with Archive(path) as archive:
+        manifest = manifest_of(archive, path, KINDS)
+        members = members_of(archive, manifest["members"], path)
+    with readable(f"{path}: damaged package"):
+        from safetensors.torch import load as load_tensors
+
+        held: StoredSizes = record(StoredSizes, manifest["sizes"], "the manifest's sizes")
+        check_sizes(held)
+        if {*members} != (wanted := {WEIGHTS, *(f"programs/{n}.kit" for n in range(len(held.parts)))}):
+            raise ValueError(f"it has the members {', '.join(sorted(members))}, and not {', '.join(sorted(wanted))}")
+        stored = load_tensors(members[WEIGHTS])
+        specs = structure_of(held.signature.in_spec), structure_of(held.signature.out_spec)
+        device = torch.device(manifest["device"])
+    packages = [unpacked(members[f"programs/{n}.kit"]) for n in range(len(held.parts))]
+    parts = [
+        Part(program, part.names, {*part.weights}, part.orders, [dataclasses.astuple(made) for made in part.made])
+        for program, part in zip(packages, held.parts, strict=True)
+    ]
+
+    def run_of(data: Any) -> Callable[..., Any]:
+        return parts[data].forward if isinstance(data, int) else Replay(data, [part.forward for part in parts])
+
+    known = Known({p.symbol: (p.input, p.dim, p.times) for p in held.places}, held.names)
+    for one in held.padded:
+        sizes = dict(zip(known.places, one.sizes, strict=True))
+        inputs = {each.number: PaddedInput(each.size, each.stride) for each in one.inputs}
+        rest = None if one.rest is None else Replay(one.rest, ())
+        what = sizes, known.names, inputs, one.taken, one.results, one.numbers, one.counted, run_of(one.run), rest, device
+        known.larger[one.sizes] = PaddedCall(*what)
+    for one in held.exact:
+        known.exact[tuple((t.shape, t.stride, getattr(torch, t.dtype)) for t in one.args)] = run_of(one.run)
+    programs = [(part.words, program) for part, program in zip(held.parts, packages, strict=True)]
+    compiled = Compiled(KnownCalls(known, {r.symbol: r.name for r in held.signature.ranges}), known, lambda: programs, held.why)
+    tensors: dict[str, Tensor] = {**stored, **{w.name: weights[w.name] for w in held.signature.weights if w.name in weights}}
+    return SizedProgram(manifest["target"], held.signature, tensors, compiled, device, specs=specs)

@@ -1,0 +1,170 @@
+"""What a `.kit` file with several programs says of them, as plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from kitsune_mlir.errors import ArgumentError
+from kitsune_mlir.runtime.signature import Weight, torch_dtype
+from kitsune_mlir.runtime.structure import structure_of
+from kitsune_mlir.sized.expressions import check_size
+from kitsune_mlir.sized.padded import PaddedResult
+from kitsune_mlir.sized.replay import check_replay
+from kitsune_mlir.sized.signature import SizedSignature
+
+__all__ = [
+    "KINDS",
+    "StoredCall",
+    "StoredExact",
+    "StoredInput",
+    "StoredMade",
+    "StoredPart",
+    "StoredPlace",
+    "StoredSizes",
+    "StoredTensor",
+    "check_sizes",
+]
+
+KINDS = {"target": str, "device": str, "sizes": dict, "members": dict}
+"""Entries of the manifest, beside the format."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredPlace:
+    """`Place`, of a symbol."""
+
+    symbol: str
+    input: int
+    dim: int | None
+    times: int
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredMade:
+    """An output of a `Part`: its size and strides, and the order in which the program gives its dimensions."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    order: tuple[int, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredPart:
+    """`Part`, of program `number`."""
+
+    words: str
+    names: tuple[str, ...]
+    weights: tuple[str, ...]
+    orders: tuple[tuple[int, ...] | None, ...]
+    made: tuple[StoredMade, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredInput:
+    """`PaddedInput`, of input `number`."""
+
+    number: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredCall:
+    """`PaddedCall`; `run` and `rest` are replays."""
+
+    sizes: tuple[int, ...]
+    inputs: tuple[StoredInput, ...]
+    taken: tuple[int, ...]
+    results: tuple[PaddedResult, ...]
+    numbers: tuple[Any, ...]
+    counted: tuple[str, ...]
+    run: Any
+    rest: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+    """What an argument is like."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredExact:
+    """A program for tensors like these only; `run` is a replay."""
+
+    args: tuple[StoredTensor, ...]
+    run: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredSizes:
+    """Everything but programs and weights."""
+
+    signature: SizedSignature
+    places: tuple[StoredPlace, ...]
+    names: tuple[str, ...]
+    why: str
+    parts: tuple[StoredPart, ...]
+    padded: tuple[StoredCall, ...]
+    exact: tuple[StoredExact, ...]
+
+
+def check_sizes(held: StoredSizes) -> None:
+    """ValueError where parts of it contradict each other."""
+    try:
+        for one in (*held.signature.weights, *held.signature.inputs):
+            torch_dtype(one.dtype)
+    except ArgumentError as error:
+        raise ValueError(str(error)) from error
+    signature, count = held.signature, len(held.signature.weights) + len(held.signature.inputs)
+    symbols = [place.symbol for place in held.places]
+    for weight in signature.weights:
+        _checked_weight(weight)
+    for one in signature.inputs:
+        for size in one.shape:
+            check_size(size, symbols)
+        if one.order and sorted(one.order) != list(range(len(one.shape))):
+            raise ValueError(f"the order {one.order} of input '{one.name}'")
+    ranks = [len(w.shape) for w in signature.weights] + [len(one.shape) for one in signature.inputs]
+    for place in held.places:
+        if not (0 <= place.input < count and 0 <= (place.dim or 0) < ranks[place.input] and place.times > 0):
+            raise ValueError(f"'{place.symbol}' is at input {place.input}, dimension {place.dim}")
+    if {*held.names} - {*symbols} or {r.symbol for r in signature.ranges} - {*symbols}:
+        raise ValueError("it has ranges of sizes that no input has")
+    spec = structure_of(signature.in_spec)
+    for position in [one.position for one in signature.inputs] + [position for position, _ in signature.fixed]:
+        if not 0 <= position < spec.num_leaves:
+            raise ValueError(f"it has an input at position {position} of {spec.num_leaves}")
+    for one in held.padded:
+        if len(one.sizes) != len(symbols) or {*one.counted} - {*symbols}:
+            raise ValueError(f"a program for the sizes {one.sizes} counts {one.counted}")
+        numbers = [*one.taken, *(each.number for each in one.inputs)]
+        if any(not 0 <= n < count for n in numbers):
+            raise ValueError(f"a program takes inputs {numbers} of {count}")
+        for size in (*one.numbers, *(s for r in one.results for axis in (*r.axes, r.size, r.stride) for s in axis)):
+            check_size(size, symbols)
+        _check_run(one.run, len(one.taken) + len(one.counted), len(held.parts))
+        if one.rest is not None:
+            check_replay(one.rest, count + len(one.numbers) + len(one.results), 0)
+    for one in held.exact:
+        _check_run(one.run, count, len(held.parts))
+        for tensor in one.args:
+            if not isinstance(getattr(torch, tensor.dtype, None), torch.dtype):
+                raise ValueError(f"there is no dtype {tensor.dtype[:60]}")
+
+
+def _check_run(run: Any, inputs: int, parts: int) -> None:
+    if type(run) is int and 0 <= run < parts:
+        return
+    check_replay(run, inputs, parts)
+
+
+def _checked_weight(weight: Weight) -> None:
+    if weight.recipe or weight.kind not in ("parameter", "buffer", "constant"):
+        raise ValueError(f"weight '{weight.name}' is a {weight.kind}")
