@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from kitsune_mlir.serving.engine import serve
     from kitsune_mlir.simulation.simulate import simulate
     from kitsune_mlir.training.train_step import train_step
-    from kitsune_mlir.window.window import Window
+    from kitsune_mlir.windows.capture import window
+    from kitsune_mlir.windows.window import Window
 
 _WHERE = {
     "compile": "kitsune_mlir.models",
@@ -34,10 +35,11 @@ _WHERE = {
     "serve": "kitsune_mlir.serving.engine",
     "simulate": "kitsune_mlir.simulation.simulate",
     "train_step": "kitsune_mlir.training.train_step",
-    "Window": "kitsune_mlir.window.window",
+    "Window": "kitsune_mlir.windows.window",
+    "window": "kitsune_mlir.windows.capture",
 }
 
-__all__ = ["Options", "Program", "Window", "compile", "explain", "load", "serve", "simulate", "train_step"]
+__all__ = ["Options", "Program", "Window", "compile", "explain", "load", "serve", "simulate", "train_step", "window"]
 
 
 def __getattr__(name: str) -> Any:

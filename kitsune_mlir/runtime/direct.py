@@ -79,7 +79,7 @@ class DirectCall:
         """Pointers of a call and its results, of which `assemble` makes the output; None where the arguments do not fit.
 
         Args:
-            into: tensors that are the results, which are as the program writes them; None: new ones.
+            into: the results, as the program writes them (but for those in the place of arguments); None: new ones.
         """
         if len(args) != self._count or (self._current is not None and self._current() != self._index):
             return None
@@ -104,7 +104,10 @@ class DirectCall:
             if self._overwritten.shared(arguments, pointers):
                 return None
             places = self._places
-            results = [arguments[places[n]] if n in places else empty(*one) for n, one in enumerate(self._results)]
+            results = [
+                arguments[places[n]] if n in places else empty(*one) if into is None else into[n]
+                for n, one in enumerate(self._results)
+            ]
             if self.counts:
                 changed([results[n] for n in places])
         else:

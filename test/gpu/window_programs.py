@@ -21,7 +21,9 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
+from bench.requests.window_nets import NETS, Net
 from test.gpu.driver import program_main
 
 STREAMS, STEPS, ROWS, WIDTH = 60, 200, 16, 256
@@ -97,6 +99,25 @@ def random_stream(draw: random.Random, programs: dict, again: dict, back_end: st
     return f"tensors {wrong} differ at the end" if wrong else ""
 
 
+def captured_net(net: Net, calls: int) -> str:
+    """Capture an eager program whose segments PyTorch runs, on the window's streams; what is wrong, in words."""
+    import kitsune_mlir
+
+    torch.manual_seed(0)
+    draw = random.Random(0)
+    model, make = net.make(True)
+    model.eval().cuda()
+    inputs = [tree_map(lambda x: x.cuda() if isinstance(x, Tensor) else x, make(draw)) for _ in range(calls)]
+    with torch.no_grad():
+        wanted = [model(x) for x in inputs]
+        with kitsune_mlir.window(after=1 << 30) as captured:
+            found = [model(x) for x in inputs]
+    for number, ((value, path), (other, same)) in enumerate(zip(found, wanted, strict=True)):
+        if path != same or not torch.allclose(value, other, rtol=1e-4, atol=1e-5):
+            return f"call {number} differs"
+    return "" if captured.taken else "nothing was captured"
+
+
 def run(folder: Path, names: Sequence[str], given: argparse.Namespace) -> int:
     """Check, and with `--time` measure."""
     import kitsune_mlir
@@ -111,6 +132,10 @@ def run(folder: Path, names: Sequence[str], given: argparse.Namespace) -> int:
             bad = bad or random_stream(random.Random(seed), loaded[0], loaded[1], back_end)
         failed += bool(bad)
         print(f"{'FAIL' if bad else 'ok  '} {back_end}: random streams {bad}", flush=True)
+    for name, net in NETS.items():
+        bad = captured_net(net, 40)
+        failed += bool(bad)
+        print(f"{'FAIL' if bad else 'ok  '} captured calls of {name} {bad}", flush=True)
     if given.time:
         for line in times(folder):
             print(line, flush=True)

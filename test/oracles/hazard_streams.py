@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kitsune_mlir.window.hazards import BOTH, READ, WRITE, Hazards, Range
+from kitsune_mlir.windows.hazards import BOTH, READ, WRITE, Hazards, Range
 
 __all__ = ["check_stream", "random_ranges"]
 

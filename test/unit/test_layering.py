@@ -26,7 +26,7 @@ FOLDERS = {
 LAYERS = [
     {f"{PACKAGE}.tools"},
     {PACKAGE, f"{PACKAGE}.training", f"{PACKAGE}.models"},
-    {f"{PACKAGE}.dynamo", f"{PACKAGE}.window", f"{PACKAGE}.serving"},
+    {f"{PACKAGE}.dynamo", f"{PACKAGE}.windows", f"{PACKAGE}.serving"},
     {f"{PACKAGE}.pipeline"},
     {f"{PACKAGE}.tuning.stage_clock"},
     {f"{PACKAGE}.targets"},

@@ -1,4 +1,4 @@
-"""Windows over programs (kitsune_mlir/window): every order of issue gives what running one after the other gives."""
+"""Windows over programs (kitsune_mlir/windows): every order of issue gives what running one after the other gives."""
 
 import random
 import threading
@@ -9,12 +9,12 @@ import torch
 
 import kitsune_mlir
 from kitsune_mlir.errors import ArgumentError
-from kitsune_mlir.window import pool
-from kitsune_mlir.window.hazards import BOTH, READ, WRITE
-from kitsune_mlir.window.streams import Streams
-from kitsune_mlir.window.task import Call, extent
-from kitsune_mlir.window.template import in_order
-from kitsune_mlir.window.window import Window
+from kitsune_mlir.windows import pool
+from kitsune_mlir.windows.hazards import BOTH, READ, WRITE
+from kitsune_mlir.windows.streams import Streams
+from kitsune_mlir.windows.task import Call, extent
+from kitsune_mlir.windows.template import in_order
+from kitsune_mlir.windows.window import Window
 
 
 class Accumulate(torch.nn.Module):

@@ -1,11 +1,11 @@
-"""Hazards between ranges of bytes (kitsune_mlir/window/hazards.py)."""
+"""Hazards between ranges of bytes (kitsune_mlir/windows/hazards.py)."""
 
 import random
 
 import pytest
 
 from kitsune_mlir.errors import ArgumentError
-from kitsune_mlir.window.hazards import BOTH, READ, WRITE, Hazards, span
+from kitsune_mlir.windows.hazards import BOTH, READ, WRITE, Hazards, span
 from test.oracles import hazard_streams
 from test.oracles.hazard_streams import check_stream
 

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from kitsune_mlir.window.hazards import READ, WRITE, Range
+from kitsune_mlir.windows.hazards import READ, WRITE, Range
 
 __all__ = ["Call", "Lost", "Task", "extent", "failures"]
 

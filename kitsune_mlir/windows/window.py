@@ -10,11 +10,11 @@ from typing import Any
 
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.program import Program
-from kitsune_mlir.window.hazards import Hazards, Range
-from kitsune_mlir.window.pool import Pool, synchronized_lane
-from kitsune_mlir.window.streams import Streams
-from kitsune_mlir.window.task import Call, Lost, Task, failures
-from kitsune_mlir.window.template import Template
+from kitsune_mlir.windows.hazards import Hazards, Range
+from kitsune_mlir.windows.pool import Pool, synchronized_lane
+from kitsune_mlir.windows.streams import Streams
+from kitsune_mlir.windows.task import Call, Lost, Task, failures
+from kitsune_mlir.windows.template import Template
 
 __all__ = ["BACK_ENDS", "Appended", "Window"]
 
@@ -164,6 +164,14 @@ class Window:
         for task in failed:
             if task.error is not None:
                 raise task.error
+
+    def raise_lost(self) -> None:
+        """Raise the error of a run that failed, if somebody still has memory that it was to write."""
+        with self._lock:
+            self._lost, _ = failures(self._lost, ())
+            errors = [one.task.error for one in self._lost]
+        if errors and errors[0] is not None:
+            raise errors[0]
 
     def flush(self) -> None:
         """Run everything (on a GPU: put the current stream behind everything). Errors stay with the results."""

@@ -9,8 +9,8 @@ from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.results import empty, into_leaves
 from kitsune_mlir.runtime.signature import torch_dtype
-from kitsune_mlir.window.hazards import BOTH, READ, WRITE, Range, span
-from kitsune_mlir.window.task import Call, extent
+from kitsune_mlir.windows.hazards import BOTH, READ, WRITE, Range, span
+from kitsune_mlir.windows.task import Call, extent
 
 __all__ = ["Template", "in_order"]
 
@@ -55,7 +55,7 @@ class Template:
         if direct is not None and into is None and not kwargs:
             bound = direct.bind(args)
             if bound is not None:
-                pointers, results = bound
+                pointers, results = tuple(bound[0]), bound[1]
                 ranges = [(pointers[n] + low, pointers[n] + high, mode) for n, low, high, mode in self._places]
                 tensors = [*args, *results]
                 written = [*self._written_weights, *(tensors[n] for n in self._written)]

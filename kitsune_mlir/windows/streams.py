@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kitsune_mlir.window.hazards import Hazards
-from kitsune_mlir.window.task import Task
+from kitsune_mlir.windows.hazards import Hazards
+from kitsune_mlir.windows.task import Task
 
 __all__ = ["Streams"]
 

@@ -1,0 +1,186 @@
+"""Segments that have been seen: run in PyTorch at first, compiled when they come again, and kept by what they are made of."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from kitsune_mlir.runtime.program import Program
+from kitsune_mlir.runtime.results import strides
+from kitsune_mlir.windows.hazards import BOTH, READ, WRITE
+from kitsune_mlir.windows.operators import Kind
+from kitsune_mlir.windows.recording import Op, Segment, call_of
+from kitsune_mlir.windows.task import Call, extent
+from kitsune_mlir.windows.template import in_order
+
+__all__ = ["CALL_SECONDS", "Entry", "Segments"]
+
+CALL_SECONDS = 30e-6
+"""What appending and calling a program costs the host. A segment that PyTorch runs in less is not compiled."""
+RUNS = 3
+"""Runs of a program that are timed before it is compared with PyTorch (on the host)."""
+
+
+class Entry:
+    """A segment's code.
+
+    Attributes:
+        seen: how often it has come.
+        why: why PyTorch runs it; empty where a program does.
+        program: its program, if it was compiled.
+    """
+
+    def __init__(self, segment: Segment):
+        self.seen = 0
+        self.why = "it is new"
+        self.program: Program | None = None
+        self._ops, self._outs = segment.ops, segment.outs
+        self._cuda = any(t.is_cuda for t in segment.inputs)
+        self._replay_seconds = self._program_seconds = float("inf")
+        self._runs = 0
+        self._into: list[int] | None = None  # for each result of the program, which of the segment's it is
+
+    def replay(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The calls, one after the other; the values that somebody has."""
+        values: dict[int, Any] = dict(enumerate(inputs))
+        for op in self._ops:
+            given = call_of(op, values)
+            if op.outs:
+                values.update(zip(op.outs, _leaves(given, op), strict=True))
+        return tuple(values[n] for n in self._outs)
+
+    def call(self, segment: Segment, compiled: Callable[[Callable[..., Any], Sequence[Any]], Program], after: int) -> Call:
+        """A call of it: of its program, if it has one that is faster, or else in PyTorch."""
+        self.seen += 1
+        if self.program is None and self.seen >= after and self.why == "it is new":
+            self._compile(segment, compiled)
+        inputs, results = segment.inputs, segment.results
+        modes = [BOTH if n in segment.written else READ for n in range(len(inputs))]
+        ranges = [*map(extent, inputs, modes), *(extent(result, WRITE) for result in results)]
+        run = self._run_of_program(inputs, results) if not self.why else self._run_of_replay(inputs, results)
+        written = [*(inputs[n] for n in segment.written), *results]
+        return Call(run, in_order(ranges), None, [*inputs, *results], written)
+
+    def _compile(self, segment: Segment, compiled: Callable[[Callable[..., Any], Sequence[Any]], Program]) -> None:
+        if segment.aliased:
+            self.why = "it changes a tensor that shares memory with another one"
+        elif self._replay_seconds < CALL_SECONDS:
+            self.why = "it is too small"
+        elif sum(op.kind is not Kind.VIEW for op in segment.ops) < 2 and self._cuda:
+            self.why = "it is one call"
+        else:
+            try:
+                self.program = compiled(self.replay, [tensor.detach() for tensor in segment.inputs]).uncounted()
+                self.why = ""
+            except Exception as error:  # whatever the compiler does not take, PyTorch runs
+                self.why = f"it cannot be compiled: {type(error).__name__}: {error}".partition("\n")[0]
+        if self.program is not None:
+            self._into = _placing(self.program, segment)
+
+    def _run_of_replay(self, inputs: Sequence[Any], results: Sequence[Any]) -> Callable[[int], None]:
+        def run(stream: int) -> None:
+            start = time.perf_counter()
+            with below_autograd(stream, inputs):
+                for result, made in zip(results, self.replay(*inputs), strict=True):
+                    result.copy_(made)
+            self._replay_seconds = min(self._replay_seconds, time.perf_counter() - start)
+
+        return run
+
+    def _run_of_program(self, inputs: Sequence[Any], results: Sequence[Any]) -> Callable[[int], None]:
+        program = self.program
+        assert program is not None
+        direct, bound = program.direct, None
+        if direct is not None and self._into is not None:
+            bound = direct.bind(inputs, [results[n] if n >= 0 else None for n in self._into])
+        if bound is not None and direct is not None:
+            pointers, launch = tuple(bound[0]), direct.run
+
+            def quick(stream: int) -> None:
+                start = time.perf_counter()
+                launch(pointers, stream)
+                self._judge(time.perf_counter() - start)
+
+            return quick
+
+        def run(stream: int) -> None:
+            start = time.perf_counter()
+            with below_autograd(stream, inputs):
+                for result, made in zip(results, program(*inputs), strict=True):
+                    result.copy_(made)
+            self._judge(time.perf_counter() - start)
+
+        return run
+
+    def _judge(self, seconds: float) -> None:
+        """Compare the first runs with PyTorch's; on a GPU they are not over when the call returns."""
+        if self._runs < RUNS and not self._cuda:
+            self._runs += 1
+            self._program_seconds = min(self._program_seconds, seconds)
+            if self._runs == RUNS and self._program_seconds > self._replay_seconds:
+                self.why = "PyTorch is faster, measured"
+
+
+class Segments:
+    """Entries by the keys of their segments, the latest `most` of them."""
+
+    def __init__(self, most: int = 4096):
+        self._most = most
+        self._known: OrderedDict[tuple[Any, ...], Entry] = OrderedDict()
+
+    def of(self, segment: Segment) -> Entry:
+        """The entry of a segment."""
+        entry = self._known.get(segment.key)
+        if entry is None:
+            entry = self._known[segment.key] = Entry(segment)
+            if len(self._known) > self._most:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(segment.key)
+        return entry
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._known.clear()
+
+
+@contextlib.contextmanager
+def below_autograd(stream: int, inputs: Sequence[Any]) -> Iterator[None]:
+    """Calls are neither recorded for gradients nor counted as changes: that was done when they were captured."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+    on = torch.cuda.ExternalStream(stream, inputs[0].device) if stream else None
+    with torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(keys):
+        with torch.cuda.stream(on) if on is not None else contextlib.nullcontext():
+            yield
+
+
+def _leaves(given: Any, op: Op) -> Sequence[Any]:
+    return (given,) if isinstance(given, torch.Tensor) else pytree.tree_leaves(given)
+
+
+def _placing(program: Program, segment: Segment) -> list[int] | None:
+    """For each result of the program the number of the segment's that it can be written to, -1 where an argument is changed.
+    None where a result has to be copied."""
+    signature = program.signature
+    places = [-2] * len(signature.results)
+    new = [output for output in signature.outputs if output.mutates is None]
+    for output in signature.outputs:
+        if output.mutates is not None:
+            if not output.in_place:
+                return None
+            places[output.index or 0] = -1
+    for number, (output, result) in enumerate(zip(new, segment.results, strict=True)):
+        index = output.index or 0
+        if output.kind != "tensor" or output.copied or places[index] != -2:
+            return None
+        wanted = strides(output.shape or tuple(result.shape), signature.result_orders.get(index, ()))
+        if any(n > 1 and a != b for n, a, b in zip(result.shape, result.stride(), wanted, strict=True)):
+            return None
+        places[index] = number
+    return None if -2 in places else places

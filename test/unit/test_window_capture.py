@@ -1,0 +1,233 @@
+"""What `kitsune_mlir.window()` captures is what eager PyTorch does: values, aliasing, dtypes, errors, gradients."""
+
+import copy
+import random
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from kitsune_mlir.errors import KitsuneError
+from kitsune_mlir.windows import capture, segments
+from kitsune_mlir.windows.capture import window
+
+NEVER = 1 << 30
+"""Times a segment has to come before it is compiled."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_known():
+    capture.forget()
+
+
+def random_program(seed: int, tensors: list[torch.Tensor]) -> list:
+    """Calls, views and changes in place of a pool of tensors; some are forgotten, some values are read."""
+    draw, read = random.Random(seed), []
+    pool = list(tensors)
+    for _ in range(draw.randrange(5, 60)):
+        a, b = draw.choice(pool), draw.choice(pool)
+        what = draw.randrange(16)
+        if what == 0:
+            new = a + b.sum() * 0.01
+        elif what == 1:
+            new = torch.tanh(a) * float(draw.random())
+        elif what == 2:
+            new = a.T if a.dim() == 2 else a[None]
+        elif what == 3:
+            new = a[: max(1, a.shape[0] - 1)]
+        elif what == 4 and a.shape == b.shape and a.data_ptr() != b.data_ptr():
+            new = a.add_(torch.sigmoid(b), alpha=0.5)
+        elif what == 5:
+            a.mul_(0.5)
+            continue
+        elif what == 6:
+            a[0] = draw.random()
+            continue
+        elif what == 7:
+            new = torch.softmax(a, -1)
+        elif what == 8 and draw.random() < 0.5:
+            read.append(a.sum().item())
+            if read[-1] > 0:
+                pool.append(a * 2)
+            continue
+        elif what == 9:
+            new = torch.cat([a.reshape(-1), b.reshape(-1), torch.ones(12)])[:12].view(3, 4)
+        elif what == 10:
+            new = (a > 0).to(torch.float32) + a.argmax(-1, keepdim=True)
+        elif what == 11:
+            new = a.max(-1)[0] if a.dim() > 1 else a
+        elif what == 12:
+            pool.pop(draw.randrange(len(pool)))
+            if len(pool) < 2:
+                pool += tensors
+            continue
+        elif what == 13:
+            new = torch.stack(a.unbind(0)).clone()
+        elif what == 14:
+            new = a[a > 0.5][:3]
+            if not new.numel():
+                continue
+        else:
+            new = a.double().abs().float()
+        pool.append(new)
+    return [read, *pool]
+
+
+def inputs_of(seed: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    base = torch.randn(3, 4, generator=generator)
+    return [base, base[1:], torch.randn(4, generator=generator), torch.randn(3, 4, generator=generator)]
+
+
+def check_program(seed: int, after: int, exact: bool, **options) -> None:
+    first, second = inputs_of(seed), inputs_of(seed)
+    wanted = random_program(seed, first)
+    with torch.no_grad(), window(after=after, **options):
+        found = random_program(seed, second)
+    tolerance = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-4, "atol": 1e-4}
+    assert found[0] == pytest.approx(wanted[0], rel=0 if exact else 1e-3, abs=0 if exact else 1e-3)
+    for mine, other in zip([*found[1:], *second], [*wanted[1:], *first], strict=True):
+        assert mine.dtype == other.dtype and mine.stride() == other.stride() and type(mine) is type(other)
+        torch.testing.assert_close(mine, other, **tolerance)
+    for a, b in zip(found[1:], wanted[1:], strict=True):  # who shares memory with whom
+        mine = [a.untyped_storage().data_ptr() == one.untyped_storage().data_ptr() for one in found[1:]]
+        assert mine == [b.untyped_storage().data_ptr() == one.untyped_storage().data_ptr() for one in wanted[1:]]
+
+
+def test_random_programs_run_by_pytorch() -> None:
+    first = random.randrange(1 << 40)
+    for seed in range(first, first + 300):
+        check_program(seed, NEVER, exact=True, threads=seed % 2, size=(1, 4, 128)[seed % 3])
+
+
+def test_random_programs_compiled() -> None:
+    first = random.randrange(1 << 40)
+    for seed in range(first, first + 5):
+        check_program(seed, 1, exact=False)
+
+
+def test_segments_are_compiled_once_and_counted() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.LayerNorm(64)).eval()
+    x = torch.randn(32, 64)
+    with torch.no_grad():
+        expected = model(x)
+        total = expected.sum().item()
+        with window() as captured:
+            for _ in range(12):
+                y = model(x)
+                assert y.sum().item() == pytest.approx(total, abs=1e-2)
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-5)
+    assert captured.segments["PyTorch, it is new"] == 1 and sum(captured.segments.values()) == 12
+    assert captured.eager == {"aten._local_scalar_dense.default: a value is read": 12}
+    assert len(capture._segments._known) == 1
+    assert "12 segments" in captured.explain() and "a value is read" in captured.explain()
+
+
+def test_what_is_too_small_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "CALL_SECONDS", 1.0)
+    x = torch.ones(4)
+    with window(after=2) as captured:
+        for _ in range(8):
+            assert (x + 1).sum().item() == 8
+    assert captured.segments == {"PyTorch, it is new": 1, "PyTorch, it is too small": 7}
+
+
+@pytest.mark.parametrize("read", ["numpy", "tolist", "repr", "array", "deepcopy", "dlpack", "float", "bool"])
+def test_every_way_to_read_has_the_values(read: str) -> None:
+    x = torch.randn(6)
+    readers = {
+        "numpy": lambda t: t.numpy().copy(),
+        "tolist": lambda t: t.tolist(),
+        "repr": repr,
+        "array": lambda t: np.asarray(t).copy(),
+        "deepcopy": lambda t: copy.deepcopy(t).numpy(),
+        "dlpack": lambda t: np.from_dlpack(t).copy(),
+        "float": lambda t: float(t[0]),
+        "bool": lambda t: bool(t[0] > 0),
+    }
+    wanted = readers[read](torch.exp(x) - 1)
+    with window(after=NEVER):
+        found = readers[read](torch.exp(x) - 1)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_memory_that_numpy_has_is_left_to_pytorch() -> None:
+    with window(after=NEVER) as captured:
+        x = torch.zeros(4) + 1
+        lent = x.numpy()
+        y = x * 2
+        lent[0] = 7  # y is eager's: computed before
+        z = x + 0
+    assert y.tolist() == [2, 2, 2, 2] and z.tolist() == [7, 1, 1, 1]
+    assert any("others can write" in why for why in captured.eager)
+
+
+def test_random_numbers_come_in_the_order_of_the_calls() -> None:
+    def work() -> torch.Tensor:
+        x = torch.randn(5).exp()
+        return torch.nn.functional.dropout(x, 0.5) + torch.rand_like(x).cumsum(0)
+
+    torch.manual_seed(3)
+    wanted = work()
+    torch.manual_seed(3)
+    with window(after=NEVER):
+        found = work()
+    assert found.equal(wanted)
+
+
+@pytest.mark.parametrize("after", [1, NEVER])
+def test_gradients(after: int) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    same = copy.deepcopy(model)
+    x = torch.randn(5, 8)
+    for one, context in ((same, None), (model, window(after=after))):
+        optimizer = torch.optim.SGD(one.parameters(), 0.1)
+        if context is not None:
+            context.__enter__()
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = one(x).square().mean()
+            if loss.item() > 1e-9:
+                loss.backward()
+            optimizer.step()
+        if context is not None:
+            context.__exit__(None, None, None)
+    for mine, other in zip(model.parameters(), same.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+
+
+def test_inference_tensors_and_batch_norm_in_training() -> None:
+    norm = torch.nn.BatchNorm1d(4)
+    same = copy.deepcopy(norm)
+    x = torch.randn(6, 4)
+    with torch.inference_mode():
+        wanted = same(x + 1) * 2
+        with window(after=1):
+            found = norm(x + 1) * 2
+        torch.testing.assert_close(found, wanted)
+        assert found.is_inference()
+    torch.testing.assert_close(norm.running_mean, same.running_mean)
+
+
+def test_errors_come_when_values_are_read() -> None:
+    table, rows = torch.randn(4, 2), torch.tensor([1, 9])
+    for read in (True, False):
+        with pytest.raises((IndexError, KitsuneError)):
+            with window(after=NEVER):
+                taken = torch.index_select(table, 0, rows) + 1
+                if read:
+                    taken.sum().item()
+    with window(after=NEVER):
+        torch.index_select(table, 0, rows) + 1
+    with pytest.raises(RuntimeError, match="shapes"), window():  # what eager finds at the call is found there
+        torch.ones(2, 3) @ torch.ones(2, 3)
+
+
+def test_other_threads_are_left_alone() -> None:
+    found = []
+    with window(after=NEVER) as captured:
+        worker = threading.Thread(target=lambda: found.append((torch.ones(3) * 2).sum().item()))
+        worker.start()
+        worker.join()
+    assert found == [6.0] and captured.taken == 0
