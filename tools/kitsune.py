@@ -5,11 +5,6 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-import traceback
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -17,64 +12,19 @@ import click
 from rich.console import Console
 
 import kitsune_mlir
-from kitsune_mlir.errors import ArgumentError, KitsuneError, PerformanceWarning
+from kitsune_mlir.errors import ArgumentError, KitsuneError
 from kitsune_mlir.machine.target import TARGETS
 from kitsune_mlir.runtime.explain import accesses_text
+from kitsune_mlir.runtime.named_inputs import call_of
 
 from .cache import cache
 from .progress import Progress
+from .readable import readable
+from .serving import load, serve
 
 err = Console(stderr=True, soft_wrap=True)
 TARGET_NAMES = ["auto", *TARGETS]
 LEVELS = ["linalg", "stages", "tiles", "gpu", "llvm", "ptx"]
-
-
-def readable(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Errors as one sentence and exit status 1; with --debug the traceback before it."""
-
-    @wraps(command)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        try:
-            with _plain_warnings():
-                return command(*args, **kwargs)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
-        except KeyboardInterrupt:
-            raise click.Abort() from None
-        except Exception as error:
-            if click.get_current_context().find_root().params.get("debug"):
-                traceback.print_exc()
-            kind = "" if isinstance(error, (KitsuneError, OSError)) else f"internal error: {type(error).__name__}: "
-            click.echo(f"kitsune: {kind}{_sentence(error)}", err=True)
-            if kind:
-                click.echo("kitsune: 'kitsune --debug ...' shows where", err=True)
-            raise SystemExit(1) from error
-
-    return wrapped
-
-
-@contextmanager
-def _plain_warnings() -> Iterator[None]:
-    """What the compiler warns of, as text: the line of Python that called it says nothing to who called a command."""
-    show = warnings.showwarning
-
-    def shown(message: Any, category: type[Warning], *place: Any) -> None:
-        if issubclass(category, PerformanceWarning):
-            click.echo(f"warning: {message}", err=True)
-        else:
-            show(message, category, *place)
-
-    warnings.showwarning = shown
-    try:
-        yield
-    finally:
-        warnings.showwarning = show
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error) or type(error).__name__
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -85,6 +35,8 @@ def main(debug: bool) -> None:
 
 
 main.add_command(cache)
+main.add_command(serve)
+main.add_command(load)
 
 
 target_option = click.option(
@@ -144,7 +96,7 @@ def run(package: str, use_random: bool, inputs: str | None, outputs: str | None,
 
     torch.manual_seed(seed)
     tensors = random_inputs(program) if use_random else read_inputs(program, inputs or "")
-    args, kwargs = arguments(program, tensors)
+    args, kwargs = call_of(program.signature, tensors, inputs or "the call")
     times, result = [], None
     with Progress(err).running("running"):
         for _ in range(repeat):
@@ -309,11 +261,11 @@ def random_inputs(program: Any) -> dict[str, Any]:
 
 def random_arguments(program: Any) -> tuple[list[Any], dict[str, Any]]:
     """Random arguments of a call."""
-    return arguments(program, random_inputs(program))
+    return call_of(program.signature, random_inputs(program))
 
 
 def read_inputs(program: Any, path: str) -> dict[str, Any]:
-    """The inputs from a safetensors file; ArgumentError names what is missing or not wanted."""
+    """The inputs from a safetensors file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -321,30 +273,7 @@ def read_inputs(program: Any, path: str) -> dict[str, Any]:
         tensors = load_file(path, device=program.device)
     except SafetensorError as error:
         raise ArgumentError(f"{path}: not a safetensors file ({error})") from error
-    wanted = [i.name for i in program.signature.inputs]
-    missing, extra = [n for n in wanted if n not in tensors], [n for n in tensors if n not in wanted]
-    if missing or extra:
-        raise ArgumentError(f"{path} holds {', '.join(tensors) or 'nothing'}; the program's inputs are {', '.join(wanted)}")
     return tensors
-
-
-def arguments(program: Any, tensors: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments of a call, from tensors by input name."""
-    from torch.utils import _pytree as pytree
-
-    from kitsune_mlir.runtime.structure import structure_of
-
-    signature = program.signature
-    spec = structure_of(signature.in_spec)
-    leaves: list[Any] = [None] * spec.num_leaves
-    for item in signature.inputs:
-        leaves[item.position] = tensors[item.name]
-    for position, value in signature.fixed:
-        if isinstance(value, dict):
-            raise ArgumentError(f"argument {position} must be {value.get('repr')}, which cannot be made from a file")
-        leaves[position] = value
-    args, kwargs = pytree.tree_unflatten(leaves, spec)
-    return list(args), dict(kwargs)
 
 
 def described(value: Any) -> str:

@@ -74,6 +74,11 @@ class Engine:
         """The programs by name."""
         return {name: family.programs[name] for name, family in self._families.items()}
 
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more requests."""
+        return self._closed
+
     def submit(
         self, model: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, deadline: float | None = None
     ) -> Future[Any]:

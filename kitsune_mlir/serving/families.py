@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from kitsune_mlir.runtime.named_inputs import call_of
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.runtime.signature import torch_dtype
-from kitsune_mlir.runtime.structure import structure_of
 from kitsune_mlir.serving.cost import CostModel
 from kitsune_mlir.serving.requests import Family
 
@@ -69,17 +69,14 @@ def _measured(family: Family) -> CostModel:
     return CostModel.measured(launch, family.batch.limit)
 
 
-def random_call(program: Program) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def random_call(program: Program) -> tuple[list[Any], dict[str, Any]]:
     """Arguments of a call: floats are normal, integers and booleans 0."""
     import torch
-    from torch.utils import _pytree as pytree
 
-    spec = structure_of(program.signature.in_spec) if program.signature.in_spec else None
-    leaves: list[Any] = [None] * (spec.num_leaves if spec else len(program.signature.inputs))
-    for item in program.signature.inputs:
-        kind = torch_dtype(item.dtype)
-        tensor = torch.zeros(item.shape, dtype=kind, device=program.device)
-        leaves[item.position] = tensor.normal_() if kind.is_floating_point else tensor
-    for position, value in program.signature.fixed:
-        leaves[position] = value
-    return pytree.tree_unflatten(leaves, spec) if spec else (tuple(leaves), {})
+    tensors = {
+        i.name: torch.zeros(i.shape, dtype=torch_dtype(i.dtype), device=program.device) for i in program.signature.inputs
+    }
+    for tensor in tensors.values():
+        if tensor.is_floating_point():
+            tensor.normal_()
+    return call_of(program.signature, tensors)
