@@ -16,7 +16,7 @@ from torch_mlir.dialects import tensor
 from kitsune_mlir.dialects.access import affine_maps, is_tensor, iterator_kinds, shape_of
 from kitsune_mlir.dialects.attribute_table import NO_FUSION
 from kitsune_mlir.dialects.cloning import clone_with
-from kitsune_mlir.dialects.iteration import is_reshape
+from kitsune_mlir.dialects.iteration import is_free, is_reshape, root_of
 from kitsune_mlir.dialects.products import body_of, defining_op, is_generic
 from kitsune_mlir.dialects.verify import captures
 from kitsune_mlir.passes.remarks import remark
@@ -120,7 +120,17 @@ def _planned(
             return None
         known[op.results[0]] = [loops[e.position] for e in affine_maps(op)[-1].results]
         plan.append((op, loops))
-    return plan
+    return plan if all(_can_split(op, loops) for op, loops in plan) else None
+
+
+def _can_split(op: ir.Operation, loops: list[Factors]) -> bool:
+    """Whether a view can show what an op reads with its dimensions split: a slice or a constant lies in no memory."""
+    for value, map_ in zip(op.operands, affine_maps(op), strict=True):
+        maker = defining_op(root_of(value))
+        split = any(len(loops[e.position]) > 1 for e in map_.results)
+        if split and maker is not None and is_free(maker) and maker.name != "tensor.empty":
+            return False
+    return True
 
 
 def _has_dimensions_of(op: ir.Operation, made: ir.Value) -> bool:

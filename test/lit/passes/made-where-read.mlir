@@ -114,3 +114,32 @@ func.func @reshaped(%x: tensor<2x4x65536xf32>, %z: tensor<2x4xf32>, %weight: ten
   } -> tensor<2x64x4096xf32>
   return %b : tensor<2x64x4096xf32>
 }
+
+// -----
+
+// What reads a slice stays as it is: no view can show it with its dimensions split, as it lies in no memory.
+// CHECK-LABEL: func.func @of_a_slice
+// CHECK: "kitsune.stage"
+// CHECK: tensor.extract_slice
+// CHECK: sym_name = "map_0"
+// CHECK: tensor.expand_shape
+// CHECK: sym_name = "map_1"
+#id = affine_map<(m, n) -> (m, n)>
+#id3 = affine_map<(m, h, n) -> (m, h, n)>
+func.func @of_a_slice(%x: tensor<64x24xf32>) -> tensor<64x3x4xf32> {
+  %s = tensor.extract_slice %x[0, 0] [64, 12] [1, 1] : tensor<64x24xf32> to tensor<64x12xf32>
+  %e = tensor.empty() : tensor<64x12xf32>
+  %a = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]} ins(%s : tensor<64x12xf32>) outs(%e : tensor<64x12xf32>) {
+  ^bb0(%i: f32, %o: f32):
+    %m = math.exp %i : f32
+    linalg.yield %m : f32
+  } -> tensor<64x12xf32>
+  %v = tensor.expand_shape %a [[0], [1, 2]] output_shape [64, 3, 4] : tensor<64x12xf32> into tensor<64x3x4xf32>
+  %f = tensor.empty() : tensor<64x3x4xf32>
+  %b = linalg.generic {indexing_maps = [#id3, #id3], iterator_types = ["parallel", "parallel", "parallel"]} ins(%v : tensor<64x3x4xf32>) outs(%f : tensor<64x3x4xf32>) {
+  ^bb0(%i: f32, %o: f32):
+    %m = math.tanh %i : f32
+    linalg.yield %m : f32
+  } -> tensor<64x3x4xf32>
+  return %b : tensor<64x3x4xf32>
+}
