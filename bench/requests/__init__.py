@@ -1,1 +1,1 @@
-"""Workloads of requests and of work that is known only at run time."""
+"""Measurements of work that is known only when it arrives: requests of independent clients."""

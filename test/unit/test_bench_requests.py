@@ -1,0 +1,29 @@
+"""The benchmark of requests in one launch: what is compared does the same, and is checked."""
+
+import pytest
+import torch
+
+import kitsune_mlir
+from bench.requests.coalesced import CASES, Case, calls_of, errors_of, line_of, on_host
+
+
+@pytest.mark.parametrize("case", [Case("product", 3), Case("towers", 3), Case("towers", 64)], ids=lambda case: case.name)
+def test_all_ways_give_the_same(case: Case):
+    with torch.no_grad():
+        program = kitsune_mlir.compile(*case.example("cpu"), target="host")
+        calls, wanted = calls_of(case, program, "cpu")
+        errors = errors_of(case, calls, wanted)
+    assert {"kitsune", "singly", "eager"} <= errors.keys() and max(errors.values()) < 1e-5
+    assert ("stacked" in errors) == (case.name != "towers_3")
+    calls["kitsune"] = lambda: [torch.zeros_like(one) for one in wanted]
+    assert errors_of(case, calls, wanted)["kitsune"] > 0.5
+
+
+def test_an_entry_says_who_is_faster():
+    entry = on_host(Case("product", 2), 0.0)
+    assert entry["ok"] and entry["best_peer"] in ("eager", "stacked") and entry["case"] == "product_2"
+    assert entry["times"]["eager"] == pytest.approx(
+        entry["milliseconds"]["eager"]["median"] / entry["milliseconds"]["kitsune"]["median"], abs=1e-3
+    )
+    assert line_of(entry).split()[0] == "product_2" and line_of({**entry, "ok": False}).startswith("WRONG")
+    assert len({case.name for case in CASES}) == len(CASES)
