@@ -13,7 +13,7 @@ def test_all_ways_give_the_same(case: Case):
         program = kitsune_mlir.compile(*case.example("cpu"), target="host")
         calls, wanted = calls_of(case, program, "cpu")
         errors = errors_of(case, calls, wanted)
-    assert {"kitsune", "singly", "eager"} <= errors.keys() and max(errors.values()) < 1e-5
+    assert {"kitsune", "singly", "eager"} <= errors.keys() and max(errors.values()) < 1e-3
     assert ("stacked" in errors) == (case.name != "towers_3")
     calls["kitsune"] = lambda: [torch.zeros_like(one) for one in wanted]
     assert errors_of(case, calls, wanted)["kitsune"] > 0.5

@@ -8,10 +8,10 @@
 // Several requests: one pointer, to a table of them; around each task's loop one over the requests that the block has tiles of.
 // REQUESTS: llvm.func @main_p0(%[[TABLE:[^,]*]]: !llvm.ptr<1>)
 // REQUESTS: llvm.load %[[TABLE]]
-// REQUESTS: scf.while
+// REQUESTS: scf.for
 // REQUESTS: scf.for
 // REQUESTS: llvm.call @task_0_scale
-// REQUESTS: scf.while
+// REQUESTS: scf.for
 // REQUESTS: scf.for
 
 // TIMES: nvvm.read.ptx.sreg.globaltimer

@@ -20,7 +20,7 @@ from kitsune_mlir.codegen.failures import named
 from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, for_, global_timer, grid_size, if_, sync_block, thread_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
 from kitsune_mlir.codegen.gpu.emit.memory import offset, reduce_add, store
-from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64, select
+from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64
 from kitsune_mlir.codegen.gpu.engines.registry import ENGINES, choose
 from kitsune_mlir.codegen.gpu.interface.context import KernelState, TaskContext
 from kitsune_mlir.codegen.gpu.interface.engine import Engine
@@ -29,7 +29,7 @@ from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.semaphores import Semaphores
 from kitsune_mlir.codegen.gpu.kernel.footprint import REGISTER_FILE, Footprint
 from kitsune_mlir.codegen.gpu.kernel.kernel import ArrayParameter, Kernel
-from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks, by_multiprocessor
+from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks, advance, by_multiprocessor
 from kitsune_mlir.codegen.gpu.kernel.requests import RequestTable, acquire_map
 from kitsune_mlir.codegen.gpu.kernel.schedule import Schedule, make_schedule
 from kitsune_mlir.codegen.gpu.kernel.spatial.shares import Shares
@@ -255,22 +255,24 @@ class _Builder:
         requests, whole, state = self.requests, self.arguments, self.state
         mine = self.ranges[self.placement.group(numbers[0])]
         start = self._operands([self.schedule.runs[run][0] for run in runs], row).start
-        start = start if isinstance(start, int) and not start else requests.count * start
 
-        def one(request: Value, first: Value) -> None:
+        def one(request: Value, first: Value, count: Value) -> None:
             # What is computed from them stays in the loop: outside of it, it would take registers from all.
             self.state = dataclasses.replace(self.state, thread=fresh(thread_id()), blocks=fresh(grid_size()))
             self.arguments = requests.arguments(fresh(request))
             operands = self._operands([self.schedule.runs[run][0] for run in runs], row)
             for index in range(len(self.plans[numbers[0]].tensor_maps)):
                 acquire_map(operands.tensor_map(index))
-            self._emit_run(runs, row, 0, True, first)
+            self._emit_run(runs, row, 0, True, (first, count))
 
-        requests.for_each(_advance(mine.first, start, mine.count), self.plans[numbers[0]].pieces, mine.count, one)
+        requests.for_each(mine, start, self.plans[numbers[0]], one)
         self.arguments, self.state = whole, state
 
-    def _emit_run(self, runs: Sequence[int], row: Value | None, used: int, drop: bool, first: Value | None = None) -> None:
-        """The code of runs that share a body, for one request; `first`: the block's first piece, where it is known."""
+    def _emit_run(
+        self, runs: Sequence[int], row: Value | None, used: int, drop: bool, dealt: tuple[Value, Value] | None = None
+    ) -> None:
+        """The code of runs that share a body, for one request; `dealt`: the block's first piece, and how many lie between its
+        pieces, where requests have blocks of their own."""
         numbers = self.schedule.runs[runs[0]]
         plans = [self.plans[number] for number in numbers]
         engine, wanted = self.engines[plans[0].engine], plans[0].barriers
@@ -283,10 +285,10 @@ class _Builder:
                 # with its initialisation if only one block barrier is between (docs/gpu-executor.md); with two it does not.
                 sync_block()
         tasks = [
-            self._context(number, self._operands([self.schedule.runs[run][place] for run in runs], row), first)
+            self._context(number, self._operands([self.schedule.runs[run][place] for run in runs], row), dealt)
             for place, number in enumerate(numbers)
         ]
-        if first is None:
+        if dealt is None:
             tasks[-1].ahead = functools.partial(self._prefetch, [self.schedule.runs[run][-1] for run in runs], row)
         names = ", ".join(f"'{plan.task.name}'" for plan in plans)
         with named(f"engine '{engine.name}', writing code of task {names},", plans[0].task.op.location):
@@ -306,10 +308,10 @@ class _Builder:
         run = next(number for number, run in enumerate(self.schedule.runs) if tasks[0] in run)
         return self.table.look_up(self.order[run][0], column, row)
 
-    def _context(self, number: int, operands: Operands, first: Value | None = None) -> TaskContext:
-        """The kernel as task `number`, or one like it, sees it; `first`: the block's first piece, where it is known."""
+    def _context(self, number: int, operands: Operands, dealt: tuple[Value, Value] | None = None) -> TaskContext:
+        """The kernel as task `number`, or one like it, sees it; `dealt` as of `_emit_run`."""
         plan, mine = self.plans[number], self.ranges[self.placement.group(number)]
-        first, count = _advance(mine.first, operands.start, mine.count) if first is None else first, mine.count
+        first, count = dealt or (advance(mine.first, operands.start, mine.count), mine.count)
         partials = offset(self.workspace, self.manifest.partials_offset)
         return TaskContext(self.state, plan, self.shared, self.scratch, self.barrier_base, operands, first, partials, count)
 
@@ -374,13 +376,3 @@ class _Builder:
 
 def _store_time(place: Value) -> None:
     store(global_timer(), place, 8)
-
-
-def _advance(first: Value, tiles: Value | int, blocks: Value) -> Value:
-    """The block's first tile of a task that `tiles` come before: they go round the blocks without a break between tasks."""
-    if isinstance(tiles, int) and tiles == 0:
-        return first
-    rest = first - tiles
-    # first is in [0, blocks): bring first - tiles back there, towards the next multiple.
-    lifted = rest.remainder_signed(blocks)
-    return select(lifted < 0, lifted + blocks, lifted)

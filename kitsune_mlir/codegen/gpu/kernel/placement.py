@@ -17,7 +17,7 @@ from kitsune_mlir.codegen.gpu.kernel.concurrent_gemms import options_of
 from kitsune_mlir.codegen.gpu.kernel.task_equality import equal_tasks
 from kitsune_mlir.dialects.tile_reader import ProgramView
 
-__all__ = ["AllBlocks", "Range", "by_multiprocessor"]
+__all__ = ["AllBlocks", "Range", "advance", "by_multiprocessor"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,3 +93,13 @@ def by_multiprocessor(block: Value, blocks: Value) -> Value:
     half = blocks // 2
     paired = (place & 1) * half + place // 2
     return select((sm_count() == blocks) & (blocks % 2 == 0), paired, block)
+
+
+def advance(first: Value, tiles: Value | int, blocks: Value) -> Value:
+    """The block's first tile of a task that `tiles` come before: they go round the blocks without a break between tasks."""
+    if isinstance(tiles, int) and tiles == 0:
+        return first
+    rest = first - tiles
+    # first is in [0, blocks): bring first - tiles back there, towards the next multiple.
+    lifted = rest.remainder_signed(blocks)
+    return select(lifted < 0, lifted + blocks, lifted)
