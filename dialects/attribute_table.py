@@ -30,7 +30,7 @@ CELLS = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 # Names that several modules write or read.
 INTO, UPDATES, ORDERED, GROUPS, INDEXED = "into", "updates", "ordered", "groups", "indexed"
 MUTATES, OVERWRITES, PROGRAM_OVERWRITES, ALONE = "kitsune.mutates", "overwrites", "kitsune.overwrites", "alone"
-VALID_ROWS, LIVE = "kitsune.valid_rows", "kitsune.live_tiles"
+VALID_ROWS, LIVE, COUNTED = "kitsune.valid_rows", "kitsune.live_tiles", "kitsune.counted_rows"
 HALO, IN_PLACE, NO_FUSION = "kitsune.halo", "kitsune.in_place", "kitsune.no_fusion"
 ATTENTION, PAIRS, PARTIAL, COMBINE = "kitsune.attention", "kitsune.pairs", "kitsune.partial", "kitsune.combine"
 NAME, KIND, PADDED = "kitsune.name", "kitsune.kind", "kitsune.padded_shape"
@@ -171,6 +171,9 @@ ATTRIBUTES = (
     AttributeSpec(VALID_ROWS, (RESULT, PROGRAM), "array<i64: ...>", "the importer, " + MATERIALIZE, CODE,
         "The argument, an i64, that says how many rows of the result are valid, and how many rows it is long along its "
         "outermost dimension (a row may be several elements); of a tile program these two for each result, or -1 and -1.", -1),
+    AttributeSpec(COUNTED, ("tm_tensor.scatter",), "array<i64: ...>", "the importer", CODE,
+        "The argument, an i64, that says how many rows are put somewhere, and how many there are: the others change nothing, "
+        "so they need not be read.", 0),
     AttributeSpec(LIVE, WORKER, "array<i64: ...>", CODE, "the runtime",
         "For each task of which a call may leave out tiles: the word of the control block that says how many, the length of "
         "the grid along the dimension from whose end they are left out, how many counts decide, and for each count its "

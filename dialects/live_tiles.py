@@ -6,7 +6,8 @@ the reads of tiles that matter to the tiles that write what is read, that gives 
 with more rows than that. Tiles of a task are left out along one dimension of its grid, from its end. Everything else stays as
 it is: a tile that is left out waits and posts like any other, so a proof of progress holds for every number of rows.
 
-The counts themselves are arguments of the program, so one call may have several, such as nodes and edges.
+The counts themselves are arguments of the program, so one call may have several, such as nodes and edges. Rows that are added
+at others (`kitsune.counted_rows`) are read as far as their count, and change nothing behind it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch_mlir import ir
 
-from .attribute_table import VALID_ROWS
+from .attribute_table import COUNTED, VALID_ROWS
 from .tile_accesses import read_accesses
 from .tile_indices import Array, Points
 from .tile_records import Buffer
 from .tile_regions import Program, Region, Task
+from .verify import walk
 
 __all__ = ["LiveTiles", "live_tiles", "valid_rows_of"]
 
@@ -61,10 +63,12 @@ def live_tiles(function: ir.Operation) -> dict[int, LiveTiles]:
         function: a tile program.
     """
     results = valid_rows_of(function)
-    counts = sorted({pair[0] for pair in results if pair is not None})
-    if not counts:
+    counted = [op for op in walk(function) if COUNTED in op.attributes]
+    if not counted and not any(results):
         return {}
     program = read_accesses(function)
+    reads = [access.counted for task in program.tasks for access in task.accesses]
+    counts = sorted({pair[0] for pair in (*results, *reads) if pair is not None})
     if program.rings:  # who waits for the other end of one sees only so many slots
         return {}
     needed = _Needed(counts)
@@ -126,6 +130,12 @@ class _Needed:
             if access.kind == "write":
                 continue
             region = access.region
+            if access.counted is not None:  # whoever else needs them, needs them in calls with as many rows
+                count, rows = access.counted
+                each = np.arange(rows)
+                end = int(region.start.min()) + (each + 1) * region.length // rows
+                self.add(count, region.buffer, (), [end], each)
+                continue
             for count in self.counts:
                 thresholds = _spread(task, live, count)
                 points = Points.telling(task.extents, [thresholds, *region.offsets])
@@ -148,7 +158,7 @@ def _spread(task: Task, live: LiveTiles | None, count: int) -> Array:
 def _need_results(needed: _Needed, program: Program, results: tuple[tuple[int, int] | None, ...]) -> None:
     """Callers read the valid rows of results, or all of them."""
     buffers = {a.region.buffer.argument: a.region.buffer.origin for task in program.tasks for a in task.accesses}
-    for number, pair in enumerate(results):
+    for number, pair in enumerate(results or [None] * program.declared.results):
         buffer = buffers.get(program.declared.inputs + number)
         if buffer is None:
             continue

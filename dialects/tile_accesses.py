@@ -9,6 +9,7 @@ import numpy as np
 from torch_mlir import ir
 
 from .access import shape_of, static_ints
+from .attribute_table import COUNTED
 from .named_rows import rows_read
 from .products import defining_op
 from .sizes import element_bytes
@@ -174,7 +175,8 @@ class _Reader:
             offsets = tuple(o if o.ndim else o.reshape(rank) for o in region.offsets)
             exact = region.exact and op.name != "memref.store"
             named = self._rows_of(op) if kind == "read" and task.row_waits else None
-            task.accesses.append(Access(op, task.number, kind, replace(region, offsets=offsets, exact=exact), named))
+            counted = self._counted_rows(op) if kind == "read" and region.sizes == region.shape else None
+            task.accesses.append(Access(op, task.number, kind, replace(region, offsets=offsets, exact=exact), named, counted))
 
     def _rows_of(self, load: ir.Operation) -> tuple[Rows, ...] | None:
         """The rows of what a load reads that its users read; None where they are not known to be named by inputs."""
@@ -189,6 +191,23 @@ class _Reader:
                 return None
             found += known
         return tuple(found)
+
+    def _counted_rows(self, load: ir.Operation) -> tuple[int, int] | None:
+        """The argument that says how many rows of what is loaded are read, and how many there are; None where all may be."""
+        if load.name != "bufferization.to_tensor":
+            return None
+        found = set()
+        for use in load.results[0].uses:
+            user = use.owner.operation
+            if COUNTED not in user.attributes or use.operand_number > 1:  # the third is what rows are put into
+                return None
+            number, rows = ir.DenseI64ArrayAttr(user.attributes[COUNTED])
+            if number >= self.declared.inputs or str(self.declared.block.arguments[number].type) != "memref<i64>":
+                raise MalformedProgram(user, f"counts rows by argument {number}, which is no i64 that the program is given")
+            if rows != shape_of(user.operands[0])[0]:
+                raise MalformedProgram(user, f"counts {rows} rows, and has {shape_of(user.operands[0])[0]}")
+            found.add((number, rows))
+        return found.pop() if len(found) == 1 else None
 
     def _elements(self, tensor: ir.Value) -> Rows | None:
         """The range of an input's elements, seen flat, in which a tensor of a task lies; None where it is no part of one."""

@@ -104,7 +104,8 @@ def runs(region: Region, sizes: Sequence[int]) -> tuple[Array, int]:
 class Access:
     """A read, write or atomic update of memory by every tile of task number `task`.
 
-    Of what is read by index only the rows `named` are, where inputs say which; None where that is not known.
+    Of what is read by index only the rows `named` are, where inputs say which; None where that is not known. Of rows that an
+    argument counts (`kitsune.counted_rows`) the others are not read: `counted` is its number, and how many rows there are.
     """
 
     op: ir.Operation
@@ -112,6 +113,7 @@ class Access:
     kind: str  # "read", "write" or "atomic"
     region: Region
     named: tuple[Rows, ...] | None = None
+    counted: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,31 +1,49 @@
 """Rows put into others at indices as loops, for code that is lowered by upstream.
 
 `kitsune.atomic_scatter` is a loop over its elements with an atomic operation each, `kitsune.ordered_scatter` a loop over rows
-in order.
+in order, and so is a `tm_tensor.scatter` of rows that an argument counts, which ends at the count.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch_mlir import ir
 from torch_mlir.dialects import arith, memref, scf, tensor
 
-from kitsune_mlir.dialects.attribute_table import ALONE
+from kitsune_mlir.dialects.attribute_table import ALONE, COUNTED
 from kitsune_mlir.dialects.scatter_kinds import ASSIGN, COMBINING
 from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.dialects.verify import walk
 
-__all__ = ["expand_scatters"]
+__all__ = ["counts_read", "expand_scatters"]
 
 _ATOMICS = {"addf": 0, "addi": 1, "maxs": 6, "mins": 10}
 """`arith::AtomicRMWKind`, which the bindings do not name: those that LLVM has for every type."""
 
 
-def expand_scatters(function: ir.Operation) -> None:
-    """Replace each `kitsune.atomic_scatter` of a function by a parallel loop, `kitsune.ordered_scatter` by one in order."""
+def counts_read(task: ir.Operation) -> list[int]:
+    """Numbers of the arguments that count rows in a task."""
+    found = [ir.DenseI64ArrayAttr(op.attributes[COUNTED])[0] for op in walk(task) if COUNTED in op.attributes]
+    return sorted({*found})
+
+
+def expand_scatters(function: ir.Operation, counts: Mapping[int, ir.Value] | None = None) -> None:
+    """Replace each `kitsune.atomic_scatter` of a function by a parallel loop, `kitsune.ordered_scatter` by one in order.
+
+    Args:
+        counts: memrefs of arguments that count rows, by number.
+    """
+    for op in [op for op in walk(function) if counts and COUNTED in op.attributes]:
+        with ir.InsertionPoint(op), op.location:
+            op.results[0].replace_all_uses_with(_as_far_as_counted(op, counts or {}))
+        op.erase()
     for op in [op for op in walk(function) if op.name in ("kitsune.atomic_scatter", "kitsune.ordered_scatter")]:
         with ir.InsertionPoint(op), op.location:
             if op.name == "kitsune.ordered_scatter":
-                op.results[0].replace_all_uses_with(_in_order(op))
+                kind = ir.StringAttr(op.attributes["kind"]).value
+                start, updates, indices, first = list(op.operands)
+                op.results[0].replace_all_uses_with(_in_order(start, updates, indices, first, kind))
             else:
                 _loop(op)
         op.erase()
@@ -39,9 +57,29 @@ def _as_index(place: ir.Value) -> ir.Value:
     return place if isinstance(place.type, ir.IndexType) else arith.index_cast(ir.IndexType.get(), place)
 
 
-def _in_order(op: ir.Operation) -> ir.Value:
-    """The sums, as a loop over all rows that carries the tensor."""
-    start, updates, indices, first = list(op.operands)
+def _as_far_as_counted(op: ir.Operation, counts: Mapping[int, ir.Value]) -> ir.Value:
+    """A `tm_tensor.scatter` as a loop over the rows that are counted."""
+    updates, indices, start = list(op.operands)
+    argument, rows = ir.DenseI64ArrayAttr(op.attributes[COUNTED])
+    count = arith.maxsi(_as_index(memref.load(counts[argument], [])), _index(0))
+    body = [inner.operation.name for inner in op.regions[0].blocks[0].operations]
+    kind = next(kind for kind, name in COMBINING.items() if name == body[0])
+    updates, indices = _without_one(updates), _without_one(indices)
+    return _in_order(start, updates, indices, _index(0), kind, arith.minsi(count, _index(rows)))
+
+
+def _without_one(value: ir.Value) -> ir.Value:
+    """A tensor without the dimension of one behind its first."""
+    shape = list(ir.ShapedType(value.type).shape)
+    groups = [[0, 1], *[[n] for n in range(2, len(shape))]]
+    type_ = ir.RankedTensorType.get([shape[0], *shape[2:]], ir.ShapedType(value.type).element_type)
+    return tensor.collapse_shape(type_, value, groups)
+
+
+def _in_order(
+    start: ir.Value, updates: ir.Value, indices: ir.Value, first: ir.Value, kind: str, end: ir.Value | None = None
+) -> ir.Value:
+    """The sums, as a loop over rows that carries the tensor; over all of them, or up to `end`."""
     rows, *columns = list(ir.ShapedType(start.type).shape)
     row_type = ir.RankedTensorType.get([1, *columns], ir.ShapedType(start.type).element_type)
     dynamic = ir.ShapedType.get_dynamic_size()
@@ -52,14 +90,15 @@ def _in_order(op: ir.Operation) -> ir.Value:
             row_type, tensor_, [row], [], [], [dynamic, *[0] * rest], [1, *columns], [1] * (rest + 1)
         ).result
 
-    loop = scf.ForOp(_index(0), _index(list(ir.ShapedType(updates.type).shape)[0]), _index(1), [start])
+    last = _index(list(ir.ShapedType(updates.type).shape)[0]) if end is None else end
+    loop = scf.ForOp(_index(0), last, _index(1), [start])
     with ir.InsertionPoint(loop.body):
         sums, row = loop.inner_iter_args[0], loop.induction_variable
         target = arith.subi(_as_index(tensor.extract(indices, [row])), first)
         # As unsigned numbers, those before the tile are large.
         inside = scf.IfOp(arith.cmpi(arith.CmpIPredicate.ult, target, _index(rows)), [start.type], has_else=True)
         with ir.InsertionPoint(inside.then_block):
-            new = _combined_rows(ir.StringAttr(op.attributes["kind"]).value, row_of(sums, target), row_of(updates, row))
+            new = _combined_rows(kind, row_of(sums, target), row_of(updates, row))
             slice_ = tensor.InsertSliceOp(new, sums, [target], [], [], [dynamic, *[0] * rest], [1, *columns], [1] * (rest + 1))
             scf.YieldOp([slice_.result])
         with ir.InsertionPoint(inside.else_block):

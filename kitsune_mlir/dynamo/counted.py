@@ -6,6 +6,7 @@ counts from the end counts from the end of the valid rows, and what is put behin
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from kitsune_mlir.frontend.dtypes import NARROW, widened
 from kitsune_mlir.frontend.rows import Axis, Rows
 from kitsune_mlir.frontend.rows.axes import expression, size_at, sizes_of
 from kitsune_mlir.frontend.rows.rules import REDUCTIONS
+from kitsune_mlir.frontend.scatter_rows import counted
 
 __all__ = ["CountedRun"]
 
@@ -301,7 +303,15 @@ def _put_rows(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:
         index = run.last_again(index, along, axis)
     into = run.axes(n.args[0])
     index = _inside(run, n.args[at], index, into[dim] if into else Axis())
-    return n.target(*args[:at], index, source, *args[at + 2 :], **kwargs)  # type: ignore[operator]
+    with _counted_rows(run, axis if dim == 0 and kind in ("sum", "prod") else Axis(), args[0].device):
+        return n.target(*args[:at], index, source, *args[at + 2 :], **kwargs)  # type: ignore[operator]
+
+
+def _counted_rows(run: CountedRun, axis: Axis, device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Tells scatters of rows along a dimension how many are valid, where code can stop there."""
+    if len(axis.factors) != 1 or not axis.factors[0].is_Symbol or not run.padded(axis) or device.type != "cpu":
+        return contextlib.nullcontext()
+    return counted(run.counts[str(axis.factors[0])], run.size(axis.size))
 
 
 def _put(run: CountedRun, n: fx.Node, args: Any, kwargs: Any) -> Any:

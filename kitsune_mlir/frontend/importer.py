@@ -16,7 +16,8 @@ from torch.export.graph_signature import OutputKind
 from torch.utils._pytree import tree_leaves
 from torch_mlir import ir
 
-from kitsune_mlir.dialects.attribute_table import MUTATES, VALID_ROWS
+from kitsune_mlir.dialects.attribute_table import COUNTED, MUTATES, VALID_ROWS
+from kitsune_mlir.dialects.verify import walk
 from kitsune_mlir.errors import FrontendError
 from kitsune_mlir.frontend.aten import AtenProgram, TracedProgram, aten_program
 from kitsune_mlir.frontend.batch_norm import fold_batch_norms
@@ -147,6 +148,7 @@ def import_exported(exported: ExportedModel, *, context: ir.Context | None = Non
         lower_to_linalg(module)
         places = settle(module)
         describe_arguments(module, main.arguments, exported.leaves)
+        _number_counts(module, main.arguments)
         results = _placed(main.results, places, exported.returned)
         results = _handed_back(results, {n: main.name_of(node) for n, node in exported.handed_back.items()})
         _describe_results(module, main.arguments, results)
@@ -222,6 +224,18 @@ def _describe_results(module: ir.Module, arguments: Sequence[Argument], results:
                 said[result.index][VALID_ROWS] = ir.DenseI64ArrayAttr.get(valid)
         if any(said):
             function.res_attrs = ir.ArrayAttr.get([ir.DictAttr.get(attributes) for attributes in said])
+
+
+def _number_counts(module: ir.Module, arguments: Sequence[Argument]) -> None:
+    """Say of scatters of counted rows the number of the argument that holds the count, in place of its name; and the rows."""
+    numbers = {argument.name: number for number, argument in enumerate(arguments)}
+    with module.context:
+        for op in [op for op in walk(module.operation) if COUNTED in op.attributes]:
+            number = numbers.get(ir.StringAttr(op.attributes[COUNTED]).value)
+            del op.attributes[COUNTED]
+            if number is not None:
+                rows = ir.ShapedType(op.operands[0].type).shape[0]
+                op.attributes[COUNTED] = ir.DenseI64ArrayAttr.get([number, rows])
 
 
 def describe_arguments(module: ir.Module, arguments: Sequence[Argument], leaves: Sequence[Any]) -> None:

@@ -6,22 +6,32 @@ element. So its lowering stands here, before torch-mlir's.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch_mlir import ir
 
+from kitsune_mlir.dialects.attribute_table import COUNTED
 from kitsune_mlir.dialects.scatter_kinds import ASSIGN, COMBINING
+from kitsune_mlir.dialects.sizes import HALF_TYPES
 from kitsune_mlir.frontend.own_operators import define, implement, lowering
 
-__all__ = ["scatter_rows"]
+__all__ = ["counted", "name_counts", "scatter_rows"]
 
 define(
-    "scatter_rows(Tensor x, Tensor index, Tensor source, str reduce) -> Tensor",
-    lambda x, index, source, reduce: torch.empty_like(x),
+    "scatter_rows(Tensor x, Tensor index, Tensor source, str reduce, str count='') -> Tensor",
+    lambda x, index, source, reduce, count="": torch.empty_like(x),
+)
+define(
+    "scatter_counted_rows(Tensor x, Tensor index, Tensor source, str reduce, Tensor count) -> Tensor",
+    lambda x, index, source, reduce, count: torch.empty_like(x),
 )
 
 
-def _put(x: Tensor, index: Tensor, source: Tensor, reduce: str) -> Tensor:
+def _put(x: Tensor, index: Tensor, source: Tensor, reduce: str, count: object = None) -> Tensor:
     index = index.long()
     if reduce == "set":
         return x.index_copy(0, index, source)
@@ -29,6 +39,7 @@ def _put(x: Tensor, index: Tensor, source: Tensor, reduce: str) -> Tensor:
 
 
 implement("scatter_rows", _put)
+implement("scatter_counted_rows", _put)
 
 _KINDS = {
     "sum": ("addf", "addi"),
@@ -49,7 +60,35 @@ def scatter_rows(x: Tensor, index: Tensor, source: Tensor, reduce: str) -> Tenso
         source: [E, ...] of x's type.
         reduce: `sum`, `prod`, `amax`, `amin` (of floats, i32 and i64), or `set` of any type.
     """
+    known = _counted.get()
+    if known is not None and reduce in ("sum", "prod") and source.shape[0] == known[1]:
+        return torch.ops.kitsune.scatter_counted_rows(x, index, source, reduce, known[0])
     return torch.ops.kitsune.scatter_rows(x, index, source, reduce)
+
+
+_counted: ContextVar[tuple[Tensor, int] | None] = ContextVar("counted rows", default=None)
+
+
+@contextmanager
+def counted(count: Tensor, rows: int) -> Iterator[None]:
+    """While it is entered, sums and products of so many rows are made with ones that change nothing behind the first `count`.
+
+    Args:
+        count: an i64 without dimensions.
+    """
+    token = _counted.set((count, rows))
+    try:
+        yield
+    finally:
+        _counted.reset(token)
+
+
+def name_counts(graph: fx.Graph) -> None:
+    """Say of scatters of counted rows which of the graph's inputs the count is, in place: by its name, where it is one."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.kitsune.scatter_counted_rows.default):
+        *args, count = node.args
+        node.target = torch.ops.kitsune.scatter_rows.default
+        node.args = (*args, count.name) if count.op == "placeholder" else tuple(args)
 
 
 @lowering("scatter_rows")
@@ -64,6 +103,9 @@ def _lowered(op: ir.Operation, tensors: list[ir.Value]) -> ir.Value:
         "unique_indices": ir.BoolAttr.get(False),
         "operandSegmentSizes": ir.DenseI32ArrayAttr.get([2, 1]),
     }
+    name = ir.StringAttr(op.operands[4].owner.attributes["value"]).value if len(op.operands) > 4 else ""
+    if name and str(element) not in HALF_TYPES:  # sums of those are made in f32, by code that looks at all rows
+        attributes[COUNTED] = ir.StringAttr.get(name)
     operands = [_with_one(source, [rows, 1, *window]), _with_one(index, [rows, 1]), x]
     scatter = ir.Operation.create("tm_tensor.scatter", [x.type], operands, attributes, regions=1)
     block = scatter.regions[0].blocks.append(element, element, arg_locs=[op.location] * 2)

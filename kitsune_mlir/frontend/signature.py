@@ -15,6 +15,7 @@ from kitsune_mlir.frontend.aten import TracedProgram
 from kitsune_mlir.frontend.derived import derive_weights
 from kitsune_mlir.frontend.empty import drop_empty
 from kitsune_mlir.frontend.imported import Argument, FixedInput, Result, dtype_name
+from kitsune_mlir.frontend.scatter_rows import name_counts
 from kitsune_mlir.frontend.source import origin_of_node
 from kitsune_mlir.frontend.valid_rows import take_out_valid_rows
 from kitsune_mlir.runtime.derived import sources_of
@@ -90,6 +91,7 @@ class MainGraph:
             self._names[name] = name if name not in taken else f"{name}_{self._positions[name]}"
 
         self._valid = take_out_valid_rows(self.graph)
+        name_counts(self.graph)
         prepare.remove_bookkeeping(self.graph)
         prepare.check_static(self.graph)
         prepare.check_deterministic(self.graph)

@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from kitsune_mlir.cache.compiled import kept_or_compiled
 from kitsune_mlir.frontend import traced_model
 from kitsune_mlir.frontend.aten import traced_table
+from kitsune_mlir.frontend.scatter_rows import counted, scatter_rows
 from kitsune_mlir.frontend.valid_rows import valid_rows, without_valid_rows
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.options import Options
@@ -142,6 +143,47 @@ def test_two_counts():
         torch.testing.assert_close(got[0][:n], want[0][:n], atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(got[1][:m], want[1][:m], atol=1e-4, rtol=1e-4)
     assert len({count for task in cut_of(program) for count in task.counts}) == 2
+
+
+@pytest.mark.parametrize(("reduce", "dtype"), [("sum", torch.float32), ("prod", torch.float32), ("sum", torch.bfloat16)])
+def test_rows_that_are_added_end_at_their_count(reduce, dtype):
+    """What is behind the count is not even made: it is NaN, and its places are none."""
+
+    def function(w, x, where, edges):
+        rows = torch.arange(N) < edges
+        neutral = torch.full((), float(reduce == "prod"), dtype=dtype)
+        sent = torch.where(rows[:, None], torch.tanh(x @ w[0].to(x.dtype)).to(dtype), neutral)
+        start = torch.full((9, 48), float(reduce == "prod"), dtype=dtype)
+        with counted(edges, N):
+            return (scatter_rows(start, where.clamp(0, 8), sent, reduce),)
+
+    program = compiled(function, R(N, 32), torch.randint(9, (N,)), count_of(N))
+    cut = cut_of(program)
+    assert bool(cut) == (dtype == torch.float32) and all(task.left_out({task.counts[0]: N}) == 0 for task in cut)
+    for n in (0, *SIZES, N + 5, -1):
+        x, where = R(N, 32), torch.randint(9, (N,))
+        want = function([w.double() for w in WEIGHTS], x.double(), where, count_of(n))[0]
+        x[max(n, 0) :] = float("nan")
+        where[max(n, 0) :] = 1 << 40
+        got = program(*WEIGHTS, x, where, count_of(n))[0]
+        tight = 1e-4 if dtype == torch.float32 else 6e-2
+        torch.testing.assert_close(got.double(), want.double(), atol=tight, rtol=tight)
+
+
+def test_sums_of_other_rows_than_are_counted_read_all():
+    """As many rows as are counted it has to be, and sums or products."""
+
+    def function(w, x, where, count):
+        with counted(count, N):
+            one = scatter_rows(torch.zeros(9, 32), where[:50], x[:50], "sum")
+            return one, scatter_rows(torch.zeros(9, 32), where, x, "amax")
+
+    program = compiled(function, R(N, 32), torch.randint(9, (N,)), count_of(N))
+    x, where = R(N, 32), torch.randint(9, (N,))
+    got, want = program(*WEIGHTS, x, where, count_of(3)), function(WEIGHTS, x, where, count_of(3))
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g, w, atol=1e-4, rtol=1e-4)
+    assert not cut_of(program)
 
 
 def test_results_in_another_order():

@@ -108,6 +108,7 @@ def test_two_sizes_of_which_arguments_share_one():
         got = program(x, weights=weights, edges=where)
         torch.testing.assert_close(got.double(), want, atol=1e-4, rtol=1e-5)
     assert len(program.programs) <= 3
+    assert "kitsune.counted_rows" in program.ir("tiles")  # messages behind the last edge are not made
     words = "input 'weights' has 4 elements in dimension 0, and with edges as other dimensions have it these are 3"
     with pytest.raises(ArgumentError, match=words):
         program(R(5, 8), edges=torch.zeros(2, 3, dtype=torch.int64), weights=R(4))

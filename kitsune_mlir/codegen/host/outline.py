@@ -13,7 +13,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import func
 
 from kitsune_mlir.codegen.recurrence_loops import expand_recurrences
-from kitsune_mlir.codegen.scatter_loops import expand_scatters
+from kitsune_mlir.codegen.scatter_loops import counts_read, expand_scatters
 from kitsune_mlir.dialects.cloning import clone_with
 from kitsune_mlir.dialects.tile_program import SIGNALS
 from kitsune_mlir.dialects.tile_reader import ProgramView
@@ -81,7 +81,9 @@ def _outline(task: TaskView, program: ProgramView, bodies: dict[str, Body], into
     captured = captures(task.op)
     used = _used_by_body(task.op.regions[0].blocks[0])
     memrefs = [v for v in captured if isinstance(v.type, ir.MemRefType) and v in used]
-    function = _body_function(task.op, captured, memrefs, program.buffers)
+    counts = {number: program.block.arguments[number] for number in counts_read(task.op)}
+    memrefs += [value for value in counts.values() if value not in memrefs]
+    function = _body_function(task.op, captured, memrefs, program.buffers, counts)
     key = function.operation.get_asm(enable_debug_info=False)  # all are called "body" so far: equal bodies have equal text
     if key in bodies:
         function.operation.erase()
@@ -104,7 +106,11 @@ def _used_by_body(block: ir.Block) -> set[ir.Value]:
 
 
 def _body_function(
-    task: ir.Operation, captured: list[ir.Value], memrefs: list[ir.Value], buffers: dict[ir.Value, Buffer]
+    task: ir.Operation,
+    captured: list[ir.Value],
+    memrefs: list[ir.Value],
+    buffers: dict[ir.Value, Buffer],
+    counts: dict[int, ir.Value],
 ) -> func.FuncOp:
     block = task.regions[0].blocks[0]
     rank = len(block.arguments)
@@ -114,7 +120,8 @@ def _body_function(
         entry = function.add_entry_block()
         unit, empty = ir.UnitAttr.get(), ir.DictAttr.get({})
         distinct = ir.DictAttr.get({"llvm.noalias": unit})
-        shared = [any(buffers[v].overlaps(buffers[w]) for w in memrefs if w is not v) for v in memrefs]
+        held = [buffers[v] for v in memrefs if v in buffers]  # a count that nobody else reads is none of them
+        shared = [v in buffers and any(buffers[v].overlaps(w) for w in held if w is not buffers[v]) for v in memrefs]
         function.arg_attrs = ir.ArrayAttr.get([empty] * rank + [empty if s else distinct for s in shared])
     mapping: dict[ir.Value, ir.Value] = dict(zip([*block.arguments, *memrefs], entry.arguments, strict=True))
     with ir.InsertionPoint(entry):
@@ -127,7 +134,7 @@ def _body_function(
                 clone_with(op.operation, mapping)
         with task.location:
             func.ReturnOp([])
-    expand_scatters(function.operation)
+    expand_scatters(function.operation, {number: mapping[value] for number, value in counts.items()})
     expand_recurrences(function.operation)
     _drop_unused(entry)
     return function
