@@ -3,8 +3,8 @@
     python -m test.gpu.request_programs build DIR               # needs the compiler, no GPU
     python -m test.gpu.request_programs run DIR [--time]        # needs a Hopper GPU; no compiler
 
-Each case runs 1, 2, 7 and 64 requests, with weights of their own and shared ones, twice, and from a captured graph; each
-result is compared with the model in float64. `--time` prints microseconds of a graph's replay for 64 requests with own
+Each case runs 1, 2, 7 and 64 requests, with weights of their own and shared ones, twice, from a captured graph, and through an
+engine (`kitsune_mlir.serve`); results are compared with the model in float64. `--time` prints microseconds of a graph's replay for 64 requests with own
 weights, and of eager calls one after the other from a graph.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import copy
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,7 @@ def check(name: str, folder: Path, timed: bool) -> bool:
             x.copy_(torch.randn_like(x))
         replay()
         worst = max(worst, _error([copy.deepcopy(one).double() for one in models], requests, outputs))
+        worst = max(worst, _served(dict(zip(map(str, range(LIMIT)), programs, strict=True)), models, requests))
     ok = worst <= near
     words = f"error {worst:.1e} (limit {near:.0e})"
     if timed:
@@ -169,6 +171,31 @@ def check(name: str, folder: Path, timed: bool) -> bool:
         words += "; " + ", ".join(f"{form} {1e3 * time:.1f} us" for form, time in times.items())
     print(f"{'ok  ' if ok else 'FAIL'} {name}: {words}", flush=True)
     return ok
+
+
+def _served(programs: dict[str, Any], models: Sequence[nn.Module], requests: Sequence[tuple[Tensor, ...]]) -> float:
+    """The error of answers of an engine, asked by four threads at once."""
+    import kitsune_mlir
+
+    torch.cuda.synchronize()
+    answers: list[Any] = [None] * len(models)
+    with kitsune_mlir.serve(programs, limit=16) as engine:
+
+        def ask(first: int) -> None:
+            mine = range(first, len(models), 4)
+            futures = {n: engine.submit(str(n), requests[n], deadline=20.0) for n in mine}
+            for n, future in futures.items():
+                answers[n] = future.result(30)
+
+        threads = [threading.Thread(target=ask, args=(first,)) for first in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        joined = sum(one["joined"] for one in engine.stats()["models"].values())
+    if any(answer is None for answer in answers) or not joined:
+        return float("inf")
+    return _error([copy.deepcopy(model).double() for model in models], requests, answers)
 
 
 def _error(models: Sequence[nn.Module], requests: Sequence[Sequence[Tensor]], outputs: Sequence[Any]) -> float:
