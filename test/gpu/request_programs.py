@@ -4,8 +4,8 @@
     python -m test.gpu.request_programs run DIR [--time]        # needs a Hopper GPU; no compiler
 
 Each case runs 1, 2, 7 and 64 requests, with weights of their own and shared ones, twice, from a captured graph, and through an
-engine (`kitsune_mlir.serve`); results are compared with the model in float64. `--time` prints microseconds of a graph's replay for 64 requests with own
-weights, and of eager calls one after the other from a graph.
+engine (`kitsune_mlir.serve`); results are compared with the model in float64. `--time` prints microseconds of a graph's replay
+for 64 requests with own weights, and of eager calls one after the other from a graph.
 """
 
 from __future__ import annotations
