@@ -28,14 +28,12 @@ class _Table:
         device: the memory.
         parameter, parameters: its address, and the address of that, as a launch takes it.
         rows: what it holds.
-        host: what was copied last from, which a captured copy reads again.
     """
 
     device: Any
     parameter: ctypes.c_uint64
     parameters: ctypes.Array
     rows: Sequence[Sequence[int]] = ()
-    host: Any = None
 
 
 class CudaRequests(CudaExecutor):
@@ -47,6 +45,7 @@ class CudaRequests(CudaExecutor):
     def __init__(self, *args: Any):
         super().__init__(*args)
         self._encoded: dict[tuple[int, int], bytes] = {}
+        self._captured: list[Any] = []  # which replays of graphs copy from: nobody knows how long
         count = len(self._maps)
         self._row_bytes = _WORD * (self._pointer_count + 1)
         self._size = REQUEST_HEADER + self.manifest.requests * (self._row_bytes + count * MAP_BYTES) + MAP_BYTES
@@ -109,7 +108,9 @@ class CudaRequests(CudaExecutor):
         table.rows = ()
         with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=self.device.ordinal)):
             table.device[:size].copy_(host, non_blocking=True)
-        table.rows, table.host = rows, host
+            if torch.cuda.is_current_stream_capturing():
+                self._captured.append(host)
+        table.rows = rows
 
     def _map(self, number: int, pointers: Sequence[int], arena: int) -> bytes:
         """The bytes of a request's tensor map."""

@@ -1,0 +1,137 @@
+"""What the runtime writes for a kernel of several requests: the table, against a driver and a torch that only record."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import struct
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kitsune_mlir.errors import ArgumentError
+from kitsune_mlir.runtime import cuda_requests
+from kitsune_mlir.runtime.manifest import REQUEST_HEADER
+from test.unit.test_cuda_executor import MANIFEST, SUCCESS, FakeDriver, Map, fake  # noqa: F401
+
+SEVERAL = dataclasses.replace(MANIFEST, requests=4, slots=4 * MANIFEST.slots, arena_bytes=2000, tiles=1200)
+ADDRESS = 1 << 40
+
+
+class Tensor:
+    """Bytes; those of the device are at an address of their own."""
+
+    def __init__(self, data: np.ndarray, copied: list[int]):
+        self.data, self.copied = data, copied
+
+    def numpy(self) -> np.ndarray:
+        return self.data
+
+    def data_ptr(self) -> int:
+        return ADDRESS
+
+    def __getitem__(self, part: slice) -> Tensor:
+        return Tensor(self.data[part], self.copied)
+
+    def copy_(self, other: Tensor, non_blocking: bool) -> None:
+        assert non_blocking
+        self.data[:] = other.data
+        self.copied.append(len(other.data))
+
+
+@pytest.fixture
+def device(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F811
+    """The table on the device, how many bytes each copy to it had, and the parameters of launches."""
+    seen = types.SimpleNamespace(table=None, copied=[], parameters=[], capturing=False, driver=fake)
+
+    def empty(size: int, dtype: Any, device: str = "", pin_memory: bool = False) -> Tensor:
+        made = Tensor(np.full(size, 0xEE, np.uint8), seen.copied)
+        if not pin_memory:
+            assert device == "cuda:0" and seen.table is None
+            seen.table = made.data
+        return made
+
+    cuda = types.SimpleNamespace(
+        is_available=lambda: False,
+        stream=lambda stream: contextlib.nullcontext(),
+        ExternalStream=lambda stream, device: stream,
+        is_current_stream_capturing=lambda: seen.capturing,
+    )
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda, empty=empty, uint8=None))
+
+    def launch(config: int, function: int, table: int, extra: None) -> int:
+        seen.parameters.append(ctypes.c_uint64.from_address(ctypes.c_uint64.from_address(table).value).value)
+        return SUCCESS
+
+    monkeypatch.setattr(fake, "launch", launch)
+    kept: list[Any] = []
+
+    def encode(description: dict, address: int) -> Map:
+        kept.append(ctypes.create_string_buffer(struct.pack("<Q", address) * 16, 128))
+        return Map(ctypes.addressof(kept[-1]))
+
+    monkeypatch.setattr(cuda_requests, "encode", encode)
+    seen.encoded = kept
+    return seen
+
+
+def words(device: Any) -> list[int]:
+    return device.table[: len(device.table) // 8 * 8].view(np.uint64).tolist()
+
+
+def test_the_table_has_a_row_and_maps_for_each_request(device):
+    executor = cuda_requests.CudaRequests(SEVERAL, b"")
+    rows = [[0x1000 * n + 0x100, 0x1000 * n + 0x200, 0x1000 * n + 0x300] for n in range(1, 4)]
+    executor.run_requests(rows, 5)
+    assert device.parameters == [ADDRESS]
+    workspace, arena = (device.driver.next - (1 << 16), device.driver.next)
+    assert device.driver.allocated == [SEVERAL.workspace_bytes(executor.blocks), 4 * SEVERAL.arena_stride]
+    found, first = words(device), REQUEST_HEADER // 8
+    assert found[:2] == [3, workspace] and (found[2] - ADDRESS) % 128 == 0
+    arenas = [arena + n * 2048 for n in range(3)]
+    assert found[first : first + 12] == [word for row, own in zip(rows, arenas, strict=True) for word in (*row, own)]
+    maps = (found[2] - ADDRESS) // 8
+    for row, own in zip(rows, arenas, strict=True):
+        for address in (row[1] + 256, own + 1024):  # as the manifest has the tensor maps
+            assert found[maps : maps + 16] == [address] * 16
+            maps += 16
+    assert device.copied == [8 * maps]
+
+
+def test_the_table_is_written_only_where_it_changes(device):
+    executor = cuda_requests.CudaRequests(SEVERAL, b"")
+    rows = [[0x100, 0x200, 0x300], [0x400, 0x500, 0x600]]
+    for _ in range(3):
+        executor.run_requests(rows, 5)
+    assert len(device.copied) == 1 and len(device.parameters) == 3
+    executor.run_requests([rows[0], [0x400, 0x500, 0x700]], 5)
+    assert len(device.copied) == 2 and len(device.encoded) == 4  # other results, the same maps
+    executor.run([0x100, 0x200, 0x300], 5)
+    assert words(device)[0] == 1 and len(device.driver.allocated) == 2
+    executor.run_requests([], 5)
+    assert len(device.parameters) == 5
+
+
+def test_a_capture_keeps_what_its_replays_copy(device):
+    executor = cuda_requests.CudaRequests(SEVERAL, b"")
+    executor.run_requests([[0x100, 0x200, 0x300]], 5)
+    assert not executor._captured
+    device.capturing = True
+    executor.run_requests([[0x110, 0x200, 0x300]], 5)
+    executor.run_requests([[0x120, 0x200, 0x300]], 5)
+    first, second = executor._captured
+    assert first.numpy().view(np.uint64)[REQUEST_HEADER // 8] == 0x110
+    assert second.numpy().view(np.uint64)[REQUEST_HEADER // 8] == 0x120
+
+
+def test_too_many_requests_and_wrong_pointers(device):
+    executor = cuda_requests.CudaRequests(SEVERAL, b"")
+    with pytest.raises(ArgumentError, match="kernel 'k' takes at most 4 requests in a launch, got 5"):
+        executor.run_requests([[1, 2, 3]] * 5)
+    with pytest.raises(ArgumentError, match="takes 3 pointers .*, got 2"):
+        executor.run_requests([[1, 2, 3], [1, 2]])
+    assert not device.parameters
