@@ -147,8 +147,8 @@ class Program:
 
     @property
     def direct(self) -> DirectCall | None:
-        """The quick way through calls whose arguments are tensors that fit; None where a call has to convert or to copy."""
-        return self._direct if not self._copies else None
+        """The quick way through calls whose arguments are tensors that fit, when no weight has to be copied again."""
+        return None if any(copy.stale for copy in self._copies) else self._direct
 
     @property
     def placed_weights(self) -> Sequence[Any]:

@@ -27,9 +27,14 @@ class WeightCopy:
     placed: Any
     versions: list[int] | None
 
+    @property
+    def stale(self) -> bool:
+        """Whether a source was changed, or may have been."""
+        return self.versions is None or any(s._version != v for s, v in zip(self.sources, self.versions, strict=True))
+
     def refresh(self) -> None:
         """Copy again if a source was changed."""
-        if self.versions is None or any(s._version != v for s, v in zip(self.sources, self.versions, strict=True)):
+        if self.stale:
             self.placed.copy_(self.value())
             self.versions = _versions(self.sources)
 

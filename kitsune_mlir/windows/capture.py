@@ -37,7 +37,11 @@ _LENDERS = {"numpy", "__array__", "data_ptr", "untyped_storage", "storage", "_ty
 
 
 def window(
-    size: int = 128, back_end: str = "auto", threads: int | None = 0, after: int = 2, options: Mapping[str, Any] | None = None
+    size: int = 128,
+    back_end: str = "auto",
+    threads: int | None = 0,
+    after: int | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Capture:
     """Run what PyTorch is asked for in a `with` block in segments, through a window.
 
@@ -50,7 +54,8 @@ def window(
 
     Args:
         size, back_end, threads: as of `Window`.
-        after: how often a segment has to come before it is compiled.
+        after: how often a segment has to come before it is compiled; None: when PyTorch has
+            spent as long on it as compiling takes.
         options: of `kitsune_mlir.compile`.
     """
     return Capture(Window(size, back_end, threads), after, options)
@@ -71,7 +76,7 @@ class Capture:
         segments: how many segments were appended, by who runs them and why.
     """
 
-    def __init__(self, window: Window, after: int, options: Mapping[str, Any] | None):
+    def __init__(self, window: Window, after: int | None, options: Mapping[str, Any] | None):
         self.window, self._after = window, after
         self._options = {"threads": 1, **(options or {})}
         self.taken = 0

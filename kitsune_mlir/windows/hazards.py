@@ -19,6 +19,9 @@ READ, BOTH, WRITE = 0, 1, 2
 MOST = 4096
 """Entries that a window may have."""
 
+MOST_PIECES = 4096
+"""Pieces that are kept before those are dropped that nobody touches any more."""
+
 Range = tuple[int, int, int]
 """Address of the first byte, of the one behind the last, and READ, BOTH or WRITE."""
 
@@ -48,7 +51,7 @@ class Hazards:
     piece, as whole tensors are, is found by its address in one look; any other by bisection, and pieces are split where it
     begins and ends. An entry that overwrites names the readers since the last write, which have waited for the writer
     themselves; it names the writer where there are none. So every entry that is named truly conflicts, and everything that
-    conflicts is named or ended before something that is.
+    conflicts is named or ended before something that is. Who has ended stays in its pieces for a while, and is not named.
 
     Args:
         size: how many entries there may be at a time.
@@ -64,6 +67,8 @@ class Hazards:
         self._entries: dict[int, Sequence[Range] | None] = {}
         self._starts: list[int] = []
         self._pieces: dict[int, _Piece] = {}
+        self._most_readers = 2 * size
+        self._most_pieces = MOST_PIECES
         self._barrier = -1
         self._next = 0
 
@@ -77,7 +82,8 @@ class Hazards:
 
     @property
     def pieces(self) -> int:
-        """How many pieces memory is cut into; none where no entry is left."""
+        """How many pieces memory is cut into that entries touch; none where no entry is left."""
+        self._purge()
         return len(self._starts)
 
     def append(self, ranges: Sequence[Range] | None) -> tuple[int, Upstream]:
@@ -112,35 +118,40 @@ class Hazards:
                     found = (piece,)
                 for piece in found:
                     writer, readers = piece.writer, piece.readers
-                    if mode == READ:
-                        if writer >= 0:
-                            data.add(writer)
-                        readers.add(number)
-                        continue
-                    if mode == BOTH and writer >= 0:
+                    if mode != WRITE and writer in entries:
                         data.add(writer)
-                    if readers:
-                        order |= readers
-                        piece.readers = set()
-                    elif writer >= 0:
+                    if mode == READ:
+                        readers.add(number)
+                        if len(readers) > self._most_readers:
+                            readers.intersection_update(entries)
+                            readers.add(number)
+                        continue
+                    if readers and (left := readers & entries.keys()):
+                        order |= left
+                    elif writer in entries:
                         order.add(writer)
+                    if readers:
+                        piece.readers = set()
                     piece.writer = number
             data.discard(number)
             order.discard(number)
             if self._barrier >= 0:
                 data.add(self._barrier)
         entries[number] = ranges
+        if len(self._starts) > self._most_pieces:
+            self._purge()
         return number, Upstream(data, order)
 
     def touching(self, ranges: Iterable[Range]) -> set[int]:
         """The entries that someone has to wait for who makes these accesses now, without being an entry."""
+        entries = self._entries
         found = {self._barrier} if self._barrier >= 0 else set[int]()
         for low, high, mode in ranges:
             for piece in self._overlapped(low, high):
-                if piece.writer >= 0:
+                if piece.writer in entries:
                     found.add(piece.writer)
                 if mode != READ:
-                    found |= piece.readers
+                    found |= piece.readers & entries.keys()
         return found
 
     def last_written(self, number: int) -> list[tuple[int, int]]:
@@ -157,20 +168,17 @@ class Hazards:
         """
         if number not in self._entries:
             raise ArgumentError(f"the window has no entry {number}")
-        ranges = self._entries.pop(number)
+        del self._entries[number]
         if self._barrier == number:
             self._barrier = -1
-        known, starts = self._pieces, self._starts
-        for low, high, _ in ranges or ():
-            piece = known.get(low)
-            found = (piece,) if piece is not None and piece.end == high else self._overlapped(low, high)
-            for piece in found:
-                piece.readers.discard(number)
-                if piece.writer == number:
-                    piece.writer = -1
-                if piece.writer < 0 and not piece.readers:
-                    del known[piece.start]
-                    del starts[bisect_left(starts, piece.start)]
+
+    def _purge(self) -> None:
+        """Drop pieces that no entry touches any more."""
+        entries = self._entries
+        kept = [p for p in self._pieces.values() if p.writer in entries or not p.readers.isdisjoint(entries)]
+        self._pieces = {piece.start: piece for piece in kept}
+        self._starts = sorted(self._pieces)
+        self._most_pieces = max(self._most_pieces, 2 * len(kept))
 
     def _overlapped(self, low: int, high: int) -> list[_Piece]:
         """The pieces that share a byte with a range."""

@@ -23,8 +23,14 @@ __all__ = ["CALL_SECONDS", "Entry", "Segments"]
 
 CALL_SECONDS = 30e-6
 """What appending and calling a program costs the host. A segment that PyTorch runs in less is not compiled."""
+COMPILE_SECONDS = 0.5
+"""What compiling takes. A segment on which PyTorch has spent as long is compiled: so all is never more than twice what the
+better of both would have been, however often it comes."""
 RUNS = 3
 """Runs of a program that are timed before it is compared with PyTorch (on the host)."""
+
+
+NEW = "it has not come often enough"
 
 
 class Entry:
@@ -38,12 +44,12 @@ class Entry:
 
     def __init__(self, segment: Segment):
         self.seen = 0
-        self.why = "it is new"
+        self.why = NEW
         self.program: Program | None = None
         self._ops, self._outs = segment.ops, segment.outs
         self._cuda = any(t.is_cuda for t in segment.inputs)
         self._replay_seconds = self._program_seconds = float("inf")
-        self._runs = 0
+        self._runs, self._spent = 0, 0.0
         self._into: list[int] | None = None  # for each result of the program, which of the segment's it is
 
     def replay(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -55,10 +61,13 @@ class Entry:
                 values.update(zip(op.outs, _leaves(given, op), strict=True))
         return tuple(values[n] for n in self._outs)
 
-    def call(self, segment: Segment, compiled: Callable[[Callable[..., Any], Sequence[Any]], Program], after: int) -> Call:
+    def call(
+        self, segment: Segment, compiled: Callable[[Callable[..., Any], Sequence[Any]], Program], after: int | None
+    ) -> Call:
         """A call of it: of its program, if it has one that is faster, or else in PyTorch."""
         self.seen += 1
-        if self.program is None and self.seen >= after and self.why == "it is new":
+        due = self._spent >= COMPILE_SECONDS if after is None else self.seen >= after
+        if due and self.why == NEW:
             self._compile(segment, compiled)
         inputs, results = segment.inputs, segment.results
         modes = [BOTH if n in segment.written else READ for n in range(len(inputs))]
@@ -89,7 +98,9 @@ class Entry:
             with below_autograd(stream, inputs):
                 for result, made in zip(results, self.replay(*inputs), strict=True):
                     result.copy_(made)
-            self._replay_seconds = min(self._replay_seconds, time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+            self._spent += seconds
+            self._replay_seconds = min(self._replay_seconds, seconds)
 
         return run
 

@@ -36,7 +36,6 @@ class Template:
         places = [(numbers[a.tensor], *span(0, a.offset, a.bytes, a.mode)) for a in signature.accesses]
         self._places = sorted(places, key=lambda one: one[3])
         self._weights = program.placed_weights
-        self._direct = program.direct
         written = sorted({number for number, _, _, mode in places if mode != READ})
         self._written = [number - len(self._weights) for number in written if number >= len(self._weights)]
         self._written_weights = [self._weights[number] for number in written if number < len(self._weights)]
@@ -51,7 +50,7 @@ class Template:
         Raises:
             ArgumentError: the output has another structure than `into`.
         """
-        direct = self._direct
+        direct = self._program.direct
         if direct is not None and into is None and not kwargs:
             bound = direct.bind(args)
             if bound is not None:

@@ -113,12 +113,12 @@ def test_segments_are_compiled_once_and_counted() -> None:
     with torch.no_grad():
         expected = model(x)
         total = expected.sum().item()
-        with window() as captured:
+        with window(after=2) as captured:
             for _ in range(12):
                 y = model(x)
                 assert y.sum().item() == pytest.approx(total, abs=1e-2)
     torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-5)
-    assert captured.segments["PyTorch, it is new"] == 1 and sum(captured.segments.values()) == 12
+    assert captured.segments[f"PyTorch, {segments.NEW}"] == 1 and sum(captured.segments.values()) == 12
     assert captured.eager == {"aten._local_scalar_dense.default: a value is read": 12}
     assert len(capture._segments._known) == 1
     assert "12 segments" in captured.explain() and "a value is read" in captured.explain()
@@ -130,7 +130,7 @@ def test_what_is_too_small_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> N
     with window(after=2) as captured:
         for _ in range(8):
             assert (x + 1).sum().item() == 8
-    assert captured.segments == {"PyTorch, it is new": 1, "PyTorch, it is too small": 7}
+    assert captured.segments == {f"PyTorch, {segments.NEW}": 1, "PyTorch, it is too small": 7}
 
 
 @pytest.mark.parametrize("read", ["numpy", "tolist", "repr", "array", "deepcopy", "dlpack", "float", "bool"])
@@ -231,3 +231,12 @@ def test_other_threads_are_left_alone() -> None:
         worker.start()
         worker.join()
     assert found == [6.0] and captured.taken == 0
+
+
+def test_what_took_as_long_as_compiling_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "COMPILE_SECONDS", 0.002)
+    x = torch.randn(300, 300)
+    with window() as captured:
+        for _ in range(40):
+            torch.softmax(x @ x, -1).sum().item()
+    assert captured.segments["a program"] and captured.segments[f"PyTorch, {segments.NEW}"] >= 2
