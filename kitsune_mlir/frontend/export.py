@@ -92,7 +92,9 @@ def export(
         _name_arguments(module, model)
     try:
         with quiet(), _lines_of(model), without_steps():
-            return torch.export.export(module, args, kwargs, dynamic_shapes=sizes, strict=False), bound
+            return torch.export.export(
+                module, args, kwargs, dynamic_shapes=None if sizes is None else dict(sizes), strict=False
+            ), bound
     except Exception as error:
         raise _tracing_error("torch.export cannot trace the model", error) from None
 
