@@ -77,7 +77,9 @@ def test_kernels_of_every_kind_are_right(columns: int, dtype: torch.dtype, name:
     function, args = forms(9, 40, columns, dtype)[name]
     want = function(*(a.double() if a.is_floating_point() else a for a in args)).to(dtype)
     program = emulated.compiled(function, args)
-    assert "scatter" in emulated.engines(program) and "generic" not in emulated.engines(program)
+    assert "generic" not in emulated.engines(program)
+    # a scatter engine's own stage, or put by the map that makes the rows
+    assert "scatter" in emulated.engines(program) or "into = " in program.ir("stages")
     (found,) = emulated.emulated(program, args, [want], block=AtomicBlock)
     limit = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}.get(dtype, 1e-12)
     torch.testing.assert_close(found.double(), want.double(), rtol=limit, atol=limit * float(want.double().abs().max()))

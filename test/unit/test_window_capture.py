@@ -1,8 +1,10 @@
 """What `kitsune_mlir.window()` captures is what eager PyTorch does: values, aliasing, dtypes, errors, gradients."""
 
 import copy
+import itertools
 import random
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -88,7 +90,11 @@ def check_program(seed: int, after: int, exact: bool, **options) -> None:
     tolerance = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-4, "atol": 1e-4}
     assert found[0] == pytest.approx(wanted[0], rel=0 if exact else 1e-3, abs=0 if exact else 1e-3)
     for mine, other in zip([*found[1:], *second], [*wanted[1:], *first], strict=True):
-        assert mine.dtype == other.dtype and mine.stride() == other.stride() and type(mine) is type(other)
+        assert mine.dtype == other.dtype and type(mine) is type(other)
+        # PyTorch's own results on meta tensors have other strides than real ones along dimensions of one element
+        assert [n for size, n in zip(mine.shape, mine.stride(), strict=True) if size > 1] == [
+            n for size, n in zip(other.shape, other.stride(), strict=True) if size > 1
+        ]
         torch.testing.assert_close(mine, other, **tolerance)
     for a, b in zip(found[1:], wanted[1:], strict=True):  # who shares memory with whom
         mine = [a.untyped_storage().data_ptr() == one.untyped_storage().data_ptr() for one in found[1:]]
@@ -234,9 +240,11 @@ def test_other_threads_are_left_alone() -> None:
 
 
 def test_what_took_as_long_as_compiling_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "COMPILE_SECONDS", 0.002)
+    ticks = itertools.count()
+    monkeypatch.setattr(segments, "time", SimpleNamespace(perf_counter=lambda: next(ticks) * 0.001))
+    monkeypatch.setattr(segments, "COMPILE_SECONDS", 0.0025)
     x = torch.randn(300, 300)
     with window() as captured:
         for _ in range(40):
             torch.softmax(x @ x, -1).sum().item()
-    assert captured.segments["a program"] and captured.segments[f"PyTorch, {segments.NEW}"] >= 2
+    assert captured.segments["a program"] and captured.segments[f"PyTorch, {segments.NEW}"] == 3
