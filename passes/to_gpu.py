@@ -8,8 +8,8 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.backend.cubin import CHIPS
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision
-from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches
-from kitsune_mlir.codegen.gpu.lower import replace_program
+from kitsune_mlir.codegen.gpu.kernel.length import LongKernel
+from kitsune_mlir.codegen.gpu.lower import each_launch, replace_program
 from kitsune_mlir.dialects.tile_reader import program_functions
 from kitsune_mlir.errors import KitsuneError
 from kitsune_mlir.machine.slow_stages import slow_task
@@ -23,7 +23,8 @@ from kitsune_mlir.passes.remarks import remark
 class ToGpu(KernelOptions, Pass):
     """Turn every tile program into a `gpu.module` with one persistent kernel, at the level of nvvm, scf, arith and memref.
 
-    A `separate` program becomes one for each launch, named NAME_0, NAME_1, ...
+    A `separate` program becomes one for each launch, named NAME_0, NAME_1, ...; so does one whose kernel would have more than
+    `most-operations` operations, for LLVM and ptxas take time that grows faster than a kernel.
 
     `--remarks` names each task that will be far slower than the chip needs to be: one that only the generic engine takes, one
     of a single block with work for many, one predicted at more than ten times its own floor.
@@ -53,9 +54,14 @@ class ToGpu(KernelOptions, Pass):
             if (slow := slow_task(decision.plan, decision.declined, machine)) is not None:
                 remark(decision.plan.task.op, str(slow))
 
-        for function in [part for whole in program_functions(module) for part in cut_launches(whole)]:
+        def emit(function: ir.Operation) -> None:
             try:
                 replace_program(function, self, watch)
+            except LongKernel:
+                raise
             except KitsuneError as error:
                 raise PassFailure(function, f"cannot become a kernel: {error}") from error
+
+        for function in program_functions(module):
+            each_launch(function, emit)
         module.verify()

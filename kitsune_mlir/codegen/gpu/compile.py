@@ -16,9 +16,8 @@ from kitsune_mlir.codegen.gpu.backend.cubin import CHIPS, Cubin, KernelResources
 from kitsune_mlir.codegen.gpu.backend.to_llvm import finalize, to_assembly, to_text
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision
-from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches
 from kitsune_mlir.codegen.gpu.kernel.task_equality import launch_key
-from kitsune_mlir.codegen.gpu.lower import Emitted, replace_program
+from kitsune_mlir.codegen.gpu.lower import Emitted, each_launch, replace_program
 from kitsune_mlir.dialects.tile_reader import ProgramView, program_functions
 from kitsune_mlir.dialects.unchanged import lasting
 from kitsune_mlir.errors import AssemblyTimeout, CompileError, TargetError
@@ -92,7 +91,7 @@ def compile_launches(
     """
     with module.context, ir.Location.unknown(), lasting():
         alone = _alone(module.operation, name)
-        return _compiled(cut_launches(*program_functions(alone.operation)), options, watch, store)
+        return _compiled(*program_functions(alone.operation), options or KernelOptions(), watch, store)
 
 
 def compile_gpu(
@@ -117,7 +116,8 @@ def compile_gpu(
     """
     with module.context, ir.Location.unknown():
         alone = _alone(module.operation, name)
-        return _compiled(program_functions(alone.operation), options, watch)[0]
+        options = dataclasses.replace(options or KernelOptions(), most_operations=0)
+        return _compiled(*program_functions(alone.operation), options, watch)[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,35 +145,35 @@ def _alone(module: ir.Operation, name: str) -> ir.Module:
 
 
 def _compiled(
-    functions: Sequence[ir.Operation],
-    options: KernelOptions | None,
+    whole: ir.Operation,
+    options: KernelOptions,
     watch: Callable[[Decision], None] | None,
     store: Store | None = None,
 ) -> tuple[GpuCode, ...]:
-    """The code of each tile program."""
-    options = options or KernelOptions()
+    """The code of each launch of a tile program."""
     if options.chip not in CHIPS:
         raise TargetError(f"no target machine for '{options.chip}'; known: {', '.join(sorted(CHIPS))}")
     first: dict[tuple[Hashable, ...], _Kernel] = {}
-    found: list[tuple[str, _Kernel, Manifest, tuple[Decision, ...]]] = []
+    alone = ir.StringAttr(whole.attributes["sym_name"]).value
     with Assembling(options.chip, options.ptxas_seconds, store) as assembling:
-        for function in functions:
+
+        def emit(function: ir.Operation) -> tuple[str, _Kernel, Manifest, Sequence[Decision]]:
             name = ir.StringAttr(function.attributes["sym_name"]).value
-            key, known = (), None
-            if len(functions) > 1:  # no launch has queues
-                program = ProgramView(function)
-                key = launch_key(program)
-                known = first.get(key)
-            if known is None:
+            if name == alone:
+                made = _emitted(function, name, options, watch, assembling)
+                return name, made, made.emitted.manifest, made.emitted.decisions
+            program = ProgramView(function)  # of a launch: it has no queues
+            key = launch_key(program)
+            if (known := first.get(key)) is None:
                 made = first[key] = _emitted(function, name, options, watch, assembling)
-                found.append((name, made, made.emitted.manifest, made.emitted.decisions))
-                continue
+                return name, made, made.emitted.manifest, made.emitted.decisions
             manifest, decisions = known.emitted.equal_launch(program)
             if watch is not None:
                 for decision in decisions:
                     watch(decision)
-            found.append((name, known, manifest, decisions))
-        return tuple(_code(*launch) for launch in found)
+            return name, known, manifest, decisions
+
+        return tuple(_code(*launch) for launch in each_launch(whole, emit))
 
 
 def _emitted(

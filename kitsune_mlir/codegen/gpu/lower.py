@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import TypeVar
 
 from torch_mlir import ir
 
 from kitsune_mlir.codegen.gpu.backend.to_llvm import target_attribute
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
-from kitsune_mlir.codegen.gpu.kernel.executor import Decision, build
+from kitsune_mlir.codegen.gpu.kernel.executor import Decision, Executor, build
 from kitsune_mlir.codegen.gpu.kernel.footprint import Footprint
+from kitsune_mlir.codegen.gpu.kernel.launches import cut_launches
+from kitsune_mlir.codegen.gpu.kernel.length import LongKernel, launches_within, operations_by_place
 from kitsune_mlir.codegen.gpu.kernel.schedule import planned_for
 from kitsune_mlir.codegen.gpu.kernel.spatial.lower_queues import lower_queues
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.runtime.manifest import Manifest
 
-__all__ = ["Emitted", "MANIFEST", "replace_program"]
+__all__ = ["Emitted", "MANIFEST", "each_launch", "replace_program"]
+
+T = TypeVar("T")
 
 MANIFEST = "kitsune.manifest"
 """Attribute of a `gpu.module`: the kernel's manifest as JSON."""
@@ -43,6 +48,37 @@ class Emitted:
         return manifest, tuple(map(Decision, plans, schedule.declined))
 
 
+def each_launch(function: ir.Operation, emit: Callable[[ir.Operation], T]) -> list[T]:
+    """What `emit` makes of each launch of a tile program, in order; where that raises `LongKernel`, of the launches of which it
+    becomes several."""
+    waiting, made = cut_launches(function), []
+    while waiting:
+        part = waiting.pop(0)
+        try:
+            made.append(emit(part))
+        except LongKernel as long:
+            waiting[:0] = cut_launches(part, long.launches)
+    return made
+
+
+def _check_length(executor: Executor, name: str, options: KernelOptions) -> None:
+    """LongKernel where a kernel had better be several."""
+    schedule, most = executor.needs.schedule, options.most_operations
+    if not most or options.requests > 1 or not executor.needs.placement.everywhere or len(schedule.runs) < 2:
+        return
+    places = operations_by_place(executor.module.operation)
+    if (total := places.total()) <= most:
+        return
+    firsts = [schedule.plans[schedule.runs[members[0]][0]].task.name for members in schedule.bodies]
+    with executor.module.context:
+        lengths = [max(1, places[str(ir.Location.name(first))]) for first in firsts]
+    runs = [(len(run), schedule.body_of(number)[0]) for number, run in enumerate(schedule.runs)]
+    # What stands between tasks, and what they share, goes to all of them alike.
+    launches = launches_within(runs, [length * total // sum(lengths) for length in lengths], most // 2)
+    if launches[-1]:
+        raise LongKernel(name, total, most, launches)
+
+
 def replace_program(function: ir.Operation, options: KernelOptions, watch: Callable[[Decision], None] | None = None) -> Emitted:
     """Put a `gpu.module` with the kernel in the place of a tile program's function, under the function's name.
 
@@ -50,10 +86,13 @@ def replace_program(function: ir.Operation, options: KernelOptions, watch: Calla
 
     Raises:
         CompileError, UnsupportedError: see `executor.build`.
+        LongKernel: it has more operations than `options.most_operations`, and its tasks could be several launches. The function
+            stays.
     """
     lower_queues(function)
     program = ProgramView(function)
     executor = build(program, program.name, options)
+    _check_length(executor, program.name, options)
     # Unrolling batches loads of plain loops; code written for many registers is unrolled where it should be.
     unroll = all(decision.plan.registers <= PLAIN_REGISTERS for decision in executor.decisions)
     with function.context, function.location:

@@ -36,6 +36,7 @@ class KernelOptions:
         convolution_precision: the same of f32 convolutions.
         ptxas_seconds: wall time that ptxas may take for the kernel; None is no limit.
         requests: the program's most requests of a launch (`Program.batch`); 1: the kernel takes one, by its parameters.
+        most_operations: of a kernel whose program may become several launches (`kernel/length.py`); 0 is no limit.
 
     Raises:
         ArgumentError: a precision has no such name, or a limit is not above 0.
@@ -51,6 +52,7 @@ class KernelOptions:
     convolution_precision: str = "highest"
     ptxas_seconds: float | None = None
     requests: int = 1
+    most_operations: int = 64_000
 
     def __post_init__(self) -> None:
         for name in ("matmul_precision", "convolution_precision"):

@@ -1,4 +1,5 @@
-"""A `separate` tile program as several kernels: it is cut where the launch number of its tasks changes.
+"""A tile program as several kernels: a `separate` one is cut where the launch number of its tasks changes, one whose code would
+be too long (`kernel/length.py`) where its tasks are dealt to launches.
 
 Every part is a tile program with the arguments of the whole and the tasks of one launch. A kernel begins to compute when the
 one before has ended, so waits for tasks of earlier launches are left out, and so are posts that nobody waits for any more.
@@ -9,7 +10,7 @@ waits for all of the one before, which has waited for those before it, a task ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torch_mlir import ir
 
@@ -31,18 +32,22 @@ def launches_of(function: ir.Operation) -> list[int]:
     return list(numbers) if len(numbers) > 1 else []
 
 
-def cut_launches(function: ir.Operation) -> list[ir.Operation]:
+def cut_launches(function: ir.Operation, launches: Sequence[int] | None = None) -> list[ir.Operation]:
     """Put one program for each launch in the place of a separate program, named NAME_0, NAME_1, ...; any other stays as it is.
+
+    Args:
+        launches: numbers of the tasks' launches, instead of those of a separate program.
 
     Returns the functions that are there now, in the order of the launches.
     """
-    numbers = launches_of(function)
-    if not numbers:
+    if launches is None:
+        launches = [_launch(task) for task in _tasks(function)] if launches_of(function) else []
+    if not launches:
         return [function]
     name = ir.StringAttr(function.attributes["sym_name"]).value
-    tasks: dict[int, list[ir.Operation]] = {number: [] for number in numbers}
-    for task in _tasks(function):
-        tasks[_launch(task)].append(task)
+    tasks: dict[int, list[ir.Operation]] = {}
+    for task, number in zip(_tasks(function), launches, strict=True):
+        tasks.setdefault(number, []).append(task)
     others = [op.operation for op in function.regions[0].blocks[0].operations if op.operation.name != "kitsune.task"]
     order = {op: number for number, op in enumerate(others)}
     arguments = function.regions[0].blocks[0].arguments

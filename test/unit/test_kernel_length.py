@@ -1,0 +1,73 @@
+"""A kernel that is too long for LLVM and ptxas becomes several launches, before either sees it."""
+
+import pytest
+from torch_mlir import ir
+
+from kitsune_mlir.codegen.gpu.compile import compile_gpu, compile_launches
+from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
+from kitsune_mlir.codegen.gpu.kernel.length import launches_within, operations_by_place
+from kitsune_mlir.dialects import new_context
+from test.unit.test_launches import program
+
+ALL = [(1, 0), (2, 1), (1, 2), (1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("most", "launches"),
+    [
+        (100, [0, 0, 0, 0, 0]),
+        (60, [0, 0, 0, 1, 1]),  # 50 and 40: 60 and 30 would be two launches as well
+        (40, [0, 1, 1, 2, 2]),
+        (25, [0, 1, 1, 2, 3]),  # a body that is too long has a launch to itself
+    ],
+)
+def test_as_few_launches_as_may_be_and_the_longest_as_short_as_may_be(most: int, launches: list[int]) -> None:
+    assert launches_within(ALL, [20, 30, 25, 15], most) == launches
+
+
+def test_a_body_counts_once_in_a_launch_however_often_it_runs() -> None:
+    layers = [(1, 0), (1, 1)] * 8
+    assert launches_within(layers, [10, 10], 20) == [0] * 16
+    assert launches_within([*layers, (1, 2)], [10, 10, 15], 25) == [0] * 16 + [1]
+    assert launches_within(layers, [10, 10], 15) == list(range(16))
+
+
+def zero() -> dict[str, ir.Attribute]:
+    return {"value": ir.IntegerAttr.get(ir.IndexType.get(), 0)}
+
+
+def test_operations_are_counted_where_they_stand() -> None:
+    with new_context(), ir.Location.name("outer"):
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            for name in ("a", "b", "a"):
+                ir.Operation.create("arith.constant", [ir.IndexType.get()], attributes=zero(), loc=ir.Location.name(name))
+        found = operations_by_place(module.operation)
+    assert found == {'loc("a")': 2, 'loc("b")': 1, 'loc("outer")': 1}
+
+
+def _tasks(most: int) -> list[list[str]]:
+    codes = compile_launches(program((0, 0, 0), "temporal"), "p0", KernelOptions(most_operations=most))
+    return [[choice.task for choice in code.engines] for code in codes]
+
+
+def test_a_kernel_that_is_too_long_becomes_launches() -> None:
+    assert _tasks(0) == [["t0", "t1", "t2"]]
+    whole = compile_gpu(program((0, 0, 0), "temporal"), "p0", KernelOptions(most_operations=1))
+    assert [choice.task for choice in whole.engines] == ["t0", "t1", "t2"], "who asks for one kernel gets one"
+    first, *later = compile_launches(program((0, 0, 0), "temporal"), "p0", KernelOptions(most_operations=1))
+    assert [len(code.engines) for code in (first, *later)] == [1, 1, 1]
+    assert [code.manifest.follows for code in (first, *later)] == [False, True, True]
+    assert not any(code.manifest.slots for code in (first, *later)), "nothing waits inside a launch of one task"
+
+
+def test_a_launch_that_is_still_too_long_is_cut_again() -> None:
+    separate = program((0, 0, 1), "separate")
+    codes = compile_launches(separate, "p0", KernelOptions(most_operations=1))
+    assert [[choice.task for choice in code.engines] for code in codes] == [["t0"], ["t1"], ["t2"]]
+    assert [code.manifest.follows for code in codes] == [False, True, True]
+
+
+def test_several_requests_stay_one_kernel() -> None:
+    options = KernelOptions(most_operations=1, requests=2)
+    assert len(compile_launches(program((0, 0, 0), "temporal"), "p0", options)) == 1
