@@ -85,6 +85,7 @@ class Capture:
         self._recording = Recording()
         self._lent: dict[int, Any] = {}
         self._off = False
+        self._gpu = ""
         self._calls, self._reads = _Calls(self), _Reads(self)
         self._hook: Any = None
 
@@ -161,7 +162,7 @@ class Capture:
         named = tuple((name, template(value, tensors)) for name, value in kwargs.items()) if kwargs else ()
         if not tensors:
             return func(*args, **kwargs)
-        why = why or refusal(func, tensors, args)
+        why = why or refusal(func, tensors, args) or self._elsewhere(tensors[0])
         if self._lent and not why:
             why = "others can write to the memory" * any(t.untyped_storage().data_ptr() in self._lent for t in tensors)
         recording = self._recording
@@ -210,6 +211,14 @@ class Capture:
         writes = func._schema.is_mutable or "running statistics" in why
         self.settle(tensors, BOTH if writes else READ)
         return func(*args, **kwargs)
+
+    def _elsewhere(self, tensor: torch.Tensor) -> str:
+        """Why a tensor's device is not the window's; host calls of a GPU's window are run when they are appended."""
+        if not tensor.is_cuda:
+            return ""
+        device = str(tensor.device)
+        self._gpu = self._gpu or self.window.device or device
+        return "" if device == self._gpu else f"the window runs on {self._gpu}"
 
     def _module_ends(self, module: Any, args: Any, output: Any) -> None:
         if len(self._recording.ops) >= SHORTEST:

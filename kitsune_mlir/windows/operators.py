@@ -96,6 +96,10 @@ def refusal(func: Any, tensors: Sequence[torch.Tensor], args: Sequence[Any]) -> 
     return ""
 
 
+def _is_meta(value: Any) -> bool:
+    return isinstance(value, Meta)
+
+
 _NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default)
 
 
@@ -106,6 +110,7 @@ def results_of(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
         args, kwargs: with a `Meta` in the place of each tensor.
     """
     fake = FakeTensorMode()
+    device = next(one for one in pytree.tree_leaves((args, kwargs), _is_meta) if _is_meta(one)).device
     with torch.utils._python_dispatch._disable_current_modes(), fake, torch.no_grad():
 
         def made(value: Any) -> Any:
@@ -113,7 +118,7 @@ def results_of(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
                 return torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=value.device)
             return value
 
-        args, kwargs = pytree.tree_map(made, (args, kwargs), is_leaf=lambda value: isinstance(value, Meta))
+        args, kwargs = pytree.tree_map(made, (args, kwargs), is_leaf=_is_meta)
         try:
             given = func(*args, **kwargs)
         except Exception as error:  # an operator without a rule for shapes, or a call that is wrong: eager says so
@@ -124,4 +129,6 @@ def results_of(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
         metas = [Meta(tuple(leaf.shape), tuple(leaf.stride()), leaf.dtype, leaf.device) for leaf in leaves]
     if any(0 in meta.shape for meta in metas):
         return "its result has no elements"
+    if any(meta.device != device for meta in metas):  # also what Tensor.tolist copies before it reads
+        return "it copies to another device"
     return Results(metas, spec)

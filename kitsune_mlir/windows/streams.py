@@ -69,7 +69,8 @@ class Streams:
             if other.stream != number:
                 stream.wait_event(other.event)
         for tensor in task.call.tensors if task.call is not None else ():
-            tensor.record_stream(stream)
+            if tensor.is_cuda:  # on the host a task is over when it was launched
+                tensor.record_stream(stream)
         task.execute(stream.cuda_stream)
         task.event, task.stream, task.done = stream.record_event(), number, True
         self._tasks[task.number] = self._tails[number] = task

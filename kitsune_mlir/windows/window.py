@@ -89,6 +89,11 @@ class Window:
         """How many entries it has at most."""
         return self._hazards.size
 
+    @property
+    def device(self) -> str:
+        """What its runs are on; empty before the first one."""
+        return self._device
+
     def __len__(self) -> int:
         return len(self._hazards)
 
@@ -120,7 +125,7 @@ class Window:
         with self._lock:
             back_end, hazards, tasks = self._back_end, self._hazards, self._tasks
             if back_end is None:
-                back_end = self._start("cpu")
+                back_end = self._start(next((str(tensor.device) for tensor in call.tensors if tensor.is_cuda), "cpu"))
             while len(hazards) >= hazards.size:
                 back_end.room()
             number, (data, order) = hazards.append(call.ranges)

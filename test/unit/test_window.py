@@ -270,6 +270,8 @@ class Device:
 class OnDevice:
     """A tensor that may be used on streams which it was noted for."""
 
+    is_cuda = True
+
     def __init__(self) -> None:
         self.noted: set[int] = set()
 

@@ -248,3 +248,12 @@ def test_what_took_as_long_as_compiling_is_compiled(monkeypatch: pytest.MonkeyPa
         for _ in range(40):
             torch.softmax(x @ x, -1).sum().item()
     assert captured.segments["a program"] and captured.segments[f"PyTorch, {segments.NEW}"] == 3
+
+
+def test_copies_to_other_devices_are_not_put_off() -> None:
+    """What is read on the host was first copied there, by a call that nobody sees who asks for a list."""
+    with window(after=NEVER) as captured:
+        x = torch.randn(3, 4) + 1
+        there = torch.softmax(x, -1).to("meta")
+    assert there.device.type == "meta" and captured.taken == 2
+    assert any("it copies to another device" in why for why in captured.eager)
