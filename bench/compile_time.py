@@ -71,7 +71,7 @@ def _through_torch_compile(model: Any, args: Sequence[Any], target: str, folder:
     from kitsune_mlir.errors import TargetError
 
     settings.choose_target = lambda *given: target
-    torch.compile(torch.nn.ReLU(), backend="aot_eager")(torch.zeros(1))  # it imports what it needs
+    torch.compile(lambda x: x.relu(), backend="aot_eager")(torch.zeros(1))  # it imports what it needs
     reports, asked = [], options_of_backend(None, {"cache": True, "cache_dir": folder, "guard": False})
     fast = torch.compile(model, backend=lambda gm, inputs: compiled_graph(gm, inputs, *asked, keep=reports.append))
     before, start = _processor(), time.perf_counter()

@@ -19,7 +19,7 @@ from kitsune_mlir.runtime.explain import slow_text
 from kitsune_mlir.runtime.program import Program
 from kitsune_mlir.settings import is_deterministic, precisions
 
-__all__ = ["kept_or_compiled", "kept_program", "warn_if_slow"]
+__all__ = ["kept_or_compiled", "kept_program", "program_cache", "warn_if_slow"]
 
 Model = ExportedModel | ImportedModel
 Compiler = Callable[[ImportedModel, Target, Options, Phases], Program]
@@ -41,7 +41,7 @@ def kept_or_compiled(
     Warns:
         PerformanceWarning: as `pipeline.compile`.
     """
-    phases, cache = phases or Phases(options.on_phase), _cache(machine, options)
+    phases, cache = phases or Phases(options.on_phase), program_cache(machine, options)
 
     def known_or_imported() -> tuple[str | None, Source | None, Program | None, ImportedModel | None]:
         made = model()
@@ -57,13 +57,14 @@ def kept_or_compiled(
             cache.keep(key, program, source, remarks if listener else None)
     else:
         program.seconds = dict(phases.seconds)
+    program.kept_as = key
     warn_if_slow(program, stacklevel=5)  # of who calls kitsune_mlir.compile
     return program
 
 
 def kept_program(model: Model, machine: Target, options: Options) -> Program | None:
     """The program of a model, if it is on disk."""
-    return _found(model, _cache(machine, options), options)[2]
+    return _found(model, program_cache(machine, options), options)[2]
 
 
 def warn_if_slow(program: Program, stacklevel: int = 2) -> None:
@@ -72,7 +73,8 @@ def warn_if_slow(program: Program, stacklevel: int = 2) -> None:
         warnings.warn(slow_text(program.summary["slow"]), PerformanceWarning, stacklevel=stacklevel)
 
 
-def _cache(machine: Target, options: Options) -> ProgramCache | None:
+def program_cache(machine: Target, options: Options) -> ProgramCache | None:
+    """Where programs for a machine are kept; None where options or environment say that none are."""
     store = store_of(options.cache, options.cache_dir)
     settled = {"deterministic": is_deterministic(options), **precisions(options)}
     return ProgramCache(store, machine, options, settled) if store is not None else None

@@ -1,6 +1,7 @@
 """Files by kind and key in the user's folder for caches, bounded in size.
 
     FOLDER/programs/KEY    whole programs, `.kit` files (`cache/programs.py`)
+    FOLDER/graphs/KEY       which of them a graph of Dynamo's becomes (`dynamo/kept_graphs.py`)
     FOLDER/cubins/KEY      assembled kernels (`codegen/gpu/backend/cubin_cache.py`)
     FOLDER/choices/KEY     what was faster, ours or PyTorch (`dynamo/decisions.py`)
     FOLDER/tuning/...      measurements of stages (`tuning/cache.py`): small, and dear; they do not count and stay
@@ -28,8 +29,8 @@ from .replacing import replacing
 
 __all__ = ["KINDS", "Entry", "Store", "cache_folder", "listeners", "store_of"]
 
-KINDS = ("programs", "cubins", "choices", "tuning")
-EVICTED = ("programs", "cubins", "choices")
+KINDS = ("programs", "graphs", "cubins", "choices", "tuning")
+EVICTED = ("programs", "graphs", "cubins", "choices")
 MEGABYTES = 4096
 KEPT = 0.9
 """What stays of the most that there may be, where files go: so that not every write has to look for some."""

@@ -13,9 +13,11 @@ from kitsune_mlir.errors import KitsuneError, UnsupportedError
 
 if TYPE_CHECKING:
     from kitsune_mlir.dynamo.guard import Facts
+    from kitsune_mlir.dynamo.kept_graphs import WholeGraph
     from kitsune_mlir.dynamo.report import GraphReport
     from kitsune_mlir.dynamo.timed_choice import Rules
     from kitsune_mlir.options import Options
+    from kitsune_mlir.sized.part import Part
 
 __all__ = ["MODES", "compiled_graph", "kitsune"]
 
@@ -56,6 +58,7 @@ def compiled_graph(
     """
     from kitsune_mlir.dynamo.above_autograd import composites_replaced
     from kitsune_mlir.dynamo.guard import Facts, guarded, rules_of
+    from kitsune_mlir.dynamo.kept_graphs import kept_graph
     from kitsune_mlir.dynamo.report import GraphReport
     from kitsune_mlir.dynamo.sharing import SharingGuard
     from kitsune_mlir.dynamo.torch_api import aot_autograd, min_cut_rematerialization_partition, saved, saving, told_to_dynamo
@@ -65,6 +68,11 @@ def compiled_graph(
     rules = rules_of(graph_options, options, example_inputs) if not saving() else None
     asked = _Asked(graph_options, options, keep, rules, len(example_inputs), step)
     training, facts = _needs_gradients(example_inputs), Facts()
+    kept = None
+    if not training and not saving() and step is None:
+        kept = kept_graph(gm, example_inputs, graph_options, options)
+        if kept is not None and (found := kept.find(example_inputs)) is not None:
+            return guarded(_untraced(*found, asked, facts), gm, example_inputs, facts, rules)
     compiled = aot_autograd(
         fw_compiler=_compiler("forward", asked, facts),
         bw_compiler=_compiler("backward", asked, facts),
@@ -84,6 +92,8 @@ def compiled_graph(
             return gm.forward
     if not training and not saving() and facts.reports and not any(report.programs for report in facts.reports):
         run = gm.forward  # not what it was taken apart into
+    if kept is not None and facts.whole is not None:
+        kept.keep(facts.whole)
     run = guarded(run, gm, example_inputs, facts, rules)
     if facts.written is None or facts.written:
         run = SharingGuard.of(run, gm, example_inputs)
@@ -92,6 +102,27 @@ def compiled_graph(
 
         return SavedFunction(run, gm)
     return run
+
+
+def _untraced(whole: WholeGraph, part: Part, asked: _Asked, facts: Facts) -> Callable[..., Any]:
+    """A graph of one program, as AOTAutograd would call it."""
+    from kitsune_mlir.dynamo.compile import copies_in
+    from kitsune_mlir.dynamo.kept_graphs import called
+    from kitsune_mlir.dynamo.recorded import Recorded
+    from kitsune_mlir.dynamo.report import GraphReport
+    from kitsune_mlir.dynamo.torch_api import as_inference
+
+    facts.numbers = frozenset(whole.static)
+    facts.fixed = frozenset(whole.names[whole.takes.index(n)] for n in whole.static if n in whole.takes)
+    report = GraphReport("inference", whole.nodes)
+    report.programs, report.between, report.seconds = [part.program], whole.between, sum(part.program.seconds.values())
+    facts.reports.append(report)
+    asked.tell(report)
+    calls = called(whole, part, asked.inputs)
+    if not (asked.graphs.cudagraphs and whole.stays is None):
+        return as_inference(calls)
+    facts.recorded = True
+    return as_inference(Recorded(calls, whole.static, (), lambda: copies_in(calls)))
 
 
 def _needs_gradients(inputs: Sequence[Any]) -> bool:
@@ -133,12 +164,21 @@ class _Asked:
 def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
     """A compiler of AOTAutograd's graphs of one kind."""
     from kitsune_mlir.dynamo.compile import compile_graph, copies_in
+    from kitsune_mlir.dynamo.kept_graphs import whole_graph
     from kitsune_mlir.dynamo.partition import is_outside
     from kitsune_mlir.dynamo.parts import NoPart, compile_part
     from kitsune_mlir.dynamo.recorded import Recorded, unrecordable, written_in
     from kitsune_mlir.dynamo.report import GraphReport, logger
     from kitsune_mlir.dynamo.shapes import Specialized, is_symbolic
-    from kitsune_mlir.dynamo.torch_api import boxed, compiling, regenerated, saving, static_inputs, written_inputs
+    from kitsune_mlir.dynamo.torch_api import (
+        boxed,
+        compiling,
+        is_plain_call,
+        regenerated,
+        saving,
+        static_inputs,
+        written_inputs,
+    )
     from kitsune_mlir.machine.target import find_target
     from kitsune_mlir.settings import choose_target
 
@@ -154,6 +194,7 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
             facts.fixed = frozenset(names[n] for n in facts.numbers)
         fixed = [n for n, name in enumerate(names) if name in facts.fixed]
         graphs = asked.graphs.cudagraphs and not saving()
+        plain = kind == "inference" and not is_symbolic(gm) and is_plain_call(asked.inputs)
 
         def compile_static(graph: Any, sizes: str = "", same_outputs: bool = True) -> Callable[..., Any]:
             def attempt(graph: Any, compile_part: Callable[..., Any]) -> tuple[Callable[..., Any], GraphReport]:
@@ -170,6 +211,7 @@ def _compiler(kind: str, asked: _Asked, facts: Facts) -> Callable[..., Any]:
                         given = machine, asked.options, report, regenerated_here, asked.graphs, asked.rules, compile_part
                         stays, written = unrecordable(graph, same) if graphs else "", written_in(graph)
                         run = compile_graph(graph, weights, *given)
+                        facts.whole = whole_graph(run, static, report, stays) if plain else None
                         if stays is None:
                             facts.recorded, calls = True, run
                             run = Recorded(calls, same, written, lambda: copies_in(calls))

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from kitsune_mlir.cache.store import store_of
 from kitsune_mlir.dynamo.decisions import copied, text_of_graph
 from kitsune_mlir.dynamo.graph_options import GraphOptions
+from kitsune_mlir.dynamo.kept_graphs import WholeGraph
 from kitsune_mlir.dynamo.recorded import Recorded
 from kitsune_mlir.dynamo.report import GraphReport, Timed
 from kitsune_mlir.dynamo.stopwatch import Budget
@@ -36,6 +37,7 @@ class Facts:
         recorded: whether its calls are recorded in CUDA graphs.
         outside: whether it has operators that may do more than compute, which cannot be called just to be timed.
         reports: of its graphs, so far.
+        whole: how its program is called, where it is one program and nothing else.
     """
 
     written: frozenset[int] | None = frozenset()
@@ -44,6 +46,7 @@ class Facts:
     recorded: bool = False
     outside: bool = False
     reports: list[GraphReport] = dataclasses.field(default_factory=list)
+    whole: WholeGraph | None = None
 
     def note(self, timed: Timed) -> None:
         """Keep a choice with the report of the graph, if there is one yet."""

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = [
     "aot_autograd",
+    "as_inference",
     "bound_of",
     "boxed",
     "compiled_bytes",
@@ -33,6 +34,7 @@ __all__ = [
     "graph_of",
     "incompatible_with_cuda_graphs",
     "inductor_compiled",
+    "is_plain_call",
     "is_transformed",
     "job_store",
     "min_cut_rematerialization_partition",
@@ -73,6 +75,26 @@ def boxed(run: Callable[..., Any]) -> Callable[..., Any]:
         return run(*args)
 
     return make_boxed_func(call)
+
+
+def as_inference(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A compiled inference graph as AOTAutograd calls one: without gradients, and without autocast if that is on now."""
+    autocast = torch._C._is_any_autocast_enabled()
+
+    def call(*args: Any) -> Any:
+        grad = torch.is_grad_enabled()
+        if grad:
+            torch._C._set_grad_enabled(False)
+        try:
+            if autocast:
+                with torch._C._DisableAutocast():
+                    return run(*args)
+            return run(*args)
+        finally:
+            if grad:
+                torch._C._set_grad_enabled(True)
+
+    return call
 
 
 @contextmanager
@@ -162,6 +184,22 @@ def written_inputs(count: int) -> frozenset[int] | None:
     infos = getattr(_metadata(), "input_info", ())
     found = frozenset(n for n, info in enumerate(infos) if info.mutates_data)
     return found if len(infos) == count or not found else None
+
+
+def is_plain_call(count: int) -> bool:
+    """Whether all that AOTAutograd does in a call of the graph at hand is to call what was compiled, with the same inputs, of
+    which there are so many: it changes none, its outputs are new tensors, and no tensor is of a subclass."""
+    metadata = _metadata()
+    try:
+        changed = any(i.mutates_data or i.mutates_metadata or i.mutates_storage_metadata for i in metadata.input_info)
+        new = all(o.output_type.name == "non_alias" and issubclass(o.raw_type, torch.Tensor) for o in metadata.output_info)
+        plain = all(type(m).__name__ == "PlainTensorMeta" for m in metadata.subclass_inp_meta)
+        plain = plain and all(type(m).__name__ == "PlainTensorMeta" for m in metadata.subclass_fw_graph_out_meta)
+        more = metadata.tokens or metadata.num_intermediate_bases or metadata.is_rng_op_functionalized
+        same = len(metadata.input_info) == count and metadata.grad_enabled_mutation is None
+        return same and new and plain and not changed and not more
+    except AttributeError:  # a PyTorch that says it in other words
+        return False
 
 
 def traced_outputs() -> int:

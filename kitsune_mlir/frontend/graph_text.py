@@ -15,9 +15,9 @@ from kitsune_mlir.frontend.imported import Argument, ImportedModel
 from kitsune_mlir.frontend.importer import ExportedModel, is_channels_last
 from kitsune_mlir.frontend.source import frames_of_node, target_name
 
-__all__ = ["described", "graph_text", "imported_text"]
+__all__ = ["NAMESPACES", "described", "graph_text", "imported_text"]
 
-_NAMESPACES = ("aten", "prims", "higher_order", "kitsune")
+NAMESPACES = ("aten", "prims", "higher_order", "kitsune")
 """Whose operators mean the same in every process; others may be decomposed by a user's code."""
 _BUILTIN = ("_operator", "math", "torch")
 
@@ -71,7 +71,7 @@ def _graph_lines(module: fx.GraphModule) -> Iterator[str]:
 
 def _is_known(target: Any) -> bool:
     if isinstance(target, torch._ops.OpOverload):
-        return target.namespace in _NAMESPACES
+        return target.namespace in NAMESPACES
     return isinstance(target, torch._ops.HigherOrderOperator) or getattr(target, "__module__", "") in _BUILTIN
 
 

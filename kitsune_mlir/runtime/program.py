@@ -35,6 +35,7 @@ class Program:
         weights: the model's own tensors by name. They are shared with the model, not copied (on the same device). A model on
             the meta device, which has no values, compiles too; its program runs once it is saved and loaded with weights.
         seconds: compile time by phase.
+        kept_as: the key under which it may be found on disk; None where it is not kept.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Program:
         import torch
         from torch.utils import _pytree as pytree
 
+        self.kept_as: str | None = None
         self.target = target
         self.signature = signature
         self.weights = dict(weights)

@@ -85,6 +85,11 @@ class Part(torch.nn.Module):
         with without_views():  # an output that autograd takes for a view may not be changed in place
             return [value if how is None else how(value) for value, how in zip(results, self._made, strict=True)]
 
+    @property
+    def given(self) -> tuple[tuple[str, ...], set[str], tuple[Any, ...], tuple[Made, ...], int | None]:
+        """What it was made of, beside the program."""
+        return self._given
+
     def state(self, ir: bool = True) -> tuple[Any, ...]:
         """All of it as plain data, for `restored`; with the program's texts, or without."""
         return packed(self.program, ir), *self._given
