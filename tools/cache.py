@@ -13,6 +13,7 @@ __all__ = ["cache"]
 
 MEANING = {
     "programs": "whole programs",
+    "graphs": "graphs of Dynamo",
     "cubins": "assembled kernels",
     "choices": "ours or PyTorch",
     "tuning": "measured stages",

@@ -91,7 +91,8 @@ def whole_graph(run: Callable[..., Any], static: Sequence[int], report: GraphRep
         return None
     if outputs is None or not isinstance(part, Part) or part.program.kept_as is None:
         return None
-    names, weights, orders, made, _ = part.given
+    names, weights, orders, given, _ = part.given
+    made = tuple((tuple(size), tuple(stride), None if order is None else tuple(order)) for size, stride, order in given)
     parts = takes, outputs, names, tuple(sorted(weights)), orders, made
     return WholeGraph(part.program.kept_as, *parts, tuple(static), report.nodes, report.between, stays)
 
