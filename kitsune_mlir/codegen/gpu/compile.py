@@ -91,7 +91,7 @@ def compile_launches(
     """
     with module.context, ir.Location.unknown(), lasting():
         alone = _alone(module.operation, name)
-        return _compiled(*program_functions(alone.operation), options or KernelOptions(), watch, store)
+        return _compiled(_program_of(alone), options or KernelOptions(), watch, store)
 
 
 def compile_gpu(
@@ -117,7 +117,7 @@ def compile_gpu(
     with module.context, ir.Location.unknown():
         alone = _alone(module.operation, name)
         options = dataclasses.replace(options or KernelOptions(), most_operations=0)
-        return _compiled(*program_functions(alone.operation), options, watch)[0]
+        return _compiled(_program_of(alone), options, watch)[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +142,10 @@ def _alone(module: ir.Operation, name: str) -> ir.Module:
         alone.operation.attributes[key] = module.attributes[key]
     found.clone(ir.InsertionPoint(alone.body))
     return alone
+
+
+def _program_of(alone: ir.Module) -> ir.Operation:
+    return next(iter(program_functions(alone.operation)))
 
 
 def _compiled(
