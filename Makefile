@@ -18,7 +18,7 @@ GPU_OUT := out/gpu
 SHELL  := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-train test lint docs opinfo gpu-kits gpu-test gpu-bench gpu-breadth gpu-generic gpu-library libraries torch-tests host-bench ptx-hashes clean
+.PHONY: help setup demo demo-train test lint docs opinfo gpu-kits gpu-test gpu-bench gpu-breadth gpu-generic gpu-library gpu-training libraries torch-tests host-bench ptx-hashes clean
 
 # An environment knows its folder by its full path: a clone that was moved is installed again.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
@@ -39,6 +39,7 @@ help:
 	@echo "make gpu-breadth  operators, and models that the compiler was not built around, on a Hopper GPU"
 	@echo "make gpu-generic  predicted and measured times of tasks of the generic engine"
 	@echo "make gpu-library  models of libraries through torch.compile (needs the extra breadth)"
+	@echo "make gpu-training  forward and backward, and whole steps, beside PyTorch's (the extra breadth has some of the models)"
 	@echo "make libraries    the same on the host target"
 	@echo "make torch-tests SRC=FOLDER   PyTorch's own tests of backends, from its source tree, with this one"
 	@echo "make host-bench  the host target beside PyTorch on this processor (wants idle cores); writes bench/README.md again"
@@ -103,6 +104,9 @@ gpu-generic: $(STAMP)
 
 gpu-library: $(STAMP)
 	@$(BIN)/python -m bench.library --device cuda --peers graph --jobs $(JOBS) --json $(GPU_OUT)/library.json
+
+gpu-training: $(STAMP)
+	@$(BIN)/python -m bench.training --device cuda --peers graph --jobs $(JOBS) --json $(GPU_OUT)/training.json --resume $(ARGS)
 
 libraries: $(STAMP)
 	@$(BIN)/pip install --quiet --editable '.[breadth]'

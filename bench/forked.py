@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
+import json
 import multiprocessing
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Turns", "answer_of", "answers_of"]
+import torch
+
+from bench.records import Record
+
+__all__ = ["Turns", "answer_of", "answers_of", "in_turns"]
 
 
 class Turns:
@@ -35,6 +42,30 @@ class Turns:
                 fcntl.flock(file, fcntl.LOCK_EX)
 
             yield prepared
+
+
+def in_turns(
+    works: Mapping[str, Callable[[Callable[[], None]], dict[str, Any]]], record: Record, seconds: float, jobs: int
+) -> None:
+    """Runs cases in processes, `jobs` at a time, each timed alone, and puts each answer into a record.
+
+    Args:
+        works: by the case's name; they are given what they must call before they time anything.
+        seconds: for one case.
+    """
+
+    def tell(case: str, answer: dict[str, Any]) -> None:
+        record.add({"case": case, **answer})
+        print(json.dumps(answer), flush=True)
+
+    def work(one: Callable[[Callable[[], None]], dict[str, Any]], turns: Turns) -> dict[str, Any]:
+        torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
+        with turns.preparing() as prepared:
+            return one(prepared)
+
+    with tempfile.TemporaryDirectory() as folder:
+        turns = Turns(Path(folder) / "turns")
+        answers_of({case: functools.partial(work, one, turns) for case, one in works.items()}, seconds, jobs, tell)
 
 
 def answers_of(

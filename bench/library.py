@@ -14,9 +14,7 @@ import argparse
 import contextlib
 import copy
 import functools
-import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,7 +26,7 @@ from torch import Tensor, nn
 from bench import host
 from bench.breadth.library.made import Called, imported
 from bench.case import DTYPES
-from bench.forked import Turns, answer_of, answers_of
+from bench.forked import answer_of, in_turns
 from bench.library_models import EXPECTED, MODELS
 from bench.peers import make_peers, parse
 from bench.records import Record
@@ -139,14 +137,14 @@ def made_peers(
     return make_peers(Called(model, tuple(kwargs), {}), tuple(kwargs.values()), peers)
 
 
-def _device() -> dict[str, Any]:
+def device_here() -> dict[str, Any]:
+    """{"device": "cuda"} or {"device": "cpu"}; for a process of its own."""
     return {"device": "cuda" if torch.cuda.is_available() else "cpu"}
 
 
-def _environment(given: argparse.Namespace) -> Callable[[], dict[str, Any]]:
-    if given.device != "cuda":
-        return host.environment
-    return lambda: environment(given.json.parent if given.json else None)
+def environment_of(device: str, path: Path | None) -> dict[str, Any]:
+    """What a record in a file says of the machine; for a process of its own."""
+    return host.environment() if device != "cuda" else environment(path.parent if path else None)
 
 
 def main() -> int:
@@ -164,33 +162,24 @@ def main() -> int:
     parser.add_argument("--resume", action="store_true", help="leave out cases that the file has")
     given = parser.parse_args()
     # Each in a process of its own: children of a process that asked CUDA for anything cannot use it.
-    given.device = given.device or answer_of(_device, "device", SECONDS)["device"]
+    given.device = given.device or answer_of(device_here, "device", SECONDS)["device"]
     record = Record.open(given.json, given.resume)
     peers = parse(given.peers)
     chosen = [(name, dtype) for name in given.names or MODELS for dtype in given.dtype.split(",")]
     chosen = [(name, dtype) for name, dtype in chosen if "error" not in record.cases.get(f"{name}_{dtype}", {})]
     if chosen:
-        about = answer_of(_environment(given), "environment", SECONDS)
+        about = answer_of(functools.partial(environment_of, given.device, given.json), "environment", SECONDS)
         record.begin({"environment": about, "command": "python -m bench.library", "mode": given.mode, "guard": given.guard})
     if given.device == "cpu" and len(chosen) > FEW:  # some of them ask CUDA, which children could not use then
         for library in LIBRARIES:
             with contextlib.suppress(ImportError):
                 imported(library)
 
-    def tell(case: str, answer: dict[str, Any]) -> None:
-        record.add({"case": case, **answer})
-        print(json.dumps(answer), flush=True)
-
-    with tempfile.TemporaryDirectory() as folder:
-        turns = Turns(Path(folder) / "turns")
-
-        def work(name: str, dtype: str) -> dict[str, Any]:
-            torch.set_num_threads(max(1, torch.get_num_threads() // given.jobs))
-            with turns.preparing() as prepared:
-                return measure(name, given.device, dtype, peers, given.mode, given.guard, prepared)
-
-        works = {f"{name}_{dtype}": functools.partial(work, name, dtype) for name, dtype in chosen}
-        answers_of(works, given.seconds, given.jobs, tell)
+    works = {
+        f"{name}_{dtype}": functools.partial(measure, name, given.device, dtype, peers, given.mode, given.guard)
+        for name, dtype in chosen
+    }
+    in_turns(works, record, given.seconds, given.jobs)
     bad = [case for case, one in record.cases.items() if not (one.get("right") and one.get("as_expected"))]
     print(f"{len(record.cases) - len(bad)} of {len(record.cases)} right and compiled as expected", *bad, sep="\n  ")
     return len(bad)
