@@ -57,13 +57,22 @@ def terminator_of(block: ir.Block) -> ir.Operation | None:
 
 def walk(op: ir.Operation | ir.OpView) -> Iterator[ir.Operation]:
     """Every operation nested in `op` (without `op`), outer before inner, in order."""
-    for region in op.operation.regions:
+    under_way = [_directly_in(op.operation)]  # one generator for each depth, not each asked through all above it
+    while under_way:
+        for nested in under_way[-1]:
+            yield nested
+            if len(nested.regions):
+                under_way.append(_directly_in(nested))
+                break
+        else:
+            under_way.pop()
+
+
+def _directly_in(op: ir.Operation) -> Iterator[ir.Operation]:
+    for region in op.regions:
         for block in region.blocks:
             for inner in block.operations:
-                nested = inner.operation
-                yield nested
-                if len(nested.regions):
-                    yield from walk(nested)
+                yield inner.operation
 
 
 def captures(op: ir.Operation | ir.OpView) -> list[ir.Value]:

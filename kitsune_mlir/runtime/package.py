@@ -212,7 +212,7 @@ def _check(target: str, signature: Signature, artifacts: Mapping[str, bytes], st
         for kernel in kernels:
             if kernel.chip != target:
                 raise ValueError(f"it is for the target {shown(target)}, and its code for '{kernel.chip}'")
-        sizes = [(kernel.input_bytes, kernel.result_bytes, kernel.overwrites) for kernel in kernels]
+        sizes = {(kernel.input_bytes, kernel.result_bytes, kernel.overwrites): None for kernel in kernels}  # mostly one
     try:
         for each in sizes:
             check_fit(signature, *each)

@@ -14,6 +14,8 @@ from typing import Any
 
 __all__ = ["record", "shown"]
 
+_SIMPLE = (int, str, bool, float)
+
 SHOWN = 60  # characters of a value in a message
 
 
@@ -35,7 +37,13 @@ def record(cls: type, data: Any, where: str) -> Any:
     for name, (_, needed) in fields.items():
         if needed and name not in data:
             raise ValueError(f"{where} has no '{name}'")
-    return cls(**{name: _typed(value, fields[name][0], f"'{name}' of {where}") for name, value in data.items()})
+    return cls(**{name: _field(value, fields[name][0], name, where) for name, value in data.items()})
+
+
+def _field(value: Any, hint: Any, name: str, where: str) -> Any:
+    if type(value) is hint:  # most are
+        return value
+    return _typed(value, hint, f"'{name}' of {where}")
 
 
 def shown(value: Any) -> str:
@@ -62,6 +70,8 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
         return record(typing.cast(type, hint), value, where)
     if origin is tuple and isinstance(value, list | tuple):
         if inner[1:] == (...,):
+            if inner[0] in _SIMPLE and all(type(item) is inner[0] for item in value):
+                return tuple(value)
             return tuple(_typed(item, inner[0], f"number {n} in {where}") for n, item in enumerate(value))
         if len(value) == len(inner):
             return tuple(_typed(item, inner[n], f"number {n} in {where}") for n, item in enumerate(value))

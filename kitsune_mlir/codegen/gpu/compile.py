@@ -63,8 +63,8 @@ class GpuCode:
         engines: one choice a task.
         resources: registers, spills and shared memory as ptxas reports them.
         warnings: ptxas' remarks on lost performance.
-        gpu_ir: the kernel at the level of gpu, nvvm, scf, arith and memref.
-        llvm_ir: LLVM IR text.
+        gpu_ir: the kernel at the level of gpu, nvvm, scf, arith and memref; where an earlier launch has it, which one that is.
+        llvm_ir: LLVM IR text, or as `gpu_ir`.
     """
 
     ptx: str
@@ -122,11 +122,10 @@ def compile_gpu(
 
 @dataclasses.dataclass(frozen=True)
 class _Kernel:
-    """A kernel that is being assembled; `quoted` is its manifest as it stands in `gpu_ir`."""
+    """A kernel that is being assembled."""
 
     name: str
     emitted: Emitted
-    quoted: str
     gpu_ir: str
     llvm_ir: str
     assembled: Future[tuple[str, Cubin]]
@@ -197,34 +196,32 @@ def _emitted(
     gpu_ir = str(alone)
     finalize(alone.operation)
     text = to_text(emitted.op)
-    return _Kernel(name, emitted, _quoted(emitted.manifest), gpu_ir, text.llvm_ir, assembling.submit(text))
-
-
-def _quoted(manifest: Manifest) -> str:
-    """A manifest as it stands in the text of a `gpu.module`."""
-    return str(ir.StringAttr.get(manifest.to_json()))
+    return _Kernel(name, emitted, gpu_ir, text.llvm_ir, assembling.submit(text))
 
 
 def _code(name: str, kernel: _Kernel, manifest: Manifest, decisions: Sequence[Decision]) -> GpuCode:
-    """What a launch called `name` has of a kernel, once that is assembled; texts have the name of the launch."""
+    """What a launch called `name` has of a kernel, once that is assembled; the assembly text has the name of the launch."""
     try:
         ptx, cubin = kernel.assembled.result()
     except AssemblyTimeout as error:
         stages = tuple(decision.plan.task.name for decision in decisions)
         raise AssemblyTimeout(error.kernel, error.limit, error.seconds, stages) from error
 
-    def named(text: str) -> str:
-        return text if name == kernel.name else re.sub(rf"{re.escape(kernel.name)}(?!\d)", name, text)
-
+    gpu_ir, llvm_ir = kernel.gpu_ir, kernel.llvm_ir
+    if name != kernel.name:
+        ptx = re.sub(rf"{re.escape(kernel.name)}(?!\d)", name, ptx)
+        # Of deep models the texts of all launches would take longer than what they are of.
+        gpu_ir = f"// {name} is {kernel.name} on other memory\n"
+        llvm_ir = f"; {name} is {kernel.name} on other memory\n"
     return GpuCode(
-        ptx=named(ptx),
+        ptx=ptx,
         cubin=cubin.data,
         manifest=manifest,
         engines=tuple(map(_choice, decisions)),
         resources=cubin.kernels[manifest.kernel],
         warnings=cubin.warnings,
-        gpu_ir=kernel.gpu_ir if name == kernel.name else named(kernel.gpu_ir.replace(kernel.quoted, _quoted(manifest))),
-        llvm_ir=named(kernel.llvm_ir),
+        gpu_ir=gpu_ir,
+        llvm_ir=llvm_ir,
     )
 
 
