@@ -36,6 +36,7 @@ class Size:
         rays: of a step.
         views, pixels: pictures that it is trained on, and their height and width.
         steps: that are made.
+        rate: Adam's learning rate at first; wide networks stay grey at the rates of narrow ones.
         decibels: signal to noise that the picture should have in the end.
     """
 
@@ -46,13 +47,14 @@ class Size:
     views: int
     pixels: int
     steps: int
+    rate: float
     decibels: float
 
 
 SIZES = {
-    "tiny": Size(16, 6, 2, 37, 2, 12, 30, 0.0),
-    "small": Size(48, 24, 4, 192, 16, 64, 500, 25.0),
-    "full": Size(256, 64, 6, 4096, 64, 256, 3000, 28.0),
+    "tiny": Size(16, 6, 2, 37, 2, 12, 30, 5e-3, 0.0),
+    "small": Size(48, 24, 4, 192, 16, 64, 500, 5e-3, 25.0),
+    "full": Size(256, 64, 6, 4096, 64, 256, 3000, 3e-4, 28.0),
 }
 
 
@@ -130,8 +132,8 @@ def main(argv: list[str] | None = None) -> int:
     torch.manual_seed(0)
     start = time.perf_counter()
     rays, model = Rays(size, device), RadianceField(size.width, size.samples, size.octaves).to(device)
-    optimizer = torch.optim.Adam(model.parameters(), 5e-3 if size.width < 128 else 1e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, size.steps, eta_min=1e-4)
+    optimizer = torch.optim.Adam(model.parameters(), size.rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, size.steps, eta_min=size.rate / 20)
     options = {"matmul_precision": "high"}  # TF32 on a GPU; nothing on the host
     step = kitsune_mlir.train_step(model, F.mse_loss, optimizer, options=options)
     losses = [float(step(*rays.drawn()))]
