@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from torch_mlir import ir
 from torch_mlir.dialects.builtin import ModuleOp
 
 from kitsune_mlir.cache.store import store_of
-from kitsune_mlir.codegen.gpu.compile import compile_launches, joined
+from kitsune_mlir.codegen.gpu.compile import GpuCode, compile_launches, joined
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import Decision
 from kitsune_mlir.codegen.host.compile import compile_host
@@ -32,6 +32,7 @@ from kitsune_mlir.passmanager.diagnostics import place_of
 from kitsune_mlir.passmanager.manager import run_pipeline
 from kitsune_mlir.passmanager.options import make_pass
 from kitsune_mlir.passmanager.reproducer import reproduced
+from kitsune_mlir.request_kernels import for_many_requests
 from kitsune_mlir.runtime.program import Runner
 from kitsune_mlir.runtime.runners import make_runner
 from kitsune_mlir.runtime.timer import milliseconds
@@ -208,9 +209,12 @@ def _gpu_code(tiles: TileProgram, machine: Target, settled: Container[str] | Non
 
     options = kernel_options(machine, tiles.stages.options)
     slow: list[dict[str, Any]] = []
+    predicted: list[float] = []
 
     def watch(decision: Decision) -> None:
         task = decision.plan.task
+        if options.requests > 1:
+            predicted.append(seconds_and_floor(decision.plan, machine)[0])
         broken = next((d for d in decision.declined if d.engine == task.requested_engine), None)
         if broken is not None and settled is not None and task.name not in settled:
             seconds, floor = seconds_and_floor(decision.plan, machine)
@@ -225,7 +229,15 @@ def _gpu_code(tiles: TileProgram, machine: Target, settled: Container[str] | Non
     passes = [ToGpu(**dataclasses.asdict(options)), FinalizeNvvm()]
     with reproduced(tiles.module, passes, machine.name, tiles.stages.options.reproducer_dir):
         chosen = tiles.stages.options
-        kernels = compile_launches(tiles.module, PROGRAM, options, watch, store_of(chosen.cache, chosen.cache_dir))
+        store = store_of(chosen.cache, chosen.cache_dir)
+
+        def compiled(options: KernelOptions, watch: Callable[[Decision], None]) -> Sequence[GpuCode]:
+            return compile_launches(tiles.module, PROGRAM, options, watch, store)
+
+        kernels = compiled(options, watch)
+        launches, engines = len(kernels), [choice for code in kernels for choice in code.engines]
+        if options.requests > 1:
+            kernels = for_many_requests(kernels[0], sum(predicted), compiled, options, machine)
     forms = {"gpu": [k.gpu_ir for k in kernels], "llvm": [k.llvm_ir for k in kernels], "ptx": [k.ptx for k in kernels]}
     artifacts = CudaRunner.artifacts([(code.manifest, code.cubin, code.ptx) for code in kernels])
     summary = {
@@ -236,11 +248,12 @@ def _gpu_code(tiles: TileProgram, machine: Target, settled: Container[str] | Non
                 "threads": code.manifest.threads,
                 **dataclasses.asdict(code.resources),
                 "tasks": [choice.task for choice in code.engines],
+                **({"least_requests": code.manifest.least_requests} if options.requests > 1 else {}),
             }
             for code in kernels
         ],
-        "launches": len(kernels),
-        "engines": [dataclasses.asdict(choice) for code in kernels for choice in code.engines],
+        "launches": launches,
+        "engines": [dataclasses.asdict(choice) for choice in engines],
         "slow": slow,
     }
     texts = {level: joined(form) for level, form in forms.items()}

@@ -9,10 +9,12 @@ from typing import Any
 
 from kitsune_mlir.errors import ArgumentError
 from kitsune_mlir.runtime.cuda_executor import MAP_BYTES, CudaExecutor
+from kitsune_mlir.runtime.cuda_sequence import CudaSequence
 from kitsune_mlir.runtime.manifest import REQUEST_HEADER
 from kitsune_mlir.runtime.tensormap import encode
+from kitsune_mlir.runtime.timeline import Timeline
 
-__all__ = ["CudaRequests"]
+__all__ = ["CudaRequestKernels", "CudaRequests"]
 
 KEPT_MAPS = 16384
 """Encoded tensor maps that are kept, of 128 bytes each."""
@@ -125,3 +127,31 @@ class CudaRequests(CudaExecutor):
             encoded = encode(parameter.map or {}, key[1])
             found = self._encoded[key] = ctypes.string_at(int(encoded.getPtr()), MAP_BYTES)
         return found
+
+
+class CudaRequestKernels(CudaSequence):
+    """Kernels of a program that takes several requests: each launch is one's, which is for as many requests as there are.
+
+    They share the arena of a stream.
+    """
+
+    kind = CudaRequests
+
+    def run(self, pointers: Sequence[int], stream: int = 0) -> None:
+        """As of `CudaExecutor`: a launch of one request."""
+        self.run_requests([pointers], stream)
+
+    def run_requests(self, rows: Sequence[Sequence[int]], stream: int = 0) -> None:
+        """As of `CudaRequests`."""
+        chosen = max((one for one in self.executors if one.manifest.least_requests <= max(1, len(rows))), key=_least)
+        assert isinstance(chosen, CudaRequests)
+        with self._lock:  # kernels that share an arena must not alternate
+            chosen.run_requests(rows, stream)
+
+    def timeline(self, stream: int = 0) -> Timeline:
+        """Of the kernel for one request; as of `CudaExecutor`."""
+        return self.executors[0].timeline(stream)
+
+
+def _least(executor: CudaExecutor) -> int:
+    return executor.manifest.least_requests

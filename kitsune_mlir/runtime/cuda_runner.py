@@ -16,22 +16,22 @@ class CudaRunner:
 
     Attributes:
         device: "cuda:0", or whichever device it is loaded on.
-        executor: what launches: a `CudaExecutor`, or a `CudaSequence` of several.
+        executor: what launches: a `CudaExecutor`, or a `CudaSequence` of several; for requests a `CudaRequests` or
+            `CudaRequestKernels`.
         most_requests: of a launch (option `requests`).
     """
 
     def __init__(self, kernels: Sequence[tuple[Manifest, bytes]], ordinal: int = 0):
         from kitsune_mlir.runtime.cuda_executor import CudaExecutor
-        from kitsune_mlir.runtime.cuda_requests import CudaRequests
+        from kitsune_mlir.runtime.cuda_requests import CudaRequestKernels, CudaRequests
         from kitsune_mlir.runtime.cuda_sequence import CudaSequence
 
         self.device = f"cuda:{ordinal}"
-        self.most_requests = kernels[0][0].requests if len(kernels) == 1 else 1
+        self.most_requests = kernels[0][0].requests
         if len(kernels) > 1:
-            self.executor = CudaSequence(kernels, ordinal)
+            self.executor = (CudaRequestKernels if self.most_requests > 1 else CudaSequence)(kernels, ordinal)
         else:
-            kind = CudaRequests if self.most_requests > 1 else CudaExecutor
-            self.executor = kind(*kernels[0], ordinal)
+            self.executor = (CudaRequests if self.most_requests > 1 else CudaExecutor)(*kernels[0], ordinal)
 
     def run(self, pointers: Sequence[int], stream: int) -> None:
         """Launch once on the caller's stream; returns at once."""
@@ -69,7 +69,12 @@ class CudaRunner:
         needed = {f"{name}.{kind}" for name in names for kind in ("json", "cubin")}
         if not names or set(artifacts) - {f"{name}.ptx" for name in names} != needed:
             raise ValueError(f"the code of {max(1, count)} kernels is {', '.join(sorted(artifacts))}")
-        return [(read_manifest(artifacts[f"{name}.json"].decode()), artifacts[f"{name}.cubin"]) for name in names]
+        kernels = [(read_manifest(artifacts[f"{name}.json"].decode()), artifacts[f"{name}.cubin"]) for name in names]
+        most = {manifest.requests for manifest, _ in kernels}
+        least = [manifest.least_requests for manifest, _ in kernels]
+        if len(most) > 1 or least[0] != 1 or (max(most) > 1 and least != sorted(set(least))):
+            raise ValueError(f"its kernels are for {least} requests of a launch and more, and at most {sorted(most)}")
+        return kernels
 
     @staticmethod
     def from_artifacts(artifacts: Mapping[str, bytes]) -> CudaRunner:

@@ -28,11 +28,13 @@ class CudaSequence:
         TargetError: the device cannot run a kernel.
     """
 
+    kind: type[CudaExecutor] = CudaExecutor
+
     def __init__(self, kernels: Sequence[tuple[Manifest, bytes]], device: int = 0):
         self.executors: list[CudaExecutor] = []
         for manifest, cubin in kernels:
             first = self.executors[0] if self.executors else None
-            self.executors.append(CudaExecutor(manifest, cubin, device, first))
+            self.executors.append(self.kind(manifest, cubin, device, first))
         self._lock = threading.Lock()
 
     def run(self, pointers: Sequence[int], stream: int = 0) -> None:

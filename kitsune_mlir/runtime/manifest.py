@@ -106,6 +106,7 @@ class Manifest:
         input_bytes, result_bytes: size of each input and result.
         requests: most requests of a launch. More than 1: the kernel takes one parameter, a pointer to a table of requests
             (`REQUEST_HEADER`), and not those that `parameters` has. `slots` and `partial_bytes` are those of all requests.
+        least_requests: fewest requests of a launch that the kernel is for; those before it in a program are for fewer.
         overwrites: for each result the input whose memory it must be given, and whose values it holds before; -1 for none.
             Empty is none at all.
         tiles: more blocks than this have nothing to do: tiles of all tasks together, or fewer where tasks follow each other.
@@ -140,6 +141,7 @@ class Manifest:
     selected: bool = False
     overwrites: tuple[int, ...] = ()
     requests: int = 1
+    least_requests: int = 1
 
     @property
     def counter_bytes(self) -> int:

@@ -61,6 +61,7 @@ def check_manifest(manifest: Manifest) -> None:
         "least_blocks": (1, 1 << 31),
         "cluster": (1, MOST_CLUSTER),
         "requests": (1, 1 << 20),
+        "least_requests": (1, manifest.requests),
     }
     for name, (least, most) in limits.items():
         _require(least <= getattr(manifest, name) <= most, f"'{name}' is {getattr(manifest, name)}")

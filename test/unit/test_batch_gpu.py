@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,14 @@ from torch import Tensor, nn
 from torch_mlir import ir
 
 import kitsune_mlir
+from bench.sweeps import Function
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
 from kitsune_mlir.codegen.gpu.kernel.executor import build
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.dialects.tile_reader import ProgramView
 from kitsune_mlir.errors import ArgumentError, UnsupportedError
+from kitsune_mlir.runtime.cuda_runner import CudaRunner
+from kitsune_mlir.runtime.manifest import Manifest
 from test.gpu.unassembled import unassembled
 from test.numerics.compare import problem
 from test.programs.emulated import compiled, emulated_requests
@@ -81,6 +85,33 @@ def test_the_program_is_one_launch_with_an_assembly_of_its_own():
     assert program.summary["launches"] == 1
     (entry,) = [line for line in program.ir("ptx").splitlines() if ".param" in line and "main_p0_param" in line][:1]
     assert ".u64" in entry and program.ir("ptx").count("main_p0_param_1") == 0
+
+
+def test_many_requests_have_a_kernel_whose_tiles_are_not_shared():
+    """One request's sum is split over blocks, which many requests keep busy without that."""
+
+    def kernels(x: Tensor, y: Tensor, most: int = 64) -> tuple[kitsune_mlir.Program, list[Manifest]]:
+        with unassembled():
+            program = kitsune_mlir.compile(Function(torch.matmul), (x, y), target="sm_90a", options={"requests": most})
+        return program, [manifest for manifest, _ in CudaRunner.read_kernels(program.artifacts)]
+
+    program, (few, many) = kernels(R(256, 1152), R(1152, 128))
+    assert program.summary["launches"] == 1 and program.summary["engines"][0]["pieces"] > 1
+    assert few.least_requests == 1 < many.least_requests <= 8 and few.requests == many.requests == 64
+    assert few.partial_bytes > 0 == many.partial_bytes
+    assert [kernel["least_requests"] for kernel in program.summary["kernels"]] == [1, many.least_requests]
+    assert len(kernels(R(2048, 64), R(64, 2048))[1]) == 1  # a tile is one block's anyway
+    assert len(kernels(R(256, 1152), R(1152, 128), 1)[1]) == 1
+
+
+@pytest.mark.parametrize("change", [{"least_requests": 1}, {"requests": 32}, {"least_requests": 65}])
+def test_kernels_for_few_and_many_fit_each_other(change: dict[str, int]):
+    with unassembled():
+        x, y = R(256, 1152), R(1152, 128)
+        program = kitsune_mlir.compile(Function(torch.matmul), (x, y), target="sm_90a", options={"requests": 64})
+    manifest = {**json.loads(program.artifacts["kernel_1.json"]), **change}
+    with pytest.raises(ValueError, match="requests"):
+        CudaRunner.read_kernels({**program.artifacts, "kernel_1.json": json.dumps(manifest).encode()})
 
 
 def test_what_cannot_take_several_requests_says_so():

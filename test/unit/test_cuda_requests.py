@@ -135,3 +135,18 @@ def test_too_many_requests_and_wrong_pointers(device):
     with pytest.raises(ArgumentError, match="takes 3 pointers .*, got 2"):
         executor.run_requests([[1, 2, 3], [1, 2]])
     assert not device.parameters
+
+
+def test_a_launch_is_of_the_kernel_for_as_many_requests(device):
+    many = dataclasses.replace(SEVERAL, least_requests=3)
+    executor = cuda_requests.CudaRequestKernels([(SEVERAL, b""), (many, b"")])
+    rows = [[0x1000 * n + 0x100, 0x1000 * n + 0x200, 0x1000 * n + 0x300] for n in range(1, 5)]
+    for count, filled in ((1, [1, 0]), (2, [2, 0]), (3, [2, 3]), (4, [2, 4])):
+        device.table = None if count == 3 else device.table  # a table a kernel
+        executor.run_requests(rows[:count], 5)
+        tables = [one._states[5].requests if 5 in one._states else None for one in executor.executors]
+        assert [len(table.rows) if table else 0 for table in tables] == filled
+    arenas = [size for size in device.driver.allocated if size == 4 * SEVERAL.arena_stride]
+    assert len(arenas) == 1  # both kernels'
+    executor.run(rows[3], 5)
+    assert executor.executors[0]._states[5].requests.rows == [rows[3]]

@@ -35,6 +35,7 @@ LAYERS = [
         for name in ("options", "settings", "workers", "tuning", "simulation", "cache.programs", "cache.compiled")
     },
     {f"{PACKAGE}.frontend", f"{PACKAGE}.passmanager", f"{PACKAGE}.calling_convention", f"{PACKAGE}.cheaper_plans"},
+    {f"{PACKAGE}.request_kernels"},
     {f"{PACKAGE}.passmanager.{name}" for name in ("options", "instrumentation", "reproducer", "diagnostics")},
     {f"{PACKAGE}.passes"},
     {f"{PACKAGE}.machine.slow_stages"},
