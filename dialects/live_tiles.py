@@ -12,7 +12,7 @@ at others (`kitsune.counted_rows`) are read as far as their count, and change no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,11 +56,15 @@ def valid_rows_of(function: ir.Operation) -> tuple[tuple[int, int] | None, ...]:
     return tuple((argument, rows) if argument >= 0 else None for argument, rows in pairs)
 
 
-def live_tiles(function: ir.Operation) -> dict[int, LiveTiles]:
+def live_tiles(
+    function: ir.Operation, able: Callable[[int, LiveTiles], LiveTiles | None] | None = None
+) -> dict[int, LiveTiles]:
     """By number of the task, which of its tiles matter; tasks that are not there matter always.
 
     Args:
         function: a tile program.
+        able: which of the tiles of the task of a number are done, all that matter among them; None where all are. Tasks are
+            asked in reverse order, and what a tile reads that is done matters. Without it just those that matter are done.
     """
     results = valid_rows_of(function)
     counted = [op for op in walk(function) if COUNTED in op.attributes]
@@ -76,6 +80,8 @@ def live_tiles(function: ir.Operation) -> dict[int, LiveTiles]:
     found = {}
     for task in reversed(program.tasks):
         live = _live(task, needed)
+        if live is not None and able is not None:
+            live = able(task.number, live)
         if live is not None:
             found[task.number] = live
         needed.read(task, live)

@@ -170,10 +170,11 @@ class PaddedCall:
         self.taken = tuple(taken)
         self.numbers, self.counted, self.run, self.rest, self.device = tuple(numbers), tuple(counted), run, rest, device
         self._changed = list(self.inputs.items())
+        self._counts: dict[int, Tensor] = {}
         self._cuts: dict[tuple[int, ...], Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cuts": {}}
+        return {**self.__dict__, "_cuts": {}, "_counts": {}}
 
     def compile(self, compile: Callable[[Any], Callable[..., Any]]) -> None:
         """Compile the graph without symbols, which PyTorch would run else."""
@@ -196,11 +197,26 @@ class PaddedCall:
             given[n] = value(given[n])
         if len(given) != len(self.taken):
             given = [given[n] for n in self.taken]
-        results = [how(value) for value, how in zip(self.run(*given, *counts), outputs, strict=True)]
+        counted = [self._count(n) for n in counts]
+        results = [how(value) for value, how in zip(self.run(*given, *counted), outputs, strict=True)]
         return results if self.rest is None else self.rest(*args, *numbers, *results)
 
     def _cut(self, values: Mapping[str, int]) -> Any:
         """What a call with these values needs: numbers that the rest takes, counts, and what cuts each result."""
         numbers = [size_at(value, values) for value in self.numbers]
-        counts = [torch.full([], values[name], dtype=torch.int64, device=self.device) for name in self.counted]
+        counts = [values[name] for name in self.counted]
         return numbers, counts, [result.cutter(self.sizes, values) for result in self.results]
+
+    def _count(self, value: int) -> Tensor:
+        """A number where the program runs. It is kept for good: a captured graph may read it whenever it is replayed."""
+        found = self._counts.get(value)
+        if found is None:
+            found = torch.full([], value, dtype=torch.int64, device=self.device)
+            if len(self._counts) >= MOST_CUTS:
+                return found
+            if found.is_cuda:
+                if torch.cuda.is_current_stream_capturing():  # it is written when the graph runs, and then only
+                    return found
+                torch.cuda.current_stream(found.device).synchronize()  # other streams may be the next to read it
+            self._counts[value] = found
+        return found

@@ -130,10 +130,10 @@ class Party(VectorBlock):
 
     def tensor(self, op, operands, mask, inward):
         assert mask.sum() == 1
-        segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])) if inward else None
+        segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
         one = [int(operand[mask][0]) for operand in operands]
         target, descriptor = (one[0], one[1]) if inward else (one[1], one[0])
-        rank = segments[2] if segments else len(one) - 2
+        rank = segments[2]
         places = one[2 : 2 + rank][::-1]
         map_, base = self.common.maps[descriptor]
         copy_tile(self.machine, map_, base, target, places, inward)

@@ -20,7 +20,7 @@ from kitsune_mlir.runtime.program import Program
 from test.emulators.vector import VectorBlock, run_kernel, run_requests
 from test.gpu.unassembled import unassembled
 
-__all__ = ["compiled", "emulated", "emulated_requests"]
+__all__ = ["built", "compiled", "emulated", "emulated_requests", "engines", "words_of"]
 
 
 def compiled(function: Callable[..., Any], args: Sequence[Tensor], **options: Any) -> Program:
@@ -34,7 +34,7 @@ def engines(program: Program) -> list[str]:
     return [engine["engine"] for engine in program.summary["engines"]]
 
 
-def _words(tensor: Tensor) -> np.ndarray:
+def words_of(tensor: Tensor) -> np.ndarray:
     tensor = tensor.detach().contiguous()
     return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
@@ -52,9 +52,9 @@ def emulated(
     Options are those of `KernelOptions`.
     """
     with new_context(), ir.Location.unknown():
-        emitted = _built(program, KernelOptions(workers=blocks, **options))
-        results = [np.zeros_like(_words(one)) for one in like]
-        run_kernel(emitted.module.operation, emitted.manifest, [_words(a) for a in args], results, blocks, block)
+        emitted = built(program, KernelOptions(workers=blocks, **options))
+        results = [np.zeros_like(words_of(one)) for one in like]
+        run_kernel(emitted.module.operation, emitted.manifest, [words_of(a) for a in args], results, blocks, block)
     return [torch.from_numpy(found).view(one.dtype) for found, one in zip(results, like, strict=True)]
 
 
@@ -70,13 +70,13 @@ def emulated_requests(
     """The results of each request, of a kernel that does up to `limit` of them; else as `emulated`, but that arguments are
     weights and inputs."""
     with new_context(), ir.Location.unknown():
-        emitted = _built(program, KernelOptions(workers=blocks, requests=limit, **options))
-        found = [([_words(a) for a in args], [np.zeros_like(_words(one)) for one in like]) for args in requests]
+        emitted = built(program, KernelOptions(workers=blocks, requests=limit, **options))
+        found = [([words_of(a) for a in args], [np.zeros_like(words_of(one)) for one in like]) for args in requests]
         run_requests(emitted.module.operation, emitted.manifest, found, blocks, block)
     return [[torch.from_numpy(r).view(one.dtype) for r, one in zip(results, like, strict=True)] for _, results in found]
 
 
-def _built(program: Program, options: KernelOptions) -> Executor:
+def built(program: Program, options: KernelOptions) -> Executor:
     module = ir.Module.parse(program.ir("tiles"))
     function = next(op.operation for op in module.body.operations if "kitsune.program" in op.attributes)
     return build(ProgramView(function), "kernel", options)

@@ -71,6 +71,7 @@ class TaskContext:
         shared: pointer to shared memory, aligned to 1024, `plan.shared_bytes` long.
         scratch: pointer to global memory of the block, aligned to 256, `plan.scratch_bytes` long.
         barriers: those of the plan, initialised; `barrier_base` is a pointer to the first.
+        end: how many tiles are done (i32), the first ones, where a call may leave out others (`kernel/live.py`); else None.
         ahead: `ahead(thread, threads)` emits `Engine.prefetch` of the next task that has one, for the calling threads.
     """
 
@@ -85,6 +86,7 @@ class TaskContext:
         first: Value,
         partials: Value | None = None,
         blocks: Value | None = None,
+        end: Value | None = None,
     ):
         self.kernel = kernel
         self.plan = plan
@@ -101,12 +103,26 @@ class TaskContext:
         self.operands = operands
         self._first = first
         self._partials = partials
+        self.end = end
         self.ahead: Callable[[Value, int], None] = lambda thread, threads: None
 
     @property
     def first(self) -> Value:
         """Number of this block's first tile (or piece); the next ones follow `blocks` apart."""
         return self._first
+
+    @property
+    def tiles(self) -> Value | int:
+        """How many tiles, the first ones, are done."""
+        return self.view.tiles if self.end is None else self.end
+
+    @property
+    def pieces(self) -> Value | int:
+        """How many pieces these are."""
+        split = self.plan.split
+        if self.end is None or split is None:
+            return self.plan.pieces if self.end is None else self.end
+        return minimum(self.end, split.whole) + maximum(self.end - split.whole, 0) * split.pieces
 
     @property
     def number(self) -> Value | int:
@@ -142,7 +158,7 @@ class TaskContext:
         def step(number: Value, *values: Value) -> Yielded:
             return body(TileContext(self, number, number), *values)
 
-        return for_(self._first, self.view.tiles, self.blocks, step, carried)
+        return for_(self._first, self.tiles, self.blocks, step, carried)
 
     def for_each_piece(self, body: Callable[..., Yielded], carried: Sequence[Value] = ()) -> list[Value]:
         """Emit the loop over this block's pieces of tiles; `body(tile, piece, *carried)` returns the next carried values."""
@@ -158,7 +174,7 @@ class TaskContext:
                 tile, piece = select(alone, number, tile), select(alone, i32(split.pieces), piece)
             return body(TileContext(self, tile, number), piece, *values)
 
-        return for_(self._first, self.plan.pieces, self.blocks, step, carried)
+        return for_(self._first, self.pieces, self.blocks, step, carried)
 
     def symbol(self, name: str) -> str:
         """A symbol like `name` that the module does not have yet; it is taken from now on."""
@@ -349,7 +365,7 @@ class TileContext(TileIndex):
         return self._last(self.turn)
 
     def _last(self, turn: Value) -> Value:
-        return turn + self.task.blocks >= self.task.view.tiles
+        return turn + self.task.blocks >= self.task.tiles
 
     def _post_all(self, slot: Value, turn: Value, weight: int) -> None:
         """Post for all tiles that the block has had."""

@@ -33,6 +33,7 @@ class Traits:
         f32_products: products of tf32 numbers that one of f32 numbers takes (3xTF32).
         several_products: it does products one after the other in a stage, which has to pay: there are fewer tiles.
         row_updates: it does the tasks that add rows at indices, "atomic" ones or "ordered" ones.
+        ends_early: its loops over tiles end where `TaskContext.tiles` says, so that a call may leave out the last of them.
         along_rows: it does what goes along rows in an order: scans, sorts.
         beside_columns: columns up to which gathers and additions to rows run beside its products; None: always.
     """
@@ -52,4 +53,5 @@ class Traits:
     several_products: bool = False
     row_updates: str = ""
     beside_columns: int | None = None
+    ends_early: bool = False
     along_rows: bool = False

@@ -19,7 +19,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.failures import named
 from kitsune_mlir.codegen.gpu.emit.control_flow import block_id, for_, global_timer, grid_size, if_, sync_block, thread_id
 from kitsune_mlir.codegen.gpu.emit.inline_ptx import fresh
-from kitsune_mlir.codegen.gpu.emit.memory import offset, reduce_add, store
+from kitsune_mlir.codegen.gpu.emit.memory import load, offset, reduce_add, store
 from kitsune_mlir.codegen.gpu.emit.value import Value, i32, i64
 from kitsune_mlir.codegen.gpu.engines.registry import ENGINES, choose
 from kitsune_mlir.codegen.gpu.interface.context import KernelState, TaskContext
@@ -29,6 +29,7 @@ from kitsune_mlir.codegen.gpu.interface.plan import Decline, KernelOptions, Plan
 from kitsune_mlir.codegen.gpu.interface.semaphores import Semaphores
 from kitsune_mlir.codegen.gpu.kernel.footprint import REGISTER_FILE, Footprint
 from kitsune_mlir.codegen.gpu.kernel.kernel import ArrayParameter, Kernel
+from kitsune_mlir.codegen.gpu.kernel.live import counts_rows, endings, pass_over
 from kitsune_mlir.codegen.gpu.kernel.placement import AllBlocks, advance, by_multiprocessor
 from kitsune_mlir.codegen.gpu.kernel.requests import RequestTable, acquire_map
 from kitsune_mlir.codegen.gpu.kernel.schedule import Schedule, make_schedule
@@ -87,7 +88,8 @@ def build(
         placement = Shares.of(program) or AllBlocks()
 
         def schedule(options: KernelOptions) -> Schedule:
-            return make_schedule(program, options, placement, engines, lambda task, own: choose(task, own, engines))
+            join = options.requests == 1 and not counts_rows(program, options)
+            return make_schedule(program, options, placement, engines, lambda task, own: choose(task, own, engines), join)
 
         made = schedule(options)
         # A task that wants many registers limits the threads of all: the others plan again with that in mind.
@@ -116,6 +118,7 @@ class _Builder:
         self.order = [schedule.body_of(run) for run in range(len(schedule.runs))]
         self.table = Table(self.order)
         self.requests: RequestTable | None = None  # of a kernel that does several
+        self.endings = endings(program, schedule, options)
 
     def build(self) -> Executor:
         needs = self.needs
@@ -145,7 +148,9 @@ class _Builder:
         if self.schedule.shared:
             self.table.define(kernel.module.body)
         manifest = dataclasses.replace(manifest, shared_bytes=kernel.shared_bytes)
-        decisions = map(Decision, self.plans, self.schedule.declined)
+        said = [self.endings.parameters(number, plan.parameters) for number, plan in enumerate(self.plans)]
+        plans = [dataclasses.replace(plan, parameters=words) for plan, words in zip(self.plans, said, strict=True)]
+        decisions = map(Decision, plans, self.schedule.declined)
         return Executor(kernel.module, manifest, tuple(decisions), needs)
 
     def _emit(self, kernel: Kernel, manifest: Manifest, arguments: Arguments, workspace: Value) -> None:
@@ -296,6 +301,7 @@ class _Builder:
                 engine.emit(plans[0], tasks[0])
             else:
                 engine.emit_fused(plans, tasks)
+        self._pass_over(tasks[0])
         if drop and wanted:
             if_(self.thread == 0, lambda: [barrier.invalidate() for barrier in self.barriers[: len(wanted)]] and None)
 
@@ -313,7 +319,20 @@ class _Builder:
         plan, mine = self.plans[number], self.ranges[self.placement.group(number)]
         first, count = dealt or (advance(mine.first, operands.start, mine.count), mine.count)
         partials = offset(self.workspace, self.manifest.partials_offset)
-        return TaskContext(self.state, plan, self.shared, self.scratch, self.barrier_base, operands, first, partials, count)
+        shared = self.state, plan, self.shared, self.scratch, self.barrier_base, operands
+        ending = self.endings.of.get(number)
+        end = None if ending is None else ending.end(self._count)
+        return TaskContext(*shared, first, partials, count, end)
+
+    def _count(self, argument: int) -> Value:
+        """What an argument holds, i64: no task writes it."""
+        return load(self.arguments.pointer(argument), "i64", constant=True)
+
+    def _pass_over(self, task: TaskContext) -> None:
+        """Wait and post for the tiles of a task that the call leaves out, so that all counters are what they always are."""
+        if task.end is not None:
+            shared = self.state, task.plan, self.shared, self.scratch, self.barrier_base, task.operands
+            pass_over(task, TaskContext(*shared, task.end + task.first, None, task.blocks))
 
     def _prefetch(self, after: Sequence[int], row: Value | None, thread: Value, threads: int) -> None:
         """What the next task that reads much can fetch now; `after` one of these tasks, of which `row` says which."""

@@ -62,12 +62,14 @@ def make_schedule(
     placement: AllBlocks,
     engines: Mapping[str, Engine],
     choose: Callable[[TaskView, KernelOptions], Choice],
+    join: bool = True,
 ) -> Schedule:
     """Plan all tasks and put them in order.
 
     Args:
         placement: which blocks run which tasks.
         choose: who does a task.
+        join: whether an engine may do successive tasks together.
 
     Raises:
         CompileError: nobody takes a task.
@@ -80,7 +82,7 @@ def make_schedule(
         for number in set(first) - set(known):
             known[number] = choose(program.tasks[number], own[number])
         plans = [planned_for(known[first[task.number]][0], task) for task in program.tasks]
-        plans, runs = _join(plans, engines, options, placement)
+        plans, runs = _join(plans, engines, options, placement) if join else (plans, [[n] for n in range(len(plans))])
         weights, whole = _weights(plans), _whole(plans)
         kinds = {slot: (weight, slot in whole) for slot, weight in weights.items()}
         keys = [_run_key([plans[number].task for number in run], [first[number] for number in run], kinds) for run in runs]
@@ -132,7 +134,6 @@ def _join(
     for number, plan in enumerate(plans):
         last = runs[-1][0] if runs else None
         near = last is not None and plans[last].engine == plan.engine and placement.group(last) == placement.group(number)
-        near = near and options.requests == 1
         together = [*runs[-1], number] if near else []
         joined = engines[plan.engine].join([plans[one] for one in together], options) if together else None
         if joined is None:

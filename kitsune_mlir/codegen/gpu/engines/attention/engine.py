@@ -36,7 +36,7 @@ class AttentionEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "attention"
-    traits: ClassVar[Traits] = Traits(ENGINES["attention"])
+    traits: ClassVar[Traits] = Traits(ENGINES["attention"], ends_early=True)
     prefetches: ClassVar[bool] = True
 
     def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:

@@ -43,7 +43,7 @@ class KvSchedule:
         self.task = task
         self.symbol: str | None = None
         costs = tile_costs(plan, task.view)
-        if costs is None or len(costs) > MOST_TILES:
+        if costs is None or len(costs) > MOST_TILES or task.end is not None:  # tiles that are left out are the last ones
             return
         order = tile_order(costs, workers)
         listed = ", ".join(map(str, order))

@@ -42,7 +42,9 @@ class ChainEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "chain"
-    traits: ClassVar[Traits] = Traits(ENGINES["chain"], keeps_order=True, several_products=True, beside_columns=256)
+    traits: ClassVar[Traits] = Traits(
+        ENGINES["chain"], keeps_order=True, several_products=True, beside_columns=256, ends_early=True
+    )
 
     def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:
         return layers.offer(self.name, candidate, machine)
@@ -74,4 +76,4 @@ class ChainEngine(Engine):
         def work() -> None:
             roles.specialize(task, Producer(chain, task).run, lambda group: Consumer(chain, task, group).run(), registers)
 
-        if_(task.first < task.view.tiles, work)  # who has no tile needs no weights either
+        if_(task.first < task.tiles, work)  # who has no tile needs no weights either

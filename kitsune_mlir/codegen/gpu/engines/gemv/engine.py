@@ -38,7 +38,9 @@ class GemvEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "gemv"
-    traits: ClassVar[Traits] = Traits(ENGINES["gemv"], asked_next=("mma",), loads_ahead=True, weights_ahead="always")
+    traits: ClassVar[Traits] = Traits(
+        ENGINES["gemv"], asked_next=("mma",), loads_ahead=True, weights_ahead="always", ends_early=True
+    )
     prefetches: ClassVar[bool] = True
 
     def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:

@@ -62,7 +62,7 @@ class GenericEngine(Engine):
 
     name: ClassVar[str] = "generic"
     traits: ClassVar[Traits] = Traits(
-        ENGINES["generic"], general=True, catches_all=True, keeps_order=True, polls_with_all_threads=True
+        ENGINES["generic"], general=True, catches_all=True, keeps_order=True, polls_with_all_threads=True, ends_early=True
     )
 
     def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:

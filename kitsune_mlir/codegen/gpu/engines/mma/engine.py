@@ -59,6 +59,7 @@ class MmaEngine(Engine):
         concurrent=True,
         spreads_sums=True,
         f32_products=3,
+        ends_early=True,
     )
 
     def offer(self, candidate: Candidate, machine: Target, options: KernelOptions) -> Offer | Decline:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kitsune_mlir.codegen.gpu.emit.value import Value, select
+from kitsune_mlir.codegen.gpu.emit.value import Value, minimum, select
 from kitsune_mlir.codegen.gpu.interface.context import TileContext
 
 __all__ = ["ordered"]
@@ -20,7 +20,11 @@ def ordered(tile: TileContext) -> TileContext:
     wide = [extent for extent in tile.task.view.grid if extent != 1]
     if len(wide) < 2 or tile.task.view.ordered:
         return tile
-    moved = TileContext(tile.task, _grouped(tile.number, wide[-2], wide[-1]), tile.turn)
+    if tile.task.end is None:
+        number = _grouped(tile.number, wide[-2], wide[-1])
+    else:  # those that are done, the first ones of a grid whose first dimension is rows
+        number = _grouped_to(tile.task.end // wide[1], tile.number, wide[1]) if len(wide) == 2 else tile.number
+    moved = TileContext(tile.task, number, tile.turn)
     moved.rank = tile.rank
     return moved
 
@@ -39,3 +43,10 @@ def _grouped(number: Value, rows: int, cols: int) -> Value:
         row = select(last, inside % (rows % GROUP_M), row)
         col = select(last, inside // (rows % GROUP_M), col)
     return plane + (group * GROUP_M + row) * cols + col
+
+
+def _grouped_to(rows: Value, number: Value, cols: int) -> Value:
+    """The same of as many rows as are known when the kernel runs, all in one plane."""
+    group, inside = number // (GROUP_M * cols), number % (GROUP_M * cols)
+    height = minimum(rows - group * GROUP_M, GROUP_M)
+    return (group * GROUP_M + inside % height) * cols + inside // height

@@ -58,7 +58,9 @@ class SimtEngine(Engine):
     """See the module's docstring."""
 
     name: ClassVar[str] = "simt"
-    traits: ClassVar[Traits] = Traits(ENGINES["simt"], general=True, keeps_order=True, polls_with_all_threads=True)
+    traits: ClassVar[Traits] = Traits(
+        ENGINES["simt"], general=True, keeps_order=True, polls_with_all_threads=True, ends_early=True
+    )
 
     def __init__(self, tuning: Overrides = DEFAULTS):
         self.tuning = tuning
@@ -129,7 +131,7 @@ class SimtEngine(Engine):
                 finish = table.begin(choice.graph, TileContext(task, task.first), offset(task.shared, choice.table_start))
                 self._emit_tile(plan, tile, dataclasses.replace(kept, meet=lambda: (finish(), task.sync()) and None))
 
-            if_(task.first < task.view.tiles, body)
+            if_(task.first < task.tiles, body)
         elif kept is not None:
             self._prepare(choice, task)
             task.for_each_tile(lambda tile: self._emit_tile(plan, tile, kept))

@@ -246,7 +246,7 @@ class Pipeline:
             for part in range(self.staging.parts):
                 self._load_part(slot, part, sources)
 
-        if_(number < self.task.view.tiles, start)
+        if_(number < self.task.tiles, start)
 
     def _load_part(self, slot: Value, part: int, sources: Sequence[tuple[StagingSlot, Value, Value | None]]) -> None:
         """Start the copies of one piece of a tile; `sources` are the addresses that `_address` gives for each load."""

@@ -43,12 +43,12 @@ class TailSplit:
     @property
     def rest(self) -> Value:
         """Tiles of the last wave."""
-        return i32(self.task.view.tiles) % self.task.blocks
+        return i32(self.task.tiles) % self.task.blocks
 
     @property
     def spread(self) -> Value:
         """Whether (i1) two blocks do each of them."""
-        return (self.rest > 0) & (2 * self.rest <= self.task.blocks) & (self.task.blocks < self.task.view.tiles)
+        return (self.rest > 0) & (2 * self.rest <= self.task.blocks) & (self.task.blocks < self.task.tiles)
 
     def for_each_tile(self, body: Callable[..., Sequence[Value] | Value | None], carried: Sequence[Value]) -> list[Value]:
         """Emit the loop over the warpgroup's tiles, as `TaskContext.for_each_tile` does."""
@@ -59,7 +59,7 @@ class TailSplit:
     @property
     def end(self) -> Value:
         """Where the loop over turns ends: the second warpgroup's half of a tile is some blocks further on."""
-        tiles = i32(self.task.view.tiles)
+        tiles = i32(self.task.tiles)
         if not self.halves:
             return tiles
         second = select(self.task.first < self.rest, tiles - self.rest, tiles + self.rest)
@@ -69,7 +69,7 @@ class TailSplit:
         """The tile of a turn."""
         if not self.halves:
             return TileContext(self.task, turn, turn)
-        moved = (turn >= i32(self.task.view.tiles) - self.rest) & self.spread & (self.group == 1)
+        moved = (turn >= i32(self.task.tiles) - self.rest) & self.spread & (self.group == 1)
         return TileContext(self.task, select(moved, turn - self.rest, turn), turn)
 
     def keep_turns(self, skip: Callable[[], None]) -> None:
@@ -82,7 +82,7 @@ class TailSplit:
     def post(self) -> None:
         """The calling thread posts for all that both warpgroups have done; tiles count twice (`Plan.halves`)."""
         task = self.task
-        waves = (i32(task.view.tiles) - self.rest) // task.blocks
+        waves = (i32(task.tiles) - self.rest) // task.blocks
         last = select(self.spread, select(task.first < 2 * self.rest, i32(1), 0), select(task.first < self.rest, i32(2), 0))
         tile = TileContext(task, i32(0))
         for post in task.view.posts:
