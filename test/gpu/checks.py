@@ -113,6 +113,7 @@ KINDS = (
     Kind("in_place_programs"),
     Kind("window_programs"),
     Kind("request_programs", 120, _names("request_programs", "CASES")),
+    Kind("live_programs", 120, _names("live_programs", "CASES")),
     Kind("simt_programs", 120, _names("simt_programs", "CASES"), _only),
     Kind("primitives_check"),
     Kind("hang_programs"),
