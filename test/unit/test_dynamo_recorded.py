@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from kitsune_mlir.dynamo import backend, recorded
+from kitsune_mlir.dynamo import backend, recorded, torch_api
 from kitsune_mlir.dynamo.graph_options import MODES, options_of_backend
 from kitsune_mlir.dynamo.recorded import Recorded
 from kitsune_mlir.dynamo.stopwatch import Budget
@@ -179,6 +179,23 @@ def test_weights_that_change_are_seen_by_replays(on_host):
                 model.conv.weight.mul_(2)
                 model.norm.bias.add_(1)
     assert on_host["replayed"] == 5
+
+
+def test_a_graph_that_is_found_on_disk_is_recorded(on_host, tmp_path, monkeypatch):
+    model, traced = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Tanh()).eval(), []
+    really = torch_api.aot_autograd
+    monkeypatch.setattr(torch_api, "aot_autograd", lambda **given: traced.append(given) or really(**given))
+    for count in (1, 2):
+        torch._dynamo.reset()
+        options = {"cudagraphs": True, "cache": True, "cache_dir": str(tmp_path)}
+        fast = torch.compile(model, backend="kitsune", options=options)
+        with torch.no_grad():
+            for n in range(5):
+                x = R(3, 6)
+                if n == 3:
+                    model[0].weight.mul_(-2)
+                torch.testing.assert_close(fast(x), model(x))
+        assert len(traced) == 1 and on_host == {"recorded": count, "replayed": 4 * count}
 
 
 def test_training_replays_forward_and_backward(on_host):
