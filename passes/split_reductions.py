@@ -9,7 +9,7 @@ from torch_mlir import ir
 from kitsune_mlir.codegen.gpu.engines.mma.cost import CHUNK_BYTES, Work, choose_pieces, microseconds
 from kitsune_mlir.codegen.gpu.engines.mma.tiles import mma_tile
 from kitsune_mlir.codegen.gpu.interface.few_rows import few_rows
-from kitsune_mlir.dialects.access import access_of, affine_maps, iterator_kinds, loop_sizes, plain_loops, shape_of
+from kitsune_mlir.dialects.access import access_of, loop_sizes, shape_of
 from kitsune_mlir.dialects.attribute_table import ATTENTION
 from kitsune_mlir.dialects.contraction import contraction_dims, is_dot, matrix_extents
 from kitsune_mlir.dialects.products import defining_op, is_contraction, is_generic, is_projected_product
@@ -19,11 +19,11 @@ from kitsune_mlir.machine import rates
 from kitsune_mlir.machine.target import Target, find_target
 from kitsune_mlir.passes.reductions.associative import Reduction, reduction_of, splittable_loop
 from kitsune_mlir.passes.reductions.parts import in_parts
+from kitsune_mlir.passes.stages.column_sums import LINE, adds_columns
 
 from .base import Pass
 from .remarks import remark
 
-STRIDED = 32  # columns that a tile has at least where terms lie a row apart: a line of memory
 MARGIN = 0.9  # of the time as it is may be what it takes in parts: estimates are no better than that
 RING_CHUNKS = 8  # of the sum that a block which multiplies has on its way at most, if `rates.PARTS_RING_BYTES` are more
 LEAST_TERMS = 16  # that a part has
@@ -147,14 +147,8 @@ def tiles_of(op: ir.Operation) -> int:
     """About how many tiles a reduction has: its results, in lines of memory where its terms lie a row apart."""
     points = math.prod(shape_of(op.results[0]))
     if is_product(op):
-        return max(1, -(-points // (64 * STRIDED)))
-    kinds = iterator_kinds(op)
-    strided = any(
-        last is not None and kinds[last] == "parallel"
-        for map_ in affine_maps(op)[: -len(op.results)]
-        for last in plain_loops(map_)[-1:]
-    )
-    return max(1, points // STRIDED) if strided else points
+        return max(1, -(-points // (64 * LINE)))
+    return max(1, points // LINE) if adds_columns(op) else points
 
 
 def is_read_back(op: ir.Operation) -> bool:
@@ -191,7 +185,7 @@ def estimate(op: ir.Operation, extent: int, tiles: int, target: Target) -> Estim
 
 def _combine_seconds(points: int, parts: int, target: Target) -> float:
     """A hand-off, and reading `parts` results of `points` numbers each."""
-    tiles = min(target.workers, max(1, points // STRIDED))
+    tiles = min(target.workers, max(1, points // LINE))
     return rates.CHAIN_HAND_OFF + 8 * points * parts / min(2 * tiles * rates.PARTS_LOAD_RATE, rates.PARTS_PARTIAL_RATE)
 
 

@@ -24,11 +24,14 @@ from kitsune_mlir.machine.target import Target
 from kitsune_mlir.passes.reductions.associative import keeps_apart
 
 from .cheap_maps import costs_nothing
+from .column_sums import stores_what_it_adds
 from .estimates import least_tiles, moving_seconds, product_seconds
 from .joined_sums import joins_sums
+from .levels import in_levels
 from .marks import marked
 from .short_reductions import made_again
 from .small_stages import ends_in_numbers, one_row, worth_a_hand_off
+from .stored_joins import parts_before_joins
 
 TILE_COLUMNS = 256  # what a GPU's tile has at most of the last of several shared dimensions
 MOST_OPS = 128  # in a stage: plans look at all of them together, and the code of more is slow to compile
@@ -199,6 +202,9 @@ class Grouping:
                 return self._slower(a, b, offer)
         elif not self.target.is_gpu and (declined := offer_for(candidate, self.target)[1]):
             return declined[0].reason
+        if self.target.is_gpu and (tiles := stores_what_it_adds(group, self.outputs(group), self.target)) is not None:
+            if not self._small(group, merged, tiles):
+                return f"{tiles} tiles would store what they add up, and blocks cannot share them"
         parts = [b] if self.target.is_gpu and costs_nothing(self.members[a], self.members[b]) else [a, b]
         alone, together = max(least_tiles(self._space_of(part)) for part in parts), least_tiles(merged)
         if together < min(alone, -(-self.target.workers // 4)) and not small:
@@ -221,15 +227,16 @@ class Grouping:
             else next((one.reason for one in declined if traits_of(one.engine).along_rows), "no engine does both")
         )
 
-    def _small(self, group: list[ir.Operation], space: Space) -> bool:
-        """Whether a group without products is so small that few tiles, or one of a single row, beat several stages."""
+    def _small(self, group: list[ir.Operation], space: Space, tiles: int | None = None) -> bool:
+        """Whether a group without products is so small that few tiles (by default its points), or one of a single row, beat
+        several stages."""
         products = any(is_contraction(op) or not is_generic(op) for op in group)
         if products or (not space.dims and not all(map(one_row, group))):
             return False
         values = {v for op in group for v in [*op.operands, *op.results] if is_tensor(v)}
         bytes_ = sum(tensor_bytes(v.type) for v in values)
         operations = count(group).vector_ops
-        return worth_a_hand_off(bytes_, operations, math.prod(d.size for d in space.dims), self.target)
+        return worth_a_hand_off(bytes_, operations, tiles or math.prod(d.size for d in space.dims), self.target)
 
     def _lost(self, a: int, b: int, candidate: Candidate, declined: Sequence[Decline]) -> str | None:
         """What is lost if groups a and b become one that only the engine takes which takes anything: why the engines of the
@@ -346,23 +353,23 @@ class Grouping:
                     self.blocked.append((op, source, reason))
         if self.target.is_gpu and self.chains == "cost":
             for g in list(self.members):
-                self._leave_joined(g)
+                if any(op.name == "tensor.concat" for op in self.members[g]):
+                    self._leave_joined(g)
 
     def _leave_joined(self, g: int) -> None:
-        """Make concatenations that a chain would have as results, as nothing after them became a part of it, stages of their
-        own: it stores what it computes."""
-        group = self.members[g]
-        read = {hash(source) for op in group for source in self.sources(op)}  # as it is, or through a view
-        joined = [op for op in group if op.name == "tensor.concat" and hash(op) not in read]
-        if not joined or (offer := self._offer(g)) is None or not traits_of(offer.engine).several_products:
-            return
-        for op in joined:
-            number = max(self.members) + 1
-            self.members[number], self.group_of[hash(op)] = [op], number
-            self.blocked += [(op, source, "a chain stores what it computes") for source in self.sources(op)]
-        self.members[g] = [op for op in group if op not in joined]
-        for known in (self._spaces, self._offers, self._times):
-            known.pop(g, None)
+        """Make concatenations that a chain would have as results stages of their own."""
+        while (offer := self._offer(g)) is not None and traits_of(offer.engine).several_products:
+            found = parts_before_joins(self.members[g], set(self.outputs(self.members[g])), self.sources)
+            if found is None:
+                return
+            self.blocked += [(found[0], source, "a chain stores what it computes") for source in self.sources(found[0])]
+            for ops in found[1]:
+                number = max(self.members) + 1
+                self.members[number] = ops
+                self.group_of.update((hash(op), number) for op in ops)
+            self.members[g] = [op for op in self.members[g] if self.group_of[hash(op)] == g]
+            for known in (self._spaces, self._offers, self._times):
+                known.pop(g, None)
 
     def apart(self) -> list[tuple[ir.Operation, str]]:
         """Which ops were not joined with one that they read, and why."""
@@ -374,27 +381,10 @@ class Grouping:
         return list(found.values())
 
     def sorted_groups(self) -> list[int]:
-        """Groups in an order in which producers come before consumers.
-
-        On a GPU whatever can start at the same time is together, so that blocks without a tile of the one work on the other
-        instead of waiting for it (the products of q, k and v); last what nobody reads.
-        """
+        """Groups in an order in which producers come before consumers; on a GPU by levels."""
         in_program = sorted(self.members, key=lambda g: self.order[hash(self.members[g][-1])])
         sources = {g: self._groups_read_by(g) for g in in_program}
         done = list(postorder(in_program, sources.__getitem__))
         if not self.target.is_gpu:
             return done
-        readers: dict[int, list[int]] = {}
-        for g, found in sources.items():
-            for source in found:
-                readers.setdefault(source, []).append(g)
-        level: dict[int, int] = {}
-        for g in done:
-            level[g] = max((level[source] + 1 for source in sources[g]), default=0)
-        late: set[int] = set()
-        for g in done:
-            # What is made of arguments alone, and needed late, is not put before what others wait for.
-            if not sources[g] and g in readers and not any(is_contraction(op) for op in self.members[g]):
-                level[g] = max(0, min(level[reader] for reader in readers[g]) - 1)
-                late |= {g} if level[g] else set()
-        return sorted(done, key=lambda g: (level[g], g in late, g not in readers))
+        return in_levels(done, sources, lambda g: any(is_contraction(op) for op in self.members[g]))

@@ -347,6 +347,14 @@ def test_what_spills_much_is_made_of_smaller_stages():
     assert smaller.lighter([kernel(100, "product_1")], stages) is None  # as if cutting changed nothing
 
 
+def test_many_stages_may_spill_a_little_each():
+    stages = [stage(f"map_{number}", generic=2) for number in range(20)]
+    names = [one["name"] for one in stages]
+    spilling = {"name": "k", "registers": 168, "tasks": names}
+    assert Planning("auto").lighter([{**spilling, "spill_store_bytes": 16 * 20 - 1}], stages) is None
+    assert Planning("auto").lighter([{**spilling, "spill_store_bytes": 16 * 20}], stages) is not None
+
+
 def test_what_spills_more_than_all_registers_is_cut_in_as_many_parts():
     def cut(bytes_: int, ops: int) -> tuple[str, ...]:
         kernel = {"name": "k", "registers": 168, "spill_store_bytes": bytes_, "tasks": ("map_0",)}

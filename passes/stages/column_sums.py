@@ -1,0 +1,47 @@
+"""Sums of columns, and what is stored beside them: blocks share the tiles of a sum only where nothing else comes of it."""
+
+import math
+from collections.abc import Sequence
+
+from torch_mlir import ir
+
+from kitsune_mlir.dialects.access import affine_maps, iterator_kinds, plain_loops, shape_of
+from kitsune_mlir.dialects.attribute_table import COMBINE, PARTIAL
+from kitsune_mlir.dialects.products import is_contraction, is_generic
+from kitsune_mlir.machine.target import Target
+
+__all__ = ["LINE", "adds_columns", "stores_what_it_adds"]
+
+LINE = 32
+"""Columns that a tile has at least where terms lie a row apart: a line of memory."""
+
+FEW = 8
+"""Times as many tiles there must be than there are, for a stage more to pay: the sum then reads again what was stored."""
+
+
+def adds_columns(op: ir.Operation) -> bool:
+    """Whether the terms of a reduction lie a row apart in an input: neighbours in memory are of different results."""
+    kinds = iterator_kinds(op)
+    walked = [plain_loops(map_) for map_ in affine_maps(op)[: -len(op.results)]]
+    terms = [loops for loops in walked if any(loop is not None and kinds[loop] == "reduction" for loop in loops)]
+    return any(loops[-1] is not None and kinds[loops[-1]] == "parallel" for loops in terms)
+
+
+def stores_what_it_adds(group: Sequence[ir.Operation], stored: Sequence[ir.Value], target: Target) -> int | None:
+    """How many tiles a group without products has that adds the columns of what it also stores, where the machine wants more.
+
+    A bias' gradient is the sum over all rows of what the layers before read, too. Apart, blocks share each tile of the sum
+    (`codegen/gpu/interface/split.py`), and the map has tiles for all.
+
+    Args:
+        stored: what of the group is needed outside of it.
+    """
+    for op in group:
+        if not is_generic(op) or is_contraction(op) or "reduction" not in iterator_kinds(op) or not adds_columns(op):
+            continue
+        if {PARTIAL, COMBINE} & {*op.attributes}:  # `kitsune-split-reductions` has found as many tiles as it wants
+            continue
+        tiles = max(1, math.prod(shape_of(op.results[0])) // LINE)
+        if tiles * FEW < target.workers and any(value in stored for value in list(op.operands)[: -len(op.results)]):
+            return tiles
+    return None

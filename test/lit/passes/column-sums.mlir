@@ -1,0 +1,116 @@
+// What is stored and added up by columns is two stages where the sum has few tiles: blocks share them only if nothing else comes of
+// the stage. It stays one where nothing is stored, where sums are of rows, where there are many columns, and where it is small.
+// RUN: kitsune-opt %s --split-input-file --kitsune-form-stages="target=h200" | FileCheck %s
+
+// CHECK-LABEL: func.func @stored
+// CHECK-COUNT-2: "kitsune.stage"
+// CHECK-NOT: "kitsune.stage"
+#id = affine_map<(r, c) -> (r, c)>
+#row = affine_map<(r, c) -> (r)>
+#column = affine_map<(r, c) -> (c)>
+func.func @stored(%x: tensor<65536x256xf32>, %z: tensor<256xf32>) -> (tensor<256xf32>, tensor<65536x256xf32>) {
+  %e = tensor.empty() : tensor<65536x256xf32>
+  %t = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]} ins(%x : tensor<65536x256xf32>) outs(%e : tensor<65536x256xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %m = math.exp %a : f32
+    linalg.yield %m : f32
+  } -> tensor<65536x256xf32>
+  %s = linalg.generic {indexing_maps = [#id, #column], iterator_types = ["reduction", "parallel"]} ins(%t : tensor<65536x256xf32>) outs(%z : tensor<256xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %m = arith.addf %a, %o : f32
+    linalg.yield %m : f32
+  } -> tensor<256xf32>
+  return %s, %t : tensor<256xf32>, tensor<65536x256xf32>
+}
+
+// -----
+
+// CHECK-LABEL: func.func @not_stored
+// CHECK-COUNT-1: "kitsune.stage"
+// CHECK-NOT: "kitsune.stage"
+#id = affine_map<(r, c) -> (r, c)>
+#row = affine_map<(r, c) -> (r)>
+#column = affine_map<(r, c) -> (c)>
+func.func @not_stored(%x: tensor<65536x256xf32>, %z: tensor<256xf32>) -> tensor<256xf32> {
+  %e = tensor.empty() : tensor<65536x256xf32>
+  %t = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]} ins(%x : tensor<65536x256xf32>) outs(%e : tensor<65536x256xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %m = math.exp %a : f32
+    linalg.yield %m : f32
+  } -> tensor<65536x256xf32>
+  %s = linalg.generic {indexing_maps = [#id, #column], iterator_types = ["reduction", "parallel"]} ins(%t : tensor<65536x256xf32>) outs(%z : tensor<256xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %m = arith.addf %a, %o : f32
+    linalg.yield %m : f32
+  } -> tensor<256xf32>
+  return %s : tensor<256xf32>
+}
+
+// -----
+
+// CHECK-LABEL: func.func @rows
+// CHECK-COUNT-1: "kitsune.stage"
+// CHECK-NOT: "kitsune.stage"
+#id = affine_map<(r, c) -> (r, c)>
+#row = affine_map<(r, c) -> (r)>
+#column = affine_map<(r, c) -> (c)>
+func.func @rows(%x: tensor<65536x256xf32>, %z: tensor<65536xf32>) -> (tensor<65536xf32>, tensor<65536x256xf32>) {
+  %e = tensor.empty() : tensor<65536x256xf32>
+  %t = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]} ins(%x : tensor<65536x256xf32>) outs(%e : tensor<65536x256xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %m = math.exp %a : f32
+    linalg.yield %m : f32
+  } -> tensor<65536x256xf32>
+  %s = linalg.generic {indexing_maps = [#id, #row], iterator_types = ["parallel", "reduction"]} ins(%t : tensor<65536x256xf32>) outs(%z : tensor<65536xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %m = arith.addf %a, %o : f32
+    linalg.yield %m : f32
+  } -> tensor<65536xf32>
+  return %s, %t : tensor<65536xf32>, tensor<65536x256xf32>
+}
+
+// -----
+
+// CHECK-LABEL: func.func @many_columns
+// CHECK-COUNT-1: "kitsune.stage"
+// CHECK-NOT: "kitsune.stage"
+#id = affine_map<(r, c) -> (r, c)>
+#row = affine_map<(r, c) -> (r)>
+#column = affine_map<(r, c) -> (c)>
+func.func @many_columns(%x: tensor<4096x8192xf32>, %z: tensor<8192xf32>) -> (tensor<8192xf32>, tensor<4096x8192xf32>) {
+  %e = tensor.empty() : tensor<4096x8192xf32>
+  %t = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]} ins(%x : tensor<4096x8192xf32>) outs(%e : tensor<4096x8192xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %m = math.exp %a : f32
+    linalg.yield %m : f32
+  } -> tensor<4096x8192xf32>
+  %s = linalg.generic {indexing_maps = [#id, #column], iterator_types = ["reduction", "parallel"]} ins(%t : tensor<4096x8192xf32>) outs(%z : tensor<8192xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %m = arith.addf %a, %o : f32
+    linalg.yield %m : f32
+  } -> tensor<8192xf32>
+  return %s, %t : tensor<8192xf32>, tensor<4096x8192xf32>
+}
+
+// -----
+
+// CHECK-LABEL: func.func @small
+// CHECK-COUNT-1: "kitsune.stage"
+// CHECK-NOT: "kitsune.stage"
+#id = affine_map<(r, c) -> (r, c)>
+#row = affine_map<(r, c) -> (r)>
+#column = affine_map<(r, c) -> (c)>
+func.func @small(%x: tensor<64x64xf32>, %z: tensor<64xf32>) -> (tensor<64xf32>, tensor<64x64xf32>) {
+  %e = tensor.empty() : tensor<64x64xf32>
+  %t = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]} ins(%x : tensor<64x64xf32>) outs(%e : tensor<64x64xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %m = math.exp %a : f32
+    linalg.yield %m : f32
+  } -> tensor<64x64xf32>
+  %s = linalg.generic {indexing_maps = [#id, #column], iterator_types = ["reduction", "parallel"]} ins(%t : tensor<64x64xf32>) outs(%z : tensor<64xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %m = arith.addf %a, %o : f32
+    linalg.yield %m : f32
+  } -> tensor<64xf32>
+  return %s, %t : tensor<64xf32>, tensor<64x64xf32>
+}
