@@ -18,6 +18,7 @@ from torch_mlir import ir
 
 from kitsune_mlir.cache.compiled import kept_or_compiled
 from kitsune_mlir.codegen.gpu.interface.plan import KernelOptions
+from kitsune_mlir.codegen.gpu.kernel import executor
 from kitsune_mlir.codegen.gpu.kernel.live import rate_of
 from kitsune_mlir.dialects import new_context
 from kitsune_mlir.frontend import traced_model
@@ -26,6 +27,7 @@ from kitsune_mlir.frontend.valid_rows import valid_rows
 from kitsune_mlir.machine.target import find_target
 from kitsune_mlir.options import Options
 from kitsune_mlir.pipeline import compile_imported
+from test.emulators import kernel
 from test.emulators.chain import run_chain
 from test.gpu.unassembled import unassembled
 from test.numerics.compare import problem
@@ -60,9 +62,9 @@ def ends(program: Any) -> list[str]:
 def by_roles(program: Any, args: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
     """The results of a kernel whose warpgroups have roles, of bf16."""
     with new_context(), ir.Location.unknown():
-        kernel = built(program, KernelOptions())
+        made = built(program, KernelOptions())
         results = [np.zeros_like(words_of(one)) for one in like]
-        run_chain(kernel.module.operation, kernel.manifest, [words_of(a) for a in args], results)
+        run_chain(made.module.operation, made.manifest, [words_of(a) for a in args], results)
     return [torch.from_numpy(found).view(one.dtype) for found, one in zip(results, like, strict=True)]
 
 
@@ -145,6 +147,29 @@ def test_samples_of_several_rows_each():
         (got,) = emulated(program, (*args, count_of(n)), [want])
         torch.testing.assert_close(got[:n], want[:n])
         assert int(got.isfinite().all(-1).all(-1).sum()) < 30 or n == 30
+
+
+def test_sums_that_blocks_share(monkeypatch: pytest.MonkeyPatch):
+    """The third task has the memory for partial results that the first one had: it waits until all of these are read, which
+    it would do for ever if tiles that are left out did not post."""
+
+    def function(x: Tensor, y: Tensor, z: Tensor, count: Tensor) -> tuple[Tensor, ...]:
+        return tuple(valid_rows(torch.relu(one).sum(-1), count, 5) for one in (x, y, z))
+
+    args = R(5, 60000), R(5, 60000), R(5, 60000)
+    program = compiled(function, *args, count_of(5))
+    assert [engine["pieces"] for engine in program.summary["engines"]] == [2] * 3
+    assert all("at the count" in words for words in ends(program))
+    for n in (1, 5):
+        want = function(*args, count_of(n))
+        for got, one in zip(emulated(program, (*args, count_of(n)), want, blocks=7), want, strict=True):
+            torch.testing.assert_close(got[:n], one[:n])
+            assert int(got.isfinite().sum()) == n
+    monkeypatch.setattr(executor, "pass_over", lambda task, rest: None)
+    monkeypatch.setattr(kernel, "SECONDS", 2.0)
+    with pytest.raises(TimeoutError, match="waits for ever"):
+        emulated(program, (*args, count_of(2)), want, blocks=7)
+    emulated(program, (*args, count_of(5)), want, blocks=7)
 
 
 def test_two_counts():
