@@ -8,6 +8,7 @@ tensors.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import operator
 from collections.abc import Callable, Sequence
@@ -117,6 +118,10 @@ def _outputs(graph: fx.Graph, call: fx.Node) -> tuple[_Output, ...] | None:
     return tuple(found) if seen == {*graph.nodes} else None
 
 
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _json(args: Sequence[Any]) -> str:
     """Arguments as text; they come back as others where they are no plain numbers and lists of these."""
     return json.dumps(args, default=str)
@@ -133,7 +138,8 @@ class KeptGraph:
 
     def keep(self, whole: WholeGraph) -> None:
         """Keep it."""
-        self.store.write(KIND, self.key, json.dumps(dataclasses.asdict(whole)).encode())
+        text = json.dumps(dataclasses.asdict(whole))
+        self.store.write(KIND, self.key, f"{_digest(text)}\n{text}".encode())
 
     def find(self, inputs: Sequence[Any]) -> tuple[WholeGraph, Part] | None:
         """How it is called (`called` does that), and the program; None if one of them is not there.
@@ -145,8 +151,11 @@ class KeptGraph:
         if data is None:
             return None
         try:
-            whole: WholeGraph = record(WholeGraph, json.loads(data), "a kept graph")
-        except ValueError:
+            digest, _, text = data.decode().partition("\n")
+            if digest != _digest(text):
+                raise ValueError("a kept graph was altered")
+            whole: WholeGraph = record(WholeGraph, json.loads(text), "a kept graph")
+        except ValueError:  # of JSON and of UTF-8, too
             self.store.remove(KIND, self.key)
             return None
         phases = Phases(self.options.on_phase)

@@ -182,7 +182,8 @@ def test_weights_that_change_are_seen_by_replays(on_host):
 
 
 def test_a_graph_that_is_found_on_disk_is_recorded(on_host, tmp_path, monkeypatch):
-    model, traced = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Tanh()).eval(), []
+    linear, traced = nn.Linear(6, 5), []
+    model = nn.Sequential(linear, nn.BatchNorm1d(5), nn.Tanh()).eval()
     really = torch_api.aot_autograd
     monkeypatch.setattr(torch_api, "aot_autograd", lambda **given: traced.append(given) or really(**given))
     for count in (1, 2):
@@ -193,7 +194,7 @@ def test_a_graph_that_is_found_on_disk_is_recorded(on_host, tmp_path, monkeypatc
             for n in range(5):
                 x = R(3, 6)
                 if n == 3:
-                    model[0].weight.mul_(-2)
+                    linear.weight.mul_(-2)
                 torch.testing.assert_close(fast(x), model(x))
         assert len(traced) == 1 and on_host == {"recorded": count, "replayed": 4 * count}
 
